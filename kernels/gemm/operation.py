@@ -1,0 +1,89 @@
+"""gemm: C = op(A) op(B), row-major C of M x N, op(A) of M x K, op(B) of K x N.
+
+The layout's two letters say how A and B are stored: ``n`` as used, ``t`` transposed. So ``nt`` stores A as
+M x K and B as N x K. Every array is dense and row-major.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tuner.problem import Baseline, Operation, Problem, Tensor, Work
+
+
+def _tensors(p: Problem) -> tuple[Tensor, ...]:
+    a = (p.m, p.k) if p.layout[0] == "n" else (p.k, p.m)
+    b = (p.k, p.n) if p.layout[1] == "n" else (p.n, p.k)
+    return (
+        Tensor("a", a, p.dtype),
+        Tensor("b", b, p.dtype),
+        Tensor("c", (p.m, p.n), p.dtype, output=True),
+    )
+
+
+def _work(p: Problem) -> Work:
+    return Work(flops=2.0 * p.m * p.n * p.k, bytes=float(sum(tensor.bytes for tensor in p.tensors)))
+
+
+def _operands(p: Problem, arrays: Mapping[str, Any]) -> tuple[Any, Any]:
+    a, b = arrays["a"], arrays["b"]
+    return (a.T if p.layout[0] == "t" else a), (b.T if p.layout[1] == "t" else b)
+
+
+def _reference(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> Any:
+    a, b = _operands(p, arrays)
+    return xp.matmul(a.astype(xp.float64), b.astype(xp.float64))
+
+
+def _numpy(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> None:
+    a, b = _operands(p, arrays)
+    xp.matmul(a, b, out=arrays["c"])
+
+
+def _cublas(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> None:
+    """cublasSgemm or cublasDgemm, called directly so that nothing is copied or allocated.
+
+    cuBLAS is column-major: a row-major C is its C transposed, so B comes first and the letters swap.
+    """
+    from cupy_backends.cuda.libs import cublas
+
+    gemm, real = (cublas.sgemm, xp.float32) if p.dtype == "float32" else (cublas.dgemm, xp.float64)
+    flag = {"n": cublas.CUBLAS_OP_N, "t": cublas.CUBLAS_OP_T}
+    a, b, c = arrays["a"], arrays["b"], arrays["c"]
+    one, zero = _constants(real)
+    gemm(
+        xp.cuda.device.get_cublas_handle(), flag[p.layout[1]], flag[p.layout[0]], p.n, p.m, p.k,
+        one, b.data.ptr, b.shape[1], a.data.ptr, a.shape[1], zero, c.data.ptr, p.n,
+    )  # fmt: skip
+
+
+def _constants(real: Any) -> tuple[int, int]:
+    """Host addresses of 1 and 0, which live as long as the module."""
+    if real not in _ALPHA_BETA:
+        import numpy as np
+
+        _ALPHA_BETA[real] = np.array([1, 0], dtype=real)
+    address: int = _ALPHA_BETA[real].ctypes.data
+    return address, address + _ALPHA_BETA[real].itemsize
+
+
+_ALPHA_BETA: dict[Any, Any] = {}
+
+
+def _source_constants(p: Problem, target: str) -> dict[str, Any]:
+    stored = {"A_TRANSPOSED": p.layout[0] == "t", "B_TRANSPOSED": p.layout[1] == "t"}
+    return stored | ({"SCALAR": "float" if p.dtype == "float32" else "double"} if target == "cuda" else {})
+
+
+OPERATION = Operation(
+    name="gemm",
+    verb="matmul",
+    dims=("m", "n", "k"),
+    dtypes=("float32",),
+    layouts=("nn", "nt", "tn", "tt"),
+    tensors=_tensors,
+    work=_work,
+    reference=_reference,
+    terms=lambda p: p.k,
+    constants=_source_constants,
+    baselines={"cuda": Baseline("cuBLAS", _cublas), "cpu": Baseline("NumPy", _numpy)},
+)

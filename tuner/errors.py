@@ -1,0 +1,90 @@
+"""The exception tree of the package.
+
+    TunerError                      exit code
+    |-- NothingFound                1    no record, no legal config
+    |-- InputError                  2    what was asked cannot be
+    |   |-- UnknownName                  an operation, kernel, device, dtype, layout or dim
+    |   |-- PlanError                    a plan that cannot be read
+    |   `-- DeclarationError             a kernel or operation that is declared wrongly
+    |-- EnvironmentTrouble          3    the machine cannot do what was asked
+    |   |-- DeviceTrouble                no GPU, no driver, an unwell device
+    |   |-- StoreTrouble                 the database cannot be used
+    |   `-- LockedByAnother              another process works on the same database and device
+    `-- Interrupted                 130  Ctrl-C or SIGTERM; every finished trial is kept
+
+A message states the rule, what was got and what to do.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class TunerError(Exception):
+    """Base of every error that the package raises on purpose.
+
+    Attributes:
+        exit_code: What the command line exits with.
+    """
+
+    exit_code = 1
+
+
+class NothingFound(TunerError):
+    """No record answers the question, or no config is legal."""
+
+    exit_code = 1
+
+
+class InputError(TunerError):
+    """What was asked cannot be."""
+
+    exit_code = 2
+
+
+class UnknownName(InputError):
+    """A name that is not among the known ones; the message lists the nearest."""
+
+    def __init__(self, what: str, got: str, known: Iterable[str]) -> None:
+        names = sorted(set(known))
+        nearest = difflib.get_close_matches(got, names, n=3, cutoff=0.5)
+        if not names:
+            hint = f"no {what} is known here"
+        elif nearest:
+            hint = f"did you mean {', '.join(nearest)}? Known: {', '.join(names)}"
+        else:
+            hint = f"choose one of: {', '.join(names)}"
+        super().__init__(f"unknown {what} {got!r}; {hint}")
+
+
+class PlanError(InputError):
+    """A plan that cannot be read; the message names file, line and key."""
+
+
+class DeclarationError(InputError):
+    """A kernel or an operation that is declared wrongly."""
+
+
+class EnvironmentTrouble(TunerError):
+    """The machine cannot do what was asked."""
+
+    exit_code = 3
+
+
+class DeviceTrouble(EnvironmentTrouble):
+    """No such device, no driver, or a device that stays unwell."""
+
+
+class StoreTrouble(EnvironmentTrouble):
+    """The database cannot be opened, read or written."""
+
+
+class LockedByAnother(EnvironmentTrouble):
+    """Another process works on the same database and device."""
+
+
+class Interrupted(TunerError):
+    """The user or the system asked to stop; every finished trial is kept."""
+
+    exit_code = 130

@@ -1,0 +1,68 @@
+"""What a device is and what it can do, as plain data that constraints, records and lookups share."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """Identity and limits of one device.
+
+    Fields that a kind of device does not have are 0 or empty. Limits come from the driver (CUDA) or
+    the operating system (CPU), never from a table of ours.
+
+    Attributes:
+        name: Marketing name, e.g. ``NVIDIA H200`` or ``AMD EPYC (AVX-512, 2 cores)``.
+        kind: ``cuda`` or ``cpu`` (``fake`` devices take the kind they stand for).
+        uuid: Unique id of the board or MIG instance; for a CPU, a hash of model, features and cores.
+        architecture: ``sm_90`` for a GPU; LLVM's name of the CPU, e.g. ``znver5``.
+        driver: Driver version (CUDA) or operating system release (CPU).
+        runtime: CUDA version that the driver supports, or the Numba version.
+        memory_bytes: Size of the device's memory.
+        compute_capability: ``90`` for 9.0; 0 for a CPU.
+        sm_count: Multiprocessors.
+        warp_size: Threads of a warp.
+        max_threads_per_block: Threads.
+        max_threads_per_sm: Threads.
+        shared_bytes_per_block: Shared memory a block may have after opting in.
+        shared_bytes_per_sm: Shared memory of a multiprocessor.
+        registers_per_block: 32-bit registers.
+        registers_per_thread: 32-bit registers a thread can address.
+        l2_bytes: Last-level cache: L2 of a GPU, L3 of a CPU.
+        l1_bytes: First-level data cache of one CPU core.
+        cores: CPU cores this process may use.
+        vector_bytes: Width of the widest CPU vector register in bytes.
+    """
+
+    name: str
+    kind: str
+    uuid: str = ""
+    architecture: str = ""
+    driver: str = ""
+    runtime: str = ""
+    memory_bytes: int = 0
+    compute_capability: int = 0
+    sm_count: int = 0
+    warp_size: int = 0
+    max_threads_per_block: int = 0
+    max_threads_per_sm: int = 0
+    shared_bytes_per_block: int = 0
+    shared_bytes_per_sm: int = 0
+    registers_per_block: int = 0
+    registers_per_thread: int = 0
+    l2_bytes: int = 0
+    l1_bytes: int = 0
+    cores: int = 0
+    vector_bytes: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the fields as a JSON object."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> DeviceInfo:
+        """Reads what `to_json` wrote; fields of other versions are ignored."""
+        known = {field.name for field in fields(cls)}
+        return cls(**{key: value for key, value in data.items() if key in known})

@@ -1,0 +1,190 @@
+"""What an author declares: a kernel with its source, parameters, constraints and launch geometry."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tuner.errors import DeclarationError
+from tuner.problem import Problem
+from tuner.space import Config, Constraint, Parameter, Value
+
+TARGETS = ("cuda", "cpu")
+
+
+def ceil_div(numerator: Any, denominator: Any) -> Any:
+    """Smallest whole number not below numerator / denominator; works on arrays too."""
+    return -(-numerator // denominator)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Geometry of a CUDA launch.
+
+    Attributes:
+        grid: Blocks in x, y, z.
+        block: Threads in x, y, z.
+        shared_bytes: Dynamic shared memory of a block, in bytes.
+    """
+
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    shared_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One way to solve an operation.
+
+    A CUDA source is plain CUDA C++ with one ``extern "C" __global__`` function named `entry`. A CPU
+    source is a Python module that imports only NumPy and Numba, with a function named `entry` taking the
+    tensors and then the scalars. Rendering puts the config in front of either as constants.
+
+    Attributes:
+        operation: Name of the operation.
+        name: Name of the kernel, unique for operation and target.
+        target: ``cuda`` or ``cpu``.
+        source: File of the source.
+        idea: One line for people.
+        parameters: The tunable choices.
+        constraints: Rules that a legal config obeys.
+        launch: ``(problem, config)`` -> `Launch`; CUDA only.
+        entry: Function to call; the operation's name unless given.
+        defaults: The config that a person would try first; the first legal one unless given.
+        options: Compiler options beside the usual ones; CUDA only.
+        declared_in: File of the declaration; set by the catalogue.
+    """
+
+    operation: str
+    name: str
+    target: str
+    source: Path
+    idea: str = ""
+    parameters: tuple[Parameter, ...] = ()
+    constraints: tuple[Constraint, ...] = ()
+    launch: Callable[[Problem, Config], Launch] | None = None
+    entry: str = ""
+    defaults: Mapping[str, Value] = field(default_factory=dict)
+    options: tuple[str, ...] = ()
+    declared_in: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.target not in TARGETS:
+            raise DeclarationError(
+                f"target of kernel {self.name!r} is one of {', '.join(TARGETS)}, got {self.target!r}"
+            )
+        if (self.launch is None) == (self.target == "cuda"):
+            raise DeclarationError(
+                f"a cuda kernel needs a launch rule and a cpu kernel has none; kernel {self.name!r} "
+                f"({self.target}) has {'none' if self.launch is None else 'one'}"
+            )
+        names = [parameter.name for parameter in self.parameters]
+        if len(set(names)) != len(names):
+            raise DeclarationError(f"parameters of kernel {self.name!r} have distinct names, got {names}")
+        for name, value in self.defaults.items():
+            values = {parameter.name: parameter.values for parameter in self.parameters}.get(name)
+            if values is None or value not in values:
+                raise DeclarationError(
+                    f"defaults of kernel {self.name!r} are among its parameters' values, got {name}={value!r}"
+                )
+        if not self.entry:
+            object.__setattr__(self, "entry", self.operation)
+
+    @cached_property
+    def text(self) -> str:
+        """The source before rendering.
+
+        Raises:
+            DeclarationError: The file cannot be read.
+        """
+        try:
+            return self.source.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise DeclarationError(f"source of kernel {self.name!r} cannot be read: {error}") from error
+
+    @cached_property
+    def source_hash(self) -> str:
+        """Hash of source and declaration: what a record was measured with."""
+        digest = hashlib.sha256(self.text.encode())
+        if self.declared_in is not None and self.declared_in != self.source:
+            digest.update(self.declared_in.read_bytes())
+        return digest.hexdigest()[:16]
+
+    def default_config(self) -> Config | None:
+        """The declared default, where every parameter has one."""
+        if len(self.defaults) != len(self.parameters):
+            return None
+        return Config({parameter.name: self.defaults[parameter.name] for parameter in self.parameters})
+
+    def declared(self, where: Path) -> Kernel:
+        """Returns the kernel with paths made absolute from the file that declares it."""
+        return replace(self, source=(where.parent / self.source).resolve(), declared_in=where)
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """Kernel + config as one self-contained source text.
+
+    Attributes:
+        text: The source.
+        entry: Function to call.
+        target: ``cuda`` or ``cpu``.
+        launch: Geometry; None for a CPU kernel.
+        options: Compiler options.
+    """
+
+    text: str
+    entry: str
+    target: str
+    launch: Launch | None = None
+    options: tuple[str, ...] = ()
+
+    @property
+    def hash(self) -> str:
+        """Names the rendered kernel."""
+        return hashlib.sha256("\0".join((self.text, self.entry, *self.options)).encode()).hexdigest()[:24]
+
+
+def _c_constants(kernel: Kernel, constants: Mapping[str, Any], config: Config) -> list[str]:
+    """Macros rather than constexpr: sources may use them in #if, and tuned sources elsewhere do."""
+    lines = [f"#define {name} {_c_token(value)}" for name, value in constants.items()]
+    for parameter in kernel.parameters:
+        value = config[parameter.name]
+        if isinstance(value, str):
+            lines += [
+                f"#define {parameter.name}_{each} {index}" for index, each in enumerate(parameter.values)
+            ]
+            lines.append(f"#define {parameter.name} {parameter.name}_{value}")
+        else:
+            lines.append(f"#define {parameter.name} {_c_token(value)}")
+    return lines
+
+
+def _c_token(value: Any) -> str:
+    return str(int(value)) if isinstance(value, bool) else str(value)
+
+
+def render(kernel: Kernel, problem: Problem, config: Config) -> Rendered:
+    """Puts the config, and the constants of the problem's operation, in front of the source.
+
+    Args:
+        kernel: What to render.
+        problem: Gives dtype, layout and the launch's shape; its dims do not enter the text.
+        config: A legal config of the kernel for the problem.
+
+    Returns:
+        A source that compiles alone. String values of a CUDA kernel become numbered macros
+        (``BORDER_check``, ``BORDER_pad``, and ``BORDER`` as one of them).
+    """
+    constants = problem.operation.constants(problem, kernel.target)
+    if kernel.target == "cuda":
+        text = "\n".join([*_c_constants(kernel, constants, config), "", kernel.text])
+    else:
+        lines = [f"{name} = {value!r}" for name, value in {**constants, **config}.items()]
+        text = "\n".join([*lines, "", kernel.text])
+    launch = kernel.launch(problem, config) if kernel.launch else None
+    return Rendered(text, kernel.entry, kernel.target, launch, kernel.options)

@@ -1,0 +1,117 @@
+"""What came of measuring a config: outcome, samples, error, compiler's report. Plain frozen data."""
+
+from __future__ import annotations
+
+import enum
+import statistics
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+class Outcome(enum.StrEnum):
+    """How the measurement of a config ended."""
+
+    MEASURED = "MEASURED"
+    INVALID = "INVALID"
+    COMPILE_FAILED = "COMPILE_FAILED"
+    LAUNCH_FAILED = "LAUNCH_FAILED"
+    WRONG_RESULT = "WRONG_RESULT"
+    TIMED_OUT = "TIMED_OUT"
+    CRASHED = "CRASHED"
+    PRUNED = "PRUNED"
+
+    @property
+    def failed(self) -> bool:
+        """True where the config has no valid time and none can be expected."""
+        return self not in (Outcome.MEASURED, Outcome.PRUNED)
+
+
+@dataclass(frozen=True)
+class Error:
+    """Distance of an output from its float64 reference.
+
+    Attributes:
+        max_rel: max |out - ref| / rms(ref).
+        rms_rel: ||out - ref|| / ||ref||.
+        bound_ratio: max |out - ref| / tolerance; above 1 the result is wrong.
+    """
+
+    max_rel: float
+    rms_rel: float
+    bound_ratio: float
+
+
+@dataclass(frozen=True)
+class CompileReport:
+    """What the compiler said of a rendered kernel; zeros where it says nothing.
+
+    Attributes:
+        registers: 32-bit registers a thread uses.
+        spill_bytes: Bytes a thread stores to local memory for lack of registers.
+        shared_bytes: Static shared memory of a block.
+        local_bytes: Stack frame of a thread.
+        binary_hash: Hash of the machine code; equal hashes run alike.
+        compiler: Name and version.
+    """
+
+    registers: int = 0
+    spill_bytes: int = 0
+    shared_bytes: int = 0
+    local_bytes: int = 0
+    binary_hash: str = ""
+    compiler: str = ""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """All that is known of one config after it was tried.
+
+    Attributes:
+        outcome: How it ended.
+        reason: Why, for every outcome but MEASURED.
+        samples_s: One time per launch, seconds, in the order taken.
+        error: Distance from the reference; None before it was verified.
+        compiled: The compiler's report; None where it did not compile.
+        stages_s: Seconds spent in ``compile``, ``load``, ``verify`` and ``time``.
+        circumstances: Clocks (hz), temperature, power and load seen while timing.
+    """
+
+    outcome: Outcome
+    reason: str = ""
+    samples_s: tuple[float, ...] = ()
+    error: Error | None = None
+    compiled: CompileReport | None = None
+    stages_s: Mapping[str, float] = field(default_factory=dict)
+    circumstances: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def time_s(self) -> float | None:
+        """Median of the samples in seconds; None without samples."""
+        return statistics.median(self.samples_s) if self.samples_s else None
+
+    @property
+    def noise(self) -> float:
+        """Median absolute deviation over the median, scaled to a normal's standard deviation."""
+        if len(self.samples_s) < 2:
+            return 0.0
+        middle = statistics.median(self.samples_s)
+        return 1.4826 * statistics.median(abs(x - middle) for x in self.samples_s) / middle
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the fields as a JSON object."""
+        return asdict(self) | {"outcome": self.outcome.value}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Measurement:
+        """Reads what `to_json` wrote."""
+        error, compiled = data.get("error"), data.get("compiled")
+        return cls(
+            outcome=Outcome(data["outcome"]),
+            reason=data.get("reason", ""),
+            samples_s=tuple(data.get("samples_s", ())),
+            error=Error(**error) if error else None,
+            compiled=CompileReport(**compiled) if compiled else None,
+            stages_s=dict(data.get("stages_s", {})),
+            circumstances=dict(data.get("circumstances", {})),
+        )

@@ -1,0 +1,250 @@
+"""What is to be computed: an operation, and a problem of it with shape, dtype and layout fixed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tuner.errors import DeclarationError, InputError, UnknownName
+
+#: Bytes of an element, for the dtypes that a tensor or a scalar may have.
+DTYPE_BYTES: Mapping[str, int] = {
+    "float16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8, "uint8": 1,
+}  # fmt: skip
+#: Largest value of a scalar argument that a kernel receives as ``int``.
+INT32_MAX = 2**31 - 1
+#: Rounding errors of a sum of n terms grow like sqrt(n) for data of random sign (Higham and Mary 2019,
+#: "A new approach to probabilistic rounding error analysis"). Measured with float32 sums of normal
+#: inputs: rms 0.28 * u * sqrt(n) of the result's rms, the largest of 1e7 elements about 1.7; 8 leaves
+#: a factor of more than four, and still rejects TF32 and half-precision products.
+TOLERANCE_FACTOR = 8.0
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One array argument of a kernel, as it is stored.
+
+    Attributes:
+        name: Name in reference, baseline and export.
+        shape: Stored shape, row-major; a transposed operand has its stored shape here.
+        dtype: Element type.
+        output: True where the kernel writes it (and only writes it).
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    output: bool = False
+
+    @property
+    def bytes(self) -> int:
+        """Size in bytes."""
+        return math.prod(self.shape) * DTYPE_BYTES[self.dtype]
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """One scalar argument of a kernel: its name, dtype and value."""
+
+    name: str
+    dtype: str
+    value: float
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a problem must do at the least.
+
+    Attributes:
+        flops: Floating-point operations (2*M*N*K for a gemm).
+        bytes: Bytes that must move: every input read once, every output written once.
+    """
+
+    flops: float
+    bytes: float
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The library measured beside a kernel.
+
+    Attributes:
+        name: ``cuBLAS``, ``NumPy``...
+        call: ``call(xp, problem, arrays)`` writes the output arrays; ``xp`` is numpy or cupy and
+            ``arrays`` maps tensor names to arrays.
+    """
+
+    name: str
+    call: Callable[[Any, Problem, Mapping[str, Any]], None]
+
+
+def _dims_as_scalars(problem: Problem) -> tuple[Scalar, ...]:
+    for name, value in problem.shape:
+        if value > INT32_MAX:
+            raise InputError(
+                f"{name} <= {INT32_MAX} must hold (kernels of {problem.operation.name!r} take it as a "
+                f"32-bit int), got {name}={value}; choose a smaller one, or declare scalars= with int64"
+            )
+    return tuple(Scalar(name, "int32", value) for name, value in problem.shape)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What is computed, for every shape, dtype and layout it is declared for.
+
+    A kernel receives the tensors in the order of `tensors`, then the scalars in the order of `scalars`.
+
+    Attributes:
+        name: e.g. ``gemm``.
+        dims: Names of the sizes that fix a shape, in the order in which people give them.
+        tensors: Problem -> the tensors, as stored.
+        work: Problem -> `Work`.
+        reference: ``(xp, problem, arrays)`` -> the output in float64; a mapping by name where there are
+            several outputs. ``xp`` is numpy or cupy; arrays keep their stored shapes and dtypes.
+        dtypes: Allowed dtypes, the first is the default.
+        layouts: Allowed layouts, the first is the default; ``("",)`` where there is nothing to choose.
+        scalars: Problem -> scalar arguments; the dims as int32 unless given.
+        constants: ``(problem, target)`` -> names that a source may use at compile time beside the
+            parameters. For ``cuda`` a string is a token (``{"SCALAR": "float"}``).
+        terms: Problem -> how many products are summed into one output element; scales the tolerance.
+        baselines: Target (``cuda``, ``cpu``) -> the library to compare with.
+        verb: Name of the function in an exported module.
+        origin: File that declares it; set by the catalogue.
+    """
+
+    name: str
+    dims: tuple[str, ...]
+    tensors: Callable[[Problem], tuple[Tensor, ...]]
+    work: Callable[[Problem], Work]
+    reference: Callable[[Any, Problem, Mapping[str, Any]], Any]
+    dtypes: tuple[str, ...] = ("float32",)
+    layouts: tuple[str, ...] = ("",)
+    scalars: Callable[[Problem], tuple[Scalar, ...]] = _dims_as_scalars
+    constants: Callable[[Problem, str], Mapping[str, Any]] = lambda problem, target: {}
+    terms: Callable[[Problem], int] = lambda problem: 1
+    baselines: Mapping[str, Baseline] = field(default_factory=dict)
+    verb: str = ""
+    origin: Path | None = None
+
+    def __post_init__(self) -> None:
+        for text, what in ((self.name, "name"), (self.verb or self.name, "verb")):
+            if not text.isidentifier():
+                raise DeclarationError(f"an operation's {what} is an identifier, got {text!r}; rename it")
+        if not self.dims or len(set(self.dims)) != len(self.dims):
+            raise DeclarationError(f"operation {self.name!r} needs distinct dims, got {self.dims!r}")
+        if not self.verb:
+            object.__setattr__(self, "verb", self.name)
+
+    def problem(self, shape: Mapping[str, int], dtype: str = "", layout: str = "") -> Problem:
+        """Fixes shape, dtype and layout.
+
+        Args:
+            shape: A value of 1 or more for each of `dims`.
+            dtype: One of `dtypes`; the first when empty.
+            layout: One of `layouts`; the first when empty.
+
+        Raises:
+            UnknownName: A dim, dtype or layout that the operation does not have.
+            InputError: A dim that is missing, not a whole number or below 1.
+        """
+        for name in shape:
+            if name not in self.dims:
+                raise UnknownName(f"dim of {self.name}", name, self.dims)
+        missing = [name for name in self.dims if name not in shape]
+        if missing:
+            wanted = " ".join(name.upper() for name in self.dims)
+            raise InputError(f"{self.name} takes {wanted}; {', '.join(missing)} missing; give every one")
+        for name, value in shape.items():
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InputError(
+                    f"a dim is a whole number of 1 or more, got {name}={value!r}; choose another"
+                )
+        dtype, layout = dtype or self.dtypes[0], layout or self.layouts[0]
+        if dtype not in self.dtypes:
+            raise UnknownName(f"dtype of {self.name}", dtype, self.dtypes)
+        if layout not in self.layouts:
+            raise UnknownName(f"layout of {self.name}", layout, self.layouts)
+        return Problem(self, tuple((name, shape[name]) for name in self.dims), dtype, layout)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """An operation with shape, dtype and layout fixed. Dims are attributes: ``problem.m``.
+
+    Attributes:
+        operation: What is computed.
+        shape: (dim, value) pairs in the operation's order.
+        dtype: Element type.
+        layout: e.g. ``nn``; empty where the operation has none.
+    """
+
+    operation: Operation = field(compare=False, repr=False)
+    shape: tuple[tuple[str, int], ...]
+    dtype: str
+    layout: str
+
+    def __getattr__(self, name: str) -> int:
+        for dim, value in self.__dict__.get("shape", ()):
+            if dim == name:
+                return int(value)
+        raise AttributeError(name)
+
+    @property
+    def dims(self) -> dict[str, int]:
+        """Shape as a mapping from dim to value."""
+        return dict(self.shape)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The tensors as stored, in argument order."""
+        return self.operation.tensors(self)
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """The tensors that are read."""
+        return tuple(tensor for tensor in self.tensors if not tensor.output)
+
+    @property
+    def outputs(self) -> tuple[Tensor, ...]:
+        """The tensors that are written."""
+        return tuple(tensor for tensor in self.tensors if tensor.output)
+
+    @property
+    def scalars(self) -> tuple[Scalar, ...]:
+        """The scalar arguments, after the tensors in argument order."""
+        return self.operation.scalars(self)
+
+    @property
+    def work(self) -> Work:
+        """Flops and bytes of one run."""
+        return self.operation.work(self)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Device memory that tuning needs: tensors, and the reference in float64 with its operands."""
+        doubled = sum(math.prod(tensor.shape) * 8 for tensor in self.tensors)
+        return sum(tensor.bytes for tensor in self.tensors) + doubled
+
+    @property
+    def tolerance(self) -> float:
+        """Largest error of an element that counts as right, over the reference's rms plus the element.
+
+        ``TOLERANCE_FACTOR * u * sqrt(terms)`` with u the unit roundoff of the output's dtype.
+        """
+        bits = {"float16": 11, "float32": 24, "float64": 53}.get(self.outputs[0].dtype)
+        if bits is None:
+            return 0.0
+        return float(TOLERANCE_FACTOR * 2.0**-bits * math.sqrt(self.operation.terms(self)))
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns what names the problem: operation, shape, dtype, layout."""
+        return {
+            "operation": self.operation.name, "shape": self.dims, "dtype": self.dtype, "layout": self.layout,
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        sizes = " x ".join(str(value) for _, value in self.shape)
+        return " ".join(part for part in (self.operation.name, sizes, self.dtype, self.layout) if part)

@@ -1,0 +1,131 @@
+"""Records and champions: what is stored of a trial, with full provenance. Plain frozen data."""
+
+from __future__ import annotations
+
+import enum
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from tuner.hardware import DeviceInfo
+from tuner.measurement import Measurement
+
+
+class Role(enum.StrEnum):
+    """Why a record was measured."""
+
+    TRIAL = "trial"
+    FINAL = "final"
+    BASELINE = "baseline"
+
+
+def new_id() -> str:
+    """A fresh UUID as text."""
+    return str(uuid.uuid4())
+
+
+def utc_now() -> str:
+    """The present as an ISO 8601 text in UTC, to the microsecond."""
+    return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+@dataclass(frozen=True)
+class ProblemKey:
+    """What names a problem without its operation's code.
+
+    Attributes:
+        operation: Name.
+        shape: (dim, value) pairs in the operation's order.
+        dtype: Element type.
+        layout: Layout or empty.
+    """
+
+    operation: str
+    shape: tuple[tuple[str, int], ...]
+    dtype: str
+    layout: str
+
+    @property
+    def dims(self) -> dict[str, int]:
+        """Shape as a mapping."""
+        return dict(self.shape)
+
+    def __str__(self) -> str:
+        sizes = " x ".join(str(value) for _, value in self.shape)
+        return " ".join(part for part in (self.operation, sizes, self.dtype, self.layout) if part)
+
+
+@dataclass(frozen=True)
+class Record:
+    """A stored trial. Records are only ever added.
+
+    Attributes:
+        problem: What was computed.
+        device: Where.
+        regime: How time was taken: ``cold``, ``hot``, ``cold-graph``, ``hot-graph``.
+        role: Why it was measured.
+        kernel: Kernel's name; the library's for a baseline.
+        config: The config; empty for a baseline.
+        source_hash: Hash of source and declaration; empty for a baseline.
+        measurement: Samples, outcome, error, compiler's report.
+        work: ``flops`` and ``bytes`` of one run, so that rates need no operation's code.
+        versions: Name -> version of all that took part (tuner, compiler, library, BLAS core type...).
+        study: Name of the study.
+        session: Id shared by all records of one run of a study; what was interleaved has the same one.
+        origin: File that declares the kernel, for a user's own; empty for built-in ones.
+        id: UUID.
+        measured_at: ISO 8601, UTC.
+    """
+
+    problem: ProblemKey
+    device: DeviceInfo
+    regime: str
+    role: Role
+    kernel: str
+    config: Mapping[str, Any]
+    source_hash: str
+    measurement: Measurement
+    work: Mapping[str, float]
+    versions: Mapping[str, str] = field(default_factory=dict)
+    study: str = ""
+    session: str = ""
+    origin: str = ""
+    id: str = field(default_factory=new_id)
+    measured_at: str = field(default_factory=utc_now)
+
+    @property
+    def tflops(self) -> float:
+        """Work over median time; 0 without samples."""
+        time_s = self.measurement.time_s
+        return self.work["flops"] / time_s / 1e12 if time_s else 0.0
+
+    @property
+    def gbps(self) -> float:
+        """Bytes that must move over median time, in GB/s; 0 without samples."""
+        time_s = self.measurement.time_s
+        return self.work["bytes"] / time_s / 1e9 if time_s else 0.0
+
+
+@dataclass(frozen=True)
+class Champion:
+    """The record that answers a lookup for a problem, device and regime, with what it was judged by.
+
+    Attributes:
+        record: The champion's record from the finals.
+        baseline: The baseline's record from the same finals; None where the operation has none.
+        speedup: Median of the paired ratios time(baseline) / time(champion); 0 without a baseline.
+        verdict: Against the champion before it: ``first``, ``faster``, ``same``, ``slower``, ``ambiguous``.
+        trials: ``total``, ``measured``, ``failed`` and a count for each outcome of the study.
+        id: UUID.
+        crowned_at: ISO 8601, UTC.
+    """
+
+    record: Record
+    baseline: Record | None
+    speedup: float
+    verdict: str
+    trials: Mapping[str, int]
+    id: str = field(default_factory=new_id)
+    crowned_at: str = field(default_factory=utc_now)
