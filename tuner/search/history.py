@@ -1,0 +1,95 @@
+"""What a study has asked and learnt so far, by kernel and by position in the kernel's space."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from tuner.measurement import Outcome
+from tuner.space import Config, Space
+
+
+class Observation(NamedTuple):
+    """One config and what came of it.
+
+    Attributes:
+        kernel: Name of the kernel.
+        config: What was tried.
+        outcome: How it ended.
+        time_s: Seconds; a lower bound of them when PRUNED; None for a failure.
+    """
+
+    kernel: str
+    config: Config
+    outcome: Outcome
+    time_s: float | None
+
+
+class Tried:
+    """What is known of one kernel.
+
+    Attributes:
+        space: The kernel's legal configs.
+        asked: Positions that were asked, in flight included; never asked again.
+        log_times: Position -> log of the measured time in seconds.
+        log_bounds: Position -> log of a lower bound of the time, for what was stopped early.
+        failed: Positions that have no time.
+    """
+
+    def __init__(self, space: Space) -> None:
+        self.space = space
+        self.asked: set[int] = set()
+        self.log_times: dict[int, float] = {}
+        self.log_bounds: dict[int, float] = {}
+        self.failed: set[int] = set()
+
+    @property
+    def in_flight(self) -> set[int]:
+        """Positions that were asked and not told."""
+        return self.asked - self.log_times.keys() - self.log_bounds.keys() - self.failed
+
+    @property
+    def covered(self) -> bool:
+        """True where every legal config was asked."""
+        return len(self.asked) >= len(self.space)
+
+    def learn(self, index: int, outcome: Outcome, time_s: float | None) -> None:
+        """Takes in what came of a config."""
+        self.asked.add(index)
+        if outcome.failed or time_s is None or not time_s > 0:
+            self.failed.add(index)
+        elif outcome is Outcome.PRUNED:
+            self.log_bounds[index] = math.log(time_s)
+        else:
+            self.log_times[index] = math.log(time_s)
+
+
+class History:
+    """What is known of every kernel of a study."""
+
+    def __init__(self, spaces: Mapping[str, Space]) -> None:
+        self.kernels = {name: Tried(space) for name, space in spaces.items()}
+
+    @property
+    def best(self) -> tuple[str, int, float] | None:
+        """Kernel, position and log time of the fastest config; None before one was measured."""
+        return min(
+            (
+                (kernel, index, value)
+                for kernel, tried in self.kernels.items()
+                for index, value in tried.log_times.items()
+            ),
+            key=lambda each: each[2],
+            default=None,
+        )
+
+    @property
+    def trials(self) -> int:
+        """Configs that were asked."""
+        return sum(len(tried.asked) for tried in self.kernels.values())
+
+    @property
+    def covered(self) -> bool:
+        """True where nothing is left to ask."""
+        return all(tried.covered for tried in self.kernels.values())

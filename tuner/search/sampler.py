@@ -1,0 +1,118 @@
+"""Optuna samplers that ask only for legal configs never tried before: ours, and any of Optuna's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.trial import FrozenTrial, TrialState
+
+from tuner.measurement import Outcome
+from tuner.search.history import History
+from tuner.search.strategy import Strategy
+from tuner.space import Config, Space
+
+#: Names in a trial: the kernel, and a parameter of a kernel.
+KERNEL = "kernel"
+#: User attribute of a trial: its outcome.
+OUTCOME = "outcome"
+
+
+def parameter_name(kernel: str, parameter: str) -> str:
+    """Name in Optuna of a kernel's parameter; parameters are conditional on the kernel."""
+    return f"{kernel}.{parameter}"
+
+
+def distributions(spaces: Mapping[str, Space]) -> dict[str, BaseDistribution]:
+    """Every choice of a study as Optuna's distributions."""
+    found: dict[str, BaseDistribution] = {KERNEL: CategoricalDistribution(tuple(spaces))}
+    for kernel, space in spaces.items():
+        for each in space.parameters:
+            found[parameter_name(kernel, each.name)] = CategoricalDistribution(each.values)
+    return found
+
+
+def trial_params(kernel: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config as the params of a trial."""
+    return {KERNEL: kernel} | {parameter_name(kernel, name): value for name, value in config.items()}
+
+
+def config_of(params: Mapping[str, Any], spaces: Mapping[str, Space]) -> tuple[str, Config]:
+    """The kernel and the config of a trial's params."""
+    kernel = params[KERNEL]
+    names = [each.name for each in spaces[kernel].parameters]
+    return kernel, Config({name: params[parameter_name(kernel, name)] for name in names})
+
+
+class SpaceSampler(optuna.samplers.BaseSampler):
+    """Lets a `Strategy` choose whole configs, and tells it what came of them.
+
+    Works with ``study.optimize`` as well as with ask and tell. A trial's outcome is its user attribute
+    ``outcome``; without one a completed trial counts as MEASURED, a failed one as CRASHED.
+    """
+
+    def __init__(self, history: History, strategy: Strategy) -> None:
+        """Joins the two.
+
+        Args:
+            history: What is learnt goes here.
+            strategy: Chooses; reads the same history.
+        """
+        self._history = history
+        self._strategy = strategy
+        self._spaces = {name: each.space for name, each in history.kernels.items()}
+        self._distributions = distributions(self._spaces)
+        self._next: tuple[str, int] | None = None
+
+    def prepare(self) -> bool:
+        """Chooses ahead what the next trial gets; False where there is nothing more to ask."""
+        if self._next is None:
+            self._next = self._strategy.choose()
+            if self._next is not None:
+                kernel, index = self._next
+                self._history.kernels[kernel].asked.add(index)
+        return self._next is not None
+
+    def infer_relative_search_space(
+        self, study: optuna.Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        """All kernels' parameters; a trial then uses those of its kernel."""
+        return self._distributions
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """The chosen config's params."""
+        if not self.prepare() or self._next is None:
+            study.stop()
+            return {}
+        kernel, index = self._next
+        self._next = None
+        return trial_params(kernel, self._spaces[kernel][index])
+
+    def sample_independent(
+        self,
+        study: optuna.Study,
+        trial: FrozenTrial,
+        param_name: str,
+        param_distribution: BaseDistribution,
+    ) -> Any:
+        """Never needed: a config is chosen as a whole."""
+        raise ValueError(f"a config is chosen as a whole, got an unknown parameter {param_name!r}")
+
+    def after_trial(
+        self, study: optuna.Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
+    ) -> None:
+        """Learns from a finished trial."""
+        if KERNEL not in trial.params:
+            return
+        kernel, config = config_of(trial.params, self._spaces)
+        defaults = {TrialState.COMPLETE: Outcome.MEASURED, TrialState.PRUNED: Outcome.PRUNED}
+        outcome = Outcome(trial.user_attrs.get(OUTCOME, defaults.get(state, Outcome.CRASHED)))
+        time_s = values[0] if values else None
+        if state is TrialState.PRUNED and trial.last_step is not None:
+            time_s = trial.intermediate_values[trial.last_step]
+        tried = self._history.kernels[kernel]
+        tried.learn(tried.space.index_of(config), outcome, time_s)

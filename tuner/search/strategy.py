@@ -1,0 +1,83 @@
+"""Which config to try next, on positions in spaces; knows nothing of Optuna."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from tuner.search.history import History
+
+
+class Strategy(Protocol):
+    """Chooses what is tried next.
+
+    Attributes:
+        stopped: Why nothing more is chosen; empty while there is something.
+    """
+
+    stopped: str
+
+    def choose(self) -> tuple[str, int] | None:
+        """Kernel and position of an untried legal config; None (with `stopped` set) at the end."""
+
+
+class RandomStrategy:
+    """Untried legal configs, all equally likely. Also what other strategies fall back on."""
+
+    def __init__(self, history: History, seed: int) -> None:
+        self.stopped = ""
+        self._history = history
+        self._rng = np.random.default_rng(seed)
+
+    def choose(self) -> tuple[str, int] | None:
+        """See `Strategy`."""
+        left = {name: len(each.space) - len(each.asked) for name, each in self._history.kernels.items()}
+        total = sum(left.values())
+        if not total:
+            self.stopped = "space covered"
+            return None
+        number = int(self._rng.integers(total))
+        for name, count in left.items():
+            if number < count:
+                return name, self._untried(name)
+            number -= count
+        raise AssertionError("counts add up")
+
+    def _untried(self, kernel: str) -> int:
+        tried = self._history.kernels[kernel]
+        for _ in range(20):
+            index = int(self._rng.integers(len(tried.space)))
+            if index not in tried.asked:
+                return index
+        rest = np.setdiff1d(np.arange(len(tried.space)), np.fromiter(tried.asked, np.int64))
+        return int(self._rng.choice(rest))
+
+
+class ClimbStrategy:
+    """Starts, some random configs, then untried neighbours of the best; random where none is left."""
+
+    def __init__(
+        self, history: History, seed: int, starts: Sequence[tuple[str, int]] = (), budget: int | None = None
+    ) -> None:
+        self.stopped = ""
+        self._history = history
+        self._random = RandomStrategy(history, seed)
+        self._starts = list(starts)
+
+    def choose(self) -> tuple[str, int] | None:
+        """See `Strategy`."""
+        while self._starts:
+            kernel, index = self._starts.pop(0)
+            if index not in self._history.kernels[kernel].asked:
+                return kernel, index
+        best = self._history.best
+        if best is not None and self._history.trials >= 20:
+            tried = self._history.kernels[best[0]]
+            for index in tried.space.neighbours(best[1]):
+                if int(index) not in tried.asked:
+                    return best[0], int(index)
+        choice = self._random.choose()
+        self.stopped = self._random.stopped
+        return choice
