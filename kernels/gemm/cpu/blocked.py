@@ -1,0 +1,39 @@
+"""gemm on the CPU, second step: square blocks that stay in the cache, and an inner loop for the vector unit."""
+
+# ruff: noqa: SIM300
+from pathlib import Path
+
+from tuner.kernel import Kernel, ceil_div
+from tuner.problem import DTYPE_BYTES
+from tuner.space import Constraint, choice, powers_of_two
+
+KERNEL = Kernel(
+    operation="gemm",
+    name="blocked",
+    target="cpu",
+    source=Path("blocked.numba.py"),
+    idea="cache blocks; a vectorised inner loop; each block of C accumulated apart and written once",
+    parameters=(
+        powers_of_two("BLOCK", 8, 1024),
+        choice("TRANSPOSE_B", False, True),
+        powers_of_two("THREADS", 1, 256),
+    ),
+    constraints=(
+        Constraint("no more threads than cores", lambda p, d, c: c.THREADS <= max(d.cores, 1)),
+        Constraint(
+            "a block of C for each thread",
+            lambda p, d, c: c.THREADS <= ceil_div(p.m, c.BLOCK) * ceil_div(p.n, c.BLOCK),
+        ),
+        Constraint(
+            "a block is less than twice the largest dim",
+            lambda p, d, c: (c.BLOCK == 8) | (c.BLOCK < 2 * max(p.m, p.n, p.k)),
+        ),
+        Constraint(
+            "the blocks of A, B and C of all threads fit into the last-level cache",
+            lambda p, d, c: (
+                (d.l2_bytes == 0) | (3 * c.BLOCK**2 * DTYPE_BYTES[p.dtype] * c.THREADS <= d.l2_bytes)
+            ),
+        ),
+    ),
+    defaults={"BLOCK": 128, "TRANSPOSE_B": False, "THREADS": 1},
+)

@@ -1,0 +1,21 @@
+"""gemm on the CPU, first step: three nested loops, as the definition says."""
+
+# ruff: noqa: SIM300
+from pathlib import Path
+
+from tuner.kernel import Kernel
+from tuner.space import Constraint, powers_of_two
+
+KERNEL = Kernel(
+    operation="gemm",
+    name="naive",
+    target="cpu",
+    source=Path("naive.numba.py"),
+    idea="three nested loops; a thread takes whole rows of C",
+    parameters=(powers_of_two("THREADS", 1, 256),),
+    constraints=(
+        Constraint("no more threads than cores", lambda p, d, c: c.THREADS <= max(d.cores, 1)),
+        Constraint("a row of C for each thread", lambda p, d, c: c.THREADS <= p.m),
+    ),
+    defaults={"THREADS": 1},
+)

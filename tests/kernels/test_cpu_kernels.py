@@ -1,0 +1,159 @@
+"""Every CPU kernel of gemm: declarations, and results against float64 on awkward shapes in all layouts."""
+
+# ruff: noqa: D103
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tuner.catalogue import builtin
+from tuner.hardware import DeviceInfo
+from tuner.kernel import Kernel, render
+from tuner.problem import Problem
+from tuner.space import Config
+
+CATALOGUE = builtin()
+GEMM = CATALOGUE.operation("gemm")
+KERNELS = {kernel.name: kernel for kernel in CATALOGUE.of("gemm", "cpu")}
+LAYOUTS = ("nn", "nt", "tn", "tt")
+#: Elements before and after an array that a kernel must not use: NaN, which would show in the result.
+GUARD = 64
+SMALL = DeviceInfo(name="small", kind="cpu", cores=2, vector_bytes=32, l1_bytes=32 << 10, l2_bytes=1 << 20)
+Compiled = Callable[..., None]
+Build = Callable[[Kernel, Problem, Config], Compiled]
+
+
+def problem(m: int, n: int, k: int, layout: str = "nn") -> Problem:
+    return GEMM.problem({"m": m, "n": n, "k": k}, layout=layout)
+
+
+@pytest.fixture(scope="session")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Build:
+    """Renders a kernel and imports it as a module, once for equal text."""
+    folder, known = tmp_path_factory.mktemp("rendered"), {}
+
+    def build(kernel: Kernel, problem: Problem, config: Config) -> Compiled:
+        rendered = render(kernel, problem, config)
+        if rendered.hash not in known:
+            path = folder / f"kernel_{rendered.hash}.py"
+            path.write_text(rendered.text, encoding="utf-8")
+            spec = importlib.util.spec_from_file_location(path.stem, path)
+            module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+            known[rendered.hash] = getattr(module, rendered.entry)
+        return known[rendered.hash]
+
+    return build
+
+
+def guarded(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A dense copy of values in the middle of a longer array of NaN; returns both."""
+    whole = np.full(values.size + 2 * GUARD, np.nan, values.dtype)
+    inside = whole[GUARD : GUARD + values.size].reshape(values.shape)
+    inside[...] = values
+    return whole, inside
+
+
+def check(run: Compiled, problem: Problem) -> None:
+    """Runs on poisoned output and compares with float64; nothing around c may change."""
+    random = np.random.default_rng(1)
+    inputs = {
+        tensor.name: guarded(random.standard_normal(tensor.shape).astype(tensor.dtype))[1]
+        for tensor in problem.inputs
+    }
+    (out,) = problem.outputs
+    whole, c = guarded(np.full(out.shape, np.nan, out.dtype))
+    run(inputs["a"], inputs["b"], c, problem.m, problem.n, problem.k)
+    reference = GEMM.reference(np, problem, inputs)
+    allowed = problem.tolerance * (np.sqrt(np.mean(reference**2)) + np.abs(reference))
+    assert np.all(np.abs(c - reference) <= allowed), str(problem)
+    assert np.all(np.isnan(whole[:GUARD])), f"{problem}: written before c"
+    assert np.all(np.isnan(whole[-GUARD:])), f"{problem}: written after c"
+
+
+SHAPES = ((1, 1, 1), (1, 37, 5), (37, 1, 70), (3, 5, 1), (65, 33, 129), (17, 100, 64), (64, 64, 64))
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("naive", {"THREADS": 1}),
+        ("blocked", {"BLOCK": 8, "TRANSPOSE_B": False, "THREADS": 1}),
+        ("blocked", {"BLOCK": 64, "TRANSPOSE_B": True, "THREADS": 1}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-".join(str(each) for each in value.values()),
+)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_agrees_with_float64(compiled: Build, name: str, config: dict, layout: str) -> None:
+    for m, n, k in SHAPES:
+        each = problem(m, n, k, layout)
+        check(compiled(KERNELS[name], each, Config(config)), each)
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [("naive", {"THREADS": 2}), ("blocked", {"BLOCK": 32, "TRANSPOSE_B": True, "THREADS": 2})],
+)
+def test_threads_share_the_work_and_are_put_back(compiled: Build, name: str, config: dict) -> None:
+    import numba
+
+    before = numba.get_num_threads()
+    for m, n, k in SHAPES:
+        each = problem(m, n, k, "tn")
+        check(compiled(KERNELS[name], each, Config(config)), each)
+    assert numba.get_num_threads() == before
+
+
+@pytest.mark.parametrize("name", sorted(KERNELS))
+def test_each_constraint_rejects_something_and_the_default_is_legal(name: str) -> None:
+    kernel = KERNELS[name]
+    spaces = itertools.product(*(parameter.values for parameter in kernel.parameters))
+    configs = [Config(dict(zip([p.name for p in kernel.parameters], values, strict=True))) for values in spaces]
+    tiny, usual = problem(1, 9, 9), problem(1024, 1024, 1024)
+    for constraint in kernel.constraints:
+        verdicts = {bool(constraint.rule(p, SMALL, config)) for p in (tiny, usual) for config in configs}
+        assert verdicts == {True, False}, constraint.sentence
+    default = kernel.default_config()
+    assert default is not None
+    assert all(constraint.rule(usual, SMALL, default) for constraint in kernel.constraints)
+
+
+@pytest.mark.parametrize("name", sorted(KERNELS))
+def test_constraints_agree_on_scalars_and_arrays(name: str) -> None:
+    kernel, usual = KERNELS[name], problem(300, 20, 1000)
+    random = np.random.default_rng(3)
+    columns = {each.name: random.choice(each.values, size=50) for each in kernel.parameters}
+    rows = [Config({key: column[i].item() for key, column in columns.items()}) for i in range(50)]
+    for constraint in kernel.constraints:
+        at_once = np.broadcast_to(constraint.rule(usual, SMALL, Config(columns)), 50)
+        assert [bool(constraint.rule(usual, SMALL, row)) for row in rows] == at_once.tolist()
+
+
+LOAD_TWICE = """
+import importlib.util, sys
+import numpy as np
+spec = importlib.util.spec_from_file_location("rendered", sys.argv[1])
+module = sys.modules["rendered"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+a = np.ones((3, 3), np.float32)
+module.gemm(a, a, np.empty_like(a), 3, 3, 3)
+print(sum(module._gemm.stats.cache_hits.values()))
+"""
+
+
+def test_what_one_process_compiled_another_loads(tmp_path: Path) -> None:
+    kernel = KERNELS["naive"]
+    path = tmp_path / "rendered.py"
+    path.write_text(render(kernel, problem(3, 3, 3), Config({"THREADS": 1})).text, encoding="utf-8")
+    hits = [
+        subprocess.run([sys.executable, "-c", LOAD_TWICE, path], capture_output=True, text=True, check=True)
+        for _ in range(2)
+    ]
+    assert [each.stdout.strip() for each in hits] == ["0", "1"]
