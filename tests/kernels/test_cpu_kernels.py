@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tuner.catalogue import builtin
+from tuner.catalogue import builtin, from_file
 from tuner.hardware import DeviceInfo
 from tuner.kernel import Kernel, render
 from tuner.problem import Problem
@@ -62,20 +62,20 @@ def guarded(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def check(run: Compiled, problem: Problem) -> None:
-    """Runs on poisoned output and compares with float64; nothing around c may change."""
+    """Runs on poisoned output and compares with float64; nothing around the output may change."""
     random = np.random.default_rng(1)
     inputs = {
         tensor.name: guarded(random.standard_normal(tensor.shape).astype(tensor.dtype))[1]
         for tensor in problem.inputs
     }
     (out,) = problem.outputs
-    whole, c = guarded(np.full(out.shape, np.nan, out.dtype))
-    run(inputs["a"], inputs["b"], c, problem.m, problem.n, problem.k)
-    reference = GEMM.reference(np, problem, inputs)
+    whole, result = guarded(np.full(out.shape, np.nan, out.dtype))
+    run(*inputs.values(), result, *problem.dims.values())
+    reference = problem.operation.reference(np, problem, inputs)
     allowed = problem.tolerance * (np.sqrt(np.mean(reference**2)) + np.abs(reference))
-    assert np.all(np.abs(c - reference) <= allowed), str(problem)
-    assert np.all(np.isnan(whole[:GUARD])), f"{problem}: written before c"
-    assert np.all(np.isnan(whole[-GUARD:])), f"{problem}: written after c"
+    assert np.all(np.abs(result - reference) <= allowed), str(problem)
+    assert np.all(np.isnan(whole[:GUARD])), f"{problem}: written before the output"
+    assert np.all(np.isnan(whole[-GUARD:])), f"{problem}: written after the output"
 
 
 SHAPES = ((1, 1, 1), (1, 37, 5), (37, 1, 70), (3, 5, 1), (65, 33, 129), (17, 100, 64), (64, 64, 64))
@@ -134,6 +134,16 @@ def test_constraints_agree_on_scalars_and_arrays(name: str) -> None:
     for constraint in kernel.constraints:
         at_once = np.broadcast_to(constraint.rule(usual, SMALL, Config(columns)), 50)
         assert [bool(constraint.rule(usual, SMALL, row)) for row in rows] == at_once.tolist()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_example_agrees_with_float64(compiled: Build, threads: int) -> None:
+    example = from_file(Path(__file__).parents[2] / "examples" / "distances.py")
+    (kernel,) = example.kernels
+    config = Config({"TILE": 32, "ROWS": 4, "THREADS": threads})
+    for n, axes in ((1, 1), (5, 3), (67, 2), (128, 9)):
+        each = example.operation("distances").problem({"n": n, "axes": axes})
+        check(compiled(kernel, each, config), each)
 
 
 LOAD_TWICE = """

@@ -11,7 +11,7 @@ Constants in front of this text: BLOCK, TRANSPOSE_B, THREADS; A_TRANSPOSED and B
 Letters: i, j, p run over M, N, K; i0, j0, p0 are where a block begins.
 """
 
-# ruff: noqa: ANN, F821
+# ruff: noqa: ANN001, ANN201, ANN202, F821
 import numba
 import numpy as np
 from numba import njit, prange

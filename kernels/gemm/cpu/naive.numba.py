@@ -7,7 +7,7 @@ Constants in front of this text: THREADS; A_TRANSPOSED and B_TRANSPOSED say how 
 Letters: i, j, k run over M, N, K.
 """
 
-# ruff: noqa: ANN, F821
+# ruff: noqa: ANN001, ANN201, ANN202, F821
 import numba
 from numba import njit, prange
 
