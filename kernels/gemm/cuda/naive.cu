@@ -1,0 +1,27 @@
+// gemm, naive: one thread computes one element of C, reading a row of op(A) and a column of op(B) from global memory.
+//
+// Layout   C is M x N, row-major. A is stored M x K, or K x M when A_TRANSPOSED; B is stored K x N, or N x K when
+//          B_TRANSPOSED. All dense, no padding.
+// Source   the first step of every GEMM ladder, e.g. the CUDA C++ Programming Guide's matrix multiplication
+//          without shared memory; written anew.
+// Letters  m n k        sizes: C is m x n, k products are summed into each element
+//          BLOCK_X/_Y   threads of a block along a row of C (neighbouring threads, neighbouring columns) and down it
+
+extern "C" __global__ void __launch_bounds__(BLOCK_X * BLOCK_Y)
+gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restrict__ c, int m, int n, int k)
+{
+    // One-dimensional grid: its x extent alone holds more than 65535 blocks.
+    const unsigned blocks_per_row = ((unsigned)n + BLOCK_X - 1) / BLOCK_X;
+    const unsigned row = blockIdx.x / blocks_per_row * BLOCK_Y + threadIdx.y;
+    const unsigned column = blockIdx.x % blocks_per_row * BLOCK_X + threadIdx.x;
+    if (row >= (unsigned)m || column >= (unsigned)n) return;
+
+    const SCALAR* from_a = a + (A_TRANSPOSED ? (size_t)row : (size_t)row * k);
+    const SCALAR* from_b = b + (B_TRANSPOSED ? (size_t)column * k : (size_t)column);
+    const size_t step_a = A_TRANSPOSED ? m : 1;
+    const size_t step_b = B_TRANSPOSED ? 1 : n;
+
+    SCALAR sum = 0;
+    for (int p = 0; p < k; ++p) sum += from_a[p * step_a] * from_b[p * step_b];
+    c[(size_t)row * n + column] = sum;
+}
