@@ -5,7 +5,7 @@
 #
 #   TUNER_CUDA=auto|none|12|13    GPU packages: those for the driver found (auto), none, or a CUDA version's
 
-root=$(cd -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/.." && pwd -P)
+root=$(cd -- "${BASH_SOURCE[0]%/*}/.." && pwd -P)
 
 # fingerprint GROUP: all that an installation depends on. The driver is told by what can be read without
 # starting a process; install.py asks the driver itself.
@@ -28,23 +28,22 @@ find_python() {
     for candidate in python3.13 python3.12 python3.11 python3 python3.14; do
         missing=$("$candidate" - 2>/dev/null <<'PROBE'
 import sys
-missing = [] if sys.version_info >= (3, 11) else ["version 3.11 or newer (it is %d.%d)" % sys.version_info[:2]]
+missing = [] if sys.version_info >= (3, 11) else ["3.11 (it is %d.%d)" % sys.version_info[:2]]
 for module in ("venv", "ensurepip", "ssl", "sqlite3", "ctypes", "fcntl"):
     try:
         __import__(module)
     except ImportError:
         missing.append("module " + module)
-print("; ".join(missing) or "nothing")
+print(" and ".join(missing) or "nothing")
 PROBE
         ) || continue
         if [[ $missing == nothing ]]; then
             command -v "$candidate"
             return 0
         fi
-        trouble+="
-  $(command -v "$candidate") lacks: $missing"
+        trouble+="${trouble:+, }$(command -v "$candidate") without $missing"
     done
-    echo "tile-tuner: Python 3.11 or newer with venv and pip is needed, found ${trouble:-no python3 at all};
+    echo "tile-tuner: Python 3.11 or newer with venv and pip is needed, found ${trouble:-none};
 install one that has them (on Debian and Ubuntu: the packages python3 and python3-venv) and run this again" >&2
     return 3
 }

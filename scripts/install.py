@@ -24,7 +24,7 @@ PYTHON = VENV / "bin" / "python"
 CUDA_ERROR_NO_DEVICE = 100
 #: pip settings of the user that would send packages elsewhere than into .venv.
 DIVERTING = frozenset(
-    "PIP_USER PIP_TARGET PIP_PREFIX PIP_ROOT PIP_REQUIRE_VIRTUALENV PYTHONHOME PYTHONPATH".split()
+    ["PIP_USER", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_REQUIRE_VIRTUALENV", "PYTHONHOME", "PYTHONPATH"]
 )
 NO_NETWORK = re.compile(
     r"NewConnectionError|ConnectTimeout|name resolution|ProxyError|Network is unreachable|from versions: none|"
