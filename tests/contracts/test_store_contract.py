@@ -1,0 +1,276 @@
+"""What every store promises, whatever database is behind it."""
+
+import math
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tuner.errors import InputError
+from tuner.hardware import DeviceInfo
+from tuner.measurement import CompileReport, Error, Measurement, Outcome
+from tuner.record import Champion, ProblemKey, Record, Role, new_id
+from tuner.store import Store
+
+BOARD = DeviceInfo("NVIDIA H200", "cuda", uuid="GPU-1", architecture="sm_90", driver="580.1", sm_count=132)
+CPU = DeviceInfo("AMD EPYC (AVX-512, 2 cores)", "cpu", uuid="cpu-1", cores=2)
+
+
+def square(n: int, layout: str = "nn") -> ProblemKey:
+    return ProblemKey("gemm", (("m", n), ("n", n), ("k", n)), "float32", layout)
+
+
+def measured(*samples_s: float) -> Measurement:
+    return Measurement(Outcome.MEASURED, samples_s=samples_s)
+
+
+def record(problem: ProblemKey, time_s: float = 1e-3, device: DeviceInfo = BOARD, **more: object) -> Record:
+    given = {
+        "regime": "cold", "role": Role.TRIAL, "kernel": "tiled", "config": {"BM": 64, "VECTOR": 4},
+        "source_hash": "aaaa", "measurement": measured(time_s), "work": {"flops": 2.0, "bytes": 12.0},
+    } | more  # fmt: skip
+    return Record(problem, device, **given)
+
+
+def champion(of: Record, crowned_at: str = "2026-01-01T00:00:00.000000+00:00", **more: object) -> Champion:
+    given = {"baseline": None, "speedup": 0.0, "verdict": "first", "trials": {"total": 1}} | more
+    return Champion(of, crowned_at=crowned_at, **given)
+
+
+@pytest.fixture(scope="session")
+def blank(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A database of the present schema without records; copying it is quicker than making it."""
+    path = tmp_path_factory.mktemp("blank") / "studies.db"
+    Store.open(f"sqlite:///{path}").close()
+    return path.read_bytes()
+
+
+@pytest.fixture
+def url(tmp_path: Path, blank: bytes) -> str:
+    (tmp_path / "studies.db").write_bytes(blank)
+    return f"sqlite:///{tmp_path / 'studies.db'}"
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    with Store.open(url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def reopened(url: str, store: Store) -> Iterator[Callable[[], Store]]:
+    opened: list[Store] = []
+
+    def again() -> Store:
+        opened.append(Store.open(url, read_only=True))
+        return opened[-1]
+
+    yield again
+    for each in opened:
+        each.close()
+
+
+def full_record() -> Record:
+    measurement = Measurement(
+        outcome=Outcome.MEASURED,
+        reason="",
+        samples_s=tuple(1e-3 + index * 3.2e-8 for index in range(60)),
+        error=Error(1.5e-6, 2.5e-7, 0.125),
+        compiled=CompileReport(128, 16, 32768, 8, "cafe", "NVRTC 13.0"),
+        stages_s={"compile": 0.5, "verify": 0.25},
+        circumstances={"sm_hz": 1.98e9},
+    )
+    return record(
+        square(64), measurement=measurement, versions={"tuner": "0.1.0", "driver": "580.1"}, study="gemm 64",
+        session="s1", origin="/home/me/own.py", config={"BM": 64, "PAD": True, "BORDER": "check", "SCALE": 0.5},
+    )  # fmt: skip
+
+
+def test_a_record_comes_back_as_it_went_in(store: Store, reopened: Callable[[], Store]) -> None:
+    stored = full_record()
+    store.add(stored)
+    for reader in (store, reopened()):
+        found = reader.record(stored.id)
+        assert found == stored
+        assert list(found.config) == ["BM", "PAD", "BORDER", "SCALE"]
+
+
+@pytest.mark.parametrize("outcome", list(Outcome))
+def test_every_outcome_is_kept_with_its_reason(store: Store, outcome: Outcome) -> None:
+    stored = record(square(64), measurement=Measurement(outcome, "because\nof ü"))
+    store.add(stored)
+    assert store.record(stored.id) == stored
+
+
+def test_an_error_that_is_no_number_is_kept(store: Store) -> None:
+    wrong = Measurement(Outcome.WRONG_RESULT, "NaN", error=Error(math.nan, math.inf, -math.inf))
+    stored = record(square(64), measurement=wrong)
+    store.add(stored)
+    error = store.record(stored.id).measurement.error
+    assert math.isnan(error.max_rel)
+    assert (error.rms_rel, error.bound_ratio) == (math.inf, -math.inf)
+
+
+@given(st.lists(st.floats(width=64, allow_nan=False), max_size=40))
+def test_samples_are_kept_bit_for_bit(samples_s: list[float]) -> None:
+    from tuner.store import rows
+
+    again = rows.unpack_samples(rows.pack_samples(tuple(samples_s)))
+    assert [value.hex() for value in again] == [value.hex() for value in samples_s]
+
+
+def test_a_record_is_only_ever_added(store: Store) -> None:
+    first = record(square(64), time_s=1e-3)
+    store.add(first)
+    store.add([replace(first, kernel="another"), record(square(64), time_s=2e-3)])
+    assert store.record(first.id) == first
+    assert len(store.records()) == 2
+
+
+def test_an_id_is_a_uuid(store: Store) -> None:
+    with pytest.raises(InputError, match="an id is a UUID, got 'first'"):
+        store.add([record(square(64)), record(square(64), id="first")])
+    assert store.records() == []
+
+
+def test_records_are_found_by_what_they_are(store: Store) -> None:
+    wanted = record(square(64), study="a", session="s1", role=Role.FINAL)
+    others = [
+        record(square(65), study="a", session="s1"),
+        record(square(64, "nt"), study="b", session="s1"),
+        record(square(64), study="b", session="s2", device=CPU),
+    ]
+    store.add([wanted, *others])
+    assert len(store.records()) == 4
+    assert store.records(study="a", role=Role.FINAL) == [wanted]
+    assert store.records(session="s1", problem=square(64)) == [wanted]
+    assert store.records(problem=square(64), device=BOARD) == [wanted]
+    assert store.records(problem=square(64), device="NVIDIA H200") == [wanted]
+    assert store.records(device=CPU) == [others[2]]
+    assert store.records(study="c") == []
+
+
+def test_records_come_in_the_order_measured(store: Store) -> None:
+    times = [f"2026-01-0{day}T00:00:00.000000+00:00" for day in (3, 1, 2)]
+    store.add([record(square(64), measured_at=time) for time in times])
+    assert [each.measured_at for each in store.records()] == sorted(times)
+
+
+def test_the_best_record_is_the_fastest_that_was_measured(store: Store) -> None:
+    failed = Measurement(Outcome.WRONG_RESULT, "wrong", samples_s=(1e-9,))
+    best = record(square(64), 2e-3, kernel="tiled")
+    naive = record(square(64), 5e-3, kernel="naive", source_hash="bbbb")
+    library = record(square(64), 1e-3, role=Role.BASELINE, kernel="cuBLAS", config={}, source_hash="")
+    others = [record(square(64), measurement=failed), record(square(64), 1e-6, regime="hot")]
+    store.add([naive, best, library, record(square(65), 1e-6), record(square(64), 1e-6, device=CPU), *others])
+    assert store.best_record(square(64), BOARD, "cold") == best
+    assert store.best_record(square(64), BOARD, "cold", role=Role.BASELINE) == library
+    now = {"naive": "bbbb", "tiled": "changed since"}
+    assert store.best_record(square(64), BOARD, "cold", source_hashes=now) == naive
+    assert store.best_record(square(64), BOARD, "cold", source_hashes={}) is None
+    assert store.best_record(square(66), BOARD, "cold") is None
+
+
+def test_trials_are_counted_by_outcome(store: Store) -> None:
+    outcomes = [Outcome.MEASURED, Outcome.MEASURED, Outcome.COMPILE_FAILED, Outcome.PRUNED]
+    store.add([record(square(64), measurement=Measurement(outcome)) for outcome in outcomes])
+    store.add([record(square(64), role=Role.FINAL), record(square(65))])
+    assert store.counts(square(64), BOARD, "cold") == {
+        "total": 4, "measured": 2, "failed": 1, "MEASURED": 2, "COMPILE_FAILED": 1, "PRUNED": 1,
+    }  # fmt: skip
+
+
+def test_a_champion_comes_back_with_its_records(store: Store, reopened: Callable[[], Store]) -> None:
+    best, library = full_record(), record(square(64), 2e-3, role=Role.BASELINE, kernel="cuBLAS", config={})
+    crowned = champion(best, baseline=library, speedup=1.25, verdict="faster", trials={"total": 9, "failed": 1})
+    store.crown(crowned)
+    store.crown(crowned)
+    for reader in (store, reopened()):
+        assert reader.champion(square(64), BOARD, "cold") == crowned
+        assert reader.champions(history=True) == [crowned]
+        assert reader.record(library.id) == library
+
+
+def test_the_champion_crowned_last_answers(store: Store) -> None:
+    days = [f"2026-01-0{day}T00:00:00.000000+00:00" for day in (1, 3, 2)]
+    first, last, middle = (champion(record(square(64)), crowned_at=day) for day in days)
+    for each in (first, last, middle):
+        store.crown(each)
+    assert store.champion(square(64), BOARD, "cold") == last
+    assert store.champions("gemm") == [last]
+    assert store.champions("gemm", history=True) == [first, middle, last]
+
+
+def test_a_champion_is_of_one_problem_regime_and_kernel(store: Store) -> None:
+    crowned = champion(record(square(64), kernel="tiled"))
+    store.crown(crowned)
+    assert store.champion(square(64), BOARD, "cold", kernel="tiled") == crowned
+    assert store.champion(square(64), BOARD, "cold", kernel="naive") is None
+    assert store.champion(square(64), BOARD, "hot") is None
+    assert store.champion(square(64, "nt"), BOARD, "cold") is None
+    assert store.champion(square(64), CPU, "cold") is None
+    assert store.champions("gemv") == []
+
+
+def test_another_board_of_a_kind_answers_unless_the_very_board_can(store: Store) -> None:
+    twin = replace(BOARD, uuid="GPU-2")
+    namesake = replace(BOARD, kind="cpu", uuid="cpu-2")
+    early, late = "2026-01-01T00:00:00.000000+00:00", "2026-01-02T00:00:00.000000+00:00"
+    own = champion(record(square(64)), crowned_at=early)
+    other = champion(record(square(64), device=twin), crowned_at=late)
+    store.crown(own)
+    assert store.champion(square(64), twin, "cold") == own
+    assert store.champion(square(64), namesake, "cold") is None
+    store.crown(other)
+    assert store.champion(square(64), BOARD, "cold") == own
+    assert store.champion(square(64), twin, "cold") == other
+    assert store.champion(square(64), "NVIDIA H200", "cold") == other
+    assert store.champion(square(64), "GPU-1", "cold") == own
+    assert store.champions(device="NVIDIA H200") == [other]
+
+
+def test_champions_are_listed_by_problem(store: Store) -> None:
+    for size in (128, 64, 96):
+        store.crown(champion(record(square(size))))
+    store.crown(champion(record(square(64), device=CPU)))
+    found = [(each.record.problem.dims["m"], each.record.device.kind) for each in store.champions("gemm")]
+    assert found == [(64, "cpu"), (64, "cuda"), (96, "cuda"), (128, "cuda")]
+
+
+def test_a_device_is_listed_once_as_it_was_described_last(store: Store) -> None:
+    updated = replace(BOARD, driver="590.1")
+    store.add([record(square(64)), record(square(64), device=CPU), record(square(64), device=updated)])
+    assert store.devices() == [CPU, updated]
+    assert len(store.records(device=BOARD)) == 2
+
+
+def test_a_failed_call_stores_nothing_and_the_next_one_works(store: Store) -> None:
+    fresh = replace(BOARD, name="another")
+    with pytest.raises(InputError, match="UUID"):
+        store.add([record(square(64), device=fresh), record(square(64), id="no")])
+    stored = record(square(64), device=fresh)
+    store.add(stored)
+    assert store.records() == [stored]
+
+
+def test_two_stores_write_to_one_database(url: str, store: Store) -> None:
+    """Each caches numbers of rows, and neither may trust what the other rolls back or adds."""
+    with Store.open(url) as other:
+        batches = [[record(square(size), id=new_id()) for size in range(1, 40)] for _ in range(2)]
+
+        def write(target: Store, batch: list[Record]) -> None:
+            for each in batch:
+                target.add(each)
+
+        threads = [
+            threading.Thread(target=write, args=pair) for pair in zip((store, other), batches, strict=True)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert {each.id for each in other.records()} == {each.id for batch in batches for each in batch}

@@ -1,0 +1,1 @@
+"""One file per schema, in order; a released one does not change."""

@@ -1,0 +1,219 @@
+"""Opens a database: engine, durability, schema, and every way in which that fails told in one sentence."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL, make_url
+
+import tuner
+from tuner.errors import NothingFound, StoreTrouble
+from tuner.record import utc_now
+from tuner.store.tables import SCHEMAS, VERSION_TABLE, schema_history
+
+#: Part of a driver's message -> what is the matter, and what to do.
+_TROUBLES = (
+    ("file is not a database", "it is no SQLite database; give another with --db or move the file away"),
+    ("malformed", "it is damaged; restore a copy, or move it away and start a new one"),
+    ("readonly database", "it is read-only and has to be written; change its permissions, or copy it"),
+    ("unable to open", "it cannot be opened; check that its folder exists and may be read and written"),
+    ("is locked", "another process keeps it locked; wait for that process to end, or stop it"),
+    ("disk is full", "no space is left on its disk; what was stored before is unharmed. Free some space"),
+    ("disk i/o error", "its disk fails to read or write; look at the system's log"),
+)
+
+
+@contextlib.contextmanager
+def explained(where: str) -> Iterator[None]:
+    """Turns the database's exceptions into `StoreTrouble`.
+
+    Raises:
+        StoreTrouble: With the database's place, what is the matter and what to do.
+    """
+    try:
+        yield
+    except (sa.exc.DBAPIError, sqlite3.Error) as error:
+        said = str(getattr(error, "orig", None) or error).strip()
+        known = [trouble for part, trouble in _TROUBLES if part in said.lower()]
+        what = known[0] if known else "the database refused; see what it said"
+        raise StoreTrouble(f"cannot use the database {where}: {what} ({said})") from error
+
+
+def parsed(url: str) -> URL:
+    """The URL in its parts.
+
+    Raises:
+        StoreTrouble: It is no URL.
+    """
+    try:
+        return make_url(url)
+    except (sa.exc.ArgumentError, ValueError) as error:
+        hint = f"did you mean sqlite:///{url}?" if url else "give one such as sqlite:///studies.db"
+        raise StoreTrouble(
+            f"a database is named by a URL such as sqlite:///studies.db, got {url!r}; {hint}"
+        ) from error
+
+
+def sqlite_file(url: URL) -> Path | None:
+    """The file of a SQLite database; None for one in memory, on a server, or named by a SQLite URI."""
+    if url.get_backend_name() != "sqlite" or url.database in (None, "", ":memory:"):
+        return None
+    return None if str(url.database).startswith("file:") else Path(str(url.database))
+
+
+def make_engine(url: URL, *, read_only: bool, patience_s: float) -> sa.Engine:
+    """An engine whose transactions are real, durable at commit, and wait for other writers.
+
+    Args:
+        url: Database.
+        read_only: True to open a SQLite file without the right to write.
+        patience_s: Seconds to wait for another writer.
+
+    Raises:
+        StoreTrouble: The URL's kind of database is unknown, or its driver is not installed.
+    """
+    options: dict[str, Any] = {}
+    file = sqlite_file(url)
+    if file is not None:
+        options["creator"] = _connector(file, read_only=read_only, patience_s=patience_s)
+    elif url.get_backend_name() == "sqlite":
+        options["connect_args"] = {"timeout": patience_s}
+    try:
+        engine = sa.create_engine(url, **options)
+    except sa.exc.NoSuchModuleError as error:
+        raise StoreTrouble(
+            f"a database's URL starts with sqlite or postgresql, got {url.drivername!r}; change it"
+        ) from error
+    except ImportError as error:
+        raise StoreTrouble(
+            f"the driver of {url.drivername!r} is not installed ({error}); install it or use sqlite:///FILE"
+        ) from error
+    if engine.dialect.name == "sqlite":
+        _prepare_sqlite(engine, read_only=read_only)
+    return engine
+
+
+def _connector(file: Path, *, read_only: bool, patience_s: float) -> Any:
+    """Connects to a file. A reader without the right to write its folder takes the file as it lies."""
+
+    def connect() -> sqlite3.Connection:
+        mode = "rwc"
+        if read_only:
+            log = Path(f"{file}-wal")
+            settled = not log.exists() or log.stat().st_size == 0
+            mode = "ro&immutable=1" if settled and not os.access(file.absolute().parent, os.W_OK) else "ro"
+        address = f"file:{quote(str(file.absolute()))}?mode={mode}"
+        return sqlite3.connect(address, uri=True, timeout=patience_s, check_same_thread=False)
+
+    return connect
+
+
+def _prepare_sqlite(engine: sa.Engine, *, read_only: bool) -> None:
+    """Write-ahead log, synchronised at each commit, foreign keys; and BEGIN by us.
+
+    The driver of Python 3.11 begins a transaction before INSERT but not before CREATE TABLE, so that a
+    migration killed half-way would stay half-way; with its own BEGIN off, ours covers both.
+    """
+
+    def connected(connection: Any, _: Any) -> None:
+        connection.isolation_level = None
+        cursor = connection.cursor()
+        if not read_only:
+            cursor.execute("PRAGMA journal_mode=WAL")
+        cursor.execute("PRAGMA synchronous=FULL")
+        cursor.execute("PRAGMA foreign_keys=ON")
+        cursor.close()
+
+    def begun(connection: sa.Connection) -> None:
+        # A writer takes its lock at once: one that reads first and then writes can fail without waiting.
+        writes = connection.get_execution_options().get("writes", False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    sa.event.listen(engine, "connect", connected)
+    sa.event.listen(engine, "begin", begun)
+
+
+def schema_of(connection: sa.Connection) -> str:
+    """The schema of the database; empty where it has none of ours."""
+    if not sa.inspect(connection).has_table(VERSION_TABLE):
+        return ""
+    version = sa.table(VERSION_TABLE, sa.column("version_num"))
+    return str(connection.execute(sa.select(version.c.version_num)).scalar() or "")
+
+
+def refuse_newer(connection: sa.Connection, schema: str, where: str) -> None:
+    """Leaves a database alone that this version does not know.
+
+    Raises:
+        StoreTrouble: The schema is not among those that this version knows.
+    """
+    if schema in ("", *SCHEMAS):
+        return
+    writer = sa.select(schema_history.c.tuner_version).where(schema_history.c.version == schema)
+    by = connection.execute(writer).scalar() if sa.inspect(connection).has_table(schema_history.name) else None
+    raise StoreTrouble(
+        f"the database {where} has schema {schema}, made by tile-tuner {by or 'of a newer version'}; this is "
+        f"tile-tuner {tuner.__version__}, which knows schemas up to {SCHEMAS[-1]}; upgrade it or use "
+        f"another database"
+    )
+
+
+def ready_to_read(engine: sa.Engine, where: str) -> None:
+    """Checks that a database can be read as it is.
+
+    Raises:
+        NothingFound: It holds nothing of ours.
+        StoreTrouble: Its schema is newer, or older and has to be brought forward by a writer first.
+    """
+    with explained(where), engine.connect() as connection:
+        schema = schema_of(connection)
+        refuse_newer(connection, schema, where)
+        if not schema:
+            raise NothingFound(f"the database {where} holds no records yet; run `tuner tune` first")
+        if schema != SCHEMAS[-1]:
+            raise StoreTrouble(
+                f"the database {where} has schema {schema} and {SCHEMAS[-1]} is needed; a command that "
+                f"writes, such as `tuner tune`, brings it forward"
+            )
+
+
+def ready_to_write(engine: sa.Engine, where: str) -> None:
+    """Creates the tables, or brings them forward, in one transaction.
+
+    Raises:
+        StoreTrouble: The database cannot be written, or its schema is newer.
+    """
+    with explained(where):
+        with engine.connect() as connection:
+            schema = schema_of(connection)
+            refuse_newer(connection, schema, where)
+        if schema == SCHEMAS[-1]:
+            return
+        with engine.connect().execution_options(writes=True) as connection, connection.begin():
+            # Another process may have migrated since; nobody can while this transaction lasts.
+            schema = schema_of(connection)
+            refuse_newer(connection, schema, where)
+            if schema != SCHEMAS[-1]:
+                _migrate(connection)
+
+
+def _migrate(connection: sa.Connection) -> None:
+    """Runs alembic, which is imported here only: a lookup does not pay for it."""
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
+    row = {
+        "version": SCHEMAS[-1], "tuner_version": tuner.__version__, "migrated_at": utc_now(),
+    }  # fmt: skip
+    connection.execute(schema_history.insert().values(**row))

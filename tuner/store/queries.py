@@ -1,0 +1,65 @@
+"""The SELECTs that reading shares: records and champions joined with what they refer to, and conditions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from tuner.hardware import DeviceInfo
+from tuner.record import Champion, ProblemKey
+from tuner.store import rows, tables
+
+
+def records_joined() -> sa.Select[Any]:
+    """Records with the columns that `rows.record_of` reads."""
+    of, problem, kernel, run = tables.records, tables.problems, tables.kernels, tables.runs
+    named = (problem.c.operation, problem.c.shape, problem.c.dtype, problem.c.layout)
+    by = (kernel.c.name.label("kernel_name"), kernel.c.source_hash, kernel.c.origin)
+    return (
+        sa.select(*of.c, *named, *by, run.c.study, run.c.session, run.c.versions)
+        .join(problem, of.c.problem == problem.c.number)
+        .join(kernel, of.c.kernel == kernel.c.number)
+        .join(run, of.c.run == run.c.number)
+    )
+
+
+def champions_joined() -> sa.Select[Any]:
+    """Champions, joined so that conditions on problem and kernel apply."""
+    of = tables.champions
+    return (
+        sa.select(of)
+        .join(tables.problems, of.c.problem == tables.problems.c.number)
+        .join(tables.records, of.c.record == tables.records.c.number)
+        .join(tables.kernels, tables.records.c.kernel == tables.kernels.c.number)
+    )
+
+
+def is_problem(problem: ProblemKey) -> Any:
+    """Condition: this problem."""
+    return sa.and_(*(tables.problems.c[name] == value for name, value in rows.problem_row(problem).items()))
+
+
+def boards(uuid: str) -> Any:
+    """Numbers of the devices with this uuid."""
+    return sa.select(tables.devices.c.number).where(tables.devices.c.uuid == uuid)
+
+
+def devices_like(device: DeviceInfo | str) -> Any:
+    """Numbers of the devices that answer: of this kind and name; a text is a name or a uuid."""
+    of = tables.devices.c
+    if isinstance(device, str):
+        fits = sa.or_(of.name == device, sa.and_(of.uuid == device, of.uuid != ""))
+    else:
+        fits = sa.and_(of.kind == device.kind, of.name == device.name)
+    return sa.select(of.number).where(fits)
+
+
+def place(champion: Champion) -> tuple[Any, ...]:
+    """What a champion is the champion of, in the order in which champions are listed."""
+    problem, device = champion.record.problem, champion.record.device
+    shape = tuple(value for _, value in problem.shape)
+    return (
+        problem.operation, shape, problem.dtype, problem.layout, device.kind, device.name,
+        champion.record.regime,
+    )  # fmt: skip

@@ -1,0 +1,197 @@
+"""Reading: records and champions that fit what is asked, in an order that does not depend on chance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from tuner.hardware import DeviceInfo
+from tuner.measurement import Outcome
+from tuner.record import Champion, ProblemKey, Record, Role
+from tuner.store import opening, queries, rows, tables
+
+
+class Reader:
+    """What a store can be asked.
+
+    A device is found by its uuid or, since what was learnt on one board holds for the next of its kind, by
+    kind and name; a text is a uuid or a name.
+    """
+
+    def __init__(self, engine: sa.Engine, where: str) -> None:
+        self._engine = engine
+        self._where = where
+        self._infos: dict[int, DeviceInfo] = {}
+
+    def record(self, record_id: str) -> Record | None:
+        """The record of that id."""
+        found = self._read(queries.records_joined().where(tables.records.c.id == rows.checked_id(record_id)))
+        return found[0] if found else None
+
+    def records(
+        self,
+        *,
+        study: str | None = None,
+        session: str | None = None,
+        problem: ProblemKey | None = None,
+        device: DeviceInfo | str | None = None,
+        role: Role | None = None,
+    ) -> list[Record]:
+        """Records that fit all that is given, in the order measured."""
+        wanted = queries.records_joined()
+        if study is not None:
+            wanted = wanted.where(tables.runs.c.study == study)
+        if session is not None:
+            wanted = wanted.where(tables.runs.c.session == session)
+        if problem is not None:
+            wanted = wanted.where(queries.is_problem(problem))
+        if device is not None:
+            wanted = wanted.where(tables.records.c.device.in_(queries.devices_like(device)))
+        if role is not None:
+            wanted = wanted.where(tables.records.c.role == role.value)
+        return self._read(wanted.order_by(tables.records.c.measured_at, tables.records.c.id))
+
+    def best_record(
+        self,
+        problem: ProblemKey,
+        device: DeviceInfo | str,
+        regime: str,
+        *,
+        role: Role | None = None,
+        source_hashes: Mapping[str, str] | None = None,
+    ) -> Record | None:
+        """The fastest measured record, for when no finals were held; kernels' records unless a role is given.
+
+        Args:
+            problem: What is computed.
+            device: Where, by uuid or by kind and name.
+            regime: How time was taken.
+            role: Records of this role only; ``Role.BASELINE`` finds the library's.
+            source_hashes: Kernel -> hash: only these kernels, as they are now; any when None.
+        """
+        of = tables.records.c
+        wanted = queries.records_joined().where(
+            queries.is_problem(problem),
+            of.regime == regime,
+            of.device.in_(queries.devices_like(device)),
+            of.time_s.is_not(None),
+            of.outcome == Outcome.MEASURED.value,
+            of.role == role.value if role else of.role != Role.BASELINE.value,
+        )
+        if source_hashes is not None:
+            kernels = tables.kernels.c
+            pairs = [
+                (kernels.name == name) & (kernels.source_hash == now) for name, now in source_hashes.items()
+            ]
+            wanted = wanted.where(sa.or_(sa.false(), *pairs))
+        found = self._read(wanted.order_by(of.time_s, of.measured_at, of.id).limit(1))
+        return found[0] if found else None
+
+    def counts(self, problem: ProblemKey, device: DeviceInfo | str, regime: str) -> dict[str, int]:
+        """How many trials there are: ``total``, ``measured``, ``failed`` and one count per outcome."""
+        of = tables.records.c
+        wanted = (
+            sa.select(of.outcome, sa.func.count())
+            .where(
+                of.problem.in_(sa.select(tables.problems.c.number).where(queries.is_problem(problem))),
+                of.regime == regime,
+                of.device.in_(queries.devices_like(device)),
+                of.role == Role.TRIAL.value,
+            )
+            .group_by(of.outcome)
+            .order_by(of.outcome)
+        )
+        with opening.explained(self._where), self._engine.connect() as connection:
+            by_outcome = {str(outcome): int(count) for outcome, count in connection.execute(wanted)}
+        failed = sum(count for outcome, count in by_outcome.items() if Outcome(outcome).failed)
+        measured = by_outcome.get(Outcome.MEASURED.value, 0)
+        return {"total": sum(by_outcome.values()), "measured": measured, "failed": failed, **by_outcome}
+
+    def champion(
+        self, problem: ProblemKey, device: DeviceInfo | str, regime: str, kernel: str | None = None
+    ) -> Champion | None:
+        """The champion crowned last; one of this very board (same uuid) before one of its kind.
+
+        Args:
+            problem: What is computed.
+            device: Where; a text is a uuid or a name.
+            regime: How time was taken.
+            kernel: Only champions of this kernel.
+        """
+        crowned = tables.champions.c
+        wanted = queries.champions_joined().where(queries.is_problem(problem), crowned.regime == regime)
+        if kernel is not None:
+            wanted = wanted.where(tables.kernels.c.name == kernel)
+        wanted = wanted.order_by(crowned.crowned_at.desc(), crowned.number.desc()).limit(1)
+        uuid = device if isinstance(device, str) else device.uuid
+        boards = [queries.boards(uuid)] if uuid else []
+        for numbers in (*boards, queries.devices_like(device)):
+            found = self._read_champions(wanted.where(crowned.device.in_(numbers)))
+            if found:
+                return found[0]
+        return None
+
+    def champions(
+        self,
+        operation: str | None = None,
+        device: DeviceInfo | str | None = None,
+        regime: str | None = None,
+        *,
+        history: bool = False,
+    ) -> list[Champion]:
+        """Champions that fit all that is given, by problem, device and regime.
+
+        Args:
+            operation: Name.
+            device: Where; a text is a uuid or a name.
+            regime: How time was taken.
+            history: True for every one that was ever crowned, oldest first; else the last of each problem,
+                kind of device and regime.
+        """
+        wanted = queries.champions_joined()
+        if operation is not None:
+            wanted = wanted.where(tables.problems.c.operation == operation)
+        if device is not None:
+            wanted = wanted.where(tables.champions.c.device.in_(queries.devices_like(device)))
+        if regime is not None:
+            wanted = wanted.where(tables.champions.c.regime == regime)
+        ordered = wanted.order_by(tables.champions.c.crowned_at, tables.champions.c.number)
+        found = sorted(self._read_champions(ordered), key=queries.place)
+        return found if history else list({queries.place(champion): champion for champion in found}.values())
+
+    def devices(self) -> list[DeviceInfo]:
+        """Every device with a record, by kind, name and uuid; as it was described last."""
+        ordered = sa.select(tables.devices.c.info).order_by(tables.devices.c.number)
+        with opening.explained(self._where), self._engine.connect() as connection:
+            found = [rows.device_of(info) for (info,) in connection.execute(ordered)]
+        last = {(device.kind, device.name, device.uuid): device for device in found}
+        return [last[key] for key in sorted(last)]
+
+    def _read(self, wanted: sa.Select[Any]) -> list[Record]:
+        with opening.explained(self._where), self._engine.connect() as connection:
+            return [self._record_of(connection, row) for row in connection.execute(wanted).all()]
+
+    def _read_champions(self, wanted: sa.Select[Any]) -> list[Champion]:
+        with opening.explained(self._where), self._engine.connect() as connection:
+            found = connection.execute(wanted).all()
+            numbers = {row.record for row in found} | {row.baseline for row in found} - {None}
+            by_number = self._by_number(connection, sorted(numbers))
+            return [rows.champion_of(row, by_number[row.record], by_number.get(row.baseline)) for row in found]
+
+    def _by_number(self, connection: sa.Connection, numbers: Sequence[int]) -> dict[int, Record]:
+        """Records by number, a few hundred at a time: a statement takes a limited number of values."""
+        found = {}
+        for start in range(0, len(numbers), 500):
+            some = queries.records_joined().where(tables.records.c.number.in_(numbers[start : start + 500]))
+            for row in connection.execute(some).all():
+                found[row.number] = self._record_of(connection, row)
+        return found
+
+    def _record_of(self, connection: sa.Connection, row: sa.Row[Any]) -> Record:
+        number = row.device
+        if number not in self._infos:
+            info = sa.select(tables.devices.c.info).where(tables.devices.c.number == number)
+            self._infos[number] = rows.device_of(connection.execute(info).scalar_one())
+        return rows.record_of(dict(row._mapping), self._infos[number])

@@ -1,0 +1,193 @@
+"""Records and champions as rows, and back. What is written is read back equal, samples bit for bit."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+import uuid
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Row
+
+from tuner.errors import InputError
+from tuner.hardware import DeviceInfo
+from tuner.measurement import CompileReport, Error, Measurement, Outcome
+from tuner.record import Champion, ProblemKey, Record, Role
+
+#: First byte of stored samples: how the float64 little-endian values behind it are packed.
+_PLAIN, _PLANES = b"\x00", b"\x01"
+
+
+def pack_samples(samples_s: tuple[float, ...]) -> bytes:
+    """Packs times in seconds without loss.
+
+    Times of one launch differ in their low bytes only. All first bytes are put together, then all second
+    bytes and so on, which lets zlib find the equal ones; few or odd samples are kept as they are.
+    """
+    plain = struct.pack(f"<{len(samples_s)}d", *samples_s)
+    planes = zlib.compress(b"".join(plain[place::8] for place in range(8)), 6)
+    return _PLANES + planes if len(planes) < len(plain) else _PLAIN + plain
+
+
+def unpack_samples(packed: bytes) -> tuple[float, ...]:
+    """Reads what `pack_samples` wrote.
+
+    Raises:
+        ValueError: The bytes are damaged.
+    """
+    if packed[:1] == _PLAIN:
+        plain = packed[1:]
+    elif packed[:1] == _PLANES:
+        try:
+            planes = zlib.decompress(packed[1:])
+        except zlib.error as error:
+            raise ValueError(f"stored samples are damaged: {error}") from error
+        count = len(planes) // 8
+        woven = bytearray(len(planes))
+        for place in range(8):
+            woven[place::8] = planes[place * count : (place + 1) * count]
+        plain = bytes(woven)
+    else:
+        raise ValueError(f"stored samples start with an unknown byte {packed[:1]!r}")
+    return struct.unpack(f"<{len(plain) // 8}d", plain)
+
+
+def text_of(data: Any, *, ordered: bool = True) -> str:
+    """JSON text, the same for equal data unless the order is to be kept; NumPy's scalars become plain."""
+    return json.dumps(data, sort_keys=ordered, separators=(",", ":"), default=lambda scalar: scalar.item())
+
+
+def digest_of(*parts: str) -> str:
+    """Names a row by what it says."""
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def checked_id(text: str) -> str:
+    """The id, spelt as UUIDs are.
+
+    Raises:
+        InputError: It is not a UUID.
+    """
+    try:
+        return str(uuid.UUID(text))
+    except (ValueError, AttributeError, TypeError):
+        raise InputError(f"an id is a UUID, got {text!r}; take it from `tuner.record.new_id`") from None
+
+
+def problem_row(problem: ProblemKey) -> dict[str, str]:
+    """Columns of a problem."""
+    shape = text_of([list(pair) for pair in problem.shape])
+    return {
+        "operation": problem.operation, "shape": shape, "dtype": problem.dtype, "layout": problem.layout,
+    }  # fmt: skip
+
+
+def problem_of(row: Mapping[str, Any]) -> ProblemKey:
+    """The problem of a row."""
+    shape = tuple((name, int(value)) for name, value in json.loads(row["shape"]))
+    return ProblemKey(row["operation"], shape, row["dtype"], row["layout"])
+
+
+def device_row(device: DeviceInfo) -> dict[str, str]:
+    """Columns of a device; every change of a field, of the driver's version say, makes another row."""
+    info = text_of(device.to_json())
+    name = {"kind": device.kind, "name": device.name, "uuid": device.uuid}
+    return {"digest": digest_of(info), "info": info, **name}
+
+
+def device_of(info: str) -> DeviceInfo:
+    """The device of a row's ``info``."""
+    return DeviceInfo.from_json(json.loads(info))
+
+
+def kernel_row(record: Record) -> dict[str, str]:
+    """Columns of a record's kernel."""
+    return {"name": record.kernel, "source_hash": record.source_hash, "origin": record.origin}
+
+
+def run_row(record: Record) -> dict[str, str]:
+    """Columns of what a run's records share."""
+    versions = text_of(dict(record.versions))
+    digest = digest_of(record.study, record.session, versions)
+    return {"digest": digest, "study": record.study, "session": record.session, "versions": versions}
+
+
+def record_row(record: Record) -> dict[str, Any]:
+    """Columns of a record but for its references."""
+    measurement = record.measurement
+    told = measurement.to_json()
+    return {
+        "id": checked_id(record.id),
+        "regime": record.regime,
+        "role": record.role.value,
+        "outcome": measurement.outcome.value,
+        "time_s": measurement.time_s,
+        "config": text_of(dict(record.config), ordered=False),
+        "samples": pack_samples(measurement.samples_s),
+        "work": text_of(dict(record.work)),
+        "error": text_of(told["error"]) if measurement.error else None,
+        "compiled": text_of(told["compiled"]) if measurement.compiled else None,
+        "stages": text_of(dict(measurement.stages_s)),
+        "circumstances": text_of(dict(measurement.circumstances)),
+        "reason": measurement.reason,
+        "measured_at": record.measured_at,
+    }
+
+
+def record_of(row: Mapping[str, Any], device: DeviceInfo) -> Record:
+    """The record of a row that is joined with its problem, kernel and run."""
+    measurement = Measurement(
+        outcome=Outcome(row["outcome"]),
+        reason=row["reason"],
+        samples_s=unpack_samples(row["samples"]),
+        error=Error(**json.loads(row["error"])) if row["error"] else None,
+        compiled=CompileReport(**json.loads(row["compiled"])) if row["compiled"] else None,
+        stages_s=json.loads(row["stages"]),
+        circumstances=json.loads(row["circumstances"]),
+    )
+    return Record(
+        problem=problem_of(row),
+        device=device,
+        regime=row["regime"],
+        role=Role(row["role"]),
+        kernel=row["kernel_name"],
+        config=json.loads(row["config"]),
+        source_hash=row["source_hash"],
+        measurement=measurement,
+        work=json.loads(row["work"]),
+        versions=json.loads(row["versions"]),
+        study=row["study"],
+        session=row["session"],
+        origin=row["origin"],
+        id=row["id"],
+        measured_at=row["measured_at"],
+    )
+
+
+def champion_row(champion: Champion) -> dict[str, Any]:
+    """Columns of a champion but for its references."""
+    return {
+        "id": checked_id(champion.id),
+        "regime": champion.record.regime,
+        "speedup": champion.speedup,
+        "verdict": champion.verdict,
+        "trials": text_of(dict(champion.trials)),
+        "crowned_at": champion.crowned_at,
+    }
+
+
+def champion_of(row: Row[Any], record: Record, baseline: Record | None) -> Champion:
+    """The champion of a row."""
+    told = row._mapping
+    return Champion(
+        record=record,
+        baseline=baseline,
+        speedup=told["speedup"],
+        verdict=told["verdict"],
+        trials=json.loads(told["trials"]),
+        id=told["id"],
+        crowned_at=told["crowned_at"],
+    )

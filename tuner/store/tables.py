@@ -1,0 +1,136 @@
+"""Tables of the store. The same database holds Optuna's own tables, so every name here has a prefix.
+
+Problems, devices, kernels and runs are stored once and referred to by number, which keeps a record small.
+Numbers are local to a database; what travels between databases is named by UUID (records, champions) or by
+what it says (the rest).
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    Uuid,
+)
+
+#: Name of our version table; Optuna owns ``alembic_version`` in the same database.
+VERSION_TABLE = "tile_tuner_version"
+#: Schemas that this version can bring forward, oldest first; the last is the one it works with.
+SCHEMAS = ("0001",)
+
+METADATA = MetaData()
+_NUMBER = BigInteger().with_variant(Integer, "sqlite")
+_UUID: Uuid[str] = Uuid(as_uuid=False)
+
+
+def _number() -> Column[int]:
+    return Column("number", _NUMBER, primary_key=True, autoincrement=True)
+
+
+def _refers(name: str, table: str, *, optional: bool = False) -> Column[int]:
+    return Column(name, _NUMBER, ForeignKey(f"{table}.number"), nullable=optional)
+
+
+schema_history = Table(
+    "tuner_schema_history",
+    METADATA,
+    Column("version", String(32), primary_key=True),
+    Column("tuner_version", String(64), nullable=False),
+    Column("migrated_at", String(40), nullable=False),
+)
+
+problems = Table(
+    "tuner_problems",
+    METADATA,
+    _number(),
+    Column("operation", String(200), nullable=False),
+    Column("shape", String(1000), nullable=False),
+    Column("dtype", String(40), nullable=False),
+    Column("layout", String(40), nullable=False),
+    UniqueConstraint("operation", "shape", "dtype", "layout", name="tuner_problems_once"),
+)
+
+devices = Table(
+    "tuner_devices",
+    METADATA,
+    _number(),
+    Column("digest", String(64), nullable=False, unique=True),
+    Column("kind", String(40), nullable=False),
+    Column("name", String(400), nullable=False),
+    Column("uuid", String(200), nullable=False),
+    Column("info", Text, nullable=False),
+    Index("tuner_devices_by_name", "kind", "name"),
+)
+
+kernels = Table(
+    "tuner_kernels",
+    METADATA,
+    _number(),
+    Column("name", String(200), nullable=False),
+    Column("source_hash", String(64), nullable=False),
+    Column("origin", String(1000), nullable=False),
+    UniqueConstraint("name", "source_hash", "origin", name="tuner_kernels_once"),
+)
+
+runs = Table(
+    "tuner_runs",
+    METADATA,
+    _number(),
+    Column("digest", String(64), nullable=False, unique=True),
+    Column("study", String(1000), nullable=False, index=True),
+    Column("session", String(200), nullable=False, index=True),
+    Column("versions", Text, nullable=False),
+)
+
+records = Table(
+    "tuner_records",
+    METADATA,
+    _number(),
+    Column("id", _UUID, nullable=False, unique=True),
+    _refers("problem", "tuner_problems"),
+    _refers("device", "tuner_devices"),
+    _refers("kernel", "tuner_kernels"),
+    _refers("run", "tuner_runs"),
+    Column("regime", String(40), nullable=False),
+    Column("role", String(20), nullable=False),
+    Column("outcome", String(20), nullable=False),
+    Column("time_s", Double, nullable=True),
+    Column("config", Text, nullable=False),
+    Column("samples", LargeBinary, nullable=False),
+    Column("work", Text, nullable=False),
+    Column("error", Text, nullable=True),
+    Column("compiled", Text, nullable=True),
+    Column("stages", Text, nullable=False),
+    Column("circumstances", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("measured_at", String(40), nullable=False),
+    Index("tuner_records_by_run", "run"),
+    Index("tuner_records_by_time", "problem", "regime", "device", "time_s"),
+)
+
+champions = Table(
+    "tuner_champions",
+    METADATA,
+    _number(),
+    Column("id", _UUID, nullable=False, unique=True),
+    _refers("record", "tuner_records"),
+    _refers("baseline", "tuner_records", optional=True),
+    _refers("problem", "tuner_problems"),
+    _refers("device", "tuner_devices"),
+    Column("regime", String(40), nullable=False),
+    Column("speedup", Double, nullable=False),
+    Column("verdict", String(40), nullable=False),
+    Column("trials", Text, nullable=False),
+    Column("crowned_at", String(40), nullable=False),
+    Index("tuner_champions_by_problem", "problem", "regime", "crowned_at"),
+)
