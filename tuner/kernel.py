@@ -57,6 +57,8 @@ class Kernel:
         defaults: The config that a person would try first; the first legal one unless given.
         options: Compiler options beside the usual ones; CUDA only.
         declared_in: File of the declaration; set by the catalogue.
+        includes: Files whose text comes before the source's, in this order: what kernels share is written
+            once, and a rendered kernel is still one text.
     """
 
     operation: str
@@ -71,6 +73,7 @@ class Kernel:
     defaults: Mapping[str, Value] = field(default_factory=dict)
     options: tuple[str, ...] = ()
     declared_in: Path | None = None
+    includes: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
         if self.target not in TARGETS:
@@ -96,13 +99,13 @@ class Kernel:
 
     @cached_property
     def text(self) -> str:
-        """The source before rendering.
+        """The source before rendering, after what it includes.
 
         Raises:
-            DeclarationError: The file cannot be read.
+            DeclarationError: A file cannot be read.
         """
         try:
-            return self.source.read_text(encoding="utf-8")
+            return "\n\n".join(path.read_text(encoding="utf-8") for path in (*self.includes, self.source))
         except (OSError, UnicodeDecodeError) as error:
             raise DeclarationError(f"source of kernel {self.name!r} cannot be read: {error}") from error
 
@@ -122,7 +125,10 @@ class Kernel:
 
     def declared(self, where: Path) -> Kernel:
         """Returns the kernel with paths made absolute from the file that declares it."""
-        return replace(self, source=(where.parent / self.source).resolve(), declared_in=where)
+        folder = where.parent
+        includes = tuple((folder / path).resolve() for path in self.includes)
+        source = (folder / self.source).resolve()
+        return replace(self, source=source, includes=includes, declared_in=where)
 
 
 @dataclass(frozen=True)
@@ -155,9 +161,7 @@ def _c_constants(kernel: Kernel, constants: Mapping[str, Any], config: Config) -
     for parameter in kernel.parameters:
         value = config[parameter.name]
         if isinstance(value, str):
-            lines += [
-                f"#define {parameter.name}_{each} {index}" for index, each in enumerate(parameter.values)
-            ]
+            lines += [f"#define {parameter.name}_{each} {index}" for index, each in enumerate(parameter.values)]
             lines.append(f"#define {parameter.name} {parameter.name}_{value}")
         else:
             lines.append(f"#define {parameter.name} {_c_token(value)}")

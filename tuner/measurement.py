@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from tuner.statistics import noise
+
 
 class Outcome(enum.StrEnum):
     """How the measurement of a config ended."""
@@ -93,10 +95,7 @@ class Measurement:
     @property
     def noise(self) -> float:
         """Median absolute deviation over the median, scaled to a normal's standard deviation."""
-        if len(self.samples_s) < 2:
-            return 0.0
-        middle = statistics.median(self.samples_s)
-        return 1.4826 * statistics.median(abs(x - middle) for x in self.samples_s) / middle
+        return noise(self.samples_s)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the fields as a JSON object."""

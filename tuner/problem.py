@@ -159,9 +159,7 @@ class Operation:
             raise InputError(f"{self.name} takes {wanted}; {', '.join(missing)} missing; give every one")
         for name, value in shape.items():
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InputError(
-                    f"a dim is a whole number of 1 or more, got {name}={value!r}; choose another"
-                )
+                raise InputError(f"a dim is a whole number of 1 or more, got {name}={value!r}; choose another")
         dtype, layout = dtype or self.dtypes[0], layout or self.layouts[0]
         if dtype not in self.dtypes:
             raise UnknownName(f"dtype of {self.name}", dtype, self.dtypes)

@@ -1,0 +1,187 @@
+"""A pool of compile workers that run ahead of the device."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tuner.errors import DeviceTrouble
+from tuner.kernel import Rendered
+from tuner.measure import Contestant
+from tuner.measurement import CompileReport, Measurement, Outcome
+from tuner.worker import Worker, WorkerFailed, answered
+from tuner.worker_main import rendered_to_json
+
+#: Compile workers at the most; each takes about 150 MB.
+MAX_WORKERS = 16
+#: A compilation may take this many times the slow end (95 %) of those before it...
+LIMIT_FACTOR = 10.0
+#: ...but always this long, in seconds.
+LIMIT_FLOOR_S = 60.0
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What came of one compilation.
+
+    Attributes:
+        ticket: What the caller gave.
+        contestant: The compiled config; None where it failed.
+        failure: Why, as a measurement; None where it did not fail.
+    """
+
+    ticket: int
+    contestant: Contestant | None
+    failure: Measurement | None
+
+
+@dataclass
+class _Job:
+    ticket: int
+    rendered: Rendered
+    crashes: int = 0
+
+
+class CompilePool:
+    """Compile workers for one device spec, architecture and problem."""
+
+    def __init__(self, spec: str, architecture: str, problem: Mapping[str, object], size: int = 0) -> None:
+        """Starts the workers.
+
+        Args:
+            spec: What `tuner.devices.protocol.compiler_for` takes.
+            architecture: What to compile for.
+            problem: Names the problem (`tuner.worker_main.problem_from`).
+            size: Workers; as many as cores unless given.
+        """
+        self._spec, self._architecture, self._problem = spec, architecture, dict(problem)
+        self.size = size or max(1, min(MAX_WORKERS, len(os.sched_getaffinity(0))))
+        self._workers = [self._start() for _ in range(self.size)]
+        self._jobs: dict[int, _Job] = {}
+        self._waiting: deque[_Job] = deque()
+        self._ready: deque[Compiled] = deque()
+        self._took_s: deque[float] = deque(maxlen=200)
+
+    def _start(self) -> Worker:
+        return Worker("compile", self._spec, {})
+
+    @property
+    def pending(self) -> int:
+        """Compilations that are not done."""
+        return len(self._jobs) + len(self._waiting)
+
+    @property
+    def channels(self) -> list[Worker]:
+        """The workers to wait for."""
+        return [worker for worker in self._workers if worker.busy]
+
+    def submit(self, ticket: int, rendered: Rendered) -> None:
+        """Queues a compilation; `ready` will give it back under the ticket."""
+        self._waiting.append(_Job(ticket, rendered))
+        self._dispatch()
+
+    def ready(self) -> list[Compiled]:
+        """What has been compiled since the last call.
+
+        Raises:
+            DeviceTrouble: The compiler is not there.
+        """
+        for number, worker in enumerate(self._workers):
+            if worker.busy and (worker.overdue() or _readable(worker)):
+                self._collect(number, worker)
+        self._dispatch()
+        done = list(self._ready)
+        self._ready.clear()
+        return done
+
+    def _dispatch(self) -> None:
+        for number, worker in enumerate(self._workers):
+            while self._waiting and not worker.busy:
+                job = self._waiting.popleft()
+                message = {
+                    "do": "compile", "problem": self._problem, "architecture": self._architecture,
+                    "rendered": rendered_to_json(job.rendered),
+                }  # fmt: skip
+                self._jobs[number] = job
+                try:
+                    worker.request(message, limit_s=self._limit_s())
+                except WorkerFailed as failure:
+                    worker = self._bury(number, failure)
+
+    def _limit_s(self) -> float:
+        took = sorted(self._took_s)
+        slow = took[int(0.95 * (len(took) - 1))] if took else 0.0
+        return max(LIMIT_FLOOR_S, LIMIT_FACTOR * slow)
+
+    def _collect(self, number: int, worker: Worker) -> None:
+        try:
+            reply = worker.collect(0.01 if worker.overdue() else 30.0)
+        except WorkerFailed as failure:
+            self._bury(number, failure)
+            return
+        data, job = answered(reply), self._jobs.pop(number)
+        self._took_s.append(data["compile_s"])
+        if "failed" in data:
+            stages = {"compile": data["compile_s"]}
+            failed = Measurement(Outcome.COMPILE_FAILED, data["failed"], stages_s=stages)
+            self._ready.append(Compiled(job.ticket, None, failed))
+            return
+        report = CompileReport(**data["compiled"])
+        contestant = Contestant(job.rendered, reply.blob, report, data["compile_s"])
+        self._ready.append(Compiled(job.ticket, contestant, None))
+
+    def _bury(self, number: int, failure: WorkerFailed) -> Worker:
+        """Replaces a dead worker; its job is tried once more, since it may be innocent."""
+        self._workers[number].close()
+        self._workers[number] = self._start()
+        job = self._jobs.pop(number)
+        if failure.timed_out or job.crashes:
+            outcome = Outcome.TIMED_OUT if failure.timed_out else Outcome.COMPILE_FAILED
+            reason = f"while compiling, {failure}"
+            self._ready.append(Compiled(job.ticket, None, Measurement(outcome, reason)))
+        else:
+            job.crashes += 1
+            self._waiting.append(job)
+        return self._workers[number]
+
+    def cancel(self) -> None:
+        """Forgets every compilation that is not done; workers in the middle of one are replaced."""
+        self._waiting.clear()
+        for number in list(self._jobs):
+            self._workers[number].close()
+            self._workers[number] = self._start()
+            del self._jobs[number]
+
+    def compile_all(self, rendered: Mapping[int, Rendered]) -> dict[int, Contestant]:
+        """Compiles several and waits for all; those that fail are left out.
+
+        Raises:
+            DeviceTrouble: The compiler is not there.
+        """
+        for ticket, each in rendered.items():
+            self.submit(ticket, each)
+        found: dict[int, Contestant] = {}
+        missing = set(rendered)
+        while missing:
+            for compiled in self.ready():
+                missing.discard(compiled.ticket)
+                if compiled.contestant is not None and compiled.ticket in rendered:
+                    found[compiled.ticket] = compiled.contestant
+            time.sleep(0.005)
+        return found
+
+    def close(self) -> None:
+        """Kills the workers."""
+        for worker in self._workers:
+            with contextlib.suppress(DeviceTrouble):
+                worker.close()
+
+
+def _readable(worker: Worker) -> bool:
+    import select
+
+    return bool(select.select([worker], [], [], 0)[0])

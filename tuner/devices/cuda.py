@@ -1,0 +1,255 @@
+"""A CUDA GPU through CuPy: loads cubins, launches and times them with device events."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import cupy
+import numpy
+from cupy.cuda import runtime
+from cupy_backends.cuda.api import driver
+from cupy_backends.cuda.libs import cublas
+
+from tuner.devices.nvrtc import compile_cubin, nvrtc_version, target_architecture
+from tuner.devices.protocol import Arrays, LaunchFailed, Run, declared_baseline
+from tuner.errors import DeviceTrouble
+from tuner.hardware import DeviceInfo
+from tuner.kernel import Rendered
+
+#: Static shared memory a block may have without opting in (CUDA C++ Programming Guide, compute capabilities).
+DEFAULT_SHARED_BYTES = 48 * 1024
+#: Launches queued behind the holding kernel at most; the driver's queue holds about a thousand entries.
+LAUNCHES_HELD = 64
+#: Cycles after which the holding kernel gives up by itself, so that a queue that is full cannot hang.
+HOLD_LIMIT_CYCLES = 4_000_000_000
+#: Holds the stream until the host has queued all launches, so that launch overhead stays out of the times
+#: (the way of NVBench's blocking kernel).
+HOLD_SOURCE = """
+extern "C" __global__ void hold(const volatile int* released, long long limit_cycles) {
+    const long long start = clock64();
+    while (!*released && clock64() - start < limit_cycles) {}
+}
+"""
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    return (runtime.CUDARuntimeError, driver.CUDADriverError, cublas.CUBLASError)
+
+
+class CudaDevice:
+    """The first GPU that this process sees; see `tuner.devices.protocol.Device`."""
+
+    xp = cupy
+
+    def __init__(self) -> None:
+        try:
+            if runtime.getDeviceCount() < 1:
+                raise DeviceTrouble("a CUDA device needs a GPU, found none; use --device cpu")
+            cupy.cuda.Device(0).use()
+            self.info = _describe()
+        except _errors() as error:
+            raise DeviceTrouble(f"the GPU cannot be used: {error}; run `tuner doctor`") from error
+        self._stream = cupy.cuda.Stream(non_blocking=True)
+        self._stream.use()
+        self._flush = cupy.empty(max(self.info.l2_bytes, 1 << 20), dtype=cupy.uint8)
+        self._start_hold()
+        self._monitor = _Monitor(self.info.uuid)
+        self._seen: Mapping[str, float] = {}
+        handle = cupy.cuda.device.get_cublas_handle()
+        # CuPy allows TF32 only on request (CUPY_TF32); default math keeps sgemm in FP32 in any case.
+        cublas.setMathMode(handle, cublas.CUBLAS_DEFAULT_MATH)
+        self.versions = {
+            "driver": self.info.driver,
+            "cupy": cupy.__version__,
+            "compiler": nvrtc_version(),
+            "library": f"cuBLAS {cublas.getVersion(handle)}",
+            "cuda_runtime": str(runtime.runtimeGetVersion()),
+        }
+
+    def _start_hold(self) -> None:
+        cubin, _ = compile_cubin(HOLD_SOURCE, target_architecture(self.info.compute_capability))
+        self._hold_module = cupy.cuda.function.Module()
+        self._hold_module.load(cubin)
+        self._hold = self._hold_module.get_function("hold")
+        self._flag_memory = cupy.cuda.PinnedMemoryPointer(
+            cupy.cuda.PinnedMemory(64, runtime.hostAllocMapped), 0
+        )
+        self._flag = numpy.frombuffer(self._flag_memory, dtype=numpy.int32, count=1)
+
+    def free_bytes(self) -> int:
+        """Free device memory, with what CuPy's pool holds unused."""
+        cupy.get_default_memory_pool().free_all_blocks()
+        return int(runtime.memGetInfo()[0])
+
+    def random(self, seed: int) -> Any:
+        """CuPy's generator."""
+        return cupy.random.default_rng(seed)
+
+    def load(self, rendered: Rendered, code: bytes, arrays: Arrays) -> Run:
+        """Loads the cubin and binds the arguments; see the protocol."""
+        launch = rendered.launch
+        assert launch is not None, "a CUDA kernel has a launch"
+        try:
+            module = cupy.cuda.function.Module()
+            module.load(code)
+            function = module.get_function(rendered.entry)
+            if launch.shared_bytes > DEFAULT_SHARED_BYTES:
+                driver.funcSetAttribute(
+                    function.ptr, driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, launch.shared_bytes
+                )
+        except _errors() as error:
+            raise LaunchFailed(f"cannot be loaded: {error}") from error
+        grid, block, shared = _three(launch.grid), _three(launch.block), launch.shared_bytes
+        arguments = tuple(arrays.arguments())
+
+        def run() -> None:
+            try:
+                function(grid, block, arguments, shared)
+            except _errors() as error:
+                raise LaunchFailed(f"cannot be launched: {error}", device_unwell=True) from error
+
+        return run
+
+    def library(self, arrays: Arrays) -> Run | None:
+        """The declared baseline; see the protocol."""
+        return declared_baseline(self, arrays)
+
+    def synchronize(self) -> None:
+        """Waits for the stream; see the protocol."""
+        try:
+            self._stream.synchronize()
+        except _errors() as error:
+            raise LaunchFailed(str(error), device_unwell=True) from error
+
+    def samples_s(self, run: Run, count: int, regime: str) -> list[float]:
+        """Times runs with device events around each; see the protocol."""
+        if regime.endswith("-graph"):
+            run = self._captured(run)
+        samples: list[float] = []
+        while len(samples) < count:
+            samples += self._held(run, min(count - len(samples), LAUNCHES_HELD), regime.startswith("cold"))
+        return samples
+
+    def _held(self, run: Run, count: int, cold: bool) -> list[float]:
+        events = [(cupy.cuda.Event(), cupy.cuda.Event()) for _ in range(count)]
+        self._flag[0] = 0
+        try:
+            self._hold((1, 1, 1), (1, 1, 1), (self._flag_memory.ptr, numpy.int64(HOLD_LIMIT_CYCLES)), 0)
+            for before, after in events:
+                if cold:
+                    runtime.memsetAsync(self._flush.data.ptr, 0, self._flush.nbytes, self._stream.ptr)
+                before.record(self._stream)
+                run()
+                after.record(self._stream)
+            self._flag[0] = 1
+            self._seen = self._monitor.read()
+            self._stream.synchronize()
+            return [cupy.cuda.get_elapsed_time(before, after) * 1e-3 for before, after in events]
+        except _errors() as error:
+            raise LaunchFailed(str(error), device_unwell=True) from error
+        finally:
+            self._flag[0] = 1
+
+    def _captured(self, run: Run) -> Run:
+        self.synchronize()
+        self._stream.begin_capture()
+        try:
+            run()
+        finally:
+            graph = self._stream.end_capture()
+        graph.launch(stream=self._stream)
+        self.synchronize()
+        return lambda: graph.launch(stream=self._stream)
+
+    def circumstances(self) -> Mapping[str, float]:
+        """SM clock, temperature, power and throttle reasons as NVML saw them during the last samples."""
+        return self._seen
+
+    def canary(self) -> None:
+        """Adds two small vectors and reads the sum back; see the protocol."""
+        try:
+            total = cupy.arange(1000, dtype=cupy.float32).sum().get()
+        except _errors() as error:
+            raise LaunchFailed(f"the device is unwell: {error}", device_unwell=True) from error
+        if float(total) != 499500.0:
+            raise LaunchFailed(f"the device adds wrongly: {total}", device_unwell=True)
+
+
+class _Monitor:
+    """NVML's view of the board; empty where NVML does not answer."""
+
+    def __init__(self, uuid: str) -> None:
+        self._handle: Any = None
+        try:
+            import pynvml
+
+            pynvml.nvmlInit()
+            self._nvml = pynvml
+            self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        except Exception as error:
+            warnings.warn(f"no clocks or power will be recorded: {error}", stacklevel=2)
+
+    def read(self) -> dict[str, float]:
+        if self._handle is None:
+            return {}
+        nvml, handle = self._nvml, self._handle
+        readings = {
+            "sm_clock_hz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM) * 1e6,
+            "temperature_c": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
+            "power_w": lambda: nvml.nvmlDeviceGetPowerUsage(handle) * 1e-3,
+            "throttle_reasons": lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(handle),
+        }
+        seen = {}
+        for name, read in readings.items():
+            try:
+                seen[name] = float(read())
+            except nvml.NVMLError:
+                continue
+        return seen
+
+
+def _three(sizes: Sequence[int]) -> tuple[int, int, int]:
+    x, y, z = (*(int(size) for size in sizes), 1, 1)[:3]
+    return x, y, z
+
+
+def _describe() -> DeviceInfo:
+    properties = runtime.getDeviceProperties(0)
+    capability = properties["major"] * 10 + properties["minor"]
+    version = runtime.driverGetVersion()
+    return DeviceInfo(
+        name=properties["name"].decode(),
+        kind="cuda",
+        uuid=_uuid_text(properties["uuid"]),
+        architecture=target_architecture(capability),
+        driver=_driver_version(),
+        runtime=f"CUDA {version // 1000}.{version % 1000 // 10}",
+        memory_bytes=properties["totalGlobalMem"],
+        compute_capability=capability,
+        sm_count=properties["multiProcessorCount"],
+        warp_size=properties["warpSize"],
+        max_threads_per_block=properties["maxThreadsPerBlock"],
+        max_threads_per_sm=properties["maxThreadsPerMultiProcessor"],
+        shared_bytes_per_block=properties["sharedMemPerBlockOptin"],
+        shared_bytes_per_sm=properties["sharedMemPerMultiprocessor"],
+        registers_per_block=properties["regsPerBlock"],
+        registers_per_thread=255,  # no query tells; the same for every architecture since 3.5
+        l2_bytes=properties["l2CacheSize"],
+    )
+
+
+def _uuid_text(raw: bytes) -> str:
+    digits = raw.hex()
+    return "GPU-" + "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+def _driver_version() -> str:
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    except Exception:
+        return "unknown"

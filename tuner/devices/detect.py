@@ -1,0 +1,169 @@
+"""Finds devices and their names without loading a GPU array library or making a CUDA context.
+
+GPUs come from NVML, limited and ordered by ``CUDA_VISIBLE_DEVICES``; the CPU from the operating system.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tuner.errors import DeviceTrouble, InputError
+from tuner.hardware import DeviceInfo
+
+
+@dataclass(frozen=True)
+class Found:
+    """A device that can be opened.
+
+    Attributes:
+        spec: ``cpu``, ``cuda:0``, ``fake:FILE``.
+        info: Identity; limits of a GPU are known only to the process that opens it.
+        environment: What a worker process needs in its environment to see this device and no other.
+    """
+
+    spec: str
+    info: DeviceInfo
+    environment: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def target(self) -> str:
+        """The target of the kernels that run on it."""
+        return self.info.kind
+
+    @property
+    def opening(self) -> str:
+        """What `tuner.devices.open_device` takes inside the worker."""
+        return self.spec if self.spec.startswith("fake:") else self.info.kind
+
+
+def cpu_info() -> DeviceInfo:
+    """Identity of this machine's CPU, as far as this process may use it."""
+    text = _read("/proc/cpuinfo")
+    model = re.search(r"model name\s*:\s*(.+)", text)
+    name = model[1].strip() if model else platform.processor() or platform.machine()
+    flags_line = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text, re.MULTILINE)
+    flags = set(flags_line[1].split()) if flags_line else set()
+    widths = (("avx512f", "AVX-512", 64), ("avx2", "AVX2", 32), ("asimd", "NEON", 16))
+    feature, vector_bytes = next(((title, width) for flag, title, width in widths if flag in flags), ("", 16))
+    cores = len(os.sched_getaffinity(0))
+    parts = [f"{cores} core{'s' if cores > 1 else ''}", *([feature] if feature else [])]
+    full = f"{name} ({', '.join(parts)})"
+    identity = hashlib.sha256("\0".join([full, platform.node(), *sorted(flags)]).encode()).hexdigest()
+    return DeviceInfo(
+        name=full,
+        kind="cpu",
+        uuid=f"CPU-{identity[:16]}",
+        architecture=platform.machine(),
+        driver=f"{platform.system()} {platform.release()}",
+        memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        l1_bytes=_cache_bytes(1) or 32 << 10,
+        l2_bytes=_cache_bytes(3) or _cache_bytes(2) or 32 << 20,
+        cores=cores,
+        vector_bytes=vector_bytes,
+    )
+
+
+def gpus() -> list[Found]:
+    """The GPUs that this process may use, in CUDA's order (bus order)."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:
+        return []
+    handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+    infos = [_gpu_info(pynvml, handle) for handle in handles]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        infos = _visible(infos, visible)
+    return [
+        Found(f"cuda:{index}", info, (("CUDA_VISIBLE_DEVICES", info.uuid), ("CUDA_DEVICE_ORDER", "PCI_BUS_ID")))
+        for index, info in enumerate(infos)
+    ]
+
+
+def find(spec: str = "") -> Found:
+    """The device that a spec names.
+
+    Args:
+        spec: ``cpu``, ``cuda`` (the first), ``cuda:1``, ``fake:FILE.json``; empty for the GPU when there is
+            one, else the CPU.
+
+    Raises:
+        InputError: Not a spec.
+        DeviceTrouble: No such device here.
+    """
+    if spec == "cpu":
+        return Found("cpu", cpu_info())
+    if spec.startswith("fake:"):
+        from tuner.devices.fake import read_info
+
+        return Found(spec, read_info(spec.partition(":")[2]))
+    found = gpus()
+    if not spec:
+        return found[0] if found else Found("cpu", cpu_info())
+    match = re.fullmatch(r"cuda(?::(\d+))?", spec)
+    if match is None:
+        raise InputError(f"a device is cpu, cuda or cuda:N, got {spec!r}; `tuner devices` lists those found")
+    index = int(match[1] or 0)
+    if not found:
+        raise DeviceTrouble(
+            f"device {spec} needs an NVIDIA GPU and its driver, found none; use --device cpu, or see "
+            "`tuner doctor`"
+        )
+    if index >= len(found):
+        names = ", ".join(f"{each.spec} ({each.info.name})" for each in found)
+        raise DeviceTrouble(f"no device {spec}; found {names}; choose one of them")
+    return found[index]
+
+
+def _gpu_info(nvml: Any, handle: Any) -> DeviceInfo:
+    major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
+    version = nvml.nvmlSystemGetCudaDriverVersion()
+    return DeviceInfo(
+        name=nvml.nvmlDeviceGetName(handle),
+        kind="cuda",
+        uuid=nvml.nvmlDeviceGetUUID(handle),
+        architecture=f"sm_{major}{minor}",
+        driver=nvml.nvmlSystemGetDriverVersion(),
+        runtime=f"CUDA {version // 1000}.{version % 1000 // 10}",
+        memory_bytes=nvml.nvmlDeviceGetMemoryInfo(handle).total,
+        compute_capability=major * 10 + minor,
+    )
+
+
+def _visible(infos: list[DeviceInfo], visible: str) -> list[DeviceInfo]:
+    """CUDA takes indices or (prefixes of) UUIDs, and ignores all from the first that it does not know."""
+    chosen = []
+    for entry in (part.strip() for part in visible.split(",")):
+        if entry.isdigit() and int(entry) < len(infos):
+            chosen.append(infos[int(entry)])
+        elif entry.startswith("GPU-") and any(info.uuid.startswith(entry) for info in infos):
+            chosen.append(next(info for info in infos if info.uuid.startswith(entry)))
+        else:
+            break
+    return chosen
+
+
+def _cache_bytes(level: int) -> int:
+    """Size of the first core's data or unified cache of a level."""
+    for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        kind = _read(folder / "type").strip()
+        if _read(folder / "level").strip() == str(level) and kind in ("Data", "Unified"):
+            size = _read(folder / "size").strip()
+            scale = {"K": 1 << 10, "M": 1 << 20}.get(size[-1:], 1)
+            return int(size.rstrip("KM") or 0) * scale
+    return 0
+
+
+def _read(path: str | Path) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,191 @@
+"""A device that exists in a JSON file only: a table of latencies and faults, for tests and rehearsals.
+
+The file holds ``info`` (fields of `DeviceInfo`) and ``rules``, a list tried in order, each with ``where``
+(config values that must match, maybe none) and either ``latency_s`` or ``fault``. Beside or instead of
+rules, ``landscape_seed`` gives every config a latency of its own, between ``base_s`` and ten times that.
+``noise`` is the relative standard deviation of samples and ``pace`` the fraction of each latency that is
+really waited.
+
+Faults: ``compile_failed``, ``compile_hang``, ``compile_crash``, ``launch_failed``, ``unwell``,
+``wrong_result``, ``unwritten``, ``out_of_bounds``, ``hang``, ``crash``, ``rubbish``, ``exit``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import random
+import re
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy
+
+from tuner.devices.protocol import GUARD_BYTES, Arrays, Binary, CompileFailed, LaunchFailed, Run
+from tuner.errors import DeviceTrouble
+from tuner.hardware import DeviceInfo
+from tuner.kernel import Rendered
+from tuner.measurement import CompileReport
+from tuner.problem import Problem
+
+
+def read_info(path: str) -> DeviceInfo:
+    """The identity that the file gives.
+
+    Raises:
+        DeviceTrouble: It cannot be read.
+    """
+    return DeviceInfo.from_json(_read(path)["info"])
+
+
+def _read(path: str) -> dict[str, Any]:
+    try:
+        data: dict[str, Any] = json.loads(Path(path).read_text())
+    except (OSError, ValueError) as error:
+        raise DeviceTrouble(f"a fake device is a JSON file, cannot read {path!r}: {error}") from error
+    if "info" not in data:
+        raise DeviceTrouble(f"a fake device's file has the key info, {path!r} has {', '.join(data)}")
+    return data
+
+
+class _Table:
+    """What the file says of a rendered kernel, found by the constants in front of its source."""
+
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        self._data = data
+
+    def of(self, rendered: Rendered) -> Mapping[str, Any]:
+        found = re.findall(r"^(?:#define (\w+) (\S+)|(\w+) = (\S+))$", rendered.text, re.MULTILINE)
+        constants = {(c or python): value or other for c, value, python, other in found}
+        for rule in self._data.get("rules", ()):
+            if all(constants.get(name) == str(value) for name, value in rule.get("where", {}).items()):
+                return dict(rule)
+        if "landscape_seed" in self._data:
+            text = f"{self._data['landscape_seed']}{sorted(constants.items())}{rendered.entry}"
+            share = int(hashlib.sha256(text.encode()).hexdigest()[:8], 16) / 2**32
+            return {"latency_s": self._data.get("base_s", 1e-3) * (1 + 9 * share)}
+        return {"fault": "launch_failed"}
+
+
+class FakeCompiler:
+    """`Compiler` of the fake device: the binary is the source."""
+
+    def __init__(self, path: str) -> None:
+        self._table = _Table(_read(path))
+
+    def compile(self, rendered: Rendered, architecture: str, problem: Problem) -> Binary:
+        """Fails, hangs or crashes where the table says so; see the protocol."""
+        match self._table.of(rendered).get("fault"):
+            case "compile_failed":
+                raise CompileFailed("kernel.cu(1): error: injected by the fake device")
+            case "compile_hang":
+                time.sleep(3600)
+            case "compile_crash":
+                os.kill(os.getpid(), signal.SIGSEGV)
+        digest = hashlib.sha256(rendered.text.encode()).hexdigest()[:24]
+        report = CompileReport(registers=32, binary_hash=digest, compiler="fake 1")
+        return Binary(rendered.text.encode(), report)
+
+
+class FakeRun:
+    """One config on the fake device."""
+
+    def __init__(self, rule: Mapping[str, Any], arrays: Arrays) -> None:
+        self.latency_s = float(rule.get("latency_s", 1e-3))
+        self._fault = rule.get("fault", "")
+        self._arrays = arrays
+
+    def __call__(self) -> None:
+        match self._fault:
+            case "launch_failed":
+                raise LaunchFailed("injected by the fake device")
+            case "unwell":
+                raise LaunchFailed("an illegal memory access was encountered (fake)", device_unwell=True)
+            case "hang":
+                time.sleep(3600)
+            case "crash":
+                os.kill(os.getpid(), signal.SIGSEGV)
+            case "exit":
+                os._exit(7)
+            case "rubbish":
+                os.write(int(os.environ.get("TUNER_CHANNEL_FD", "2")), b"rubbish" * 100)
+                os._exit(0)
+        self._write()
+
+    def _write(self) -> None:
+        if self._fault == "unwritten":
+            return
+        for name, reference in self._arrays.references.items():
+            target = self._arrays.arrays[name]
+            target[...] = reference if self._fault != "wrong_result" else reference + 1
+            if self._fault == "out_of_bounds":
+                whole = target.base
+                while whole.base is not None:
+                    whole = whole.base
+                whole[-GUARD_BYTES] = 0
+
+
+class FakeDevice:
+    """See `tuner.devices.protocol.Device`."""
+
+    xp = numpy
+
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        self.info = DeviceInfo.from_json(data["info"])
+        self.versions: Mapping[str, str] = {"compiler": "fake 1", "driver": self.info.driver or "fake"}
+        self._data = data
+        self._table = _Table(data)
+        self._random = random.Random(data.get("landscape_seed", 0))
+
+    @classmethod
+    def from_file(cls, path: str) -> FakeDevice:
+        """Reads the file; see `read_info` for its errors."""
+        return cls(_read(path))
+
+    def free_bytes(self) -> int:
+        """What the file says is free."""
+        return int(self._data.get("free_bytes", self.info.memory_bytes or 1 << 34))
+
+    def random(self, seed: int) -> Any:
+        """NumPy's generator."""
+        return numpy.random.default_rng(seed)
+
+    def load(self, rendered: Rendered, code: bytes, arrays: Arrays) -> Run:
+        """Looks the config up; see the protocol."""
+        if code != rendered.text.encode():
+            raise LaunchFailed("not a binary of the fake compiler")
+        return FakeRun(self._table.of(rendered), arrays)
+
+    def library(self, arrays: Arrays) -> Run | None:
+        """A library that takes ``baseline_s``; none where the file has no such key."""
+        if "baseline_s" not in self._data:
+            return None
+        return FakeRun({"latency_s": self._data["baseline_s"]}, arrays)
+
+    def synchronize(self) -> None:
+        """Nothing is queued."""
+
+    def samples_s(self, run: Run, count: int, regime: str) -> list[float]:
+        """The table's latency with noise; see the protocol."""
+        assert isinstance(run, FakeRun)
+        latency_s = run.latency_s
+        for _ in range(count):
+            run()
+        with contextlib.suppress(KeyError):
+            time.sleep(count * latency_s * self._data["pace"])
+        sigma = self._data.get("noise", 0.001)
+        return [latency_s * max(self._random.gauss(1, sigma), 0.5) for _ in range(count)]
+
+    def circumstances(self) -> Mapping[str, float]:
+        """A steady clock."""
+        return {"sm_clock_hz": 1e9}
+
+    def canary(self) -> None:
+        """Fails where the file says that the device is dead."""
+        if self._data.get("dead"):
+            raise LaunchFailed("the device is unwell (fake)", device_unwell=True)

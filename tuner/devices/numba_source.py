@@ -1,0 +1,118 @@
+"""Numba kernels: a rendered source becomes a module on disk, whose machine code Numba caches beside it.
+
+So that one process can compile what another one runs, the file's name is the hash of its text, and Numba's
+own cache (``cache=True`` in the source) carries the machine code across.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numba
+import numpy
+import platformdirs
+
+from tuner.devices.protocol import Binary, CompileFailed
+from tuner.kernel import Rendered
+from tuner.measurement import CompileReport
+from tuner.problem import DTYPE_BYTES, Problem, Tensor
+
+#: Compiling runs the kernel once; sizes are cut to this, so that even a slow kernel returns at once.
+COMPILE_DIM = 9
+
+
+def cache_folder() -> Path:
+    """Where rendered CPU kernels and their machine code lie; ``TUNER_CACHE`` moves it."""
+    root = os.environ.get("TUNER_CACHE") or platformdirs.user_cache_dir("tile-tuner")
+    return Path(root) / "numba"
+
+
+def load_module(rendered: Rendered) -> Callable[..., Any]:
+    """Imports a rendered CPU kernel.
+
+    Returns:
+        Its entry function, which compiles (or loads its machine code from the cache) at the first call.
+
+    Raises:
+        CompileFailed: It cannot be imported, or has no such function.
+    """
+    path = _written(rendered)
+    name = f"tuner_kernel_{rendered.hash}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module: ModuleType = importlib.util.module_from_spec(spec)
+    # Numba finds what it cached of a module by the module's name.
+    sys.modules[name] = module
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", numba.NumbaWarning)
+            spec.loader.exec_module(module)
+        entry: Callable[..., Any] = getattr(module, rendered.entry)
+    except Exception as error:
+        raise CompileFailed(f"{type(error).__name__}: {error}") from error
+    return entry
+
+
+def _written(rendered: Rendered) -> Path:
+    folder = cache_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"k{rendered.hash}.py"
+    if not path.exists():
+        # Another process may write the same file: rename is atomic, and both texts are equal.
+        handle, temporary = tempfile.mkstemp(dir=folder, suffix=".tmp")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(rendered.text)
+        Path(temporary).replace(path)
+    return path
+
+
+def small_problem(problem: Problem) -> Problem:
+    """The same problem with its dims cut, where the operation allows that."""
+    try:
+        small = problem.operation.problem(
+            {name: min(value, COMPILE_DIM) for name, value in problem.shape}, problem.dtype, problem.layout
+        )
+        tensors, scalars = small.tensors, small.scalars
+    except Exception:
+        return problem
+    return small if tensors and scalars is not None else problem
+
+
+class NumbaCompiler:
+    """`tuner.devices.protocol.Compiler` for CPU kernels: runs them once on small arrays."""
+
+    def compile(self, rendered: Rendered, architecture: str, problem: Problem) -> Binary:
+        """Compiles for this CPU; the machine code lands in Numba's cache, so the code is empty."""
+        entry = load_module(rendered)
+        small = small_problem(problem)
+        arrays = [_filled(tensor) for tensor in small.tensors]
+        scalars = [numpy.dtype(scalar.dtype).type(scalar.value) for scalar in small.scalars]
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", numba.NumbaWarning)
+                entry(*arrays, *(scalar.item() for scalar in scalars))
+        except Exception as error:
+            raise CompileFailed(f"{type(error).__name__}: {error}") from error
+        digest = hashlib.sha256(rendered.text.encode()).hexdigest()[:24]
+        return Binary(b"", CompileReport(binary_hash=digest, compiler=f"Numba {numba.__version__}"))
+
+
+def _filled(tensor: Tensor) -> Any:
+    assert tensor.dtype in DTYPE_BYTES
+    return numpy.ones(tensor.shape, dtype=tensor.dtype)
+
+
+def versions() -> Mapping[str, str]:
+    """Versions of what compiles a CPU kernel."""
+    import llvmlite
+
+    return {"compiler": f"Numba {numba.__version__}", "llvmlite": str(llvmlite.__version__)}

@@ -1,0 +1,177 @@
+"""What a device does for a measurement, and how it says that it could not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tuner.hardware import DeviceInfo
+from tuner.kernel import Rendered
+from tuner.measurement import CompileReport
+from tuner.problem import Problem
+
+#: How time is taken. ``cold``: the last-level cache is flushed before each launch; ``hot``: it is not.
+#: ``-graph``: the launch is replayed from a CUDA graph.
+REGIMES = ("cold", "hot", "cold-graph", "hot-graph")
+
+#: Bytes on either side of an output that no kernel may touch.
+GUARD_BYTES = 64 << 10
+
+#: Queues (GPU) or performs (CPU) one run of what is measured.
+Run = Callable[[], None]
+
+
+class CompileFailed(Exception):
+    """A rendered kernel does not compile; the text is the compiler's."""
+
+
+class LaunchFailed(Exception):
+    """A compiled kernel cannot be loaded or launched.
+
+    Attributes:
+        device_unwell: True where the device's context may be poisoned, so that the worker must go.
+    """
+
+    def __init__(self, reason: str, device_unwell: bool = False) -> None:
+        super().__init__(reason)
+        self.device_unwell = device_unwell
+
+
+@dataclass(frozen=True)
+class Binary:
+    """Machine code of a rendered kernel and the compiler's report.
+
+    Attributes:
+        code: A cubin; empty where the code lies in the compiler's own cache (Numba).
+        report: What the compiler said.
+    """
+
+    code: bytes
+    report: CompileReport
+
+
+class Arrays(Protocol):
+    """The arrays of a problem on a device (see `tuner.correctness.Workload`)."""
+
+    @property
+    def problem(self) -> Problem:
+        """What is computed."""
+        ...
+
+    @property
+    def arrays(self) -> Mapping[str, Any]:
+        """Name -> array as stored, outputs too."""
+        ...
+
+    @property
+    def references(self) -> Mapping[str, Any]:
+        """Name of an output -> float64 array."""
+        ...
+
+    def arguments(self) -> Sequence[Any]:
+        """Tensors, then scalars, as a kernel takes them."""
+        ...
+
+
+class Device(Protocol):
+    """One device, used by one worker process at a time."""
+
+    @property
+    def info(self) -> DeviceInfo:
+        """Identity and limits."""
+        ...
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """Name -> version of compiler, driver and libraries."""
+        ...
+
+    @property
+    def xp(self) -> Any:
+        """The array module: numpy or cupy."""
+        ...
+
+    def free_bytes(self) -> int:
+        """Memory that is free now."""
+        ...
+
+    def random(self, seed: int) -> Any:
+        """A generator of `xp` with ``standard_normal`` and ``integers``."""
+        ...
+
+    def load(self, rendered: Rendered, code: bytes, arrays: Arrays) -> Run:
+        """Makes a compiled kernel ready to run on the arrays.
+
+        Raises:
+            LaunchFailed: It cannot be loaded, or asks for more than the device has.
+        """
+        ...
+
+    def library(self, arrays: Arrays) -> Run | None:
+        """A run of the operation's baseline; None where it declares none for this kind of device."""
+        ...
+
+    def synchronize(self) -> None:
+        """Waits for all that was queued.
+
+        Raises:
+            LaunchFailed: Something that was queued failed.
+        """
+        ...
+
+    def samples_s(self, run: Run, count: int, regime: str) -> list[float]:
+        """Times that many runs, seconds each, in the order taken. `run` has run before.
+
+        Raises:
+            LaunchFailed: A run failed.
+        """
+        ...
+
+    def circumstances(self) -> Mapping[str, float]:
+        """Clocks, temperature and power as last seen during a call of `samples_s`."""
+        ...
+
+    def canary(self) -> None:
+        """Runs something small and checks its result.
+
+        Raises:
+            LaunchFailed: The device is unwell.
+        """
+        ...
+
+
+def declared_baseline(device: Device, arrays: Arrays) -> Run | None:
+    """A run of the baseline that the problem's operation declares for a device's kind."""
+    baseline = arrays.problem.operation.baselines.get(device.info.kind)
+    if baseline is None:
+        return None
+    return lambda: baseline.call(device.xp, arrays.problem, arrays.arrays)
+
+
+class Compiler(Protocol):
+    """Compiles rendered kernels; needs no device and runs in any number of processes."""
+
+    def compile(self, rendered: Rendered, architecture: str, problem: Problem) -> Binary:
+        """Compiles for an architecture.
+
+        Raises:
+            CompileFailed: The source does not compile.
+        """
+        ...
+
+
+def compiler_for(spec: str) -> Compiler:
+    """The compiler for a device spec: ``cuda``, ``cpu`` or ``fake:FILE``."""
+    kind, _, rest = spec.partition(":")
+    if kind == "cuda":
+        from tuner.devices.nvrtc import NvrtcCompiler
+
+        return NvrtcCompiler()
+    if kind == "fake":
+        from tuner.devices.fake import FakeCompiler
+
+        return FakeCompiler(rest)
+    from tuner.devices.numba_source import NumbaCompiler
+
+    return NumbaCompiler()

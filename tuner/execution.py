@@ -1,0 +1,169 @@
+"""The device worker of a study: kept alive, restarted after a failure, given up when the device is unwell."""
+
+from __future__ import annotations
+
+import logging
+import random
+import select
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tuner.devices.detect import Found
+from tuner.errors import DeviceTrouble
+from tuner.hardware import DeviceInfo
+from tuner.measure import Contestant
+from tuner.measurement import Measurement, Outcome
+from tuner.worker import Worker, WorkerFailed, answered
+from tuner.worker_main import rendered_to_json
+
+#: A run may take this many times the best config's time...
+LIMIT_FACTOR = 300.0
+#: ...but always this long, in seconds: the first run of a config also loads and verifies it.
+LIMIT_FLOOR_S = 10.0
+#: Seconds within which arrays and reference must be made, and the baseline and the finals measured.
+LONG_LIMIT_S = 600.0
+#: Fresh workers that may fail their canary in a row before the device counts as unwell.
+MAX_UNWELL = 3
+
+_log = logging.getLogger(__name__)
+
+
+class Executor:
+    """One device, through a worker process that may be replaced at any time.
+
+    Attributes:
+        info: Identity and limits of the device.
+        versions: Name -> version of what takes part there.
+        free_bytes: Memory that was free before the arrays were made.
+        restarts: Workers that had to be replaced.
+    """
+
+    def __init__(self, found: Found) -> None:
+        """Starts the worker and opens the device.
+
+        Raises:
+            DeviceTrouble: It cannot be opened.
+        """
+        self._found = found
+        self._prepared: dict[str, Any] | None = None
+        self.restarts = 0
+        self._worker = self._start()
+        hello = self._trusted({"do": "hello"})
+        self.info = DeviceInfo.from_json(hello["info"])
+        self.versions: Mapping[str, str] = hello["versions"]
+        self.free_bytes: int = hello["free_bytes"]
+        self._incumbent_s: float | None = None
+
+    def _start(self) -> Worker:
+        return Worker("device", self._found.opening, dict(self._found.environment))
+
+    @property
+    def channel(self) -> Worker:
+        """What to wait for while `busy`."""
+        return self._worker
+
+    @property
+    def busy(self) -> bool:
+        """True while a config is being measured."""
+        return self._worker.busy
+
+    def _trusted(self, message: dict[str, Any], blob: bytes = b"") -> dict[str, Any]:
+        """Asks something that no config can spoil; failing means that the device is in trouble."""
+        try:
+            return answered(self._worker.ask(message, blob, LONG_LIMIT_S))
+        except WorkerFailed as failure:
+            raise DeviceTrouble(
+                f"{self._found.info.name} cannot {message['do']}: {failure}; run `tuner doctor`"
+            ) from failure
+
+    def prepare(self, problem: Mapping[str, Any], regime: str) -> None:
+        """Makes arrays and reference, with inputs drawn afresh for each worker.
+
+        Raises:
+            DeviceTrouble: It cannot, for lack of memory say.
+        """
+        self._prepared = {"do": "prepare", "problem": dict(problem), "regime": regime}
+        self._trusted({**self._prepared, "seed": random.SystemRandom().randrange(2**32)})
+
+    def baseline(self) -> Measurement | None:
+        """Measures the library; None where the operation declares none."""
+        data = self._trusted({"do": "baseline"})["measurement"]
+        return Measurement.from_json(data) if data else None
+
+    def begin(self, contestant: Contestant, incumbent_s: float | None) -> None:
+        """Begins to measure a config; `finish` ends it."""
+        self._incumbent_s = incumbent_s
+        limit_s = max(LIMIT_FLOOR_S, LIMIT_FACTOR * (incumbent_s or 0.1))
+        message = {"do": "measure", "incumbent_s": incumbent_s, **_to_json(contestant)}
+        try:
+            self._worker.request(message, contestant.code, limit_s)
+        except WorkerFailed:
+            # Found dead before it was asked: not this config's fault.
+            self._recycle()
+            self._worker.request(message, contestant.code, limit_s)
+
+    def arrived(self) -> bool:
+        """True where `finish` will not wait long."""
+        return self.busy and (self._worker.overdue() or bool(select.select([self._worker], [], [], 0)[0]))
+
+    def finish(self) -> Measurement:
+        """The measurement that `begin` began.
+
+        A worker that crashed, hung or reported a poisoned context has been replaced.
+
+        Raises:
+            DeviceTrouble: The device stays unwell.
+        """
+        try:
+            data = self._worker.collect(0.01 if self._worker.overdue() else 30.0).data
+        except WorkerFailed as failure:
+            self._recycle()
+            return Measurement(Outcome.TIMED_OUT if failure.timed_out else Outcome.CRASHED, str(failure))
+        if "trouble" in data:
+            self._recycle()
+            return Measurement(Outcome.CRASHED, data["trouble"])
+        if data["unwell"]:
+            self._recycle()
+        return Measurement.from_json(data["measurement"])
+
+    def finals(self, contestants: Sequence[Contestant], budget_s: float) -> list[Measurement]:
+        """Measures finalists interleaved with the library, whose measurement comes last.
+
+        Raises:
+            DeviceTrouble: The worker failed.
+        """
+        message = {"do": "finals", "budget_s": budget_s, "contestants": [_to_json(x) for x in contestants]}
+        data = self._trusted(message, b"".join(contestant.code for contestant in contestants))
+        return [Measurement.from_json(each) for each in data["measurements"]]
+
+    def _recycle(self) -> None:
+        """Replaces the worker, and makes sure that the device is well."""
+        for attempt in range(1, MAX_UNWELL + 1):
+            self._worker.close()
+            self.restarts += 1
+            self._worker = self._start()
+            try:
+                answered(self._worker.ask({"do": "hello"}))
+                unwell = answered(self._worker.ask({"do": "canary"}))["unwell"]
+            except (WorkerFailed, DeviceTrouble) as error:
+                unwell = str(error)
+            if not unwell:
+                break
+            _log.warning("device unwell after a restart (%d of %d): %s", attempt, MAX_UNWELL, unwell)
+        else:
+            raise DeviceTrouble(f"{self._found.info.name} stays unwell: {unwell}; finished trials are kept")
+        if self._prepared is not None:
+            self.prepare(self._prepared["problem"], self._prepared["regime"])
+
+    def close(self) -> None:
+        """Kills the worker."""
+        self._worker.close()
+
+
+def _to_json(contestant: Contestant) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {
+        "rendered": rendered_to_json(contestant.rendered), "compiled": asdict(contestant.compiled),
+        "compile_s": contestant.compile_s, "code_bytes": len(contestant.code),
+    }  # fmt: skip

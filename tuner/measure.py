@@ -1,0 +1,150 @@
+"""Measures one config: load, verify, time. Failures become outcomes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from tuner.correctness import Workload
+from tuner.devices.protocol import Device, LaunchFailed, Run
+from tuner.kernel import Rendered
+from tuner.measurement import CompileReport, Error, Measurement, Outcome
+from tuner.timing import interleave, screen
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A compiled config.
+
+    Attributes:
+        rendered: Its source and launch.
+        code: Its machine code.
+        compiled: The compiler's report.
+        compile_s: Seconds that compiling took.
+    """
+
+    rendered: Rendered
+    code: bytes
+    compiled: CompileReport
+    compile_s: float = 0.0
+
+
+@dataclass
+class Bench:
+    """One problem on one device in one regime, where configs are measured one after another.
+
+    Attributes:
+        device: Where.
+        workload: Arrays and references.
+        regime: How time is taken.
+        unwell: True after a failure that may have poisoned the device's context.
+    """
+
+    device: Device
+    workload: Workload
+    regime: str
+    unwell: bool = field(default=False, init=False)
+
+    def measure(self, contestant: Contestant, incumbent_s: float | None) -> Measurement:
+        """Loads, verifies and times a config.
+
+        Args:
+            contestant: What to measure.
+            incumbent_s: Best median so far in seconds; a config that cannot win against it is pruned.
+        """
+        stages = {"compile": contestant.compile_s}
+        error: Error | None = None
+        try:
+            with _stage(stages, "load"):
+                run = self.device.load(contestant.rendered, contestant.code, self.workload)
+            with _stage(stages, "verify"):
+                error, wrong = self._verify(run)
+            if wrong:
+                outcome = Outcome.WRONG_RESULT
+                return Measurement(outcome, wrong, (), error, contestant.compiled, stages)
+            with _stage(stages, "time"):
+                screened = screen(self.device, run, self.regime, incumbent_s)
+        except LaunchFailed as failure:
+            self.unwell |= failure.device_unwell
+            outcome = Outcome.LAUNCH_FAILED
+            return Measurement(outcome, str(failure), (), error, contestant.compiled, stages)
+        return Measurement(
+            outcome=Outcome.PRUNED if screened.pruned else Outcome.MEASURED,
+            reason=screened.pruned,
+            samples_s=screened.samples_s,
+            error=error,
+            compiled=contestant.compiled,
+            stages_s=stages,
+            circumstances=dict(self.device.circumstances()),
+        )
+
+    def _verify(self, run: Run) -> tuple[Error, str]:
+        self.workload.poison()
+        run()
+        self.device.synchronize()
+        return self.workload.check()
+
+    def measure_baseline(self) -> Measurement | None:
+        """Verifies and times the library with the same code as a kernel."""
+        run = self.device.library(self.workload)
+        if run is None:
+            return None
+        stages: dict[str, float] = {}
+        with _stage(stages, "verify"):
+            error, wrong = self._verify(run)
+        with _stage(stages, "time"):
+            screened = screen(self.device, run, self.regime, None)
+        seen = dict(self.device.circumstances())
+        return Measurement(Outcome.MEASURED, wrong, screened.samples_s, error, None, stages, seen)
+
+    def finals(self, contestants: Sequence[Contestant], budget_s: float) -> list[Measurement]:
+        """Verifies finalists again and times them in alternation with the baseline.
+
+        Args:
+            contestants: The finalists.
+            budget_s: Wall time for the rounds in seconds.
+
+        Returns:
+            A measurement for each; then the baseline's, if there is one.
+        """
+        found: list[Measurement | None] = []
+        runs: list[Run] = []
+        errors: list[tuple[Error, CompileReport | None]] = []
+        for contestant in contestants:
+            try:
+                run = self.device.load(contestant.rendered, contestant.code, self.workload)
+                error, wrong = self._verify(run)
+            except LaunchFailed as failure:
+                self.unwell |= failure.device_unwell
+                found.append(Measurement(Outcome.LAUNCH_FAILED, str(failure), (), None, contestant.compiled))
+                continue
+            if wrong:
+                found.append(Measurement(Outcome.WRONG_RESULT, wrong, (), error, contestant.compiled))
+                continue
+            found.append(None)
+            runs.append(run)
+            errors.append((error, contestant.compiled))
+        library = self.device.library(self.workload)
+        if library is not None:
+            error, _ = self._verify(library)
+            runs.append(library)
+            errors.append((error, None))
+            found.append(None)
+        times = interleave(self.device, runs, self.regime, budget_s)
+        seen = dict(self.device.circumstances())
+        timed = iter(
+            Measurement(Outcome.MEASURED, "", samples, error, compiled, {}, seen)
+            for samples, (error, compiled) in zip(times, errors, strict=True)
+        )
+        return [each or next(timed) for each in found]
+
+
+@contextmanager
+def _stage(stages: dict[str, float], name: str) -> Iterator[None]:
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        stages[name] = time.perf_counter() - start

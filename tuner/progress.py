@@ -1,0 +1,98 @@
+"""What a study is asked, how it stands, and what it found. Plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tuner.devices.detect import Found
+from tuner.kernel import Kernel
+from tuner.measurement import Measurement, Outcome
+from tuner.problem import Problem
+from tuner.record import Champion
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a study is asked to do.
+
+    Attributes:
+        problem: What to compute.
+        kernels: Which kernels compete.
+        found: Where.
+        regime: How time is taken.
+        seconds: Wall time in seconds; None for no limit.
+        trials: Trials of the study in all, those of earlier runs included; None for no limit.
+        seed: Of the search.
+        sampler: Name of the search strategy.
+        storage_url: Database where Optuna's own tables are kept; None to keep none.
+    """
+
+    problem: Problem
+    kernels: tuple[Kernel, ...]
+    found: Found
+    regime: str = "cold"
+    seconds: float | None = 60.0
+    trials: int | None = None
+    seed: int = 0
+    sampler: str = "tile"
+    storage_url: str | None = None
+
+
+@dataclass
+class Progress:
+    """How a study stands.
+
+    Attributes:
+        stage: ``opening``, ``searching``, ``finals`` or ``done``.
+        trials: Trials finished, those of earlier runs included.
+        outcomes: Outcome -> trials.
+        reasons: Failed outcome -> the first reason seen.
+        best_s: Best median so far in seconds.
+        best: Kernel and config of that.
+        baseline_s: The library's median in seconds; None before it is measured or without one.
+        spent_s: Where time went: ``compile`` (all workers), ``load``, ``verify``, ``time``, ``baseline``,
+            ``finals``, ``bookkeeping``, ``opening`` and ``waiting`` (for a compilation).
+        left_s: Seconds left; None without a limit.
+        elapsed_s: Seconds since the start.
+    """
+
+    stage: str = "opening"
+    trials: int = 0
+    outcomes: dict[str, int] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+    best_s: float | None = None
+    best: str = ""
+    baseline_s: float | None = None
+    spent_s: dict[str, float] = field(default_factory=dict)
+    left_s: float | None = None
+    elapsed_s: float = 0.0
+
+    def count(self, measurement: Measurement) -> None:
+        """Takes one more trial in."""
+        self.trials += 1
+        name = measurement.outcome.value
+        self.outcomes[name] = self.outcomes.get(name, 0) + 1
+        if measurement.outcome.failed:
+            self.reasons.setdefault(name, measurement.reason)
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """``total``, ``measured`` and ``failed`` trials, then each outcome's count."""
+        failed = sum(count for name, count in self.outcomes.items() if Outcome(name).failed)
+        measured = self.outcomes.get(Outcome.MEASURED.value, 0)
+        return {"total": self.trials, "measured": measured, "failed": failed, **self.outcomes}
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a study found.
+
+    Attributes:
+        champion: Crowned in the finals; None where nothing could be measured.
+        progress: The final standing.
+        stopped: Why the search ended.
+    """
+
+    champion: Champion | None
+    progress: Progress
+    stopped: str

@@ -1,0 +1,85 @@
+"""Medians, intervals and paired comparisons: numbers in, numbers out."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+#: Times nearer than this are called the same (NVBench asks for the same gap before it says faster).
+SAME_WITHIN = 0.005
+#: Coverage of intervals.
+CONFIDENCE = 0.95
+#: Scales a median absolute deviation to a normal's standard deviation.
+MAD_TO_SIGMA = 1.4826
+
+
+def noise(samples: Sequence[float]) -> float:
+    """Median absolute deviation over the median, as a normal's standard deviation; 0 below two samples."""
+    if len(samples) < 2:
+        return 0.0
+    middle = statistics.median(samples)
+    return MAD_TO_SIGMA * statistics.median(abs(x - middle) for x in samples) / middle
+
+
+def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """Interval of the median from order statistics; needs no assumption on the distribution.
+
+    The ranks k and n+1-k enclose the median with probability 1 - 2 * P(Binomial(n, 1/2) < k). With fewer
+    than six samples no rank reaches 95 %, and the whole range is returned.
+
+    Args:
+        samples: At least one.
+        confidence: Probability that the interval holds the median.
+    """
+    ordered, n = sorted(samples), len(samples)
+    tail, rank = 0.0, 0
+    for k in range((n + 1) // 2):
+        tail += math.comb(n, k) * 0.5**n
+        if 2 * tail > 1 - confidence:
+            break
+        rank = k + 1
+    rank = max(rank, 1)
+    return ordered[rank - 1], ordered[n - rank]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How one thing's time compares with another's, measured in alternating rounds.
+
+    Attributes:
+        ratio: Median of time(other) / time(this) over rounds; above 1 this is faster.
+        low: Lower end of the ratio's interval.
+        high: Upper end.
+        verdict: ``faster``, ``same``, ``slower`` or ``ambiguous``.
+    """
+
+    ratio: float
+    low: float
+    high: float
+    verdict: str
+
+
+def compare(this_s: Sequence[float], other_s: Sequence[float]) -> Comparison:
+    """Compares times taken in the same rounds, in seconds.
+
+    ``same`` below a difference of `SAME_WITHIN`; beyond it ``faster`` or ``slower`` where the interval
+    leaves 1 on one side, else ``ambiguous``.
+
+    Args:
+        this_s: One time per round.
+        other_s: As many, of the other.
+    """
+    ratios = [other / this for this, other in zip(this_s, other_s, strict=True)]
+    ratio = statistics.median(ratios)
+    low, high = median_interval(ratios)
+    if abs(ratio - 1) < SAME_WITHIN:
+        verdict = "same"
+    elif low > 1:
+        verdict = "faster"
+    elif high < 1:
+        verdict = "slower"
+    else:
+        verdict = "ambiguous"
+    return Comparison(ratio, low, high, verdict)

@@ -1,0 +1,114 @@
+"""When to take how many samples: screening, the stopping rule, and interleaved finals.
+
+Warm-up, flush and held launches are the device's (`Device.samples_s`); the rules here follow NVBench
+where they can (its documentation and ``measure_cold``): at least ten samples, stop when the noise is
+below 0.5 % or does not fall any more, and a limit on the time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tuner.devices.protocol import Device, Run
+from tuner.statistics import noise
+
+#: NVBench's default least number of samples of a cold measurement.
+MIN_SAMPLES = 10
+#: NVBench's default target of stdev/mean.
+MAX_NOISE = 0.005
+#: Most samples of one config while screening: the finals take more.
+MAX_SAMPLES = 40
+#: Device time spent on one config while screening, at the most.
+SCREEN_LIMIT_S = 0.5
+#: A first sample this much slower than the best so far cannot be noise: one more and the config is pruned.
+HOPELESS = 1.5
+#: A config whose fastest sample is this much slower than the best median so far cannot win.
+CANNOT_WIN = 1.08
+#: Samples before that is judged.
+JUDGED_AFTER = 3
+#: Rounds of the finals.
+MIN_ROUNDS, MAX_ROUNDS = 10, 60
+#: Samples of each contestant in a round, taken back to back; the round's time is their median.
+SAMPLES_PER_ROUND = 3
+
+
+@dataclass(frozen=True)
+class Screened:
+    """Samples of a config, and whether it was stopped early.
+
+    Attributes:
+        samples_s: In the order taken.
+        pruned: Why it was stopped; empty when it was measured to the end.
+    """
+
+    samples_s: tuple[float, ...]
+    pruned: str = ""
+
+
+def screen(device: Device, run: Run, regime: str, incumbent_s: float | None) -> Screened:
+    """Times a config until it is known well enough, or known to lose.
+
+    Args:
+        device: Where.
+        run: Has run before, so that nothing loads or compiles now.
+        regime: One of `tuner.devices.protocol.REGIMES`.
+        incumbent_s: Best median so far, seconds; None when there is none.
+
+    Raises:
+        LaunchFailed: A run failed.
+    """
+    samples = device.samples_s(run, 1, regime)
+    best = incumbent_s if incumbent_s is not None else float("inf")
+    if samples[0] > HOPELESS * best:
+        samples += device.samples_s(run, 1, regime)
+        if min(samples) > HOPELESS * best:
+            return Screened(tuple(samples), _bound(min(samples), best))
+    samples += device.samples_s(run, JUDGED_AFTER - 1, regime)
+    if min(samples) > CANNOT_WIN * best:
+        return Screened(tuple(samples), _bound(min(samples), best))
+    while not _settled(samples):
+        samples += device.samples_s(run, min(5, MAX_SAMPLES - len(samples)), regime)
+    return Screened(tuple(samples))
+
+
+def _bound(fastest_s: float, best_s: float) -> str:
+    return f"cannot win: its fastest sample takes {fastest_s / best_s:.3g} times the best config's median"
+
+
+def _settled(samples: Sequence[float]) -> bool:
+    if len(samples) >= MAX_SAMPLES or sum(samples) > SCREEN_LIMIT_S:
+        return True
+    return len(samples) >= MIN_SAMPLES and noise(samples) < MAX_NOISE
+
+
+def interleave(device: Device, runs: Sequence[Run], regime: str, budget_s: float) -> list[tuple[float, ...]]:
+    """Times several things in alternation, so that drift of clocks and temperature meets all alike.
+
+    Each round takes every contestant once, beginning one further each time.
+
+    Args:
+        device: Where.
+        runs: The contestants.
+        regime: How.
+        budget_s: Wall time after which no round beyond `MIN_ROUNDS` begins; seconds.
+
+    Returns:
+        For each contestant one time per round, seconds.
+
+    Raises:
+        LaunchFailed: A run failed.
+    """
+    rounds: list[list[float]] = [[] for _ in runs]
+    until = time.monotonic() + budget_s
+    for number in itertools.count():
+        if number >= MAX_ROUNDS or (number >= MIN_ROUNDS and time.monotonic() > until):
+            break
+        for offset in range(len(runs)):
+            index = (number + offset) % len(runs)
+            taken = device.samples_s(runs[index], SAMPLES_PER_ROUND, regime)
+            rounds[index].append(statistics.median(taken))
+    return [tuple(times) for times in rounds]

@@ -1,0 +1,196 @@
+"""What runs inside a worker process: answers requests from its channel until that closes.
+
+Run as ``python -m tuner.worker_main FD ROLE SPEC``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tuner import catalogue
+from tuner.channel import Channel, ChannelBroken
+from tuner.correctness import Workload
+from tuner.devices import open_device
+from tuner.devices.protocol import CompileFailed, Compiler, LaunchFailed, compiler_for
+from tuner.errors import TunerError
+from tuner.kernel import Launch, Rendered
+from tuner.measure import Bench, Contestant
+from tuner.measurement import CompileReport
+from tuner.problem import Problem
+
+#: Linux: the signal that a process gets when its parent ends.
+PR_SET_PDEATHSIG = 1
+#: Address space of a compile worker: a compilation that explodes fails alone.
+COMPILE_MEMORY_BYTES = 24 << 30
+
+Handler = Callable[[dict[str, Any], bytes], tuple[dict[str, Any], bytes]]
+
+
+def problem_from(data: dict[str, Any]) -> Problem:
+    """The problem that a message names; `origin` is the file of a user's own operation, or empty."""
+    origin = data.get("origin", "")
+    found = catalogue.from_file(Path(origin)) if origin else catalogue.builtin()
+    return found.operation(data["operation"]).problem(data["shape"], data["dtype"], data["layout"])
+
+
+def rendered_to_json(rendered: Rendered) -> dict[str, Any]:
+    """A rendered kernel as a JSON object."""
+    return asdict(rendered)
+
+
+def rendered_from(data: dict[str, Any]) -> Rendered:
+    """Reads what `rendered_to_json` wrote."""
+    launch = data["launch"]
+    return Rendered(
+        text=data["text"], entry=data["entry"], target=data["target"],
+        launch=launch and Launch(tuple(launch["grid"]), tuple(launch["block"]), launch["shared_bytes"]),
+        options=tuple(data["options"]),
+    )  # fmt: skip
+
+
+def contestant_from(data: dict[str, Any], code: bytes) -> Contestant:
+    """A compiled config from a message and its code."""
+    return Contestant(
+        rendered_from(data["rendered"]), code, CompileReport(**data["compiled"]), data.get("compile_s", 0.0)
+    )
+
+
+class CompileHandlers:
+    """Requests of a compile worker."""
+
+    def __init__(self, spec: str) -> None:
+        self._compiler: Compiler = compiler_for(spec)
+        self._problems: dict[str, Problem] = {}
+
+    def compile(self, message: dict[str, Any], _: bytes) -> tuple[dict[str, Any], bytes]:
+        """Compiles a rendered kernel; ``failed`` is the compiler's text where it refuses."""
+        start = time.perf_counter()
+        key = repr(message["problem"])
+        if key not in self._problems:
+            self._problems[key] = problem_from(message["problem"])
+        rendered = rendered_from(message["rendered"])
+        try:
+            binary = self._compiler.compile(rendered, message["architecture"], self._problems[key])
+        except CompileFailed as failure:
+            return {"failed": str(failure), "compile_s": time.perf_counter() - start}, b""
+        seconds = time.perf_counter() - start
+        return {"compiled": asdict(binary.report), "compile_s": seconds}, binary.code
+
+    def hello(self, message: dict[str, Any], _: bytes) -> tuple[dict[str, Any], bytes]:
+        """Says that the worker is ready."""
+        return {"ready": True}, b""
+
+
+class DeviceHandlers:
+    """Requests of a device worker."""
+
+    def __init__(self, spec: str) -> None:
+        self._device = open_device(spec)
+        self._bench: Bench | None = None
+
+    def hello(self, message: dict[str, Any], _: bytes) -> tuple[dict[str, Any], bytes]:
+        """Identity, versions and free memory of the device."""
+        device = self._device
+        info = device.info.to_json()
+        return {"info": info, "versions": dict(device.versions), "free_bytes": device.free_bytes()}, b""
+
+    def canary(self, message: dict[str, Any], _: bytes) -> tuple[dict[str, Any], bytes]:
+        """``unwell`` says why the device does not work; empty when it does."""
+        try:
+            self._device.canary()
+        except LaunchFailed as failure:
+            return {"unwell": str(failure)}, b""
+        return {"unwell": ""}, b""
+
+    def prepare(self, message: dict[str, Any], _: bytes) -> tuple[dict[str, Any], bytes]:
+        """Makes a problem's arrays and reference."""
+        start = time.perf_counter()
+        problem = problem_from(message["problem"])
+        workload = Workload(self._device, problem, message["seed"])
+        self._device.synchronize()
+        self._bench = Bench(self._device, workload, message["regime"])
+        return {"prepare_s": time.perf_counter() - start}, b""
+
+    def measure(self, message: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
+        """Measures a compiled config."""
+        bench = self._ready()
+        measurement = bench.measure(contestant_from(message, blob), message["incumbent_s"])
+        return {"measurement": measurement.to_json(), "unwell": bench.unwell}, b""
+
+    def baseline(self, message: dict[str, Any], _: bytes) -> tuple[dict[str, Any], bytes]:
+        """Measures the library; ``measurement`` is None where there is none."""
+        bench = self._ready()
+        measurement = bench.measure_baseline()
+        return {"measurement": measurement and measurement.to_json(), "unwell": bench.unwell}, b""
+
+    def finals(self, message: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
+        """Times finalists in alternation with the library, whose measurement comes last."""
+        bench, offset, contestants = self._ready(), 0, []
+        for each in message["contestants"]:
+            contestants.append(contestant_from(each, blob[offset : offset + each["code_bytes"]]))
+            offset += each["code_bytes"]
+        found = bench.finals(contestants, message["budget_s"])
+        return {"measurements": [each.to_json() for each in found], "unwell": bench.unwell}, b""
+
+    def _ready(self) -> Bench:
+        if self._bench is None:
+            raise RuntimeError("prepare comes first")
+        return self._bench
+
+
+def serve(channel: Channel, handlers: CompileHandlers | DeviceHandlers) -> None:
+    """Answers requests until the channel closes."""
+    while True:
+        try:
+            message, blob = channel.receive()
+        except ChannelBroken:
+            return
+        handler: Handler = getattr(handlers, message["do"])
+        try:
+            reply, code = handler(message, blob)
+        except (TunerError, LaunchFailed) as error:
+            reply, code = {"trouble": str(error)}, b""
+        except MemoryError as error:
+            reply, code = {"trouble": f"out of memory: {error}"}, b""
+        except Exception:
+            reply, code = {"trouble": f"unexpected in a worker:\n{traceback.format_exc()}"}, b""
+        channel.send(reply, code)
+
+
+def main(arguments: list[str]) -> None:
+    """Opens the device or compiler, then serves."""
+    # The parent's end is the only way out: Ctrl-C is the study's to handle.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    channel = Channel(socket.socket(fileno=int(arguments[0])))
+    role, spec = arguments[1], arguments[2]
+    with open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123 - not a path of ours
+        file.write("900")
+    try:
+        handlers: CompileHandlers | DeviceHandlers
+        if role == "compile":
+            resource.setrlimit(resource.RLIMIT_AS, (COMPILE_MEMORY_BYTES, COMPILE_MEMORY_BYTES))
+            os.nice(5)
+            handlers = CompileHandlers(spec)
+        else:
+            handlers = DeviceHandlers(spec)
+    except (TunerError, ImportError, OSError) as error:
+        channel.receive()
+        channel.send({"trouble": f"{error}"})
+        return
+    serve(channel, handlers)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
