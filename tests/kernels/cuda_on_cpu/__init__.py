@@ -1,0 +1,139 @@
+"""Runs CUDA kernels' own sources on the CPU, for tests on machines without a GPU.
+
+A rendered source is compiled as host C++ behind ``cuda_on_cpu.h`` and linked with ``runtime.cpp``, which runs the
+threads of a block as fibres and finds accesses out of bounds, misaligned accesses, reads of unset shared memory,
+races (also those of a missing barrier) and barriers that not all threads reach. Only g++ is needed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tuner.kernel import Launch, Rendered
+from tuner.problem import Problem
+
+HERE = Path(__file__).resolve().parent
+#: The compiler puts calls before each access, and checks indices and alignment against declared types; the
+#: runtime has the functions that these calls name, in place of the sanitizers' libraries.
+WATCHED = ("-fsanitize=thread", "-fsanitize=bounds,alignment", "-fno-sanitize-recover=bounds,alignment")
+#: Like nvcc, fuse a product and a sum; warnings about CUDA's own pragmas and builtins say nothing about the kernel.
+LANGUAGE = ("-std=c++17", "-march=native", "-ffp-contract=fast", "-w", f"-I{HERE}")
+DYNAMIC_SHARED = re.compile(
+    r"extern\s+__shared__\s+(?:__align__\(\d+\)\s*|alignas\(\d+\)\s*)?([\w\s]+?)\s*\b(\w+)\s*\[\s*\]\s*;"
+)
+TIMEOUT_S = 120
+
+
+class Fault(Exception):
+    """What the runtime found wrong.
+
+    Attributes:
+        kind: BOUNDS, RACE, UNSET, ALIGNMENT or BARRIER; INDEX for an index outside of an array's declared size;
+            CRASH for anything else that ended the run.
+    """
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(f"{kind}: {message}")
+        self.kind = kind
+
+
+@dataclass(frozen=True)
+class Program:
+    """A CUDA kernel compiled for the CPU."""
+
+    path: Path
+
+    def run(
+        self, problem: Problem, launch: Launch, arrays: Mapping[str, Any], order: str = "forward"
+    ) -> dict[str, Any]:
+        """Runs one launch on outputs full of NaN.
+
+        Args:
+            problem: Gives tensors and scalars in argument order.
+            launch: Grid, block and dynamic shared memory.
+            arrays: Inputs by name.
+            order: In which order threads run between barriers, and blocks: ``forward``, ``backward``, ``random``.
+
+        Returns:
+            Outputs by name.
+
+        Raises:
+            Fault: The kernel did what it must not.
+        """
+        arguments = []
+        for tensor in problem.tensors:
+            if tensor.output:
+                arguments.append(("output", b"\xff" * tensor.bytes))  # NaN in every floating-point format
+            else:
+                arguments.append(("input", np.ascontiguousarray(arrays[tensor.name]).tobytes()))
+        arguments += [("scalar", np.array(each.value, each.dtype).tobytes()) for each in problem.scalars]
+        result = subprocess.run(
+            [self.path],
+            input=_job(launch, order, arguments),
+            capture_output=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+        if result.returncode:
+            raise _fault(result.returncode, result.stderr.decode(errors="replace").strip())
+        return _outputs(problem, result.stdout)
+
+
+def _fault(exit_code: int, message: str) -> Fault:
+    if exit_code == 3:
+        return Fault(*message.split(": ", 1))
+    return Fault("CRASH", f"exit code {exit_code} {message}")
+
+
+def _job(launch: Launch, order: str, arguments: list[tuple[str, bytes]]) -> bytes:
+    sizes = [*launch.grid, 1, 1][:3] + [*launch.block, 1, 1][:3]
+    head = " ".join(map(str, [*sizes, launch.shared_bytes, order, 1, len(arguments)]))
+    lines = [f"{kind} {len(value)}" for kind, value in arguments]
+    return ("\n".join([head, *lines]) + "\n").encode() + b"".join(value for _, value in arguments)
+
+
+def _outputs(problem: Problem, data: bytes) -> dict[str, Any]:
+    outputs, at = {}, 0
+    for tensor in problem.outputs:
+        outputs[tensor.name] = np.frombuffer(data[at : at + tensor.bytes], tensor.dtype).reshape(tensor.shape)
+        at += tensor.bytes
+    assert at == len(data)
+    return outputs
+
+
+def compile_runtime(folder: Path) -> Path:
+    """Compiles the part that all programs share; returns the object file."""
+    target = folder / "runtime.o"
+    if not target.exists():
+        _compile("-std=c++17", "-O2", "-c", str(HERE / "runtime.cpp"), "-o", str(target))
+    return target
+
+
+def compile_for_cpu(rendered: Rendered, folder: Path) -> Program:
+    """Compiles a rendered CUDA kernel as host C++ into a program of the folder (once per text)."""
+    text = DYNAMIC_SHARED.sub(r"\1* const \2 = (\1*)cuda_on_cpu::dynamic_shared;", rendered.text)
+    text = (
+        f'#include "cuda_on_cpu.h"\n#line 1 "kernel.cu"\n{text}\n'
+        f"void call_kernel(void** arguments) {{ cuda_on_cpu::call({rendered.entry}, arguments); }}\n"
+    )
+    path = folder / hashlib.sha256(text.encode()).hexdigest()[:16]
+    if not path.exists():
+        source = path.with_suffix(".cpp")
+        source.write_text(text)
+        watched_object = path.with_suffix(".o")
+        _compile(*LANGUAGE, *WATCHED, "-O1", "-c", str(source), "-o", str(watched_object))
+        _compile(str(watched_object), str(compile_runtime(folder)), "-o", str(path))
+    return Program(path)
+
+
+def _compile(*arguments: str) -> None:
+    result = subprocess.run(["g++", *arguments], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, f"g++ {' '.join(arguments)}\n{result.stderr[:4000]}"

@@ -1,0 +1,137 @@
+// Lets a CUDA source compile as host C++: the language's additions, and the built-ins our kernels use.
+//
+// Test-only. The threads of a block run one at a time as fibres (runtime.cpp); each barrier, shuffle and vote hands over
+// to the next. Shared arrays are static objects of one section, so that the runtime knows every byte of them. The
+// source is compiled with -fsanitize=thread but without its library: the calls that the compiler then puts before
+// each memory access go to the runtime, which checks bounds, alignment and races.
+#pragma once
+
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <utility>
+
+#define CUDA_ON_CPU_VECTORS(T, NAME)                            \
+    struct alignas(2 * sizeof(T)) NAME##2 { T x, y; };          \
+    struct NAME##3 { T x, y, z; };                              \
+    struct alignas(4 * sizeof(T) > 16 ? 16 : 4 * sizeof(T)) NAME##4 { T x, y, z, w; }; \
+    inline NAME##2 make_##NAME##2(T x, T y) { return {x, y}; }  \
+    inline NAME##4 make_##NAME##4(T x, T y, T z, T w) { return {x, y, z, w}; }
+CUDA_ON_CPU_VECTORS(float, float)
+CUDA_ON_CPU_VECTORS(double, double)
+CUDA_ON_CPU_VECTORS(int, int)
+CUDA_ON_CPU_VECTORS(unsigned, uint)
+struct dim3 { unsigned x = 1, y = 1, z = 1; };
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __noinline__ __attribute__((noinline))
+#define __launch_bounds__(...)
+#define __align__(bytes) alignas(bytes)
+#define __shared__ static __attribute__((section("cuda_shared")))
+#define __constant__ static __attribute__((section("cuda_constant")))
+
+namespace cuda_on_cpu {
+struct Thread {
+    uint3 thread_index, block_index;
+    dim3 block_size, grid_size;
+};
+extern const Thread* current;          // the thread that runs
+extern unsigned char* dynamic_shared;  // exactly as long as the launch says
+void sync_block(int line);
+void sync_warp(unsigned mask);
+// Every lane of `mask` gives `bytes` of `value` and gets those of lane `from` (its own where that is not in the mask).
+void exchange(unsigned mask, void* value, int bytes, int from);
+unsigned vote(unsigned mask, bool predicate);
+int lane();
+void begin_atomic();  // accesses until end_atomic are not races
+void end_atomic();
+
+template <class T>
+T shuffle(unsigned mask, T value, int from, int width) {
+    const int first = lane() / width * width;
+    if (from < first || from >= first + width) from = lane();
+    exchange(mask, &value, sizeof value, from);
+    return value;
+}
+
+template <class T, class F>
+T atomically(T* at, F change) {
+    begin_atomic();
+    const T old = *at;
+    *at = change(old);
+    end_atomic();
+    return old;
+}
+// Calls a kernel whose arguments lie at the addresses given; the runtime does not watch this.
+template <class... Parameters, size_t... Index>
+__attribute__((no_sanitize_thread)) void call(void (*kernel)(Parameters...), void** arguments,
+                                              std::index_sequence<Index...>) {
+    kernel(*(Parameters*)arguments[Index]...);
+}
+
+template <class... Parameters>
+__attribute__((no_sanitize_thread)) void call(void (*kernel)(Parameters...), void** arguments) {
+    call(kernel, arguments, std::index_sequence_for<Parameters...>{});
+}
+}  // namespace cuda_on_cpu
+
+#define threadIdx (cuda_on_cpu::current->thread_index)
+#define blockIdx (cuda_on_cpu::current->block_index)
+#define blockDim (cuda_on_cpu::current->block_size)
+#define gridDim (cuda_on_cpu::current->grid_size)
+constexpr int warpSize = 32;
+
+#define __syncthreads() cuda_on_cpu::sync_block(__LINE__)
+inline void __syncwarp(unsigned mask = 0xffffffffu) { cuda_on_cpu::sync_warp(mask); }
+inline void __threadfence() {}
+inline void __threadfence_block() {}
+
+template <class T> T __shfl_sync(unsigned mask, T value, int from, int width = 32) {
+    return cuda_on_cpu::shuffle(mask, value, cuda_on_cpu::lane() / width * width + (from & (width - 1)), width);
+}
+template <class T> T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32) {
+    return cuda_on_cpu::shuffle(mask, value, cuda_on_cpu::lane() ^ bits, width);
+}
+template <class T> T __shfl_down_sync(unsigned mask, T value, unsigned by, int width = 32) {
+    return cuda_on_cpu::shuffle(mask, value, cuda_on_cpu::lane() + (int)by, width);
+}
+template <class T> T __shfl_up_sync(unsigned mask, T value, unsigned by, int width = 32) {
+    return cuda_on_cpu::shuffle(mask, value, cuda_on_cpu::lane() - (int)by, width);
+}
+inline unsigned __ballot_sync(unsigned mask, int predicate) { return cuda_on_cpu::vote(mask, predicate); }
+inline int __any_sync(unsigned mask, int predicate) { return cuda_on_cpu::vote(mask, predicate) != 0; }
+inline int __all_sync(unsigned mask, int predicate) { return cuda_on_cpu::vote(mask, !predicate) == 0; }
+
+template <class T> T __ldg(const T* at) { return *at; }
+template <class T> T __ldcs(const T* at) { return *at; }
+template <class T> void __stcs(T* at, T value) { *at = value; }
+
+template <class T, class U> T atomicAdd(T* at, U by) {
+    return cuda_on_cpu::atomically(at, [=](T old) { return T(old + by); });
+}
+template <class T, class U> T atomicMax(T* at, U other) {
+    return cuda_on_cpu::atomically(at, [=](T old) { return old < T(other) ? T(other) : old; });
+}
+template <class T, class U> T atomicExch(T* at, U other) {
+    return cuda_on_cpu::atomically(at, [=](T) { return T(other); });
+}
+
+inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
+inline int __ffs(int bits) { return __builtin_ffs(bits); }
+inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
+inline double __fma_rn(double a, double b, double c) { return fma(a, b, c); }
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fsub_rn(float a, float b) { return a - b; }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fdividef(float a, float b) { return a / b; }
+inline float rsqrtf(float a) { return 1.0f / sqrtf(a); }
+template <class T> constexpr T min(T a, T b) { return b < a ? b : a; }
+template <class T> constexpr T max(T a, T b) { return a < b ? b : a; }
+constexpr unsigned min(unsigned a, int b) { return min(a, (unsigned)b); }
+constexpr unsigned min(int a, unsigned b) { return min((unsigned)a, b); }
+constexpr unsigned max(unsigned a, int b) { return max(a, (unsigned)b); }
+constexpr unsigned max(int a, unsigned b) { return max((unsigned)a, b); }

@@ -1,0 +1,27 @@
+"""Limits of three GPUs, for tests without one.
+
+From the driver's device attributes as the CUDA C++ Programming Guide lists them by compute capability
+(table of technical specifications), and the boards' data sheets.
+"""
+
+from tuner.hardware import DeviceInfo
+
+H200 = DeviceInfo(
+    name="NVIDIA H200", kind="cuda", architecture="sm_90", compute_capability=90,
+    memory_bytes=141 * 10**9, sm_count=132, warp_size=32, max_threads_per_block=1024, max_threads_per_sm=2048,
+    shared_bytes_per_block=232_448, shared_bytes_per_sm=233_472, registers_per_block=65_536,
+    registers_per_thread=255, l2_bytes=60 << 20,
+)  # fmt: skip
+A100 = DeviceInfo(
+    name="NVIDIA A100-SXM4-80GB", kind="cuda", architecture="sm_80", compute_capability=80,
+    memory_bytes=80 * 10**9, sm_count=108, warp_size=32, max_threads_per_block=1024, max_threads_per_sm=2048,
+    shared_bytes_per_block=166_912, shared_bytes_per_sm=167_936, registers_per_block=65_536,
+    registers_per_thread=255, l2_bytes=40 << 20,
+)  # fmt: skip
+RTX_4090 = DeviceInfo(
+    name="NVIDIA GeForce RTX 4090", kind="cuda", architecture="sm_89", compute_capability=89,
+    memory_bytes=24 * 10**9, sm_count=128, warp_size=32, max_threads_per_block=1024, max_threads_per_sm=1536,
+    shared_bytes_per_block=101_376, shared_bytes_per_sm=102_400, registers_per_block=65_536,
+    registers_per_thread=255, l2_bytes=72 << 20,
+)  # fmt: skip
+GPUS = (H200, A100, RTX_4090)

@@ -1,0 +1,134 @@
+"""Which kernels, problems and configs the tests of kernels try. Drawn with a fixed seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from gpu_models import H200
+
+from tuner.catalogue import Catalogue, builtin, from_file
+from tuner.hardware import DeviceInfo
+from tuner.kernel import Kernel
+from tuner.problem import Operation, Problem
+from tuner.space import Config, Space, Value
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+#: A usual shape of each operation; 512 in every dim where nothing is said.
+USUAL: Mapping[str, Mapping[str, int]] = {
+    "gemm": {"m": 4096, "n": 4096, "k": 4096},
+    "smooth": {"n": 100_000, "radius": 4},
+    "distances": {"n": 4000, "axes": 16},
+}
+#: Elements of the largest problem that is run on the CPU, as the product of its dims.
+LARGEST = 600_000
+
+
+def catalogues() -> Iterator[Catalogue]:
+    """The built-in catalogue and those of the examples."""
+    yield builtin()
+    for path in sorted(EXAMPLES.glob("*.py")):
+        if not path.name.endswith(".numba.py"):
+            yield from_file(path)
+
+
+def kernels(target: str = "") -> list[tuple[Operation, Kernel]]:
+    """Every kernel of the project for a target (for all when empty), with its operation."""
+    return [
+        (catalogue.operation(kernel.operation), kernel)
+        for catalogue in catalogues()
+        for kernel in catalogue.kernels
+        if target in ("", kernel.target)
+    ]
+
+
+def name_of(case: object) -> str:
+    """Test id of what `kernels` and `every_kind` give."""
+    if isinstance(case, Problem):
+        return "-".join(part for part in (case.operation.name, case.dtype, case.layout) if part)
+    return case.name if isinstance(case, (Kernel, Operation)) else str(case)
+
+
+def usual_problem(operation: Operation, layout: str = "", dtype: str = "") -> Problem:
+    """A problem of the size that people have."""
+    default = dict.fromkeys(operation.dims, 512)
+    return operation.problem(USUAL.get(operation.name, default), dtype, layout)
+
+
+def every_kind(target: str) -> list[tuple[Problem, Kernel]]:
+    """Every kernel for a target, with the usual problem of each layout and dtype of its operation."""
+    return [
+        (usual_problem(operation, layout, dtype), kernel)
+        for operation, kernel in kernels(target)
+        for layout in operation.layouts
+        for dtype in operation.dtypes
+    ]
+
+
+def space(kernel: Kernel, problem: Problem, device: DeviceInfo = H200) -> Space:
+    """The legal configs."""
+    return Space.build(kernel.parameters, kernel.constraints, problem, device)
+
+
+def covering(legal: Space, seed: int = 0) -> list[Config]:
+    """Legal configs in which each value that is legal at all occurs at least once: few, but of all kinds."""
+    draw = random.Random(seed)
+    missing = {(name, value) for config in _some(legal, draw, 2000) for name, value in config.items()}
+    chosen = []
+    while missing:
+        best = max(_some(legal, draw, 200), key=lambda config: len(missing & set(config.items())))
+        if missing & set(best.items()):
+            chosen.append(best)
+            missing -= set(best.items())
+    return chosen
+
+
+def _some(legal: Space, draw: random.Random, count: int) -> list[Config]:
+    return [legal[index] for index in draw.sample(range(len(legal)), min(count, len(legal)))]
+
+
+def is_legal(kernel: Kernel, problem: Problem, config: Config, device: DeviceInfo = H200) -> bool:
+    """Whether the config obeys every constraint."""
+    return all(bool(each.rule(problem, device, config)) for each in kernel.constraints)
+
+
+def awkward_sizes(values: Mapping[str, Value]) -> list[int]:
+    """1, primes, the config's numbers, one less and one more; and multiples of four near them."""
+    sizes = {1, 2, 3, 7, 31, 61}
+    for value in values.values():
+        if isinstance(value, int) and 4 <= value <= 512:
+            sizes |= {value - 1, value, value + 1, 2 * value + 3}
+    sizes |= {-(-size // 4) * 4 for size in sizes}
+    return sorted(sizes)
+
+
+def awkward_problems(
+    kernel: Kernel, config: Config, like: Problem, *, count: int, seed: int = 0
+) -> list[Problem]:
+    """Small problems for which the config is legal: shapes drawn from awkward sizes, also long and thin ones.
+
+    Args:
+        kernel: Whose constraints must hold.
+        config: For which they must hold.
+        like: Gives operation, dtype and layout.
+        count: Problems at the most.
+        seed: Of the drawing.
+    """
+    operation = like.operation
+    draw = random.Random(seed)
+    sizes = awkward_sizes(config)
+    found: dict[Problem, None] = {}
+    for _ in range(400):
+        shape = {dim: draw.choice(sizes) for dim in operation.dims}
+        if draw.random() < 0.2:
+            shape[draw.choice(operation.dims)] = draw.choice((997, 1000))
+        volume = 1
+        for size in shape.values():
+            volume *= size
+        problem = operation.problem(shape, like.dtype, like.layout)
+        if volume <= LARGEST and is_legal(kernel, problem, config):
+            found[problem] = None
+            if len(found) == count:
+                break
+    return list(found)

@@ -1,0 +1,58 @@
+"""Every CUDA kernel, run on the CPU on awkward shapes against its float64 reference, on poisoned output."""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cuda_on_cpu import compile_for_cpu
+from sampling import awkward_problems, covering, every_kind, name_of, space
+
+from tuner.kernel import Kernel, render
+from tuner.problem import Problem
+from tuner.space import Config
+
+ORDERS = ("forward", "backward", "random")
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cuda_on_cpu")
+
+
+def assert_right(kernel: Kernel, problem: Problem, config: Config, folder: Path, order: str) -> None:
+    rng = np.random.default_rng(7)
+    arrays = {each.name: rng.standard_normal(each.shape).astype(each.dtype) for each in problem.inputs}
+    rendered = render(kernel, problem, config)
+    assert rendered.launch is not None
+    outputs = compile_for_cpu(rendered, folder).run(problem, rendered.launch, arrays, order)
+    expected = problem.operation.reference(np, problem, arrays)
+    if len(outputs) == 1 and not isinstance(expected, dict):
+        expected = {problem.outputs[0].name: expected}
+    for name, output in outputs.items():
+        reference = expected[name]
+        scale = np.sqrt(np.mean(np.square(reference))) + np.abs(reference)
+        wrong = ~(np.abs(output - reference) <= problem.tolerance * scale)
+        assert not wrong.any(), f"{problem} {config} {order}: first wrong at {np.argwhere(wrong)[0]}"
+
+
+@pytest.mark.parametrize(("usual", "kernel"), every_kind("cuda"), ids=name_of)
+def test_results_on_awkward_shapes(usual: Problem, kernel: Kernel, folder: Path) -> None:
+    order = itertools.cycle(ORDERS)
+    configs = covering(space(kernel, usual), seed=zlib.crc32(str(usual).encode()))
+    tried = 0
+    for seed, config in enumerate(configs):
+        for problem in awkward_problems(kernel, config, usual, count=4, seed=seed):
+            assert_right(kernel, problem, config, folder, next(order))
+            tried += 1
+    assert tried >= 2 * len(configs)
+
+
+@pytest.mark.parametrize(("usual", "kernel"), every_kind("cuda"), ids=name_of)
+def test_one_element(usual: Problem, kernel: Kernel, folder: Path) -> None:
+    operation = usual.operation
+    problem = operation.problem(dict.fromkeys(operation.dims, 1), usual.dtype, usual.layout)
+    assert_right(kernel, problem, space(kernel, problem)[0], folder, "random")

@@ -1,0 +1,192 @@
+"""The runner that the CUDA kernels' tests rely on: CUDA's built-ins work in it, and planted faults are found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cuda_on_cpu import Fault, compile_for_cpu
+from numpy.typing import NDArray
+
+from tuner.catalogue import builtin
+from tuner.kernel import Launch, Rendered, render
+from tuner.problem import Operation, Tensor, Work
+
+ORDERS = ("forward", "backward", "random")
+PROBE = Operation(
+    name="probe",
+    dims=("n",),
+    tensors=lambda p: (Tensor("x", (p.n,), "float32"), Tensor("y", (p.n,), "float32", output=True)),
+    work=lambda p: Work(0.0, 0.0),
+    reference=lambda xp, p, arrays: arrays["x"],
+)
+GEMM = builtin().operation("gemm")
+HEAD = 'extern "C" __global__ void probe(const float* x, float* y, int n) { int i = threadIdx.x;'
+
+
+def run(body: str, folder: Path, n: int = 64, order: str = "forward", **launch: object) -> NDArray[np.float32]:
+    """Runs a kernel of that body on x = 0, 1, 2...; one block of n threads unless said otherwise."""
+    geometry = replace(Launch(grid=(1,), block=(n,)), **launch)
+    program = compile_for_cpu(Rendered(HEAD + body + "}", "probe", "cuda"), folder)
+    return program.run(PROBE.problem({"n": n}), geometry, {"x": np.arange(n, dtype=np.float32)}, order)["y"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("probes")
+
+
+WORKING = {
+    "static shared memory": (
+        "__shared__ float s[64]; s[i] = x[i]; __syncthreads(); y[i] = s[63 - i];",
+        lambda x: x[::-1],
+    ),
+    "a shuffle to a lane": ("y[i] = __shfl_sync(0xffffffffu, x[i], 5);", lambda x: x // 32 * 32 + 5),
+    "a butterfly sum": (
+        "float v = x[i]; for (int d = 16; d; d /= 2) v += __shfl_xor_sync(0xffffffffu, v, d); y[i] = v;",
+        lambda x: x.reshape(2, 32).sum(1).repeat(32),
+    ),
+    "a shuffle down in halves": (
+        "y[i] = __shfl_down_sync(0xffffffffu, x[i], 8, 16);",
+        lambda x: np.where(x % 16 < 8, x + 8, x),
+    ),
+    "a shuffle up": (
+        "y[i] = __shfl_up_sync(0xffffffffu, x[i], 1);",
+        lambda x: np.where(x % 32 == 0, x, x - 1),
+    ),
+    "votes": (
+        "y[i] = __popc(__ballot_sync(0xffffffffu, i % 4 == 0)) + 100 * __any_sync(0xffffffffu, i == 40)"
+        " + 1000 * __all_sync(0xffffffffu, i < 32);",
+        lambda x: np.where(x < 32, 1008, 108),
+    ),
+    "lanes that have left": (
+        "if (i >= 32 && i < 48) { y[i] = 0; return; }"
+        "y[i] = i < 32 ? x[i] : __shfl_xor_sync(0xffff0000u, x[i], 1); __syncthreads();",
+        lambda x: np.where(x < 32, x, np.where(x < 48, 0, x + 1 - 2 * (x % 2))),
+    ),
+    "atomic sums": (
+        "__shared__ float s; if (i == 0) s = 0; __syncthreads(); atomicAdd(&s, x[i]); __syncthreads(); y[i] = s;",
+        lambda x: np.full_like(x, x.sum()),
+    ),
+    "vectors": (
+        "if (i < 16) { float4 v = __ldg((const float4*)x + i);"
+        "((float2*)y)[2 * i] = make_float2(v.w, v.z); ((float2*)y)[2 * i + 1] = make_float2(v.y, v.x); }",
+        lambda x: x.reshape(-1, 4)[:, ::-1].ravel(),
+    ),
+    "a warp that synchronises itself": (
+        "__shared__ float s[64]; s[i] = x[i]; __syncwarp(); y[i] = s[i ^ 1];",
+        lambda x: x + 1 - 2 * (x % 2),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WORKING)
+@pytest.mark.parametrize("order", ORDERS)
+def test_built_ins_do_what_cuda_says(name: str, order: str, folder: Path) -> None:
+    body, expected = WORKING[name]
+    np.testing.assert_array_equal(
+        run(body, folder, order=order), expected(np.arange(64, dtype=np.float32)).astype(np.float32)
+    )
+
+
+def test_dynamic_shared_memory_and_indices_of_three_dimensions(folder: Path) -> None:
+    body = """
+        extern __shared__ __align__(16) float s[];
+        int t = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+        int b = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
+        s[t] = x[b * 8 + t]; __syncthreads(); y[b * 8 + t] = s[7 - t];
+    """
+    got = run(body, folder, grid=(2, 2, 2), block=(2, 2, 2), shared_bytes=32)
+    np.testing.assert_array_equal(got.reshape(8, 8), np.arange(64).reshape(8, 8)[:, ::-1])
+
+
+FAULTY = {
+    "an index past the end": ("BOUNDS", "y[i] = x[i + 1];"),
+    "an index before the start": ("BOUNDS", "y[i] = x[i - 1];"),
+    "a store past the end": ("BOUNDS", "y[i + 1] = x[i];"),
+    "a store to an input": ("BOUNDS", "((float*)x)[i] = 1; y[i] = 0;"),
+    "a wide load across the end": ("BOUNDS", "float4 v = ((const float4*)(x + 4))[i / 4]; y[i] = v.w;"),
+    "a misaligned wide load": ("ALIGNMENT", "float4 v = ((const float4*)(x + 2))[i / 8]; y[i] = v.x;"),
+    "an index outside a shared array": (
+        "INDEX",
+        "__shared__ float s[2][32]; s[0][i] = x[i]; __syncthreads(); y[i] = s[0][i];",
+    ),
+    "an index outside a local array": (
+        "INDEX",
+        "float v[4] = {}; for (int j = 0; j <= i % 8; ++j) v[j] += x[i]; y[i] = v[i % 4];",
+    ),
+    "a missing barrier": ("UNSET", "__shared__ float s[64]; s[i] = x[i]; y[i] = s[63 - i];"),
+    "a missing second barrier": (
+        "RACE",
+        "__shared__ float s[64]; s[i] = x[i]; __syncthreads(); y[i] = s[63 - i]; s[i] = 2 * y[i];",
+    ),
+    "two threads that store to the same place": (
+        "RACE",
+        "__shared__ float s[64]; s[i / 2] = x[i]; __syncthreads(); y[i] = s[i / 2];",
+    ),
+    "blocks that store to the same place": ("RACE", "y[i % 32] = blockIdx.x; if (i > 31) y[i] = 0;"),
+    "a sum that should be atomic": (
+        "RACE",
+        "__shared__ float s; if (i == 0) s = 0; __syncthreads(); s += x[i]; __syncthreads(); y[i] = s;",
+    ),
+    "a warp taken for synchronous": (
+        "RACE",
+        "__shared__ float s[64]; s[i] = 0; __syncthreads(); s[i] = x[i]; y[i] = s[i ^ 1];",
+    ),
+    "a warp's synchronisation taken for a block's": (
+        "RACE",
+        "__shared__ float s[64]; s[i] = 0; __syncthreads(); s[i] = x[i]; __syncwarp(); y[i] = s[i ^ 32];",
+    ),
+    "barriers of two branches": (
+        "BARRIER",
+        "if (i < 32)\n __syncthreads();\n else\n __syncthreads();\n y[i] = x[i];",
+    ),
+    "a barrier against a shuffle": (
+        "BARRIER",
+        "if (i < 16) __syncthreads(); else __syncwarp(); y[i] = x[i];",
+    ),
+    "shared memory that nothing was stored to": (
+        "UNSET",
+        "__shared__ float s[65]; s[i] = x[i]; __syncthreads(); y[i] = s[i + 1];",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTY)
+@pytest.mark.parametrize("order", ORDERS)
+def test_planted_faults_are_found(name: str, order: str, folder: Path) -> None:
+    kind, body = FAULTY[name]
+    # Which of a pair of threads comes first decides whether a missing barrier shows as a race or as an unset value.
+    kinds = ("UNSET", "RACE") if kind == "UNSET" else (kind,)
+    with pytest.raises(Fault, match="^(" + "|".join(kinds) + "): "):
+        run(body, folder, order=order, **({"grid": (2,)} if "blocks" in name else {}))
+
+
+IN_A_KERNEL = {
+    "wrong index": ("BOUNDS", "ALONG_K ? count - 1 : count - VECTOR", "ALONG_K ? count : count - VECTOR"),
+    "missing barrier": ("RACE|UNSET", "                __syncthreads();", ""),
+    "race": ("RACE", "stage = STAGE - stage;", ""),
+    "two threads in one place": (
+        "RACE",
+        "lane_n += value * weight_n;\n            weight_n *= 2;",
+        "weight_n *= 2;",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", IN_A_KERNEL)
+def test_faults_planted_into_a_kernel_are_found(name: str, folder: Path) -> None:
+    kind, right, wrong = IN_A_KERNEL[name]
+    (kernel,) = builtin().of("gemm", "cuda", ("register_tiled",))
+    problem, config = GEMM.problem({"m": 132, "n": 132, "k": 20}), kernel.default_config()
+    assert config is not None
+    rendered = render(kernel, problem, config)
+    assert right in rendered.text
+    assert rendered.launch is not None
+    arrays = {each.name: np.ones(each.shape, np.float32) for each in problem.inputs}
+    compile_for_cpu(rendered, folder).run(problem, rendered.launch, arrays)
+    faulty = replace(rendered, text=rendered.text.replace(right, wrong, 1))
+    with pytest.raises(Fault, match=f"^({kind}): "):
+        compile_for_cpu(faulty, folder).run(problem, rendered.launch, arrays)

@@ -1,0 +1,114 @@
+"""What every kernel declares, built in or in examples/: parameters, constraints, launch, defaults."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from gpu_models import GPUS
+from sampling import covering, is_legal, kernels, name_of, space, usual_problem
+
+from tuner.hardware import DeviceInfo
+from tuner.kernel import Kernel, render
+from tuner.problem import Operation, Problem
+
+CPUS = (
+    DeviceInfo(name="two cores", kind="cpu", cores=2, vector_bytes=32, l1_bytes=32 << 10, l2_bytes=4 << 20),
+    DeviceInfo(name="64 cores", kind="cpu", cores=64, vector_bytes=64, l1_bytes=48 << 10, l2_bytes=256 << 20),
+)
+CASES = kernels()
+#: Sizes of a dim that let each constraint on problems show itself.
+SIZES = (1, 7, 64, 1000, 30_000)
+every_kernel = pytest.mark.parametrize(("operation", "kernel"), CASES, ids=name_of)
+
+
+def devices(kernel: Kernel) -> tuple[DeviceInfo, ...]:
+    return GPUS if kernel.target == "cuda" else CPUS
+
+
+def problems(operation: Operation) -> list[Problem]:
+    """The usual one in every layout, and small, odd and lopsided ones."""
+    draw = random.Random(1)
+    shapes = [{dim: draw.choice(SIZES) for dim in operation.dims} for _ in range(8)]
+    shapes += [dict.fromkeys(operation.dims, size) for size in (1, 7, 64)]
+    drawn = [operation.problem(shape, layout=draw.choice(operation.layouts)) for shape in shapes]
+    return [*(usual_problem(operation, layout) for layout in operation.layouts), *drawn]
+
+
+def raw_columns(kernel: Kernel) -> tuple[SimpleNamespace, int]:
+    """Up to 20,000 combinations of values as NumPy arrays, legal or not."""
+    rng = np.random.default_rng(3)
+    columns = {}
+    for each in kernel.parameters:
+        columns[each.name] = np.array(each.values)[rng.integers(0, len(each.values), 20_000)]
+    return SimpleNamespace(**columns), 20_000
+
+
+@every_kernel
+def test_each_constraint_rejects_something(operation: Operation, kernel: Kernel) -> None:
+    columns, count = raw_columns(kernel)
+    for constraint in kernel.constraints:
+        rejects = any(
+            not np.all(np.broadcast_to(constraint.rule(problem, device, columns), count))
+            for problem in problems(operation)
+            for device in devices(kernel)
+        )
+        assert rejects, f"{kernel.name}: no config here is rejected by: {constraint.sentence}"
+
+
+@every_kernel
+def test_constraints_agree_on_scalars_and_arrays(operation: Operation, kernel: Kernel) -> None:
+    columns, count = raw_columns(kernel)
+    names = [each.name for each in kernel.parameters]
+    for problem in problems(operation)[:6]:
+        for constraint in kernel.constraints:
+            together = np.broadcast_to(constraint.rule(problem, devices(kernel)[0], columns), count)
+            for index in range(0, count, 97):
+                one = SimpleNamespace(**{name: getattr(columns, name)[index].item() for name in names})
+                assert bool(constraint.rule(problem, devices(kernel)[0], one)) == bool(together[index])
+
+
+@every_kernel
+def test_some_config_is_legal_everywhere(operation: Operation, kernel: Kernel) -> None:
+    for problem in problems(operation):
+        for device in devices(kernel):
+            assert len(space(kernel, problem, device)), f"nothing is legal for {problem} on {device.name}"
+
+
+@every_kernel
+def test_defaults_are_legal_for_the_usual_problem(operation: Operation, kernel: Kernel) -> None:
+    config = kernel.default_config()
+    assert config is not None, "a person who does not tune needs a default for every parameter"
+    for layout in operation.layouts:
+        for device in devices(kernel):
+            assert is_legal(kernel, usual_problem(operation, layout), config, device)
+
+
+@pytest.mark.parametrize(("operation", "kernel"), kernels("cuda"), ids=name_of)
+def test_launch_stays_within_the_device(operation: Operation, kernel: Kernel) -> None:
+    for problem in problems(operation):
+        for device in GPUS:
+            for config in covering(space(kernel, problem, device), seed=5):
+                launch = render(kernel, problem, config).launch
+                assert launch is not None
+                grid, block = [*launch.grid, 1, 1][:3], [*launch.block, 1, 1][:3]
+                assert 1 <= grid[0] < 2**31
+                assert all(1 <= size <= 65_535 for size in grid[1:])
+                assert 1 <= np.prod(block) <= device.max_threads_per_block
+                assert block[2] <= 64
+                assert 0 <= launch.shared_bytes <= device.shared_bytes_per_block
+
+
+@every_kernel
+def test_declaration_tells_people_what_it_is(operation: Operation, kernel: Kernel) -> None:
+    assert kernel.operation == operation.name
+    assert kernel.idea
+    assert kernel.parameters
+    assert all(each.sentence[-1] != "." for each in kernel.constraints)
+    if kernel.target == "cuda":
+        for word in ("// Layout ", "// Source ", "// Letters "):
+            assert word in kernel.text, f"{kernel.source.name} has no line {word.strip()!r} in its header"
+        for each in kernel.parameters:
+            assert each.name.rstrip("_XY") in kernel.text.split("extern")[0]

@@ -1,0 +1,39 @@
+"""Every CUDA kernel compiles for the architectures that we support. Needs NVRTC, and neither GPU nor driver."""
+
+from __future__ import annotations
+
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from sampling import covering, every_kind, name_of, space
+
+from tuner.devices.nvrtc import compile_cubin, read_report
+from tuner.kernel import Kernel, render
+from tuner.problem import Problem
+
+pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="NVRTC comes with the extras cuda12 and cuda13")
+
+ARCHITECTURES = ("sm_80", "sm_90a", "sm_100a", "sm_120")
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize(("usual", "kernel"), every_kind("cuda"), ids=name_of)
+def test_compiles(usual: Problem, kernel: Kernel, architecture: str) -> None:
+    default = kernel.default_config()
+    assert default is not None
+    drawn = covering(space(kernel, usual), seed=zlib.crc32(f"{usual} {architecture}".encode()))
+    jobs = [render(kernel, usual, config) for config in (default, *drawn[:1])]
+    with ThreadPoolExecutor(2) as pool:
+        for cubin, log in pool.map(lambda job: compile_cubin(job.text, architecture, job.options), jobs):
+            assert cubin.startswith(b"\x7fELF")
+            assert read_report(log, cubin).registers > 0
+
+
+@pytest.mark.parametrize(("usual", "kernel"), every_kind("cuda"), ids=name_of)
+def test_defaults_keep_everything_in_registers(usual: Problem, kernel: Kernel) -> None:
+    config = kernel.default_config()
+    assert config is not None
+    rendered = render(kernel, usual, config)
+    cubin, log = compile_cubin(rendered.text, "sm_90a", rendered.options)
+    assert read_report(log, cubin).spill_bytes == 0
