@@ -1,4 +1,4 @@
-"""The runner that the CUDA kernels' tests rely on: CUDA's built-ins work in it, and planted faults are found."""
+"""The runner that tests of CUDA kernels rely on: CUDA's built-ins work in it, planted faults are found."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ WORKING = {
         lambda x: np.where(x < 32, x, np.where(x < 48, 0, x + 1 - 2 * (x % 2))),
     ),
     "atomic sums": (
-        "__shared__ float s; if (i == 0) s = 0; __syncthreads(); atomicAdd(&s, x[i]); __syncthreads(); y[i] = s;",
+        "__shared__ float s; if (i == 0) s = 0; __syncthreads();"
+        "atomicAdd(&s, x[i]); __syncthreads(); y[i] = s;",
         lambda x: np.full_like(x, x.sum()),
     ),
     "vectors": (
@@ -158,7 +159,7 @@ FAULTY = {
 @pytest.mark.parametrize("order", ORDERS)
 def test_planted_faults_are_found(name: str, order: str, folder: Path) -> None:
     kind, body = FAULTY[name]
-    # Which of a pair of threads comes first decides whether a missing barrier shows as a race or as an unset value.
+    # Whichever thread comes first decides whether a missing barrier shows as a race or as an unset value.
     kinds = ("UNSET", "RACE") if kind == "UNSET" else (kind,)
     with pytest.raises(Fault, match="^(" + "|".join(kinds) + "): "):
         run(body, folder, order=order, **({"grid": (2,)} if "blocks" in name else {}))

@@ -1,8 +1,8 @@
 """Runs CUDA kernels' own sources on the CPU, for tests on machines without a GPU.
 
-A rendered source is compiled as host C++ behind ``cuda_on_cpu.h`` and linked with ``runtime.cpp``, which runs the
-threads of a block as fibres and finds accesses out of bounds, misaligned accesses, reads of unset shared memory,
-races (also those of a missing barrier) and barriers that not all threads reach. Only g++ is needed.
+A rendered source is compiled as host C++ behind ``cuda_on_cpu.h`` and linked with ``runtime.cpp``, which runs
+the threads of a block as fibres and finds accesses out of bounds, misaligned accesses, reads of unset shared
+memory, races (also those of a missing barrier) and barriers that not all threads reach. Only g++ is needed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HERE = Path(__file__).resolve().parent
 #: The compiler puts calls before each access, and checks indices and alignment against declared types; the
 #: runtime has the functions that these calls name, in place of the sanitizers' libraries.
 WATCHED = ("-fsanitize=thread", "-fsanitize=bounds,alignment", "-fno-sanitize-recover=bounds,alignment")
-#: Like nvcc, fuse a product and a sum; warnings about CUDA's own pragmas and builtins say nothing about the kernel.
+#: Like nvcc, fuse a product and a sum; warnings about CUDA's pragmas and builtins say nothing about a kernel.
 LANGUAGE = ("-std=c++17", "-march=native", "-ffp-contract=fast", "-w", f"-I{HERE}")
 DYNAMIC_SHARED = re.compile(
     r"extern\s+__shared__\s+(?:__align__\(\d+\)\s*|alignas\(\d+\)\s*)?([\w\s]+?)\s*\b(\w+)\s*\[\s*\]\s*;"
@@ -32,7 +32,7 @@ DYNAMIC_SHARED = re.compile(
 TIMEOUT_S = 120
 
 
-class Fault(Exception):
+class Fault(Exception):  # noqa: N818 - named as the house names errors
     """What the runtime found wrong.
 
     Attributes:
@@ -60,7 +60,7 @@ class Program:
             problem: Gives tensors and scalars in argument order.
             launch: Grid, block and dynamic shared memory.
             arrays: Inputs by name.
-            order: In which order threads run between barriers, and blocks: ``forward``, ``backward``, ``random``.
+            order: How threads take turns between barriers: ``forward``, ``backward`` or ``random``.
 
         Returns:
             Outputs by name.
