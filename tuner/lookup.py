@@ -85,7 +85,7 @@ class Answer:
 def _baseline_json(baseline: Record | None) -> dict[str, Any] | None:
     if baseline is None:
         return None
-    version = baseline.versions.get(baseline.kernel, baseline.versions.get("library", ""))
+    version = baseline.versions.get("library", "").removeprefix(f"{baseline.kernel} ")
     time_s = baseline.measurement.time_s
     return {"name": baseline.kernel, "version": version, "time_s": time_s, "tflops": baseline.tflops}
 

@@ -120,10 +120,13 @@ class Constraint:
         rule: ``(problem, device, config)`` -> bool. The config's attributes are scalars, or NumPy arrays of
             many configs at once; the rule must work on both (``&`` and ``|`` rather than ``and`` and ``or``
             between conditions on parameters).
+        for_speed: True where a config that breaks the rule would be right all the same, and the rule only
+            leaves out what is not worth trying. An exported kernel does not insist on such a rule.
     """
 
     sentence: str
     rule: Callable[[Any, Any, Any], Any]
+    for_speed: bool = False
 
 
 #: Combinations up to which a space is enumerated; beyond, it is a uniform sample of that many at most.

@@ -170,8 +170,9 @@ def test_the_best_record_is_the_fastest_that_was_measured(store: Store) -> None:
     assert store.best_record(square(64), BOARD, "cold") == best
     assert store.best_record(square(64), BOARD, "cold", role=Role.BASELINE) == library
     now = {"naive": "bbbb", "tiled": "changed since"}
-    assert store.best_record(square(64), BOARD, "cold", source_hashes=now) == naive
-    assert store.best_record(square(64), BOARD, "cold", source_hashes={}) is None
+    assert store.best_record(square(64), BOARD, "cold", kernels=now) == naive
+    assert store.best_record(square(64), BOARD, "cold", kernels={"tiled": ""}) == best
+    assert store.best_record(square(64), BOARD, "cold", kernels={}) is None
     assert store.best_record(square(66), BOARD, "cold") is None
 
 

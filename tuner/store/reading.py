@@ -60,7 +60,7 @@ class Reader:
         regime: str,
         *,
         role: Role | None = None,
-        source_hashes: Mapping[str, str] | None = None,
+        kernels: Mapping[str, str] | None = None,
     ) -> Record | None:
         """The fastest measured record, for when no finals were held; kernels' records unless a role is given.
 
@@ -69,7 +69,7 @@ class Reader:
             device: Where, by uuid or by kind and name.
             regime: How time was taken.
             role: Records of this role only; ``Role.BASELINE`` finds the library's.
-            source_hashes: Kernel -> hash: only these kernels, as they are now; any when None.
+            kernels: Kernel -> source hash: only these, as they are now; an empty hash stands for any.
         """
         of = tables.records.c
         wanted = queries.records_joined().where(
@@ -80,12 +80,13 @@ class Reader:
             of.outcome == Outcome.MEASURED.value,
             of.role == role.value if role else of.role != Role.BASELINE.value,
         )
-        if source_hashes is not None:
-            kernels = tables.kernels.c
-            pairs = [
-                (kernels.name == name) & (kernels.source_hash == now) for name, now in source_hashes.items()
+        if kernels is not None:
+            by = tables.kernels.c
+            allowed = [
+                by.name == name if not now else sa.and_(by.name == name, by.source_hash == now)
+                for name, now in kernels.items()
             ]
-            wanted = wanted.where(sa.or_(sa.false(), *pairs))
+            wanted = wanted.where(sa.or_(sa.false(), *allowed))
         found = self._read(wanted.order_by(of.time_s, of.measured_at, of.id).limit(1))
         return found[0] if found else None
 

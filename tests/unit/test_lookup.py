@@ -1,0 +1,185 @@
+"""Which kernel and config to use, as told from a store."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tuner.catalogue import Catalogue, builtin
+from tuner.errors import NothingFound, UnknownName
+from tuner.hardware import DeviceInfo
+from tuner.lookup import answer
+from tuner.measurement import Error, Measurement, Outcome
+from tuner.record import Champion, ProblemKey, Record, Role
+from tuner.store import Store
+
+BOARD = DeviceInfo("NVIDIA H200", "cuda", uuid="GPU-1", architecture="sm_90")
+CPU = DeviceInfo("AMD EPYC (AVX-512, 2 cores)", "cpu", uuid="cpu-1")
+#: Keys that scripts rely on, in the order in which they are printed.
+CONTRACT = [
+    "operation", "shape", "dtype", "layout", "device", "regime", "kernel", "config", "time_s", "noise",
+    "tflops", "gbps", "baseline", "speedup", "error", "match", "expected_loss", "trials", "record_id", "measured_at",
+]  # fmt: skip
+
+
+def gemm(m: int, n: int, k: int, layout: str = "nn") -> ProblemKey:
+    return ProblemKey("gemm", (("m", m), ("n", n), ("k", k)), "float32", layout)
+
+
+def source_hash(name: str = "naive", target: str = "cuda") -> str:
+    return next(k.source_hash for k in builtin().kernels if (k.name, k.target) == (name, target))
+
+
+def record(problem: ProblemKey, time_s: float = 2e-3, **more: Any) -> Record:
+    work = {"flops": 2e9, "bytes": 12e6}
+    measurement = Measurement(
+        Outcome.MEASURED, samples_s=(time_s, time_s, time_s * 1.5), error=Error(1e-6, 2e-7, 0.1)
+    )
+    given = {
+        "device": BOARD, "regime": "cold", "role": Role.TRIAL, "kernel": "naive", "config": {"BLOCK_X": 32},
+        "source_hash": source_hash(), "measurement": measurement, "work": work,
+    } | more  # fmt: skip
+    return Record(problem, **given)
+
+
+def library(problem: ProblemKey, time_s: float = 1e-3, **more: Any) -> Record:
+    given = {
+        "role": Role.BASELINE, "kernel": "cuBLAS", "config": {}, "source_hash": "",
+        "versions": {"library": "cuBLAS 130100"},
+    } | more  # fmt: skip
+    return record(problem, time_s, **given)
+
+
+def crown(store: Store, of: Record, baseline: Record | None = None, speedup: float = 0.0) -> Champion:
+    trials = {"total": 9, "measured": 7, "failed": 2, "CRASHED": 2}
+    champion = Champion(of, baseline, speedup, "first", trials)
+    store.crown(champion)
+    return champion
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(f"sqlite:///{tmp_path}/studies.db") as opened:
+        yield opened
+
+
+def test_the_answer_is_the_json_that_scripts_rely_on(store: Store) -> None:
+    problem = gemm(1024, 512, 256, "nt")
+    best = record(problem, role=Role.FINAL)
+    crown(store, best, library(problem), speedup=0.5)
+    told = json.loads(json.dumps(answer(store, problem, BOARD).to_json(), allow_nan=False))
+    assert list(told)[: len(CONTRACT)] == CONTRACT
+    assert {key: told[key] for key in CONTRACT if key not in ("noise", "measured_at")} == {
+        "operation": "gemm", "shape": {"m": 1024, "n": 512, "k": 256}, "dtype": "float32", "layout": "nt",
+        "device": {"name": "NVIDIA H200", "kind": "cuda"}, "regime": "cold", "kernel": "naive",
+        "config": {"BLOCK_X": 32}, "time_s": 2e-3, "tflops": 1.0, "gbps": 6.0,
+        "baseline": {"name": "cuBLAS", "version": "130100", "time_s": 1e-3, "tflops": 2.0}, "speedup": 0.5,
+        "error": {"max_rel": 1e-6, "rms_rel": 2e-7}, "match": "exact", "expected_loss": 0.0,
+        "trials": {"total": 9, "measured": 7, "failed": 2, "CRASHED": 2}, "record_id": best.id,
+    }  # fmt: skip
+    assert told["measured_at"] == best.measured_at
+    assert (told["provisional"], told["stale"]) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("speedup", "use"), [(0.5, "cuBLAS"), (1.0, "kernel"), (1.25, "kernel"), (0.0, "kernel")]
+)
+def test_the_library_is_the_answer_where_it_was_faster(store: Store, speedup: float, use: str) -> None:
+    problem = gemm(64, 64, 64)
+    crown(store, record(problem), library(problem), speedup)
+    assert answer(store, problem, BOARD).to_json()["use"] == use
+
+
+def test_an_operation_without_a_library_is_answered(store: Store) -> None:
+    crown(store, record(gemm(64, 64, 64)))
+    told = answer(store, gemm(64, 64, 64), BOARD).to_json()
+    assert (told["baseline"], told["use"]) == (None, "kernel")
+
+
+def test_a_study_without_finals_is_answered_by_its_best_trial(store: Store) -> None:
+    problem = gemm(64, 64, 64)
+    best, changed = record(problem, 2e-3), record(problem, 1e-9, source_hash="before")
+    failed = record(problem, measurement=Measurement(Outcome.CRASHED, "signal 11"))
+    store.add([record(problem, 3e-3), best, changed, failed, library(problem, 1e-3)])
+    told = answer(store, problem, BOARD).to_json()
+    assert (told["record_id"], told["provisional"], told["stale"]) == (best.id, True, False)
+    assert (told["speedup"], told["use"]) == (0.5, "cuBLAS")
+    assert told["trials"] == {"total": 4, "measured": 3, "failed": 1, "MEASURED": 3, "CRASHED": 1}
+    assert answer(store, problem, BOARD, kernel="naive").champion.record == best
+    with pytest.raises(NothingFound, match="kernel register_tiled"):
+        answer(store, problem, BOARD, kernel="register_tiled")
+
+
+def test_a_champion_comes_before_a_faster_trial(store: Store) -> None:
+    problem = gemm(64, 64, 64)
+    champion = crown(store, record(problem, 2e-3, role=Role.FINAL))
+    store.add(record(problem, 1e-3))
+    assert answer(store, problem, BOARD).champion == champion
+
+
+def test_a_kernel_that_has_changed_since_is_marked(store: Store) -> None:
+    crown(store, record(gemm(64, 64, 64), source_hash="before"))
+    crown(store, record(gemm(65, 64, 64), kernel="removed"))
+    told = answer(store, gemm(64, 64, 64), BOARD).to_json()
+    assert told["stale"] is True
+    assert "has changed since: its source was before and is" in told["stale_reason"]
+    told = answer(store, gemm(65, 64, 64), BOARD).to_json()
+    assert told["stale"] is True
+    assert "'removed' is no longer declared" in told["stale_reason"]
+
+
+def test_no_code_that_a_database_names_is_run(store: Store, tmp_path: Path) -> None:
+    own = tmp_path / "own.py"
+    own.write_text("raise SystemExit('was run')\n")
+    crown(store, record(gemm(64, 64, 64), origin=str(own)))
+    told = answer(store, gemm(64, 64, 64), BOARD).to_json()
+    assert told["stale"] is None
+    assert str(own) in told["stale_reason"]
+    catalogue = Catalogue(builtin().operations, builtin().kernels)
+    assert answer(store, gemm(64, 64, 64), BOARD, catalogue=catalogue).stale is False
+
+
+def test_a_device_is_asked_for_by_name(store: Store) -> None:
+    champion = crown(store, record(gemm(64, 64, 64)))
+    crown(store, record(gemm(64, 64, 64), device=CPU))
+    for name in ("NVIDIA H200", "nvidia h200", "GPU-1"):
+        assert answer(store, gemm(64, 64, 64), name).champion == champion
+    with pytest.raises(
+        UnknownName, match=r"unknown device 'NVIDIA H100'; did you mean NVIDIA H200\? Known: AMD"
+    ):
+        answer(store, gemm(64, 64, 64), "NVIDIA H100")
+
+
+def test_an_empty_store_knows_no_device(store: Store) -> None:
+    with pytest.raises(NothingFound, match=r"nothing is tuned yet.*run `tuner tune`"):
+        answer(store, gemm(64, 64, 64), "NVIDIA H200")
+    with pytest.raises(NothingFound, match="nor is any gemm on that device"):
+        answer(store, gemm(64, 64, 64), BOARD)
+
+
+def test_what_is_near_is_told_with_the_command(store: Store) -> None:
+    for problem in (gemm(4096, 4096, 4096), gemm(64, 64, 64), gemm(100, 100, 128), gemm(90, 100, 128, "nt")):
+        crown(store, record(problem))
+    told = (
+        r"gemm 100 x 100 x 100 float32 nn on NVIDIA H200 \(cold\) is not tuned, the nearest that are: "
+        r"gemm 100 x 100 x 128 float32 nn \(cold, kernel naive\); gemm 64 x 64 x 64 .*; gemm 4096 .*\. "
+        r"Run `tuner tune gemm 100 100 100 --layout nn`"
+    )
+    with pytest.raises(NothingFound, match=told):
+        answer(store, gemm(100, 100, 100), BOARD)
+
+
+def test_the_command_for_a_kernel_on_a_cpu(store: Store) -> None:
+    told = r"`tuner tune gemm 8 9 10 --kernel blocked --device cpu --layout tt --regime hot`"
+    with pytest.raises(NothingFound, match=told):
+        answer(store, gemm(8, 9, 10, "tt"), CPU, "hot", "blocked")
+
+
+def test_the_command_for_a_users_own_operation(store: Store) -> None:
+    own = ProblemKey("smooth", (("n", 100), ("radius", 3)), "float32", "")
+    crown(store, record(own, origin="/my kernels/smooth.py"))
+    asked = ProblemKey("smooth", (("n", 200), ("radius", 3)), "float32", "")
+    with pytest.raises(NothingFound, match=r"`tuner tune '/my kernels/smooth\.py' --set n=200 --set radius=3`"):
+        answer(store, asked, BOARD)
