@@ -31,7 +31,7 @@ class Tried:
 
     Attributes:
         space: The kernel's legal configs.
-        asked: Positions that were asked, in flight included; never asked again.
+        asked: Positions that were asked, in flight included, in that order; never asked again.
         log_times: Position -> log of the measured time in seconds.
         log_bounds: Position -> log of a lower bound of the time, for what was stopped early.
         failed: Positions that have no time.
@@ -39,7 +39,7 @@ class Tried:
 
     def __init__(self, space: Space) -> None:
         self.space = space
-        self.asked: set[int] = set()
+        self.asked: dict[int, None] = {}
         self.log_times: dict[int, float] = {}
         self.log_bounds: dict[int, float] = {}
         self.failed: set[int] = set()
@@ -47,7 +47,7 @@ class Tried:
     @property
     def in_flight(self) -> set[int]:
         """Positions that were asked and not told."""
-        return self.asked - self.log_times.keys() - self.log_bounds.keys() - self.failed
+        return self.asked.keys() - self.log_times.keys() - self.log_bounds.keys() - self.failed
 
     @property
     def covered(self) -> bool:
@@ -56,7 +56,7 @@ class Tried:
 
     def learn(self, index: int, outcome: Outcome, time_s: float | None) -> None:
         """Takes in what came of a config."""
-        self.asked.add(index)
+        self.asked[index] = None
         if outcome.failed or time_s is None or not time_s > 0:
             self.failed.add(index)
         elif outcome is Outcome.PRUNED:

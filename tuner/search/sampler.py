@@ -72,7 +72,7 @@ class SpaceSampler(optuna.samplers.BaseSampler):
             self._next = self._strategy.choose()
             if self._next is not None:
                 kernel, index = self._next
-                self._history.kernels[kernel].asked.add(index)
+                self._history.kernels[kernel].asked[index] = None
         return self._next is not None
 
     def infer_relative_search_space(

@@ -13,7 +13,8 @@ from tuner.errors import UnknownName
 from tuner.measurement import Outcome
 from tuner.search.history import History, Observation
 from tuner.search.sampler import KERNEL, OUTCOME, SpaceSampler, config_of, parameter_name
-from tuner.search.strategy import ClimbStrategy, RandomStrategy, Strategy
+from tuner.search.strategy import RandomStrategy, Strategy
+from tuner.search.tile import TileStrategy
 from tuner.space import Config, Space
 
 SAMPLERS = ("tile", "random")
@@ -85,7 +86,7 @@ class Search:
         self._strategy: Strategy = (
             RandomStrategy(self._history, seed)
             if sampler == "random"
-            else ClimbStrategy(self._history, seed, first, budget)
+            else TileStrategy(self._history, seed, first, budget)
         )
         self._sampler = SpaceSampler(self._history, self._strategy)
         self.study = optuna.create_study(study_name=study_name, sampler=self._sampler, direction="minimize")

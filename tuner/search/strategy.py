@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -53,31 +52,3 @@ class RandomStrategy:
                 return index
         rest = np.setdiff1d(np.arange(len(tried.space)), np.fromiter(tried.asked, np.int64))
         return int(self._rng.choice(rest))
-
-
-class ClimbStrategy:
-    """Starts, some random configs, then untried neighbours of the best; random where none is left."""
-
-    def __init__(
-        self, history: History, seed: int, starts: Sequence[tuple[str, int]] = (), budget: int | None = None
-    ) -> None:
-        self.stopped = ""
-        self._history = history
-        self._random = RandomStrategy(history, seed)
-        self._starts = list(starts)
-
-    def choose(self) -> tuple[str, int] | None:
-        """See `Strategy`."""
-        while self._starts:
-            kernel, index = self._starts.pop(0)
-            if index not in self._history.kernels[kernel].asked:
-                return kernel, index
-        best = self._history.best
-        if best is not None and self._history.trials >= 20:
-            tried = self._history.kernels[best[0]]
-            for index in tried.space.neighbours(best[1]):
-                if int(index) not in tried.asked:
-                    return best[0], int(index)
-        choice = self._random.choose()
-        self.stopped = self._random.stopped
-        return choice

@@ -1,0 +1,268 @@
+"""A Gaussian process over a space: what the log time of an untried config is likely to be.
+
+The covariance of two configs is a product over parameters of ``(1 - r) + r * exp(-w * d**GAMMA)``, with d
+the distance of the two values (0 to 1 in their order; 0 or 1 where they have none). Multiplied out, that is
+a sum over all subsets of parameters of what the subset does together, with r saying how much a
+parameter matters and 1 - r letting the others' effects carry over from one of its values to another. So an
+effect that holds everywhere (a wider load is faster) is learnt from few configs, and a cliff where
+several parameters meet still fits. r, w, the scale and the noise are those of highest posterior density.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import lapack, solve_triangular  # type: ignore[import-untyped]
+from scipy.optimize import minimize  # type: ignore[import-untyped]
+
+from tuner.space import Space
+
+Floats = NDArray[np.float64]
+Rows = NDArray[np.intp]
+
+#: Exponent of the distance: between rough (1) and smooth (2).
+GAMMA = 1.5
+#: Normal priors of log w, logit r, log scale and log noise (over the variance of the log times).
+PRIORS = {"w": (0.5, 1.0), "r": (0.0, 1.5), "scale": (0.0, 1.0), "noise": (-6.0, 1.5)}
+BOUNDS = {"w": (-4.0, 5.0), "r": (-6.0, 6.0), "scale": (-3.0, 4.0), "noise": (-12.0, 0.0)}
+#: Steps of the optimiser in one fit; a fit starts where the last one ended.
+FIT_STEPS = 25
+JITTER = 1e-8
+#: Twos that divide a value, counted up to this; a warp is 2**5.
+MOST_TWOS = 6
+
+
+def distances(space: Space) -> list[tuple[int, Floats]]:
+    """(column, table of distances between the values) for each feature of a space.
+
+    A parameter of whole numbers on a linear scale has a second feature, how often 2 divides the value:
+    hardware cares whether 48, 56 or 64 threads are a whole number of warps.
+    """
+    found: list[tuple[int, Floats]] = []
+    for column, (each, positions) in enumerate(zip(space.parameters, space.positions, strict=True)):
+        size = len(each.values)
+        if size < 2:
+            continue
+        if positions is None:
+            found.append((column, 1.0 - np.eye(size)))
+            continue
+        found.append((column, np.abs(positions[:, None] - positions[None])))
+        if each.scale == "linear" and size > 3 and all(isinstance(value, int) for value in each.values):
+            twos = np.array([_twos(value) for value in each.values], dtype=float)
+            if np.ptp(twos) > 0:
+                twos /= np.ptp(twos)
+                found.append((column, np.abs(twos[:, None] - twos[None])))
+    return found
+
+
+def _twos(value: Any) -> int:
+    return min(MOST_TWOS, (value & -value).bit_length() - 1) if value else MOST_TWOS
+
+
+class Hyperparameters:
+    """Chooses w, r, scale and noise for observed configs."""
+
+    def __init__(self, space: Space) -> None:
+        features = distances(space)
+        self.columns = [column for column, _ in features]
+        self._tables = [table**GAMMA for _, table in features]
+        count = len(features)
+        kinds = ["w"] * count + ["r"] * count + ["scale", "noise"]
+        self._means = np.array([PRIORS[kind][0] for kind in kinds])
+        self._precisions = np.array([PRIORS[kind][1] ** -2 for kind in kinds])
+        self._bounds = [BOUNDS[kind] for kind in kinds]
+        self.theta = self._means.copy()
+
+    @property
+    def scale(self) -> float:
+        """Variance of a config's value."""
+        return math.exp(self.theta[-2])
+
+    @property
+    def noise(self) -> float:
+        """Variance of what is observed around it."""
+        return math.exp(self.theta[-1]) + JITTER
+
+    def log_tables(self) -> list[Floats]:
+        """For each feature the log of its factor, by pair of values."""
+        return [np.log(each[0]) for each in self._factors(self.theta)]
+
+    def _factors(self, theta: Floats) -> list[tuple[Floats, Floats, Floats]]:
+        """For each feature its factor and the derivatives of the factor's log by log w and logit r."""
+        count = len(self._tables)
+        found = []
+        for at, table in enumerate(self._tables):
+            w, r = math.exp(theta[at]), 1 / (1 + math.exp(-theta[count + at]))
+            decay = np.exp(-w * table)
+            factor = (1 - r) + r * decay + 1e-12
+            found.append((factor, -r * w * table * decay / factor, (decay - 1) * r * (1 - r) / factor))
+        return found
+
+    def fit(self, codes: NDArray[Any], values: Floats) -> None:
+        """Moves to the mode of the posterior.
+
+        Args:
+            codes: Shape (n, parameters).
+            values: Shape (n,), standardised.
+        """
+        pairs = [np.ix_(codes[:, column], codes[:, column]) for column in self.columns]
+
+        def loss(theta: Floats) -> tuple[float, Floats]:
+            return self._loss(theta, pairs, values)
+
+        self.theta = minimize(
+            loss, self.theta, jac=True, method="L-BFGS-B", bounds=self._bounds,
+            options={"maxiter": FIT_STEPS},
+        ).x  # fmt: skip
+
+    def _loss(self, theta: Floats, pairs: Sequence[Any], values: Floats) -> tuple[float, Floats]:
+        """Negative log posterior density and its gradient."""
+        count, size = len(pairs), len(values)
+        by_w, by_r = np.empty((count, size, size)), np.empty((count, size, size))
+        logs = np.zeros((size, size))
+        for at, (factor, slope_w, slope_r) in enumerate(self._factors(theta)):
+            logs += np.log(factor)[pairs[at]]
+            by_w[at], by_r[at] = slope_w[pairs[at]], slope_r[pairs[at]]
+        covariance = math.exp(theta[-2]) * np.exp(logs)
+        noise = math.exp(theta[-1])
+        factor, info = lapack.dpotrf(covariance + (noise + JITTER) * np.eye(size), lower=1)
+        if info:
+            return 1e10, np.zeros_like(theta)
+        root = lapack.dtrtri(factor, lower=1)[0]
+        root = np.tril(root)
+        inverse = root.T @ root
+        ones = inverse.sum(axis=1)
+        residual = values - (ones @ values) / ones.sum()
+        weights = inverse @ residual
+        loss = 0.5 * float(residual @ weights) + float(np.log(np.diag(factor)).sum())
+        slope = np.outer(weights, weights) - inverse
+        weighted = (slope * covariance).ravel()
+        gradient = np.empty_like(theta)
+        gradient[:count] = -0.5 * by_w.reshape(count, -1) @ weighted
+        gradient[count : 2 * count] = -0.5 * by_r.reshape(count, -1) @ weighted
+        gradient[-2] = -0.5 * weighted.sum()
+        gradient[-1] = -0.5 * noise * np.trace(slope)
+        away = theta - self._means
+        loss += 0.5 * float((away * away) @ self._precisions)
+        return loss, gradient + away * self._precisions
+
+
+class Posterior:
+    """The process conditioned on configs that were asked, seen from a fixed set of candidates.
+
+    Adding a config costs O(asked * candidates). A config in flight lowers the variance around it and leaves
+    the mean as it is. One that was stopped early counts as what is expected of it, or as its bound where
+    that is higher: a bound never makes a config look faster.
+
+    Attributes:
+        candidates: Positions in the space.
+        mean: Expected value of each candidate.
+        variance: Of the value, without noise.
+        similarity: Shape (asked, candidates): correlation of their values.
+    """
+
+    def __init__(self, space: Space, hyper: Hyperparameters, candidates: Rows, level: float) -> None:
+        """Starts without observations.
+
+        Args:
+            space: The configs.
+            hyper: w, r, scale and noise.
+            candidates: Positions to predict.
+            level: Expected value of a config that nothing is known of.
+        """
+        self.candidates = candidates
+        self._space = space
+        self._scale, self._noise, self._columns = hyper.scale, hyper.noise, hyper.columns
+        self._log_tables = [table.astype(np.float32) for table in hyper.log_tables()]
+        self._one_hot = self._one_hots(space.codes[candidates])
+        self._level = level
+        self._asked = np.zeros(0, np.intp)
+        self._lower = np.zeros((0, 0))
+        self._targets = np.zeros(0)
+        self._is_bound = np.zeros(0, bool)
+        self._whitened = np.zeros(0)
+        self.similarity = np.zeros((0, len(candidates)), np.float32)
+        self._projected = np.zeros((0, len(candidates)), np.float32)
+        self.variance = np.full(len(candidates), self._scale)
+        self.mean = np.full(len(candidates), level)
+
+    def _one_hots(self, codes: NDArray[Any]) -> NDArray[np.float32]:
+        parts = [
+            np.eye(len(table), dtype=np.float32)[codes[:, column]]
+            for column, table in zip(self._columns, self._log_tables, strict=True)
+        ]
+        return np.concatenate(parts or [np.zeros((len(codes), 0), np.float32)], axis=1)
+
+    def _correlation(self, rows: Rows, one_hot: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Shape (rows, one_hot rows). A sum of table entries is a product with one-hot codes."""
+        codes = self._space.codes[rows]
+        parts = [table[codes[:, column]] for column, table in zip(self._columns, self._log_tables, strict=True)]
+        logs = np.concatenate(parts or [np.zeros((len(rows), 0), np.float32)], axis=1)
+        found: NDArray[np.float32] = np.exp(logs @ one_hot.T)
+        return found
+
+    def add(self, rows: Rows, targets: Floats, is_bound: NDArray[np.bool_]) -> None:
+        """Conditions on more configs.
+
+        Args:
+            rows: Positions in the space.
+            targets: Observed values; NaN for what is in flight.
+            is_bound: True where the target is a lower bound.
+        """
+        if not len(rows):
+            return
+        before, more = len(self._asked), len(rows)
+        own = self._scale * self._correlation(rows, self._one_hots(self._space.codes[rows]))
+        own = own.astype(float) + self._noise * np.eye(more)
+        lower = np.zeros((before + more, before + more))
+        lower[:before, :before] = self._lower
+        if before:
+            cross = self._scale * self._correlation(
+                self._asked, self._one_hots(self._space.codes[rows])
+            ).astype(float)
+            side = solve_triangular(self._lower, cross, lower=True).T
+            lower[before:, :before] = side
+            own -= side @ side.T
+        corner = np.linalg.cholesky(own + JITTER * np.eye(more))
+        lower[before:, before:] = corner
+        similarity = self._correlation(rows, self._one_hot)
+        rest = self._scale * similarity - lower[before:, :before].astype(np.float32) @ self._projected
+        projected = solve_triangular(corner.astype(np.float32), rest, lower=True)
+        self.variance = np.maximum(self.variance - (projected**2).sum(axis=0), 1e-10)
+        self._projected = np.concatenate([self._projected, projected])
+        self.similarity = np.concatenate([self.similarity, similarity])
+        self._lower, self._asked = lower, np.concatenate([self._asked, rows])
+        self._targets = np.concatenate([self._targets, targets])
+        self._is_bound = np.concatenate([self._is_bound, is_bound])
+        if not np.isnan(targets).all():
+            self._update()
+        else:
+            self._whitened = np.concatenate([self._whitened, np.zeros(more)])
+
+    def tell(self, row: int, target: float, is_bound: bool) -> None:
+        """Takes in the value of a config that was in flight."""
+        at = int(np.flatnonzero(self._asked == row)[0])
+        self._targets[at], self._is_bound[at] = target, is_bound
+        self._update()
+
+    def _update(self) -> None:
+        """Solves for the mean. What is in flight takes the value expected of it, given those before it."""
+        whitened = np.zeros(len(self._asked))
+        for at, target in enumerate(self._targets):
+            expected = self._level + self._lower[at, :at] @ whitened[:at]
+            surprise = target - expected
+            if not (np.isnan(surprise) or (self._is_bound[at] and surprise < 0)):
+                whitened[at] = surprise / self._lower[at, at]
+        self._whitened = whitened
+        self.mean = self._level + self._projected.T @ whitened.astype(np.float32)
+
+    def mean_of_asked(self) -> Floats:
+        """Expected value of each config that was asked, noise taken out."""
+        weights = solve_triangular(self._lower, self._whitened, lower=True, trans="T")
+        told = self._level + self._lower @ self._whitened
+        smoothed: Floats = told - self._noise * weights
+        return smoothed
