@@ -124,7 +124,7 @@ def install(group: str, lock: int) -> None:
         shutil.rmtree(VENV)
     say(f"installing into .venv (requirements/: {', '.join(names)}); this happens once")
     if names[-1] in ("cuda12", "cuda13"):
-        say(f"an NVIDIA driver was found: the GPU packages for CUDA {names[-1][4:]} are more than a gigabyte")
+        say(f"this includes the GPU packages for CUDA {names[-1][4:]}: more than a gigabyte to download")
     VENV.mkdir(exist_ok=True)
     unfinished.touch()
     if not PYTHON.exists():
