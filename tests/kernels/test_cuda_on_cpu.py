@@ -38,6 +38,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("probes")
 
 
+#: A copy of x[i] to s[i] that bypasses registers, as kernels write it.
+COPY = (
+    "__shared__ float s[64]; unsigned to = (unsigned)__cvta_generic_to_shared(s + i);"
+    'asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"'
+    ' ::"r"(to), "l"(x + i), "n"(4), "r"(i == 7 ? 0 : 4) : "memory");'
+    'asm volatile("cp.async.commit_group;" ::: "memory");'
+)
+WAIT = 'asm volatile("cp.async.wait_group %0;" ::"n"(0) : "memory");'
 WORKING = {
     "static shared memory": (
         "__shared__ float s[64]; s[i] = x[i]; __syncthreads(); y[i] = s[63 - i];",
@@ -75,6 +83,10 @@ WORKING = {
         "if (i < 16) { float4 v = __ldg((const float4*)x + i);"
         "((float2*)y)[2 * i] = make_float2(v.w, v.z); ((float2*)y)[2 * i + 1] = make_float2(v.y, v.x); }",
         lambda x: x.reshape(-1, 4)[:, ::-1].ravel(),
+    ),
+    "asynchronous copies": (
+        COPY + WAIT + "__syncthreads(); y[i] = s[63 - i];",
+        lambda x: np.where(x == 7, 0, x)[::-1],
     ),
     "a warp that synchronises itself": (
         "__shared__ float s[64]; s[i] = x[i]; __syncwarp(); y[i] = s[i ^ 1];",
@@ -148,6 +160,15 @@ FAULTY = {
         "BARRIER",
         "if (i < 16) __syncthreads(); else __syncwarp(); y[i] = x[i];",
     ),
+    "an asynchronous copy that nothing waits for": ("UNSET", COPY + "__syncthreads(); y[i] = s[i];"),
+    "an asynchronous copy taken for a barrier": ("UNSET", COPY + WAIT + "y[i] = s[63 - i];"),
+    "an asynchronous copy over what others read": (
+        "RACE",
+        "__shared__ float t[64]; t[i] = x[i]; __syncthreads(); y[i] = t[63 - i];"
+        + COPY.replace("__shared__ float s[64];", "float* s = t;")
+        + WAIT
+        + "__syncthreads();",
+    ),
     "shared memory that nothing was stored to": (
         "UNSET",
         "__shared__ float s[65]; s[i] = x[i]; __syncthreads(); y[i] = s[i + 1];",
@@ -163,6 +184,11 @@ def test_planted_faults_are_found(name: str, order: str, folder: Path) -> None:
     kinds = ("UNSET", "RACE") if kind == "UNSET" else (kind,)
     with pytest.raises(Fault, match="^(" + "|".join(kinds) + "): "):
         run(body, folder, order=order, **({"grid": (2,)} if "blocks" in name else {}))
+
+
+def test_unknown_ptx_is_named(folder: Path) -> None:
+    with pytest.raises(NotImplementedError, match=r"'tanh\.approx\.f32'"):
+        run('asm volatile("tanh.approx.f32 %0, %1;" : "=f"(y[i]) : "f"(x[i]));', folder)
 
 
 IN_A_KERNEL = {

@@ -8,7 +8,6 @@ memory, races (also those of a missing barrier) and barriers that not all thread
 from __future__ import annotations
 
 import hashlib
-import re
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from cuda_on_cpu.translate import as_host_cpp
 from tuner.kernel import Launch, Rendered
 from tuner.problem import Problem
 
@@ -26,13 +26,10 @@ HERE = Path(__file__).resolve().parent
 WATCHED = ("-fsanitize=thread", "-fsanitize=bounds,alignment", "-fno-sanitize-recover=bounds,alignment")
 #: Like nvcc, fuse a product and a sum; warnings about CUDA's pragmas and builtins say nothing about a kernel.
 LANGUAGE = ("-std=c++17", "-march=native", "-ffp-contract=fast", "-w", f"-I{HERE}")
-DYNAMIC_SHARED = re.compile(
-    r"extern\s+__shared__\s+(?:__align__\(\d+\)\s*|alignas\(\d+\)\s*)?([\w\s]+?)\s*\b(\w+)\s*\[\s*\]\s*;"
-)
 TIMEOUT_S = 120
 
 
-class Fault(Exception):  # noqa: N818 - named as the house names errors
+class Fault(Exception):
     """What the runtime found wrong.
 
     Attributes:
@@ -119,9 +116,8 @@ def compile_runtime(folder: Path) -> Path:
 
 def compile_for_cpu(rendered: Rendered, folder: Path) -> Program:
     """Compiles a rendered CUDA kernel as host C++ into a program of the folder (once per text)."""
-    text = DYNAMIC_SHARED.sub(r"\1* const \2 = (\1*)cuda_on_cpu::dynamic_shared;", rendered.text)
     text = (
-        f'#include "cuda_on_cpu.h"\n#line 1 "kernel.cu"\n{text}\n'
+        f'#include "cuda_on_cpu.h"\n#line 1 "kernel.cu"\n{as_host_cpp(rendered.text)}\n'
         f"void call_kernel(void** arguments) {{ cuda_on_cpu::call({rendered.entry}, arguments); }}\n"
     )
     path = folder / hashlib.sha256(text.encode()).hexdigest()[:16]

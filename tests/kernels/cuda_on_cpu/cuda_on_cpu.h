@@ -41,6 +41,7 @@ struct Thread {
 };
 extern const Thread* current;          // the thread that runs
 extern unsigned char* dynamic_shared;  // exactly as long as the launch says
+extern unsigned char shared_origin[];  // addresses of shared memory are counted from here
 void sync_block(int line);
 void sync_warp(unsigned mask);
 // Every lane of `mask` gives `bytes` of `value` and gets those of lane `from` (its own where that is not in the mask).
@@ -49,6 +50,12 @@ unsigned vote(unsigned mask, bool predicate);
 int lane();
 void begin_atomic();  // accesses until end_atomic are not races
 void end_atomic();
+
+// cp.async: `valid` bytes of `bytes` are copied, zeros follow. They arrive when they are waited for, not before.
+void start_copy(unsigned to, const void* from, int bytes, int valid);
+inline void start_copy(unsigned to, const void* from, int bytes) { start_copy(to, from, bytes, bytes); }
+void commit_copies();
+void await_copies(int groups_left);
 
 template <class T>
 T shuffle(unsigned mask, T value, int from, int width) {
@@ -89,6 +96,10 @@ constexpr int warpSize = 32;
 inline void __syncwarp(unsigned mask = 0xffffffffu) { cuda_on_cpu::sync_warp(mask); }
 inline void __threadfence() {}
 inline void __threadfence_block() {}
+
+inline size_t __cvta_generic_to_shared(const void* at) {
+    return (const unsigned char*)at - cuda_on_cpu::shared_origin;
+}
 
 template <class T> T __shfl_sync(unsigned mask, T value, int from, int width = 32) {
     return cuda_on_cpu::shuffle(mask, value, cuda_on_cpu::lane() / width * width + (from & (width - 1)), width);

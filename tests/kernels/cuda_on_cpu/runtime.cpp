@@ -39,6 +39,12 @@ namespace {
 constexpr size_t STACK_BYTES = 256 << 10;
 enum class State { READY, AT_BARRIER, AT_WARP, DONE };
 
+struct Copy {
+    unsigned char* to;
+    const unsigned char* from;
+    int bytes, valid;
+};
+
 struct Fibre {
     Thread thread;
     ucontext_t context;
@@ -48,6 +54,7 @@ struct Fibre {
     unsigned mask;          // lanes it waits for
     unsigned warp_epoch;    // warp-wide synchronisations passed
     unsigned char slot[16]; // what it offers in an exchange or vote
+    std::vector<std::vector<Copy>> copies;  // groups on their way; the last one is still open
 };
 
 // Who touched a byte last. A fibre's number, or MANY where several threads have read.
@@ -157,6 +164,8 @@ void yield(State state) {
 
 void enter() {
     call_kernel(kernel_arguments);
+    for (const auto& group : running->copies)
+        if (!group.empty()) fault("UNSET", "a copy was started and not waited for");
     yield(State::DONE);
 }
 
@@ -170,6 +179,7 @@ void start_block(uint3 block, dim3 grid, dim3 size) {
         fibre.thread = {{n % size.x, n / size.x % size.y, n / size.x / size.y}, block, size, grid};
         fibre.state = State::READY;
         fibre.warp_epoch = 0;
+        fibre.copies.assign(1, {});
         getcontext(&fibre.context);
         fibre.context.uc_stack.ss_sp = fibre.stack;
         fibre.context.uc_stack.ss_size = STACK_BYTES;
@@ -245,6 +255,7 @@ void run_block(std::vector<int>& order, bool shuffled, std::mt19937& random) {
 
 const Thread* current = nullptr;
 unsigned char* dynamic_shared = nullptr;
+alignas(512) unsigned char shared_origin[1 << 19];  // dynamic shared memory lies in it, behind the first 1024 bytes
 
 void sync_block(int line) {
     running->line = line;
@@ -277,6 +288,30 @@ unsigned vote(unsigned mask, bool predicate) {
         if (mask >> other & 1) result |= unsigned(fibres[self->number / 32 * 32 + other].slot[0]) << other;
     sync_warp(mask);
     return result;
+}
+
+// Counts as a store both when it starts and when it arrives: it may happen at any time between.
+void start_copy(unsigned to, const void* from, int bytes, int valid) {
+    if (bytes != 4 && bytes != 8 && bytes != 16) fault("ALIGNMENT", "a copy of %d bytes", bytes);
+    unsigned char* target = shared_origin + (int)to;  // static shared arrays may lie before the origin
+    check(target, bytes, true);
+    check(from, valid, false);
+    if ((uintptr_t)from % bytes) fault("ALIGNMENT", "a copy of %d bytes from an address that is no multiple", bytes);
+    running->copies.back().push_back({target, (const unsigned char*)from, bytes, valid});
+}
+
+void commit_copies() { running->copies.emplace_back(); }
+
+void await_copies(int groups_left) {
+    auto& copies = running->copies;
+    while ((int)copies.size() - 1 > groups_left) {
+        for (const Copy& copy : copies.front()) {
+            check(copy.to, copy.bytes, true);
+            memset(copy.to, 0, copy.bytes);
+            memcpy(copy.to, copy.from, copy.valid);
+        }
+        copies.erase(copies.begin());
+    }
 }
 
 void begin_atomic() { atomic = true; }
@@ -327,7 +362,8 @@ int run() {
         arguments.push_back(kind == "scalar" ? (void*)values.back() : (void*)&values.back());
         if (kind != "scalar") add_region(values.back(), bytes, kind == "output", false, "argument " + std::to_string(i));
     }
-    dynamic_shared = allocate(shared_bytes);
+    dynamic_shared = shared_origin + 1024;
+    if (shared_bytes > sizeof shared_origin - 2048) return 2;
     add_region(dynamic_shared, shared_bytes, true, true, "dynamic shared memory");
     add_region(__start_cuda_shared, __stop_cuda_shared - __start_cuda_shared, true, true, "shared memory");
     add_region(__start_cuda_constant, __stop_cuda_constant - __start_cuda_constant, false, false, "constant memory");
