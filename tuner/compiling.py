@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections import deque
@@ -10,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tuner.errors import DeviceTrouble
+from tuner.hardware import DeviceInfo
 from tuner.kernel import Rendered
 from tuner.measure import Contestant
 from tuner.measurement import CompileReport, Measurement, Outcome
@@ -22,6 +24,11 @@ MAX_WORKERS = 16
 LIMIT_FACTOR = 10.0
 #: ...but always this long, in seconds.
 LIMIT_FLOOR_S = 60.0
+#: A kernel that stores more than this to local memory, per thread, loses to one that does not: on an H200
+#: every spilling config of a first GEMM space came last.
+MAX_SPILL_BYTES = 512
+#: Registers are handed out to warps in units of this many per thread (CUDA's occupancy rules since 3.0).
+REGISTER_UNIT = 8
 
 
 @dataclass(frozen=True)
@@ -67,7 +74,8 @@ class CompilePool:
         self._took_s: deque[float] = deque(maxlen=200)
 
     def _start(self) -> Worker:
-        return Worker("compile", self._spec, {})
+        # NVRTC's own cache gives back code without the compiler's report.
+        return Worker("compile", self._spec, {"CUDA_CACHE_DISABLE": "1"})
 
     @property
     def pending(self) -> int:
@@ -179,6 +187,26 @@ class CompilePool:
         for worker in self._workers:
             with contextlib.suppress(DeviceTrouble):
                 worker.close()
+
+
+def ruled_out(contestant: Contestant, device: DeviceInfo) -> Measurement | None:
+    """What the compiler's report rules out, before it costs time on the device; None where nothing does."""
+    report, launch = contestant.compiled, contestant.rendered.launch
+    if launch is None:
+        return None
+    threads = math.prod(launch.block)
+    registers = threads * -(-report.registers // REGISTER_UNIT) * REGISTER_UNIT
+    stages = {"compile": contestant.compile_s}
+    if device.registers_per_block and registers > device.registers_per_block:
+        reason = (
+            f"a block has at most {device.registers_per_block} registers, {threads} threads of "
+            f"{report.registers} need {registers}"
+        )
+        return Measurement(Outcome.LAUNCH_FAILED, reason, compiled=report, stages_s=stages)
+    if report.spill_bytes > MAX_SPILL_BYTES:
+        reason = f"cannot win: spills {report.spill_bytes} bytes a thread"
+        return Measurement(Outcome.PRUNED, reason, compiled=report, stages_s=stages)
+    return None
 
 
 def _readable(worker: Worker) -> bool:

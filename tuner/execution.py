@@ -48,7 +48,11 @@ class Executor:
         self._prepared: dict[str, Any] | None = None
         self.restarts = 0
         self._worker = self._start()
-        hello = self._trusted({"do": "hello"})
+        try:
+            hello = self._trusted({"do": "hello"})
+        except BaseException:
+            self._worker.close()
+            raise
         self.info = DeviceInfo.from_json(hello["info"])
         self.versions: Mapping[str, str] = hello["versions"]
         self.free_bytes: int = hello["free_bytes"]

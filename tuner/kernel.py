@@ -59,6 +59,8 @@ class Kernel:
         declared_in: File of the declaration; set by the catalogue.
         includes: Files whose text comes before the source's, in this order: what kernels share is written
             once, and a rendered kernel is still one text.
+        starts: Further configs to try first, for devices or problems where `defaults` are not legal or not
+            good; every one names all parameters.
     """
 
     operation: str
@@ -74,6 +76,7 @@ class Kernel:
     options: tuple[str, ...] = ()
     declared_in: Path | None = None
     includes: tuple[Path, ...] = ()
+    starts: tuple[Mapping[str, Value], ...] = ()
 
     def __post_init__(self) -> None:
         if self.target not in TARGETS:
@@ -88,12 +91,14 @@ class Kernel:
         names = [parameter.name for parameter in self.parameters]
         if len(set(names)) != len(names):
             raise DeclarationError(f"parameters of kernel {self.name!r} have distinct names, got {names}")
-        for name, value in self.defaults.items():
-            values = {parameter.name: parameter.values for parameter in self.parameters}.get(name)
-            if values is None or value not in values:
+        known = {parameter.name: parameter.values for parameter in self.parameters}
+        for name, value in [item for config in (self.defaults, *self.starts) for item in config.items()]:
+            if value not in known.get(name, ()):
                 raise DeclarationError(
                     f"defaults of kernel {self.name!r} are among its parameters' values, got {name}={value!r}"
                 )
+        if any(len(config) != len(names) for config in self.starts):
+            raise DeclarationError(f"each of the starts of kernel {self.name!r} names all of {names}")
         if not self.entry:
             object.__setattr__(self, "entry", self.operation)
 
@@ -122,6 +127,11 @@ class Kernel:
         if len(self.defaults) != len(self.parameters):
             return None
         return Config({parameter.name: self.defaults[parameter.name] for parameter in self.parameters})
+
+    def first_configs(self) -> tuple[Config, ...]:
+        """The default and the further starts; where they are not legal they are to be passed over."""
+        default = self.default_config()
+        return (*(() if default is None else (default,)), *(Config(each) for each in self.starts))
 
     def declared(self, where: Path) -> Kernel:
         """Returns the kernel with paths made absolute from the file that declares it."""

@@ -112,6 +112,10 @@ class Operation:
         terms: Problem -> how many products are summed into one output element; scales the tolerance.
         baselines: Target (``cuda``, ``cpu``) -> the library to compare with.
         verb: Name of the function in an exported module.
+        c_reference: Output's name -> body of a C++ function that returns one element of it as ``double``,
+            for the self-check of an exported CUDA source. It sees the inputs as host arrays by name, the
+            dims as ``long long``, the element's flat ``index``, and `constants` as macros. An output
+            without one is checked by a fingerprint of the reference instead.
         origin: File that declares it; set by the catalogue.
     """
 
@@ -127,6 +131,7 @@ class Operation:
     terms: Callable[[Problem], int] = lambda problem: 1
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
     verb: str = ""
+    c_reference: Mapping[str, str] = field(default_factory=dict)
     origin: Path | None = None
 
     def __post_init__(self) -> None:

@@ -101,6 +101,7 @@ class FakeRun:
         self._arrays = arrays
 
     def __call__(self) -> None:
+        """Writes the right output, or does what the rule's fault says."""
         match self._fault:
             case "launch_failed":
                 raise LaunchFailed("injected by the fake device")

@@ -44,7 +44,8 @@ def compile_cubin(text: str, architecture: str, options: tuple[str, ...] = ()) -
         except nvrtc.NVRTCError as error:
             log = nvrtc.getProgramLog(program).strip()
             raise CompileFailed(log or str(error)) from None
-        return nvrtc.getCUBIN(program), nvrtc.getProgramLog(program)
+        # CuPy cuts off the last byte as a terminating zero, but that byte is part of the cubin.
+        return nvrtc.getCUBIN(program) + b"\0", nvrtc.getProgramLog(program)
     finally:
         nvrtc.destroyProgram(program)
 

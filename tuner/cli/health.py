@@ -1,0 +1,110 @@
+"""The checks of ``tuner doctor``: each runs what a study would run."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tuner.devices.detect import Found, find, gpus
+from tuner.devices.numba_source import cache_folder
+from tuner.errors import DeviceTrouble, TunerError
+from tuner.execution import Executor
+
+#: Free disk below this is worth a word.
+LITTLE_DISK_BYTES = 1 << 30
+PACKAGES = ("tile-tuner", "numpy", "numba", "optuna", "SQLAlchemy", "cupy-cuda13x", "cupy-cuda12x")
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at.
+
+    Attributes:
+        what: Its name.
+        state: ``ok``, ``note`` (works, but worth knowing) or ``bad``.
+        said: What was found.
+        remedy: What to do; empty when nothing is to be done.
+    """
+
+    what: str
+    state: str
+    said: str
+    remedy: str = ""
+
+    def to_json(self) -> dict[str, str]:
+        """The check as a JSON object."""
+        return asdict(self)
+
+
+def checks(url: str) -> Iterator[Check]:
+    """All checks, one after the other."""
+    yield Check("Python", "ok", platform.python_version())
+    yield _packages()
+    yield from _gpu_driver()
+    for found in [*gpus(), find("cpu")]:
+        yield _device(found)
+    yield _database(url)
+    yield _disk(cache_folder())
+
+
+def _packages() -> Check:
+    found = []
+    for name in PACKAGES:
+        try:
+            found.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return Check("packages", "ok", ", ".join(found))
+
+
+def _gpu_driver() -> Iterator[Check]:
+    found = gpus()
+    if found:
+        info = found[0].info
+        yield Check("GPU driver", "ok", f"{info.driver}, up to {info.runtime}; {len(found)} GPU(s)")
+    elif Path("/dev/nvidiactl").exists():
+        yield Check("GPU driver", "bad", "a GPU's device file, but NVML does not answer", "check `nvidia-smi`")
+    else:
+        yield Check("GPU driver", "note", "no NVIDIA GPU found: CPU kernels only")
+
+
+def _device(found: Found) -> Check:
+    """Opens the device in a worker, as a study does."""
+    try:
+        executor = Executor(found)
+    except DeviceTrouble as error:
+        return Check(found.spec, "bad", str(error), "install the extra cuda13 or cuda12, or use --device cpu")
+    executor.close()
+    versions = ", ".join(f"{name} {version}" for name, version in executor.versions.items())
+    free = f"{executor.free_bytes / 2**30:.1f} GiB free"
+    core = executor.versions.get("blas_core_type", "")
+    if executor.info.vector_bytes == 64 and core == "Haswell":
+        remedy = "for NumPy's own sake set OPENBLAS_CORETYPE=SkylakeX"
+        return Check(
+            found.spec, "note", f"{executor.info.name}; NumPy's BLAS runs AVX2 here; {versions}", remedy
+        )
+    return Check(found.spec, "ok", f"{executor.info.name}; {free}; {versions}")
+
+
+def _database(url: str) -> Check:
+    from tuner.store import Store
+
+    try:
+        with Store.open(url) as store:
+            count = len(store.champions())
+    except TunerError as error:
+        return Check("database", "bad", str(error), "choose another with --db")
+    return Check("database", "ok", f"{url}: {count} champion(s)")
+
+
+def _disk(folder: Path) -> Check:
+    folder.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(folder).free
+    state = "ok" if free > LITTLE_DISK_BYTES else "bad"
+    return Check(
+        "cache", state, f"{folder}: {free / 2**30:.1f} GiB free", "" if state == "ok" else "free some room"
+    )

@@ -1,0 +1,98 @@
+"""The ``tuner`` command: its group, and how errors become messages and exit codes."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import logging
+import re
+import sys
+from collections.abc import Sequence
+
+import click
+
+import tuner
+from tuner.errors import EnvironmentTrouble, InputError, TunerError
+
+#: Subcommand -> module and name of its implementation, loaded when it is called: ``--help`` stays quick.
+COMMANDS = {
+    "tune": ("tuner.cli.tune", "tune", "Search the best kernel and config for a problem, and store it."),
+    "best": ("tuner.cli.ask", "best", "The stored champion for a problem."),
+    "export": ("tuner.cli.ask", "export", "Write the champion as source, binary, Python module or JSON."),
+    "nightly": ("tuner.cli.night", "nightly", "Tune the problems of a plan until a deadline."),
+    "devices": ("tuner.cli.look", "devices", "The devices found here."),
+    "kernels": ("tuner.cli.look", "kernels", "The kernels there are, with parameters and constraints."),
+    "doctor": ("tuner.cli.look", "doctor", "Check this machine, and say what to do about it."),
+}
+#: Errors of the system that a user can do something about.
+SYSTEM_ERRORS = {
+    errno.ENOSPC: "the disk is full; free some room and run the same command again: it continues",
+    errno.EDQUOT: "the disk quota is used up; free some room and run the same command again: it continues",
+    errno.EROFS: "the file system is read-only; choose another folder",
+    errno.EACCES: "permission denied; choose another folder, or change its permissions",
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are called."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        """Names in the order of a user's way through them."""
+        return list(COMMANDS)
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        """Imports one command."""
+        if name not in COMMANDS:
+            return None
+        module, attribute, _ = COMMANDS[name]
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        """Lists the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(tuner.__version__, prog_name="tuner")
+def command_line() -> None:
+    """Tunes compute kernels: searches tile configs, measures them, and remembers the best."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the command line and exits: 0 done, 1 nothing found, 2 bad input, 3 trouble, 130 interrupted."""
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def run(arguments: list[str]) -> int:
+    """Runs the command line and returns the exit code."""
+    try:
+        command_line.main(arguments, prog_name="tuner", standalone_mode=False)
+    except TunerError as error:
+        return _say(str(error), error.exit_code)
+    except click.NoSuchOption as error:
+        if re.fullmatch(r"-+\d.*", error.option_name):
+            return _say(f"a dim is a whole number of 1 or more, got {error.option_name}", InputError.exit_code)
+        return _say(error.format_message(), InputError.exit_code)
+    except click.UsageError as error:
+        usage = f"\n{error.ctx.get_usage()}" if error.ctx else ""
+        return _say(error.format_message() + usage, InputError.exit_code)
+    except click.exceptions.Exit as exit_:
+        return exit_.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return _say("interrupted", 130)
+    except BrokenPipeError:
+        return 0
+    except OSError as error:
+        if error.errno not in SYSTEM_ERRORS:
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        return _say(where + SYSTEM_ERRORS[error.errno], EnvironmentTrouble.exit_code)
+    return 0
+
+
+def _say(message: str, code: int) -> int:
+    click.echo(f"tuner: {message}", err=True)
+    return code

@@ -1,0 +1,108 @@
+"""``tuner nightly``: a plan until a deadline."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+import click
+
+from tuner.cli.options import database_option, json_option
+from tuner.cli.progress_view import ProgressView
+from tuner.cli.show import config_text, duration, print_json, speed, table
+from tuner.devices.detect import find
+from tuner.errors import DeviceTrouble, Interrupted, NothingFound, TunerError
+from tuner.plan import Plan, PlanItem, clock_time, read_plan, seconds_until
+
+
+@click.command()
+@click.argument("path", metavar="PLAN.toml", type=click.Path(path_type=Path))
+@click.option("--until", metavar="HH:MM", help="Stop at this local time; overrules the plan's.")
+@click.option("--device", default="", help="Overrules the plan's: cpu, cuda, cuda:N.")
+@click.option("--seed", type=int, help="Of the searches; drawn afresh unless given.")
+@click.option("--again", is_flag=True, help="Go on with problems that are done, too.")
+@click.option("--quiet", is_flag=True, help="No progress on stderr.")
+@database_option
+@json_option
+def nightly(
+    path: Path, until: str | None, device: str, seed: int | None, again: bool, quiet: bool, db: str,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Tune the problems of a plan until a deadline.
+
+    Problems already done for this device, driver and source are skipped, so a night that was killed goes
+    on where it was.
+    """
+    from tuner.locks import Occupancy
+    from tuner.nightly import Night, NightItem
+    from tuner.store import Store
+
+    plan = read_plan(path)
+    found = find(device or plan.device)
+    deadline_s = _deadline_s(plan, until)
+    items: list[NightItem] = []
+    stopped: TunerError | None = None
+    with Store.open(db) as store, Occupancy(db, found.info, f"nightly {path}"):
+        seed = secrets.randbits(32) if seed is None else seed
+        night = Night(plan, store, found, seed, deadline_s, db, again)
+        try:
+            for each in night.run(lambda item: _view(item, quiet)):
+                items.append(each)
+                if not quiet:
+                    click.echo(f"{each.item.problem}: {each.state} {each.why}".rstrip(), err=True)
+        except (Interrupted, DeviceTrouble) as error:
+            stopped = error
+    _show(items, str(stopped or ""), as_json)
+    if stopped is not None:
+        raise stopped
+    if items and all(each.state == "failed" for each in items):
+        raise NothingFound("no problem of the plan could be tuned")
+
+
+def _deadline_s(plan: Plan, until: str | None) -> float | None:
+    clock = clock_time(until) if until else plan.until
+    limits = [plan.seconds] if plan.seconds is not None else []
+    if clock is not None:
+        limits.append(seconds_until(clock, datetime.now()))
+    return time.monotonic() + min(limits) if limits else None
+
+
+@contextlib.contextmanager
+def _view(item: PlanItem, quiet: bool) -> Iterator[ProgressView]:
+    if not quiet:
+        click.echo(f"{item.problem}:", err=True)
+    with ProgressView(item.problem, quiet) as view:
+        yield view
+
+
+def _show(items: list, stopped: str, as_json: bool) -> None:  # type: ignore[type-arg]
+    if as_json:
+        states = [each.state for each in items]
+        print_json(
+            {
+                "problems": [each.to_json() for each in items],
+                "counts": {state: states.count(state) for state in sorted(set(states))},
+                "stopped": stopped,
+            }
+        )
+        return
+    rows = []
+    for each in items:
+        after = each.after
+        row = [str(each.item.problem), each.state]
+        if after is None or not after.record.measurement.time_s:
+            rows.append((*row, "-", "-", "-", "-", each.why.splitlines()[0][:100] if each.why else ""))
+            continue
+        record = after.record
+        work, time_s = record.work, record.measurement.time_s
+        fresh = each.state == "tuned"
+        change = f"{each.improvement:.3f} x ({after.verdict})" if fresh and each.improvement else "-"
+        shown = f"{duration(time_s)}, {speed(work['flops'], work['bytes'], time_s)}"
+        ratio = f"{after.speedup:.3f}" if after.baseline else "-"
+        rows.append((*row, f"{record.kernel} {config_text(record.config)}", shown, ratio, change, each.why))
+    columns = ("problem", "state", "champion", "speed", "x library", "against before", "why")
+    table("The night", columns, rows)

@@ -1,0 +1,110 @@
+"""Options that several commands share, and what they mean."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+from tuner.catalogue import Catalogue, builtin, from_file
+from tuner.devices.protocol import REGIMES
+from tuner.errors import InputError
+from tuner.kernel import Kernel
+from tuner.problem import Operation, Problem
+
+DEFAULT_DATABASE = "sqlite:///studies.db"
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+def problem_options(command: F) -> F:
+    """``OPERATION DIM...``, or ``FILE.py --set name=value``, and dtype, layout, regime."""
+    for decorate in (
+        click.option("--regime", type=click.Choice(REGIMES), default="cold", help="How time is taken."),
+        click.option("--layout", default="", help="e.g. nn, nt, tn, tt for gemm."),
+        click.option("--dtype", default="", help="Element type; the operation's first unless given."),
+        click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="A dim by name."),
+        click.argument("dims", nargs=-1),
+        click.argument("target", metavar="OPERATION|FILE.py"),
+    ):
+        command = decorate(command)
+    return command
+
+
+def database_option(command: F) -> F:
+    """``--db``, else ``TUNER_DB``, else a file in this folder."""
+    decorate = click.option(
+        "--db", envvar="TUNER_DB", default=DEFAULT_DATABASE, show_default=True, metavar="URL",
+        help="Database; also from TUNER_DB.",
+    )  # fmt: skip
+    return decorate(command)
+
+
+def json_option(command: F) -> F:
+    """``--json``: one JSON document on stdout."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+
+
+def asked(
+    target: str, dims: Sequence[str], sets: Sequence[str], dtype: str, layout: str
+) -> tuple[Catalogue, Problem]:
+    """The problem that the arguments name, and the catalogue that has its kernels.
+
+    Raises:
+        InputError: They name none; the message says what is wrong.
+    """
+    if target.endswith(".py") or os.sep in target:
+        catalogue = from_file(Path(target))
+        operation = _own_operation(catalogue)
+    else:
+        catalogue = builtin()
+        operation = catalogue.operation(target)
+    return catalogue, operation.problem(_shape(operation, dims, sets), dtype, layout)
+
+
+def _own_operation(catalogue: Catalogue) -> Operation:
+    """The operation of a user's file: its own, else the one that its kernels are for."""
+    return catalogue.operations[catalogue.kernels[-1].operation]
+
+
+def _shape(operation: Operation, dims: Sequence[str], sets: Sequence[str]) -> dict[str, int]:
+    shape: dict[str, int] = {}
+    names = " ".join(name.upper() for name in operation.dims)
+    if dims and len(dims) != len(operation.dims):
+        raise InputError(f"{operation.name} takes {names}: {len(operation.dims)} dims, got {len(dims)}")
+    for name, text in zip(operation.dims, dims, strict=False):
+        shape[name] = _whole(name, text)
+    for pair in sets:
+        name, equals, text = pair.partition("=")
+        if not equals:
+            raise InputError(f"--set takes NAME=VALUE, got {pair!r}; give e.g. --set {operation.dims[0]}=1000")
+        shape[name] = _whole(name, text)
+    return shape
+
+
+def _whole(name: str, text: str) -> int:
+    try:
+        return int(text.replace("_", ""))
+    except ValueError:
+        raise InputError(f"a dim is a whole number of 1 or more, got {name}={text!r}") from None
+
+
+def chosen_kernels(
+    catalogue: Catalogue, problem: Problem, target: str, only: Sequence[str]
+) -> tuple[Kernel, ...]:
+    """The kernels that compete.
+
+    Raises:
+        UnknownName: A kernel that is not there.
+        InputError: The operation has no kernel for the target.
+    """
+    found = catalogue.of(problem.operation.name, target, tuple(only))
+    if not found:
+        others = sorted({kernel.target for kernel in catalogue.of(problem.operation.name)})
+        raise InputError(
+            f"{problem.operation.name} has no kernel for {target}; it has some for {', '.join(others)}"
+        )
+    return found

@@ -1,0 +1,71 @@
+"""A study's progress on stderr: a line that renews itself on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import Any
+
+import click
+
+from tuner.cli.show import clock, duration, speed
+from tuner.problem import Problem
+from tuner.progress import Progress
+
+#: Seconds between two plain lines.
+PLAIN_EVERY_S = 5.0
+
+
+class ProgressView:
+    """Shows a study's progress while it is entered; silent when quiet."""
+
+    def __init__(self, problem: Problem, quiet: bool) -> None:
+        self._problem, self._quiet = problem, quiet
+        self._live: Any = None
+        self._shown_s = 0.0
+        self._stage = ""
+
+    def __enter__(self) -> ProgressView:
+        if not self._quiet and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.live import Live
+
+            self._live = Live(console=Console(stderr=True), refresh_per_second=5, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def __call__(self, progress: Progress) -> None:
+        """Takes a report; a study calls this a few times a second."""
+        if self._live is not None:
+            self._live.update(self._line(progress))
+        elif not self._quiet:
+            now = time.monotonic()
+            if now - self._shown_s >= PLAIN_EVERY_S or progress.stage != self._stage:
+                self._shown_s, self._stage = now, progress.stage
+                click.echo(self._line(progress), err=True)
+
+    def _line(self, progress: Progress) -> str:
+        parts = [progress.stage, f"{progress.trials} trials"]
+        if progress.best_s is not None:
+            work = self._problem.work
+            parts.append(f"best {speed(work.flops, work.bytes, progress.best_s)} ({duration(progress.best_s)})")
+            if progress.baseline_s is not None:
+                parts.append(f"{progress.baseline_s / progress.best_s:.1%} of the library")
+            parts.append(progress.best)
+        failures = [
+            f"{count} {name.lower().replace('_', ' ')}"
+            for name, count in sorted(progress.outcomes.items())
+            if name != "MEASURED"
+        ]
+        if failures:
+            parts.append(", ".join(failures))
+        if progress.left_s is not None:
+            parts.append(f"{clock(progress.left_s)} left")
+        return " | ".join(parts)

@@ -1,0 +1,106 @@
+"""Numbers, tables and JSON for people and programs. Units are formatted only here."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+#: Flops per byte above which speed is told in TFLOPS rather than GB/s.
+COMPUTE_BOUND = 4.0
+
+
+def print_json(data: object) -> None:
+    """One line of JSON on stdout."""
+    click.echo(json.dumps(data, separators=(", ", ": ")))
+
+
+def duration(seconds: float) -> str:
+    """A time with three digits and its unit."""
+    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
+        if seconds >= scale:
+            return (
+                f"{seconds / scale:.3g} {unit}" if seconds / scale < 1000 else f"{seconds / scale:.0f} {unit}"
+            )
+    return f"{seconds / 1e-9:.3g} ns"
+
+
+def clock(seconds: float) -> str:
+    """Minutes and seconds."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02d}"
+
+
+def speed(flops: float, moved_bytes: float, time_s: float) -> str:
+    """TFLOPS where arithmetic is the limit, else GB/s."""
+    if flops >= COMPUTE_BOUND * moved_bytes:
+        tflops = flops / time_s / 1e12
+        return f"{tflops:.2f} TFLOPS" if tflops >= 1 else f"{tflops * 1e3:.1f} GFLOPS"
+    return f"{moved_bytes / time_s / 1e9:.1f} GB/s"
+
+
+def rate(answer: Mapping[str, Any]) -> str:
+    """The speed of an answer's JSON, in the unit that suits its work."""
+    flops, moved = answer["tflops"] * 1e12 * answer["time_s"], answer["gbps"] * 1e9 * answer["time_s"]
+    return speed(flops, moved, answer["time_s"])
+
+
+def config_text(config: Mapping[str, Any]) -> str:
+    """A config on one line."""
+    return " ".join(f"{name}={value}" for name, value in config.items()) or "-"
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table on stdout."""
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = Table(title=title or None, title_justify="left", header_style="bold")
+    for column in columns:
+        shown.add_column(column, overflow="fold")
+    for row in rows:
+        shown.add_row(*row)
+    Console(width=None if sys.stdout.isatty() else 120).print(shown)
+
+
+def pairs(title: str, rows: Sequence[tuple[str, str]]) -> None:
+    """A table of names and values on stdout."""
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = Table(title=title, title_justify="left", show_header=False)
+    shown.add_column(style="bold", no_wrap=True)
+    shown.add_column(overflow="fold")
+    for row in rows:
+        shown.add_row(*row)
+    Console(width=None if sys.stdout.isatty() else 120).print(shown)
+
+
+def answer_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What people want to know of an answer."""
+    error, baseline = answer["error"], answer["baseline"]
+    rows = [
+        ("kernel", str(answer["kernel"])),
+        ("config", config_text(answer["config"])),
+        ("device", answer["device"]["name"]),
+        ("time", f"{duration(answer['time_s'])} ({answer['regime']}, noise {answer['noise']:.2%})"),
+        ("speed", rate(answer)),
+    ]
+    if baseline:
+        rows.append((f"{baseline['name']}", f"{duration(baseline['time_s'])}, version {baseline['version']}"))
+        rows.append(("speed-up", f"{answer['speedup']:.3f} x {baseline['name']}"))
+    if answer.get("use", "kernel") != "kernel":
+        rows.append(("use", f"{answer['use']}: the library is faster here"))
+    if error:
+        rows.append(("error", f"rms {error['rms_rel']:.2e}, max {error['max_rel']:.2e} (against float64)"))
+    trials = answer["trials"]
+    rows.append(("trials", f"{trials['total']}: {trials['measured']} measured, {trials['failed']} failed"))
+    if answer.get("provisional"):
+        rows.append(("note", "provisional: the study's finals were not held; run `tuner tune` to the end"))
+    if answer.get("stale"):
+        rows.append(("stale", str(answer["stale_reason"])))
+    rows.append(("measured", f"{answer['measured_at']}, record {answer['record_id']}"))
+    return rows

@@ -1,0 +1,106 @@
+"""``tuner tune``: one study."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+import click
+
+from tuner.catalogue import Catalogue
+from tuner.cli.options import asked, chosen_kernels, database_option, json_option, problem_options
+from tuner.cli.progress_view import ProgressView
+from tuner.cli.show import answer_rows, clock, pairs, print_json, table
+from tuner.devices.detect import find
+from tuner.errors import InputError, NothingFound
+from tuner.lookup import Answer, staleness
+from tuner.progress import Progress, Request, Result
+
+
+@click.command()
+@problem_options
+@click.option("--kernel", "kernels", multiple=True, help="Only this kernel; may be given several times.")
+@click.option("--device", default="", help="cpu, cuda, cuda:N; the GPU where there is one.")
+@click.option("--seconds", type=float, help="Wall time for this run.  [default: 60 without --trials]")
+@click.option("--trials", type=int, help="Trials of the study in all, those of earlier runs included.")
+@click.option("--seed", type=int, help="Of the search; drawn afresh unless given.")
+@click.option("--sampler", default="tile", show_default=True, help="Search strategy.")
+@click.option("--quiet", is_flag=True, help="No progress on stderr.")
+@database_option
+@json_option
+def tune(
+    target: str, dims: tuple[str, ...], sets: tuple[str, ...], dtype: str, layout: str, regime: str,
+    kernels: tuple[str, ...], device: str, **options: Any,
+) -> None:  # fmt: skip
+    """Search the best kernel and config for a problem, and store it.
+
+    OPERATION DIM... is e.g. "gemm 1024 1024 1024"; FILE.py declares a kernel of your own, whose dims are
+    given by --set. The same command again continues where the last one ended.
+    """
+    catalogue, problem = asked(target, dims, sets, dtype, layout)
+    found = find(device)
+    request = Request(
+        problem=problem,
+        kernels=chosen_kernels(catalogue, problem, found.target, kernels),
+        found=found,
+        regime=regime,
+        seed=secrets.randbits(32) if options["seed"] is None else options["seed"],
+        sampler=options["sampler"],
+        storage_url=options["db"],
+        **_budget(options["seconds"], options["trials"]),
+    )
+    result = run_study(request, options["db"], quiet=options["quiet"])
+    _show(catalogue, result, options["as_json"])
+
+
+def _budget(seconds: float | None, trials: int | None) -> dict[str, Any]:
+    if seconds is not None and not seconds > 0:
+        raise InputError(f"--seconds is above 0, got {seconds}; give e.g. 60")
+    if trials is not None and trials < 1:
+        raise InputError(f"--trials is 1 or more, got {trials}; give e.g. 100")
+    return {"seconds": 60.0 if seconds is None and trials is None else seconds, "trials": trials}
+
+
+def run_study(request: Request, url: str, quiet: bool) -> Result:
+    """Runs a study with its progress shown, holding the device for this database."""
+    from tuner.locks import Occupancy
+    from tuner.store import Store
+    from tuner.study import Study
+
+    with (
+        Store.open(url) as store,
+        Occupancy(url, request.found.info, f"tune {request.problem}"),
+        ProgressView(request.problem, quiet) as view,
+    ):
+        return Study(request, store, view).run()
+
+
+def _show(catalogue: Catalogue, result: Result, as_json: bool) -> None:
+    progress = result.progress
+    if result.champion is None:
+        reasons = "".join(f"\n  {name}: {reason}" for name, reason in progress.reasons.items())
+        raise NothingFound(f"none of {progress.trials} trials could be measured:{reasons}")
+    stale, why = staleness(result.champion.record, catalogue)
+    answer = Answer(result.champion, stale=stale, stale_reason=why).to_json()
+    if as_json:
+        print_json(answer)
+        return
+    pairs(f"Champion of {result.champion.record.problem}", answer_rows(answer))
+    if progress.reasons:
+        rows = [
+            (name, str(progress.outcomes[name]), reason.splitlines()[0][:200])
+            for name, reason in progress.reasons.items()
+        ]
+        table("Failed trials", ("outcome", "count", "first reason"), rows)
+    click.echo(f"{result.stopped}; {where_time_went(progress)}", err=True)
+
+
+def where_time_went(progress: Progress) -> str:
+    """One line: what the seconds of a run were spent on."""
+    names = ("opening", "baseline", "load", "verify", "time", "waiting", "bookkeeping", "finals")
+    spent = [
+        f"{name} {progress.spent_s[name]:.1f} s" for name in names if progress.spent_s.get(name, 0) >= 0.05
+    ]
+    compiled = progress.spent_s.get("compile", 0.0)
+    beside = f" (compiling beside it: {compiled:.1f} s)" if compiled else ""
+    return f"{clock(progress.elapsed_s)} in all: {', '.join(spent)}{beside}"

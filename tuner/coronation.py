@@ -1,0 +1,100 @@
+"""The finals of a study: the best configs, the reigning champion and the library in one run; one is crowned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tuner.compiling import CompilePool
+from tuner.execution import Executor
+from tuner.finals import judge, shortlist
+from tuner.kernel import Kernel, render
+from tuner.measurement import Measurement
+from tuner.preparation import key_of
+from tuner.record import Champion, Role
+from tuner.scribe import Scribe
+from tuner.space import Config
+from tuner.statistics import compare
+
+
+class Coronation:
+    """Plays the finals of one study."""
+
+    def __init__(
+        self, scribe: Scribe, kernels: Mapping[str, Kernel], pool: CompilePool, executor: Executor
+    ) -> None:
+        """Takes what the study works with.
+
+        Args:
+            scribe: Makes the records.
+            kernels: The competitors by name.
+            pool: Compiles the finalists.
+            executor: Times them.
+        """
+        self._scribe, self._kernels = scribe, kernels
+        self._pool, self._executor = pool, executor
+
+    def play(
+        self, standings: Mapping[tuple[str, Config], float], trials: Mapping[str, int], budget_s: float
+    ) -> Champion | None:
+        """Measures the finalists in alternation with the library, stores all and crowns the winner.
+
+        Args:
+            standings: (kernel, config) -> median in the search, seconds.
+            trials: Counts to store with the champion.
+            budget_s: Wall time for the rounds, seconds.
+
+        Returns:
+            The champion; None where nobody could be measured.
+        """
+        reigning = self._reigning()
+        holder = (reigning.record.kernel, Config(reigning.record.config)) if reigning else None
+        finalists = shortlist(standings, holder)
+        problem = self._scribe.problem
+        rendered = {
+            number: render(self._kernels[kernel], problem, config)
+            for number, (kernel, config) in enumerate(finalists)
+        }
+        self._pool.cancel()
+        compiled = self._pool.compile_all(rendered)
+        if not compiled:
+            return None
+        holder_plays = holder is not None and 0 in compiled
+        finalists = [finalists[number] for number in sorted(compiled)]
+        measured = self._executor.finals([compiled[number] for number in sorted(compiled)], budget_s)
+        baseline = measured.pop() if len(measured) > len(finalists) else None
+        return self._crown(finalists, measured, baseline, holder_plays, trials)
+
+    def _crown(
+        self,
+        finalists: list[tuple[str, Config]],
+        measured: list[Measurement],
+        baseline: Measurement | None,
+        holder_plays: bool,
+        trials: Mapping[str, int],
+    ) -> Champion | None:
+        records = [
+            self._scribe.of_kernel(Role.FINAL, self._kernels[kernel], config, measurement)
+            for (kernel, config), measurement in zip(finalists, measured, strict=True)
+        ]
+        library = self._scribe.of_baseline(baseline) if baseline is not None else None
+        self._scribe.store.add([*records, *([library] if library else [])])
+        judged = judge(measured, first_reigns=holder_plays)
+        if judged is None:
+            return None
+        winner, speedup = measured[judged.winner], 0.0
+        if baseline is not None and baseline.samples_s:
+            speedup = compare(winner.samples_s, baseline.samples_s).ratio
+        champion = Champion(records[judged.winner], library, speedup, judged.verdict, trials)
+        self._scribe.store.crown(champion)
+        return champion
+
+    def _reigning(self) -> Champion | None:
+        """The champion before this run, where its kernel competes and is still what it was."""
+        scribe = self._scribe
+        champion = scribe.store.champion(key_of(scribe.problem), scribe.device, scribe.regime)
+        if champion is None:
+            return None
+        kernel = self._kernels.get(champion.record.kernel)
+        if kernel is None or kernel.source_hash != champion.record.source_hash:
+            return None
+        return champion

@@ -1,0 +1,66 @@
+"""Writes what one run of a study measures into the store, with its provenance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import tuner
+from tuner.hardware import DeviceInfo
+from tuner.kernel import Kernel
+from tuner.measurement import Measurement
+from tuner.preparation import key_of
+from tuner.problem import Problem
+from tuner.record import Record, Role, new_id
+from tuner.space import Config
+from tuner.store import Store
+
+
+@dataclass(frozen=True)
+class Scribe:
+    """What all records of one run have in common.
+
+    Attributes:
+        store: Where records go.
+        problem: What is computed.
+        device: Where.
+        regime: How time is taken.
+        versions: Name -> version of what takes part on the device.
+        study: Name of the study.
+        session: Id of this run.
+    """
+
+    store: Store
+    problem: Problem
+    device: DeviceInfo
+    regime: str
+    versions: Mapping[str, str]
+    study: str
+    session: str = field(default_factory=new_id)
+
+    @property
+    def origin(self) -> str:
+        """File of a user's own operation; empty for a built-in one."""
+        return str(self.problem.operation.origin or "")
+
+    def of_kernel(self, role: Role, kernel: Kernel, config: Config, measurement: Measurement) -> Record:
+        """A record of a kernel's config; it is not stored yet."""
+        return self._record(role, kernel.name, dict(config), kernel.source_hash, measurement)
+
+    def of_baseline(self, measurement: Measurement) -> Record:
+        """A record of the library; it is not stored yet."""
+        name = self.problem.operation.baselines[self.device.kind].name
+        return self._record(Role.BASELINE, name, {}, "", measurement)
+
+    def _record(
+        self, role: Role, kernel: str, config: Mapping[str, Any], source_hash: str, measurement: Measurement
+    ) -> Record:
+        work = self.problem.work
+        return Record(
+            problem=key_of(self.problem), device=self.device, regime=self.regime, role=role, kernel=kernel,
+            config=config, source_hash=source_hash, measurement=measurement,
+            work={"flops": work.flops, "bytes": work.bytes},
+            versions={"tuner": tuner.__version__, **self.versions},
+            study=self.study, session=self.session, origin=self.origin,
+        )  # fmt: skip
