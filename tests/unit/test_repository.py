@@ -196,6 +196,45 @@ def test_set_up_refuses_an_unknown_cuda_version(checkout: Path) -> None:
     assert not (checkout / ".venv" / "installed-run").exists()
 
 
+DRIVER = """
+#include <stdlib.h>
+int cuInit(unsigned flags) { return getenv("CUDA_VISIBLE_DEVICES") ? 100 : %d; }
+int cuDriverGetVersion(int *version) { *version = %d; return 0; }
+"""
+
+
+@pytest.mark.parametrize(
+    ("status", "version", "asked", "group"),
+    [
+        (0, 13010, "auto", "cuda13"),
+        (0, 12040, "auto", "cuda12"),
+        (0, 14000, "auto", "cuda13"),
+        (0, 11080, "auto", ""),
+        (100, 13000, "auto", ""),  # a driver and no GPU
+        (999, 13000, "auto", "cuda13"),  # a GPU that is unwell needs its packages all the same
+        (0, 13000, "none", ""),
+        (100, 13000, "12", "cuda12"),
+    ],
+)
+def test_the_driver_decides_which_gpu_packages_are_installed(
+    tmp_path: Path, status: int, version: int, asked: str, group: str
+) -> None:
+    (tmp_path / "driver.c").write_text(DRIVER % (status, version))
+    library = tmp_path / "libcuda.so.1"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, tmp_path / "driver.c"], check=True)
+    environment = {"LD_LIBRARY_PATH": str(tmp_path), "TUNER_CUDA": asked, "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", "import install; print(install.gpu_group())"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT / "scripts",
+        env=os.environ | environment,
+    )
+    assert done.stdout.strip() == group
+    assert bool(done.stderr) == (version < 12000)
+
+
 # --- the wheel ----------------------------------------------------------------------------------------------
 
 
