@@ -92,12 +92,12 @@ struct Operand {
         for (int pass = 0; pass < PASSES; ++pass) {
             if (!has(pass)) continue;
             SCALAR* to = tile + offset(k_of(pass)) + span_of(pass);
-            if (!ALONG_K) {
-                *(Pack<VECTOR>*)to = held[pass];
-                continue;
-            }
+            if constexpr (ALONG_K) {
 #pragma unroll
-            for (int e = 0; e < VECTOR; ++e) to[e * SPAN] = held[pass].element[e];
+                for (int e = 0; e < VECTOR; ++e) to[e * SPAN] = held[pass].element[e];
+            } else {
+                *(Pack<VECTOR>*)to = held[pass];
+            }
         }
     }
 

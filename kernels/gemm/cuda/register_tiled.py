@@ -9,6 +9,10 @@ from tuner.space import Config, Constraint, choice
 
 #: Registers beside sums, fragments and the tile in flight: addresses, loop, what the compiler moves ahead.
 OTHER_REGISTERS = 20
+#: Registers are handed out in eights per thread, and evenly to the four schedulers of a multiprocessor, which
+#: share its warps (CUDA's occupancy calculator: register and warp allocation granularity).
+REGISTER_STEP = 8
+SCHEDULERS = 4
 
 
 def _threads(c: Any) -> Any:
@@ -39,8 +43,10 @@ def _registers(p: Problem, c: Any) -> Any:
 
 
 def _register_limit(d: Any, c: Any) -> Any:
-    """Registers that BLOCKS_PER_SM blocks leave to a thread, allocated in eights."""
-    return d.registers_per_block // (_threads(c) * c.BLOCKS_PER_SM) // 8 * 8
+    """Registers that BLOCKS_PER_SM blocks leave to a thread."""
+    warps = ceil_div(_threads(c), d.warp_size) * c.BLOCKS_PER_SM
+    slots = ceil_div(warps, SCHEDULERS) * SCHEDULERS * d.warp_size
+    return d.registers_per_block // slots // REGISTER_STEP * REGISTER_STEP
 
 
 def _leading_dims(p: Problem) -> tuple[int, int, int]:
