@@ -74,6 +74,17 @@ def _source_constants(p: Problem, target: str) -> dict[str, Any]:
     return stored | ({"SCALAR": "float" if p.dtype == "float32" else "double"} if target == "cuda" else {})
 
 
+C_REFERENCE = """
+const long long row = index / n, column = index % n;
+double sum = 0;
+for (long long p = 0; p < k; ++p) {
+    const double left = a[A_TRANSPOSED ? p * m + row : row * k + p];
+    const double right = b[B_TRANSPOSED ? column * k + p : p * n + column];
+    sum += left * right;
+}
+return sum;
+"""
+
 OPERATION = Operation(
     name="gemm",
     verb="matmul",
@@ -85,5 +96,6 @@ OPERATION = Operation(
     reference=_reference,
     terms=lambda p: p.k,
     constants=_source_constants,
+    c_reference={"c": C_REFERENCE},
     baselines={"cuda": Baseline("cuBLAS", _cublas), "cpu": Baseline("NumPy", _numpy)},
 )

@@ -20,7 +20,8 @@ CPU = DeviceInfo("AMD EPYC (AVX-512, 2 cores)", "cpu", uuid="cpu-1")
 #: Keys that scripts rely on, in the order in which they are printed.
 CONTRACT = [
     "operation", "shape", "dtype", "layout", "device", "regime", "kernel", "config", "time_s", "noise",
-    "tflops", "gbps", "baseline", "speedup", "error", "match", "expected_loss", "trials", "record_id", "measured_at",
+    "tflops", "gbps", "baseline", "speedup", "error", "match", "expected_loss", "trials", "record_id",
+    "measured_at",
 ]  # fmt: skip
 
 

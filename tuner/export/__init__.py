@@ -1,0 +1,280 @@
+"""Takes a tuned kernel away: as source, binary, Python module or record, none of which needs this package."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import tuner
+from tuner.errors import InputError, UnknownName
+from tuner.export.interface import Interface, interface_of
+from tuner.export.symbolic import in_python
+from tuner.kernel import Kernel, Rendered, render
+from tuner.lookup import Answer
+from tuner.problem import Problem
+from tuner.record import Champion
+from tuner.space import Config
+
+
+@dataclass(frozen=True)
+class Exported:
+    """All that a format may draw on."""
+
+    champion: Champion
+    kernel: Kernel
+    problem: Problem
+    rendered: Rendered
+    face: Interface
+
+    @property
+    def stem(self) -> str:
+        """Name of the files, an identifier so that Python can import them."""
+        sizes = "x".join(str(size) for _, size in self.problem.shape)
+        where = self.champion.record.device.architecture if self.kernel.target == "cuda" else "cpu"
+        problem = self.problem
+        parts = (problem.operation.name, self.kernel.name, sizes, problem.dtype, problem.layout, where)
+        return re.sub(r"\W", "_", "_".join(part for part in parts if part))
+
+
+def export(
+    found: Answer | Champion, kernel: Kernel, problem: Problem, format: str, folder: str | Path
+) -> list[Path]:
+    """Writes a tuned kernel into a folder, which is made where it does not exist.
+
+    Args:
+        found: What a lookup answered, or a champion.
+        kernel: The champion's kernel, as declared now.
+        problem: The champion's problem.
+        format: One of `FORMATS`.
+        folder: Where to write.
+
+    Returns:
+        The files, the main one first.
+
+    Raises:
+        UnknownName: No such format.
+        InputError: The format does not suit the kernel, the kernel's parameters are no longer those of the
+            champion, or the folder cannot be written.
+    """
+    if format not in FORMATS:
+        raise UnknownName("export format", format, FORMATS)
+    champion = found.champion if isinstance(found, Answer) else found
+    record = champion.record
+    names = [parameter.name for parameter in kernel.parameters]
+    if record.kernel != kernel.name or sorted(names) != sorted(record.config):
+        raise InputError(
+            f"the champion's config must be one of the kernel as it is now: kernel {kernel.name!r} has "
+            f"parameters {', '.join(names) or 'none'}, got {record.kernel!r} with "
+            f"{', '.join(record.config) or 'none'}; tune again"
+        )
+    config = Config({name: record.config[name] for name in names})
+    for constraint in kernel.constraints:
+        if not constraint.for_speed and not constraint.rule(problem, record.device, config):
+            raise InputError(
+                f"{constraint.sentence}: the champion's config breaks this rule of kernel {kernel.name!r} as "
+                f"it is now, for {problem}; tune again"
+            )
+    face = interface_of(kernel, problem, config, record.device)
+    exported = Exported(champion, kernel, problem, render(kernel, problem, config), face)
+    return [_write(Path(folder), name, data) for name, data in FORMATS[format](exported).items()]
+
+
+def _write(folder: Path, name: str, data: str | bytes) -> Path:
+    """Writes a whole file or none."""
+    path, temporary = folder / name, ""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=folder, suffix=".part")
+        with os.fdopen(handle, "wb") as file:
+            file.write(data.encode() if isinstance(data, str) else data)
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+    except OSError as error:
+        if temporary:
+            with contextlib.suppress(OSError):
+                Path(temporary).unlink()
+        raise InputError(
+            f"an export needs a folder that can be written, got {folder} ({error}); choose another"
+        ) from error
+    return path
+
+
+def _source(exported: Exported) -> dict[str, str | bytes]:
+    if exported.kernel.target == "cpu":
+        return _python(exported)
+    from tuner.export.cuda_source import cuda_source
+
+    name = f"{exported.stem}.cu"
+    architecture = exported.champion.record.device.architecture or "native"
+    command = f"nvcc -O3 -std=c++17 -arch={architecture} -DTILE_TUNER_MAIN {name} -o check && ./check"
+    text = cuda_source([*header(exported), "", *_how_to(exported, command)], exported.rendered, exported.face)
+    return {name: text}
+
+
+def _how_to(exported: Exported, command: str) -> list[str]:
+    verb = exported.problem.operation.verb
+    options = exported.kernel.options
+    noted = (
+        [f"The kernel was compiled with {' '.join(options)}; pass nvcc what it has for that."]
+        if options
+        else []
+    )
+    return [
+        f"Compile it with files that declare launch_{verb} as below. To check and time it alone:",
+        f"    {command}",
+        *noted,
+    ]
+
+
+def _python(exported: Exported) -> dict[str, str | bytes]:
+    from tuner.export.python_module import python_module
+
+    text = python_module(header(exported), exported.kernel, exported.rendered, exported.face)
+    return {f"{exported.stem}.py": text}
+
+
+def _binary(exported: Exported) -> dict[str, str | bytes]:
+    if exported.kernel.target == "cpu":
+        raise InputError(
+            f"a binary is of a cuda kernel, got the cpu kernel {exported.kernel.name!r}; choose source, python "
+            f"or json"
+        )
+    from tuner.devices.nvrtc import compile_cubin
+
+    rendered, device = exported.rendered, exported.champion.record.device
+    cubin, _ = compile_cubin(rendered.text, device.architecture, rendered.options)
+    told = {"format": "tile-tuner binary", "cubin": f"{exported.stem}.cubin", **_geometry(exported)}
+    text = json.dumps({**told, **_record(exported)}, indent=2) + "\n"
+    return {f"{exported.stem}.cubin": cubin, f"{exported.stem}.cubin.json": text}
+
+
+def _geometry(exported: Exported) -> dict[str, Any]:
+    """How to launch: rules in the dims, in Python's notation, and what they give for the tuned problem."""
+    launch, face, tuned = exported.face.launch, exported.face, exported.rendered.launch
+    assert launch is not None
+    assert tuned is not None
+    arrays = [
+        {
+            "name": each.name, "kind": "pointer", "dtype": each.tensor.dtype, "written": each.tensor.output,
+            "shape": [in_python(size) for size in each.tensor.shape],
+        }
+        for each in face.arguments
+    ]  # fmt: skip
+    scalars = [
+        {"name": each.name, "kind": "value", "dtype": each.dtype, "value": in_python(each.value)}
+        for each in face.scalars
+    ]
+    return {
+        "entry": exported.rendered.entry,
+        "architecture": exported.champion.record.device.architecture,
+        "rules": {
+            "about": "expressions in the dims; ceil_div(a, b) is the smallest whole number not below a / b; "
+            "arrays are dense and row-major, at multiples of 16 bytes",
+            "grid": [in_python(size) for size in launch.grid],
+            "block": [in_python(size) for size in launch.block],
+            "shared_bytes": in_python(launch.shared_bytes),
+            "must_hold": [in_python(assumption.condition) for assumption in face.assumptions],
+        },
+        "launch": asdict(tuned),
+        "arguments": [*arrays, *scalars],
+    }
+
+
+def _json(exported: Exported) -> dict[str, str | bytes]:
+    told = {"format": "tile-tuner record", **_record(exported)}
+    return {f"{exported.stem}.json": json.dumps(told, indent=2) + "\n"}
+
+
+def _record(exported: Exported) -> dict[str, Any]:
+    """The record with all that it was measured with, and the meaning and unit of every figure."""
+    champion, record = exported.champion, exported.champion.record
+    baseline = champion.baseline
+    return {
+        "version": 1,
+        "exported_by": f"tile-tuner {tuner.__version__}",
+        "about": _ABOUT,
+        **exported.problem.to_json(),
+        "target": exported.kernel.target,
+        "kernel": record.kernel,
+        "idea": exported.kernel.idea,
+        "config": dict(record.config),
+        "regime": record.regime,
+        "time_s": record.measurement.time_s,
+        "noise": record.measurement.noise,
+        "tflops": record.tflops,
+        "gbps": record.gbps,
+        "work": dict(record.work),
+        "speedup": champion.speedup,
+        "trials": dict(champion.trials),
+        "measurement": record.measurement.to_json(),
+        "baseline": None if baseline is None else {
+            "name": baseline.kernel, "versions": dict(baseline.versions), "tflops": baseline.tflops,
+            "measurement": baseline.measurement.to_json(),
+        },
+        "device": record.device.to_json(),
+        "versions": dict(record.versions),
+        "source_hash": {"measured": record.source_hash, "exported": exported.kernel.source_hash},
+        "record_id": record.id,
+        "measured_at": record.measured_at,
+    }  # fmt: skip
+
+
+_ABOUT = {
+    "time_s": "median of the samples, seconds of one run",
+    "noise": "median absolute deviation over the median, scaled to a normal's standard deviation",
+    "tflops": "work.flops / time_s / 1e12",
+    "gbps": "work.bytes / time_s / 1e9, counting every input read once and every output written once",
+    "speedup": "median of time(baseline) / time(kernel), measured alternately; 0 without a baseline",
+    "regime": "cold: the last-level cache is flushed before each run; hot: it is not",
+    "measurement.samples_s": "each run's time in seconds, in the order taken",
+    "measurement.error": "against a float64 reference: max_rel over its rms, rms_rel, and over what is allowed",
+    "device": "as the driver or the operating system describes it; sizes in bytes",
+    "source_hash": "of kernel source and declaration",
+}
+
+#: Format -> what makes its files: name -> content.
+FORMATS: Mapping[str, Callable[[Exported], dict[str, str | bytes]]] = {
+    "source": _source, "binary": _binary, "python": _python, "json": _json,
+}  # fmt: skip
+
+
+def header(exported: Exported) -> list[str]:
+    """What every exported text begins with: problem, device, figures, versions, date, record."""
+    champion, record = exported.champion, exported.champion.record
+    measurement, device = record.measurement, record.device
+    config = " ".join(f"{name}={value}" for name, value in record.config.items())
+    error = measurement.error
+    lines = [
+        f"{exported.problem}: kernel {record.kernel}, {config or 'no parameters'}",
+        f"{exported.kernel.idea}" if exported.kernel.idea else "",
+        "",
+        f"Measured on {device.name} ({device.architecture or device.kind}, driver "
+        f"{device.driver or 'unknown'}), {record.measured_at}, {record.regime}",
+        f"  {measurement.time_s or 0.0:.6g} s, {record.tflops:.4g} TFLOPS, {record.gbps:.4g} GB/s, "
+        f"noise {measurement.noise:.2%}",
+        f"  largest error {error.max_rel:.3g} of the float64 reference's rms" if error else "",
+        *_beside(champion),
+        f"  {', '.join(f'{name} {version}' for name, version in sorted(record.versions.items()))}",
+        f"Record {record.id}, source {record.source_hash}; exported by tile-tuner {tuner.__version__}",
+    ]
+    if record.source_hash != exported.kernel.source_hash:
+        lines.append(
+            f"The source has changed since it was measured, to {exported.kernel.source_hash}: tune again."
+        )
+    return [line for place, line in enumerate(lines) if line or place == 2]
+
+
+def _beside(champion: Champion) -> list[str]:
+    baseline = champion.baseline
+    if baseline is None:
+        return []
+    library = baseline.versions.get("library", baseline.kernel)
+    faster = "; the library was faster" if 0 < champion.speedup < 1 else ""
+    return [f"  beside {library}: {baseline.tflops:.4g} TFLOPS, speed-up {champion.speedup:.3f}{faster}"]

@@ -1,0 +1,226 @@
+"""A CUDA kernel as one .cu file: the config as constants, the kernel, a host launcher, a main that checks."""
+
+from __future__ import annotations
+
+import textwrap
+
+from tuner.export.cuda_text import FINGERPRINT, MAIN, REFERENCE, WHOLE
+from tuner.export.fingerprint import SUMS, Fingerprint, fingerprints
+from tuner.export.interface import UNASKED_SHARED_BYTES, Argument, Interface
+from tuner.export.symbolic import in_c
+from tuner.kernel import Rendered
+from tuner.problem import TOLERANCE_FACTOR
+
+#: Our dtypes in CUDA C++.
+C_TYPES = {
+    "float16": "__half", "float32": "float", "float64": "double", "int32": "int", "int64": "long long",
+    "uint8": "unsigned char",
+}  # fmt: skip
+#: Launches that the exported main times.
+_LAUNCHES = 20
+
+
+def cuda_source(header: list[str], rendered: Rendered, face: Interface) -> str:
+    """The text of the .cu file.
+
+    Args:
+        header: Lines for people.
+        rendered: Constants and kernel.
+        face: What it takes and gives.
+    """
+    verb = face.problem.operation.verb
+    launch = face.launch
+    assert launch is not None, "a CUDA kernel has a launch"
+    dims = [name for name, _ in face.problem.shape]
+    pointers = [
+        f"{'' if argument.tensor.output else 'const '}{_type(argument)}* {argument.name}"
+        for argument in face.arguments
+    ]
+    whole = WHOLE.substitute(
+        header="\n".join(f"// {line}".rstrip() for line in header),
+        verb=verb,
+        includes=_includes(face),
+        kernel=rendered.text.strip(),
+        arrays="\n".join(f"//     {_described(argument)}" for argument in face.arguments),
+        parameters=", ".join([*pointers, *(f"long long {dim}" for dim in dims)]),
+        checks=_checks(face),
+        grid=", ".join(_extent(size) for size in launch.grid),
+        block=", ".join(_extent(size) for size in launch.block),
+        shared_bytes=in_c(launch.shared_bytes),
+        asking=_asking(rendered.entry, face),
+        entry=rendered.entry,
+        passed=_passed(face),
+    )
+    return whole + _main(face)
+
+
+def _extent(size: object) -> str:
+    return str(size) if isinstance(size, int) else f"unsigned({in_c(size)})"
+
+
+def _type(argument: Argument) -> str:
+    return C_TYPES[argument.tensor.dtype]
+
+
+def _described(argument: Argument) -> str:
+    shape = " x ".join(in_c(size) for size in argument.tensor.shape)
+    turned = " (the transpose of what is meant)" if argument.transposed else ""
+    return f"{argument.name:10} {shape}{turned}{', written' if argument.tensor.output else ''}"
+
+
+def _includes(face: Interface) -> str:
+    names = ["cmath", "cstdint", "cstdio", "cstdlib", "type_traits", "vector"]
+    half = any(argument.tensor.dtype == "float16" for argument in face.arguments)
+    cuda = ["cuda_fp16.h"] if half else []
+    return "\n".join(f"#include <{name}>" for name in (*cuda, *names))
+
+
+def _checks(face: Interface) -> str:
+    dims = " || ".join(f"{name} < 1" for name, _ in face.problem.shape)
+    lines = [f"    if ({dims}) return cudaErrorInvalidValue;"]
+    for condition, sentence in face.rules(in_c, "&&"):
+        if sentence:
+            lines.append(f"    // {sentence}")
+        lines.append(f"    if (!({condition})) return cudaErrorInvalidValue;")
+    return "\n".join(lines)
+
+
+def _asking(entry: str, face: Interface) -> str:
+    """Leave for more dynamic shared memory than every launch may have."""
+    size = face.launch.shared_bytes if face.launch else 0
+    if isinstance(size, int) and size <= UNASKED_SHARED_BYTES:
+        return ""
+    return textwrap.indent(
+        f"const cudaError_t allowed = cudaFuncSetAttribute(\n"
+        f"    ::{entry}, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes));\n"
+        f"if (allowed != cudaSuccess) return allowed;\n",
+        "    ",
+    )
+
+
+def _passed(face: Interface) -> str:
+    """Arguments of the kernel; const is cast away since a kernel may have declared none."""
+    arrays = [
+        argument.name if argument.tensor.output else f"const_cast<{_type(argument)}*>({argument.name})"
+        for argument in face.arguments
+    ]
+    return ", ".join(arrays + [f"{C_TYPES[scalar.dtype]}({in_c(scalar.value)})" for scalar in face.scalars])
+
+
+def _size(argument: Argument) -> str:
+    return " * ".join(f"({in_c(size)})" for size in argument.tensor.shape)
+
+
+def _main(face: Interface) -> str:
+    problem = face.problem
+    names = [name for name, _ in problem.shape]
+    by_sums = [a for a in face.outputs if a.tensor.name not in problem.operation.c_reference]
+    known = fingerprints(problem, face.holds_for) if by_sums else []
+    return MAIN.substitute(
+        functions="\n".join(_comparison(face, argument, known) for argument in face.outputs),
+        launches=_LAUNCHES,
+        verb=problem.operation.verb,
+        dims=", ".join(f"long long {name}" for name in names),
+        prepare=_prepare(face),
+        compare="\n".join(_compare(face, argument) for argument in face.outputs),
+        on_device=", ".join([*(f"{argument.name}_device" for argument in face.arguments), *names]),
+        flops=in_c(face.flops),
+        free="\n".join(
+            f'    must(cudaFree({argument.name}_device), "freeing");' for argument in face.arguments
+        ),
+        arity=1 + len(names),
+        usage=" ".join(name.upper() for name in names),
+        checked="\n".join(_checked_dims(known)),
+        chosen="\n".join(
+            f"    const long long {name} = count == 1 ? {value}LL : atoll(words[{place + 1}]);"
+            for place, (name, value) in enumerate(problem.shape)
+        ),
+        names=", ".join(names),
+    )
+
+
+def _checked_dims(known: list[Fingerprint]) -> list[str]:
+    """Runs for the dims of the fingerprints; a declared reference checks the dims that are timed."""
+    dims = {", ".join(f"{value}LL" for _, value in each.problem.shape): None for each in known}
+    return [f"    right = run({each}, false) && right;" for each in dims]
+
+
+def _prepare(face: Interface) -> str:
+    lines = []
+    for place, argument in enumerate(face.inputs):
+        name, kind = argument.name, _type(argument)
+        lines.append(f"    const std::vector<{kind}> {name} = drawn<{kind}>({_size(argument)}, {place + 1});")
+    for argument in face.outputs:
+        lines.append(f"    std::vector<{_type(argument)}> {argument.name}({_size(argument)});")
+    for argument in face.arguments:
+        name, kind = argument.name, _type(argument)
+        lines.append(f"    {kind}* {name}_device = on_device({name});")
+        if argument.tensor.output:
+            lines.append(
+                f'    must(cudaMemset({name}_device, 0xff, {name}.size() * sizeof({kind})), "poisoning");'
+            )
+    words = ", ".join(
+        [*(f"{argument.name}_device" for argument in face.arguments), *(n for n, _ in face.problem.shape)]
+    )
+    lines += [
+        f'    must(launch_{face.problem.operation.verb}({words}), "launch");',
+        '    must(cudaDeviceSynchronize(), "run");',
+    ]
+    for argument in face.outputs:
+        name, kind = argument.name, _type(argument)
+        size = f"{name}.size() * sizeof({kind})"
+        lines.append(
+            f'    must(cudaMemcpy({name}.data(), {name}_device, {size}, cudaMemcpyDeviceToHost), "copying");'
+        )
+    return "\n".join(lines)
+
+
+def _compare(face: Interface, argument: Argument) -> str:
+    declared = argument.tensor.name in face.problem.operation.c_reference
+    names = ", ".join(name for name, _ in face.problem.shape)
+    given = [f"{each.name}.data()" for each in face.inputs] if declared else []
+    call = f"worst_of_{argument.name}({', '.join([*given, argument.name, names])})"
+    shape = " x ".join("%lld" for _ in face.problem.shape)
+    return (
+        f"    const double worst_{argument.name} = {call};\n"
+        f"    if (worst_{argument.name} < 0) {{\n"
+        f'        printf("{shape}: {argument.name} is not checked at these dims\\n", {names});\n'
+        f"    }} else {{\n"
+        f'        printf("{shape}: error of {argument.name} is %.3g of what is allowed\\n", {names}, '
+        f"worst_{argument.name});\n"
+        f"        right = right && worst_{argument.name} <= 1;\n"
+        f"        ++checks;\n"
+        f"    }}"
+    )
+
+
+def _comparison(face: Interface, argument: Argument, known: list[Fingerprint]) -> str:
+    names = [name for name, _ in face.problem.shape]
+    body = face.problem.operation.c_reference.get(argument.tensor.name)
+    given = {
+        "name": argument.name,
+        "type": _type(argument),
+        "dims": ", ".join(f"long long {name}" for name in names),
+        "names": ", ".join(names),
+    }
+    if body is None:
+        own = [each for each in known if each.output == argument.tensor.name]
+        rows = ",\n".join(f"        {_row(each)}" for each in own)
+        return FINGERPRINT.substitute(given, sums=SUMS, known=rows)
+    bits = {"float16": 11, "float32": 24, "float64": 53}.get(argument.tensor.dtype)
+    rounding = f"{TOLERANCE_FACTOR!r} * ldexp(1.0, -{bits}) * sqrt(double({in_c(face.terms)}))"
+    return REFERENCE.substitute(
+        given,
+        inputs=", ".join(f"const {_type(each)}* {each.name}" for each in face.inputs),
+        input_names=", ".join(each.name for each in face.inputs),
+        body=textwrap.indent(textwrap.dedent(body).strip(), "    "),
+        size=_size(argument),
+        tolerance=rounding if bits else "0.0",
+    )
+
+
+def _row(each: Fingerprint) -> str:
+    dims = ", ".join(str(value) for _, value in each.problem.shape)
+    sums = ", ".join(repr(value) for value in each.sums)
+    allowed = ", ".join(repr(value) for value in each.allowed)
+    return f"{{{{{dims}}}, {{{sums}}}, {{{allowed}}}}}"

@@ -1,0 +1,173 @@
+"""Templates of the exported .cu file; names after a dollar are filled in by `tuner.export.cuda_source`."""
+
+from __future__ import annotations
+
+from string import Template
+
+WHOLE = Template("""\
+$header
+$includes
+
+// ---------------------------------------------------------------- the config, then the kernel
+
+$kernel
+
+// ---------------------------------------------------------------- host
+
+static inline long long ceil_div(long long numerator, long long denominator) {
+    return (numerator + denominator - 1) / denominator;
+}
+
+// Queues one run on a stream. Arrays lie on the device, dense and row-major, at multiples of 16 bytes:
+$arrays
+// Returns cudaErrorInvalidValue for dims that this config is not made for, else what the launch returns.
+cudaError_t launch_$verb($parameters, cudaStream_t stream = 0) {
+$checks
+    const dim3 grid($grid), block($block);
+    const long long shared_bytes = $shared_bytes;
+$asking    ::$entry<<<grid, block, shared_bytes, stream>>>($passed);
+    return cudaGetLastError();
+}
+""")
+
+MAIN = Template("""
+// ---------------------------------------------------------------- check and timing
+
+#ifdef TILE_TUNER_MAIN
+
+static int checks = 0;
+
+static void must(cudaError_t status, const char* what) {
+    if (status != cudaSuccess) {
+        fprintf(stderr, "%s: %s\\n", what, cudaGetErrorString(status));
+        exit(3);
+    }
+}
+
+// The same pseudo-random numbers wherever they are computed.
+static unsigned mixed(long long index, unsigned seed) {
+    unsigned x = unsigned(index) * 2654435761u + seed * 40503u;
+    x = (x ^ (x >> 16)) * 0x45d9f3bu;
+    return (x ^ (x >> 16)) >> 20;
+}
+
+template <typename T>
+static std::vector<T> drawn(long long size, unsigned seed) {
+    std::vector<T> values(size);
+    for (long long index = 0; index < size; ++index) {
+        const unsigned x = mixed(index, seed);
+        if (std::is_integral<T>::value) {
+            values[index] = T(double(x % 17) - (T(-1) < T(1) ? 8 : 0));
+        } else {
+            values[index] = T((double(x) - 2048.0) / 2048.0);
+        }
+    }
+    return values;
+}
+
+template <typename T>
+static T* on_device(const std::vector<T>& values) {
+    T* copy = nullptr;
+    must(cudaMalloc(&copy, values.size() * sizeof(T)), "allocating");
+    must(cudaMemcpy(copy, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice), "copying");
+    return copy;
+}
+
+$functions
+// One run for these dims on poisoned output, compared with float64; then $launches launches in a row, timed
+// with the caches as they are. True where the result is right.
+static bool run($dims, bool timed) {
+$prepare
+    bool right = true;
+$compare
+    if (timed) {
+        cudaEvent_t begin, end;
+        must(cudaEventCreate(&begin), "event");
+        must(cudaEventCreate(&end), "event");
+        must(cudaEventRecord(begin), "event");
+        for (int launch = 0; launch < $launches; ++launch) {
+            must(launch_$verb($on_device), "launch");
+        }
+        must(cudaEventRecord(end), "event");
+        must(cudaEventSynchronize(end), "run");
+        float milliseconds = 0;
+        must(cudaEventElapsedTime(&milliseconds, begin, end), "event");
+        const double seconds = milliseconds * 1e-3 / $launches;
+        printf("%.6g s a launch, %.4g TFLOPS\\n", seconds, double($flops) / seconds / 1e12);
+    }
+$free
+    return right;
+}
+
+int main(int count, char** words) {
+    if (count != 1 && count != $arity) {
+        fprintf(stderr, "usage: %s [$usage]\\n", words[0]);
+        return 2;
+    }
+    bool right = true;
+$checked
+$chosen
+    right = run($names, true) && right;
+    puts(!right ? "FAILED" : checks > 0 ? "PASSED" : "NOT CHECKED");
+    return right && checks > 0 ? 0 : 1;
+}
+
+#endif  // TILE_TUNER_MAIN
+""")
+
+REFERENCE = Template("""\
+// One element of $name in float64, as the operation declares it.
+static double reference_$name($inputs, $dims, long long index) {
+    (void)index;
+$body
+}
+
+// Largest error over what is allowed, among at most 65536 elements spread over all of $name.
+static double worst_of_$name($inputs, const std::vector<$type>& $name, $dims) {
+    const long long size = $size, count = size < 65536 ? size : 65536;
+    std::vector<long long> indices(count);
+    std::vector<double> expected(count);
+    double squares = 0;
+    for (long long i = 0; i < count; ++i) {
+        indices[i] = i * size / count + i * 7919 % (size / count);
+        expected[i] = reference_$name($input_names, $names, indices[i]);
+        squares += expected[i] * expected[i] / count;
+    }
+    double worst = 0;
+    for (long long i = 0; i < count; ++i) {
+        const double error = fabs(double($name[indices[i]]) - expected[i]);
+        const double allowed = $tolerance * (sqrt(squares) + fabs(expected[i]));
+        const double ratio = error == 0 ? 0 : error / allowed;
+        worst = ratio <= worst ? worst : ratio == ratio ? ratio : INFINITY;
+    }
+    return worst;
+}
+""")
+
+FINGERPRINT = Template("""\
+// Largest error over what is allowed, of sums that every element of $name goes into with a sign. The
+// float64 reference's sums were computed at export, for a few dims; for others -1: not checked.
+static double worst_of_$name(const std::vector<$type>& $name, $dims) {
+    struct Known {
+        std::vector<long long> dims;
+        double sums[$sums], allowed[$sums];
+    };
+    static const std::vector<Known> known = {
+$known
+    };
+    for (const Known& each : known) {
+        if (each.dims != std::vector<long long>{$names}) continue;
+        double sums[$sums] = {}, worst = 0;
+        for (size_t index = 0; index < $name.size(); ++index) {
+            sums[index % $sums] += double($name[index]) * (mixed(index, 0) % 2 ? -1.0 : 1.0);
+        }
+        for (int i = 0; i < $sums; ++i) {
+            const double error = fabs(sums[i] - each.sums[i]);
+            const double ratio = error == 0 ? 0 : error / each.allowed[i];
+            worst = ratio <= worst ? worst : ratio == ratio ? ratio : INFINITY;
+        }
+        return worst;
+    }
+    return -1;
+}
+""")

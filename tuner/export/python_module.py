@@ -1,0 +1,201 @@
+"""A kernel as one Python module with a function named as the operation's verb."""
+
+from __future__ import annotations
+
+from string import Template
+
+from tuner.export.interface import UNASKED_SHARED_BYTES, Argument, Interface
+from tuner.export.symbolic import in_python
+from tuner.kernel import Kernel, Rendered
+
+_WHOLE = Template("""\
+$header
+
+$imports
+$kernel
+
+# ---------------------------------------------------------------- $verb
+
+
+def ceil_div(numerator, denominator):
+    \"""Smallest whole number not below numerator / denominator.\"""
+    return -(-numerator // denominator)
+
+
+def _given(name, array, dtype, ndim):
+    if not isinstance(array, $arrays.ndarray):
+        raise TypeError(f"$verb: {name} must be a $library array, got {type(array).__name__}")
+    if array.dtype != dtype:
+        raise TypeError(f"$verb: {name} must be {dtype}, got {array.dtype}; convert it with .astype({dtype!r})")
+    if array.ndim != ndim:
+        raise ValueError(f"$verb: {name} must have {ndim} dimensions, got {array.ndim}")
+
+
+def _shaped(name, array, meant, shape):
+    if array.shape != shape:
+        raise ValueError(f"$verb: {name} must be {meant}, here {shape}, got shape {array.shape}")
+
+
+$dense
+
+
+def $signature:
+    \"""$what
+
+    Arguments of any strides are taken; the kernel reads them as described, others are copied first.
+
+$arguments
+    Returns:
+$returns
+    Raises:
+        TypeError: An argument is no $library array, or of another dtype.
+        ValueError: Shapes do not fit together, or this config is not made for them.
+    \"""
+$checks
+$run
+    return $outputs
+""")
+
+_DENSE_CUPY = '''\
+def _dense(array):
+    """The array as the kernel reads it: row-major, at a multiple of 16 bytes; a copy where it is not."""
+    array = cupy.ascontiguousarray(array)
+    return array if array.data.ptr % 16 == 0 else array.copy()'''
+
+_DENSE_NUMPY = '''\
+def _dense(array):
+    """The array as the kernel reads it: row-major; a copy where it is not."""
+    return numpy.require(array, requirements=["C", "A"])'''
+
+_CUDA = Template("""\
+SOURCE = $source
+
+
+@functools.cache
+def _kernel(device):
+    \"""The kernel, compiled for the present device at the first call.\"""
+    return cupy.RawModule(code=SOURCE, options=$options).get_function("$entry")
+""")
+
+
+def python_module(header: list[str], kernel: Kernel, rendered: Rendered, face: Interface) -> str:
+    """The text of the module: it imports CuPy and NumPy, or NumPy and Numba.
+
+    Args:
+        header: Lines for people.
+        kernel: Gives the options.
+        rendered: Constants and kernel.
+        face: What it takes and gives.
+    """
+    operation = face.problem.operation
+    cuda = rendered.target == "cuda"
+    missing = [dim for dim, _ in face.problem.shape if dim not in face.sources and dim not in face.fixed]
+    given = [argument.name for argument in face.inputs]
+    imports = "import functools\n\nimport cupy\nimport numpy\n"
+    return _WHOLE.substitute(
+        header="\n".join(f"# {line}".rstrip() for line in header),
+        imports=imports if cuda else "import numpy\n",
+        kernel=_cuda_kernel(kernel, rendered)
+        if cuda
+        else f"{rendered.text.strip()}\n\n\n_entry = {rendered.entry}",
+        library="CuPy" if cuda else "NumPy",
+        arrays="cupy" if cuda else "numpy",
+        verb=operation.verb,
+        dense=_DENSE_CUPY if cuda else _DENSE_NUMPY,
+        signature=f"{operation.verb}({', '.join([*given, *(['*', *missing] if missing else [])])})",
+        what=f"{operation.name} in {face.problem.dtype}, as tuned for {face.problem}.",
+        arguments=_arguments(face, missing),
+        returns="".join(f"        {_described(argument)}\n" for argument in face.outputs),
+        checks="\n".join(_checks(face)),
+        run="\n".join(_run(face)),
+        outputs=", ".join(argument.name for argument in face.outputs),
+    )
+
+
+def _cuda_kernel(kernel: Kernel, rendered: Rendered) -> str:
+    options = ("--std=c++17", *kernel.options)
+    return _CUDA.substitute(source=_quoted(rendered.text.strip()), options=repr(options), entry=rendered.entry)
+
+
+def _quoted(text: str) -> str:
+    """A Python string that reads as the source does, where it can."""
+    plain = "'''" not in text and not text.endswith(("'", "\\"))
+    return f"r'''\n{text}\n'''" if plain else repr(text)
+
+
+def _shape(sizes: tuple[object, ...]) -> str:
+    return f"({', '.join(in_python(size) for size in sizes)}{',' if len(sizes) == 1 else ''})"
+
+
+def _described(argument: Argument) -> str:
+    return f"{argument.name}: {argument.tensor.dtype} array of shape {_shape(argument.given)}."
+
+
+def _arguments(face: Interface, missing: list[str]) -> str:
+    lines = ["    Args:"]
+    for argument in face.inputs:
+        stored = "column-major" if argument.transposed else "row-major"
+        lines.append(f"        {_described(argument)} Read as it lies where it is {stored}.")
+    lines += [f"        {dim}: A whole number of 1 or more." for dim in missing]
+    return "\n".join(lines) + "\n"
+
+
+def _checks(face: Interface) -> list[str]:
+    """Statements that check the arguments and name the dims."""
+    verb = face.problem.operation.verb
+    lines = [
+        f'    _given("{argument.name}", {argument.name}, "{argument.tensor.dtype}", {len(argument.given)})'
+        for argument in face.inputs
+    ]
+    lines += [f"    {dim} = {name}.shape[{axis}]" for dim, (name, axis) in face.sources.items()]
+    lines += [f"    {dim} = {value}" for dim, value in face.fixed.items() if dim not in face.sources]
+    lines += [
+        f'    _shaped("{each.name}", {each.name}, "{_shape(each.given)}", {_shape(each.given)})'
+        for each in face.inputs
+    ]
+    dims = [dim for dim, _ in face.problem.shape]
+    lines.append(f"    if min({', '.join([*dims, '1'])}) < 1:")
+    shown = ", ".join(f"{dim}={{{dim}}}" for dim in dims)
+    lines.append(f'        raise ValueError(f"{verb}: no dim may be empty, got {shown}")')
+    for condition, sentence in face.rules(in_python, "and"):
+        why = f" ({_literal(sentence)})" if sentence else ""
+        lines.append(f"    if not ({condition}):")
+        lines.append("        raise ValueError(")
+        lines.append(f'            f"{verb}: {condition} must hold{why}, got {shown}"')
+        lines.append("        )")
+    return lines
+
+
+def _literal(sentence: str) -> str:
+    """A sentence inside an f-string."""
+    return sentence.replace("\\", "\\\\").replace('"', '\\"').replace("{", "{{").replace("}", "}}")
+
+
+def _run(face: Interface) -> list[str]:
+    library = "numpy" if face.launch is None else "cupy"
+    lines = [
+        f'    {each.name} = {library}.empty({_shape(each.tensor.shape)}, dtype="{each.tensor.dtype}")'
+        for each in face.outputs
+    ]
+    arrays = [
+        each.name if each.tensor.output else f"_dense({each.name}{'.T' if each.transposed else ''})"
+        for each in face.arguments
+    ]
+    if face.launch is None:
+        scalars = [f"{_cast(scalar.dtype)}({in_python(scalar.value)})" for scalar in face.scalars]
+        return [*lines, f"    _entry({', '.join([*arrays, *scalars])})"]
+    launch = face.launch
+    scalars = [f"numpy.{scalar.dtype}({in_python(scalar.value)})" for scalar in face.scalars]
+    lines += [
+        "    _launched = _kernel(cupy.cuda.runtime.getDevice())",
+        f"    _shared_bytes = {in_python(launch.shared_bytes)}",
+    ]
+    if not isinstance(launch.shared_bytes, int) or launch.shared_bytes > UNASKED_SHARED_BYTES:
+        lines.append("    _launched.max_dynamic_shared_size_bytes = _shared_bytes")
+    lines.append(f"    _grid, _block = {_shape(launch.grid)}, {_shape(launch.block)}")
+    lines.append(f"    _launched(_grid, _block, ({', '.join([*arrays, *scalars])},), shared_mem=_shared_bytes)")
+    return lines
+
+
+def _cast(dtype: str) -> str:
+    return "float" if dtype.startswith("float") else "int"
