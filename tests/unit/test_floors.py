@@ -1,6 +1,7 @@
 """Which module imports which: only downwards, in no circle, and heavy libraries only where they belong."""
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -61,6 +62,12 @@ def test_every_module_has_one_floor() -> None:
     present = {top(module) for module in MODULES if top(module)}
     assert present - FLOOR.keys() == set(), "add these to a floor in tests/unit/floors.toml"
     assert len(FLOOR) == sum(map(len, TABLE["floors"])), "a name stands on two floors"
+
+
+def test_the_architecture_tells_what_each_module_is_for() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = [row for row in text.splitlines() if row.startswith("| ") and row.split()[1].isdigit()]
+    assert [set(re.findall(r"`(\w+)` ", row.split("|")[2])) for row in rows] == list(map(set, TABLE["floors"]))
 
 
 @pytest.mark.parametrize("module", [module for module in MODULES if top(module) in FLOOR])
