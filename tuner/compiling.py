@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import time
@@ -10,7 +9,6 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tuner.errors import DeviceTrouble
 from tuner.hardware import DeviceInfo
 from tuner.kernel import Rendered
 from tuner.measure import Contestant
@@ -67,7 +65,7 @@ class CompilePool:
         """
         self._spec, self._architecture, self._problem = spec, architecture, dict(problem)
         self.size = size or max(1, min(MAX_WORKERS, len(os.sched_getaffinity(0))))
-        self._workers = [self._start() for _ in range(self.size)]
+        self._workers: list[Worker | None] = [self._start() for _ in range(self.size)]
         self._jobs: dict[int, _Job] = {}
         self._waiting: deque[_Job] = deque()
         self._ready: deque[Compiled] = deque()
@@ -85,7 +83,7 @@ class CompilePool:
     @property
     def channels(self) -> list[Worker]:
         """The workers to wait for."""
-        return [worker for worker in self._workers if worker.busy]
+        return [worker for worker in self._workers if worker is not None and worker.busy]
 
     def submit(self, ticket: int, rendered: Rendered) -> None:
         """Queues a compilation; `ready` will give it back under the ticket."""
@@ -99,7 +97,7 @@ class CompilePool:
             DeviceTrouble: The compiler is not there.
         """
         for number, worker in enumerate(self._workers):
-            if worker.busy and (worker.overdue() or _readable(worker)):
+            if worker is not None and worker.busy and (worker.overdue() or _readable(worker)):
                 self._collect(number, worker)
         self._dispatch()
         done = list(self._ready)
@@ -107,18 +105,18 @@ class CompilePool:
         return done
 
     def _dispatch(self) -> None:
-        for number, worker in enumerate(self._workers):
-            while self._waiting and not worker.busy:
-                job = self._waiting.popleft()
+        for number in range(self.size):
+            while self._waiting and number not in self._jobs:
+                job = self._jobs[number] = self._waiting.popleft()
                 message = {
                     "do": "compile", "problem": self._problem, "architecture": self._architecture,
                     "rendered": rendered_to_json(job.rendered),
                 }  # fmt: skip
-                self._jobs[number] = job
+                worker = self._workers[number] = self._workers[number] or self._start()
                 try:
                     worker.request(message, limit_s=self._limit_s())
                 except WorkerFailed as failure:
-                    worker = self._bury(number, failure)
+                    self._bury(number, failure)
 
     def _limit_s(self) -> float:
         took = sorted(self._took_s)
@@ -142,10 +140,9 @@ class CompilePool:
         contestant = Contestant(job.rendered, reply.blob, report, data["compile_s"])
         self._ready.append(Compiled(job.ticket, contestant, None))
 
-    def _bury(self, number: int, failure: WorkerFailed) -> Worker:
-        """Replaces a dead worker; its job is tried once more, since it may be innocent."""
-        self._workers[number].close()
-        self._workers[number] = self._start()
+    def _bury(self, number: int, failure: WorkerFailed) -> None:
+        """Gives up a dead worker; its job is tried once more, since it may be innocent."""
+        self._retire(number)
         job = self._jobs.pop(number)
         if failure.timed_out or job.crashes:
             outcome = Outcome.TIMED_OUT if failure.timed_out else Outcome.COMPILE_FAILED
@@ -154,14 +151,17 @@ class CompilePool:
         else:
             job.crashes += 1
             self._waiting.append(job)
-        return self._workers[number]
+
+    def _retire(self, number: int) -> None:
+        worker, self._workers[number] = self._workers[number], None
+        if worker is not None:
+            worker.close()
 
     def cancel(self) -> None:
-        """Forgets every compilation that is not done; workers in the middle of one are replaced."""
+        """Forgets every compilation that is not done; workers in the middle of one are killed."""
         self._waiting.clear()
         for number in list(self._jobs):
-            self._workers[number].close()
-            self._workers[number] = self._start()
+            self._retire(number)
             del self._jobs[number]
 
     def compile_all(self, rendered: Mapping[int, Rendered]) -> dict[int, Contestant]:
@@ -184,9 +184,8 @@ class CompilePool:
 
     def close(self) -> None:
         """Kills the workers."""
-        for worker in self._workers:
-            with contextlib.suppress(DeviceTrouble):
-                worker.close()
+        for number in range(self.size):
+            self._retire(number)
 
 
 def ruled_out(contestant: Contestant, device: DeviceInfo) -> Measurement | None:

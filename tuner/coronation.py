@@ -8,6 +8,7 @@ from tuner.compiling import CompilePool
 from tuner.execution import Executor
 from tuner.finals import judge, shortlist
 from tuner.kernel import Kernel, render
+from tuner.measure import Contestant
 from tuner.measurement import Measurement
 from tuner.preparation import key_of
 from tuner.record import Champion, Role
@@ -34,12 +35,17 @@ class Coronation:
         self._pool, self._executor = pool, executor
 
     def play(
-        self, standings: Mapping[tuple[str, Config], float], trials: Mapping[str, int], budget_s: float
+        self,
+        standings: Mapping[tuple[str, Config], float],
+        contestants: Mapping[tuple[str, Config], Contestant],
+        trials: Mapping[str, int],
+        budget_s: float,
     ) -> Champion | None:
         """Measures the finalists in alternation with the library, stores all and crowns the winner.
 
         Args:
             standings: (kernel, config) -> median in the search, seconds.
+            contestants: Those of them that are at hand compiled.
             trials: Counts to store with the champion.
             budget_s: Wall time for the rounds, seconds.
 
@@ -49,20 +55,31 @@ class Coronation:
         reigning = self._reigning()
         holder = (reigning.record.kernel, Config(reigning.record.config)) if reigning else None
         finalists = shortlist(standings, holder)
-        problem = self._scribe.problem
-        rendered = {
-            number: render(self._kernels[kernel], problem, config)
-            for number, (kernel, config) in enumerate(finalists)
-        }
-        self._pool.cancel()
-        compiled = self._pool.compile_all(rendered)
-        if not compiled:
+        compiled = self._compiled(finalists, contestants)
+        holder_plays = holder in compiled
+        finalists = [each for each in finalists if each in compiled]
+        if not finalists:
             return None
-        holder_plays = holder is not None and 0 in compiled
-        finalists = [finalists[number] for number in sorted(compiled)]
-        measured = self._executor.finals([compiled[number] for number in sorted(compiled)], budget_s)
+        measured = self._executor.finals([compiled[each] for each in finalists], budget_s)
         baseline = measured.pop() if len(measured) > len(finalists) else None
         return self._crown(finalists, measured, baseline, holder_plays, trials)
+
+    def _compiled(
+        self,
+        finalists: list[tuple[str, Config]],
+        contestants: Mapping[tuple[str, Config], Contestant],
+    ) -> dict[tuple[str, Config], Contestant]:
+        """The finalists' machine code; those that do not compile any more are left out."""
+        # Nothing may compile beside the finals.
+        self._pool.cancel()
+        found = {each: contestants[each] for each in finalists if each in contestants}
+        missing = [each for each in finalists if each not in found]
+        rendered = {
+            number: render(self._kernels[kernel], self._scribe.problem, config)
+            for number, (kernel, config) in enumerate(missing)
+        }
+        fresh = self._pool.compile_all(rendered) if rendered else {}
+        return found | {missing[number]: contestant for number, contestant in fresh.items()}
 
     def _crown(
         self,

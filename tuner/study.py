@@ -35,6 +35,8 @@ FINALS_SHARE, FINALS_LEAST_S, FINALS_MOST_S = 0.10, 1.0, 20.0
 INTERRUPTED = "interrupted; every finished trial is kept, and the same command continues"
 #: Configs asked for in one call.
 ASKED_AT_ONCE = 4
+#: Compiled configs kept for the finals, at the most.
+KEPT = 32
 #: Seconds between two reports of progress.
 REPORT_EVERY_S = 0.2
 
@@ -70,6 +72,7 @@ class Study:
         self._measuring: _Trial | None = None
         self._seen: dict[tuple[str, Any], Measurement] = {}
         self._standings: dict[tuple[str, Config], float] = {}
+        self._contestants: dict[tuple[str, Config], Contestant] = {}
 
     def run(self) -> Result:
         """Searches until the budget is out or nothing is left to try, then plays the finals.
@@ -263,6 +266,7 @@ class Study:
             self._store.add(self._scribe.of_kernel(Role.TRIAL, kernel, candidate.config, measurement))
             self._search.tell(candidate, measurement.outcome, measurement.time_s)
             self._note(kernel.name, candidate.config, measurement)
+            self._keep(trial, measurement)
             del self._trials[candidate.number]
 
     def _note(self, kernel: str, config: Config, measurement: Measurement) -> None:
@@ -273,11 +277,21 @@ class Study:
             if self.progress.best_s is None or time_s < self.progress.best_s:
                 self.progress.best_s, self.progress.best = time_s, f"{kernel} {config}"
 
+    def _keep(self, trial: _Trial, measurement: Measurement) -> None:
+        """Keeps the machine code of what may play the finals."""
+        best_s = self.progress.best_s
+        if trial.contestant is None or best_s is None or measurement.outcome is not Outcome.MEASURED:
+            return
+        self._contestants[trial.candidate.kernel, trial.candidate.config] = trial.contestant
+        if len(self._contestants) > KEPT:
+            ranked = sorted(self._contestants, key=lambda each: self._standings[each])
+            self._contestants = {each: self._contestants[each] for each in ranked[: KEPT // 2]}
+
     def _finals(self) -> Champion | None:
         self.progress.stage = "finals"
         self._tick(force=True)
         coronation = Coronation(self._scribe, self._kernels, self._pool, self._executor)
-        return coronation.play(self._standings, self.progress.totals, self._finals_s())
+        return coronation.play(self._standings, self._contestants, self.progress.totals, self._finals_s())
 
     # --- bookkeeping -----------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tuner.devices.detect import Found, find, gpus
-from tuner.devices.numba_source import cache_folder
+from tuner.devices.cubin_cache import cache_root
 from tuner.errors import DeviceTrouble, TunerError
 from tuner.execution import Executor
 
@@ -48,7 +48,7 @@ def checks(url: str) -> Iterator[Check]:
     for found in [*gpus(), find("cpu")]:
         yield _device(found)
     yield _database(url)
-    yield _disk(cache_folder())
+    yield _disk(cache_root())
 
 
 def _packages() -> Check:

@@ -19,8 +19,8 @@ from typing import Any
 
 import numba
 import numpy
-import platformdirs
 
+from tuner.devices.cubin_cache import cache_root
 from tuner.devices.protocol import Binary, CompileFailed
 from tuner.kernel import Rendered
 from tuner.measurement import CompileReport
@@ -31,9 +31,8 @@ COMPILE_DIM = 9
 
 
 def cache_folder() -> Path:
-    """Where rendered CPU kernels and their machine code lie; ``TUNER_CACHE`` moves it."""
-    root = os.environ.get("TUNER_CACHE") or platformdirs.user_cache_dir("tile-tuner")
-    return Path(root) / "numba"
+    """Where rendered CPU kernels and their machine code lie."""
+    return cache_root() / "numba"
 
 
 def load_module(rendered: Rendered) -> Callable[..., Any]:

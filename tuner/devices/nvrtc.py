@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 
+from tuner.devices.cubin_cache import CubinCache
 from tuner.devices.protocol import Binary, CompileFailed
 from tuner.errors import DeviceTrouble
 from tuner.kernel import Rendered
@@ -79,9 +80,22 @@ def target_architecture(compute_capability: int) -> str:
 
 
 class NvrtcCompiler:
-    """`tuner.devices.protocol.Compiler` for CUDA kernels."""
+    """`tuner.devices.protocol.Compiler` for CUDA kernels, with a cache on disk."""
+
+    def __init__(self) -> None:
+        self._cache = CubinCache()
 
     def compile(self, rendered: Rendered, architecture: str, problem: Problem) -> Binary:
-        """Compiles to a cubin for the architecture; see the protocol."""
+        """Compiles to a cubin for the architecture, or finds it in the cache; see the protocol."""
+        compiler = nvrtc_version()
+        known = self._cache.get(rendered, architecture, compiler)
+        if known is not None:
+            return known
         cubin, log = compile_cubin(rendered.text, architecture, rendered.options)
-        return Binary(cubin, read_report(log, cubin))
+        binary = Binary(cubin, read_report(log, cubin))
+        self._cache.put(rendered, architecture, compiler, binary)
+        return binary
+
+    def close(self) -> None:
+        """Closes the cache's files."""
+        self._cache.close()

@@ -1,0 +1,60 @@
+"""Cubins on disk, so that no source is compiled twice for one architecture by one compiler.
+
+Bounded in size; what was not used for longest goes first. Any number of processes share it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from tuner.devices.protocol import Binary
+from tuner.kernel import Rendered
+from tuner.measurement import CompileReport
+
+#: Bytes of cubins kept at the most: some twenty thousand.
+LIMIT_BYTES = 1 << 30
+
+
+def cache_root() -> Path:
+    """Where caches lie; ``TUNER_CACHE`` moves them."""
+    return Path(os.environ.get("TUNER_CACHE") or platformdirs.user_cache_dir("tile-tuner"))
+
+
+class CubinCache:
+    """Rendered kernel, architecture and compiler -> `Binary`."""
+
+    def __init__(self) -> None:
+        import diskcache
+
+        self._cache: Any = diskcache.Cache(
+            str(cache_root() / "cubins"), size_limit=LIMIT_BYTES, eviction_policy="least-recently-used"
+        )
+
+    def get(self, rendered: Rendered, architecture: str, compiler: str) -> Binary | None:
+        """What was put for the same source, options, architecture and compiler; else None."""
+        found = self._cache.get(_key(rendered, architecture, compiler))
+        if not isinstance(found, bytes):
+            return None
+        report, _, code = found.partition(b"\n")
+        return Binary(code, CompileReport(**json.loads(report)))
+
+    def put(self, rendered: Rendered, architecture: str, compiler: str, binary: Binary) -> None:
+        """Keeps a binary."""
+        # Bytes, which the cache stores as they are: it would pickle anything else.
+        value = json.dumps(asdict(binary.report)).encode() + b"\n" + binary.code
+        self._cache.set(_key(rendered, architecture, compiler), value)
+
+    def close(self) -> None:
+        """Closes the cache's files."""
+        self._cache.close()
+
+
+def _key(rendered: Rendered, architecture: str, compiler: str) -> str:
+    return hashlib.sha256("\0".join((rendered.hash, architecture, compiler)).encode()).hexdigest()
