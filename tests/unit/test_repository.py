@@ -1,5 +1,6 @@
 """What the repository promises: locks, scripts, and a wheel that is complete."""
 
+import ast
 import os
 import re
 import shutil
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -74,6 +76,32 @@ def test_locks_hold_what_the_project_asks_for(lock: str) -> None:
 @pytest.mark.parametrize("lock", [lock for lock in LOCKS if lock != "runtime"])
 def test_a_lock_of_an_extra_repeats_nothing_of_the_runtime(lock: str) -> None:
     assert pins(lock).keys() & pins("runtime").keys() == set()
+
+
+def libraries_of(folder: str) -> set[str]:
+    """Libraries that the Python files of a folder import, anywhere in them."""
+    nodes = [
+        node
+        for path in (ROOT / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) if not node.level}
+    return {name.split(".")[0] for name in names} - {*sys.stdlib_module_names, "", "tuner"}
+
+
+@pytest.mark.parametrize("folder", ["tuner", "kernels", "examples"])
+def test_every_library_that_is_imported_is_asked_for(folder: str) -> None:
+    asked = {canonicalize_name(each.name) for lock in ("runtime", "cuda13") for each in wanted(lock)}
+    # numba carries llvmlite, CuPy its own parts; a library's name may differ from its distribution's.
+    asked |= {"llvmlite", "cupy", "cupy-backends"}
+    distributions = metadata.packages_distributions()
+    unasked = {
+        name
+        for name in libraries_of(folder)
+        if asked.isdisjoint(map(canonicalize_name, [name, *distributions.get(name, [])]))
+    }
+    assert unasked == set(), "add these to the dependencies in pyproject.toml and run scripts/lock"
 
 
 # --- scripts ------------------------------------------------------------------------------------------------
