@@ -1,13 +1,12 @@
 """Every CPU kernel of gemm: declarations, and results against float64 on awkward shapes in all layouts."""
 
-# ruff: noqa: D103
 from __future__ import annotations
 
 import importlib.util
-import itertools
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,8 @@ from tuner.problem import Problem
 from tuner.space import Config
 
 CATALOGUE = builtin()
-GEMM = CATALOGUE.operation("gemm")
+#: With every dtype that the kernels can do.
+GEMM = replace(CATALOGUE.operation("gemm"), dtypes=("float32", "float64"))
 KERNELS = {kernel.name: kernel for kernel in CATALOGUE.of("gemm", "cpu")}
 LAYOUTS = ("nn", "nt", "tn", "tt")
 #: Elements before and after an array that a kernel must not use: NaN, which would show in the result.
@@ -30,8 +30,8 @@ Compiled = Callable[..., None]
 Build = Callable[[Kernel, Problem, Config], Compiled]
 
 
-def problem(m: int, n: int, k: int, layout: str = "nn") -> Problem:
-    return GEMM.problem({"m": m, "n": n, "k": k}, layout=layout)
+def problem(m: int, n: int, k: int, layout: str = "nn", dtype: str = "float32") -> Problem:
+    return GEMM.problem({"m": m, "n": n, "k": k}, dtype, layout)
 
 
 @pytest.fixture(scope="session")
@@ -97,6 +97,32 @@ def test_agrees_with_float64(compiled: Build, name: str, config: dict, layout: s
         check(compiled(KERNELS[name], each, Config(config)), each)
 
 
+def tiles(width: int, mr: int, nr: int, threads: int = 1, **others: object) -> dict:
+    """A config of `packed` with blocks so small that small shapes have many of them, and edges everywhere."""
+    blocks = {"WIDTH": width, "MR": mr, "NR": nr, "MC": 2 * mr, "KC": 40, "NC": 2 * nr}
+    return blocks | {"UNROLL": 2, "PREFETCH": 0, "THREADS": threads, "SPLIT": "rows"} | others
+
+
+@pytest.mark.parametrize(
+    ("dtype", "layout", "config"),
+    [
+        ("float32", "nn", tiles(16, 8, 48, PREFETCH=8)),
+        ("float32", "nt", tiles(16, 14, 32, UNROLL=4)),
+        ("float32", "tn", tiles(8, 6, 16)),
+        ("float32", "tt", tiles(4, 5, 12, UNROLL=1)),
+        ("float32", "tt", tiles(8, 4, 24, threads=4, SPLIT="both")),
+        ("float32", "nn", tiles(16, 2, 80, threads=3, SPLIT="columns")),
+        ("float64", "nt", tiles(8, 6, 16, threads=2)),
+        ("float64", "tn", tiles(2, 4, 6)),
+    ],
+    ids=str,
+)
+def test_packed_agrees_with_float64(compiled: Build, dtype: str, layout: str, config: dict) -> None:
+    for m, n, k in (*SHAPES, (2, 200, 83), (150, 11, 41)):
+        each = problem(m, n, k, layout, dtype)
+        check(compiled(KERNELS["packed"], each, Config(config)), each)
+
+
 @pytest.mark.parametrize(
     ("name", "config"),
     [("naive", {"THREADS": 2}), ("blocked", {"BLOCK": 32, "TRANSPOSE_B": True, "THREADS": 2})],
@@ -111,29 +137,47 @@ def test_threads_share_the_work_and_are_put_back(compiled: Build, name: str, con
     assert numba.get_num_threads() == before
 
 
+def sampled(kernel: Kernel, count: int) -> tuple[Config, list[Config]]:
+    """Random combinations of a kernel's values: as one config of arrays, and one by one."""
+    random = np.random.default_rng(3)
+    columns = {each.name: random.choice(each.values, size=count) for each in kernel.parameters}
+    rows = [Config({key: column[i].item() for key, column in columns.items()}) for i in range(count)]
+    return Config(columns), rows
+
+
 @pytest.mark.parametrize("name", sorted(KERNELS))
 def test_each_constraint_rejects_something_and_the_default_is_legal(name: str) -> None:
     kernel = KERNELS[name]
-    spaces = itertools.product(*(parameter.values for parameter in kernel.parameters))
-    configs = [Config(dict(zip([p.name for p in kernel.parameters], values, strict=True))) for values in spaces]
-    tiny, usual = problem(1, 9, 9), problem(1024, 1024, 1024)
+    columns, _ = sampled(kernel, 2000)
+    usual = problem(1024, 1024, 1024)
     for constraint in kernel.constraints:
-        verdicts = {bool(constraint.rule(p, SMALL, config)) for p in (tiny, usual) for config in configs}
-        assert verdicts == {True, False}, constraint.sentence
+        verdicts = [np.atleast_1d(constraint.rule(p, SMALL, columns)) for p in (problem(1, 9, 9), usual)]
+        assert {bool(each) for verdict in verdicts for each in verdict} == {True, False}, constraint.sentence
     default = kernel.default_config()
     assert default is not None
-    assert all(constraint.rule(usual, SMALL, default) for constraint in kernel.constraints)
+    broken = [each.sentence for each in kernel.constraints if not each.rule(usual, SMALL, default)]
+    assert not broken
 
 
 @pytest.mark.parametrize("name", sorted(KERNELS))
 def test_constraints_agree_on_scalars_and_arrays(name: str) -> None:
     kernel, usual = KERNELS[name], problem(300, 20, 1000)
-    random = np.random.default_rng(3)
-    columns = {each.name: random.choice(each.values, size=50) for each in kernel.parameters}
-    rows = [Config({key: column[i].item() for key, column in columns.items()}) for i in range(50)]
+    columns, rows = sampled(kernel, 50)
     for constraint in kernel.constraints:
-        at_once = np.broadcast_to(constraint.rule(usual, SMALL, Config(columns)), 50)
+        at_once = np.broadcast_to(constraint.rule(usual, SMALL, columns), 50)
         assert [bool(constraint.rule(usual, SMALL, row)) for row in rows] == at_once.tolist()
+
+
+@pytest.mark.parametrize("vector_bytes", [16, 32, 64])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_every_width_of_vectors_has_a_first_config(vector_bytes: int, dtype: str) -> None:
+    device = replace(SMALL, vector_bytes=vector_bytes)
+    kernel = KERNELS["packed"]
+    for each in (problem(1024, 1024, 1024, dtype=dtype), problem(64, 64, 64, dtype=dtype)):
+        assert any(
+            all(constraint.rule(each, device, config) for constraint in kernel.constraints)
+            for config in kernel.first_configs()
+        )
 
 
 @pytest.mark.parametrize("threads", [1, 2])

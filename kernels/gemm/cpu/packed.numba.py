@@ -1,0 +1,127 @@
+"""C = op(A) op(B): five loops round a tile of C that stays in registers.
+
+A core can add far more products in a second than its caches can deliver operands for. So every level of the
+memory is made to hold what is used most often:
+
+    loop                   step   what stays where while the loops inside it run
+    5  columns of C        NC
+    4  part of K           KC     the packed block of B (KC x NC): last-level cache
+    3  rows of C           MC     the packed block of A (MC x KC): second-level cache
+    2  columns, a panel    NR     the panel of B (KC x NR): first-level cache
+    1  rows, a panel       MR     the tile of C (MR x NR): registers
+       part of K           1      a column of A times a row of B: MR * NR multiply-adds for MR + NR loads
+
+Packing makes panels that are read from front to back, whatever the layout of A and B; see there. Tiles at the
+edges are computed whole, from panels filled up with zeros, and stored in part.
+
+Source of the scheme: K. Goto and R. van de Geijn, "Anatomy of High-Performance Matrix Multiplication", ACM
+TOMS 34 (2008); F. Van Zee and R. van de Geijn, "BLIS: A Framework for Rapidly Instantiating BLAS
+Functionality", ACM TOMS 41 (2015).
+
+Constants in front of this text: WIDTH (lanes of a vector), MR, NR, MC, KC, NC, UNROLL (products per turn of
+the innermost loop), PREFETCH (how many products ahead a panel's lines are asked for; 0: not at all), THREADS,
+SPLIT (what threads share: rows, columns or both); A_TRANSPOSED and B_TRANSPOSED (as stored).
+Letters: i, j, p run over M, N, K.
+"""
+
+# ruff: noqa: ANN001, ANN201, ANN202, F821
+from itertools import pairwise
+
+from numba import njit
+
+VECTORS = MR * NR // WIDTH
+A_ELEMENTS, B_ELEMENTS = UNROLL * MR, UNROLL * NR  # used up by one turn of the innermost loop
+# Functions are inlined by Numba, before LLVM sees them, so that all is compiled once and not once per function.
+pack_a = packer(MR, A_TRANSPOSED, WIDTH)
+pack_b = packer(NR, not B_TRANSPOSED, WIDTH)
+
+
+@njit(inline="always")
+def _evenly(total, limit, unit):
+    """A step of at most limit (or one unit) that cuts total into parts of nearly the same size."""
+    parts = (total + limit - 1) // limit
+    return ((total + parts - 1) // parts + unit - 1) // unit * unit
+
+
+@njit(inline="always")
+def _tile_of_c(panel_a, panel_b, depth, c, c_at, c_row, add_to_c, rows, columns):
+    """The innermost loop: a panel of A times a panel of B, into the tile of C at c_at."""
+    a, b, to = panel_a, panel_b, pointer(c, c_at)
+    tile = empty_sums(to, VECTORS, WIDTH)
+    if PREFETCH:
+        prefetch_rows(to, c_row, MR, NR)
+    for _ in range(depth // UNROLL):
+        if PREFETCH:
+            prefetch(forward(a, PREFETCH * MR), A_ELEMENTS)
+            prefetch(forward(b, PREFETCH * NR), B_ELEMENTS)
+        tile = add_products(tile, MR, UNROLL, a, 1, MR, b, NR)
+        a, b = forward(a, A_ELEMENTS), forward(b, B_ELEMENTS)
+    for _ in range(depth % UNROLL):
+        tile = add_products(tile, MR, 1, a, 1, MR, b, NR)
+        a, b = forward(a, MR), forward(b, NR)
+    if rows == MR and columns == NR:
+        store_tile(tile, MR, to, c_row, add_to_c)
+    else:
+        store_part(tile, MR, to, c_row, add_to_c, rows, columns)
+
+
+@njit(inline="always")
+def _block_of_c(packed_a, packed_b, depth, c, c_at, c_row, add_to_c, height, width):
+    """Loops 2 and 1: a packed block of A times a packed block of B."""
+    for j in range(0, width, NR):
+        panel_b, columns = pointer(packed_b, j * depth), min(NR, width - j)
+        for i in range(0, height, MR):
+            panel_a, rows = pointer(packed_a, i * depth), min(MR, height - i)
+            to = c_at + i * c_row + j
+            _tile_of_c(panel_a, panel_b, depth, c, to, c_row, add_to_c, rows, columns)
+
+
+@njit(cache=True, nogil=True)
+def _part_of_c(a, b, c, m, n, k, top, bottom, left, right):
+    """Loops 5, 4 and 3 over rows top to bottom and columns left to right of C."""
+    a_row, b_row = a.shape[1], b.shape[1]
+    a, b, c = a.reshape(a.size), b.reshape(b.size), c.reshape(c.size)
+    wide = _evenly(right - left, NC, NR)
+    deep = _evenly(k, KC, 1)
+    high = _evenly(bottom - top, MC, MR)
+    packed_b, packed_a = aligned(b, wide * deep), aligned(a, high * deep)
+    for j in range(left, right, wide):
+        width = min(wide, right - j)
+        for p in range(0, k, deep):
+            depth = min(deep, k - p)
+            pack_b(packed_b, b, j * b_row + p if B_TRANSPOSED else p * b_row + j, b_row, width, depth)
+            for i in range(top, bottom, high):
+                height = min(high, bottom - i)
+                pack_a(packed_a, a, p * a_row + i if A_TRANSPOSED else i * a_row + p, a_row, height, depth)
+                _block_of_c(packed_a, packed_b, depth, c, i * n + j, n, p > 0, height, width)
+
+
+def _cuts(total, parts, unit):
+    """Where to cut total into so many parts of nearly the same number of whole units."""
+    units = -(-total // unit)
+    return [min(total, units * part // parts * unit) for part in range(parts + 1)]
+
+
+def _grid(m, n):
+    """Into how many strips of rows and of columns the threads cut C."""
+    if SPLIT == "rows":
+        return THREADS, 1
+    if SPLIT == "columns":
+        return 1, THREADS
+    # Parts near to square need the least of A and B together.
+    strips = [count for count in range(1, THREADS + 1) if THREADS % count == 0]
+    rows = min(strips, key=lambda count: m / count + n * count / THREADS)
+    return rows, THREADS // rows
+
+
+def gemm(a, b, c, m, n, k):
+    """Writes c: each thread computes a part of its own, with packed blocks of its own."""
+    strips, bands = _grid(m, n)
+    rows, columns = _cuts(m, strips, MR), _cuts(n, bands, NR)
+    parts = [
+        (a, b, c, m, n, k, top, bottom, left, right)
+        for top, bottom in pairwise(rows)
+        for left, right in pairwise(columns)
+        if top < bottom and left < right
+    ]
+    run_together(_part_of_c, parts)

@@ -1,0 +1,117 @@
+"""A tile of C in registers, and the one thing done to it: add a column of A times a row of B.
+
+A tile is a tuple of ROWS x COLUMNS vectors, row by row. Written as one value, it stays in registers for as
+long as they suffice; the loops over its rows and columns are unrolled here.
+
+    a column of A: ROWS scalars, each broadcast to a vector
+    a row of B:    COLUMNS vectors
+    tile[i, j] += a[i] * b[j]           ROWS * COLUMNS multiply-adds for ROWS + COLUMNS loads
+"""
+
+
+# ruff: noqa: ANN001, ANN201, ANN202, F821
+def _tile_shape(tile, rows):
+    return lanes_of(rows), len(tile) // lanes_of(rows)
+
+
+@intrinsic(prefer_literal=True)
+def empty_sums(context, address, vectors, lanes):
+    """A tile of zeros with the dtype of an address; its shape is the caller's to know."""
+    vector = Vector(address.dtype, lanes_of(lanes))
+    tile = types.UniTuple(vector, lanes_of(vectors))
+
+    def generate(target, builder, signature, args):
+        zero = emit_constant(target.get_value_type(vector), 0.0)
+        return cgutils.pack_array(builder, [zero] * len(tile))
+
+    return tile(address, vectors, lanes), generate
+
+
+@intrinsic(prefer_literal=True)
+def add_products(context, tile, rows, steps, a, a_row, a_step, b, b_step):
+    """For each of `steps` p: tile[i, j] += a[i * a_row + p * a_step] * b[p * b_step + j * lanes ...]."""
+    height, width = _tile_shape(tile, rows)
+
+    def generate(target, builder, signature, args):
+        sums, _, _, left, left_row, left_step, right, right_step = args
+        vector, index = target.get_value_type(tile.dtype), left_step.type
+        vectors = cgutils.unpack_tuple(builder, sums, len(tile))
+        for p in range(lanes_of(steps)):
+            column = builder.gep(left, [builder.mul(left_step, index(p))])
+            row = builder.gep(right, [builder.mul(right_step, index(p))])
+            tops = [
+                emit_load(builder, builder.gep(row, [index(j * vector.count)]), vector) for j in range(width)
+            ]
+            for i in range(height):
+                scalar = builder.load(builder.gep(column, [builder.mul(left_row, index(i))]))
+                factor = emit_broadcast(builder, scalar, vector)
+                for j in range(width):
+                    at = i * width + j
+                    vectors[at] = emit_multiply_add(builder, factor, tops[j], vectors[at])
+        return cgutils.pack_array(builder, vectors)
+
+    return tile(tile, rows, steps, a, types.intp, types.intp, b, types.intp), generate
+
+
+def _each_vector(builder, sums, tile, c, row_elements, height):
+    """Yields (row, column, vector, address in C) of a tile."""
+    width, vectors = len(tile) // height, cgutils.unpack_tuple(builder, sums, len(tile))
+    for i in range(height):
+        row = builder.gep(c, [builder.mul(row_elements, row_elements.type(i))])
+        for j in range(width):
+            yield i, j, vectors[i * width + j], builder.gep(row, [INDEX(j * tile.dtype.lanes)])
+
+
+@intrinsic(prefer_literal=True)
+def store_tile(context, tile, rows, c, c_row, add_to_c):
+    """Writes a whole tile to C, or adds it to what C holds."""
+    height, _ = _tile_shape(tile, rows)
+
+    def generate(target, builder, signature, args):
+        sums, _, address, step, adding = args
+        with builder.if_else(adding) as (then, otherwise):
+            with then:
+                for _, _, value, to in _each_vector(builder, sums, tile, address, step, height):
+                    emit_store(builder, builder.fadd(emit_load(builder, to, value.type), value), to)
+            with otherwise:
+                for _, _, value, to in _each_vector(builder, sums, tile, address, step, height):
+                    emit_store(builder, value, to)
+        return target.get_dummy_value()
+
+    return types.void(tile, rows, c, types.intp, types.boolean), generate
+
+
+@intrinsic(prefer_literal=True)
+def store_part(context, tile, rows, c, c_row, add_to_c, used_rows, used_columns):
+    """The same for the first rows and columns of a tile; the rest of C is not touched."""
+    height, _ = _tile_shape(tile, rows)
+
+    def generate(target, builder, signature, args):
+        sums, _, address, step, adding, used_height, used_width = args
+        for i, j, value, to in _each_vector(builder, sums, tile, address, step, height):
+            here = builder.sub(used_width, used_width.type(j * tile.dtype.lanes))
+            inside = builder.and_(
+                builder.icmp_signed(">", used_height, used_height.type(i)),
+                builder.icmp_signed(">", here, here.type(0)),
+            )
+            with builder.if_then(inside):
+                # Where nothing is added, no lane is loaded: C may hold anything before it is first written.
+                lanes = builder.select(adding, here, here.type(0))
+                before = emit_load_first(builder, to, lanes, value.type)
+                emit_store_first(builder, builder.fadd(before, value), to, here)
+        return target.get_dummy_value()
+
+    return types.void(tile, rows, c, types.intp, types.boolean, types.intp, types.intp), generate
+
+
+@intrinsic(prefer_literal=True)
+def prefetch_rows(context, c, c_row, rows, elements):
+    """Asks for the lines that hold a tile of C, before it is needed."""
+
+    def generate(target, builder, signature, args):
+        for i in range(lanes_of(rows)):
+            row = builder.gep(args[0], [builder.mul(args[1], args[1].type(i))])
+            emit_prefetch(builder, row, lanes_of(elements))
+        return target.get_dummy_value()
+
+    return types.void(c, types.intp, rows, elements), generate

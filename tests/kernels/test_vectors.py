@@ -1,0 +1,90 @@
+"""The vector type of the CPU kernels: each operation, for each width and dtype."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from types import ModuleType
+
+import numba
+import numpy as np
+import pytest
+
+from tuner.catalogue import kernels_folder
+
+
+@pytest.fixture(scope="module")
+def vectors() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("vectors_under_test", kernels_folder() / "vectors.numba.py")
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("register_bytes", [16, 32, 64])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_every_operation(vectors: ModuleType, register_bytes: int, dtype: type) -> None:
+    lanes = register_bytes // np.dtype(dtype).itemsize
+    v = vectors
+    pointer, forward, load, store = v.pointer, v.forward, v.load, v.store
+    load_first, store_first, broadcast, total = v.load_first, v.store_first, v.broadcast, v.total
+    add, multiply, multiply_add, prefetch = v.add, v.multiply, v.multiply_add, v.prefetch
+
+    @numba.njit
+    def run(x, y, out, part, count):  # noqa: ANN001, ANN202
+        left, right, to = load(pointer(x, 1), lanes), load(forward(pointer(y, 0), 3), lanes), pointer(out, 0)
+        prefetch(to, lanes)
+        store(to, add(left, right))
+        store(forward(to, lanes), multiply(left, right))
+        store(forward(to, 2 * lanes), multiply_add(left, right, left))
+        store(forward(to, 3 * lanes), broadcast(x[1], lanes))
+        store(forward(to, 4 * lanes), load_first(pointer(x, 1), count, lanes))
+        store_first(pointer(part, 1), left, count)
+        return total(left)
+
+    random = np.random.default_rng(5)
+    x, y = random.standard_normal((2, lanes + 3)).astype(dtype)
+    left, right = x[1 : lanes + 1], y[3:]
+    for count in range(lanes + 1):
+        out, part = np.full((5, lanes), np.nan, dtype), np.full(lanes + 2, np.nan, dtype)
+        summed = run(x, y, out.reshape(-1), part, count)
+        np.testing.assert_array_equal(out[0], left + right)
+        np.testing.assert_array_equal(out[1], left * right)
+        # Rounded once or twice: both are right.
+        np.testing.assert_allclose(out[2], left * right + left, rtol=1e-6 if dtype is np.float32 else 1e-14)
+        np.testing.assert_array_equal(out[3], x[1])
+        np.testing.assert_array_equal(out[4], np.where(np.arange(lanes) < count, left, 0))
+        np.testing.assert_array_equal(part[1 : count + 1], left[:count])
+        assert np.isnan(np.append(part[count + 1 :], part[0])).all()
+        assert summed == pytest.approx(left.sum(dtype=np.float64), rel=1e-5, abs=1e-5)
+
+
+def test_masked_lanes_touch_no_memory(vectors: ModuleType) -> None:
+    """At the very end of what the process may read, where one element more would end it."""
+    import mmap
+
+    pointer, load_first, store_first = vectors.pointer, vectors.load_first, vectors.store_first
+
+    @numba.njit
+    def run(x, count):  # noqa: ANN001, ANN202
+        at = x.size - count
+        store_first(pointer(x, at), load_first(pointer(x, at), count, 16), count)
+
+    page = mmap.PAGESIZE
+    memory = mmap.mmap(-1, 64 * page)
+    whole = np.frombuffer(memory, np.float32)
+    whole[:] = 1
+    for count in range(17):
+        run(whole, count)
+    assert (whole == 1).all()
+
+
+def test_what_must_be_constant_is_told(vectors: ModuleType) -> None:
+    pointer, load, total = vectors.pointer, vectors.load, vectors.total
+
+    @numba.njit
+    def run(x, lanes):  # noqa: ANN001, ANN202
+        return total(load(pointer(x, 0), lanes))
+
+    with pytest.raises(numba.TypingError, match="are constants"):
+        run(np.ones(16, np.float32), 16)
