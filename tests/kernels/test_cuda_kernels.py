@@ -18,11 +18,6 @@ from tuner.space import Config
 ORDERS = ("forward", "backward", "random")
 
 
-@pytest.fixture(scope="session")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cuda_on_cpu")
-
-
 def assert_right(kernel: Kernel, problem: Problem, config: Config, folder: Path, order: str) -> None:
     rng = np.random.default_rng(7)
     arrays = {each.name: rng.standard_normal(each.shape).astype(each.dtype) for each in problem.inputs}

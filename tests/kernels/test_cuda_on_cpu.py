@@ -33,11 +33,6 @@ def run(body: str, folder: Path, n: int = 64, order: str = "forward", **launch: 
     return program.run(PROBE.problem({"n": n}), geometry, {"x": np.arange(n, dtype=np.float32)}, order)["y"]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("probes")
-
-
 #: A copy of x[i] to s[i] that bypasses registers, as kernels write it.
 COPY = (
     "__shared__ float s[64]; unsigned to = (unsigned)__cvta_generic_to_shared(s + i);"

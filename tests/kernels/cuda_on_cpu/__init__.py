@@ -1,8 +1,8 @@
 """Runs CUDA kernels' own sources on the CPU, for tests on machines without a GPU.
 
-A rendered source is compiled as host C++ behind ``cuda_on_cpu.h`` and linked with ``runtime.cpp``, which runs
-the threads of a block as fibres and finds accesses out of bounds, misaligned accesses, reads of unset shared
-memory, races (also those of a missing barrier) and barriers that not all threads reach. Only g++ is needed.
+A rendered source is compiled as host C++ behind ``cuda_on_cpu.h`` and linked with the runtime beside it, which
+runs the threads of a block as fibres and finds accesses out of bounds, misaligned accesses, reads of unset
+shared memory, races (also those of a missing barrier) and barriers that not all reach. Only g++ is needed.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def compile_runtime(folder: Path) -> Path:
     """Compiles the part that all programs share; returns the object file."""
     target = folder / "runtime.o"
     if not target.exists():
-        _compile("-std=c++17", "-O2", "-c", str(HERE / "runtime.cpp"), "-o", str(target))
+        _compile("-std=c++17", "-O2", "-r", *map(str, sorted(HERE.glob("*.cpp"))), "-o", str(target))
     return target
 
 
