@@ -93,6 +93,7 @@ def from_file(path: Path) -> Catalogue:
     Raises:
         InputError: There is no such file.
         DeclarationError: It cannot be imported, or declares no kernel or more than one operation.
+        UnknownName: A kernel of an operation that neither the file nor the package has.
     """
     path = path.resolve()
     if not path.is_file():
@@ -102,14 +103,12 @@ def from_file(path: Path) -> Catalogue:
     operations = _instances(module, Operation)
     if len(operations) > 1:
         raise DeclarationError(f"{path} declares {len(operations)} operations; one file declares one")
-    if not operations:
-        base = builtin()
-        return Catalogue(base.operations, (*base.kernels, *kernels))
-    operation = replace(operations[0], origin=path)
+    own = replace(operations[0], origin=path) if operations else None
+    base = Catalogue({own.name: own}, ()) if own else builtin()
     for kernel in kernels:
-        if kernel.operation != operation.name:
-            raise UnknownName(f"operation of kernel {kernel.name!r}", kernel.operation, [operation.name])
-    return Catalogue({operation.name: operation}, tuple(kernels))
+        if kernel.operation not in base.operations:
+            raise UnknownName(f"operation of kernel {kernel.name!r}", kernel.operation, base.operations)
+    return Catalogue(base.operations, (*base.kernels, *kernels))
 
 
 def _declarations(folder: Path) -> Iterator[Path]:
@@ -127,10 +126,11 @@ def _load(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        # Not by the loader: its cache beside the file can miss an edit within a second.
+        exec(compile(path.read_bytes(), str(path), "exec"), vars(module))
     except DeclarationError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise DeclarationError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
     return module
 

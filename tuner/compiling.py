@@ -43,6 +43,13 @@ class Compiled:
     contestant: Contestant | None
     failure: Measurement | None
 
+    @property
+    def compile_s(self) -> float:
+        """Seconds that it took."""
+        if self.contestant is not None:
+            return self.contestant.compile_s
+        return self.failure.stages_s.get("compile", 0.0) if self.failure else 0.0
+
 
 @dataclass
 class _Job:

@@ -6,19 +6,24 @@ from collections.abc import Mapping
 
 from tuner.compiling import CompilePool
 from tuner.execution import Executor
-from tuner.finals import judge, shortlist
+from tuner.finals import Pair, judge, pairs_of, shortlist
 from tuner.kernel import Kernel, render
 from tuner.measure import Contestant
 from tuner.measurement import Measurement
 from tuner.preparation import key_of
 from tuner.record import Champion, Role
 from tuner.scribe import Scribe
+from tuner.search_loop import Standings
 from tuner.space import Config
 from tuner.statistics import compare
 
 
 class Coronation:
-    """Plays the finals of one study."""
+    """Plays the finals of one study.
+
+    Attributes:
+        pairs: After the finals: the winner against every other and the library.
+    """
 
     def __init__(
         self, scribe: Scribe, kernels: Mapping[str, Kernel], pool: CompilePool, executor: Executor
@@ -33,19 +38,13 @@ class Coronation:
         """
         self._scribe, self._kernels = scribe, kernels
         self._pool, self._executor = pool, executor
+        self.pairs: tuple[Pair, ...] = ()
 
-    def play(
-        self,
-        standings: Mapping[tuple[str, Config], float],
-        contestants: Mapping[tuple[str, Config], Contestant],
-        trials: Mapping[str, int],
-        budget_s: float,
-    ) -> Champion | None:
+    def play(self, standings: Standings, trials: Mapping[str, int], budget_s: float) -> Champion | None:
         """Measures the finalists in alternation with the library, stores all and crowns the winner.
 
         Args:
-            standings: (kernel, config) -> median in the search, seconds.
-            contestants: Those of them that are at hand compiled.
+            standings: The search's.
             trials: Counts to store with the champion.
             budget_s: Wall time for the rounds, seconds.
 
@@ -54,8 +53,8 @@ class Coronation:
         """
         reigning = self._reigning()
         holder = (reigning.record.kernel, Config(reigning.record.config)) if reigning else None
-        finalists = shortlist(standings, holder)
-        compiled = self._compiled(finalists, contestants)
+        finalists = shortlist(standings.times_s, holder)
+        compiled = self._compiled(finalists, standings.contestants)
         holder_plays = holder in compiled
         finalists = [each for each in finalists if each in compiled]
         if not finalists:
@@ -95,7 +94,8 @@ class Coronation:
         ]
         library = self._scribe.of_baseline(baseline) if baseline is not None else None
         self._scribe.store.add([*records, *([library] if library else [])])
-        judged = judge(measured, first_reigns=holder_plays)
+        burdens = [self._burden(each.kernel, each.measurement) for each in records]
+        judged = judge(measured, holder_plays, burdens)
         if judged is None:
             return None
         winner, speedup = measured[judged.winner], 0.0
@@ -103,7 +103,20 @@ class Coronation:
             speedup = compare(winner.samples_s, baseline.samples_s).ratio
         champion = Champion(records[judged.winner], library, speedup, judged.verdict, trials)
         self._scribe.store.crown(champion)
+        others = [
+            (f"{kernel} {config}", each)
+            for (kernel, config), each in zip(finalists, measured, strict=True)
+            if each is not winner
+        ]
+        if library is not None and baseline is not None:
+            others.append((library.kernel, baseline))
+        self.pairs = pairs_of(winner, others)
         return champion
+
+    def _burden(self, kernel: str, measurement: Measurement) -> float:
+        """An earlier step of the ladder is simpler, then fewer registers."""
+        report = measurement.compiled
+        return 1000.0 * list(self._kernels).index(kernel) + (report.registers if report else 0)
 
     def _reigning(self) -> Champion | None:
         """The champion before this run, where its kernel competes and is still what it was."""

@@ -39,24 +39,26 @@ class Executor:
     """
 
     def __init__(self, found: Found) -> None:
-        """Starts the worker and opens the device.
+        """Starts the worker; `open` waits for it.
 
-        Raises:
-            DeviceTrouble: It cannot be opened.
+        Args:
+            found: The device.
         """
         self._found = found
         self._prepared: dict[str, Any] | None = None
         self.restarts = 0
         self._worker = self._start()
-        try:
-            hello = self._trusted({"do": "hello"})
-        except BaseException:
-            self._worker.close()
-            raise
+
+    def open(self) -> None:
+        """Waits until the device is open, and learns what it is.
+
+        Raises:
+            DeviceTrouble: It cannot be opened.
+        """
+        hello = self._trusted({"do": "hello"})
         self.info = DeviceInfo.from_json(hello["info"])
         self.versions: Mapping[str, str] = hello["versions"]
         self.free_bytes: int = hello["free_bytes"]
-        self._incumbent_s: float | None = None
 
     def _start(self) -> Worker:
         return Worker("device", self._found.opening, dict(self._found.environment))
@@ -96,7 +98,6 @@ class Executor:
 
     def begin(self, contestant: Contestant, incumbent_s: float | None) -> None:
         """Begins to measure a config; `finish` ends it."""
-        self._incumbent_s = incumbent_s
         limit_s = max(LIMIT_FLOOR_S, LIMIT_FACTOR * (incumbent_s or 0.1))
         message = {"do": "measure", "incumbent_s": incumbent_s, **_to_json(contestant)}
         try:

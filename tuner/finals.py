@@ -7,12 +7,27 @@ from dataclasses import dataclass
 
 from tuner.measurement import Measurement, Outcome
 from tuner.space import Config
-from tuner.statistics import compare
+from tuner.statistics import Comparison, compare
 
 #: Challengers beside the reigning champion.
 FINALISTS = 4
 #: A config this much slower than the best in the search is no finalist.
 FINALIST_WITHIN = 1.10
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The winner of the finals against one other.
+
+    Attributes:
+        other: Kernel and config, or the library's name.
+        time_s: The other's median in seconds.
+        comparison: Of the winner with the other: ``faster`` says that the winner is.
+    """
+
+    other: str
+    time_s: float
+    comparison: Comparison
 
 
 @dataclass(frozen=True)
@@ -44,15 +59,17 @@ def shortlist(
     return [*([reigning] if reigning else []), *challengers]
 
 
-def judge(measured: Sequence[Measurement], first_reigns: bool) -> Judged | None:
+def judge(measured: Sequence[Measurement], first_reigns: bool, burdens: Sequence[float]) -> Judged | None:
     """Decides who holds the crown.
 
-    Without a reigning champion the lowest median wins. With one, the challenger of lowest median must be
-    faster beyond doubt: what is the same or ambiguous leaves the crown where it is.
+    Without a reigning champion the lowest median wins, or the simplest of those that are the same as it.
+    With one, a challenger must be faster beyond doubt: what is the same or ambiguous leaves the crown where
+    it is.
 
     Args:
         measured: Times by round for each finalist; those that failed have none.
         first_reigns: True where the first is the reigning champion.
+        burdens: How much each finalist asks of device and reader; the lesser is simpler.
 
     Returns:
         None where nobody could be measured.
@@ -62,12 +79,34 @@ def judge(measured: Sequence[Measurement], first_reigns: bool) -> Judged | None:
     ]
     if not timed:
         return None
-    best = min(timed, key=lambda number: measured[number].time_s or 0.0)
-    if not first_reigns or 0 not in timed:
-        return Judged(best, "first" if not first_reigns else "faster")
-    challengers = [number for number in timed if number != 0]
+    reigns = first_reigns and 0 in timed
+    challengers = [number for number in timed if number != 0 or not reigns]
     if not challengers:
         return Judged(0, "same")
-    challenger = min(challengers, key=lambda number: measured[number].time_s or 0.0)
-    verdict = compare(measured[challenger].samples_s, measured[0].samples_s).verdict
-    return Judged(challenger if verdict == "faster" else 0, verdict)
+    best = _simplest_of_the_best(measured, challengers, burdens)
+    if not reigns:
+        return Judged(best, "faster" if first_reigns else "first")
+    verdict = compare(measured[best].samples_s, measured[0].samples_s).verdict
+    return Judged(best if verdict == "faster" else 0, verdict)
+
+
+def _simplest_of_the_best(
+    measured: Sequence[Measurement], among: Sequence[int], burdens: Sequence[float]
+) -> int:
+    fastest = min(among, key=lambda number: measured[number].time_s or 0.0)
+    same = [
+        number
+        for number in among
+        if number == fastest
+        or compare(measured[fastest].samples_s, measured[number].samples_s).verdict == "same"
+    ]
+    return min(same, key=lambda number: (burdens[number], number != fastest))
+
+
+def pairs_of(winner: Measurement, others: Sequence[tuple[str, Measurement]]) -> tuple[Pair, ...]:
+    """The winner against each other that was measured in the same rounds."""
+    return tuple(
+        Pair(name, each.time_s or 0.0, compare(winner.samples_s, each.samples_s))
+        for name, each in others
+        if each.samples_s
+    )

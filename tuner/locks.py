@@ -9,10 +9,12 @@ import os
 import re
 import socket
 import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tuner.devices.detect import Found
 from tuner.errors import EnvironmentTrouble, LockedByAnother
 from tuner.hardware import DeviceInfo
 from tuner.record import utc_now
@@ -83,6 +85,16 @@ class Occupancy:
             return f"process {told['pid']} on {told['host']} ({told['what']}, since {told['since']})"
         except (OSError, ValueError, KeyError, TypeError):
             return "another process"
+
+
+@contextlib.contextmanager
+def occupied(url: str, devices: Sequence[Found], what: str) -> Iterator[None]:
+    """Holds several devices for one database; see `Occupancy`."""
+    with contextlib.ExitStack() as stack:
+        # In one order, so that two that want the same ones do not wait for each other.
+        for device in sorted(devices, key=lambda each: each.info.uuid):
+            stack.enter_context(Occupancy(url, device.info, what))
+        yield
 
 
 def lock_file(url: str, device: DeviceInfo) -> Path:

@@ -95,7 +95,7 @@ class Night:
     Attributes:
         plan: What to tune.
         store: Where records go.
-        found: The device.
+        found: The device, or several of one kind.
         seed: Of the searches.
         deadline_s: `time.monotonic` at which to stop; None without a deadline.
         storage_url: Database of Optuna's tables.
@@ -104,7 +104,7 @@ class Night:
 
     plan: Plan
     store: Store
-    found: Found
+    found: tuple[Found, ...]
     seed: int
     deadline_s: float | None
     storage_url: str | None = None
@@ -129,7 +129,7 @@ class Night:
         before = self._champion(item)
         left = self._left_s()
         try:
-            kernels = kernels_of(item, self.found.target)
+            kernels = kernels_of(item, self.found[0].target)
             if not self.again and self._is_done(item, kernels, before):
                 return NightItem(item, "done before", before, before)
             if left is not None and left < LEAST_SECONDS:
@@ -155,12 +155,12 @@ class Night:
         return None if self.deadline_s is None else self.deadline_s - time.monotonic()
 
     def _champion(self, item: PlanItem) -> Champion | None:
-        return self.store.champion(key_of(item.problem), self.found.info, item.regime)
+        return self.store.champion(key_of(item.problem), self.found[0].info, item.regime)
 
     def _is_done(self, item: PlanItem, kernels: tuple[Kernel, ...], champion: Champion | None) -> bool:
         """True where this study was held to its finals with these kernels, as they are, and this driver."""
         if champion is None:
             return False
-        name = study_name(key_of(item.problem), self.found.info, item.regime, kernels)
-        same_driver = champion.record.device.driver == self.found.info.driver
+        name = study_name(key_of(item.problem), self.found[0].info, item.regime, kernels)
+        same_driver = champion.record.device.driver == self.found[0].info.driver
         return champion.record.study == name and same_driver

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tuner.devices.detect import Found
+from tuner.finals import Pair
 from tuner.kernel import Kernel
 from tuner.measurement import Measurement, Outcome
 from tuner.problem import Problem
@@ -18,7 +19,7 @@ class Request:
     Attributes:
         problem: What to compute.
         kernels: Which kernels compete.
-        found: Where.
+        found: Where: one device, or several of one kind that share the trials.
         regime: How time is taken.
         seconds: Wall time in seconds; None for no limit.
         trials: Trials of the study in all, those of earlier runs included; None for no limit.
@@ -29,7 +30,7 @@ class Request:
 
     problem: Problem
     kernels: tuple[Kernel, ...]
-    found: Found
+    found: tuple[Found, ...]
     regime: str = "cold"
     seconds: float | None = 60.0
     trials: int | None = None
@@ -91,8 +92,10 @@ class Result:
         champion: Crowned in the finals; None where nothing could be measured.
         progress: The final standing.
         stopped: Why the search ended.
+        pairs: The champion's pairs in the finals, with every other finalist and the library.
     """
 
     champion: Champion | None
     progress: Progress
     stopped: str
+    pairs: tuple[Pair, ...] = ()

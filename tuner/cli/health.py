@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tuner.devices.detect import Found, find, gpus
 from tuner.devices.cubin_cache import cache_root
+from tuner.devices.detect import Found, find, gpus
 from tuner.errors import DeviceTrouble, TunerError
 from tuner.execution import Executor
 
@@ -74,11 +74,13 @@ def _gpu_driver() -> Iterator[Check]:
 
 def _device(found: Found) -> Check:
     """Opens the device in a worker, as a study does."""
+    executor = Executor(found)
     try:
-        executor = Executor(found)
+        executor.open()
     except DeviceTrouble as error:
         return Check(found.spec, "bad", str(error), "install the extra cuda13 or cuda12, or use --device cpu")
-    executor.close()
+    finally:
+        executor.close()
     versions = ", ".join(f"{name} {version}" for name, version in executor.versions.items())
     free = f"{executor.free_bytes / 2**30:.1f} GiB free"
     core = executor.versions.get("blas_core_type", "")

@@ -14,7 +14,7 @@ import click
 from tuner.cli.options import database_option, json_option
 from tuner.cli.progress_view import ProgressView
 from tuner.cli.show import config_text, duration, print_json, speed, table
-from tuner.devices.detect import find
+from tuner.devices.detect import find_all
 from tuner.errors import DeviceTrouble, Interrupted, NothingFound, TunerError
 from tuner.plan import Plan, PlanItem, clock_time, read_plan, seconds_until
 
@@ -37,16 +37,16 @@ def nightly(
     Problems already done for this device, driver and source are skipped, so a night that was killed goes
     on where it was.
     """
-    from tuner.locks import Occupancy
+    from tuner.locks import occupied
     from tuner.nightly import Night, NightItem
     from tuner.store import Store
 
     plan = read_plan(path)
-    found = find(device or plan.device)
+    found = find_all(device or plan.device)
     deadline_s = _deadline_s(plan, until)
     items: list[NightItem] = []
     stopped: TunerError | None = None
-    with Store.open(db) as store, Occupancy(db, found.info, f"nightly {path}"):
+    with Store.open(db) as store, occupied(db, found, f"nightly {path}"):
         seed = secrets.randbits(32) if seed is None else seed
         night = Night(plan, store, found, seed, deadline_s, db, again)
         try:

@@ -10,9 +10,10 @@ import click
 from tuner.catalogue import Catalogue
 from tuner.cli.options import asked, chosen_kernels, database_option, json_option, problem_options
 from tuner.cli.progress_view import ProgressView
-from tuner.cli.show import answer_rows, clock, pairs, print_json, table
-from tuner.devices.detect import find
+from tuner.cli.show import answer_rows, clock, duration, pairs, print_json, table
+from tuner.devices.detect import find_all
 from tuner.errors import InputError, NothingFound
+from tuner.finals import Pair
 from tuner.lookup import Answer, staleness
 from tuner.progress import Progress, Request, Result
 
@@ -20,7 +21,7 @@ from tuner.progress import Progress, Request, Result
 @click.command()
 @problem_options
 @click.option("--kernel", "kernels", multiple=True, help="Only this kernel; may be given several times.")
-@click.option("--device", default="", help="cpu, cuda, cuda:N; the GPU where there is one.")
+@click.option("--device", default="", help="cpu, cuda:N, or cuda for every GPU; one GPU where there is one.")
 @click.option("--seconds", type=float, help="Wall time for this run.  [default: 60 without --trials]")
 @click.option("--trials", type=int, help="Trials of the study in all, those of earlier runs included.")
 @click.option("--seed", type=int, help="Of the search; drawn afresh unless given.")
@@ -38,10 +39,10 @@ def tune(
     given by --set. The same command again continues where the last one ended.
     """
     catalogue, problem = asked(target, dims, sets, dtype, layout)
-    found = find(device)
+    found = find_all(device)
     request = Request(
         problem=problem,
-        kernels=chosen_kernels(catalogue, problem, found.target, kernels),
+        kernels=chosen_kernels(catalogue, problem, found[0].target, kernels),
         found=found,
         regime=regime,
         seed=secrets.randbits(32) if options["seed"] is None else options["seed"],
@@ -63,13 +64,13 @@ def _budget(seconds: float | None, trials: int | None) -> dict[str, Any]:
 
 def run_study(request: Request, url: str, quiet: bool) -> Result:
     """Runs a study with its progress shown, holding the device for this database."""
-    from tuner.locks import Occupancy
+    from tuner.locks import occupied
     from tuner.store import Store
     from tuner.study import Study
 
     with (
         Store.open(url) as store,
-        Occupancy(url, request.found.info, f"tune {request.problem}"),
+        occupied(url, request.found, f"tune {request.problem}"),
         ProgressView(request.problem, quiet) as view,
     ):
         return Study(request, store, view).run()
@@ -85,6 +86,12 @@ def _show(catalogue: Catalogue, result: Result, as_json: bool) -> None:
     if as_json:
         print_json(answer)
         return
+    if result.pairs:
+        table(
+            "The finals, interleaved",
+            ("champion against", "takes", "champion is"),
+            [_pair_row(x) for x in result.pairs],
+        )
     pairs(f"Champion of {result.champion.record.problem}", answer_rows(answer))
     if progress.reasons:
         rows = [
@@ -93,6 +100,12 @@ def _show(catalogue: Catalogue, result: Result, as_json: bool) -> None:
         ]
         table("Failed trials", ("outcome", "count", "first reason"), rows)
     click.echo(f"{result.stopped}; {where_time_went(progress)}", err=True)
+
+
+def _pair_row(pair: Pair) -> tuple[str, str, str]:
+    found = pair.comparison
+    how = f"{found.verdict}: {found.ratio:.3f} x ({found.low:.3f} to {found.high:.3f})"
+    return pair.other, duration(pair.time_s), how
 
 
 def where_time_went(progress: Progress) -> str:

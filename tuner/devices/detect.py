@@ -123,6 +123,25 @@ def find(spec: str = "") -> Found:
     return found[index]
 
 
+def find_all(spec: str = "") -> tuple[Found, ...]:
+    """The devices that share a study: every GPU of the node for ``cuda``, else the one that a spec names.
+
+    Raises:
+        InputError: Not a spec.
+        DeviceTrouble: No such device here, or GPUs of several kinds.
+    """
+    first = find(spec)
+    if spec != "cuda":
+        return (first,)
+    found = gpus()
+    names = sorted({each.info.name for each in found})
+    if len(names) > 1:
+        raise DeviceTrouble(
+            f"GPUs that share a study are of one kind, found {', '.join(names)}; choose one: --device cuda:N"
+        )
+    return tuple(found)
+
+
 def _gpu_info(nvml: Any, handle: Any) -> DeviceInfo:
     major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
     version = nvml.nvmlSystemGetCudaDriverVersion()

@@ -1,0 +1,245 @@
+"""The loop of a study: ask, compile ahead, measure, record, tell. One thread, any number of equal devices."""
+
+from __future__ import annotations
+
+import collections
+import select
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tuner.compiling import Compiled, CompilePool, ruled_out
+from tuner.execution import Executor
+from tuner.kernel import Kernel, render
+from tuner.measure import Contestant
+from tuner.measurement import Measurement, Outcome
+from tuner.progress import Progress
+from tuner.record import Role
+from tuner.scribe import Scribe
+from tuner.search import Candidate, Search
+from tuner.space import Config
+from tuner.stopwatch import REPORT_EVERY_S, Stopwatch
+
+#: Configs asked for in one call: asking may take longer than the time that is left.
+ASKED_AT_ONCE = 4
+#: Compiled configs kept for the finals, at the most.
+KEPT = 32
+
+
+@dataclass
+class _Trial:
+    candidate: Candidate
+    crashes: int = 0
+    contestant: Contestant | None = None
+
+
+class Standings:
+    """The measured configs of a study, and the machine code of the best.
+
+    Attributes:
+        times_s: (kernel, config) -> median in seconds.
+        contestants: The compiled among the best of them.
+        best_s: The least of the times; None while there is none.
+    """
+
+    def __init__(self) -> None:
+        self.times_s: dict[tuple[str, Config], float] = {}
+        self.contestants: dict[tuple[str, Config], Contestant] = {}
+        self.best_s: float | None = None
+
+    def add(self, kernel: str, config: Config, time_s: float, contestant: Contestant | None = None) -> bool:
+        """Takes a measured config in; True where it is the best."""
+        self.times_s[kernel, config] = time_s
+        if contestant is not None:
+            self.contestants[kernel, config] = contestant
+            if len(self.contestants) > KEPT:
+                ranked = sorted(self.contestants, key=lambda each: self.times_s[each])
+                self.contestants = {each: self.contestants[each] for each in ranked[: KEPT // 2]}
+        if self.best_s is None or time_s < self.best_s:
+            self.best_s = time_s
+            return True
+        return False
+
+
+class SearchLoop:
+    """Runs until the budget is out, the search has nothing more to ask, or `stop` is set.
+
+    Attributes:
+        stop: Why it ended, or is to end.
+    """
+
+    def __init__(
+        self,
+        search: Search,
+        pool: CompilePool,
+        executors: Sequence[Executor],
+        scribes: Sequence[Scribe],
+        standings: Standings,
+        watch: Stopwatch,
+    ) -> None:
+        """Takes what it works with.
+
+        Args:
+            search: What to try next.
+            pool: Compiles.
+            executors: The devices.
+            scribes: Make the records, one for each device.
+            standings: Is kept up to date.
+            watch: Time and progress.
+        """
+        self._search, self._pool, self._watch = search, pool, watch
+        self._executors, self._scribes = executors, scribes
+        self._standings = standings
+        self._trials: dict[int, _Trial] = {}
+        self._compiled: collections.deque[_Trial] = collections.deque()
+        self._measuring: dict[int, _Trial] = {}
+        self._seen: dict[tuple[str, Any], Measurement] = {}
+        self.stop = ""
+
+    def run(self, kernels: dict[str, Kernel], trials: int | None) -> None:
+        """Searches.
+
+        Args:
+            kernels: The competitors by name.
+            trials: Trials of the study in all; None for no limit.
+
+        Raises:
+            DeviceTrouble: A device stays unwell.
+        """
+        self._kernels, self._limit = kernels, trials
+        while True:
+            with self._watch.spent("bookkeeping"):
+                self._ask()
+            if not self._measuring and not self._compiled and not self._pool.pending:
+                self.stop = self.stop or self._search.stopped or "nothing is left to try"
+                return
+            self._wait()
+            for compiled in self._pool.ready():
+                self._take_compiled(compiled)
+            for number in [each for each in self._measuring if self._executors[each].arrived()]:
+                self._take_measured(number)
+            self._dispatch()
+            self._watch.tick()
+            if self._out_of_budget() and not self._measuring:
+                return
+
+    def _out_of_budget(self) -> bool:
+        if not self.stop:
+            left = self._watch.search_left_s
+            if left is not None and left <= 0:
+                self.stop = "time is up"
+            elif self._limit is not None and self._watch.progress.trials >= self._limit:
+                self.stop = "all trials are done"
+        return bool(self.stop)
+
+    @property
+    def _shares_cores(self) -> bool:
+        """True where compiling would disturb timing: on a CPU."""
+        return self._executors[0].info.kind == "cpu"
+
+    def _ask(self) -> None:
+        """Keeps the compile workers busy; on a CPU only while nothing is timed."""
+        under_way = self._pool.pending + len(self._compiled) + len(self._measuring)
+        wanted = 2 * self._pool.size + len(self._executors) - under_way
+        if self._shares_cores:
+            wanted = self._pool.size if under_way == 0 else 0
+        if self._limit is not None:
+            wanted = min(wanted, self._limit - self._watch.progress.trials - under_way)
+        while wanted > 0 and not self._out_of_budget():
+            candidates = self._search.ask(min(wanted, ASKED_AT_ONCE))
+            for candidate in candidates:
+                self._begin(candidate)
+            wanted = wanted - len(candidates) if candidates else 0
+
+    def _begin(self, candidate: Candidate) -> None:
+        trial = self._trials[candidate.number] = _Trial(candidate)
+        kernel = self._kernels[candidate.kernel]
+        try:
+            rendered = render(kernel, self._scribes[0].problem, candidate.config)
+        except Exception as error:
+            reason = f"cannot be rendered: {type(error).__name__}: {error}"
+            self._finish(trial, Measurement(Outcome.INVALID, reason))
+            return
+        self._pool.submit(candidate.number, rendered)
+
+    def _wait(self) -> None:
+        channels: list[Any] = [*self._pool.channels]
+        channels += [self._executors[number].channel for number in self._measuring]
+        with self._watch.spent("measuring" if self._measuring else "waiting"):
+            select.select(channels, [], [], REPORT_EVERY_S)
+
+    def _take_compiled(self, compiled: Compiled) -> None:
+        trial = self._trials[compiled.ticket]
+        self._watch.add("compile", compiled.compile_s)
+        trial.contestant = compiled.contestant
+        rejected = compiled.failure
+        if compiled.contestant is not None:
+            rejected = ruled_out(compiled.contestant, self._executors[0].info)
+        if rejected is not None:
+            self._finish(trial, rejected)
+        else:
+            self._compiled.append(trial)
+
+    def _dispatch(self) -> None:
+        """Gives every idle device the next compiled config."""
+        if self.stop or (self._shares_cores and self._pool.pending):
+            return
+        for number, executor in enumerate(self._executors):
+            while number not in self._measuring and self._compiled:
+                trial = self._compiled.popleft()
+                assert trial.contestant is not None
+                twin = self._seen.get(_code_key(trial.contestant))
+                if twin is not None:
+                    self._finish(trial, replace(twin, stages_s={"compile": trial.contestant.compile_s}))
+                    continue
+                executor.begin(trial.contestant, self._standings.best_s)
+                self._measuring[number] = trial
+
+    def _take_measured(self, number: int) -> None:
+        trial = self._measuring.pop(number)
+        assert trial.contestant is not None
+        measurement = self._executors[number].finish()
+        if measurement.outcome is Outcome.CRASHED and not trial.crashes:
+            # It may be innocent: somebody else may have killed the worker. Twice is its own fault.
+            trial.crashes += 1
+            self._compiled.appendleft(trial)
+            return
+        if measurement.outcome in (Outcome.MEASURED, Outcome.PRUNED):
+            self._seen[_code_key(trial.contestant)] = measurement
+        elif measurement.compiled is None:
+            measurement = replace(measurement, compiled=trial.contestant.compiled)
+        for stage in ("load", "verify", "time"):
+            self._watch.add(stage, measurement.stages_s.get(stage, 0.0))
+        self._finish(trial, measurement, number)
+
+    def _finish(self, trial: _Trial, measurement: Measurement, device: int = 0) -> None:
+        """Stores first, then tells: what is told is never lost."""
+        with self._watch.spent("bookkeeping"):
+            candidate, progress = trial.candidate, self._watch.progress
+            kernel, scribe = self._kernels[candidate.kernel], self._scribes[device]
+            scribe.store.add(scribe.of_kernel(Role.TRIAL, kernel, candidate.config, measurement))
+            self._search.tell(candidate, measurement.outcome, measurement.time_s)
+            take_in(kernel.name, candidate.config, measurement, progress, self._standings, trial.contestant)
+            del self._trials[candidate.number]
+
+
+def take_in(
+    kernel: str,
+    config: Config,
+    measurement: Measurement,
+    progress: Progress,
+    standings: Standings,
+    contestant: Contestant | None = None,
+) -> None:
+    """Counts a trial, and ranks it where it was measured."""
+    progress.count(measurement)
+    time_s = measurement.time_s
+    if measurement.outcome is not Outcome.MEASURED or time_s is None:
+        return
+    if standings.add(kernel, config, time_s, contestant):
+        progress.best_s, progress.best = time_s, f"{kernel} {config}"
+
+
+def _code_key(contestant: Contestant) -> tuple[str, Any]:
+    """Equal keys run alike: the same machine code, launched alike."""
+    return contestant.compiled.binary_hash, contestant.rendered.launch
