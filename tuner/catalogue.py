@@ -127,7 +127,7 @@ def _load(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         # Not by the loader: its cache beside the file can miss an edit within a second.
-        exec(compile(path.read_bytes(), str(path), "exec"), vars(module))
+        exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), vars(module))
     except DeclarationError:
         raise
     except (Exception, SystemExit) as error:

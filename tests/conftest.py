@@ -1,0 +1,25 @@
+"""What all tests share: none of them reads or writes the user's own caches and database."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+pytest.register_assert_rewrite("contracts.device_suite")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Machine code is kept from run to run under .pytest_cache, so that a second run is quicker."""
+    kept = getattr(config, "cache", None)
+    os.environ["TUNER_CACHE"] = str(kept.mkdir("tuner")) if kept else tempfile.mkdtemp()
+    os.environ.pop("TUNER_DB", None)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder that the test runs in."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
