@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tuner.awkward import awkward_problems
 from tuner.compiling import CompilePool
 from tuner.execution import Executor
 from tuner.finals import Pair, judge, pairs_of, shortlist
 from tuner.kernel import Kernel, render
 from tuner.measure import Contestant
-from tuner.measurement import Measurement
+from tuner.measurement import Measurement, Outcome
 from tuner.preparation import key_of
 from tuner.record import Champion, Role
 from tuner.scribe import Scribe
@@ -55,6 +56,7 @@ class Coronation:
         holder = (reigning.record.kernel, Config(reigning.record.config)) if reigning else None
         finalists = shortlist(standings.times_s, holder)
         compiled = self._compiled(finalists, standings.contestants)
+        self._check_elsewhere(compiled)
         holder_plays = holder in compiled
         finalists = [each for each in finalists if each in compiled]
         if not finalists:
@@ -79,6 +81,21 @@ class Coronation:
         }
         fresh = self._pool.compile_all(rendered) if rendered else {}
         return found | {missing[number]: contestant for number, contestant in fresh.items()}
+
+    def _check_elsewhere(self, compiled: dict[tuple[str, Config], Contestant]) -> None:
+        """Strikes finalists that are wrong at another shape off the list, and records why."""
+        scribe = self._scribe
+        for (name, config), contestant in list(compiled.items()):
+            kernel, cases = self._kernels[name], []
+            for problem in awkward_problems(scribe.problem, kernel, config, scribe.device):
+                rendered = render(kernel, problem, config)
+                if rendered.text == contestant.rendered.text:
+                    cases.append(({**problem.to_json(), "origin": scribe.origin}, rendered.launch))
+            wrong = self._executor.verify(contestant, cases)
+            if wrong:
+                failed = Measurement(Outcome.WRONG_RESULT, wrong, compiled=contestant.compiled)
+                scribe.store.add(scribe.of_kernel(Role.FINAL, kernel, config, failed))
+                del compiled[name, config]
 
     def _crown(
         self,

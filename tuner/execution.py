@@ -6,11 +6,13 @@ import logging
 import random
 import select
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from tuner.devices.detect import Found
 from tuner.errors import DeviceTrouble
 from tuner.hardware import DeviceInfo
+from tuner.kernel import Launch
 from tuner.measure import Contestant
 from tuner.measurement import Measurement, Outcome
 from tuner.worker import Worker, WorkerFailed, answered
@@ -89,7 +91,7 @@ class Executor:
             DeviceTrouble: It cannot, for lack of memory say.
         """
         self._prepared = {"do": "prepare", "problem": dict(problem), "regime": regime}
-        self._trusted({**self._prepared, "seed": random.SystemRandom().randrange(2**32)})
+        self._trusted({**self._prepared, "seed": _fresh_seed()})
 
     def baseline(self) -> Measurement | None:
         """Measures the library; None where the operation declares none."""
@@ -131,6 +133,28 @@ class Executor:
             self._recycle()
         return Measurement.from_json(data["measurement"])
 
+    def verify(self, contestant: Contestant, cases: Sequence[tuple[Mapping[str, Any], Launch | None]]) -> str:
+        """Checks a compiled config at other shapes.
+
+        Args:
+            contestant: What to check.
+            cases: Problems by name, each with the launch for it.
+
+        Returns:
+            What is wrong; empty when nothing is. A worker that crashed or hung has been replaced.
+        """
+        named = [{"problem": dict(problem), "launch": launch and asdict(launch)} for problem, launch in cases]
+        message = {"do": "verify", "cases": named, "seed": _fresh_seed(), **_to_json(contestant)}
+        limit_s = LIMIT_FLOOR_S * (1 + len(cases))
+        try:
+            data = self._worker.ask(message, contestant.code, limit_s).data
+        except WorkerFailed as failure:
+            self._recycle()
+            return str(failure)
+        if "trouble" in data or data["unwell"]:
+            self._recycle()
+        return str(data.get("trouble") or data["wrong"])
+
     def finals(self, contestants: Sequence[Contestant], budget_s: float) -> list[Measurement]:
         """Measures finalists interleaved with the library, whose measurement comes last.
 
@@ -165,9 +189,12 @@ class Executor:
         self._worker.close()
 
 
-def _to_json(contestant: Contestant) -> dict[str, Any]:
-    from dataclasses import asdict
+def _fresh_seed() -> int:
+    """Inputs are drawn anew by every worker: no config can be right by having seen them."""
+    return random.SystemRandom().randrange(2**32)
 
+
+def _to_json(contestant: Contestant) -> dict[str, Any]:
     return {
         "rendered": rendered_to_json(contestant.rendered), "compiled": asdict(contestant.compiled),
         "compile_s": contestant.compile_s, "code_bytes": len(contestant.code),

@@ -86,6 +86,14 @@ class Bench:
         self.device.synchronize()
         return self.workload.check()
 
+    def verify(self, contestant: Contestant) -> str:
+        """What is wrong with a config's output; empty when nothing is."""
+        try:
+            return self._verify(self.device.load(contestant.rendered, contestant.code, self.workload))[1]
+        except LaunchFailed as failure:
+            self.unwell |= failure.device_unwell
+            return str(failure)
+
     def measure_baseline(self) -> Measurement | None:
         """Verifies and times the library with the same code as a kernel."""
         run = self.device.library(self.workload)

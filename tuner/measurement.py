@@ -76,7 +76,9 @@ class Measurement:
         error: Distance from the reference; None before it was verified.
         compiled: The compiler's report; None where it did not compile.
         stages_s: Seconds spent in ``compile``, ``load``, ``verify`` and ``time``.
-        circumstances: Clocks (hz), temperature, power and load seen while timing.
+        circumstances: What was seen while timing: ``sm_clock_hz``, ``temperature_c``, ``power_w``,
+            ``throttle_reasons``, ``throttled`` (samples taken again for a low clock), ``occupancy`` (share
+            of a multiprocessor's threads that are resident); ``load_1min`` and ``clock_hz`` of a CPU.
     """
 
     outcome: Outcome

@@ -14,7 +14,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +51,15 @@ def rendered_to_json(rendered: Rendered) -> dict[str, Any]:
 
 def rendered_from(data: dict[str, Any]) -> Rendered:
     """Reads what `rendered_to_json` wrote."""
-    launch = data["launch"]
     return Rendered(
-        text=data["text"], entry=data["entry"], target=data["target"],
-        launch=launch and Launch(tuple(launch["grid"]), tuple(launch["block"]), launch["shared_bytes"]),
+        text=data["text"], entry=data["entry"], target=data["target"], launch=launch_from(data["launch"]),
         options=tuple(data["options"]),
     )  # fmt: skip
+
+
+def launch_from(data: dict[str, Any] | None) -> Launch | None:
+    """Reads a launch; a CPU kernel has none."""
+    return Launch(tuple(data["grid"]), tuple(data["block"]), data["shared_bytes"]) if data else None
 
 
 def contestant_from(data: dict[str, Any], code: bytes) -> Contestant:
@@ -127,6 +130,18 @@ class DeviceHandlers:
         bench = self._ready()
         measurement = bench.measure(contestant_from(message, blob), message["incumbent_s"])
         return {"measurement": measurement.to_json(), "unwell": bench.unwell}, b""
+
+    def verify(self, message: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
+        """Checks one compiled config at other shapes; ``wrong`` names the first where it fails."""
+        contestant = contestant_from(message, blob)
+        for case in message["cases"]:
+            problem = problem_from(case["problem"])
+            rendered = replace(contestant.rendered, launch=launch_from(case["launch"]))
+            bench = Bench(self._device, Workload(self._device, problem, message["seed"]), "hot")
+            wrong = bench.verify(replace(contestant, rendered=rendered))
+            if wrong:
+                return {"wrong": f"at {problem}: {wrong}", "unwell": bench.unwell}, b""
+        return {"wrong": "", "unwell": False}, b""
 
     def baseline(self, message: dict[str, Any], _: bytes) -> tuple[dict[str, Any], bytes]:
         """Measures the library; ``measurement`` is None where there is none."""

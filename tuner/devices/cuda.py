@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -24,6 +25,9 @@ DEFAULT_SHARED_BYTES = 48 * 1024
 LAUNCHES_HELD = 64
 #: Cycles after which the holding kernel gives up by itself, so that a queue that is full cannot hang.
 HOLD_LIMIT_CYCLES = 4_000_000_000
+#: A batch of samples during which the clock is below this share of the default one is taken again after a
+#: pause (NVBench's throttle threshold and recovery delay), but not without end.
+THROTTLED_BELOW, THROTTLE_PAUSE_S, MAX_THROTTLED = 0.75, 0.05, 20
 #: Holds the stream until the host has queued all launches, so that launch overhead stays out of the times
 #: (the way of NVBench's blocking kernel).
 HOLD_SOURCE = """
@@ -56,7 +60,8 @@ class CudaDevice:
         self._flush = cupy.empty(max(self.info.l2_bytes, 1 << 20), dtype=cupy.uint8)
         self._start_hold()
         self._monitor = _Monitor(self.info.uuid)
-        self._seen: Mapping[str, float] = {}
+        self._seen: dict[str, float] = {}
+        self._occupancy = 0.0
         handle = cupy.cuda.device.get_cublas_handle()
         # CuPy allows TF32 only on request (CUPY_TF32); default math keeps sgemm in FP32 in any case.
         cublas.setMathMode(handle, cublas.CUBLAS_DEFAULT_MATH)
@@ -103,6 +108,7 @@ class CudaDevice:
             raise LaunchFailed(f"cannot be loaded: {error}") from error
         grid, block, shared = _three(launch.grid), _three(launch.block), launch.shared_bytes
         arguments = tuple(arrays.arguments())
+        self._occupancy = self._resident_share(function.ptr, block, shared)
 
         def run() -> None:
             try:
@@ -111,6 +117,11 @@ class CudaDevice:
                 raise LaunchFailed(f"cannot be launched: {error}", device_unwell=True) from error
 
         return run
+
+    def _resident_share(self, function: int, block: tuple[int, int, int], shared: int) -> float:
+        threads = block[0] * block[1] * block[2]
+        blocks = driver.occupancyMaxActiveBlocksPerMultiprocessor(function, threads, shared)
+        return float(blocks * threads / self.info.max_threads_per_sm)
 
     def library(self, arrays: Arrays) -> Run | None:
         """The declared baseline; see the protocol."""
@@ -128,9 +139,21 @@ class CudaDevice:
         if regime.endswith("-graph"):
             run = self._captured(run)
         samples: list[float] = []
+        throttled = 0
         while len(samples) < count:
-            samples += self._held(run, min(count - len(samples), LAUNCHES_HELD), regime.startswith("cold"))
+            taken = self._held(run, min(count - len(samples), LAUNCHES_HELD), regime.startswith("cold"))
+            if self._is_throttled() and throttled < MAX_THROTTLED:
+                throttled += 1
+                time.sleep(THROTTLE_PAUSE_S)
+                continue
+            samples += taken
+        if throttled:
+            self._seen["throttled"] = float(throttled)
         return samples
+
+    def _is_throttled(self) -> bool:
+        clock_hz = self._seen.get("sm_clock_hz", 0.0)
+        return 0 < clock_hz < THROTTLED_BELOW * self._monitor.default_clock_hz
 
     def _held(self, run: Run, count: int, cold: bool) -> list[float]:
         events = [(cupy.cuda.Event(), cupy.cuda.Event()) for _ in range(count)]
@@ -164,8 +187,8 @@ class CudaDevice:
         return lambda: graph.launch(stream=self._stream)
 
     def circumstances(self) -> Mapping[str, float]:
-        """SM clock, temperature, power and throttle reasons as NVML saw them during the last samples."""
-        return self._seen
+        """What NVML saw during the last samples, and the occupancy of the kernel loaded last."""
+        return {**self._seen, "occupancy": self._occupancy}
 
     def canary(self) -> None:
         """Adds two small vectors and reads the sum back; see the protocol."""
@@ -178,16 +201,23 @@ class CudaDevice:
 
 
 class _Monitor:
-    """NVML's view of the board; empty where NVML does not answer."""
+    """NVML's view of the board; empty where NVML does not answer.
+
+    Attributes:
+        default_clock_hz: Clock of the multiprocessors that applications get by default; 0 where not known.
+    """
 
     def __init__(self, uuid: str) -> None:
         self._handle: Any = None
+        self.default_clock_hz = 0.0
         try:
             import pynvml
 
             pynvml.nvmlInit()
             self._nvml = pynvml
             self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+            mhz = pynvml.nvmlDeviceGetDefaultApplicationsClock(self._handle, pynvml.NVML_CLOCK_SM)
+            self.default_clock_hz = mhz * 1e6
         except Exception as error:
             warnings.warn(f"no clocks or power will be recorded: {error}", stacklevel=2)
 
