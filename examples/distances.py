@@ -69,10 +69,15 @@ KERNEL = Kernel(
     ),
     constraints=(
         Constraint("no more threads than cores", lambda p, d, c: c.THREADS <= max(d.cores, 1)),
-        Constraint("a band of rows for each thread", lambda p, d, c: c.THREADS <= ceil_div(p.n, c.ROWS)),
+        Constraint(
+            "a band of rows for each thread",
+            lambda p, d, c: c.THREADS <= ceil_div(p.n, c.ROWS),
+            for_speed=True,
+        ),
         Constraint(
             "a tile is less than twice as long as a row",
             lambda p, d, c: (c.TILE == 32) | (c.TILE < 2 * p.n),
+            for_speed=True,
         ),
     ),
     defaults={"TILE": 1024, "ROWS": 16, "THREADS": 1},

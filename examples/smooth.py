@@ -96,6 +96,7 @@ KERNEL = Kernel(
         Constraint(
             "a block's samples are fewer than twice the signal, or one per thread",
             lambda p, d, c: (c.PER_THREAD == 1) | (2 * p.n > c.BLOCK * c.PER_THREAD),
+            for_speed=True,
         ),
     ),
     launch=launch,

@@ -104,7 +104,8 @@ def _passed(face: Interface) -> str:
         argument.name if argument.tensor.output else f"const_cast<{_type(argument)}*>({argument.name})"
         for argument in face.arguments
     ]
-    return ", ".join(arrays + [f"{C_TYPES[scalar.dtype]}({in_c(scalar.value)})" for scalar in face.scalars])
+    scalars = [f"static_cast<{C_TYPES[scalar.dtype]}>({in_c(scalar.value)})" for scalar in face.scalars]
+    return ", ".join([*arrays, *scalars])
 
 
 def _size(argument: Argument) -> str:

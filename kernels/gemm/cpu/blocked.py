@@ -23,10 +23,12 @@ KERNEL = Kernel(
         Constraint(
             "a block of C for each thread",
             lambda p, d, c: c.THREADS <= ceil_div(p.m, c.BLOCK) * ceil_div(p.n, c.BLOCK),
+            for_speed=True,
         ),
         Constraint(
             "a block is less than twice the largest dim",
             lambda p, d, c: (c.BLOCK == 8) | (c.BLOCK < 2 * max(p.m, p.n, p.k)),
+            for_speed=True,
         ),
         Constraint(
             "the blocks of A, B and C of all threads fit into the last-level cache",

@@ -98,6 +98,7 @@ KERNEL = Kernel(
         Constraint(
             "the tile is less than twice as long as C in either direction, or the smallest",
             lambda p, d, c: ((2 * p.m > c.BM) | (c.BM == 32)) & ((2 * p.n > c.BN) | (c.BN == 32)),
+            for_speed=True,
         ),
         Constraint(
             "two stages of both tiles fit into the shared memory that a block may have",
@@ -122,6 +123,7 @@ KERNEL = Kernel(
         Constraint(
             "BLOCKS_PER_SM above 1 lowers the register limit, else it changes nothing",
             lambda p, d, c: (c.BLOCKS_PER_SM == 1) | (_register_limit(d, c) < d.registers_per_thread),
+            for_speed=True,
         ),
     ),
     launch=_launch,
