@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.finals import FINALIST_WITHIN, FINALISTS, judge, shortlist
+from tuner.finals import FINALIST_WITHIN, FINALISTS, judge, pairs_of, shortlist
 from tuner.measurement import Measurement, Outcome
 from tuner.space import Config
 
@@ -62,20 +62,37 @@ def test_nobody_to_list_but_the_holder() -> None:
     ],
 )
 def test_the_crown(measured: list[Measurement], reigns: bool, winner: int, verdict: str) -> None:
-    judged = judge(measured, first_reigns=reigns)
+    judged = judge(measured, reigns, [0.0] * len(measured))
     assert judged is not None
     assert (judged.winner, judged.verdict) == (winner, verdict)
 
 
 @pytest.mark.parametrize("measured", [[], [FAILED], [Measurement(Outcome.MEASURED)]])
 def test_no_crown_without_a_time(measured: list[Measurement]) -> None:
-    assert judge(measured, first_reigns=False) is None
+    assert judge(measured, False, [0.0] * len(measured)) is None
 
 
 @given(st.lists(st.floats(0.5, 2.0), min_size=1, max_size=6), st.booleans())
 def test_who_wins_is_never_slower_than_the_holder(times_s: list[float], reigns: bool) -> None:
-    judged = judge([took(each) for each in times_s], first_reigns=reigns)
+    judged = judge([took(each) for each in times_s], reigns, [0.0] * len(times_s))
     assert judged is not None
-    assert times_s[judged.winner] <= times_s[0]
+    assert times_s[judged.winner] <= times_s[0] * 1.005
     if not reigns:
-        assert times_s[judged.winner] == min(times_s)
+        assert times_s[judged.winner] <= min(times_s) * 1.005
+
+
+@pytest.mark.parametrize(
+    ("burdens", "winner"), [([3.0, 2.0, 1.0], 1), ([2.0, 3.0, 1.0], 0), ([1.0, 1.0, 0.0], 1)]
+)
+def test_of_those_that_are_the_same_the_simplest_is_crowned(burdens: list[float], winner: int) -> None:
+    judged = judge([took(1.001), took(1.0), took(1.5)], False, burdens)
+    assert judged is not None
+    assert judged.winner == winner
+
+
+def test_the_winner_is_compared_with_all_that_have_times() -> None:
+    pairs = pairs_of(took(1.0), [("near", took(1.001)), ("failed", FAILED), ("library", took(2.0))])
+    assert [(pair.other, pair.time_s, pair.comparison.verdict) for pair in pairs] == [
+        ("near", 1.001, "same"),
+        ("library", 2.0, "faster"),
+    ]

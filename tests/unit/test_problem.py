@@ -59,7 +59,7 @@ def test_unknown_names_are_told_with_the_nearest() -> None:
         TOYS.problem({"n": 3, "N": 4})
     with pytest.raises(UnknownName, match="unknown dtype of toy 'float23'; did you mean float32"):
         TOYS.problem({"n": 3}, dtype="float23")
-    with pytest.raises(UnknownName, match="unknown layout of gemm 'nm'; did you mean .*nn"):
+    with pytest.raises(UnknownName, match=r"unknown layout of gemm 'nm'; did you mean .*nn"):
         gemm(1, 1, 1, "nm")
 
 

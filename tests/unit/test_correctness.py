@@ -1,0 +1,232 @@
+"""Arrays of a problem, and the check of outputs against the float64 reference."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy
+import pytest
+from fixtures.fake_device import BOARD, TOY
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tuner.catalogue import builtin, from_file
+from tuner.correctness import Workload
+from tuner.devices.fake import FakeDevice
+from tuner.devices.protocol import GUARD_BYTES
+from tuner.problem import Operation, Problem, Tensor, Work
+
+DEVICE = FakeDevice({"info": BOARD})
+TOYS = from_file(TOY).operation("toy")
+GEMM = builtin().operation("gemm")
+
+
+def toy(n: int = 1000, seed: int = 1, dtype: str = "float32") -> Workload:
+    return Workload(DEVICE, TOYS.problem({"n": n}, dtype=dtype), seed)
+
+
+def right(workload: Workload) -> None:
+    """Writes the references as the outputs."""
+    for name, reference in workload.references.items():
+        workload.arrays[name][...] = reference
+
+
+def whole(workload: Workload, name: str) -> Any:
+    """An output with its guards, as bytes."""
+    base = workload.arrays[name]
+    while base.base is not None:
+        base = base.base
+    return base
+
+
+def test_the_right_answer_passes() -> None:
+    workload = toy()
+    right(workload)
+    error, wrong = workload.check()
+    assert wrong == ""
+    assert 0 < error.bound_ratio < 0.2
+    assert 0 < error.rms_rel <= error.max_rel < 1e-6
+
+
+def test_nothing_written_is_found() -> None:
+    error, wrong = toy().check()
+    assert wrong == "left elements unwritten, or computed NaN"
+    assert math.isnan(error.bound_ratio)
+
+
+def test_poison_makes_an_old_answer_worthless() -> None:
+    workload = toy()
+    right(workload)
+    workload.poison()
+    assert "unwritten" in workload.check()[1]
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 999), st.sampled_from(["nan", "inf", "off", "zero", "skip"]))
+def test_a_single_wrong_element_is_found(place: int, how: str) -> None:
+    workload = toy()
+    right(workload)
+    y = workload.arrays["y"]
+    y[place] = {"nan": math.nan, "inf": math.inf, "off": y[place] * 1.0001, "zero": 0.0, "skip": math.nan}[how]
+    assert workload.check()[1] != ""
+
+
+@pytest.mark.parametrize("place", [0, GUARD_BYTES - 1, -GUARD_BYTES, -1])
+def test_a_byte_outside_is_found(place: int) -> None:
+    workload = toy()
+    right(workload)
+    whole(workload, "y")[place] = 0
+    assert workload.check()[1] == "wrote outside of y"
+
+
+def test_guards_lie_around_the_output_and_nothing_else() -> None:
+    workload = toy(n=3)
+    assert whole(workload, "y").nbytes == 2 * GUARD_BYTES + 3 * 4
+    assert workload.arrays["x"].base is None
+
+
+def test_inputs_are_drawn_by_the_seed() -> None:
+    first, same, other = toy(seed=1), toy(seed=1), toy(seed=2)
+    assert (first.arrays["x"] == same.arrays["x"]).all()
+    assert not (first.arrays["x"] == other.arrays["x"]).any()
+
+
+def test_arguments_are_tensors_then_scalars_of_their_dtype() -> None:
+    workload = toy(n=5)
+    x, y, n = workload.arguments()
+    assert x is workload.arrays["x"]
+    assert y is workload.arrays["y"]
+    assert (type(n), n) == (numpy.int32, 5)
+
+
+# --- tolerance ----------------------------------------------------------------------------------------------
+
+
+def gemm(m: int, n: int, k: int, seed: int) -> Workload:
+    return Workload(DEVICE, GEMM.problem({"m": m, "n": n, "k": k}), seed)
+
+
+def split(a: Any, b: Any, order: Any, parts: int) -> Any:
+    """Sums of float32 products in some order, in that many parts."""
+    total = numpy.zeros((a.shape[0], b.shape[1]), numpy.float32)
+    for chunk in numpy.array_split(order, parts):
+        part = numpy.zeros_like(total)
+        for p in chunk:
+            part += numpy.multiply.outer(a[:, p], b[p])
+        total += part
+    return total
+
+
+def compensated(a: Any, b: Any) -> Any:
+    """Kahan's sum."""
+    total = numpy.zeros((a.shape[0], b.shape[1]), numpy.float32)
+    lost = numpy.zeros_like(total)
+    for p in range(a.shape[1]):
+        term = numpy.multiply.outer(a[:, p], b[p]) - lost
+        longer = total + term
+        lost = (longer - total) - term
+        total = longer
+    return total
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 400), st.integers(1, 16), st.integers(0, 2**32 - 1))
+def test_float32_sums_in_any_order_and_any_number_of_parts_pass(k: int, parts: int, seed: int) -> None:
+    workload = gemm(8, 9, k, seed)
+    order = numpy.random.default_rng(seed).permutation(k)
+    workload.arrays["c"][...] = split(workload.arrays["a"], workload.arrays["b"], order, parts)
+    assert workload.check()[1] == ""
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(1, 2000), st.integers(0, 2**32 - 1))
+def test_compensated_sums_pass(k: int, seed: int) -> None:
+    workload = gemm(5, 4, k, seed)
+    workload.arrays["c"][...] = compensated(workload.arrays["a"], workload.arrays["b"])
+    assert workload.check()[1] == ""
+
+
+def half(x: Any) -> Any:
+    """Ten bits of fraction in float16."""
+    return x.astype(numpy.float16).astype(numpy.float32)
+
+
+def tf32(x: Any) -> Any:
+    """Ten bits of fraction, as tensor cores take float32."""
+    return (x.view(numpy.uint32) & numpy.uint32(0xFFFFE000)).view(numpy.float32)
+
+
+@pytest.mark.parametrize("k", [1, 16, 300, 4096])
+@pytest.mark.parametrize("less", [half, tf32])
+def test_products_of_less_precision_are_wrong(less: Callable[[Any], Any], k: int) -> None:
+    workload = gemm(32, 32, k, seed=k)
+    workload.arrays["c"][...] = less(workload.arrays["a"]) @ less(workload.arrays["b"])
+    assert "times what rounding explains" in workload.check()[1]
+
+
+def test_a_float64_output_is_held_to_float64() -> None:
+    workload = toy(dtype="float64")
+    right(workload)
+    assert workload.check()[1] == ""
+    workload.arrays["y"][...] = workload.references["y"].astype(numpy.float32)
+    assert "times what rounding explains" in workload.check()[1]
+
+
+# --- several outputs, other dtypes ----------------------------------------------------------------------------
+
+
+def two_outputs() -> Problem:
+    def tensors(p: Problem) -> tuple[Tensor, ...]:
+        return (
+            Tensor("x", (p.n,), "int32"),
+            Tensor("doubled", (p.n,), "int32", output=True),
+            Tensor("halved", (p.n,), "float32", output=True),
+        )
+
+    def reference(xp: Any, p: Problem, arrays: Any) -> Any:
+        x = arrays["x"].astype(xp.float64)
+        return {"doubled": 2 * x, "halved": x / 2}
+
+    operation = Operation("both", ("n",), tensors, lambda p: Work(1, 1), reference)
+    return operation.problem({"n": 50})
+
+
+def test_several_outputs_are_all_checked() -> None:
+    workload = Workload(DEVICE, two_outputs(), 3)
+    right(workload)
+    assert workload.check()[1] == ""
+    workload.arrays["halved"][7] += 1
+    assert "rounding" in workload.check()[1]
+    right(workload)
+    whole(workload, "doubled")[0] = 1
+    assert workload.check()[1] == "wrote outside of doubled"
+
+
+def test_whole_numbers_are_exact() -> None:
+    workload = Workload(DEVICE, two_outputs(), 3)
+    right(workload)
+    workload.arrays["doubled"][0] += 1
+    assert workload.check()[1] != ""
+
+
+def test_a_reference_of_zeros_can_be_met() -> None:
+    zero = replace(TOYS, reference=lambda xp, p, arrays: xp.zeros(p.n))
+    workload = Workload(DEVICE, zero.problem({"n": 10}), 1)
+    right(workload)
+    assert workload.check()[1] == ""
+    workload.arrays["y"][3] = 1e-30
+    assert workload.check()[1] != ""
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32", "int64", "uint8"])
+def test_inputs_of_every_dtype_are_drawn(dtype: str) -> None:
+    def tensors(p: Problem) -> tuple[Tensor, ...]:
+        return Tensor("x", (p.n,), dtype), Tensor("y", (p.n,), "float64", output=True)
+
+    operation = replace(TOYS, tensors=tensors, reference=lambda xp, p, arrays: arrays["x"].astype("float64"))
+    workload = Workload(DEVICE, operation.problem({"n": 200}), 1)
+    assert workload.arrays["x"].dtype == dtype
+    assert len(set(workload.arrays["x"].tolist())) > 20
