@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -31,9 +32,15 @@ def top(module: str) -> str:
     return module.split(".")[1] if "." in module else ""
 
 
+@cache
+def tree_of(module: str) -> ast.Module:
+    """A module's source, parsed."""
+    return ast.parse(MODULES[module].read_text(encoding="utf-8"))
+
+
 def imported(module: str, *, at_load: bool = False) -> Iterator[str]:
     """Dotted names that a module imports: everywhere in it, or only what loading it imports too."""
-    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
+    tree = tree_of(module)
     package = module if MODULES[module].name == "__init__.py" else module.rpartition(".")[0]
     for node in _at_load(tree) if at_load else ast.walk(tree):
         if isinstance(node, ast.Import):
