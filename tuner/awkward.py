@@ -1,4 +1,4 @@
-"""Shapes at which a kernel that is right elsewhere may be wrong: ones, primes, near its tiles, long and thin."""
+"""Shapes at which a kernel that is right elsewhere may fail: ones, primes, near its tiles, long and thin."""
 
 from __future__ import annotations
 

@@ -51,6 +51,8 @@ class Progress:
         best_s: Best median so far in seconds.
         best: Kernel and config of that.
         baseline_s: The library's median in seconds; None before it is measured or without one.
+        best_blas: Core type and median in seconds of the library told to use the best core type that this
+            CPU supports, where it chose another by itself.
         spent_s: Where time went: ``compile`` (all workers), ``load``, ``verify``, ``time``, ``baseline``,
             ``finals``, ``bookkeeping``, ``opening`` and ``waiting`` (for a compilation).
         left_s: Seconds left; None without a limit.
@@ -64,6 +66,7 @@ class Progress:
     best_s: float | None = None
     best: str = ""
     baseline_s: float | None = None
+    best_blas: tuple[str, float] | None = None
     spent_s: dict[str, float] = field(default_factory=dict)
     left_s: float | None = None
     elapsed_s: float = 0.0

@@ -13,6 +13,7 @@ from types import FrameType
 
 from tuner.compiling import CompilePool
 from tuner.coronation import Coronation
+from tuner.devices.detect import with_best_blas
 from tuner.errors import Interrupted
 from tuner.execution import Executor
 from tuner.preparation import check_fits, key_of, legal_spaces, past_trials, starting_points, study_name
@@ -116,6 +117,25 @@ class Study:
         if measurement is not None:
             self.progress.baseline_s = measurement.time_s
             self._store.add(self._scribe.of_baseline(measurement))
+            self._best_blas_baseline()
+
+    def _best_blas_baseline(self) -> None:
+        """NumPy with the core type that suits this CPU, in a process of its own, where it chose another."""
+        scribe = self._scribe
+        found = with_best_blas(self._request.found[0], scribe.versions.get("blas_core_type", ""))
+        if found is None:
+            return
+        executor = Executor(found)
+        try:
+            executor.open()
+            executor.prepare({**scribe.problem.to_json(), "origin": scribe.origin}, scribe.regime)
+            measurement = executor.baseline()
+        finally:
+            executor.close()
+        if measurement is not None and measurement.time_s is not None:
+            core = executor.versions.get("blas_core_type", "")
+            self.progress.best_blas = (core, measurement.time_s)
+            self._store.add(replace(scribe, versions=executor.versions).of_baseline(measurement))
 
     def _past(self) -> list[Observation]:
         """Trials of this study from before that still count: of the same sources, compiler and driver."""

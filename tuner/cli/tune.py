@@ -92,13 +92,19 @@ def _show(catalogue: Catalogue, result: Result, as_json: bool) -> None:
             ("champion against", "takes", "champion is"),
             [_pair_row(x) for x in result.pairs],
         )
-    pairs(f"Champion of {result.champion.record.problem}", answer_rows(answer))
+    rows = answer_rows(answer)
+    if progress.best_blas is not None:
+        core, time_s = progress.best_blas
+        ratio = time_s / answer["time_s"]
+        said = f"{duration(time_s)}, {ratio:.3f} x (before the search, in a process of its own)"
+        rows.insert(-3, (f"with {core}", said))
+    pairs(f"Champion of {result.champion.record.problem}", rows)
     if progress.reasons:
-        rows = [
+        failed = [
             (name, str(progress.outcomes[name]), reason.splitlines()[0][:200])
             for name, reason in progress.reasons.items()
         ]
-        table("Failed trials", ("outcome", "count", "first reason"), rows)
+        table("Failed trials", ("outcome", "count", "first reason"), failed)
     click.echo(f"{result.stopped}; {where_time_went(progress)}", err=True)
 
 

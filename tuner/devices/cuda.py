@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -216,10 +217,12 @@ class _Monitor:
             pynvml.nvmlInit()
             self._nvml = pynvml
             self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-            mhz = pynvml.nvmlDeviceGetDefaultApplicationsClock(self._handle, pynvml.NVML_CLOCK_SM)
-            self.default_clock_hz = mhz * 1e6
         except Exception as error:
             warnings.warn(f"no clocks or power will be recorded: {error}", stacklevel=2)
+            return
+        with contextlib.suppress(pynvml.NVMLError):
+            mhz = pynvml.nvmlDeviceGetDefaultApplicationsClock(self._handle, pynvml.NVML_CLOCK_SM)
+            self.default_clock_hz = mhz * 1e6
 
     def read(self) -> dict[str, float]:
         if self._handle is None:

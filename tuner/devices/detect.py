@@ -9,7 +9,7 @@ import hashlib
 import os
 import platform
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,25 @@ def cpu_info() -> DeviceInfo:
         cores=cores,
         vector_bytes=vector_bytes,
     )
+
+
+def with_best_blas(found: Found, core_type: str) -> Found | None:
+    """The same CPU with OpenBLAS told to use the widest vectors there are.
+
+    OpenBLAS takes some newer CPUs for older ones, and NumPy then runs at half their speed.
+
+    Args:
+        found: A CPU.
+        core_type: What OpenBLAS chose by itself.
+
+    Returns:
+        None where that is the best already, or the device is no x86 CPU.
+    """
+    best = {64: "SkylakeX", 32: "Haswell"}.get(found.info.vector_bytes, "")
+    wide = ("SkylakeX", "Cooperlake", "Sapphirerapids")
+    if found.spec != "cpu" or not core_type or not best or core_type == best or core_type in wide:
+        return None
+    return replace(found, environment=(*found.environment, ("OPENBLAS_CORETYPE", best)))
 
 
 def gpus() -> list[Found]:
