@@ -1,0 +1,158 @@
+"""What every device does, as one suite: a subclass says which device, and how to break a kernel for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from fixtures.fake_device import TOY
+
+from tuner import catalogue
+from tuner.correctness import Workload
+from tuner.devices.protocol import Binary, Compiler, Device, LaunchFailed
+from tuner.hardware import DeviceInfo
+from tuner.kernel import Rendered, render
+from tuner.space import Space
+
+N = 5000
+
+
+class DeviceContract:
+    """A subclass gives `open`, `compiler` and `failing_source`; its name starts with Test."""
+
+    #: Regimes that the device is timed in.
+    regimes: tuple[str, ...] = ("cold", "hot")
+
+    @classmethod
+    def open(cls) -> Device:
+        """The device."""
+        raise NotImplementedError
+
+    @classmethod
+    def compiler(cls) -> Compiler:
+        """What compiles for it."""
+        raise NotImplementedError
+
+    @classmethod
+    def failing(cls, rendered: Rendered) -> Rendered:
+        """The kernel changed so that it compiles, but fails when it is loaded or run; the device stays well."""
+        raise NotImplementedError
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def device(cls) -> Device:
+        """Opened once for a class."""
+        return cls.open()
+
+    @pytest.fixture
+    def rendered(self, device: Device) -> Rendered:
+        """The toy, rendered for the device with the first legal config."""
+        declared = catalogue.from_file(TOY)
+        problem = declared.operation("toy").problem({"n": N})
+        kernel = declared.of("toy", device.info.kind)[0]
+        space = Space.build(kernel.parameters, kernel.constraints, problem, device.info)
+        return render(kernel, problem, space[0])
+
+    @pytest.fixture
+    def workload(self, device: Device) -> Workload:
+        """Fresh arrays of the toy."""
+        return Workload(device, catalogue.from_file(TOY).operation("toy").problem({"n": N}), seed=1)
+
+    def compiled(self, device: Device, rendered: Rendered, workload: Workload) -> Binary:
+        """Machine code for the device."""
+        return self.compiler().compile(rendered, device.info.architecture, workload.problem)
+
+    def test_it_says_what_it_is(self, device: Device) -> None:
+        assert device.info.kind in ("cuda", "cpu")
+        assert device.info.name
+        assert device.info.uuid
+        assert device.info.memory_bytes > 0
+        assert DeviceInfo.from_json(device.info.to_json()) == device.info
+        assert all(isinstance(text, str) and text for text in device.versions.values())
+        assert "compiler" in device.versions
+
+    def test_it_knows_what_memory_is_free(self, device: Device) -> None:
+        assert 0 < device.free_bytes() <= device.info.memory_bytes
+
+    def test_inputs_are_drawn_by_the_seed_where_the_device_is(self, device: Device) -> None:
+        first, same, other = (device.random(seed).standard_normal(100, dtype="float32") for seed in (1, 1, 2))
+        assert isinstance(first, device.xp.ndarray)
+        assert bool((first == same).all())
+        assert not bool((first == other).any())
+
+    def test_a_loaded_kernel_writes_the_right_answer_each_time(
+        self, device: Device, rendered: Rendered, workload: Workload
+    ) -> None:
+        run = device.load(rendered, self.compiled(device, rendered, workload).code, workload)
+        for _ in range(2):
+            workload.poison()
+            assert "unwritten" in workload.check()[1]
+            run()
+            device.synchronize()
+            assert workload.check()[1] == ""
+
+    def test_two_loaded_kernels_do_not_mix(self, device: Device, rendered: Rendered) -> None:
+        problem = catalogue.from_file(TOY).operation("toy").problem({"n": N})
+        loads = [Workload(device, problem, seed) for seed in (1, 2)]
+        code = self.compiled(device, rendered, loads[0]).code
+        runs = [device.load(rendered, code, workload) for workload in loads]
+        runs[0]()
+        device.synchronize()
+        assert loads[0].check()[1] == ""
+        assert loads[1].check()[1] != ""
+
+    def test_samples_are_as_many_as_asked_and_above_zero(
+        self, device: Device, rendered: Rendered, workload: Workload
+    ) -> None:
+        run = device.load(rendered, self.compiled(device, rendered, workload).code, workload)
+        run()
+        device.synchronize()
+        for regime in self.regimes:
+            for count in (1, 7):
+                samples = device.samples_s(run, count, regime)
+                assert len(samples) == count
+                assert all(0 < sample < 60 for sample in samples)
+            assert workload.check()[1] == ""
+        seen = dict(device.circumstances())
+        assert all(isinstance(value, float) for value in seen.values())
+
+    def test_more_runs_are_timed_than_fit_into_a_queue(
+        self, device: Device, rendered: Rendered, workload: Workload
+    ) -> None:
+        run = device.load(rendered, self.compiled(device, rendered, workload).code, workload)
+        run()
+        assert len(device.samples_s(run, 150, "hot")) == 150
+
+    def test_the_library_gives_the_right_answer(self, device: Device, workload: Workload) -> None:
+        run = device.library(workload)
+        assert run is not None
+        run()
+        device.synchronize()
+        assert workload.check()[1] == ""
+        assert len(device.samples_s(run, 3, "cold")) == 3
+
+    def test_no_library_where_none_is_declared(self, device: Device) -> None:
+        bare = replace(catalogue.from_file(TOY).operation("toy"), baselines={})
+        assert self.bare_library(device, Workload(device, bare.problem({"n": 10}), 1)) is None
+
+    def bare_library(self, device: Device, workload: Workload) -> Any:
+        """The library's run for an operation that declares none."""
+        return device.library(workload)
+
+    def test_a_failure_is_told_and_the_device_stays_well(
+        self, device: Device, rendered: Rendered, workload: Workload
+    ) -> None:
+        broken = self.failing(rendered)
+        code = self.compiled(device, broken, workload).code
+        with pytest.raises(LaunchFailed, match=r".+"):
+            self.load_and_run(device, broken, code, workload)
+        device.canary()
+
+    def load_and_run(self, device: Device, rendered: Rendered, code: bytes, workload: Workload) -> None:
+        """All that a verification does with a kernel."""
+        device.load(rendered, code, workload)()
+        device.synchronize()
+
+    def test_the_canary_lives(self, device: Device) -> None:
+        device.canary()

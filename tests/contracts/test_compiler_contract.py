@@ -1,0 +1,179 @@
+"""What every compiler does: fake, Numba and, where it is installed, NVRTC. None of them needs a GPU."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures.fake_device import BOARD, TOY
+
+from tuner import catalogue
+from tuner.devices import nvrtc
+from tuner.devices.fake import FakeCompiler
+from tuner.devices.numba_source import NumbaCompiler, load_module
+from tuner.devices.protocol import CompileFailed, Compiler, compiler_for
+from tuner.kernel import Rendered, render
+from tuner.problem import Problem
+
+BROKEN_RULE = {"where": {"BROKEN": "1"}, "fault": "compile_failed"}
+TARGET = {"fake": "cuda", "numba": "cpu", "nvrtc": "cuda"}
+
+
+def toy(n: int = 1000) -> Problem:
+    return catalogue.from_file(TOY).operation("toy").problem({"n": n})
+
+
+def of_toy(kind: str, number: int = 0) -> Rendered:
+    """The toy with one of its configs."""
+    kernel = catalogue.from_file(TOY).of("toy", TARGET[kind])[0]
+    configs = {
+        "cuda": [{"BLOCK": 64, "ITEMS": 1, "ORDER": "blocked"}, {"BLOCK": 64, "ITEMS": 8, "ORDER": "striped"}],
+        "cpu": [{"CHUNK": 64, "FUSED": True}, {"CHUNK": 128, "FUSED": False}],
+    }[kernel.target]
+    from tuner.space import Config
+
+    return render(kernel, toy(), Config(configs[number]))
+
+
+@pytest.fixture(params=["fake", "numba", "nvrtc"])
+def kind(request: pytest.FixtureRequest) -> str:
+    if request.param == "nvrtc":
+        pytest.importorskip(
+            "cupy_backends.cuda.libs.nvrtc", reason="NVRTC comes with the extras cuda12 and cuda13"
+        )
+    return str(request.param)
+
+
+@pytest.fixture
+def compiler(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Compiler]:
+    if kind == "fake":
+        path = tmp_path / "device.json"
+        path.write_text(json.dumps({"info": BOARD, "rules": [BROKEN_RULE], "landscape_seed": 1}))
+        yield FakeCompiler(str(path))
+        return
+    # A compiler that finds what an earlier run left shows nothing.
+    monkeypatch.setenv("TUNER_CACHE", str(tmp_path / "cache"))
+    made: Any = compiler_for({"numba": "cpu", "nvrtc": "cuda"}[kind])
+    yield made
+    if kind == "nvrtc":
+        made.close()
+
+
+def test_it_compiles_and_reports(compiler: Compiler, kind: str) -> None:
+    binary = compiler.compile(of_toy(kind), "sm_90a", toy())
+    assert binary.report.binary_hash
+    assert binary.report.compiler
+    assert binary.report.spill_bytes == 0
+
+
+def test_the_same_source_gives_the_same_machine_code_and_another_another(compiler: Compiler, kind: str) -> None:
+    first, same, other = (compiler.compile(of_toy(kind, number), "sm_90a", toy()) for number in (0, 0, 1))
+    assert first == same
+    assert first.report.binary_hash != other.report.binary_hash
+
+
+def test_a_source_that_is_wrong_is_refused_with_the_compilers_words(compiler: Compiler, kind: str) -> None:
+    rendered = of_toy(kind)
+    broken = replace(rendered, text=f"#define BROKEN 1\n#error no\n{rendered.text}\nreturn 1\n")
+    with pytest.raises(CompileFailed, match=r"error|Error"):
+        compiler.compile(broken, "sm_90a", toy())
+    assert compiler.compile(rendered, "sm_90a", toy()).report.binary_hash
+
+
+# --- NVRTC ----------------------------------------------------------------------------------------------------
+
+
+def needs_nvrtc() -> None:
+    pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="NVRTC comes with the extras cuda12 and cuda13")
+
+
+def test_nvrtc_makes_a_cubin_and_counts_registers() -> None:
+    needs_nvrtc()
+    rendered = of_toy("nvrtc")
+    cubin, log = nvrtc.compile_cubin(rendered.text, "sm_90a", rendered.options)
+    assert cubin.startswith(b"\x7fELF")
+    report = nvrtc.read_report(log, cubin)
+    assert 0 < report.registers < 64
+    assert report.shared_bytes == 0
+    assert report.compiler.startswith("NVRTC ")
+
+
+def test_spills_and_shared_memory_are_read_from_the_log() -> None:
+    needs_nvrtc()
+    text = """
+    extern "C" __global__ void __launch_bounds__(1024, 2) hungry(float* x) {
+        __shared__ float s[1000];
+        float v[128];
+        for (int i = 0; i < 128; ++i) v[i] = x[i * 1024 + threadIdx.x];
+        s[threadIdx.x % 1000] = v[0];
+        __syncthreads();
+        for (int r = 0; r < 5; ++r)
+            for (int i = 0; i < 128; ++i) v[i] = v[i] * v[(i + 37) % 128] + s[i];
+        for (int i = 0; i < 128; ++i) x[i * 1024 + threadIdx.x] = v[i];
+    }
+    """
+    cubin, log = nvrtc.compile_cubin(text, "sm_80")
+    report = nvrtc.read_report(log, cubin)
+    assert report.registers <= 32
+    assert report.spill_bytes > 100
+    assert report.shared_bytes == 4000
+
+
+def test_a_cubin_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs_nvrtc()
+    monkeypatch.setenv("TUNER_CACHE", str(tmp_path))
+    first = nvrtc.NvrtcCompiler()
+    binary = first.compile(of_toy("nvrtc"), "sm_80", toy())
+    first.close()
+
+    def never(*arguments: Any) -> Any:
+        raise AssertionError("compiled again")
+
+    monkeypatch.setattr(nvrtc, "compile_cubin", never)
+    second = nvrtc.NvrtcCompiler()
+    assert second.compile(of_toy("nvrtc"), "sm_80", toy()) == binary
+    with pytest.raises(AssertionError, match="compiled again"):
+        second.compile(of_toy("nvrtc"), "sm_90a", toy())
+    with pytest.raises(AssertionError, match="compiled again"):
+        second.compile(replace(of_toy("nvrtc"), options=("--use_fast_math",)), "sm_80", toy())
+    second.close()
+
+
+def test_the_architecture_has_its_own_instructions_from_hopper_on() -> None:
+    assert [nvrtc.target_architecture(each) for each in (80, 89, 90, 120)] == [
+        "sm_80",
+        "sm_89",
+        "sm_90a",
+        "sm_120a",
+    ]
+
+
+# --- Numba ----------------------------------------------------------------------------------------------------
+
+
+def test_what_numba_compiled_is_found_in_its_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNER_CACHE", str(tmp_path))
+    rendered = of_toy("numba")
+    NumbaCompiler().compile(rendered, "", toy())
+    files = list(tmp_path.rglob("*.nbc"))
+    assert files
+    entry: Any = load_module(rendered)
+    NumbaCompiler().compile(rendered, "", toy())
+    assert list(tmp_path.rglob("*.nbc")) == files
+    assert not entry.stats.cache_hits or not entry.stats.cache_misses
+
+
+def test_compiling_runs_on_small_arrays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TUNER_CACHE", str(tmp_path))
+    text = "def toy(x, y, n):\n    if n > 100 or x.size != n:\n        raise ValueError(n)\n"
+    rendered = replace(of_toy("numba"), text=text)
+    assert NumbaCompiler().compile(rendered, "", toy(10**9)).code == b""
+
+
+def test_a_missing_entry_is_told() -> None:
+    with pytest.raises(CompileFailed, match=r"AttributeError: .* has no attribute 'toy'"):
+        NumbaCompiler().compile(replace(of_toy("numba"), text="X = 1\n"), "", toy())
