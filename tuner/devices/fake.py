@@ -163,8 +163,9 @@ class FakeDevice:
         return FakeRun(self._table.of(rendered), arrays)
 
     def library(self, arrays: Arrays) -> Run | None:
-        """A library that takes ``baseline_s``; none where the file has no such key."""
-        if "baseline_s" not in self._data:
+        """A library that takes ``baseline_s``; none where the file has no such key or the operation no baseline."""
+        declared = self.info.kind in arrays.problem.operation.baselines
+        if "baseline_s" not in self._data or not declared:
             return None
         return FakeRun({"latency_s": self._data["baseline_s"]}, arrays)
 
