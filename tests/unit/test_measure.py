@@ -1,0 +1,115 @@
+"""One config after the other on a bench; failures become outcomes. On the fake device, in this process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures.fake_device import BEST, BEST_S, BOARD, FAULTS, TOY, fault_configs, rule
+
+from tuner import catalogue
+from tuner.correctness import Workload
+from tuner.devices.fake import FakeCompiler, FakeDevice
+from tuner.kernel import render
+from tuner.measure import Bench, Contestant
+from tuner.measurement import Outcome
+from tuner.space import Config
+
+CATALOGUE = catalogue.from_file(TOY)
+PROBLEM = CATALOGUE.operation("toy").problem({"n": 300})
+SLOW = {"BLOCK": 64, "ITEMS": 16, "ORDER": "striped"}
+#: Faults that a process survives, and that come after compiling.
+SURVIVED = ("launch_failed", "unwell", "wrong_result", "unwritten", "out_of_bounds")
+
+
+class Room:
+    """A fake device with a bench on it."""
+
+    def __init__(self, folder: Path, **more: Any) -> None:
+        rules = [rule(BEST, latency_s=BEST_S), rule(SLOW, latency_s=5 * BEST_S)]
+        rules += [rule(config, fault=fault) for fault, config in fault_configs().items()]
+        path = folder / "device.json"
+        path.write_text(json.dumps({"info": BOARD, "rules": rules, "noise": 0.0001, **more}))
+        self.compiler = FakeCompiler(str(path))
+        device = FakeDevice.from_file(str(path))
+        self.bench = Bench(device, Workload(device, PROBLEM, 1), "cold")
+
+    def contestant(self, config: dict[str, Any]) -> Contestant:
+        rendered = render(CATALOGUE.of("toy", "cuda")[0], PROBLEM, Config(config))
+        binary = self.compiler.compile(rendered, "", PROBLEM)
+        return Contestant(rendered, binary.code, binary.report, compile_s=1.5)
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Room:
+    return Room(tmp_path, baseline_s=2 * BEST_S)
+
+
+def test_a_good_config_is_measured_with_all_that_is_known(room: Room) -> None:
+    contestant = room.contestant(BEST)
+    found = room.bench.measure(contestant, None)
+    assert found.outcome is Outcome.MEASURED
+    assert found.reason == ""
+    assert found.time_s == pytest.approx(BEST_S, rel=1e-3)
+    assert found.error is not None
+    assert found.error.bound_ratio < 1
+    assert found.compiled == contestant.compiled
+    assert list(found.stages_s) == ["compile", "load", "verify", "time"]
+    assert found.stages_s["compile"] == 1.5
+    assert found.circumstances == {"sm_clock_hz": 1e9}
+    assert not room.bench.unwell
+
+
+def test_a_slow_config_is_pruned_against_the_best_only(room: Room) -> None:
+    assert room.bench.measure(room.contestant(SLOW), None).outcome is Outcome.MEASURED
+    found = room.bench.measure(room.contestant(SLOW), BEST_S)
+    assert found.outcome is Outcome.PRUNED
+    assert found.reason == "cannot win: its fastest sample takes 5 times the best config's median"
+    assert len(found.samples_s) == 2
+
+
+@pytest.mark.parametrize("fault", SURVIVED)
+def test_a_failure_is_an_outcome_with_its_reason(room: Room, fault: str) -> None:
+    found = room.bench.measure(room.contestant(fault_configs()[fault]), None)
+    outcome, reason = FAULTS[fault]
+    assert found.outcome.value == outcome
+    assert reason in found.reason
+    assert found.samples_s == ()
+    assert "time" not in found.stages_s
+    assert room.bench.unwell is (fault == "unwell")
+    # The next config is not blamed for it.
+    assert room.bench.measure(room.contestant(BEST), None).outcome is Outcome.MEASURED
+
+
+def test_the_library_is_verified_and_timed_by_the_same_code(room: Room) -> None:
+    found = room.bench.measure_baseline()
+    assert found is not None
+    assert found.outcome is Outcome.MEASURED
+    assert found.time_s == pytest.approx(2 * BEST_S, rel=1e-3)
+    assert list(found.stages_s) == ["verify", "time"]
+
+
+def test_no_library_is_no_baseline(tmp_path: Path) -> None:
+    assert Room(tmp_path).bench.measure_baseline() is None
+
+
+def test_the_finals_give_one_measurement_each_and_the_library_last(room: Room) -> None:
+    wrong = fault_configs()["wrong_result"]
+    failing = fault_configs()["launch_failed"]
+    found = room.bench.finals([room.contestant(each) for each in (wrong, BEST, failing, SLOW)], 0.0)
+    outcomes = [each.outcome.value for each in found]
+    assert outcomes == ["WRONG_RESULT", "MEASURED", "LAUNCH_FAILED", "MEASURED", "MEASURED"]
+    assert [each.time_s for each in found] == [
+        None, pytest.approx(BEST_S, rel=1e-3), None, pytest.approx(5 * BEST_S, rel=1e-3),
+        pytest.approx(2 * BEST_S, rel=1e-3),
+    ]  # fmt: skip
+    rounds = {len(each.samples_s) for each in found if each.samples_s}
+    assert len(rounds) == 1
+
+
+def test_a_verification_says_what_is_wrong(room: Room) -> None:
+    assert room.bench.verify(room.contestant(BEST)) == ""
+    assert room.bench.verify(room.contestant(fault_configs()["out_of_bounds"])) == "wrote outside of y"
+    assert "injected" in room.bench.verify(room.contestant(fault_configs()["launch_failed"]))
