@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -274,6 +275,10 @@ def _describe() -> DeviceInfo:
 
 
 def _uuid_text(raw: bytes) -> str:
+    """NVML's spelling; a worker is started with that of its one device, which may be a MIG instance."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if visible.startswith("MIG-") and "," not in visible:
+        return visible
     digits = raw.hex()
     return "GPU-" + "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 

@@ -5,6 +5,7 @@ GPUs come from NVML, limited and ordered by ``CUDA_VISIBLE_DEVICES``; the CPU fr
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import platform
@@ -97,10 +98,9 @@ def gpus() -> list[Found]:
     except Exception:
         return []
     handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-    infos = [_gpu_info(pynvml, handle) for handle in handles]
+    boards = [(pynvml.nvmlDeviceGetUUID(handle), _units(pynvml, handle)) for handle in handles]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        infos = _visible(infos, visible)
+    infos = [info for _, units in boards for info in units] if visible is None else _visible(boards, visible)
     return [
         Found(f"cuda:{index}", info, (("CUDA_VISIBLE_DEVICES", info.uuid), ("CUDA_DEVICE_ORDER", "PCI_BUS_ID")))
         for index, info in enumerate(infos)
@@ -176,16 +176,41 @@ def _gpu_info(nvml: Any, handle: Any) -> DeviceInfo:
     )
 
 
-def _visible(infos: list[DeviceInfo], visible: str) -> list[DeviceInfo]:
-    """CUDA takes indices or (prefixes of) UUIDs, and ignores all from the first that it does not know."""
-    chosen = []
+def _units(nvml: Any, handle: Any) -> list[DeviceInfo]:
+    """The board itself, or its MIG instances where it is split into some."""
+    try:
+        split = nvml.nvmlDeviceGetMigMode(handle)[0] == nvml.NVML_DEVICE_MIG_ENABLE
+        count = nvml.nvmlDeviceGetMaxMigDeviceCount(handle) if split else 0
+    except nvml.NVMLError:
+        count = 0
+    instances = []
+    for index in range(count):
+        with contextlib.suppress(nvml.NVMLError):
+            instances.append(_gpu_info(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)))
+    return instances or [_gpu_info(nvml, handle)]
+
+
+def _visible(boards: list[tuple[str, list[DeviceInfo]]], visible: str) -> list[DeviceInfo]:
+    """What ``CUDA_VISIBLE_DEVICES`` leaves.
+
+    CUDA takes indices of boards and (prefixes of) UUIDs of boards and MIG instances, gives the first
+    instance of a board that is split, and ignores all from the first entry that it does not know.
+    """
+    chosen: list[DeviceInfo] = []
     for entry in (part.strip() for part in visible.split(",")):
-        if entry.isdigit() and int(entry) < len(infos):
-            chosen.append(infos[int(entry)])
-        elif entry.startswith("GPU-") and any(info.uuid.startswith(entry) for info in infos):
-            chosen.append(next(info for info in infos if info.uuid.startswith(entry)))
-        else:
+        found = [
+            info
+            for number, (uuid, units) in enumerate(boards)
+            for position, info in enumerate(units)
+            if (
+                position == 0
+                and (entry == str(number) or (entry.startswith("GPU-") and uuid.startswith(entry)))
+            )
+            or (entry.startswith("MIG-") and info.uuid.startswith(entry))
+        ]
+        if not found:
             break
+        chosen.append(found[0])
     return chosen
 
 

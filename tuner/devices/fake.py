@@ -163,7 +163,7 @@ class FakeDevice:
         return FakeRun(self._table.of(rendered), arrays)
 
     def library(self, arrays: Arrays) -> Run | None:
-        """A library that takes ``baseline_s``; none where the file has no such key or the operation no baseline."""
+        """A library that takes ``baseline_s``, where the file says so and the operation has a baseline."""
         declared = self.info.kind in arrays.problem.operation.baselines
         if "baseline_s" not in self._data or not declared:
             return None
