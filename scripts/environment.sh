@@ -52,7 +52,7 @@ install one that has them (on Debian and Ubuntu: the packages python3 and python
 prepare() {
     local wanted python stamp="$root/.venv/installed-$1" have=""
     wanted=$(fingerprint "$1")
-    if [[ -x $root/.venv/bin/python && -f $stamp ]]; then
+    if [[ -x $root/.venv/bin/python && -x $root/.venv/bin/tuner && -f $stamp ]]; then
         read -r have <"$stamp" || true
         [[ $have == "$wanted" && ! -e $root/.venv/installing ]] && return 0
     fi

@@ -21,6 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
+UNFINISHED = VENV / "installing"
 CUDA_ERROR_NO_DEVICE = 100
 #: pip settings of the user that would send packages elsewhere than into .venv.
 DIVERTING = frozenset(
@@ -118,15 +119,14 @@ def usable() -> bool:
 def install(group: str, lock: int) -> None:
     """Installs a group into .venv, made anew where it is missing, broken, half-made or for another CUDA."""
     names = locks(group, gpu_group())
-    unfinished = VENV / "installing"
-    if VENV.exists() and (unfinished.exists() or not usable() or conflicting(names[-1])):
+    if VENV.exists() and (UNFINISHED.exists() or not usable() or conflicting(names[-1])):
         say("making .venv anew: it is unfinished, broken or for another CUDA version")
         shutil.rmtree(VENV)
-    say(f"installing into .venv (requirements/: {', '.join(names)}); this happens once")
+    say(f"installing into .venv (requirements/: {', '.join(names)}); later runs start at once")
     if names[-1] in ("cuda12", "cuda13"):
         say(f"this includes the GPU packages for CUDA {names[-1][4:]}: more than a gigabyte to download")
     VENV.mkdir(exist_ok=True)
-    unfinished.touch()
+    UNFINISHED.touch()
     if not PYTHON.exists():
         run([sys.executable, "-m", "venv", str(VENV)], "making the virtual environment", lock)
     pip = [str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
@@ -140,6 +140,14 @@ def install(group: str, lock: int) -> None:
     )
 
 
+def complete(group: str, fingerprint: str) -> bool:
+    """Tells whether a group is there: another process may have installed it while this one waited."""
+    stamp = VENV / f"installed-{group}"
+    if UNFINISHED.exists() or not stamp.is_file() or not (VENV / "bin" / "tuner").exists():
+        return False
+    return stamp.read_text().strip() == fingerprint.strip() and usable()
+
+
 def main(group: str, fingerprint: str) -> int:
     """Installs a group unless another process has just done so; returns the exit code."""
     started = time.monotonic()
@@ -149,13 +157,10 @@ def main(group: str, fingerprint: str) -> int:
         except BlockingIOError:
             say("another installation is under way here; waiting for it")
             fcntl.flock(lock, fcntl.LOCK_EX)
-        stamp, unfinished = VENV / f"installed-{group}", VENV / "installing"
-        have = stamp.read_text().strip() if stamp.is_file() else ""
-        if have == fingerprint.strip() and not unfinished.exists() and usable():
-            return 0
-        install(group, lock.fileno())
-        stamp.write_text(f"{fingerprint.strip()}\n")
-        unfinished.unlink()
+        if not complete(group, fingerprint):
+            install(group, lock.fileno())
+            (VENV / f"installed-{group}").write_text(f"{fingerprint.strip()}\n")
+            UNFINISHED.unlink()
     say(f"ready after {time.monotonic() - started:.0f} s")
     return 0
 
@@ -166,6 +171,9 @@ if __name__ == "__main__":
     except KeyboardInterrupt:
         say("installation interrupted; the next run does it again from the start")
         sys.exit(130)
-    except (InstallationError, OSError) as error:
+    except InstallationError as error:
         say(str(error))
+        sys.exit(3)
+    except OSError as error:
+        say(f"the checkout must be writable and its disk have room, for .venv: {error}")
         sys.exit(3)
