@@ -82,19 +82,19 @@ SHAPES = ((1, 1, 1), (1, 37, 5), (37, 1, 70), (3, 5, 1), (65, 33, 129), (17, 100
 
 
 @pytest.mark.parametrize(
-    ("name", "config"),
+    ("name", "layouts", "config"),
     [
-        ("naive", {"THREADS": 1}),
-        ("blocked", {"BLOCK": 8, "TRANSPOSE_B": False, "THREADS": 1}),
-        ("blocked", {"BLOCK": 64, "TRANSPOSE_B": True, "THREADS": 1}),
+        ("naive", LAYOUTS, {"THREADS": 1}),
+        ("blocked", ("nn", "tt"), {"BLOCK": 8, "TRANSPOSE_B": False, "THREADS": 1}),
+        ("blocked", ("nt", "tn"), {"BLOCK": 64, "TRANSPOSE_B": True, "THREADS": 1}),
     ],
-    ids=lambda value: value if isinstance(value, str) else "-".join(str(each) for each in value.values()),
+    ids=["naive", "blocked-8", "blocked-64-transposing"],
 )
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_agrees_with_float64(compiled: Build, name: str, config: dict, layout: str) -> None:
-    for m, n, k in SHAPES:
-        each = problem(m, n, k, layout)
-        check(compiled(KERNELS[name], each, Config(config)), each)
+def test_agrees_with_float64(compiled: Build, name: str, layouts: tuple[str, ...], config: dict) -> None:
+    for layout in layouts:
+        for m, n, k in SHAPES:
+            each = problem(m, n, k, layout)
+            check(compiled(KERNELS[name], each, Config(config)), each)
 
 
 def tiles(width: int, mr: int, nr: int, threads: int = 1, **others: object) -> dict:
@@ -121,6 +121,31 @@ def test_packed_agrees_with_float64(compiled: Build, dtype: str, layout: str, co
     for m, n, k in (*SHAPES, (2, 200, 83), (150, 11, 41)):
         each = problem(m, n, k, layout, dtype)
         check(compiled(KERNELS["packed"], each, Config(config)), each)
+
+
+def near(width: int, mr: int, nr: int, **others: object) -> dict:
+    """A config of `direct` that cuts K into parts."""
+    flags = {"KC": 40, "PACK_A": False, "PACK_B": False, "STREAM": False}
+    rest = {"UNROLL": 1, "PREFETCH": 0, "THREADS": 1, "SPLIT": "rows"}
+    return {"WIDTH": width, "MR": mr, "NR": nr} | flags | rest | others
+
+
+@pytest.mark.parametrize(
+    ("dtype", "layout", "config"),
+    [
+        ("float32", "nn", near(16, 8, 48, PREFETCH=1, UNROLL=2)),
+        ("float32", "nt", near(8, 6, 16, KC=512)),
+        ("float32", "tn", near(16, 6, 16, STREAM=True, PACK_B=True)),
+        ("float32", "nn", near(4, 3, 8, PACK_A=True, THREADS=3, SPLIT="rows")),
+        ("float64", "tt", near(8, 4, 16, THREADS=4, SPLIT="both")),
+        ("float64", "nn", near(2, 4, 4, STREAM=True, KC=512)),
+    ],
+    ids=str,
+)
+def test_direct_agrees_with_float64(compiled: Build, dtype: str, layout: str, config: dict) -> None:
+    for m, n, k in (*SHAPES, (2, 200, 83), (150, 11, 41), (32, 48, 17)):
+        each = problem(m, n, k, layout, dtype)
+        check(compiled(KERNELS["direct"], each, Config(config)), each)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +176,7 @@ def test_each_constraint_rejects_something_and_the_default_is_legal(name: str) -
     columns, _ = sampled(kernel, 2000)
     usual = problem(1024, 1024, 1024)
     for constraint in kernel.constraints:
-        verdicts = [np.atleast_1d(constraint.rule(p, SMALL, columns)) for p in (problem(1, 9, 9), usual)]
+        verdicts = [np.atleast_1d(constraint.rule(p, SMALL, columns)) for p in (problem(1, 9, 9, "tt"), usual)]
         assert {bool(each) for verdict in verdicts for each in verdict} == {True, False}, constraint.sentence
     default = kernel.default_config()
     assert default is not None
@@ -168,11 +193,12 @@ def test_constraints_agree_on_scalars_and_arrays(name: str) -> None:
         assert [bool(constraint.rule(usual, SMALL, row)) for row in rows] == at_once.tolist()
 
 
+@pytest.mark.parametrize("name", ["packed", "direct"])
 @pytest.mark.parametrize("vector_bytes", [16, 32, 64])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_every_width_of_vectors_has_a_first_config(vector_bytes: int, dtype: str) -> None:
+def test_every_width_of_vectors_has_a_first_config(name: str, vector_bytes: int, dtype: str) -> None:
     device = replace(SMALL, vector_bytes=vector_bytes)
-    kernel = KERNELS["packed"]
+    kernel = KERNELS[name]
     for each in (problem(1024, 1024, 1024, dtype=dtype), problem(64, 64, 64, dtype=dtype)):
         assert any(
             all(constraint.rule(each, device, config) for constraint in kernel.constraints)

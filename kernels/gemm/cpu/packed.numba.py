@@ -25,8 +25,6 @@ Letters: i, j, p run over M, N, K.
 """
 
 # ruff: noqa: ANN001, ANN201, ANN202, F821
-from itertools import pairwise
-
 from numba import njit
 
 VECTORS = MR * NR // WIDTH
@@ -96,32 +94,6 @@ def _part_of_c(a, b, c, m, n, k, top, bottom, left, right):
                 _block_of_c(packed_a, packed_b, depth, c, i * n + j, n, p > 0, height, width)
 
 
-def _cuts(total, parts, unit):
-    """Where to cut total into so many parts of nearly the same number of whole units."""
-    units = -(-total // unit)
-    return [min(total, units * part // parts * unit) for part in range(parts + 1)]
-
-
-def _grid(m, n):
-    """Into how many strips of rows and of columns the threads cut C."""
-    if SPLIT == "rows":
-        return THREADS, 1
-    if SPLIT == "columns":
-        return 1, THREADS
-    # Parts near to square need the least of A and B together.
-    strips = [count for count in range(1, THREADS + 1) if THREADS % count == 0]
-    rows = min(strips, key=lambda count: m / count + n * count / THREADS)
-    return rows, THREADS // rows
-
-
 def gemm(a, b, c, m, n, k):
     """Writes c: each thread computes a part of its own, with packed blocks of its own."""
-    strips, bands = _grid(m, n)
-    rows, columns = _cuts(m, strips, MR), _cuts(n, bands, NR)
-    parts = [
-        (a, b, c, m, n, k, top, bottom, left, right)
-        for top, bottom in pairwise(rows)
-        for left, right in pairwise(columns)
-        if top < bottom and left < right
-    ]
-    run_together(_part_of_c, parts)
+    share(_part_of_c, a, b, c, m, n, k)

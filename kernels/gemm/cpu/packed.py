@@ -35,6 +35,7 @@ KERNEL = Kernel(
         Path("../../threads.numba.py"),
         Path("tile.numba.py"),
         Path("panels.numba.py"),
+        Path("sharing.numba.py"),
     ),
     idea="five loops round a tile of C in vector registers; A and B packed into panels that the caches hold",
     parameters=(

@@ -53,6 +53,29 @@ def add_products(context, tile, rows, steps, a, a_row, a_step, b, b_step):
     return tile(tile, rows, steps, a, types.intp, types.intp, b, types.intp), generate
 
 
+@intrinsic(prefer_literal=True)
+def add_product_part(context, tile, a, a_row, b, used_rows, used_columns):
+    """One such step for a tile of one vector per row, at the edge: reads nothing outside A and B.
+
+    Rows from used_rows on take the last used row's factor, columns from used_columns on take 0; neither is
+    to be stored.
+    """
+
+    def generate(target, builder, signature, args):
+        sums, left, left_row, right, height, width = args
+        index, vector = left_row.type, target.get_value_type(tile.dtype)
+        top, last = emit_load_first(builder, right, width, vector), builder.sub(height, index(1))
+        vectors = cgutils.unpack_tuple(builder, sums, len(tile))
+        for i in range(len(tile)):
+            inside = builder.icmp_signed("<", index(i), height)
+            place = builder.mul(left_row, builder.select(inside, index(i), last))
+            factor = emit_broadcast(builder, builder.load(builder.gep(left, [place])), vector)
+            vectors[i] = emit_multiply_add(builder, factor, top, vectors[i])
+        return cgutils.pack_array(builder, vectors)
+
+    return tile(tile, a, types.intp, b, types.intp, types.intp), generate
+
+
 def _each_vector(builder, sums, tile, c, row_elements, height):
     """Yields (row, column, vector, address in C) of a tile."""
     width, vectors = len(tile) // height, cgutils.unpack_tuple(builder, sums, len(tile))
@@ -79,6 +102,37 @@ def store_tile(context, tile, rows, c, c_row, add_to_c):
         return target.get_dummy_value()
 
     return types.void(tile, rows, c, types.intp, types.boolean), generate
+
+
+@intrinsic(prefer_literal=True)
+def stream_tile(context, tile, rows, c, c_row):
+    """Writes a whole tile past the caches: C is not read first, as lines that are written in part are.
+
+    In pieces of 16 bytes, gathered into lines by the CPU. Each must be aligned; a tile that is not is stored
+    as usual.
+    """
+    height, _ = _tile_shape(tile, rows)
+
+    def generate(target, builder, signature, args):
+        sums, _, address, step = args
+        piece = 16 // _element_bytes(address.type.pointee)
+        hint, number = builder.module.add_metadata([INDEX(1)]), step.type
+        at = builder.ptrtoint(address, number)
+        misfit = builder.and_(builder.or_(at, builder.mul(step, number(16 // piece))), number(15))
+        values = list(_each_vector(builder, sums, tile, address, step, height))
+        with builder.if_else(builder.icmp_unsigned("==", misfit, number(0))) as (fits, otherwise):
+            with fits:
+                for _, _, value, to in values:
+                    for first in range(0, tile.dtype.lanes, piece):
+                        part = emit_shuffle(builder, value, value, range(first, first + piece))
+                        place = builder.bitcast(builder.gep(to, [INDEX(first)]), part.type.as_pointer())
+                        builder.store(part, place, align=16).set_metadata("nontemporal", hint)
+            with otherwise:
+                for _, _, value, to in values:
+                    emit_store(builder, value, to)
+        return target.get_dummy_value()
+
+    return types.void(tile, rows, c, types.intp), generate
 
 
 @intrinsic(prefer_literal=True)
