@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -53,6 +54,16 @@ def devices_like(device: DeviceInfo | str) -> Any:
     else:
         fits = sa.and_(of.kind == device.kind, of.name == device.name)
     return sa.select(of.number).where(fits)
+
+
+def kernels_like(hashes: Mapping[str, str]) -> Any:
+    """Numbers of these kernels with these source hashes; an empty hash stands for any."""
+    of = tables.kernels.c
+    fits = [
+        of.name == name if not now else sa.and_(of.name == name, of.source_hash == now)
+        for name, now in hashes.items()
+    ]
+    return sa.select(of.number).where(sa.or_(sa.false(), *fits))
 
 
 def place(champion: Champion) -> tuple[Any, ...]:

@@ -72,23 +72,30 @@ class Reader:
             kernels: Kernel -> source hash: only these, as they are now; an empty hash stands for any.
         """
         of = tables.records.c
-        wanted = queries.records_joined().where(
-            queries.is_problem(problem),
-            of.regime == regime,
-            of.device.in_(queries.devices_like(device)),
-            of.time_s.is_not(None),
-            of.outcome == Outcome.MEASURED.value,
-            of.role == role.value if role else of.role != Role.BASELINE.value,
+        # One device number at a time: the index then gives them fastest first, and the first that fits ends it.
+        fastest = (
+            sa.select(of.number, of.time_s, of.measured_at, of.id)
+            .where(
+                of.problem
+                == sa.select(tables.problems.c.number).where(queries.is_problem(problem)).scalar_subquery(),
+                of.regime == regime,
+                of.device == sa.bindparam("number"),
+                of.time_s.is_not(None),
+                of.outcome == Outcome.MEASURED.value,
+                of.role == role.value if role else of.role != Role.BASELINE.value,
+            )
+            .order_by(of.time_s, of.measured_at, of.id)
+            .limit(1)
         )
         if kernels is not None:
-            by = tables.kernels.c
-            allowed = [
-                by.name == name if not now else sa.and_(by.name == name, by.source_hash == now)
-                for name, now in kernels.items()
-            ]
-            wanted = wanted.where(sa.or_(sa.false(), *allowed))
-        found = self._read(wanted.order_by(of.time_s, of.measured_at, of.id).limit(1))
-        return found[0] if found else None
+            fastest = fastest.where(of.kernel.in_(queries.kernels_like(kernels)))
+        with opening.explained(self._where), self._engine.connect() as connection:
+            numbers = connection.execute(queries.devices_like(device)).scalars().all()
+            found = [connection.execute(fastest, {"number": number}).one_or_none() for number in numbers]
+        best = min((row for row in found if row is not None), key=lambda row: tuple(row)[1:], default=None)
+        if best is None:
+            return None
+        return self._read(queries.records_joined().where(of.number == best.number))[0]
 
     def counts(self, problem: ProblemKey, device: DeviceInfo | str, regime: str) -> dict[str, int]:
         """How many trials there are: ``total``, ``measured``, ``failed`` and one count per outcome."""
