@@ -111,7 +111,8 @@ class SearchLoop:
             with self._watch.spent("bookkeeping"):
                 self._ask()
             if not self._measuring and not self._compiled and not self._pool.pending:
-                self.stop = self.stop or self._search.stopped or "nothing is left to try"
+                if not self._out_of_budget():
+                    self.stop = self._search.stopped or "nothing is left to try"
                 return
             self._wait()
             for compiled in self._pool.ready():

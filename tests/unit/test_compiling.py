@@ -106,7 +106,7 @@ def test_a_worker_killed_from_outside_costs_nothing(make: Make, tmp_path: Path) 
     assert worker.pid != idle.pid
 
 
-# --- what the compiler's report rules out -----------------------------------------------------------------------
+# --- what the compiler's report rules out ------------------------------------------------------------
 
 DEVICE = DeviceInfo.from_json(BOARD)
 
