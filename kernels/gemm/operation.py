@@ -44,29 +44,19 @@ def _cublas(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> None:
 
     cuBLAS is column-major: a row-major C is its C transposed, so B comes first and the letters swap.
     """
-    from cupy_backends.cuda.libs import cublas
+    from ctypes import c_void_p
 
-    gemm, real = (cublas.sgemm, xp.float32) if p.dtype == "float32" else (cublas.dgemm, xp.float64)
-    flag = {"n": cublas.CUBLAS_OP_N, "t": cublas.CUBLAS_OP_T}
+    from tuner.devices import cublas
+
+    gemm = cublas.function("cublasSgemm_v2" if p.dtype == "float32" else "cublasDgemm_v2")
     a, b, c = arrays["a"], arrays["b"], arrays["c"]
-    one, zero = _constants(real)
-    gemm(
-        xp.cuda.device.get_cublas_handle(), flag[p.layout[1]], flag[p.layout[0]], p.n, p.m, p.k,
-        one, b.data.ptr, b.shape[1], a.data.ptr, a.shape[1], zero, c.data.ptr, p.n,
+    one, zero = cublas.one_and_zero(p.dtype)
+    status = gemm(
+        cublas.handle(), cublas.OPERATION[p.layout[1]], cublas.OPERATION[p.layout[0]], p.n, p.m, p.k,
+        one, c_void_p(b.data.ptr), b.shape[1], c_void_p(a.data.ptr), a.shape[1],
+        zero, c_void_p(c.data.ptr), p.n,
     )  # fmt: skip
-
-
-def _constants(real: Any) -> tuple[int, int]:
-    """Host addresses of 1 and 0, which live as long as the module."""
-    if real not in _ALPHA_BETA:
-        import numpy as np
-
-        _ALPHA_BETA[real] = np.array([1, 0], dtype=real)
-    address: int = _ALPHA_BETA[real].ctypes.data
-    return address, address + _ALPHA_BETA[real].itemsize
-
-
-_ALPHA_BETA: dict[Any, Any] = {}
+    cublas.check(status)
 
 
 def _source_constants(p: Problem, target: str) -> dict[str, Any]:

@@ -23,8 +23,8 @@ from tuner.kernel import Rendered
 
 #: Static shared memory a block may have without opting in (CUDA C++ Programming Guide, compute capabilities).
 DEFAULT_SHARED_BYTES = 48 * 1024
-#: Launches queued behind the holding kernel at most; the driver's queue holds about a thousand entries.
-LAUNCHES_HELD = 64
+#: Seconds between two looks at clocks and power; a look takes about a millisecond.
+LOOK_EVERY_S = 0.05
 #: Cycles after which the holding kernel gives up by itself, so that a queue that is full cannot hang.
 HOLD_LIMIT_CYCLES = 4_000_000_000
 #: A batch of samples during which the clock is below this share of the default one is taken again after a
@@ -63,6 +63,8 @@ class CudaDevice:
         self._start_hold()
         self._monitor = _Monitor(self.info.uuid)
         self._seen: dict[str, float] = {}
+        self._looked_s = 0.0
+        self._before, self._after = cupy.cuda.Event(), cupy.cuda.Event()
         self._occupancy = 0.0
         handle = cupy.cuda.device.get_cublas_handle()
         # CuPy allows TF32 only on request (CUPY_TF32); default math keeps sgemm in FP32 in any case.
@@ -84,6 +86,7 @@ class CudaDevice:
             cupy.cuda.PinnedMemory(64, runtime.hostAllocMapped), 0
         )
         self._flag = numpy.frombuffer(self._flag_memory, dtype=numpy.int32, count=1)
+        self._hold_arguments = (self._flag_memory.ptr, numpy.int64(HOLD_LIMIT_CYCLES))
 
     def free_bytes(self) -> int:
         """Free device memory, with what CuPy's pool holds unused."""
@@ -98,6 +101,7 @@ class CudaDevice:
         """Loads the cubin and binds the arguments; see the protocol."""
         launch = rendered.launch
         assert launch is not None, "a CUDA kernel has a launch"
+        grid, block, shared = _three(launch.grid), _three(launch.block), launch.shared_bytes
         try:
             module = cupy.cuda.function.Module()
             module.load(code)
@@ -106,11 +110,10 @@ class CudaDevice:
                 driver.funcSetAttribute(
                     function.ptr, driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, launch.shared_bytes
                 )
+            self._occupancy = self._resident_share(function.ptr, block, shared)
         except _errors() as error:
             raise LaunchFailed(f"cannot be loaded: {error}") from error
-        grid, block, shared = _three(launch.grid), _three(launch.block), launch.shared_bytes
         arguments = tuple(arrays.arguments())
-        self._occupancy = self._resident_share(function.ptr, block, shared)
 
         def run() -> None:
             try:
@@ -143,12 +146,12 @@ class CudaDevice:
         samples: list[float] = []
         throttled = 0
         while len(samples) < count:
-            taken = self._held(run, min(count - len(samples), LAUNCHES_HELD), regime.startswith("cold"))
+            sample_s = self._held(run, regime.startswith("cold"))
             if self._is_throttled() and throttled < MAX_THROTTLED:
                 throttled += 1
                 time.sleep(THROTTLE_PAUSE_S)
                 continue
-            samples += taken
+            samples.append(sample_s)
         if throttled:
             self._seen["throttled"] = float(throttled)
         return samples
@@ -157,25 +160,33 @@ class CudaDevice:
         clock_hz = self._seen.get("sm_clock_hz", 0.0)
         return 0 < clock_hz < THROTTLED_BELOW * self._monitor.default_clock_hz
 
-    def _held(self, run: Run, count: int, cold: bool) -> list[float]:
-        events = [(cupy.cuda.Event(), cupy.cuda.Event()) for _ in range(count)]
-        self._flag[0] = 0
+    def _held(self, run: Run, cold: bool) -> float:
+        """One sample the way NVBench takes a cold one: flush, wait, hold, event, run, event, release, wait."""
+        stream, flag = self._stream, self._flag
         try:
-            self._hold((1, 1, 1), (1, 1, 1), (self._flag_memory.ptr, numpy.int64(HOLD_LIMIT_CYCLES)), 0)
-            for before, after in events:
-                if cold:
-                    runtime.memsetAsync(self._flush.data.ptr, 0, self._flush.nbytes, self._stream.ptr)
-                before.record(self._stream)
-                run()
-                after.record(self._stream)
-            self._flag[0] = 1
-            self._seen = self._monitor.read()
-            self._stream.synchronize()
-            return [cupy.cuda.get_elapsed_time(before, after) * 1e-3 for before, after in events]
+            if cold:
+                runtime.memsetAsync(self._flush.data.ptr, 0, self._flush.nbytes, stream.ptr)
+            stream.synchronize()
+            flag[0] = 0
+            self._hold((1, 1, 1), (1, 1, 1), self._hold_arguments, 0)
+            self._before.record(stream)
+            run()
+            self._after.record(stream)
+            flag[0] = 1
+            self._look()
+            stream.synchronize()
+            return float(cupy.cuda.get_elapsed_time(self._before, self._after)) * 1e-3
         except _errors() as error:
             raise LaunchFailed(str(error), device_unwell=True) from error
         finally:
-            self._flag[0] = 1
+            flag[0] = 1
+
+    def _look(self) -> None:
+        """Reads clocks and power while the device is at work, but not so often that it costs time."""
+        now = time.monotonic()
+        if now - self._looked_s > LOOK_EVERY_S:
+            self._looked_s = now
+            self._seen = self._monitor.read()
 
     def _captured(self, run: Run) -> Run:
         self.synchronize()
