@@ -1,4 +1,4 @@
-"""Limits of three GPUs, for tests without one.
+"""Limits of some GPUs, for tests without one.
 
 From the driver's device attributes as the CUDA C++ Programming Guide lists them by compute capability
 (table of technical specifications), and the boards' data sheets.
@@ -25,3 +25,10 @@ RTX_4090 = DeviceInfo(
     registers_per_thread=255, l2_bytes=72 << 20,
 )  # fmt: skip
 GPUS = (H200, A100, RTX_4090)
+#: Before asynchronous copies: a GPU that some kernels must refuse.
+T4 = DeviceInfo(
+    name="Tesla T4", kind="cuda", architecture="sm_75", compute_capability=75,
+    memory_bytes=16 * 10**9, sm_count=40, warp_size=32, max_threads_per_block=1024, max_threads_per_sm=1024,
+    shared_bytes_per_block=65_536, shared_bytes_per_sm=65_536, registers_per_block=65_536,
+    registers_per_thread=255, l2_bytes=4 << 20,
+)  # fmt: skip
