@@ -1,6 +1,7 @@
 """Search: which config to try next. The only package that imports Optuna."""
 
+from tuner.search.budget import Budget
 from tuner.search.history import Observation
-from tuner.search.search import Candidate, Search
+from tuner.search.search import SAMPLERS, Candidate, Search
 
-__all__ = ["Candidate", "Observation", "Search"]
+__all__ = ["SAMPLERS", "Budget", "Candidate", "Observation", "Search"]

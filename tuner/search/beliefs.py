@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from tuner.search.history import Tried
 from tuner.search.surrogate import Hyperparameters, Posterior
+from tuner.search.trend import FAILED_ELSEWHERE, Trend, slope
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
@@ -18,6 +19,8 @@ FEWEST = 4
 #: Untried configs that are weighed: a random sample of this size and all neighbours of the best ones.
 CANDIDATES = 4000
 BEST_ONES = 5
+#: The fastest configs elsewhere, which are weighed too.
+FAMOUS = 1000
 #: The hyperparameters are fitted anew when this many times the configs are known.
 REFIT_GROWTH = 1.15
 #: Configs that hyperparameters are fitted to, and that the process is conditioned on, at most.
@@ -27,6 +30,14 @@ MOST_CONDITIONED = 400
 FAILURE_PRIOR = 1.0
 
 
+POWER = 0.0
+REF = 0.0
+
+
+def warp(y):
+    return y if POWER == 0 else -math.exp(-POWER * (y - REF)) / POWER
+
+
 class Beliefs:
     """A surrogate of one kernel, kept current with what is asked and told.
 
@@ -34,9 +45,19 @@ class Beliefs:
         candidates: Positions of configs that are weighed; asked ones among them are to be passed over.
     """
 
-    def __init__(self, tried: Tried, rng: np.random.Generator) -> None:
-        """Begins to follow a kernel."""
+    def __init__(self, tried: Tried, rng: np.random.Generator, trend: Trend | None = None) -> None:
+        """Begins to follow a kernel.
+
+        Args:
+            tried: What is asked and told.
+            rng: Source of chance.
+            trend: What is known of the kernel from elsewhere.
+        """
         self._tried = tried
+        self._trend = trend
+        self._slope = 0.0
+        self._expected: dict[int, float] = {}
+        self._expected_of_candidates: Floats = np.zeros(0)
         self._rng = rng
         self._hyper = Hyperparameters(tried.space)
         self._posterior: Posterior | None = None
@@ -69,37 +90,50 @@ class Beliefs:
     def predicted(self) -> tuple[Floats, Floats]:
         """Expected log time of each candidate, and its standard deviation."""
         assert self._posterior is not None
-        mean = self._middle + self._width * self._posterior.mean
+        mean = self._middle + self._width * self._posterior.mean + self._expected_of_candidates
         return mean, self._width * np.sqrt(self._posterior.variance)
 
     def best(self) -> float:
         """Lowest expected log time of what was measured: the best, without its luck."""
         assert self._posterior is not None
         means = self._middle + self._width * self._posterior.mean_of_asked()
+        means += [self._expectation(row) for row in self._order]
         measured = [at for at, row in enumerate(self._order) if row in self._tried.log_times]
         return float(means[measured].min())
 
     def log_chance(self) -> Floats:
         """Log of the chance that a candidate does not fail, from the outcomes of similar configs."""
         assert self._posterior is not None
+        chance = np.zeros(len(self.candidates))
+        if self._trend and self._trend.failed:
+            chance[np.isin(self.candidates, list(self._trend.failed))] = math.log(FAILED_ELSEWHERE)
         failed = len(self._tried.failed)
         if not failed:
-            return np.zeros(len(self.candidates))
+            return chance
         told = len(self._tried.log_times) + len(self._tried.log_bounds)
         share = (told + 1) / (told + failed + 2)
         ended = np.array([row not in self._waiting or row in self._tried.failed for row in self._order])
         worked = ended & np.array([row not in self._tried.failed for row in self._order])
         similarity = self._posterior.similarity
         good = worked.astype(np.float32) @ similarity + FAILURE_PRIOR * share
-        chance: Floats = np.log(good / (ended.astype(np.float32) @ similarity + FAILURE_PRIOR))
-        return chance
+        return chance + np.log(good / (ended.astype(np.float32) @ similarity + FAILURE_PRIOR))
 
     def _target(self, row: int) -> tuple[float, bool]:
         if row in self._tried.log_times:
-            return (self._tried.log_times[row] - self._middle) / self._width, False
+            value = warp(self._tried.log_times[row]) - self._expectation(row)
+            return (value - self._middle) / self._width, False
         if row in self._tried.log_bounds:
-            return (self._tried.log_bounds[row] - self._middle) / self._width, True
+            value = warp(self._tried.log_bounds[row]) - self._expectation(row)
+            return (value - self._middle) / self._width, True
         return math.nan, False
+
+    def _expectation(self, row: int) -> float:
+        """What the trend from elsewhere says of a config, as a log time of any level."""
+        if not self._trend:
+            return 0.0
+        if row not in self._expected:
+            self._expected[row] = self._slope * float(self._trend.at(np.array([row]))[0])
+        return self._expected[row]
 
     def _follow(self, rows: list[int]) -> None:
         assert self._posterior is not None
@@ -115,10 +149,20 @@ class Beliefs:
     def _refit(self) -> None:
         known = self._tried.log_times | self._tried.log_bounds
         rows = self._representative(list(known), MOST_FITTED)
-        values = np.array([known[row] for row in rows])
+        global REF
+        REF = min(known.values())
+        values = np.array([warp(known[row]) for row in rows])
+        if self._trend:
+            elsewhere = self._trend.at(np.array(rows))
+            self._slope = slope(values, elsewhere, float(values.std()))
+            self._expected = {}
+            values = values - self._slope * elsewhere
         self._middle, self._width = float(values.mean()), float(values.std()) or 1.0
         self._hyper.fit(self._tried.space.codes[rows], (values - self._middle) / self._width)
         self.candidates = self._weighed()
+        self._expected_of_candidates = (
+            self._slope * self._trend.at(self.candidates) if self._trend else np.zeros(len(self.candidates))
+        )
         self._posterior = Posterior(self._tried.space, self._hyper, self.candidates, 0.0)
         self._order, self._waiting = [], set()
         kept = set(self._representative(list(known), MOST_CONDITIONED))
@@ -142,4 +186,8 @@ class Beliefs:
             return np.arange(size)
         fastest = sorted(self._tried.log_times, key=lambda row: self._tried.log_times[row])[:BEST_ONES]
         near = [space.neighbours(row) for row in fastest]
-        return np.unique(np.concatenate([self._rng.integers(0, size, CANDIDATES), *near]))
+        return np.unique(np.concatenate([self._rng.integers(0, size, CANDIDATES), *near, *self._famous()]))
+
+    def _famous(self) -> list[Rows]:
+        """What was fastest elsewhere."""
+        return [np.array(self._trend.fastest(FAMOUS), dtype=np.intp)] if self._trend else []

@@ -18,12 +18,14 @@ class Observation(NamedTuple):
         config: What was tried.
         outcome: How it ended.
         time_s: Seconds; a lower bound of them when PRUNED; None for a failure.
+        others: Values of the objectives after the time, where a study has several.
     """
 
     kernel: str
     config: Config
     outcome: Outcome
     time_s: float | None
+    others: tuple[float, ...] = ()
 
 
 class Tried:
@@ -70,6 +72,13 @@ class History:
 
     def __init__(self, spaces: Mapping[str, Space]) -> None:
         self.kernels = {name: Tried(space) for name, space in spaces.items()}
+
+    def view(self) -> History:
+        """Another history of the same spaces that shares what was asked, and learns for itself."""
+        view = History({name: tried.space for name, tried in self.kernels.items()})
+        for name, tried in self.kernels.items():
+            view.kernels[name].asked = tried.asked
+        return view
 
     @property
     def best(self) -> tuple[str, int, float] | None:

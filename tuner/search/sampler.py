@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from tuner.measurement import Outcome
-from tuner.search.history import History
+from tuner.search.history import History, Observation
 from tuner.search.strategy import Strategy
 from tuner.space import Config, Space
 
 #: Names in a trial: the kernel, and a parameter of a kernel.
 KERNEL = "kernel"
+#: User attribute of a stored trial that tells copies apart: kernel and config as text.
+IDENTITY = "identity"
 #: User attribute of a trial: its outcome.
 OUTCOME = "outcome"
+#: User attribute of a trial that was stopped early: its time is above this.
+LOWER_BOUND_S = "lower_bound_s"
 
 
 def parameter_name(kernel: str, parameter: str) -> str:
@@ -111,8 +116,45 @@ class SpaceSampler(optuna.samplers.BaseSampler):
         kernel, config = config_of(trial.params, self._spaces)
         defaults = {TrialState.COMPLETE: Outcome.MEASURED, TrialState.PRUNED: Outcome.PRUNED}
         outcome = Outcome(trial.user_attrs.get(OUTCOME, defaults.get(state, Outcome.CRASHED)))
-        time_s = values[0] if values else None
-        if state is TrialState.PRUNED and trial.last_step is not None:
-            time_s = trial.intermediate_values[trial.last_step]
+        time_s = values[0] if values else trial.user_attrs.get(LOWER_BOUND_S)
         tried = self._history.kernels[kernel]
-        tried.learn(tried.space.index_of(config), outcome, time_s)
+        index = tried.space.index_of(config)
+        tried.learn(index, outcome, time_s)
+        self._strategy.learn(kernel, index, outcome, tuple(values or ()))
+
+
+def finished_trial(
+    spaces: Mapping[str, Space],
+    seen: Observation,
+    objectives: Sequence[str],
+    asked_at: datetime | None = None,
+) -> FrozenTrial:
+    """A finished trial to be stored.
+
+    Args:
+        spaces: Of the study.
+        seen: What was tried, and what came of it.
+        objectives: Of the study.
+        asked_at: When it was asked; now where that is not known.
+    """
+    params = trial_params(seen.kernel, seen.config)
+    every = distributions(spaces)
+    attributes: dict[str, Any] = {OUTCOME: seen.outcome.value, IDENTITY: f"{seen.kernel} {seen.config}"}
+    values = None
+    state = TrialState.FAIL
+    if seen.outcome is Outcome.PRUNED and seen.time_s is not None:
+        state = TrialState.PRUNED
+        attributes[LOWER_BOUND_S] = seen.time_s
+    elif seen.outcome is Outcome.MEASURED and seen.time_s is not None:
+        values = (seen.time_s, *seen.others)
+        if len(values) == len(objectives):
+            state = TrialState.COMPLETE
+    trial = create_trial(
+        params=params,
+        distributions={name: every[name] for name in params},
+        values=values if state is TrialState.COMPLETE else None,
+        state=state,
+        user_attrs=attributes,
+    )
+    trial.datetime_start = asked_at or trial.datetime_start
+    return trial

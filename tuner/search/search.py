@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import optuna
 from optuna.trial import TrialState
 
-from tuner.errors import UnknownName
+from tuner.errors import InputError, UnknownName
 from tuner.measurement import Outcome
+from tuner.search.foreign import FOREIGN, ForeignStrategy
 from tuner.search.history import History, Observation
-from tuner.search.sampler import KERNEL, OUTCOME, SpaceSampler, config_of, parameter_name
-from tuner.search.strategy import RandomStrategy, Strategy
+from tuner.search.mirror import Mirror
+from tuner.search.pareto import ParetoStrategy, front
+from tuner.search.sampler import (
+    KERNEL,
+    LOWER_BOUND_S,
+    OUTCOME,
+    SpaceSampler,
+    config_of,
+    finished_trial,
+    parameter_name,
+)
+from tuner.search.strategy import RandomStrategy, SequenceStrategy, Strategy
 from tuner.search.tile import TileStrategy
 from tuner.space import Config, Space
 
-SAMPLERS = ("tile", "random")
+#: Names of samplers: ours, plain ones, and Optuna's.
+SAMPLERS = ("tile", "random", "bruteforce", *FOREIGN)
 
 
 @dataclass(frozen=True)
@@ -53,44 +67,86 @@ class Search:
         starts: Sequence[tuple[str, Config]] = (),
         past: Sequence[Observation] = (),
         budget: int | None = None,
+        elsewhere: Sequence[Observation] = (),
+        objectives: Sequence[str] = ("time",),
     ) -> None:
         """Opens a search.
 
         Args:
             spaces: The legal configs of each kernel that competes.
-            sampler: ``tile``, or the name of one of Optuna's.
+            sampler: One of `SAMPLERS`.
             seed: The same seed and tells give the same configs.
             study_name: Name of the study in the storage.
-            storage_url: Database where finished trials are copied to for optuna-dashboard.
+            storage_url: Database that finished trials are copied to for optuna-dashboard.
             starts: Configs to try first; those that are not legal here are left out.
             past: Trials of this study from before; never asked again.
             budget: Trials that the study may take in all, past ones included; None where time decides.
+            elsewhere: What the same kernels did on another device or for the nearest shape; ``tile`` only.
+            objectives: What is minimised; the first is the time. Several need ``tile``, ``random`` or
+                ``bruteforce``.
 
         Raises:
             UnknownName: No such sampler.
+            InputError: Several objectives for a sampler of one.
         """
         if sampler not in SAMPLERS:
             raise UnknownName("sampler", sampler, SAMPLERS)
+        if sampler in FOREIGN and len(objectives) > 1:
+            raise InputError(
+                f"the sampler {sampler} minimises one objective, got {', '.join(objectives)}; choose tile"
+            )
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._spaces = dict(spaces)
+        self._objectives = tuple(objectives)
         self._history = History(spaces)
-        for each in past:
-            tried = self._history.kernels.get(each.kernel)
-            if tried is not None and each.config in tried.space:
-                tried.learn(tried.space.index_of(each.config), each.outcome, each.time_s)
         first = [
             (kernel, spaces[kernel].index_of(config))
             for kernel, config in starts
             if kernel in spaces and config in spaces[kernel]
         ]
-        self._strategy: Strategy = (
-            RandomStrategy(self._history, seed)
-            if sampler == "random"
-            else TileStrategy(self._history, seed, first, budget)
-        )
+        self._strategy = self._make_strategy(sampler, seed, first, budget, elsewhere)
         self._sampler = SpaceSampler(self._history, self._strategy)
-        self.study = optuna.create_study(study_name=study_name, sampler=self._sampler, direction="minimize")
-        self._trials: dict[int, optuna.Trial] = {}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            self.study = optuna.create_study(
+                study_name=study_name, sampler=self._sampler, directions=["minimize"] * len(objectives)
+            )
+        self._trials: dict[int, tuple[optuna.Trial, datetime]] = {}
+        self._mirror = Mirror(storage_url, study_name, objectives) if storage_url else None
+        for each in past:
+            self._remember(each)
+
+    def _make_strategy(
+        self,
+        sampler: str,
+        seed: int,
+        starts: Sequence[tuple[str, int]],
+        budget: int | None,
+        elsewhere: Sequence[Observation],
+    ) -> Strategy:
+        if sampler == "random":
+            return RandomStrategy(self._history, seed)
+        if sampler == "bruteforce":
+            return SequenceStrategy(self._history)
+        if sampler in FOREIGN:
+            return ForeignStrategy(self._history, sampler, seed, starts)
+        count = len(self._objectives)
+        if count > 1:
+            return ParetoStrategy(self._history, seed, starts, budget, objectives=count)
+        return TileStrategy(self._history, seed, starts, budget, elsewhere)
+
+    def _remember(self, past: Observation) -> None:
+        tried = self._history.kernels.get(past.kernel)
+        if tried is None or past.config not in tried.space:
+            return
+        index = tried.space.index_of(past.config)
+        tried.learn(index, past.outcome, past.time_s)
+        told = past.outcome is Outcome.MEASURED and past.time_s is not None
+        values = (past.time_s, *past.others) if told and past.time_s is not None else ()
+        if len(values) in (0, len(self._objectives)):
+            self._strategy.learn(past.kernel, index, past.outcome, values)
+        if self._mirror is not None:  # an interrupted run may not have copied it
+            self._mirror.add(finished_trial(self._spaces, past, self._objectives))
 
     @property
     def stopped(self) -> str:
@@ -104,7 +160,7 @@ class Search:
             trial = self.study.ask()
             params = {name: trial.suggest_categorical(name, choices) for name, choices in self._choices(trial)}
             kernel, config = config_of(params, self._spaces)
-            self._trials[trial.number] = trial
+            self._trials[trial.number] = trial, datetime.now()
             found.append(Candidate(kernel, config, trial.number))
         return found
 
@@ -113,23 +169,41 @@ class Search:
         for each in self._spaces[trial.params[KERNEL]].parameters:
             yield parameter_name(trial.params[KERNEL], each.name), each.values
 
-    def tell(self, candidate: Candidate, outcome: Outcome, time_s: float | None) -> None:
+    def tell(
+        self, candidate: Candidate, outcome: Outcome, time_s: float | None, others: Sequence[float] = ()
+    ) -> None:
         """Takes in what came of a candidate.
 
         Args:
             candidate: From `ask`.
             outcome: How its measurement ended.
             time_s: Seconds; a lower bound of them when PRUNED; None for a failure.
+            others: Values of the objectives after the first, where there are several.
         """
-        trial = self._trials.pop(candidate.number)
+        trial, asked_at = self._trials.pop(candidate.number)
         trial.set_user_attr(OUTCOME, outcome.value)
         if outcome.failed or time_s is None:
             self.study.tell(trial, state=TrialState.FAIL)
         elif outcome is Outcome.PRUNED:
-            trial.report(time_s, 0)
+            trial.set_user_attr(LOWER_BOUND_S, time_s)
             self.study.tell(trial, state=TrialState.PRUNED)
         else:
-            self.study.tell(trial, time_s)
+            self.study.tell(trial, (time_s, *others))
+        if self._mirror is not None:
+            seen = Observation(candidate.kernel, candidate.config, outcome, time_s, tuple(others))
+            self._mirror.add(finished_trial(self._spaces, seen, self._objectives, asked_at))
+
+    def front(self) -> list[tuple[str, Config, tuple[float, ...]]]:
+        """Kernel, config and objectives of each trial of this run that no other beats in all of them."""
+        done = [each for each in self.study.get_trials(deepcopy=False) if each.state is TrialState.COMPLETE]
+        best = [done[at] for at in front([each.values for each in done])]
+        return [
+            (*config_of(each.params, self._spaces), tuple(each.values))
+            for each in sorted(best, key=lambda each: each.values)
+        ]
 
     def close(self) -> None:
-        """Writes what is not yet in the storage."""
+        """Waits until all finished trials are copied to the storage."""
+        if self._mirror is not None:
+            self._mirror.close()
+            self._mirror = None

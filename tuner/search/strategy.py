@@ -6,6 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
+from tuner.measurement import Outcome
 from tuner.search.history import History
 
 
@@ -20,6 +21,9 @@ class Strategy(Protocol):
 
     def choose(self) -> tuple[str, int] | None:
         """Kernel and position of an untried legal config; None (with `stopped` set) at the end."""
+
+    def learn(self, kernel: str, index: int, outcome: Outcome, values: tuple[float, ...]) -> None:
+        """Told after the history was; `values` are the objectives, none for a failure."""
 
 
 class RandomStrategy:
@@ -40,11 +44,12 @@ class RandomStrategy:
         number = int(self._rng.integers(total))
         for name, count in left.items():
             if number < count:
-                return name, self._untried(name)
+                return name, self.choose_of(name)
             number -= count
         raise AssertionError("counts add up")
 
-    def _untried(self, kernel: str) -> int:
+    def choose_of(self, kernel: str) -> int:
+        """Position of an untried config of a kernel that has one."""
         tried = self._history.kernels[kernel]
         for _ in range(20):
             index = int(self._rng.integers(len(tried.space)))
@@ -52,3 +57,29 @@ class RandomStrategy:
                 return index
         rest = np.setdiff1d(np.arange(len(tried.space)), np.fromiter(tried.asked, np.int64))
         return int(self._rng.choice(rest))
+
+    def learn(self, kernel: str, index: int, outcome: Outcome, values: tuple[float, ...]) -> None:
+        """Chance learns nothing."""
+
+
+class SequenceStrategy:
+    """Every legal config, kernel by kernel and in the order of the spaces."""
+
+    def __init__(self, history: History) -> None:
+        self.stopped = ""
+        self._history = history
+        self._next = dict.fromkeys(history.kernels, 0)
+
+    def choose(self) -> tuple[str, int] | None:
+        """See `Strategy`."""
+        for name, tried in self._history.kernels.items():
+            while self._next[name] < len(tried.space):
+                index = self._next[name]
+                self._next[name] += 1
+                if index not in tried.asked:
+                    return name, index
+        self.stopped = "space covered"
+        return None
+
+    def learn(self, kernel: str, index: int, outcome: Outcome, values: tuple[float, ...]) -> None:
+        """The order is fixed."""

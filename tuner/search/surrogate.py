@@ -27,7 +27,7 @@ Rows = NDArray[np.intp]
 #: Exponent of the distance: between rough (1) and smooth (2).
 GAMMA = 1.5
 #: Normal priors of log w, logit r, log scale and log noise (over the variance of the log times).
-PRIORS = {"w": (0.5, 1.0), "r": (0.0, 1.5), "scale": (0.0, 1.0), "noise": (-6.0, 1.5)}
+PRIORS = {"w": (-0.5, 0.7), "r": (0.0, 1.5), "scale": (0.0, 1.0), "noise": (-6.0, 1.5)}
 BOUNDS = {"w": (-4.0, 5.0), "r": (-6.0, 6.0), "scale": (-3.0, 4.0), "noise": (-12.0, 0.0)}
 #: Steps of the optimiser in one fit; a fit starts where the last one ended.
 FIT_STEPS = 25
@@ -36,27 +36,59 @@ JITTER = 1e-8
 MOST_TWOS = 6
 
 
-def distances(space: Space) -> list[tuple[int, Floats]]:
-    """(column, table of distances between the values) for each feature of a space.
+PAIRS = ""
+PAIR_R = -2.5
+PAIR_LEVELS = 24
 
-    A parameter of whole numbers on a linear scale has a second feature, how often 2 divides the value:
-    hardware cares whether 48, 56 or 64 threads are a whole number of warps.
-    """
-    found: list[tuple[int, Floats]] = []
-    for column, (each, positions) in enumerate(zip(space.parameters, space.positions, strict=True)):
-        size = len(each.values)
-        if size < 2:
-            continue
-        if positions is None:
-            found.append((column, 1.0 - np.eye(size)))
-            continue
-        found.append((column, np.abs(positions[:, None] - positions[None])))
-        if each.scale == "linear" and size > 3 and all(isinstance(value, int) for value in each.values):
-            twos = np.array([_twos(value) for value in each.values], dtype=float)
-            if np.ptp(twos) > 0:
-                twos /= np.ptp(twos)
-                found.append((column, np.abs(twos[:, None] - twos[None])))
-    return found
+
+class Features:
+    """What two configs may be alike in: tables of distances between levels, and every config's levels."""
+
+    def __init__(self, space: Space) -> None:
+        self._lookups: list[tuple[tuple[int, ...], NDArray[np.intp]]] = []
+        self.tables: list[Floats] = []
+        self.is_pair: list[bool] = []
+        logs: list[tuple[int, Floats]] = []
+        for column, (each, positions) in enumerate(zip(space.parameters, space.positions, strict=True)):
+            size = len(each.values)
+            if size < 2:
+                continue
+            own = np.arange(size)
+            if positions is None:
+                self._add((column,), own, 1.0 - np.eye(size))
+                continue
+            self._add((column,), own, np.abs(positions[:, None] - positions[None]))
+            if each.scale == "linear" and size > 3 and all(isinstance(value, int) for value in each.values):
+                twos = np.array([_twos(value) for value in each.values], dtype=float)
+                if np.ptp(twos) > 0:
+                    twos /= np.ptp(twos)
+                    self._add((column,), own, np.abs(twos[:, None] - twos[None]))
+            if size > 2 and min(each.values) > 0:
+                logs.append((column, np.log2(np.array(each.values, dtype=float))))
+        for at, (first, one) in enumerate(logs):
+            for second, other in logs[:at]:
+                if "+" in PAIRS:
+                    self._pair((first, second), one[:, None] + other[None])
+                if "-" in PAIRS:
+                    self._pair((first, second), one[:, None] - other[None])
+
+    def _pair(self, columns: tuple[int, int], values: Floats) -> None:
+        width = np.ptp(values)
+        levels, lookup = np.unique(np.round((values - values.min()) / width * PAIR_LEVELS), return_inverse=True)
+        levels /= PAIR_LEVELS
+        self._add(columns, lookup.reshape(values.shape), np.abs(levels[:, None] - levels[None]), True)
+
+    def _add(
+        self, columns: tuple[int, ...], lookup: NDArray[np.intp], table: Floats, pair: bool = False
+    ) -> None:
+        self._lookups.append((columns, lookup))
+        self.tables.append(table)
+        self.is_pair.append(pair)
+
+    def levels(self, codes: NDArray[Any]) -> NDArray[np.intp]:
+        """Shape (configs, features)."""
+        found = [lookup[tuple(codes[:, column] for column in columns)] for columns, lookup in self._lookups]
+        return np.stack(found, axis=1) if found else np.zeros((len(codes), 0), np.intp)
 
 
 def _twos(value: Any) -> int:
@@ -67,14 +99,14 @@ class Hyperparameters:
     """Chooses w, r, scale and noise for observed configs."""
 
     def __init__(self, space: Space) -> None:
-        features = distances(space)
-        self.columns = [column for column, _ in features]
-        self._tables = [table**GAMMA for _, table in features]
-        count = len(features)
+        self.features = Features(space)
+        self._tables = [table**GAMMA for table in self.features.tables]
+        count = len(self._tables)
         kinds = ["w"] * count + ["r"] * count + ["scale", "noise"]
         self._means = np.array([PRIORS[kind][0] for kind in kinds])
         self._precisions = np.array([PRIORS[kind][1] ** -2 for kind in kinds])
         self._bounds = [BOUNDS[kind] for kind in kinds]
+        self._means[count : 2 * count] += np.where(self.features.is_pair, PAIR_R - PRIORS["r"][0], 0)
         self.theta = self._means.copy()
 
     @property
@@ -109,7 +141,7 @@ class Hyperparameters:
             codes: Shape (n, parameters).
             values: Shape (n,), standardised.
         """
-        pairs = [np.ix_(codes[:, column], codes[:, column]) for column in self.columns]
+        pairs = [np.ix_(levels, levels) for levels in self.features.levels(codes).T]
 
         def loss(theta: Floats) -> tuple[float, Floats]:
             return self._loss(theta, pairs, values)
@@ -176,7 +208,7 @@ class Posterior:
         """
         self.candidates = candidates
         self._space = space
-        self._scale, self._noise, self._columns = hyper.scale, hyper.noise, hyper.columns
+        self._scale, self._noise, self._features = hyper.scale, hyper.noise, hyper.features
         self._log_tables = [table.astype(np.float32) for table in hyper.log_tables()]
         self._one_hot = self._one_hots(space.codes[candidates])
         self._level = level
@@ -192,15 +224,18 @@ class Posterior:
 
     def _one_hots(self, codes: NDArray[Any]) -> NDArray[np.float32]:
         parts = [
-            np.eye(len(table), dtype=np.float32)[codes[:, column]]
-            for column, table in zip(self._columns, self._log_tables, strict=True)
+            np.eye(len(table), dtype=np.float32)[levels]
+            for levels, table in zip(self._features.levels(codes).T, self._log_tables, strict=True)
         ]
         return np.concatenate(parts or [np.zeros((len(codes), 0), np.float32)], axis=1)
 
     def _correlation(self, rows: Rows, one_hot: NDArray[np.float32]) -> NDArray[np.float32]:
         """Shape (rows, one_hot rows). A sum of table entries is a product with one-hot codes."""
         codes = self._space.codes[rows]
-        parts = [table[codes[:, column]] for column, table in zip(self._columns, self._log_tables, strict=True)]
+        parts = [
+            table[levels]
+            for levels, table in zip(self._features.levels(codes).T, self._log_tables, strict=True)
+        ]
         logs = np.concatenate(parts or [np.zeros((len(rows), 0), np.float32)], axis=1)
         found: NDArray[np.float32] = np.exp(logs @ one_hot.T)
         return found

@@ -8,16 +8,20 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr  # type: ignore[import-untyped]
 
+from tuner.measurement import Outcome
 from tuner.search.beliefs import Beliefs
 from tuner.search.design import spread
-from tuner.search.history import History
+from tuner.search.history import History, Observation
 from tuner.search.strategy import RandomStrategy
+from tuner.search.trend import Trend
 
 Floats = NDArray[np.float64]
 
 #: Configs of the design, of all kernels together, and of one kernel at least.
-DESIGN = 16
+DESIGN = 8
 DESIGN_OF_KERNEL = 6
+SD = 1.0
+FAMOUS_STARTS = 8
 
 
 def log_expected_improvement(mean: Floats, deviation: Floats, best: float) -> Floats:
@@ -45,7 +49,12 @@ class TileStrategy:
     """See the module."""
 
     def __init__(
-        self, history: History, seed: int, starts: Sequence[tuple[str, int]] = (), budget: int | None = None
+        self,
+        history: History,
+        seed: int,
+        starts: Sequence[tuple[str, int]] = (),
+        budget: int | None = None,
+        elsewhere: Sequence[Observation] = (),
     ) -> None:
         """Begins.
 
@@ -54,13 +63,20 @@ class TileStrategy:
             seed: Of all chance.
             starts: (kernel, position) pairs to try first.
             budget: Trials in all, where there is a limit.
+            elsewhere: What the same kernels did on another device, or for the nearest shape.
         """
         self.stopped = ""
         self._history = history
         self._rng = np.random.default_rng(seed)
         self._random = RandomStrategy(history, seed + 1)
         self._queue = list(starts)
-        self._beliefs = {name: Beliefs(tried, self._rng) for name, tried in history.kernels.items()}
+        self._beliefs: dict[str, Beliefs] = {}
+        self._famous: dict[str, list[int]] = {}
+        for name, tried in history.kernels.items():
+            past = [each for each in elsewhere if each.kernel == name]
+            trend = Trend(tried.space, past, self._rng) if past else None
+            self._beliefs[name] = Beliefs(tried, self._rng, trend)
+            self._famous[name] = trend.starts(FAMOUS_STARTS) if trend else []
         self._designed = False
 
     def choose(self) -> tuple[str, int] | None:
@@ -88,7 +104,9 @@ class TileStrategy:
         by_kernel = []
         for name, tried in kernels.items():
             wanted = max(0, each_count - len(tried.asked))
-            by_kernel.append([(name, row) for row in spread(tried.space, wanted, tried.asked, self._rng)])
+            famous = [row for row in self._famous[name] if row not in tried.asked][:wanted]
+            rows = famous or spread(tried.space, wanted, tried.asked, self._rng)
+            by_kernel.append([(name, row) for row in rows])
         while any(by_kernel):
             self._queue += [rows.pop(0) for rows in by_kernel if rows]
 
@@ -103,10 +121,13 @@ class TileStrategy:
         found: list[tuple[float, str, int]] = []
         for name, each in ready.items():
             mean, deviation = each.predicted()
-            score = log_expected_improvement(mean, deviation, best) + each.log_chance()
+            score = log_expected_improvement(mean, deviation * SD, best) + each.log_chance()
             asked = self._history.kernels[name].asked
             score[np.fromiter((row in asked for row in each.candidates.tolist()), bool, len(score))] = -np.inf
             at = int(np.argmax(score))
             if score[at] > -np.inf:
                 found.append((float(score[at]), name, int(each.candidates[at])))
         return max(found)[1:] if found else None
+
+    def learn(self, kernel: str, index: int, outcome: Outcome, values: tuple[float, ...]) -> None:
+        """Nothing to do: the history was told."""

@@ -1,0 +1,115 @@
+"""Copies finished trials into a database in Optuna's own tables, for optuna-dashboard.
+
+Optuna's storage takes some 25 ms of Python a trial. That would be the slowest part of asking and telling,
+so a process of its own does it, at low priority. What it has not written when a study is interrupted it
+writes at the study's next run: records of our own are the truth, this is a copy to look at.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import queue
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from typing import IO, Any
+
+import optuna
+from optuna.trial import FrozenTrial
+
+from tuner.search.sampler import IDENTITY
+
+#: Seconds that closing waits for the last trials to be written.
+CLOSE_WITHIN_S = 60.0
+
+
+class SharedConnection(sqlite3.Connection):
+    """A SQLite connection that shares its file with other writers."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.execute("PRAGMA busy_timeout=60000")
+        self.execute("PRAGMA journal_mode=WAL")
+        self.execute("PRAGMA synchronous=NORMAL")
+
+
+class Mirror:
+    """Hands trials to the process that writes them; never makes the search wait, or fail."""
+
+    def __init__(self, storage_url: str, study_name: str, objectives: Sequence[str]) -> None:
+        """Starts the process.
+
+        Args:
+            storage_url: SQLAlchemy URL.
+            study_name: Name of the study there; continued where it exists.
+            objectives: What is minimised.
+        """
+        self._trials: queue.SimpleQueue[FrozenTrial | None] = queue.SimpleQueue()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tuner.search.mirror", storage_url, study_name, *objectives],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for the study, which then closes this in order
+        )
+        self._thread = threading.Thread(target=self._send, name="mirror", daemon=True)
+        self._thread.start()
+
+    def add(self, trial: FrozenTrial) -> None:
+        """Copies a finished trial soon."""
+        self._trials.put(trial)
+
+    def close(self) -> None:
+        """Waits until all is written, within reason."""
+        self._trials.put(None)
+        self._thread.join(CLOSE_WITHIN_S)
+        try:
+            self._process.wait(CLOSE_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _send(self) -> None:
+        assert self._process.stdin is not None
+        pipe = self._process.stdin
+        with contextlib.suppress(OSError):
+            while (trial := self._trials.get()) is not None:
+                pickle.dump(trial, pipe)
+                pipe.flush()
+        with contextlib.suppress(OSError):
+            pipe.close()
+
+
+def write_trials(source: IO[bytes], storage_url: str, study_name: str, objectives: Sequence[str]) -> None:
+    """Writes pickled trials until the source ends; those that are there already are left out."""
+    sqlite = storage_url.startswith("sqlite")
+    storage = optuna.storages.RDBStorage(
+        storage_url,
+        engine_kwargs={"connect_args": {"factory": SharedConnection, "timeout": 60}} if sqlite else None,
+    )
+    study = optuna.create_study(
+        storage=storage,
+        study_name=study_name,
+        load_if_exists=True,
+        directions=["minimize"] * len(objectives),
+    )
+    study.set_metric_names(list(objectives))
+    there = {each.user_attrs.get(IDENTITY) for each in study.get_trials(deepcopy=False)}
+    while True:
+        try:
+            trial = pickle.load(source)
+        except EOFError:
+            return
+        if trial.user_attrs.get(IDENTITY) not in there:
+            study.add_trial(trial)
+
+
+if __name__ == "__main__":
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    with contextlib.suppress(OSError, AttributeError):
+        os.nice(19)
+    write_trials(sys.stdin.buffer, sys.argv[1], sys.argv[2], sys.argv[3:])

@@ -1,0 +1,87 @@
+"""Several objectives: a search for each of a few weightings of them, over one history of what was asked.
+
+A weighting's value is the weighted geometric mean of the objectives, so that a per cent of one is worth a
+fixed number of per cents of another. The weightings take turns; what one measures teaches all.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+from tuner.measurement import Outcome
+from tuner.search.history import History
+from tuner.search.tile import TileStrategy
+
+#: Weights are multiples of one over this.
+STEPS = 3
+#: An objective of 0, such as the error of an exact result, counts as this.
+LEAST = 1e-30
+
+
+def weightings(objectives: int) -> list[tuple[float, ...]]:
+    """Weights of the objectives that sum to 1, from one alone to even shares."""
+    found = [
+        tuple(each / STEPS for each in parts)
+        for parts in itertools.product(range(STEPS + 1), repeat=objectives)
+        if sum(parts) == STEPS
+    ]
+    return sorted(found, key=max, reverse=True)
+
+
+class ParetoStrategy:
+    """Takes turns between weightings; see the module."""
+
+    def __init__(
+        self,
+        history: History,
+        seed: int,
+        starts: Sequence[tuple[str, int]] = (),
+        budget: int | None = None,
+        *,
+        objectives: int,
+    ) -> None:
+        """Begins; the arguments are those of `TileStrategy` and the number of objectives."""
+        self.stopped = ""
+        self._history = history
+        self._views: list[tuple[tuple[float, ...], History, TileStrategy]] = []
+        for number, weights in enumerate(weightings(objectives)):
+            view = history.view()
+            strategy = TileStrategy(view, seed + number, starts, budget)
+            self._views.append((weights, view, strategy))
+        self._turn = 0
+
+    def choose(self) -> tuple[str, int] | None:
+        """See `Strategy`."""
+        for _ in self._views:
+            _, _, strategy = self._views[self._turn % len(self._views)]
+            self._turn += 1
+            chosen = strategy.choose()
+            if chosen is not None:
+                return chosen
+            self.stopped = strategy.stopped
+        return None
+
+    def learn(self, kernel: str, index: int, outcome: Outcome, values: tuple[float, ...]) -> None:
+        """Teaches every weighting."""
+        for weights, view, strategy in self._views:
+            value = None
+            if values:
+                logs = [math.log(max(each, LEAST)) for each in values]
+                value = math.exp(sum(weight * each for weight, each in zip(weights, logs, strict=True)))
+            view.kernels[kernel].learn(index, outcome, value)
+            strategy.learn(kernel, index, outcome, values)
+
+
+def front(values: Sequence[Sequence[float]]) -> list[int]:
+    """Positions of the points that no other point beats in one objective while equalling it in the rest."""
+    found = []
+    for at, mine in enumerate(values):
+        beaten = any(
+            all(a <= b for a, b in zip(other, mine, strict=True)) and tuple(other) != tuple(mine)
+            for other in values
+        )
+        if not beaten:
+            found.append(at)
+    return found

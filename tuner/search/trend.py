@@ -1,0 +1,109 @@
+"""What is known of the same kernel from elsewhere: another device, or the nearest shape."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.search.design import unit_points
+from tuner.search.history import Observation
+from tuner.search.surrogate import Hyperparameters, Posterior
+from tuner.space import Space
+
+Floats = NDArray[np.float64]
+Rows = NDArray[np.intp]
+
+#: Configs that the surrogate of what was not measured elsewhere is fitted to and conditioned on, at most.
+MOST_FITTED = 150
+MOST_CONDITIONED = 400
+#: Normal prior of the slope: log times elsewhere carry over one to one, give or take.
+SLOPE = (1.0, 0.3)
+#: Fastest part of what is known elsewhere, from which a study begins.
+GOOD_SHARE, GOOD_AT_LEAST = 0.1, 30
+#: Chance that a config that failed elsewhere works here.
+FAILED_ELSEWHERE = 0.2
+
+
+class Trend:
+    """Log times elsewhere, at any position of a space.
+
+    Attributes:
+        failed: Positions that failed elsewhere.
+    """
+
+    def __init__(self, space: Space, past: Iterable[Observation], rng: np.random.Generator) -> None:
+        """Takes in what legal configs did elsewhere."""
+        self._space = space
+        self._known: dict[int, float] = {}
+        self.failed: set[int] = set()
+        for each in past:
+            if each.config not in space:
+                continue
+            row = space.index_of(each.config)
+            if each.outcome.failed:
+                self.failed.add(row)
+            elif each.time_s is not None and each.time_s > 0:
+                self._known[row] = math.log(each.time_s)
+        self._rng = rng
+        self._middle = float(np.mean(list(self._known.values()))) if self._known else 0.0
+        self._width = (float(np.std(list(self._known.values()))) if self._known else 0.0) or 1.0
+        self._hyper: Hyperparameters | None = None
+
+    def __bool__(self) -> bool:
+        return len(self._known) > 1
+
+    def fastest(self, count: int) -> list[int]:
+        """Positions of the fastest configs elsewhere."""
+        return sorted(self._known, key=lambda row: (self._known[row], row))[:count]
+
+    def starts(self, count: int) -> list[int]:
+        """Configs to begin with: the fastest, then good ones far apart, since what is best here may differ."""
+        good = self.fastest(max(GOOD_AT_LEAST, math.ceil(GOOD_SHARE * len(self._known))))
+        points = unit_points(self._space, np.array(good, dtype=np.intp))
+        chosen: list[int] = []
+        nearest = np.full(len(good), np.inf)
+        while len(chosen) < min(count, len(good)):
+            at = int(np.argmax(nearest)) if chosen else 0
+            chosen.append(good[at])
+            nearest = np.minimum(nearest, np.abs(points - points[at]).sum(axis=1))
+        return chosen
+
+    def at(self, rows: Rows) -> Floats:
+        """Log time elsewhere of each position, less the mean; predicted where it was not measured."""
+        found = np.array([self._known.get(int(row), np.nan) for row in rows]) - self._middle
+        unknown = np.flatnonzero(np.isnan(found))
+        if len(unknown):
+            found[unknown] = self._predicted(rows[unknown])
+        return found
+
+    def _predicted(self, rows: Rows) -> Floats:
+        known = np.array(list(self._known))
+        if self._hyper is None:
+            self._hyper = Hyperparameters(self._space)
+            some = self._rng.permutation(known)[:MOST_FITTED]
+            self._hyper.fit(self._space.codes[some], self._standard(some))
+            self._conditioned = self._rng.permutation(known)[:MOST_CONDITIONED]
+        posterior = Posterior(self._space, self._hyper, rows, 0.0)
+        posterior.add(
+            self._conditioned, self._standard(self._conditioned), np.zeros(len(self._conditioned), bool)
+        )
+        return self._width * posterior.mean
+
+    def _standard(self, rows: Rows) -> Floats:
+        return (np.array([self._known[int(row)] for row in rows]) - self._middle) / self._width
+
+
+def slope(here: Floats, elsewhere: Floats, spread: float) -> float:
+    """How far log times here follow those elsewhere, from configs measured in both.
+
+    Args:
+        here: Log times, any level.
+        elsewhere: `Trend.at` of the same configs.
+        spread: Standard deviation of what the trend does not explain.
+    """
+    x, y = elsewhere - elsewhere.mean(), here - here.mean()
+    precision = (spread / SLOPE[1]) ** 2
+    return float((x @ y + precision * SLOPE[0]) / (x @ x + precision))

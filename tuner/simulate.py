@@ -1,0 +1,204 @@
+"""Replays a study on a recorded space, without a device, to see how few trials a search needs.
+
+A trial's time is one recorded sample of the config, drawn at random: the noise of the recording. As in a
+real study the champion comes from finals: the configs of lowest observed time, by the finals' own rule, are
+judged by all of their recorded samples. A fraction is the lowest recorded mean of the whole space over the
+mean of that champion. Every config asked counts as a trial, failures included, and none is asked twice.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tuner.errors import InputError
+from tuner.finals import shortlist
+from tuner.measurement import Outcome
+from tuner.recording import Recording
+from tuner.search import Observation, Search
+from tuner.space import Config
+
+#: Trials after which the champion is looked at, where the study is as long; its end comes on top.
+CHECKPOINTS = (10, 25, 50, 100, 200)
+
+
+@dataclass(frozen=True)
+class Replay:
+    """One study on a recording.
+
+    Attributes:
+        seed: Of the study.
+        fraction_at: Trials -> fraction of the optimum reached by then; 0 before a config has a time.
+        trials: How many were made; fewer than allowed where the study stopped.
+        stopped: Why it stopped; empty where the trials were out.
+        recorded_s: Compile and run time that the recording has for the trials, in seconds.
+        search_s: Time that asking and telling took here, in seconds.
+    """
+
+    seed: int
+    fraction_at: Mapping[int, float]
+    trials: int
+    stopped: str
+    recorded_s: float
+    search_s: float
+
+
+@dataclass(frozen=True)
+class SimulationResult:
+    """Replays of one strategy on one recording.
+
+    Attributes:
+        space: Name of the recording.
+        strategy: Name of the sampler.
+        replays: One per repeat.
+    """
+
+    space: str
+    strategy: str
+    replays: tuple[Replay, ...]
+
+    @property
+    def checkpoints(self) -> tuple[int, ...]:
+        """Numbers of trials at which all replays were looked at."""
+        return tuple(self.replays[0].fraction_at)
+
+    def fractions(self, trials: int) -> list[float]:
+        """Fraction of the optimum of each replay after so many trials."""
+        return [replay.fraction_at[trials] for replay in self.replays]
+
+    @property
+    def recorded_s_per_trial(self) -> float:
+        """Mean compile and run time of a trial, as recorded, in seconds."""
+        return sum(each.recorded_s for each in self.replays) / sum(each.trials for each in self.replays)
+
+    @property
+    def search_s_per_trial(self) -> float:
+        """Mean time that the search itself took for a trial, in seconds."""
+        return sum(each.search_s for each in self.replays) / sum(each.trials for each in self.replays)
+
+    def to_json(self) -> dict[str, Any]:
+        """Space, strategy, repeats, fractions, and seconds of a trial: recorded, and of the search itself."""
+        return {
+            "space": self.space,
+            "strategy": self.strategy,
+            "repeats": len(self.replays),
+            "fraction_at": {
+                str(trials): {
+                    "mean": statistics.fmean(self.fractions(trials)),
+                    "min": min(self.fractions(trials)),
+                    "max": max(self.fractions(trials)),
+                }
+                for trials in self.checkpoints
+            },
+            "seconds_per_trial": self.recorded_s_per_trial,
+            "search_seconds_per_trial": self.search_s_per_trial,
+        }
+
+    def rows(self) -> list[tuple[int, float, float, float, float, float]]:
+        """For people: trials, mean, standard deviation, min and max of the fraction, and recorded seconds."""
+        return [
+            (
+                trials,
+                statistics.fmean(self.fractions(trials)),
+                statistics.pstdev(self.fractions(trials)),
+                min(self.fractions(trials)),
+                max(self.fractions(trials)),
+                trials * self.recorded_s_per_trial,
+            )
+            for trials in self.checkpoints
+        ]
+
+
+def simulate(
+    recording: Recording,
+    *,
+    sampler: str = "tile",
+    trials: int = 200,
+    repeats: int = 20,
+    seed: int = 0,
+    warm_start: Recording | None = None,
+) -> SimulationResult:
+    """Replays studies on a recording.
+
+    Args:
+        recording: The space.
+        sampler: Name of the search's sampler.
+        trials: Length of each study.
+        repeats: Studies, with seeds that follow on `seed`.
+        seed: Of the first.
+        warm_start: Another device's recording of the same kernels, known to the study as a database's past.
+
+    Raises:
+        InputError: Less than one trial or repeat, or a warm start that shares no kernel.
+    """
+    for name, value in (("trials", trials), ("repeats", repeats)):
+        if value < 1:
+            raise InputError(f"{name} is 1 or more, got {value}; choose another")
+    elsewhere = _elsewhere(recording, warm_start) if warm_start else ()
+    replays = tuple(
+        _replay(recording, sampler=sampler, trials=trials, seed=each, elsewhere=elsewhere)
+        for each in range(seed, seed + repeats)
+    )
+    return SimulationResult(recording.name, sampler, replays)
+
+
+def _elsewhere(recording: Recording, past: Recording) -> Sequence[Observation]:
+    shared = [name for name in past.kernels if name in recording.kernels]
+    if not shared:
+        raise InputError(
+            f"a warm start is a recording of the same kernel, got one of {', '.join(past.kernels)} for "
+            f"{', '.join(recording.kernels)}; choose another"
+        )
+    return [
+        Observation(name, config, measurement.outcome, measurement.time_s)
+        for name in shared
+        for config, measurement in zip(past.kernels[name].space, past.kernels[name].measurements, strict=True)
+    ]
+
+
+def _replay(
+    recording: Recording, *, sampler: str, trials: int, seed: int, elsewhere: Sequence[Observation]
+) -> Replay:
+    rng = np.random.default_rng([seed, trials])
+    begun = time.perf_counter()
+    search = Search(
+        recording.spaces, sampler=sampler, seed=seed, study_name=f"{recording.name}-{seed}", budget=trials,
+        elsewhere=elsewhere,
+    )  # fmt: skip
+    standings: dict[tuple[str, Config], float] = {}
+    fraction_at: dict[int, float] = {}
+    made, recorded_s = 0, 0.0
+    checkpoints = sorted({each for each in CHECKPOINTS if each < trials} | {trials})
+    while made < trials and (asked := search.ask()):
+        candidate = asked[0]
+        measurement = recording.measurement(candidate.kernel, candidate.config)
+        time_s = None
+        if measurement.outcome is Outcome.MEASURED:
+            time_s = float(rng.choice(measurement.samples_s))
+            standings[candidate.kernel, candidate.config] = time_s
+        search.tell(candidate, measurement.outcome, time_s)
+        made += 1
+        recorded_s += sum(measurement.stages_s.values()) or sum(measurement.samples_s)
+        if made in checkpoints:
+            fraction_at[made] = _fraction(recording, standings)
+    search_s = time.perf_counter() - begun
+    search.close()
+    for each in checkpoints:  # a study that stopped earlier keeps its champion
+        fraction_at.setdefault(each, _fraction(recording, standings))
+    return Replay(seed, fraction_at, made, search.stopped, recorded_s, search_s)
+
+
+def _fraction(recording: Recording, standings: Mapping[tuple[str, Config], float]) -> float:
+    """Fraction of the optimum that the winner of finals among the observed configs reaches."""
+    if not standings:
+        return 0.0
+    means = [
+        float(recording.kernels[kernel].mean_s[recording.kernels[kernel].space.index_of(config)])
+        for kernel, config in shortlist(standings, None)
+    ]
+    return recording.optimum_s / min(means)
