@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tuner.devices.protocol import GUARD_BYTES, Device
+from tuner.errors import DeclarationError
 from tuner.measurement import Error
 from tuner.problem import DTYPE_BYTES, Problem, Tensor
 
@@ -34,6 +35,9 @@ class Workload:
             device: Where.
             problem: What is computed.
             seed: Of the inputs.
+
+        Raises:
+            DeclarationError: The operation's reference fails.
         """
         self.problem = problem
         self._xp = device.xp
@@ -55,13 +59,19 @@ class Workload:
         return inside.view(tensor.dtype).reshape(tensor.shape)
 
     def _reference(self) -> dict[str, Any]:
-        found = self.problem.operation.reference(self._xp, self.problem, self.arrays)
         outputs = self.problem.outputs
-        named = found if isinstance(found, Mapping) else {outputs[0].name: found}
-        return {
-            tensor.name: self._xp.asarray(named[tensor.name], dtype=self._xp.float64).reshape(tensor.shape)
-            for tensor in outputs
-        }
+        try:
+            found = self.problem.operation.reference(self._xp, self.problem, self.arrays)
+            named = found if isinstance(found, Mapping) else {outputs[0].name: found}
+            return {
+                tensor.name: self._xp.asarray(named[tensor.name], dtype=self._xp.float64).reshape(tensor.shape)
+                for tensor in outputs
+            }
+        except (ArithmeticError, AttributeError, LookupError, NameError, TypeError, ValueError) as error:
+            raise DeclarationError(
+                f"the reference of operation {self.problem.operation.name!r} gives each output in its shape; "
+                f"for {self.problem} it fails with {type(error).__name__}: {error}; correct it"
+            ) from error
 
     def _rms(self, values: Any) -> float:
         return math.sqrt(float((values * values).mean()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 
-from tuner.errors import InputError, NothingFound
+from tuner.errors import DeclarationError, InputError, NothingFound, TunerError
 from tuner.hardware import DeviceInfo
 from tuner.kernel import Kernel
 from tuner.problem import Problem
@@ -29,13 +29,33 @@ def study_name(problem: ProblemKey, device: DeviceInfo, regime: str, kernels: It
     return f"{problem} on {device.name}, {regime}, kernels {digest}"
 
 
-def check_fits(problem: Problem, free_bytes: int, device: DeviceInfo) -> None:
-    """Refuses a problem that is larger than the memory that is free.
+def check_regime(regime: str, kind: str) -> None:
+    """Refuses a regime that a kind of device is not timed in.
 
     Raises:
-        InputError: It is.
+        InputError: It is one for GPUs only.
     """
-    needed = problem.memory_bytes
+    if kind == "cpu" and regime not in ("cold", "hot"):
+        raise InputError(f"a CPU is timed cold or hot, got regime {regime!r}; choose one of them")
+
+
+def check_fits(problem: Problem, free_bytes: int, device: DeviceInfo) -> None:
+    """Refuses a problem that is declared wrongly, or larger than the memory that is free.
+
+    Raises:
+        DeclarationError: What its operation declares fails for this problem.
+        InputError: It does not fit, or a dim is larger than kernels can take.
+    """
+    try:
+        needed, work = problem.memory_bytes, problem.work
+        _ = problem.scalars, problem.tolerance, float(work.flops), float(work.bytes)
+    except TunerError:
+        raise
+    except Exception as error:
+        raise DeclarationError(
+            f"tensors, work, scalars and terms of operation {problem.operation.name!r} must hold for every "
+            f"problem; for {problem} they fail with {type(error).__name__}: {error}; correct them"
+        ) from error
     if needed > free_bytes:
         raise InputError(
             f"a problem's arrays and float64 reference must fit into free memory ({free_bytes / 2**30:.3g} GiB "

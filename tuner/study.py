@@ -16,7 +16,15 @@ from tuner.coronation import Coronation
 from tuner.devices.detect import with_best_blas
 from tuner.errors import Interrupted
 from tuner.execution import Executor
-from tuner.preparation import check_fits, key_of, legal_spaces, past_trials, starting_points, study_name
+from tuner.preparation import (
+    check_fits,
+    check_regime,
+    key_of,
+    legal_spaces,
+    past_trials,
+    starting_points,
+    study_name,
+)
 from tuner.progress import Progress, Request, Result
 from tuner.scribe import Scribe
 from tuner.search import Observation, Search
@@ -82,6 +90,7 @@ class Study:
 
     def _open(self, stack: ExitStack) -> SearchLoop:
         request, problem = self._request, self._request.problem
+        check_regime(request.regime, request.found[0].target)
         for found in request.found:
             self._executors.append(Executor(found))
             stack.callback(self._executors[-1].close)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from tuner.channel import Channel, ChannelBroken
-from tuner.errors import DeviceTrouble
+from tuner.errors import DeviceTrouble, InputError
 
 #: Seconds that a worker may take to start and open its device.
 START_LIMIT_S = 120.0
@@ -170,8 +170,9 @@ def answered(reply: Reply) -> dict[str, Any]:
     """The data of a reply.
 
     Raises:
-        DeviceTrouble: The worker said that the device or the environment is at fault.
+        InputError: The worker said that what was asked is at fault.
+        DeviceTrouble: It said that the device or the environment is.
     """
     if "trouble" in reply.data:
-        raise DeviceTrouble(reply.data["trouble"])
+        raise (InputError if reply.data.get("bad_input") else DeviceTrouble)(reply.data["trouble"])
     return reply.data

@@ -23,7 +23,7 @@ from tuner.channel import Channel, ChannelBroken
 from tuner.correctness import Workload
 from tuner.devices import open_device
 from tuner.devices.protocol import CompileFailed, Compiler, LaunchFailed, compiler_for
-from tuner.errors import TunerError
+from tuner.errors import InputError, TunerError
 from tuner.kernel import Launch, Rendered
 from tuner.measure import Bench, Contestant
 from tuner.measurement import CompileReport
@@ -175,7 +175,7 @@ def serve(channel: Channel, handlers: CompileHandlers | DeviceHandlers) -> None:
         try:
             reply, code = handler(message, blob)
         except (TunerError, LaunchFailed) as error:
-            reply, code = {"trouble": str(error)}, b""
+            reply, code = {"trouble": str(error), "bad_input": isinstance(error, InputError)}, b""
         except MemoryError as error:
             reply, code = {"trouble": f"out of memory: {error}"}, b""
         except Exception:

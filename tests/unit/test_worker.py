@@ -13,7 +13,7 @@ import psutil
 import pytest
 from fixtures.fake_device import BEST, TOY, request, write_device
 
-from tuner.errors import DeviceTrouble
+from tuner.errors import DeviceTrouble, InputError
 from tuner.kernel import render
 from tuner.space import Config
 from tuner.worker import Worker, WorkerFailed, answered
@@ -52,7 +52,7 @@ def test_a_device_worker_answers_until_it_is_closed(start: Start, spec: str) -> 
     with pytest.raises(DeviceTrouble, match="prepare comes first"):
         answered(worker.ask({"do": "baseline"}))
     named = {"operation": "nothing", "shape": {}, "dtype": "", "layout": "", "origin": ""}
-    with pytest.raises(DeviceTrouble, match="unknown operation 'nothing'"):
+    with pytest.raises(InputError, match="unknown operation 'nothing'"):
         answered(worker.ask({"do": "prepare", "problem": named, "regime": "cold", "seed": 1}))
     assert answered(worker.ask({"do": "canary"})) == {"unwell": ""}
     child = psutil.Process(worker.pid)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from typing import Any
 
@@ -55,8 +56,8 @@ def tune(
 
 
 def _budget(seconds: float | None, trials: int | None) -> dict[str, Any]:
-    if seconds is not None and not seconds > 0:
-        raise InputError(f"--seconds is above 0, got {seconds}; give e.g. 60")
+    if seconds is not None and not 0 < seconds < math.inf:
+        raise InputError(f"--seconds is a number above 0, got {seconds}; give e.g. 60")
     if trials is not None and trials < 1:
         raise InputError(f"--trials is 1 or more, got {trials}; give e.g. 100")
     return {"seconds": 60.0 if seconds is None and trials is None else seconds, "trials": trials}

@@ -146,7 +146,16 @@ def declared_baseline(device: Device, arrays: Arrays) -> Run | None:
     baseline = arrays.problem.operation.baselines.get(device.info.kind)
     if baseline is None:
         return None
-    return lambda: baseline.call(device.xp, arrays.problem, arrays.arrays)
+
+    def run() -> None:
+        try:
+            baseline.call(device.xp, arrays.problem, arrays.arrays)
+        except Exception as error:
+            raise LaunchFailed(
+                f"the baseline {baseline.name} fails: {type(error).__name__}: {error}"
+            ) from error
+
+    return run
 
 
 class Compiler(Protocol):
