@@ -140,7 +140,7 @@ class Night:
             return NightItem(item, "failed", before, before, str(error))
         if result.champion is None:
             reasons = "; ".join(f"{name}: {why}" for name, why in result.progress.reasons.items())
-            return NightItem(item, "failed", before, before, f"nothing could be measured: {reasons}")
+            return NightItem(item, "failed", before, before, f"nothing measured: {reasons or result.stopped}")
         return NightItem(item, "tuned", before, result.champion, result.stopped)
 
     def _request(self, item: PlanItem, kernels: tuple[Kernel, ...], left_s: float | None) -> Request:

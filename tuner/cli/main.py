@@ -20,6 +20,7 @@ COMMANDS = {
     "best": ("tuner.cli.ask", "best", "The stored champion for a problem."),
     "export": ("tuner.cli.ask", "export", "Write the champion as source, binary, Python module or JSON."),
     "nightly": ("tuner.cli.night", "nightly", "Tune the problems of a plan until a deadline."),
+    "simulate": ("tuner.cli.replay", "simulate", "Replay a study on a recorded space, without a device."),
     "devices": ("tuner.cli.look", "devices", "The devices found here."),
     "kernels": ("tuner.cli.look", "kernels", "The kernels there are, with parameters and constraints."),
     "doctor": ("tuner.cli.look", "doctor", "Check this machine, and say what to do about it."),
