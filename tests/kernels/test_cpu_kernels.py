@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import platform
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 
 from tuner.catalogue import builtin, from_file
+from tuner.devices.detect import cpu_info
 from tuner.hardware import DeviceInfo
 from tuner.kernel import Kernel, render
 from tuner.problem import Problem
@@ -121,6 +124,45 @@ def test_packed_agrees_with_float64(compiled: Build, dtype: str, layout: str, co
     for m, n, k in (*SHAPES, (2, 200, 83), (150, 11, 41)):
         each = problem(m, n, k, layout, dtype)
         check(compiled(KERNELS["packed"], each, Config(config)), each)
+
+
+def innermost_loops(assembly: str) -> list[list[str]]:
+    """Loops of multiply-adds that hold no other jump, as lines of x86 assembly."""
+    lines, places, found = assembly.splitlines(), {}, []
+    for number, line in enumerate(lines):
+        if label := re.match(r"(\.L\w+):", line):
+            places[label[1]] = number
+        jump = re.search(r"\tj\w+\s+(\.L\w+)", line)
+        if jump and jump[1] in places:
+            body = lines[places[jump[1]] : number]
+            if "vfmadd" in "".join(body) and not any(re.search(r"\tj\w+\s", each) for each in body):
+                found.append(body)
+    return found
+
+
+HOST = cpu_info()
+#: Tiles (rows, vectors of a row) for the registers of this CPU: most that fit, and too many.
+LARGE_TILES = {
+    64: [(14, 2, False), (9, 3, False), (6, 4, False), (12, 3, True)],
+    32: [(6, 2, False), (4, 3, False), (8, 3, True)],
+}
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="reads x86 assembly")
+@pytest.mark.parametrize(("mr", "vectors", "spills"), LARGE_TILES.get(HOST.vector_bytes, []))
+def test_sums_stay_in_registers_where_the_constraint_says_so(
+    compiled: Build, mr: int, vectors: int, spills: bool
+) -> None:
+    width = HOST.vector_bytes // 4
+    config = Config(tiles(width, mr, vectors * width))
+    (rule,) = [each for each in KERNELS["packed"].constraints if "spill" in each.sentence]
+    assert bool(rule.rule(problem(9, 9, 9), HOST, config)) is not spills
+    run = compiled(KERNELS["packed"], problem(9, 9, 9), config)
+    run(*(np.ones((9, 9), np.float32) for _ in range(3)), 9, 9, 9)
+    (assembly,) = sys.modules[run.__module__]._part_of_c.inspect_asm().values()
+    loops = innermost_loops(assembly)
+    assert loops
+    assert any("(%rsp" in line for loop in loops for line in loop) is spills
 
 
 def near(width: int, mr: int, nr: int, **others: object) -> dict:

@@ -42,9 +42,9 @@ def _evenly(total, limit, unit):
 
 
 @njit(inline="always")
-def _tile_of_c(panel_a, panel_b, depth, c, c_at, c_row, add_to_c, rows, columns):
-    """The innermost loop: a panel of A times a panel of B, into the tile of C at c_at."""
-    a, b, to = panel_a, panel_b, pointer(c, c_at)
+def _tile_of_c(panels, place, rows, columns):
+    """The innermost loop: a panel of A times a panel of B, into a tile of C of which so much is used."""
+    (a, b, depth), (to, c_row, add_to_c) = panels, place
     tile = empty_sums(to, VECTORS, WIDTH)
     if PREFETCH:
         prefetch_rows(to, c_row, MR, NR)
@@ -64,14 +64,15 @@ def _tile_of_c(panel_a, panel_b, depth, c, c_at, c_row, add_to_c, rows, columns)
 
 
 @njit(inline="always")
-def _block_of_c(packed_a, packed_b, depth, c, c_at, c_row, add_to_c, height, width):
+def _block_of_c(blocks, place, height, width):
     """Loops 2 and 1: a packed block of A times a packed block of B."""
+    (block_a, block_b, depth), (to, c_row, add_to_c) = blocks, place
     for j in range(0, width, NR):
-        panel_b, columns = pointer(packed_b, j * depth), min(NR, width - j)
+        b, columns = forward(block_b, j * depth), min(NR, width - j)
         for i in range(0, height, MR):
-            panel_a, rows = pointer(packed_a, i * depth), min(MR, height - i)
-            to = c_at + i * c_row + j
-            _tile_of_c(panel_a, panel_b, depth, c, to, c_row, add_to_c, rows, columns)
+            panels = (forward(block_a, i * depth), b, depth)
+            tile_at = forward(to, i * c_row + j)
+            _tile_of_c(panels, (tile_at, c_row, add_to_c), min(MR, height - i), columns)
 
 
 @njit(cache=True, nogil=True)
@@ -91,7 +92,8 @@ def _part_of_c(a, b, c, m, n, k, top, bottom, left, right):
             for i in range(top, bottom, high):
                 height = min(high, bottom - i)
                 pack_a(packed_a, a, p * a_row + i if A_TRANSPOSED else i * a_row + p, a_row, height, depth)
-                _block_of_c(packed_a, packed_b, depth, c, i * n + j, n, p > 0, height, width)
+                blocks = (pointer(packed_a, 0), pointer(packed_b, 0), depth)
+                _block_of_c(blocks, (pointer(c, i * n + j), n, p > 0), height, width)
 
 
 def gemm(a, b, c, m, n, k):

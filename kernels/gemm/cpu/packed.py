@@ -15,7 +15,7 @@ def _registers(device: Any) -> int:
 
 
 #: A good tile (WIDTH, MR, NR) for each width of vectors and dtype.
-TILES = ((8, 6, 16), (16, 8, 48), (8, 8, 24), (4, 6, 8), (4, 4, 12), (2, 6, 4))
+TILES = ((8, 6, 16), (16, 8, 48), (16, 6, 64), (8, 8, 24), (4, 6, 8), (4, 4, 12), (2, 6, 4))
 
 
 def _start(tile: tuple[int, int, int], mc: int, kc: int, nc: int) -> dict[str, Value]:
