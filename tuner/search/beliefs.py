@@ -30,14 +30,6 @@ MOST_CONDITIONED = 400
 FAILURE_PRIOR = 1.0
 
 
-POWER = 0.0
-REF = 0.0
-
-
-def warp(y):
-    return y if POWER == 0 else -math.exp(-POWER * (y - REF)) / POWER
-
-
 class Beliefs:
     """A surrogate of one kernel, kept current with what is asked and told.
 
@@ -65,6 +57,7 @@ class Beliefs:
         self._waiting: set[int] = set()
         self._fit_at = FEWEST
         self._middle, self._width = 0.0, 1.0
+        self._centre = -1
         self.candidates: Rows = np.zeros(0, np.intp)
 
     @property
@@ -78,6 +71,9 @@ class Beliefs:
         if self._posterior is None or known >= self._fit_at:
             self._fit_at = math.ceil(known * REFIT_GROWTH) + 1
             self._refit()
+            return
+        if self._fastest() != self._centre and len(self._tried.space) > CANDIDATES:
+            self._look_around()
             return
         for row in sorted(self._waiting):
             target, is_bound = self._target(row)
@@ -116,14 +112,15 @@ class Beliefs:
         worked = ended & np.array([row not in self._tried.failed for row in self._order])
         similarity = self._posterior.similarity
         good = worked.astype(np.float32) @ similarity + FAILURE_PRIOR * share
-        return chance + np.log(good / (ended.astype(np.float32) @ similarity + FAILURE_PRIOR))
+        log_share: Floats = np.log(good / (ended.astype(np.float32) @ similarity + FAILURE_PRIOR))
+        return chance + log_share
 
     def _target(self, row: int) -> tuple[float, bool]:
         if row in self._tried.log_times:
-            value = warp(self._tried.log_times[row]) - self._expectation(row)
+            value = self._tried.log_times[row] - self._expectation(row)
             return (value - self._middle) / self._width, False
         if row in self._tried.log_bounds:
-            value = warp(self._tried.log_bounds[row]) - self._expectation(row)
+            value = self._tried.log_bounds[row] - self._expectation(row)
             return (value - self._middle) / self._width, True
         return math.nan, False
 
@@ -149,9 +146,7 @@ class Beliefs:
     def _refit(self) -> None:
         known = self._tried.log_times | self._tried.log_bounds
         rows = self._representative(list(known), MOST_FITTED)
-        global REF
-        REF = min(known.values())
-        values = np.array([warp(known[row]) for row in rows])
+        values = np.array([known[row] for row in rows])
         if self._trend:
             elsewhere = self._trend.at(np.array(rows))
             self._slope = slope(values, elsewhere, float(values.std()))
@@ -159,6 +154,12 @@ class Beliefs:
             values = values - self._slope * elsewhere
         self._middle, self._width = float(values.mean()), float(values.std()) or 1.0
         self._hyper.fit(self._tried.space.codes[rows], (values - self._middle) / self._width)
+        self._look_around()
+
+    def _look_around(self) -> None:
+        """Chooses candidates anew, around what is fastest now, and conditions on all that is known."""
+        known = self._tried.log_times | self._tried.log_bounds
+        self._centre = self._fastest()
         self.candidates = self._weighed()
         self._expected_of_candidates = (
             self._slope * self._trend.at(self.candidates) if self._trend else np.zeros(len(self.candidates))
@@ -177,6 +178,9 @@ class Beliefs:
         ranked = sorted(rows, key=lambda row: (known[row], row))
         rest = self._rng.choice(np.array(ranked[most // 2 :]), most - most // 2, replace=False)
         return ranked[: most // 2] + [int(row) for row in rest]
+
+    def _fastest(self) -> int:
+        return min(self._tried.log_times, key=lambda row: (self._tried.log_times[row], row))
 
     def _weighed(self) -> Rows:
         """A random sample of the space, and all neighbours of the fastest configs."""

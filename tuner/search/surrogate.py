@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from scipy.linalg import lapack, solve_triangular  # type: ignore[import-untyped]
 from scipy.optimize import minimize  # type: ignore[import-untyped]
 
+from tuner.search.features import Features
 from tuner.space import Space
 
 Floats = NDArray[np.float64]
@@ -29,70 +30,11 @@ GAMMA = 1.5
 #: Normal priors of log w, logit r, log scale and log noise (over the variance of the log times).
 PRIORS = {"w": (-0.5, 0.7), "r": (0.0, 1.5), "scale": (0.0, 1.0), "noise": (-6.0, 1.5)}
 BOUNDS = {"w": (-4.0, 5.0), "r": (-6.0, 6.0), "scale": (-3.0, 4.0), "noise": (-12.0, 0.0)}
+#: A pair of parameters must show that their product matters: its logit r is expected this much lower.
+PAIR_R = -2.5
 #: Steps of the optimiser in one fit; a fit starts where the last one ended.
 FIT_STEPS = 25
 JITTER = 1e-8
-#: Twos that divide a value, counted up to this; a warp is 2**5.
-MOST_TWOS = 6
-
-
-PAIRS = ""
-PAIR_R = -2.5
-PAIR_LEVELS = 24
-
-
-class Features:
-    """What two configs may be alike in: tables of distances between levels, and every config's levels."""
-
-    def __init__(self, space: Space) -> None:
-        self._lookups: list[tuple[tuple[int, ...], NDArray[np.intp]]] = []
-        self.tables: list[Floats] = []
-        self.is_pair: list[bool] = []
-        logs: list[tuple[int, Floats]] = []
-        for column, (each, positions) in enumerate(zip(space.parameters, space.positions, strict=True)):
-            size = len(each.values)
-            if size < 2:
-                continue
-            own = np.arange(size)
-            if positions is None:
-                self._add((column,), own, 1.0 - np.eye(size))
-                continue
-            self._add((column,), own, np.abs(positions[:, None] - positions[None]))
-            if each.scale == "linear" and size > 3 and all(isinstance(value, int) for value in each.values):
-                twos = np.array([_twos(value) for value in each.values], dtype=float)
-                if np.ptp(twos) > 0:
-                    twos /= np.ptp(twos)
-                    self._add((column,), own, np.abs(twos[:, None] - twos[None]))
-            if size > 2 and min(each.values) > 0:
-                logs.append((column, np.log2(np.array(each.values, dtype=float))))
-        for at, (first, one) in enumerate(logs):
-            for second, other in logs[:at]:
-                if "+" in PAIRS:
-                    self._pair((first, second), one[:, None] + other[None])
-                if "-" in PAIRS:
-                    self._pair((first, second), one[:, None] - other[None])
-
-    def _pair(self, columns: tuple[int, int], values: Floats) -> None:
-        width = np.ptp(values)
-        levels, lookup = np.unique(np.round((values - values.min()) / width * PAIR_LEVELS), return_inverse=True)
-        levels /= PAIR_LEVELS
-        self._add(columns, lookup.reshape(values.shape), np.abs(levels[:, None] - levels[None]), True)
-
-    def _add(
-        self, columns: tuple[int, ...], lookup: NDArray[np.intp], table: Floats, pair: bool = False
-    ) -> None:
-        self._lookups.append((columns, lookup))
-        self.tables.append(table)
-        self.is_pair.append(pair)
-
-    def levels(self, codes: NDArray[Any]) -> NDArray[np.intp]:
-        """Shape (configs, features)."""
-        found = [lookup[tuple(codes[:, column] for column in columns)] for columns, lookup in self._lookups]
-        return np.stack(found, axis=1) if found else np.zeros((len(codes), 0), np.intp)
-
-
-def _twos(value: Any) -> int:
-    return min(MOST_TWOS, (value & -value).bit_length() - 1) if value else MOST_TWOS
 
 
 class Hyperparameters:
@@ -106,7 +48,7 @@ class Hyperparameters:
         self._means = np.array([PRIORS[kind][0] for kind in kinds])
         self._precisions = np.array([PRIORS[kind][1] ** -2 for kind in kinds])
         self._bounds = [BOUNDS[kind] for kind in kinds]
-        self._means[count : 2 * count] += np.where(self.features.is_pair, PAIR_R - PRIORS["r"][0], 0)
+        self._means[count : 2 * count] += np.where(self.features.is_pair, PAIR_R, 0.0)
         self.theta = self._means.copy()
 
     @property

@@ -1,7 +1,15 @@
-"""Our strategy: starts, a design, then the most promising config of any kernel, then a local search."""
+"""Our strategy: starts, a design, then the most promising config of any kernel, then a local search.
+
+Where starts and design have told enough for a model, every other trial goes to the config of highest expected
+improvement anywhere, and the ones between to a neighbour of the fastest config, again by expected
+improvement: what the model misses where it matters most, the neighbours show. When no config is expected to
+gain anything worth a trial, the untried neighbours of the fastest config are tried; when none is left, the
+search has converged. A study with a budget of trials then goes on by expected improvement until it is spent.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -20,28 +28,28 @@ Floats = NDArray[np.float64]
 #: Configs of the design, of all kernels together, and of one kernel at least.
 DESIGN = 8
 DESIGN_OF_KERNEL = 6
-SD = 1.0
-FAMOUS_STARTS = 8
+#: One in so many trials that a model chooses is a neighbour of the fastest config.
+LOCAL_TURN = 2
+#: Log of the least expected improvement, as a share of the time, that is worth a trial.
+LEAST_IMPROVEMENT = math.log(1e-4)
 
 
-def log_expected_improvement(mean: Floats, deviation: Floats, best: float) -> Floats:
-    """Log of E[max(0, best - X)] for normal X, without underflow.
+def log_expected_improvement(mean: Floats, deviation: Floats, level: float) -> Floats:
+    """Log of E[max(0, level - X)] for normal X, without underflow.
 
     Args:
         mean: Of X.
         deviation: Standard deviation of X.
-        best: What is to be improved on.
+        level: What is to be improved on.
     """
-    z = (best - mean) / deviation
-    log_density = -0.5 * z * z - 0.5 * np.log(2 * np.pi)
-    ratio = np.exp(np.minimum(log_ndtr(z) - log_density, 50.0))  # Phi / phi; grows beyond use for z > 8
-    inside = 1 + z * ratio
-    # For very negative z, 1 + z * Phi / phi cancels; it tends to 1 / z**2.
-    far = z < -30
-    inside = np.where(far, 1 / np.maximum(z * z, 1.0), np.maximum(inside, 1e-300))
-    found: Floats = np.log(deviation) + np.where(
-        z > 8, np.log(np.maximum(z, 1.0)), log_density + np.log(inside)
-    )
+    z = (level - mean) / deviation
+    log_density = -0.5 * z * z - 0.5 * math.log(2 * math.pi)
+    # E = deviation * density(z) * (1 + z * cdf(z) / density(z)). Far below 0 the bracket cancels and tends
+    # to 1 / z**2; far above, E tends to deviation * z.
+    ratio = np.exp(np.minimum(log_ndtr(z) - log_density, 50.0))
+    bracket = np.where(z < -30, 1 / np.maximum(z * z, 1.0), np.maximum(1 + z * ratio, 1e-300))
+    inside = np.where(z > 8, np.log(np.maximum(z, 1.0)), log_density + np.log(bracket))
+    found: Floats = np.log(deviation) + inside
     return found
 
 
@@ -67,28 +75,36 @@ class TileStrategy:
         """
         self.stopped = ""
         self._history = history
+        self._budget = budget
         self._rng = np.random.default_rng(seed)
         self._random = RandomStrategy(history, seed + 1)
         self._queue = list(starts)
+        self._designed = False
+        self._turn = 0
+        self._trends: dict[str, Trend] = {}
         self._beliefs: dict[str, Beliefs] = {}
-        self._famous: dict[str, list[int]] = {}
         for name, tried in history.kernels.items():
             past = [each for each in elsewhere if each.kernel == name]
-            trend = Trend(tried.space, past, self._rng) if past else None
-            self._beliefs[name] = Beliefs(tried, self._rng, trend)
-            self._famous[name] = trend.starts(FAMOUS_STARTS) if trend else []
-        self._designed = False
+            if past:
+                self._trends[name] = Trend(tried.space, past, self._rng)
+            self._beliefs[name] = Beliefs(tried, self._rng, self._trends.get(name))
 
     def choose(self) -> tuple[str, int] | None:
         """See `Strategy`."""
-        if self._history.covered:
-            self.stopped = "space covered"
+        self.stopped = "space covered" if self._history.covered else ""
+        if self.stopped:
             return None
         queued = self._from_queue()
         if queued is None and not self._designed:
             self._design()
             queued = self._from_queue()
-        return queued or self._promising() or self._random.choose()
+        if queued is not None:
+            return queued
+        ready = {name: each for name, each in self._beliefs.items() if each.ready}
+        return self._promising(ready) if ready else self._random.choose()
+
+    def learn(self, kernel: str, index: int, outcome: Outcome, values: tuple[float, ...]) -> None:
+        """Nothing to do: the history was told."""
 
     def _from_queue(self) -> tuple[str, int] | None:
         while self._queue:
@@ -98,36 +114,69 @@ class TileStrategy:
         return None
 
     def _design(self) -> None:
+        """Queues configs of all kernels by turns."""
         self._designed = True
         kernels = {name: each for name, each in self._history.kernels.items() if len(each.space)}
         each_count = max(DESIGN_OF_KERNEL, DESIGN // len(kernels))
         by_kernel = []
         for name, tried in kernels.items():
             wanted = max(0, each_count - len(tried.asked))
-            famous = [row for row in self._famous[name] if row not in tried.asked][:wanted]
-            rows = famous or spread(tried.space, wanted, tried.asked, self._rng)
+            rows = self._trends[name].starts(wanted) if name in self._trends else []
+            rows = rows or spread(tried.space, wanted, tried.asked, self._rng)
             by_kernel.append([(name, row) for row in rows])
         while any(by_kernel):
             self._queue += [rows.pop(0) for rows in by_kernel if rows]
 
-    def _promising(self) -> tuple[str, int] | None:
-        """The config of highest expected improvement over the best of all kernels."""
-        ready = {name: each for name, each in self._beliefs.items() if each.ready}
-        if not ready:
-            return None
+    def _promising(self, ready: dict[str, Beliefs]) -> tuple[str, int] | None:
         for each in ready.values():
             each.update()
-        best = min(each.best() for each in ready.values())
-        found: list[tuple[float, str, int]] = []
+        level = min(each.best() for each in ready.values())
+        choices = []
+        scores = {}
         for name, each in ready.items():
             mean, deviation = each.predicted()
-            score = log_expected_improvement(mean, deviation * SD, best) + each.log_chance()
+            score = log_expected_improvement(mean, deviation, level) + each.log_chance()
             asked = self._history.kernels[name].asked
-            score[np.fromiter((row in asked for row in each.candidates.tolist()), bool, len(score))] = -np.inf
-            at = int(np.argmax(score))
-            if score[at] > -np.inf:
-                found.append((float(score[at]), name, int(each.candidates[at])))
-        return max(found)[1:] if found else None
+            score[np.isin(each.candidates, np.fromiter(asked, np.intp, len(asked)))] = -np.inf
+            scores[name] = score
+            choices.append(_highest(score, name, each.candidates))
+        score_of_best, kernel, index = max(choices)
+        self._turn += 1
+        if score_of_best < LEAST_IMPROVEMENT:
+            return self._last_steps((kernel, index) if score_of_best > -np.inf else None)
+        near = self._near(ready, scores) if self._turn % LOCAL_TURN == 0 else None
+        return near or (kernel, index)
 
-    def learn(self, kernel: str, index: int, outcome: Outcome, values: tuple[float, ...]) -> None:
-        """Nothing to do: the history was told."""
+    def _near(self, ready: dict[str, Beliefs], scores: dict[str, Floats]) -> tuple[str, int] | None:
+        """The most promising neighbour of the fastest config."""
+        fastest = self._history.best
+        if fastest is None or fastest[0] not in ready:
+            return None
+        kernel, row, _ = fastest
+        candidates = ready[kernel].candidates
+        around = np.isin(candidates, self._history.kernels[kernel].space.neighbours(row))
+        score, _, index = _highest(np.where(around, scores[kernel], -np.inf), kernel, candidates)
+        return (kernel, index) if score > -np.inf else None
+
+    def _last_steps(self, promising: tuple[str, int] | None) -> tuple[str, int] | None:
+        """The nearest untried neighbour of the fastest config; then what is left of a budget; then the end."""
+        fastest = self._history.best
+        if fastest is not None:
+            tried = self._history.kernels[fastest[0]]
+            for row in tried.space.neighbours(fastest[1]).tolist():
+                if row not in tried.asked:
+                    return fastest[0], row
+        if self._budget is not None and self._history.trials < self._budget:
+            return promising or self._random.choose()
+        self.stopped = (
+            "converged: every neighbour of the fastest config was tried, and no config is expected to gain "
+            f"{math.exp(LEAST_IMPROVEMENT):.2%}"
+        )
+        return None
+
+
+def _highest(score: Floats, kernel: str, candidates: NDArray[np.intp]) -> tuple[float, str, int]:
+    if not len(score):
+        return -math.inf, kernel, -1
+    at = int(np.argmax(score))
+    return float(score[at]), kernel, int(candidates[at])
