@@ -1,11 +1,15 @@
 """gemm on the CPU, second step: square blocks that stay in the cache, and an inner loop for the vector unit."""
 
 # ruff: noqa: SIM300
+from functools import partial
 from pathlib import Path
 
 from tuner.kernel import Kernel, ceil_div
 from tuner.problem import DTYPE_BYTES
 from tuner.space import Constraint, choice, powers_of_two
+
+#: Rules that leave out what is not worth trying; what breaks them is right all the same.
+for_speed = partial(Constraint, for_speed=True)
 
 KERNEL = Kernel(
     operation="gemm",
@@ -19,18 +23,16 @@ KERNEL = Kernel(
         powers_of_two("THREADS", 1, 256),
     ),
     constraints=(
-        Constraint("no more threads than cores", lambda p, d, c: c.THREADS <= max(d.cores, 1)),
-        Constraint(
+        for_speed("no more threads than cores", lambda p, d, c: c.THREADS <= max(d.cores, 1)),
+        for_speed(
             "a block of C for each thread",
             lambda p, d, c: c.THREADS <= ceil_div(p.m, c.BLOCK) * ceil_div(p.n, c.BLOCK),
-            for_speed=True,
         ),
-        Constraint(
+        for_speed(
             "a block is less than twice the largest dim",
             lambda p, d, c: (c.BLOCK == 8) | (c.BLOCK < 2 * max(p.m, p.n, p.k)),
-            for_speed=True,
         ),
-        Constraint(
+        for_speed(
             "the blocks of A, B and C of all threads fit into the last-level cache",
             lambda p, d, c: (
                 (d.l2_bytes == 0) | (3 * c.BLOCK**2 * DTYPE_BYTES[p.dtype] * c.THREADS <= d.l2_bytes)

@@ -1,6 +1,7 @@
 """gemm on the CPU for small and for long and thin matrices: the register tile, and little or no packing."""
 
 # ruff: noqa: SIM300
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ def _registers(device: Any) -> int:
     """Vector registers of the CPU: AVX-512 has 32, what is narrower is taken to have 16."""
     return 32 if device.vector_bytes >= 64 else 16
 
+
+#: Rules that leave out what is not worth trying; what breaks them is right all the same.
+for_speed = partial(Constraint, for_speed=True)
 
 #: A good tile (WIDTH, MR, NR) for each width of vectors and dtype.
 TILES = ((8, 6, 16), (16, 8, 48), (16, 6, 64), (8, 8, 24), (4, 6, 8), (4, 4, 12), (2, 6, 4))
@@ -52,47 +56,47 @@ KERNEL = Kernel(
         choice("SPLIT", "rows", "columns", "both"),
     ),
     constraints=(
-        Constraint(
+        for_speed(
             "vectors are as wide as the CPU's",
             lambda p, d, c: c.WIDTH * DTYPE_BYTES[p.dtype] == min(max(d.vector_bytes, 16), 64),
         ),
         Constraint("NR is a multiple of WIDTH", lambda p, d, c: c.NR % c.WIDTH == 0),
-        Constraint(
+        for_speed(
             "the tile, a row of B and a factor fit into the vector registers, else they spill",
             lambda p, d, c: c.MR * (c.NR // c.WIDTH) + c.NR // c.WIDTH + 1 <= _registers(d),
         ),
-        Constraint(
+        for_speed(
             "a tile has 8 vectors, else each multiply-add waits for the one before it",
             lambda p, d, c: c.MR * (c.NR // c.WIDTH) >= 8,
         ),
-        Constraint(
+        for_speed(
             "the addresses of at most 8 rows of A fit into the general registers",
             lambda p, d, c: c.PACK_A | (c.MR <= 8) | (p.layout[0] == "t"),
         ),
-        Constraint(
+        for_speed(
             "a tile is less than twice as wide as C", lambda p, d, c: (c.NR == c.WIDTH) | (c.NR < 2 * p.n)
         ),
-        Constraint("KC is less than twice K", lambda p, d, c: (c.KC == 64) | (c.KC < 2 * p.k)),
-        Constraint(
+        for_speed("KC is less than twice K", lambda p, d, c: (c.KC == 64) | (c.KC < 2 * p.k)),
+        for_speed(
             "what is streamed past the caches is written once, and would not fit into them",
             lambda p, d, c: (
                 (c.STREAM ^ True)
                 | ((c.KC >= p.k) & (2 * p.m * p.n * DTYPE_BYTES[p.dtype] > (d.l2_bytes or 32 << 20)))
             ),
         ),
-        Constraint(
+        for_speed(
             "B that is stored transposed is packed in any case",
             lambda p, d, c: (c.PACK_B ^ True) | (p.layout[1] == "n"),
         ),
-        Constraint(
+        for_speed(
             "strips of B are asked for ahead where B is read as it lies",
             lambda p, d, c: (c.PREFETCH == 0) | ((c.PACK_B ^ True) & (p.layout[1] == "n")),
         ),
-        Constraint("no more threads than cores", lambda p, d, c: c.THREADS <= max(d.cores, 1)),
-        Constraint(
+        for_speed("no more threads than cores", lambda p, d, c: c.THREADS <= max(d.cores, 1)),
+        for_speed(
             "a tile for each thread", lambda p, d, c: (c.THREADS == 1) | (c.THREADS * c.MR * c.NR <= p.m * p.n)
         ),
-        Constraint(
+        for_speed(
             "how C is split is a choice only where there are threads",
             lambda p, d, c: (c.THREADS > 1) | (c.SPLIT == "rows"),
         ),

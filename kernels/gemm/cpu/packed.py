@@ -1,6 +1,7 @@
 """gemm on the CPU, third step: packed panels and a tile of C in vector registers, as the best libraries do."""
 
 # ruff: noqa: SIM300
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ def _registers(device: Any) -> int:
     """Vector registers of the CPU: AVX-512 has 32, what is narrower is taken to have 16."""
     return 32 if device.vector_bytes >= 64 else 16
 
+
+#: Rules that leave out what is not worth trying; what breaks them is right all the same.
+for_speed = partial(Constraint, for_speed=True)
 
 #: A good tile (WIDTH, MR, NR) for each width of vectors and dtype.
 TILES = ((8, 6, 16), (16, 8, 48), (16, 6, 64), (8, 8, 24), (4, 6, 8), (4, 4, 12), (2, 6, 4))
@@ -51,31 +55,31 @@ KERNEL = Kernel(
         choice("SPLIT", "rows", "columns", "both"),
     ),
     constraints=(
-        Constraint(
+        for_speed(
             "vectors are as wide as the CPU's",
             lambda p, d, c: c.WIDTH * DTYPE_BYTES[p.dtype] == min(max(d.vector_bytes, 16), 64),
         ),
         Constraint("NR is a multiple of WIDTH", lambda p, d, c: c.NR % c.WIDTH == 0),
-        Constraint(
+        for_speed(
             "the tile, a row of B and a factor fit into the vector registers, else they spill",
             lambda p, d, c: c.MR * (c.NR // c.WIDTH) + c.NR // c.WIDTH + 1 <= _registers(d),
         ),
-        Constraint(
+        for_speed(
             "a tile has 8 vectors, else each multiply-add waits for the one before it",
             lambda p, d, c: c.MR * (c.NR // c.WIDTH) >= 8,
         ),
-        Constraint(
+        for_speed(
             "a panel of A fits into the first-level cache",
             lambda p, d, c: c.MR * c.KC * DTYPE_BYTES[p.dtype] <= (d.l1_bytes or 32 << 10),
         ),
-        Constraint("MC is at most twice M", lambda p, d, c: (c.MC == 48) | (c.MC <= 2 * p.m)),
-        Constraint("KC is at most twice K", lambda p, d, c: (c.KC == 64) | (c.KC <= 2 * p.k)),
-        Constraint("NC is at most twice N", lambda p, d, c: (c.NC == 256) | (c.NC <= 2 * p.n)),
-        Constraint("no more threads than cores", lambda p, d, c: c.THREADS <= max(d.cores, 1)),
-        Constraint(
+        for_speed("MC is at most twice M", lambda p, d, c: (c.MC == 48) | (c.MC <= 2 * p.m)),
+        for_speed("KC is at most twice K", lambda p, d, c: (c.KC == 64) | (c.KC <= 2 * p.k)),
+        for_speed("NC is at most twice N", lambda p, d, c: (c.NC == 256) | (c.NC <= 2 * p.n)),
+        for_speed("no more threads than cores", lambda p, d, c: c.THREADS <= max(d.cores, 1)),
+        for_speed(
             "a tile for each thread", lambda p, d, c: (c.THREADS == 1) | (c.THREADS * c.MR * c.NR <= p.m * p.n)
         ),
-        Constraint(
+        for_speed(
             "how C is split is a choice only where there are threads",
             lambda p, d, c: (c.THREADS > 1) | (c.SPLIT == "rows"),
         ),
