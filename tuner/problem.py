@@ -75,10 +75,16 @@ class Baseline:
         name: ``cuBLAS``, ``NumPy``...
         call: ``call(xp, problem, arrays)`` writes the output arrays; ``xp`` is numpy or cupy and
             ``arrays`` maps tensor names to arrays.
+        names: Dtype -> name, for dtypes where the call uses another library.
     """
 
     name: str
     call: Callable[[Any, Problem, Mapping[str, Any]], None]
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    def named(self, dtype: str) -> str:
+        """The library's name for a dtype."""
+        return self.names.get(dtype, self.name)
 
 
 def _dims_as_scalars(problem: Problem) -> tuple[Scalar, ...]:

@@ -50,7 +50,7 @@ class Scribe:
 
     def of_baseline(self, measurement: Measurement) -> Record:
         """A record of the library; it is not stored yet."""
-        name = self.problem.operation.baselines[self.device.kind].name
+        name = self.problem.operation.baselines[self.device.kind].named(self.problem.dtype)
         return self._record(Role.BASELINE, name, {}, "", measurement)
 
     def _record(

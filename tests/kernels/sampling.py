@@ -18,6 +18,8 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 #: A usual shape of each operation; 512 in every dim where nothing is said.
 USUAL: Mapping[str, Mapping[str, int]] = {
     "gemm": {"m": 4096, "n": 4096, "k": 4096},
+    "gemv": {"m": 4096, "n": 4096},
+    "transpose": {"m": 4096, "n": 4096},
     "smooth": {"n": 100_000, "radius": 4},
     "distances": {"n": 4000, "axes": 16},
 }
@@ -57,13 +59,21 @@ def usual_problem(operation: Operation, layout: str = "", dtype: str = "") -> Pr
 
 
 def every_kind(target: str) -> list[tuple[Problem, Kernel]]:
-    """Every kernel for a target, with the usual problem of each layout and dtype of its operation."""
-    return [
-        (usual_problem(operation, layout, dtype), kernel)
-        for operation, kernel in kernels(target)
-        for layout in operation.layouts
-        for dtype in operation.dtypes
-    ]
+    """Every kernel for a target, with the usual problem of each layout, and of each further dtype.
+
+    The further dtypes take the layouts in turn rather than all: fewer cases find the same faults.
+    """
+    found = []
+    for operation, kernel in kernels(target):
+        kinds = [(layout, operation.dtypes[0]) for layout in operation.layouts]
+        last = len(operation.layouts)
+        kinds += [
+            (operation.layouts[(last - place) % last], dtype)
+            for place, dtype in enumerate(operation.dtypes)
+            if place
+        ]
+        found += [(usual_problem(operation, layout, dtype), kernel) for layout, dtype in kinds]
+    return found
 
 
 def space(kernel: Kernel, problem: Problem, device: DeviceInfo = H200) -> Space:
@@ -110,7 +120,7 @@ def awkward_sizes(values: Mapping[str, Value]) -> list[int]:
 
 
 def awkward_problems(
-    kernel: Kernel, config: Config, like: Problem, *, count: int, seed: int = 0
+    kernel: Kernel, config: Config, like: Problem, *, count: int, seed: int = 0, device: DeviceInfo = H200
 ) -> list[Problem]:
     """Small problems that the config must solve: shapes drawn from awkward sizes, also long and thin ones.
 
@@ -120,6 +130,7 @@ def awkward_problems(
         like: Gives operation, dtype and layout.
         count: Problems at the most.
         seed: Of the drawing.
+        device: Which the constraints are asked about.
     """
     operation = like.operation
     draw = random.Random(seed)
@@ -133,7 +144,7 @@ def awkward_problems(
         for size in shape.values():
             volume *= size
         problem = operation.problem(shape, like.dtype, like.layout)
-        if volume <= LARGEST and is_right(kernel, problem, config):
+        if volume <= LARGEST and is_right(kernel, problem, config, device):
             found[problem] = None
             if len(found) == count:
                 break

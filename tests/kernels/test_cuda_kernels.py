@@ -12,15 +12,22 @@ from cuda_on_cpu import compile_for_cpu
 from sampling import awkward_problems, covering, every_kind, is_right, name_of, space
 
 from tuner.kernel import Kernel, render
-from tuner.problem import Problem
+from tuner.problem import Problem, Tensor
 from tuner.space import Config
 
 ORDERS = ("forward", "backward", "random")
 
 
+def drawn(rng: np.random.Generator, tensor: Tensor) -> np.ndarray:
+    """Normal numbers, or whole ones that seldom repeat."""
+    if np.dtype(tensor.dtype).kind == "f":
+        return rng.standard_normal(tensor.shape).astype(tensor.dtype)
+    return rng.integers(0, 100 if tensor.dtype == "uint8" else 1_000_000, tensor.shape).astype(tensor.dtype)
+
+
 def assert_right(kernel: Kernel, problem: Problem, config: Config, folder: Path, order: str) -> None:
     rng = np.random.default_rng(7)
-    arrays = {each.name: rng.standard_normal(each.shape).astype(each.dtype) for each in problem.inputs}
+    arrays = {each.name: drawn(rng, each) for each in problem.inputs}
     rendered = render(kernel, problem, config)
     assert rendered.launch is not None
     outputs = compile_for_cpu(rendered, folder).run(problem, rendered.launch, arrays, order)

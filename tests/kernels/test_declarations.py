@@ -34,7 +34,8 @@ def problems(operation: Operation) -> list[Problem]:
     shapes = [{dim: draw.choice(SIZES) for dim in operation.dims} for _ in range(8)]
     shapes += [dict.fromkeys(operation.dims, size) for size in (1, 7, 64)]
     drawn = [operation.problem(shape, layout=draw.choice(operation.layouts)) for shape in shapes]
-    return [*(usual_problem(operation, layout) for layout in operation.layouts), *drawn]
+    other_dtypes = [usual_problem(operation, dtype=dtype) for dtype in operation.dtypes[1:]]
+    return [*(usual_problem(operation, layout) for layout in operation.layouts), *drawn, *other_dtypes]
 
 
 def raw_columns(kernel: Kernel) -> tuple[SimpleNamespace, int]:

@@ -48,8 +48,8 @@ def test_names_are_unique_for_operation_and_target() -> None:
 
 def test_unknown_names_are_told_with_the_nearest() -> None:
     found = catalogue.builtin()
-    with pytest.raises(UnknownName, match="unknown operation 'gem'; did you mean gemm"):
-        found.operation("gem")
+    with pytest.raises(UnknownName, match="unknown operation 'gemmm'; did you mean gemm"):
+        found.operation("gemmm")
     with pytest.raises(
         UnknownName, match="unknown cuda kernel of gemm 'register_tilde'; did you mean register_tiled"
     ):

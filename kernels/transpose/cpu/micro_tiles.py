@@ -1,0 +1,53 @@
+"""transpose on the CPU, our own: micro-tiles turned in vector registers, and threads."""
+
+# ruff: noqa: SIM300
+from pathlib import Path
+from typing import Any
+
+from tuner.kernel import Kernel, ceil_div
+from tuner.problem import DTYPE_BYTES
+from tuner.space import Constraint, choice, powers_of_two
+
+
+def _vector_bytes(p: Any, c: Any) -> Any:
+    return DTYPE_BYTES[p.dtype] * c.WIDTH
+
+
+KERNEL = Kernel(
+    operation="transpose",
+    name="micro_tiles",
+    target="cpu",
+    source=Path("micro_tiles.numba.py"),
+    includes=(Path("../../vectors.numba.py"), Path("../../threads.numba.py")),
+    idea="micro-tiles turned in vector registers, inside blocks that stay in the cache",
+    parameters=(
+        choice("WIDTH", 4, 8, 16),
+        powers_of_two("ROWS", 16, 512),
+        powers_of_two("COLUMNS", 16, 512),
+        choice("STREAM", False, True),
+        powers_of_two("THREADS", 1, 256),
+    ),
+    constraints=(
+        Constraint("no more threads than cores", lambda p, d, c: c.THREADS <= max(d.cores, 1), for_speed=True),
+        Constraint(
+            "a row of a micro-tile fits into a vector register",
+            lambda p, d, c: (c.WIDTH == 4) | (_vector_bytes(p, c) <= d.vector_bytes),
+            for_speed=True,
+        ),
+        Constraint(
+            "stores that go round the cache are aligned in every row of B: M is divisible by WIDTH",
+            lambda p, d, c: (c.STREAM < 1) | (p.m % c.WIDTH == 0),
+        ),
+        Constraint(
+            "a block for each thread",
+            lambda p, d, c: c.THREADS <= ceil_div(p.m, c.ROWS) * ceil_div(p.n, c.COLUMNS),
+            for_speed=True,
+        ),
+        Constraint(
+            "a block is less than twice as long as A in either direction, or the smallest",
+            lambda p, d, c: ((c.ROWS == 16) | (c.ROWS < 2 * p.m)) & ((c.COLUMNS == 16) | (c.COLUMNS < 2 * p.n)),
+            for_speed=True,
+        ),
+    ),
+    defaults={"WIDTH": 4, "ROWS": 64, "COLUMNS": 64, "STREAM": False, "THREADS": 1},
+)

@@ -1,0 +1,30 @@
+"""transpose on CUDA, first step of the ladder: a thread per element."""
+
+from pathlib import Path
+
+from tuner.kernel import Kernel, Launch, ceil_div
+from tuner.problem import Problem
+from tuner.space import Config, Constraint, powers_of_two
+
+
+def _launch(p: Problem, c: Config) -> Launch:
+    blocks = ceil_div(p.n, c.BLOCK_X) * ceil_div(p.m, c.BLOCK_Y)
+    return Launch(grid=(blocks,), block=(c.BLOCK_X, c.BLOCK_Y))
+
+
+KERNEL = Kernel(
+    operation="transpose",
+    name="naive",
+    target="cuda",
+    source=Path("naive.cu"),
+    idea="a thread per element; reads are side by side, writes are not",
+    parameters=(powers_of_two("BLOCK_X", 4, 256), powers_of_two("BLOCK_Y", 1, 32)),
+    constraints=(
+        Constraint(
+            "a block has no more threads than the device allows",
+            lambda p, d, c: d.max_threads_per_block >= c.BLOCK_X * c.BLOCK_Y,
+        ),
+    ),
+    launch=_launch,
+    defaults={"BLOCK_X": 32, "BLOCK_Y": 32},
+)
