@@ -1,0 +1,143 @@
+"""Studies and nights that are interrupted or killed: what is finished stays, and nobody is left behind."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from fixtures.fake_device import (
+    BEST,
+    LEGAL,
+    TOY,
+    configs,
+    database,
+    descendants,
+    start,
+    stored,
+    study,
+    write_device,
+)
+
+from tuner.errors import NothingFound, StoreTrouble
+
+#: Seconds after which a test gives up waiting.
+PATIENCE_S = 60.0
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts a `tuner` on a device so slow that it does not end by itself; it does not outlive the test."""
+    processes: list[subprocess.Popen[str]] = []
+
+    def started(command: str, *arguments: str) -> subprocess.Popen[str]:
+        spec = write_device(tmp_path / "device.json", base_s=0.02, pace=1.0)
+        processes.append(start(command, *arguments, "--device", spec, "--db", database(tmp_path)))
+        return processes[-1]
+
+    yield started
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    limit_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < limit_s, "waited in vain"
+        time.sleep(0.05)
+
+
+def kept(folder: Path) -> int:
+    """Trials in the database so far."""
+    try:
+        return len(stored(folder))
+    except (NothingFound, StoreTrouble):
+        return 0
+
+
+def all_gone(processes: list[psutil.Process]) -> bool:
+    return not any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in processes)
+
+
+def continue_and_check(folder: Path, before: int) -> None:
+    """The same study on a quicker device of the same name measures what is missing, once."""
+    first = stored(folder)
+    assert len(first) >= before
+    result = study(folder, write_device(folder / "device.json"))
+    trials = stored(folder)
+    assert trials[: len(first)] == first
+    assert len(trials) == len(set(configs(trials))) == LEGAL
+    assert result.champion is not None
+    assert dict(result.champion.record.config) == BEST
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_study_keeps_its_trials_and_goes_on(
+    tmp_path: Path, begun: Callable[..., subprocess.Popen[str]], number: signal.Signals
+) -> None:
+    process = begun("tune", str(TOY), "1000", "--seconds", "600")
+    until(lambda: kept(tmp_path) >= 2)
+    workers = descendants(process.pid)
+    assert len(workers) >= 2
+    before = kept(tmp_path)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130
+    assert out == ""
+    assert err.endswith("tuner: interrupted; every finished trial is kept, and the same command continues\n")
+    assert "Traceback" not in err
+    assert all_gone(workers)
+    continue_and_check(tmp_path, before)
+
+
+def test_a_study_that_is_killed_leaves_no_worker_and_a_database_that_goes_on(
+    tmp_path: Path, begun: Callable[..., subprocess.Popen[str]]
+) -> None:
+    process = begun("tune", str(TOY), "1000", "--seconds", "600")
+    until(lambda: kept(tmp_path) >= 2)
+    workers = descendants(process.pid)
+    assert len(workers) >= 2
+    before = kept(tmp_path)
+    process.kill()
+    process.communicate()
+    until(lambda: all_gone(workers))
+    continue_and_check(tmp_path, before)
+
+
+def test_an_interrupt_while_the_device_opens_is_no_traceback(
+    begun: Callable[..., subprocess.Popen[str]],
+) -> None:
+    process = begun("tune", str(TOY), "1000", "--seconds", "600")
+    assert process.stderr is not None
+    assert process.stderr.readline().startswith("opening")
+    until(lambda: bool(descendants(process.pid)))
+    workers = descendants(process.pid)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130
+    assert "tuner: interrupted" in err
+    assert "Traceback" not in err
+    until(lambda: all_gone(workers))
+
+
+def test_an_interrupted_night_says_what_it_has_done(
+    tmp_path: Path, begun: Callable[..., subprocess.Popen[str]]
+) -> None:
+    plan = tmp_path / "plan.toml"
+    problem = f'[[problems]]\nfile = "{TOY}"\n'
+    plan.write_text(f"{problem}n = 7\ntrials = 1\nseconds = 2\n{problem}n = 1000\nseconds = 600\n")
+    process = begun("nightly", str(plan), "--json", "--quiet")
+    until(lambda: kept(tmp_path) >= 1)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130
+    report = json.loads(out)
+    assert [each["state"] for each in report["problems"]] == ["tuned"]
+    assert report["stopped"].startswith("interrupted")
+    assert err == "tuner: interrupted; every finished trial is kept, and the same command continues\n"

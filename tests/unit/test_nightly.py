@@ -1,0 +1,186 @@
+"""A plan of problems until a deadline, on the fake device."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures.fake_device import BEST, BEST_S, TOY, stored, write_device
+
+from tuner.cli.main import run
+from tuner.devices.detect import find
+from tuner.locks import occupied
+from tuner.nightly import Night
+from tuner.plan import read_plan
+from tuner.store import Store
+
+Report = dict[str, Any]
+Told = Callable[..., tuple[int, str, str]]
+PLAN = """
+[defaults]
+sampler = "random"
+
+[[problems]]
+file = "toy.py"
+n = [100, 200]
+trials = 100
+"""
+
+
+@pytest.fixture
+def told(here: Path, capsys: pytest.CaptureFixture[str]) -> Told:
+    """Runs `tuner nightly` on plan.toml: exit code, stdout, stderr."""
+    for name in ("toy.py", "toy.cu", "toy.numba.py"):
+        shutil.copy(TOY.with_name(name), here)
+    write_device(here / "device.json", baseline_s=2 * BEST_S)
+
+    def called(plan: str, *arguments: str) -> tuple[int, str, str]:
+        (here / "plan.toml").write_text(plan)
+        capsys.readouterr()
+        given = [] if "device" in plan else ["--device", "fake:device.json"]
+        code = run(["nightly", "plan.toml", *given, *arguments])
+        shown = capsys.readouterr()
+        return code, shown.out, shown.err
+
+    return called
+
+
+def states(answer: tuple[int, str, str]) -> list[str]:
+    assert answer[0] == 0, answer[2]
+    report = json.loads(answer[1])
+    found = [each["state"] for each in report["problems"]]
+    assert report["counts"] == {state: found.count(state) for state in found}
+    return found
+
+
+def test_a_night_tunes_every_problem_and_the_next_skips_them(told: Told, here: Path) -> None:
+    answer = told(PLAN, "--json")
+    assert states(answer) == ["tuned", "tuned"]
+    report = json.loads(answer[1])
+    assert report["stopped"] == ""
+    for each, n in zip(report["problems"], (100, 200), strict=True):
+        _check_tuned(each, n)
+    assert "toy 100 float32 plain: tuned space covered" in answer[2]
+    before = [stored(here, role=None, n=n) for n in (100, 200)]
+    # The same plan again, as people see it, and with one problem more.
+    code, out, _ = told(PLAN, "--quiet")
+    assert code == 0
+    assert out.count("done before") == 2
+    assert "2.000" in out
+    assert [stored(here, role=None, n=n) for n in (100, 200)] == before
+    more = told(PLAN.replace("[100, 200]", "[300, 100, 200]").replace("trials = 100", "trials = 2"), "--json")
+    assert states(more) == ["tuned", "done before", "done before"]
+
+
+def _check_tuned(item: Report, n: int) -> None:
+    assert item["operation"] == "toy"
+    assert item["shape"] == {"n": n}
+    assert item["before"] is None
+    assert item["improvement"] is None
+    assert item["verdict"] == "first"
+    assert item["why"] == "space covered"
+    assert item["after"]["config"] == BEST
+    assert item["after"]["time_s"] == pytest.approx(BEST_S, rel=0.01)
+    assert item["after"]["speedup"] == pytest.approx(2.0, rel=0.01)
+    assert item["after"]["record_id"]
+
+
+def test_an_edited_kernel_or_again_tunes_anew_and_says_what_changed(told: Told, here: Path) -> None:
+    one = PLAN.replace("[100, 200]", "100").replace("trials = 100", "trials = 3")
+    assert states(told(one, "--json", "--seed", "1")) == ["tuned"]
+    answer = told(one, "--json", "--again", "--seed", "1")
+    assert states(answer) == ["tuned"]
+    assert len(stored(here, n=100)) == 3
+    (item,) = json.loads(answer[1])["problems"]
+    assert item["before"]["config"] == item["after"]["config"]
+    assert item["improvement"] == pytest.approx(1.0, rel=0.05)
+    with (here / "toy.cu").open("a") as source:
+        source.write("// another\n")
+    assert states(told(one, "--json")) == ["tuned"]
+    assert len(stored(here, n=100)) == 6
+
+
+def test_a_killed_night_goes_on_where_it_was(told: Told, here: Path) -> None:
+    few = PLAN.replace("trials = 100", "trials = 4")
+    (here / "plan.toml").write_text(few)
+    with Store.open("sqlite:///studies.db") as store:
+        night = Night(read_plan(here / "plan.toml"), store, (find("fake:device.json"),), 1, None)
+        # As if killed after the first problem.
+        assert next(iter(night.run())).state == "tuned"
+    first = stored(here, role=None, n=100)
+    assert states(told(few, "--json")) == ["done before", "tuned"]
+    assert stored(here, role=None, n=100) == first
+    assert len(stored(here, n=200)) == 4
+
+
+def test_what_the_deadline_leaves_is_said(told: Told, here: Path) -> None:
+    assert states(told("seconds = 0.5\n" + PLAN, "--json")) == ["not reached", "not reached"]
+    assert not stored(here, role=None, n=100)
+    code, out, _ = told("seconds = 0.5\n" + PLAN, "--quiet")
+    assert code == 0
+    assert "the deadline came first" in " ".join(out.split())
+
+
+def test_a_problem_that_fails_does_not_end_the_night(told: Told) -> None:
+    few = PLAN.replace("trials = 100", "trials = 2").replace("[100, 200]", "[2000000000, 100]")
+    answer = told(few, "--json")
+    assert states(answer) == ["failed", "tuned"]
+    assert "must fit into free memory" in json.loads(answer[1])["problems"][0]["why"]
+    code, out, err = told(few.replace("2000000000, 100", "2000000000"), "--quiet")
+    assert code == 1
+    assert "failed" in out
+    assert err == "tuner: no problem of the plan could be tuned\n"
+
+
+def test_a_reference_that_fails_does_not_end_the_night(told: Told, here: Path) -> None:
+    broken = TOY.read_text().replace("reference=reference", "reference=lambda *a: 1 / 0")
+    (here / "broken.py").write_text(broken)
+    few = PLAN.replace("trials = 100", "trials = 2").replace("[100, 200]", "100")
+    plan = few + few[few.index("[[problems]]") :].replace("toy.py", "broken.py").replace("100", "200")
+    assert states(told(plan, "--json")) == ["tuned", "failed"]
+
+
+def test_a_device_that_dies_ends_the_night_with_what_was_done(told: Told, here: Path) -> None:
+    dying = [{"fault": "unwell"}]
+    write_device(here / "dying.json", rules=dying, dead=True)
+    code, out, err = told(
+        PLAN.replace("[defaults]", '[defaults]\ndevice = "fake:dying.json"'), "--json", "--quiet"
+    )
+    assert code == 3
+    assert "stays unwell" in json.loads(out)["stopped"]
+    assert err.splitlines()[-1].startswith("tuner: Fake board stays unwell")
+
+
+def test_a_second_night_is_told_who_is_at_work(told: Told, here: Path) -> None:
+    with occupied("sqlite:///studies.db", [find("fake:device.json")], "nightly other.toml"):
+        code, out, err = told(PLAN)
+    assert (code, out) == (3, "")
+    assert "nightly other.toml" in err
+    assert "one process at a time works with a database and a device" in err
+
+
+@pytest.mark.parametrize(
+    ("plan", "options", "code", "message"),
+    [
+        (PLAN, ["--until", "25:00"], 2, 'a time of day is "HH:MM"'),
+        (PLAN, ["--db", "studies.db"], 3, "did you mean sqlite:///studies.db?"),
+        (PLAN.replace("trials", "trails"), [], 2, "plan.toml:8: unknown key 'trails'; did you mean trials"),
+        (PLAN.replace("= 100", '= "many"'), [], 2, "plan.toml:8"),
+        ("[defaults]\n", [], 2, "a plan has one or more [[problems]] tables"),
+        (PLAN.replace("toy.py", "gone.py"), [], 2, "a kernel file must exist"),
+        ("[[problems]\n", [], 2, "plan.toml:1: a plan must be valid TOML"),
+        (PLAN.replace("[defaults]", '[defaults]\ndevice = "gpu"'), [], 2, "a device is cpu, cuda or cuda:N"),
+    ],
+)
+def test_a_bad_plan_or_option_is_told(
+    told: Told, here: Path, plan: str, options: list[str], code: int, message: str
+) -> None:
+    got, out, err = told(plan, *options)
+    assert (got, out) == (code, ""), err
+    assert message in err
+    assert "Traceback" not in err
+    assert not (here / "studies.db").exists()
