@@ -247,15 +247,20 @@ class Space(Sequence[Config]):
         return index
 
     def _find(self, config: Mapping[str, Value]) -> int:
-        if len(config) != len(self.parameters):
-            return -1
-        row = [
-            codes.get(config[each.name], -1) if each.name in config else -1
-            for each, codes in zip(self.parameters, self._code_of, strict=True)
-        ]
-        if min(row, default=0) < 0:
-            return -1
-        return int(self.locate(np.array([row], dtype=self._codes.dtype))[0])
+        return int(self.find([config])[0])
+
+    def find(self, configs: Sequence[Mapping[str, Value]]) -> NDArray[np.intp]:
+        """Positions of configs; -1 for those that are not legal here."""
+        rows = np.zeros((len(configs), len(self.parameters)), self._codes.dtype)
+        known = np.array([len(config) == len(self.parameters) for config in configs], dtype=bool)
+        for column, (each, codes) in enumerate(zip(self.parameters, self._code_of, strict=True)):
+            name = each.name
+            found = [codes.get(config[name], -1) if name in config else -1 for config in configs]
+            known &= np.array(found) >= 0
+            rows[:, column] = np.maximum(found, 0)
+        places = np.full(len(configs), -1, np.intp)
+        places[known] = self.locate(rows[known])
+        return places
 
     @cached_property
     def _sorted_keys(self) -> tuple[NDArray[np.uint64], NDArray[np.intp] | None]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.search.failures import Failures
 from tuner.search.history import Tried
 from tuner.search.surrogate import Hyperparameters, Posterior
 from tuner.search.trend import FAILED_ELSEWHERE, Trend, slope
@@ -23,11 +25,11 @@ BEST_ONES = 5
 FAMOUS = 1000
 #: The hyperparameters are fitted anew when this many times the configs are known.
 REFIT_GROWTH = 1.15
+#: Log of the chance to work below which a config is not worth a trial.
+DOOMED = math.log(0.05)
 #: Configs that hyperparameters are fitted to, and that the process is conditioned on, at most.
 MOST_FITTED = 200
 MOST_CONDITIONED = 400
-#: Weight of the study's share of failures, in configs, against the outcomes of similar configs.
-FAILURE_PRIOR = 1.0
 
 
 class Beliefs:
@@ -53,11 +55,12 @@ class Beliefs:
         self._rng = rng
         self._hyper = Hyperparameters(tried.space)
         self._posterior: Posterior | None = None
+        self._failures = Failures(tried)
         self._order: list[int] = []
         self._waiting: set[int] = set()
         self._fit_at = FEWEST
         self._middle, self._width = 0.0, 1.0
-        self._centre = -1
+        self._centre, self._seen = -1, 0
         self.candidates: Rows = np.zeros(0, np.intp)
 
     @property
@@ -80,8 +83,9 @@ class Beliefs:
             if not math.isnan(target):
                 self._waiting.discard(row)
                 self._posterior.tell(row, target, is_bound)
-        followed = set(self._order)
-        self._follow([row for row in self._tried.asked if row not in followed])
+        fresh = list(islice(self._tried.asked, self._seen, None))
+        self._seen += len(fresh)
+        self._follow(fresh)
 
     def predicted(self) -> tuple[Floats, Floats]:
         """Expected log time of each candidate, and its standard deviation."""
@@ -98,22 +102,17 @@ class Beliefs:
         return float(means[measured].min())
 
     def log_chance(self) -> Floats:
-        """Log of the chance that a candidate does not fail, from the outcomes of similar configs."""
-        assert self._posterior is not None
+        """Log of the chance that a candidate does not fail, here and with regard to elsewhere."""
         chance = np.zeros(len(self.candidates))
         if self._trend and self._trend.failed:
             chance[np.isin(self.candidates, list(self._trend.failed))] = math.log(FAILED_ELSEWHERE)
-        failed = len(self._tried.failed)
-        if not failed:
-            return chance
-        told = len(self._tried.log_times) + len(self._tried.log_bounds)
-        share = (told + 1) / (told + failed + 2)
-        ended = np.array([row not in self._waiting or row in self._tried.failed for row in self._order])
-        worked = ended & np.array([row not in self._tried.failed for row in self._order])
-        similarity = self._posterior.similarity
-        good = worked.astype(np.float32) @ similarity + FAILURE_PRIOR * share
-        log_share: Floats = np.log(good / (ended.astype(np.float32) @ similarity + FAILURE_PRIOR))
-        return chance + log_share
+        if self._tried.failed:
+            chance = chance + self._failures.log_chance(self.candidates)
+        return chance
+
+    def doomed(self) -> set[int]:
+        """Candidates that are next to certain to fail."""
+        return set(self.candidates[self.log_chance() < DOOMED].tolist())
 
     def _target(self, row: int) -> tuple[float, bool]:
         if row in self._tried.log_times:
@@ -165,7 +164,7 @@ class Beliefs:
             self._slope * self._trend.at(self.candidates) if self._trend else np.zeros(len(self.candidates))
         )
         self._posterior = Posterior(self._tried.space, self._hyper, self.candidates, 0.0)
-        self._order, self._waiting = [], set()
+        self._order, self._waiting, self._seen = [], set(), len(self._tried.asked)
         kept = set(self._representative(list(known), MOST_CONDITIONED))
         others = [row for row in self._tried.asked if row not in known]
         self._follow([row for row in self._tried.asked if row in kept] + others[-MOST_FITTED:])

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 #: Slices whose gain counts as recent; older ones fade.
 FADE = 0.5
+#: What a problem's first time counts as, so that each gets a second slice.
+FIRST_GAIN = 0.1
 #: A problem is converged when its gain stays below this share for so many slices in a row.
 LEAST_GAIN = 0.005
 SLICES_WITHOUT_GAIN = 3
@@ -64,7 +66,7 @@ class Budget:
         each = self._problems[problem]
         gain = 0.0
         if best_s is not None:
-            gain = 1.0 if each.best_s is None else max(0.0, 1.0 - best_s / each.best_s)
+            gain = FIRST_GAIN if each.best_s is None else max(0.0, 1.0 - best_s / each.best_s)
             each.best_s = best_s if each.best_s is None else min(best_s, each.best_s)
         each.slices += 1
         self._slices += 1

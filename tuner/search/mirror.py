@@ -24,7 +24,7 @@ from optuna.trial import FrozenTrial
 from tuner.search.sampler import IDENTITY
 
 #: Seconds that closing waits for the last trials to be written.
-CLOSE_WITHIN_S = 60.0
+CLOSE_WITHIN_S = 3.0
 
 
 class SharedConnection(sqlite3.Connection):

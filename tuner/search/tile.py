@@ -162,15 +162,17 @@ class TileStrategy:
         """The nearest untried neighbour of the fastest config; then what is left of a budget; then the end."""
         fastest = self._history.best
         if fastest is not None:
-            tried = self._history.kernels[fastest[0]]
-            for row in tried.space.neighbours(fastest[1]).tolist():
-                if row not in tried.asked:
-                    return fastest[0], row
+            kernel, row, _ = fastest
+            tried = self._history.kernels[kernel]
+            doomed = self._beliefs[kernel].doomed()
+            for each in tried.space.neighbours(row).tolist():
+                if each not in tried.asked and each not in doomed:
+                    return kernel, each
         if self._budget is not None and self._history.trials < self._budget:
             return promising or self._random.choose()
         self.stopped = (
-            "converged: every neighbour of the fastest config was tried, and no config is expected to gain "
-            f"{math.exp(LEAST_IMPROVEMENT):.2%}"
+            "converged: every neighbour of the fastest config was tried or would fail, and no config is expected "
+            f"to gain {math.exp(LEAST_IMPROVEMENT):.2%}"
         )
         return None
 

@@ -39,10 +39,10 @@ class Trend:
         self._space = space
         self._known: dict[int, float] = {}
         self.failed: set[int] = set()
-        for each in past:
-            if each.config not in space:
+        seen = list(past)
+        for each, row in zip(seen, space.find([each.config for each in seen]).tolist(), strict=True):
+            if row < 0:
                 continue
-            row = space.index_of(each.config)
             if each.outcome.failed:
                 self.failed.add(row)
             elif each.time_s is not None and each.time_s > 0:
