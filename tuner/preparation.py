@@ -99,15 +99,51 @@ def starting_points(
 ) -> list[tuple[str, Config]]:
     """Configs to try first: declared defaults, then champions of the nearest shapes on such a device.
 
-    Shapes are near when their dims are, by ratio. What is not legal for the problem is left out by the
-    search.
+    What is not legal for the problem is left out by the search.
     """
     starts = [(kernel.name, config) for kernel in kernels if (config := kernel.default_config())]
-
-    def distance(champion: Champion) -> float:
-        theirs = champion.record.problem.dims
-        return sum(abs(value - theirs[name]) / max(value, theirs[name]) for name, value in problem.shape)
-
     known = store.champions(operation=problem.operation, device=device)
-    nearest = sorted(known, key=distance)[:NEIGHBOURS]
+    nearest = sorted(known, key=lambda each: _distance(problem, each))[:NEIGHBOURS]
     return [*starts, *((each.record.kernel, Config(each.record.config)) for each in nearest)]
+
+
+def trials_elsewhere(
+    store: Store, kernels: Iterable[Kernel], problem: ProblemKey, device: DeviceInfo, regime: str
+) -> list[Record]:
+    """Trials of the same kernels, as they are now, where the study's own are likely to be alike.
+
+    Those of the nearest other shape on such a device; without one, those of the nearest shape on the
+    device of the same kind that is most like it.
+    """
+    hashes = {kernel.name: kernel.source_hash for kernel in kernels}
+    known = [
+        each
+        for each in store.champions(operation=problem.operation, regime=regime)
+        if each.record.device.kind == device.kind
+        and (each.record.problem, each.record.device.name) != (problem, device.name)
+        and each.record.problem.dtype == problem.dtype
+    ]
+    if not known:
+        return []
+    nearest = min(known, key=lambda each: (_unlike(device, each.record.device), _distance(problem, each)))
+    record = nearest.record
+    return [
+        each
+        for each in store.records(problem=record.problem, device=record.device, role=Role.TRIAL)
+        if each.regime == regime and hashes.get(each.kernel) == each.source_hash
+    ]
+
+
+def _distance(problem: ProblemKey, champion: Champion) -> float:
+    """Shapes are near when their dims are, by ratio; another layout is as far as twice the size."""
+    theirs = champion.record.problem
+    by_dim = [abs(value - theirs.dims[name]) / max(value, theirs.dims[name]) for name, value in problem.shape]
+    return sum(by_dim) + 0.5 * (theirs.layout != problem.layout)
+
+
+def _unlike(ours: DeviceInfo, theirs: DeviceInfo) -> tuple[bool, bool, float]:
+    """Same model first, then same architecture, then the number of multiprocessors or cores."""
+    ours_count, theirs_count = ours.sm_count or ours.cores, theirs.sm_count or theirs.cores
+    most = max(ours_count, theirs_count, 1)
+    apart = abs(ours_count - theirs_count) / most
+    return ours.name != theirs.name, ours.architecture != theirs.architecture, apart

@@ -53,8 +53,10 @@ class Progress:
         baseline_s: The library's median in seconds; None before it is measured or without one.
         best_blas: Core type and median in seconds of the library told to use the best core type that this
             CPU supports, where it chose another by itself.
-        spent_s: Where time went: ``compile`` (all workers), ``load``, ``verify``, ``time``, ``baseline``,
-            ``finals``, ``bookkeeping``, ``opening`` and ``waiting`` (for a compilation).
+        spent_s: Where time went. Wall time: ``opening`` (with ``baseline``), ``measuring``, ``compiling``
+            (no config was ready to measure), ``searching`` (none was ready to compile), ``bookkeeping``
+            and ``finals``. Device time within ``measuring``: ``load``, ``verify``, ``time``. Beside it:
+            ``compile`` of all workers, and ``thinking`` of the search.
         left_s: Seconds left; None without a limit.
         elapsed_s: Seconds since the start.
     """

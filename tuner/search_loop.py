@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tuner.ask_ahead import AskAhead
 from tuner.compiling import Compiled, CompilePool, ruled_out
 from tuner.execution import Executor
 from tuner.kernel import Kernel, render
@@ -16,12 +17,12 @@ from tuner.measurement import Measurement, Outcome
 from tuner.progress import Progress
 from tuner.record import Role
 from tuner.scribe import Scribe
-from tuner.search import Candidate, Search
+from tuner.search import Candidate
 from tuner.space import Config
 from tuner.stopwatch import REPORT_EVERY_S, Stopwatch
 
-#: Configs asked for in one call: asking may take longer than the time that is left.
-ASKED_AT_ONCE = 4
+#: Seconds between two looks at what the search has found while nothing else is under way.
+THINK_S = 0.002
 #: Compiled configs kept for the finals, at the most.
 KEPT = 32
 
@@ -70,7 +71,7 @@ class SearchLoop:
 
     def __init__(
         self,
-        search: Search,
+        search: AskAhead,
         pool: CompilePool,
         executors: Sequence[Executor],
         scribes: Sequence[Scribe],
@@ -110,9 +111,8 @@ class SearchLoop:
         while True:
             with self._watch.spent("bookkeeping"):
                 self._ask()
-            if not self._measuring and not self._compiled and not self._pool.pending:
-                if not self._out_of_budget():
-                    self.stop = self._search.stopped or "nothing is left to try"
+            if not self._under_way and (self.stop or self._search.exhausted):
+                self.stop = self.stop or self._search.stopped or "nothing is left to try"
                 return
             self._wait()
             for compiled in self._pool.ready():
@@ -120,6 +120,7 @@ class SearchLoop:
             for number in [each for each in self._measuring if self._executors[each].arrived()]:
                 self._take_measured(number)
             self._dispatch()
+            self._watch.progress.spent_s["thinking"] = self._search.thinking_s
             self._watch.tick()
             if self._out_of_budget() and not self._measuring:
                 return
@@ -138,19 +139,22 @@ class SearchLoop:
         """True where compiling would disturb timing: on a CPU."""
         return self._executors[0].info.kind == "cpu"
 
+    @property
+    def _under_way(self) -> int:
+        return self._pool.pending + len(self._compiled) + len(self._measuring)
+
     def _ask(self) -> None:
         """Keeps the compile workers busy; on a CPU only while nothing is timed."""
-        under_way = self._pool.pending + len(self._compiled) + len(self._measuring)
-        wanted = 2 * self._pool.size + len(self._executors) - under_way
+        if self._out_of_budget():
+            return
+        wanted = 2 * self._pool.size + len(self._executors) - self._under_way
         if self._shares_cores:
-            wanted = self._pool.size if under_way == 0 else 0
+            wanted = self._pool.size if self._under_way == 0 else 0
         if self._limit is not None:
-            wanted = min(wanted, self._limit - self._watch.progress.trials - under_way)
-        while wanted > 0 and not self._out_of_budget():
-            candidates = self._search.ask(min(wanted, ASKED_AT_ONCE))
-            for candidate in candidates:
-                self._begin(candidate)
-            wanted = wanted - len(candidates) if candidates else 0
+            wanted = min(wanted, self._limit - self._watch.progress.trials - self._under_way)
+        self._search.want(wanted)
+        for candidate in self._search.take():
+            self._begin(candidate)
 
     def _begin(self, candidate: Candidate) -> None:
         trial = self._trials[candidate.number] = _Trial(candidate)
@@ -166,8 +170,9 @@ class SearchLoop:
     def _wait(self) -> None:
         channels: list[Any] = [*self._pool.channels]
         channels += [self._executors[number].channel for number in self._measuring]
-        with self._watch.spent("measuring" if self._measuring else "waiting"):
-            select.select(channels, [], [], REPORT_EVERY_S)
+        idle = "compiling" if self._pool.pending else "searching"
+        with self._watch.spent("measuring" if self._measuring else idle):
+            select.select(channels, [], [], REPORT_EVERY_S if channels else THINK_S)
 
     def _take_compiled(self, compiled: Compiled) -> None:
         trial = self._trials[compiled.ticket]

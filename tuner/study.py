@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from types import FrameType
 
+from tuner.ask_ahead import AskAhead
 from tuner.compiling import CompilePool
 from tuner.coronation import Coronation
 from tuner.devices.detect import with_best_blas
@@ -24,8 +25,10 @@ from tuner.preparation import (
     past_trials,
     starting_points,
     study_name,
+    trials_elsewhere,
 )
 from tuner.progress import Progress, Request, Result
+from tuner.record import Record
 from tuner.scribe import Scribe
 from tuner.search import Observation, Search
 from tuner.search_loop import SearchLoop, Standings, take_in
@@ -107,17 +110,20 @@ class Study:
         for executor in self._executors:
             executor.prepare(named, request.regime)
         self._baseline()
-        search = self._search(spaces, name)
+        search = AskAhead(self._search(spaces, name), inline=first.info.kind == "cpu")
         stack.callback(search.close)
         scribes = [replace(self._scribe, device=executor.info) for executor in self._executors]
         return SearchLoop(search, self._pool, self._executors, scribes, self._standings, self._watch)
 
     def _search(self, spaces: dict, name: str) -> Search:  # type: ignore[type-arg]
         request, info = self._request, self._executors[0].info
+        key = key_of(request.problem)
+        elsewhere = trials_elsewhere(self._store, request.kernels, key, info, request.regime)
         return Search(
             spaces, sampler=request.sampler, seed=request.seed, study_name=name,
             storage_url=request.storage_url, past=self._past(), budget=request.trials,
-            starts=starting_points(self._store, request.kernels, key_of(request.problem), info),
+            starts=starting_points(self._store, request.kernels, key, info),
+            elsewhere=[_observed(record) for record in elsewhere],
         )  # fmt: skip
 
     def _baseline(self) -> None:
@@ -152,11 +158,11 @@ class Study:
         for record in past_trials(
             self._store, key_of(scribe.problem), scribe.device, scribe.regime, scribe.versions
         ):
-            kernel, config, found = self._kernels.get(record.kernel), Config(record.config), record.measurement
+            kernel, found = self._kernels.get(record.kernel), record.measurement
             if kernel is None or kernel.source_hash != record.source_hash or record.origin != scribe.origin:
                 continue
-            take_in(kernel.name, config, found, self.progress, self._standings)
-            past.append(Observation(kernel.name, config, found.outcome, found.time_s))
+            take_in(kernel.name, Config(record.config), found, self.progress, self._standings)
+            past.append(_observed(record))
         return past
 
     @contextmanager
@@ -174,3 +180,8 @@ class Study:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def _observed(record: Record) -> Observation:
+    found = record.measurement
+    return Observation(record.kernel, Config(record.config), found.outcome, found.time_s)

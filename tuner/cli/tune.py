@@ -117,10 +117,13 @@ def _pair_row(pair: Pair) -> tuple[str, str, str]:
 
 def where_time_went(progress: Progress) -> str:
     """One line: what the seconds of a run were spent on."""
-    names = ("opening", "baseline", "load", "verify", "time", "waiting", "bookkeeping", "finals")
-    spent = [
-        f"{name} {progress.spent_s[name]:.1f} s" for name in names if progress.spent_s.get(name, 0) >= 0.05
-    ]
-    compiled = progress.spent_s.get("compile", 0.0)
-    beside = f" (compiling beside it: {compiled:.1f} s)" if compiled else ""
-    return f"{clock(progress.elapsed_s)} in all: {', '.join(spent)}{beside}"
+
+    def listed(*names: str) -> str:
+        told = [
+            f"{name} {progress.spent_s[name]:.1f} s" for name in names if progress.spent_s.get(name, 0) >= 0.05
+        ]
+        return ", ".join(told) or "nothing"
+
+    wall = listed("opening", "measuring", "compiling", "searching", "bookkeeping", "finals")
+    device, beside = listed("load", "verify", "time"), listed("compile", "thinking")
+    return f"{clock(progress.elapsed_s)} in all: {wall}; of measuring: {device}; beside it: {beside}"
