@@ -35,8 +35,8 @@ def begun(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Starts a `tuner` on a device so slow that it does not end by itself; it does not outlive the test."""
     processes: list[subprocess.Popen[str]] = []
 
-    def started(command: str, *arguments: str) -> subprocess.Popen[str]:
-        spec = write_device(tmp_path / "device.json", base_s=0.02, pace=1.0)
+    def started(command: str, *arguments: str, base_s: float = 0.02) -> subprocess.Popen[str]:
+        spec = write_device(tmp_path / "device.json", base_s=base_s, pace=1.0)
         processes.append(start(command, *arguments, "--device", spec, "--db", database(tmp_path)))
         return processes[-1]
 
@@ -46,9 +46,12 @@ def begun(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         process.communicate()
 
 
-def until(condition: Callable[[], bool]) -> None:
+def until(condition: Callable[[], bool], process: subprocess.Popen[str] | None = None) -> None:
+    """Waits, but not for a process that has ended."""
     limit_s = time.monotonic() + PATIENCE_S
     while not condition():
+        if process is not None and process.poll() is not None:
+            pytest.fail(f"ended too early: {process.communicate()}")
         assert time.monotonic() < limit_s, "waited in vain"
         time.sleep(0.05)
 
@@ -82,7 +85,7 @@ def test_an_interrupted_study_keeps_its_trials_and_goes_on(
     tmp_path: Path, begun: Callable[..., subprocess.Popen[str]], number: signal.Signals
 ) -> None:
     process = begun("tune", str(TOY), "1000", "--seconds", "600")
-    until(lambda: kept(tmp_path) >= 2)
+    until(lambda: kept(tmp_path) >= 2, process)
     workers = descendants(process.pid)
     assert len(workers) >= 2
     before = kept(tmp_path)
@@ -100,7 +103,7 @@ def test_a_study_that_is_killed_leaves_no_worker_and_a_database_that_goes_on(
     tmp_path: Path, begun: Callable[..., subprocess.Popen[str]]
 ) -> None:
     process = begun("tune", str(TOY), "1000", "--seconds", "600")
-    until(lambda: kept(tmp_path) >= 2)
+    until(lambda: kept(tmp_path) >= 2, process)
     workers = descendants(process.pid)
     assert len(workers) >= 2
     before = kept(tmp_path)
@@ -116,7 +119,7 @@ def test_an_interrupt_while_the_device_opens_is_no_traceback(
     process = begun("tune", str(TOY), "1000", "--seconds", "600")
     assert process.stderr is not None
     assert process.stderr.readline().startswith("opening")
-    until(lambda: bool(descendants(process.pid)))
+    until(lambda: bool(descendants(process.pid)), process)
     workers = descendants(process.pid)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=PATIENCE_S)
@@ -132,8 +135,8 @@ def test_an_interrupted_night_says_what_it_has_done(
     plan = tmp_path / "plan.toml"
     problem = f'[[problems]]\nfile = "{TOY}"\n'
     plan.write_text(f"{problem}n = 7\ntrials = 1\nseconds = 2\n{problem}n = 1000\nseconds = 600\n")
-    process = begun("nightly", str(plan), "--json", "--quiet")
-    until(lambda: kept(tmp_path) >= 1)
+    process = begun("nightly", str(plan), "--json", "--quiet", base_s=0.005)
+    until(lambda: kept(tmp_path) >= 1, process)
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
