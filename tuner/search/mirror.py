@@ -15,6 +15,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Sequence
 from typing import IO, Any
 
@@ -23,6 +24,8 @@ from optuna.trial import FrozenTrial
 
 from tuner.search.sampler import IDENTITY
 
+#: What the process runs.
+_CHILD = "from tuner.search.mirror import main; main()"
 #: Seconds that closing waits for the last trials to be written.
 CLOSE_WITHIN_S = 3.0
 
@@ -50,10 +53,10 @@ class Mirror:
         """
         self._trials: queue.SimpleQueue[FrozenTrial | None] = queue.SimpleQueue()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tuner.search.mirror", storage_url, study_name, *objectives],
+            [sys.executable, "-c", _CHILD, storage_url, study_name, *objectives],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is for the study, which then closes this in order
         )
         self._thread = threading.Thread(target=self._send, name="mirror", daemon=True)
@@ -63,15 +66,24 @@ class Mirror:
         """Copies a finished trial soon."""
         self._trials.put(trial)
 
-    def close(self) -> None:
-        """Waits until all is written, within reason."""
+    def close(self) -> str:
+        """Waits until all is written, within reason.
+
+        Returns:
+            What went wrong; empty where nothing did.
+        """
         self._trials.put(None)
         self._thread.join(CLOSE_WITHIN_S)
         try:
-            self._process.wait(CLOSE_WITHIN_S)
+            _, said = self._process.communicate(timeout=CLOSE_WITHIN_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait()
+            self._process.communicate()
+            return f"not all trials were copied for the dashboard within {CLOSE_WITHIN_S:.0f} s"
+        if self._process.returncode:
+            lines = said.decode(errors="replace").strip().splitlines() or ["no reason given"]
+            return f"trials were not copied for the dashboard: {lines[-1]}"
+        return ""
 
     def _send(self) -> None:
         assert self._process.stdin is not None
@@ -82,6 +94,7 @@ class Mirror:
                 pipe.flush()
         with contextlib.suppress(OSError):
             pipe.close()
+        self._process.stdin = None  # communicate() would flush it
 
 
 def write_trials(source: IO[bytes], storage_url: str, study_name: str, objectives: Sequence[str]) -> None:
@@ -97,7 +110,9 @@ def write_trials(source: IO[bytes], storage_url: str, study_name: str, objective
         load_if_exists=True,
         directions=["minimize"] * len(objectives),
     )
-    study.set_metric_names(list(objectives))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        study.set_metric_names(list(objectives))
     there = {each.user_attrs.get(IDENTITY) for each in study.get_trials(deepcopy=False)}
     while True:
         try:
@@ -108,7 +123,8 @@ def write_trials(source: IO[bytes], storage_url: str, study_name: str, objective
             study.add_trial(trial)
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """The process: trials come from stdin; URL, study and objectives are its arguments."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     with contextlib.suppress(OSError, AttributeError):
         os.nice(19)

@@ -202,8 +202,13 @@ class Search:
             for each in sorted(best, key=lambda each: each.values)
         ]
 
-    def close(self) -> None:
-        """Waits until all finished trials are copied to the storage."""
-        if self._mirror is not None:
-            self._mirror.close()
-            self._mirror = None
+    def close(self) -> str:
+        """Waits until all finished trials are copied to the storage.
+
+        Returns:
+            Why they could not be; empty where they were. Records of our own do not depend on it.
+        """
+        if self._mirror is None:
+            return ""
+        mirror, self._mirror = self._mirror, None
+        return mirror.close()

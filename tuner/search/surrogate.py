@@ -29,12 +29,12 @@ Rows = NDArray[np.intp]
 GAMMA = 1.5
 #: Normal priors of log w, logit r, log scale and log noise (over the variance of the log times).
 PRIORS = {"w": (-0.5, 0.7), "r": (0.0, 1.5), "scale": (0.0, 1.0), "noise": (-6.0, 1.5)}
-BOUNDS = {"w": (-4.0, 5.0), "r": (-6.0, 6.0), "scale": (-3.0, 4.0), "noise": (-12.0, 0.0)}
+BOUNDS = {"w": (-4.0, 5.0), "r": (-6.0, 6.0), "scale": (-3.0, 4.0), "noise": (-11.0, 0.0)}
 #: A pair of parameters must show that their product matters: its logit r is expected this much lower.
 PAIR_R = -2.5
 #: Steps of the optimiser in one fit; a fit starts where the last one ended.
 FIT_STEPS = 25
-JITTER = 1e-8
+JITTER = 1e-7
 
 
 class Hyperparameters:
@@ -151,7 +151,7 @@ class Posterior:
         self.candidates = candidates
         self._space = space
         self._scale, self._noise, self._features = hyper.scale, hyper.noise, hyper.features
-        self._log_tables = [table.astype(np.float32) for table in hyper.log_tables()]
+        self._log_tables = hyper.log_tables()
         self._one_hot = self._one_hots(space.codes[candidates])
         self._level = level
         self._asked = np.zeros(0, np.intp)
@@ -171,15 +171,15 @@ class Posterior:
         ]
         return np.concatenate(parts or [np.zeros((len(codes), 0), np.float32)], axis=1)
 
-    def _correlation(self, rows: Rows, one_hot: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Shape (rows, one_hot rows). A sum of table entries is a product with one-hot codes."""
+    def _correlation(self, rows: Rows, one_hot: NDArray[Any]) -> NDArray[Any]:
+        """Shape (rows, one_hot rows), in one_hot's precision: sums of table entries are a product with codes."""
         codes = self._space.codes[rows]
         parts = [
             table[levels]
             for levels, table in zip(self._features.levels(codes).T, self._log_tables, strict=True)
         ]
-        logs = np.concatenate(parts or [np.zeros((len(rows), 0), np.float32)], axis=1)
-        found: NDArray[np.float32] = np.exp(logs @ one_hot.T)
+        logs = np.concatenate(parts or [np.zeros((len(rows), 0))], axis=1)
+        found: NDArray[Any] = np.exp(logs.astype(one_hot.dtype) @ one_hot.T)
         return found
 
     def add(self, rows: Rows, targets: Floats, is_bound: NDArray[np.bool_]) -> None:
@@ -193,14 +193,12 @@ class Posterior:
         if not len(rows):
             return
         before, more = len(self._asked), len(rows)
-        own = self._scale * self._correlation(rows, self._one_hots(self._space.codes[rows]))
-        own = own.astype(float) + self._noise * np.eye(more)
+        one_hot = self._one_hots(self._space.codes[rows]).astype(float)
+        own = self._scale * self._correlation(rows, one_hot) + self._noise * np.eye(more)
         lower = np.zeros((before + more, before + more))
         lower[:before, :before] = self._lower
         if before:
-            cross = self._scale * self._correlation(
-                self._asked, self._one_hots(self._space.codes[rows])
-            ).astype(float)
+            cross = self._scale * self._correlation(self._asked, one_hot)
             side = solve_triangular(self._lower, cross, lower=True).T
             lower[before:, :before] = side
             own -= side @ side.T

@@ -171,8 +171,8 @@ class TileStrategy:
         if self._budget is not None and self._history.trials < self._budget:
             return promising or self._random.choose()
         self.stopped = (
-            "converged: every neighbour of the fastest config was tried or would fail, and no config is expected "
-            f"to gain {math.exp(LEAST_IMPROVEMENT):.2%}"
+            "converged: every neighbour of the fastest config was tried or would fail, "
+            f"and no config is expected to gain {math.exp(LEAST_IMPROVEMENT):.2%}"
         )
         return None
 
