@@ -19,13 +19,15 @@ def _registers(device: Any) -> int:
 for_speed = partial(Constraint, for_speed=True)
 
 #: A good tile (WIDTH, MR, NR) for each width of vectors and dtype.
-TILES = ((8, 6, 16), (16, 8, 48), (16, 6, 64), (8, 8, 24), (4, 6, 8), (4, 4, 12), (2, 6, 4))
+TILES = ((8, 6, 16), (16, 6, 64), (16, 8, 48), (8, 8, 24), (4, 6, 8), (4, 4, 12), (2, 6, 4))
+#: Blocks (MC, KC, NC) for large problems, and for small ones.
+LARGE, SMALL = (48, 1024, 2048), (48, 64, 256)
 
 
-def _start(tile: tuple[int, int, int], mc: int, kc: int, nc: int) -> dict[str, Value]:
+def _start(tile: tuple[int, ...], blocks: tuple[int, ...], threads: int = 1) -> dict[str, Value]:
     return {
-        "WIDTH": tile[0], "MR": tile[1], "NR": tile[2], "MC": mc, "KC": kc, "NC": nc,
-        "UNROLL": 2, "PREFETCH": 16, "THREADS": 1, "SPLIT": "rows",
+        "WIDTH": tile[0], "MR": tile[1], "NR": tile[2], "MC": blocks[0], "KC": blocks[1], "NC": blocks[2],
+        "UNROLL": 1, "PREFETCH": 8, "THREADS": threads, "SPLIT": "rows" if threads == 1 else "both",
     }  # fmt: skip
 
 
@@ -84,10 +86,10 @@ KERNEL = Kernel(
             lambda p, d, c: (c.THREADS > 1) | (c.SPLIT == "rows"),
         ),
     ),
-    defaults=_start(TILES[0], 96, 512, 1024),
-    # Blocks for large problems, then for small ones.
+    defaults=_start(TILES[0], LARGE),
     starts=(
-        *(_start(tile, 96, 512, 1024) for tile in TILES[1:]),
-        *(_start(tile, 48, 64, 256) for tile in TILES),
+        *(_start(tile, LARGE) for tile in TILES[1:]),
+        *(_start(tile, LARGE, threads) for threads in (2, 4, 16, 64) for tile in TILES[:2]),
+        *(_start(tile, SMALL) for tile in TILES),
     ),
 )

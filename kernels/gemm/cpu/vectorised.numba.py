@@ -1,0 +1,75 @@
+"""C = op(A) op(B) with the innermost loop written in vectors of WIDTH elements; no blocks.
+
+Idea: a multiply-add does WIDTH elements at once. Which way the vectors lie follows from how B is stored:
+
+    rows of N values:  C[i, j:j+WIDTH] += A[i, p] * B[p, j:j+WIDTH]          a value of A meets a vector of B
+    rows of K values:  C[i, j] += sum of A[i, p:p+WIDTH] * B[j, p:p+WIDTH]   two vectors, whose lanes are added last
+
+The sums of a vector of C stay in registers; a WIDTH above the CPU's own makes several registers of it, whose sums
+do not wait for each other. B is read from end to end for every row of C: once it does not fit into the caches,
+memory is the limit, which the next step sees to.
+
+Constants in front of this text: WIDTH, THREADS; A_TRANSPOSED and B_TRANSPOSED (as stored).
+Letters: i, j, p run over M, N, K.
+"""
+
+# ruff: noqa: ANN001, ANN201, ANN202, F821
+import numpy as np
+from numba import njit
+
+
+@njit(inline="always")
+def _row_by_columns(row, b, c, i, n, k):
+    """A row of C from a row of A and B's rows of N values."""
+    for j in range(0, n - WIDTH + 1, WIDTH):
+        total = broadcast(row.dtype.type(0), WIDTH)
+        for p in range(k):
+            total = multiply_add(broadcast(row[p], WIDTH), load(pointer(b, p * n + j), WIDTH), total)
+        store(pointer(c, i * n + j), total)
+    left = n % WIDTH
+    if left:
+        j = n - left
+        total = broadcast(row.dtype.type(0), WIDTH)
+        for p in range(k):
+            total = multiply_add(
+                broadcast(row[p], WIDTH), load_first(pointer(b, p * n + j), left, WIDTH), total
+            )
+        store_first(pointer(c, i * n + j), total, left)
+
+
+@njit(inline="always")
+def _row_by_rows(row, b, c, i, n, k):
+    """A row of C from a row of A and B's rows of K values."""
+    whole = k // WIDTH * WIDTH
+    for j in range(n):
+        sums = broadcast(row.dtype.type(0), WIDTH)
+        for p in range(0, whole, WIDTH):
+            sums = multiply_add(load(pointer(row, p), WIDTH), load(pointer(b, j * k + p), WIDTH), sums)
+        if whole < k:
+            left = load_first(pointer(row, whole), k - whole, WIDTH)
+            sums = multiply_add(left, load_first(pointer(b, j * k + whole), k - whole, WIDTH), sums)
+        c[i, j] = total(sums)
+
+
+@njit(cache=True, nogil=True)
+def _rows(a, b, c, first, last):
+    n, k = c.shape[1], a.shape[0] if A_TRANSPOSED else a.shape[1]
+    row = np.empty(k, a.dtype)
+    for i in range(first, last):
+        # Stored the other way round, a row of op(A) is gathered once and used for all of C's row.
+        if A_TRANSPOSED:
+            for p in range(k):
+                row[p] = a[p, i]
+        else:
+            row[:] = a[i]
+        if B_TRANSPOSED:
+            _row_by_rows(row, b, c, i, n, k)
+        else:
+            _row_by_columns(row, b, c, i, n, k)
+
+
+def gemm(a, b, c, m, n, k):
+    """Writes c: each thread computes rows of its own."""
+    parts = min(THREADS, m)
+    bounds = [m * part // parts for part in range(parts + 1)]
+    run_together(_rows, [(a, b, c, bounds[part], bounds[part + 1]) for part in range(parts)])
