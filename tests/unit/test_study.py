@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import statistics
@@ -170,6 +171,19 @@ def test_another_driver_or_board_is_measured_again(tmp_path: Path, change: dict[
     changed = study(tmp_path, write_device(tmp_path / "device.json", info=change), trials=4)
     assert changed.progress.trials == 4
     assert len(stored(tmp_path)) == 8
+
+
+def test_the_default_search_finds_the_bottom_of_a_bowl(tmp_path: Path) -> None:
+    rules = []
+    for block, items, order in itertools.product((5, 6, 7, 8, 9, 10), range(5), ("blocked", "striped")):
+        steps = (block - 8) ** 2 + 2 * (items - 2) ** 2 + 3 * (order == "blocked")
+        config = {"BLOCK": 2**block, "ITEMS": 2**items, "ORDER": order}
+        rules.append(rule(config, latency_s=BEST_S * (1 + 0.1 * steps)))
+    result = study(tmp_path, write_device(tmp_path / "device.json", rules=rules), sampler="tile")
+    assert result.champion is not None
+    assert dict(result.champion.record.config) == BEST
+    trials = configs(stored(tmp_path))
+    assert len(trials) == len(set(trials)) == result.progress.trials
 
 
 def test_seconds_are_kept_roughly(tmp_path: Path) -> None:

@@ -1,0 +1,20 @@
+"""Tests in this folder need a GPU; where there is none they are skipped, and say so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tuner.devices.detect import gpus
+
+FOLDER = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skips what lies in this folder; every other test is left alone."""
+    if gpus():
+        return
+    for item in items:
+        if item.path.is_relative_to(FOLDER):
+            item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU and its driver, found none"))

@@ -1,0 +1,67 @@
+"""A real GPU keeps the contract of devices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from contracts.device_suite import DeviceContract
+
+from tuner.correctness import Workload
+from tuner.devices.nvrtc import NvrtcCompiler, compile_cubin
+from tuner.devices.protocol import REGIMES, Compiler, Device, LaunchFailed
+from tuner.kernel import Launch, Rendered
+
+
+class TestCudaDevice(DeviceContract):
+    regimes = REGIMES
+
+    @classmethod
+    def open(cls) -> Device:
+        from tuner.devices.cuda import CudaDevice
+
+        return CudaDevice()
+
+    @classmethod
+    def compiler(cls) -> Compiler:
+        return NvrtcCompiler()
+
+    @classmethod
+    def failing(cls, rendered: Rendered) -> Rendered:
+        return replace(rendered, launch=Launch((1,), (4096,)))
+
+    def test_it_knows_its_limits(self, device: Device) -> None:
+        info = device.info
+        assert info.compute_capability >= 70
+        assert info.architecture.startswith("sm_")
+        assert info.max_threads_per_block >= 1024
+        assert info.warp_size == 32
+        assert info.shared_bytes_per_block >= 48 << 10
+        assert info.l2_bytes > 0
+        assert info.sm_count > 0
+
+    def test_what_is_no_cubin_is_not_loaded(
+        self, device: Device, rendered: Rendered, workload: Workload
+    ) -> None:
+        with pytest.raises(LaunchFailed, match="cannot be loaded"):
+            device.load(rendered, b"rubbish" * 100, workload)
+        device.canary()
+
+    def test_a_cubin_for_another_architecture_is_not_loaded(
+        self, device: Device, rendered: Rendered, workload: Workload
+    ) -> None:
+        other = "sm_80" if device.info.compute_capability != 80 else "sm_120a"
+        cubin, _ = compile_cubin(rendered.text, other)
+        with pytest.raises(LaunchFailed, match="cannot be loaded"):
+            device.load(rendered, cubin, workload)
+        device.canary()
+
+    def test_more_shared_memory_than_there_is_is_not_launched(
+        self, device: Device, rendered: Rendered, workload: Workload
+    ) -> None:
+        code = self.compiled(device, rendered, workload).code
+        assert rendered.launch is not None
+        greedy = replace(rendered, launch=replace(rendered.launch, shared_bytes=1 << 24))
+        with pytest.raises(LaunchFailed, match="cannot be"):
+            self.load_and_run(device, greedy, code, workload)
+        device.canary()
