@@ -19,7 +19,7 @@ def _registers(device: Any) -> int:
 for_speed = partial(Constraint, for_speed=True)
 
 #: A good tile (WIDTH, MR, NR) for each width of vectors and dtype.
-TILES = ((8, 6, 16), (16, 8, 48), (16, 6, 64), (8, 8, 24), (4, 6, 8), (4, 4, 12), (2, 6, 4))
+TILES = ((8, 4, 24), (16, 6, 64), (16, 8, 48), (8, 8, 24), (4, 4, 12), (4, 6, 8), (2, 4, 6), (2, 6, 4))
 
 
 def _start(tile: tuple[int, int, int], **others: Value) -> dict[str, Value]:
@@ -45,7 +45,7 @@ KERNEL = Kernel(
     parameters=(
         choice("WIDTH", 2, 4, 8, 16),
         choice("MR", 2, 4, 6, 8, 10, 12, 14),
-        choice("NR", 4, 8, 12, 16, 24, 32, 48, 64, 80, 96),
+        choice("NR", 4, 6, 8, 12, 16, 24, 32, 48, 64, 80, 96),
         choice("KC", 64, 256, 512, 1024, 4096, 16384),
         choice("PACK_A", False, True),
         choice("PACK_B", False, True),
@@ -105,6 +105,7 @@ KERNEL = Kernel(
     # For small problems, then for a long and thin B, then for a large C and a short K.
     starts=(
         *(_start(tile) for tile in TILES[1:]),
+        *(_start(tile, KC=512) for tile in TILES),
         *(_start(tile, PACK_A=True, PREFETCH=2) for tile in TILES),
         *(_start(tile, PACK_B=True, STREAM=True) for tile in TILES),
     ),

@@ -19,7 +19,7 @@ def _registers(device: Any) -> int:
 for_speed = partial(Constraint, for_speed=True)
 
 #: A good tile (WIDTH, MR, NR) for each width of vectors and dtype.
-TILES = ((8, 6, 16), (16, 6, 64), (16, 8, 48), (8, 8, 24), (4, 6, 8), (4, 4, 12), (2, 6, 4))
+TILES = ((8, 4, 24), (16, 6, 64), (16, 8, 48), (8, 8, 24), (4, 4, 12), (4, 6, 8), (2, 4, 6), (2, 6, 4))
 #: Blocks (MC, KC, NC) for large problems, and for small ones.
 LARGE, SMALL = (48, 1024, 2048), (48, 64, 256)
 
@@ -47,7 +47,7 @@ KERNEL = Kernel(
     parameters=(
         choice("WIDTH", 2, 4, 8, 16),
         choice("MR", 2, 4, 6, 8, 10, 12, 14),
-        choice("NR", 4, 8, 12, 16, 24, 32, 48, 64, 80, 96),
+        choice("NR", 4, 6, 8, 12, 16, 24, 32, 48, 64, 80, 96),
         choice("MC", 48, 96, 192, 384, 768),
         choice("KC", 64, 128, 192, 256, 384, 512, 768, 1024),
         choice("NC", 256, 512, 1024, 2048, 4096),
