@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from tuner.errors import DeclarationError
-from tuner.problem import Problem
+from tuner.problem import Problem, Tensor
 from tuner.space import Config, Constraint, Parameter, Value
 
 TARGETS = ("cuda", "cpu")
@@ -22,18 +22,85 @@ def ceil_div(numerator: Any, denominator: Any) -> Any:
 
 
 @dataclass(frozen=True)
+class Padded:
+    """A tensor that a CUDA kernel takes as a larger array, with zeros beyond the tensor's own elements.
+
+    Copying an input in before the launch, or an output out after it, is part of the run and of its time;
+    the larger array is made once.
+
+    Attributes:
+        tensor: Name of a tensor of two dims.
+        shape: Rows and columns of the array that the kernel takes.
+    """
+
+    tensor: str
+    shape: tuple[int, ...]
+
+    @staticmethod
+    def rows_of(tensors: Sequence[Tensor], columns: int, rows: int = 1) -> tuple[Padded, ...]:
+        """Tensors of two dims, padded to multiples.
+
+        Args:
+            tensors: All of them.
+            columns: What the length of every row becomes a multiple of.
+            rows: What the number of rows becomes a multiple of.
+        """
+        units = (rows, columns)
+        return tuple(
+            Padded(
+                each.name,
+                tuple(ceil_div(size, unit) * unit for size, unit in zip(each.shape, units, strict=True)),
+            )
+            for each in tensors
+        )
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """An input that a CUDA kernel takes piece by piece through constant memory: a run is a launch for each.
+
+    Before each launch a piece is copied to the source's ``__constant__`` array. After its other arguments the
+    kernel takes an ``int``: how many elements of the tensor come before this piece.
+
+    Attributes:
+        symbol: Name of the ``__constant__`` array.
+        tensor: Name of the input.
+        elements: Size of the array; the last piece may have fewer.
+    """
+
+    symbol: str
+    tensor: str
+    elements: int
+
+
+@dataclass(frozen=True)
 class Launch:
-    """Geometry of a CUDA launch.
+    """Geometry of a CUDA launch, and what belongs to it.
 
     Attributes:
         grid: Blocks in x, y, z.
         block: Threads in x, y, z.
         shared_bytes: Dynamic shared memory of a block, in bytes.
+        padded: Tensors that the kernel takes as larger arrays.
+        pieces: The input that passes through constant memory; None where none does.
     """
 
     grid: tuple[int, ...]
     block: tuple[int, ...]
     shared_bytes: int = 0
+    padded: tuple[Padded, ...] = ()
+    pieces: Pieces | None = None
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Launch:
+        """Reads what ``dataclasses.asdict`` made."""
+        return cls(
+            tuple(data["grid"]),
+            tuple(data["block"]),
+            data["shared_bytes"],
+            tuple(Padded(each["tensor"], tuple(each["shape"])) for each in data.get("padded", ())),
+            Pieces(**data["pieces"]) if data.get("pieces") else None,
+        )
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ def rendered_from(data: dict[str, Any]) -> Rendered:
 
 def launch_from(data: dict[str, Any] | None) -> Launch | None:
     """Reads a launch; a CPU kernel has none."""
-    return Launch(tuple(data["grid"]), tuple(data["block"]), data["shared_bytes"]) if data else None
+    return Launch.from_json(data) if data else None
 
 
 def contestant_from(data: dict[str, Any], code: bytes) -> Contestant:

@@ -9,6 +9,12 @@ from typing import Any
 
 from tuner.problem import Baseline, Operation, Problem, Tensor, Work
 
+#: Kernels in the order of the published ladders; ours come last.
+LADDER = (
+    "naive", "vectorised", "blocked", "direct", "packed",
+    "row_shared", "tiled", "register_tiled", "warp_tiled",
+)  # fmt: skip
+
 
 def _tensors(p: Problem) -> tuple[Tensor, ...]:
     a = (p.m, p.k) if p.layout[0] == "n" else (p.k, p.m)
@@ -79,7 +85,7 @@ OPERATION = Operation(
     name="gemm",
     verb="matmul",
     dims=("m", "n", "k"),
-    dtypes=("float32",),
+    dtypes=("float32", "float64"),
     layouts=("nn", "nt", "tn", "tt"),
     tensors=_tensors,
     work=_work,

@@ -174,7 +174,7 @@ PROBLEM_MISTAKES = [
     (f"m = {[1] * 400}\nn = {[1] * 400}\nk = 1", 3, r"m: a plan has at most 100000 problems, got 160000"),
 ]
 SOURCE_MISTAKES = [
-    ("operation = 'gem'", 2, r"operation: unknown operation 'gem'; did you mean gemm\?"),
+    ("operation = 'gemmm'", 2, r"operation: unknown operation 'gemmm'; did you mean gemm"),
     ("seconds = 3", 1, r"operation: a problem has operation or file, got neither; add one"),
     ("file = 'none.py'", 2, r"file: a kernel file must exist, found none at .*none\.py"),
     ("file = 'own.py'\noperation = 'gemm'", 3, r"operation: unknown operation 'gemm'; choose one of: double"),

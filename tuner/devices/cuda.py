@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import cupy
@@ -15,11 +16,12 @@ from cupy.cuda import runtime
 from cupy_backends.cuda.api import driver
 from cupy_backends.cuda.libs import cublas
 
+from tuner.devices.launching import steps_of
 from tuner.devices.nvrtc import compile_cubin, nvrtc_version, target_architecture
 from tuner.devices.protocol import Arrays, LaunchFailed, Run, declared_baseline
 from tuner.errors import DeviceTrouble
 from tuner.hardware import DeviceInfo
-from tuner.kernel import Rendered
+from tuner.kernel import Launch, Rendered
 
 #: Static shared memory a block may have without opting in (CUDA C++ Programming Guide, compute capabilities).
 DEFAULT_SHARED_BYTES = 48 * 1024
@@ -101,7 +103,6 @@ class CudaDevice:
         """Loads the cubin and binds the arguments; see the protocol."""
         launch = rendered.launch
         assert launch is not None, "a CUDA kernel has a launch"
-        grid, block, shared = _three(launch.grid), _three(launch.block), launch.shared_bytes
         try:
             module = cupy.cuda.function.Module()
             module.load(code)
@@ -110,22 +111,23 @@ class CudaDevice:
                 driver.funcSetAttribute(
                     function.ptr, driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, launch.shared_bytes
                 )
-            self._occupancy = self._resident_share(function.ptr, block, shared)
-        except _errors() as error:
+            self._occupancy = self._resident_share(function.ptr, launch)
+            steps = steps_of(module, function, launch, arrays)
+        except (*_errors(), cupy.cuda.memory.OutOfMemoryError) as error:
             raise LaunchFailed(f"cannot be loaded: {error}") from error
-        arguments = tuple(arrays.arguments())
 
         def run() -> None:
             try:
-                function(grid, block, arguments, shared)
+                for step in steps:
+                    step()
             except _errors() as error:
                 raise LaunchFailed(f"cannot be launched: {error}", device_unwell=True) from error
 
         return run
 
-    def _resident_share(self, function: int, block: tuple[int, int, int], shared: int) -> float:
-        threads = block[0] * block[1] * block[2]
-        blocks = driver.occupancyMaxActiveBlocksPerMultiprocessor(function, threads, shared)
+    def _resident_share(self, function: int, launch: Launch) -> float:
+        threads = math.prod(launch.block)
+        blocks = driver.occupancyMaxActiveBlocksPerMultiprocessor(function, threads, launch.shared_bytes)
         return float(blocks * threads / self.info.max_threads_per_sm)
 
     def library(self, arrays: Arrays) -> Run | None:
@@ -253,11 +255,6 @@ class _Monitor:
             except nvml.NVMLError:
                 continue
         return seen
-
-
-def _three(sizes: Sequence[int]) -> tuple[int, int, int]:
-    x, y, z = (*(int(size) for size in sizes), 1, 1)[:3]
-    return x, y, z
 
 
 def _describe() -> DeviceInfo:

@@ -1,11 +1,13 @@
 // gemm, naive: one thread computes one element of C, reading a row of op(A) and a column of op(B) from global memory.
 //
 // Layout   C is M x N, row-major. A is stored M x K, or K x M when A_TRANSPOSED; B is stored K x N, or N x K when
-//          B_TRANSPOSED. All dense, no padding.
+//          B_TRANSPOSED. Rows are padded to a multiple of PITCH elements; with PITCH = 1 all is dense.
 // Source   the first step of every GEMM ladder, e.g. the CUDA C++ Programming Guide's matrix multiplication
 //          without shared memory; written anew.
 // Letters  m n k        sizes: C is m x n, k products are summed into each element
 //          BLOCK_X/_Y   threads of a block along a row of C (neighbouring threads, neighbouring columns) and down it
+//          ACCUMULATE   plain, or kahan: sums are compensated
+//          PITCH        elements that the length of every row is padded to a multiple of
 
 extern "C" __global__ void __launch_bounds__(BLOCK_X * BLOCK_Y)
 gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restrict__ c, int m, int n, int k)
@@ -16,12 +18,13 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
     const unsigned column = blockIdx.x % blocks_per_row * BLOCK_X + threadIdx.x;
     if (row >= (unsigned)m || column >= (unsigned)n) return;
 
-    const SCALAR* from_a = a + (A_TRANSPOSED ? (size_t)row : (size_t)row * k);
-    const SCALAR* from_b = b + (B_TRANSPOSED ? (size_t)column * k : (size_t)column);
-    const size_t step_a = A_TRANSPOSED ? m : 1;
-    const size_t step_b = B_TRANSPOSED ? 1 : n;
+    const size_t lda = pitch(A_TRANSPOSED ? m : k, PITCH), ldb = pitch(B_TRANSPOSED ? k : n, PITCH);
+    const SCALAR* from_a = a + (A_TRANSPOSED ? (size_t)row : (size_t)row * lda);
+    const SCALAR* from_b = b + (B_TRANSPOSED ? (size_t)column * ldb : (size_t)column);
+    const size_t step_a = A_TRANSPOSED ? lda : 1;
+    const size_t step_b = B_TRANSPOSED ? 1 : ldb;
 
-    SCALAR sum = 0;
-    for (int p = 0; p < k; ++p) sum += from_a[p * step_a] * from_b[p * step_b];
-    c[(size_t)row * n + column] = sum;
+    Sum sum;
+    for (int p = 0; p < k; ++p) sum.add(from_a[p * step_a], from_b[p * step_b]);
+    c[(size_t)row * pitch(n, PITCH) + column] = sum.total;
 }

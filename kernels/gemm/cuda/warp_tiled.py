@@ -76,6 +76,9 @@ KERNEL = Kernel(
     ),
     constraints=(
         Constraint(
+            "an asynchronous copy moves 16 bytes at most", lambda p, d, c: DTYPE_BYTES[p.dtype] * c.VECTOR <= 16
+        ),
+        Constraint(
             "asynchronous copies need compute capability 8.0",
             lambda p, d, c: (d.compute_capability >= 80) & (c.STAGES > 0),
         ),

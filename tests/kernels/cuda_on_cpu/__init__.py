@@ -65,23 +65,31 @@ class Program:
         Raises:
             Fault: The kernel did what it must not.
         """
+        larger = {each.tensor: each.shape for each in launch.padded}
         arguments = []
         for tensor in problem.tensors:
+            shape = larger.get(tensor.name, tensor.shape)
             if tensor.output:
-                arguments.append(("output", b"\xff" * tensor.bytes))  # NaN in every floating-point format
+                size = int(np.prod(shape)) * np.dtype(tensor.dtype).itemsize
+                arguments.append(("output", b"\xff" * size))  # NaN in every floating-point format
             else:
-                arguments.append(("input", np.ascontiguousarray(arrays[tensor.name]).tobytes()))
+                extra = [(0, large - own) for large, own in zip(shape, tensor.shape, strict=True)]
+                arguments.append(("input", np.pad(arrays[tensor.name], extra).tobytes()))
         arguments += [("scalar", np.array(each.value, each.dtype).tobytes()) for each in problem.scalars]
+        pieces = -1
+        if launch.pieces is not None:
+            pieces = [each.name for each in problem.tensors].index(launch.pieces.tensor)
+            arguments.append(("scalar", bytes(4)))
         result = subprocess.run(
             [self.path],
-            input=_job(launch, order, arguments),
+            input=_job(launch, order, arguments, pieces),
             capture_output=True,
             timeout=TIMEOUT_S,
             check=False,
         )
         if result.returncode:
             raise _fault(result.returncode, result.stderr.decode(errors="replace").strip())
-        return _outputs(problem, result.stdout)
+        return _outputs(problem, larger, result.stdout)
 
 
 def _fault(exit_code: int, message: str) -> Fault:
@@ -90,18 +98,21 @@ def _fault(exit_code: int, message: str) -> Fault:
     return Fault("CRASH", f"exit code {exit_code} {message}")
 
 
-def _job(launch: Launch, order: str, arguments: list[tuple[str, bytes]]) -> bytes:
+def _job(launch: Launch, order: str, arguments: list[tuple[str, bytes]], pieces: int) -> bytes:
     sizes = [*launch.grid, 1, 1][:3] + [*launch.block, 1, 1][:3]
-    head = " ".join(map(str, [*sizes, launch.shared_bytes, order, 1, len(arguments)]))
+    head = " ".join(map(str, [*sizes, launch.shared_bytes, order, 1, len(arguments), pieces]))
     lines = [f"{kind} {len(value)}" for kind, value in arguments]
     return ("\n".join([head, *lines]) + "\n").encode() + b"".join(value for _, value in arguments)
 
 
-def _outputs(problem: Problem, data: bytes) -> dict[str, Any]:
+def _outputs(problem: Problem, larger: Mapping[str, tuple[int, ...]], data: bytes) -> dict[str, Any]:
     outputs, at = {}, 0
     for tensor in problem.outputs:
-        outputs[tensor.name] = np.frombuffer(data[at : at + tensor.bytes], tensor.dtype).reshape(tensor.shape)
-        at += tensor.bytes
+        shape = larger.get(tensor.name, tensor.shape)
+        size = int(np.prod(shape)) * np.dtype(tensor.dtype).itemsize
+        whole = np.frombuffer(data[at : at + size], tensor.dtype).reshape(shape)
+        outputs[tensor.name] = whole[tuple(slice(own) for own in tensor.shape)]
+        at += size
     assert at == len(data)
     return outputs
 
@@ -116,9 +127,14 @@ def compile_runtime(folder: Path) -> Path:
 
 def compile_for_cpu(rendered: Rendered, folder: Path) -> Program:
     """Compiles a rendered CUDA kernel as host C++ into a program of the folder (once per text)."""
+    pieces = rendered.launch.pieces if rendered.launch else None
+    constant = (
+        f"(unsigned char*){pieces.symbol}, sizeof {pieces.symbol}, sizeof *{pieces.symbol}" if pieces else ""
+    )
     text = (
         f'#include "cuda_on_cpu.h"\n#line 1 "kernel.cu"\n{as_host_cpp(rendered.text)}\n'
         f"void call_kernel(void** arguments) {{ cuda_on_cpu::call({rendered.entry}, arguments); }}\n"
+        f"cuda_on_cpu::ConstantArray constant_array() {{ return {{{constant}}}; }}\n"
     )
     path = folder / hashlib.sha256(text.encode()).hexdigest()[:16]
     if not path.exists():

@@ -73,6 +73,13 @@ T atomically(T* at, F change) {
     end_atomic();
     return old;
 }
+
+// The array in constant memory that an input passes through; of no bytes where there is none.
+struct ConstantArray {
+    unsigned char* begin;
+    size_t bytes, element_bytes;
+};
+
 // Calls a kernel whose arguments lie at the addresses given; the runtime does not watch this.
 template <class... Parameters, size_t... Index>
 __attribute__((no_sanitize_thread)) void call(void (*kernel)(Parameters...), void** arguments,
@@ -138,6 +145,9 @@ inline double __fma_rn(double a, double b, double c) { return fma(a, b, c); }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __fmul_rn(float a, float b) { return a * b; }
+inline double __dadd_rn(double a, double b) { return a + b; }
+inline double __dsub_rn(double a, double b) { return a - b; }
+inline double __dmul_rn(double a, double b) { return a * b; }
 inline float __fdividef(float a, float b) { return a / b; }
 inline float rsqrtf(float a) { return 1.0f / sqrtf(a); }
 template <class T> constexpr T min(T a, T b) { return b < a ? b : a; }

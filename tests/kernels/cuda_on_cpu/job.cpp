@@ -1,8 +1,10 @@
 // Reads a job from standard input, runs it, writes the outputs to standard output in their order.
 //
 // A job is a line of text
-//     gx gy gz bx by bz shared_bytes order seed n
-// (order: forward, backward or random; the order in which threads run between barriers, and whether blocks run backward),
+//     gx gy gz bx by bz shared_bytes order seed n pieces
+// (order: forward, backward or random; the order in which threads run between barriers, and whether blocks run backward;
+// pieces: the number of the input that passes through constant memory, with a launch for each piece, or -1; the last
+// argument then becomes the number of elements before the piece),
 // then n lines "kind bytes" (kind: input, output or scalar), then the bytes of each in turn. Exit codes: 0 done,
 // 2 no valid job, 3 a fault.
 #include <stdlib.h>
@@ -45,8 +47,9 @@ int main() {
     size_t shared_bytes = 0, count = 0;
     char order[16];
     unsigned seed = 0;
-    if (scanf("%u %u %u %u %u %u %zu %15s %u %zu", &grid.x, &grid.y, &grid.z, &size.x, &size.y, &size.z, &shared_bytes,
-              order, &seed, &count) != 10)
+    int pieces = -1;
+    if (scanf("%u %u %u %u %u %u %zu %15s %u %zu %d", &grid.x, &grid.y, &grid.z, &size.x, &size.y, &size.z, &shared_bytes,
+              order, &seed, &count, &pieces) != 11)
         return 2;
     std::vector<Argument> arguments(count);
     if (!read_arguments(arguments) || shared_bytes > MAX_SHARED_BYTES) return 2;
@@ -63,7 +66,20 @@ int main() {
     const Order turns = !strcmp(order, "backward") ? Order::BACKWARD
                         : !strcmp(order, "random") ? Order::RANDOM
                                                    : Order::FORWARD;
-    run_grid(grid, size, turns, seed, addresses.data());
+    if (pieces < 0) {
+        run_grid(grid, size, turns, seed, addresses.data());
+    } else {
+        const ConstantArray constant = constant_array();
+        const Argument& whole = arguments[pieces];
+        for (size_t done = 0; done < whole.bytes; done += constant.bytes) {
+            const size_t bytes = whole.bytes - done < constant.bytes ? whole.bytes - done : constant.bytes;
+            memset(constant.begin, 0xff, constant.bytes);  // NaN, for what the last piece leaves over
+            memcpy(constant.begin, whole.value + done, bytes);
+            *(int*)arguments.back().value = int(done / constant.element_bytes);
+            run_grid(grid, size, turns, seed, addresses.data());
+            forget_accesses();
+        }
+    }
     for (const Argument& argument : arguments)
         if (argument.kind == "output") fwrite(argument.value, 1, argument.bytes, stdout);
     return fflush(stdout) ? 2 : 0;

@@ -135,6 +135,10 @@ void forget_shared_memory() {
         if (region.shared) memset(region.begin, 0xff, region.bytes);
 }
 
+void forget_accesses() {
+    for (Region& region : regions) region.shadow.assign(region.shadow.size(), Shadow{});
+}
+
 void assert_copies_arrived() {
     for (const auto& group : running->copies)
         if (!group.empty()) fault("UNSET", "a copy was started and not waited for");

@@ -53,8 +53,11 @@ constexpr size_t MAX_SHARED_BYTES = 512 << 10;
 void add_array(unsigned char* begin, size_t bytes, bool writable, const std::string& name);
 void add_shared_memory(size_t dynamic_bytes);
 void forget_shared_memory();  // at the start of a block
+void forget_accesses();       // between launches, which are in order
 void assert_copies_arrived();
 
 }  // namespace cuda_on_cpu
 
-void call_kernel(void** arguments);  // made by the harness for the kernel's signature
+// Made by the harness for the kernel.
+void call_kernel(void** arguments);
+cuda_on_cpu::ConstantArray constant_array();

@@ -1,4 +1,4 @@
-"""Every CPU kernel of gemv and transpose against float64, on awkward shapes between guards."""
+"""CPU kernels of gemv and transpose, and gemm's vectorised, against float64 on awkward shapes."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ CPU = DeviceInfo(name="small", kind="cpu", cores=4, vector_bytes=64, l1_bytes=32
 Build = Callable[[Kernel, Problem, Config], Callable[..., None]]
 #: Few, as each compiles for seconds; between them every branch of a kernel.
 CONFIGS = {
+    ("gemm", "vectorised"): [{"WIDTH": 4, "THREADS": 3}, {"WIDTH": 32, "THREADS": 1}],
     ("gemv", "naive"): [{"THREADS": 1}, {"THREADS": 2}],
     ("gemv", "blocked"): [
         {"BLOCK": 16, "AT_ONCE": 1, "THREADS": 1},
@@ -49,7 +50,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
 
     def compiled(kernel: Kernel, problem: Problem, config: Config) -> Callable[..., None]:
         rendered = render(kernel, problem, config)
-        name = f"memory_bound_{rendered.hash}"
+        name = f"ladder_{rendered.hash}"
         if name not in sys.modules:
             path = folder / f"{name}.py"
             path.write_text(rendered.text, encoding="utf-8")

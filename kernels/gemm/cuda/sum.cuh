@@ -1,0 +1,43 @@
+// A running sum of products, plain or compensated (Kahan 1965, "Further remarks on reducing truncation errors").
+//
+// Plain: one fused multiply-add a term. Kahan: what the addition of a term loses is kept and taken off the next one,
+// for three more additions a term. The operations are named one by one: the compiler may fuse or reorder none of them,
+// which would make the compensation zero.
+
+#define ACCUMULATE_IS_KAHAN (ACCUMULATE == ACCUMULATE_kahan)
+
+struct Sum {
+    SCALAR total = 0;
+    SCALAR lost = 0;  // what `total` has too much; unused, and gone, where sums are plain
+
+    __device__ __forceinline__ void add(float left, float right)
+    {
+#if ACCUMULATE_IS_KAHAN
+        const float term = __fmaf_rn(left, right, -lost);
+        const float grown = __fadd_rn(total, term);
+        lost = __fsub_rn(__fsub_rn(grown, total), term);
+        total = grown;
+#else
+        total += left * right;
+#endif
+    }
+
+    __device__ __forceinline__ void add(double left, double right)
+    {
+#if ACCUMULATE_IS_KAHAN
+        const double term = __fma_rn(left, right, -lost);
+        const double grown = __dadd_rn(total, term);
+        lost = __dsub_rn(__dsub_rn(grown, total), term);
+        total = grown;
+#else
+        total += left * right;
+#endif
+    }
+};
+
+// Elements between the starts of two rows that hold `length` elements, where rows are padded to a multiple of `unit`.
+__device__ __forceinline__ size_t pitch(int length, int unit)
+{
+    return ((size_t)length + unit - 1) / unit * unit;
+}
+

@@ -1,0 +1,43 @@
+"""gemv on CUDA: x in constant memory."""
+
+from pathlib import Path
+
+from tuner.kernel import Kernel, Launch, Pieces, ceil_div
+from tuner.problem import DTYPE_BYTES, Problem
+from tuner.space import Config, Constraint, choice, powers_of_two
+
+#: Constant memory of a module (CUDA C++ Programming Guide, compute capabilities).
+CONSTANT_BYTES = 64 << 10
+
+
+def _launch(p: Problem, c: Config) -> Launch:
+    return Launch(
+        grid=(ceil_div(p.m, c.BLOCK),), block=(c.BLOCK,), pieces=Pieces("piece", "x", elements=c.PIECE)
+    )
+
+
+KERNEL = Kernel(
+    operation="gemv",
+    name="constant",
+    target="cuda",
+    source=Path("constant.cu"),
+    idea="x in constant memory, in pieces where it has more than 64 KB; a thread per row",
+    parameters=(
+        powers_of_two("BLOCK", 32, 1024),
+        powers_of_two("PIECE", 256, 16384),
+        choice("UNROLL", 1, 4, 8, 16),
+    ),
+    constraints=(
+        Constraint(
+            "a piece of x fits into constant memory",
+            lambda p, d, c: DTYPE_BYTES[p.dtype] * c.PIECE <= CONSTANT_BYTES,
+        ),
+        Constraint(
+            "a piece of x is less than twice as long as x, or the smallest",
+            lambda p, d, c: (c.PIECE == 256) | (2 * p.n > c.PIECE),
+            for_speed=True,
+        ),
+    ),
+    launch=_launch,
+    defaults={"BLOCK": 256, "PIECE": 4096, "UNROLL": 1},
+)

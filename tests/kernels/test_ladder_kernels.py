@@ -1,0 +1,101 @@
+"""What steps of the ladders promise beyond a right result: padding, compensated sums, pieces of a vector."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cuda_on_cpu import Fault, compile_for_cpu
+from test_cuda_kernels import assert_right
+
+from tuner.catalogue import builtin
+from tuner.kernel import Kernel, Launch, Padded, Pieces, render
+from tuner.problem import Problem
+from tuner.space import Config
+
+CATALOGUE = builtin()
+KERNELS = {kernel.name: kernel for kernel in CATALOGUE.of("gemm", "cuda")}
+(CONSTANT,) = CATALOGUE.of("gemv", "cuda", ("constant",))
+SMALL = {"BLOCK_X": 8, "BLOCK_Y": 4, "BLOCK": 16, "COLUMNS": 2, "PIECE": 256, "BORDER": "check"}
+
+
+def gemm(m: int, n: int, k: int, layout: str = "nn", dtype: str = "float32") -> Problem:
+    return CATALOGUE.operation("gemm").problem({"m": m, "n": n, "k": k}, dtype, layout)
+
+
+def config(kernel: Kernel, **chosen: object) -> Config:
+    values = {**SMALL, "ACCUMULATE": "plain", "PITCH": 1, **chosen}
+    if kernel.name == "row_shared":
+        values["BLOCK"] = 32
+    return Config({each.name: values[each.name] for each in kernel.parameters})
+
+
+@pytest.mark.parametrize(
+    ("name", "layout", "chosen"),
+    [
+        ("naive", "nn", {"PITCH": 32}),
+        ("naive", "tt", {"PITCH": 128, "ACCUMULATE": "kahan"}),
+        ("row_shared", "nt", {"PITCH": 32, "ACCUMULATE": "kahan"}),
+        ("row_shared", "tn", {"PITCH": 32}),
+        ("tiled", "nn", {"PITCH": 32, "BORDER": "pad"}),
+        ("tiled", "tn", {"PITCH": 128, "ACCUMULATE": "kahan"}),
+        ("tiled", "tt", {"PITCH": 1, "BORDER": "pad", "ACCUMULATE": "kahan"}),
+    ],
+    ids=str,
+)
+def test_padded_rows_and_borders_change_no_result(name: str, layout: str, chosen: dict, folder: Path) -> None:
+    kernel = KERNELS[name]
+    for shape in ((1, 1, 1), (37, 45, 53), (32, 64, 128)):
+        problem = gemm(*shape, layout, "float64" if layout == "tt" else "float32")
+        assert_right(kernel, problem, config(kernel, **chosen), folder, "random")
+
+
+def test_padded_arrays_hold_whole_tiles_and_aligned_rows() -> None:
+    launch = render(KERNELS["tiled"], gemm(37, 45, 53, "tn"), config(KERNELS["tiled"], BORDER="pad")).launch
+    assert launch.padded == (Padded("a", (64, 48)), Padded("b", (64, 48)), Padded("c", (48, 48)))
+    launch = render(KERNELS["naive"], gemm(37, 45, 53), config(KERNELS["naive"], PITCH=32)).launch
+    assert launch.padded == (Padded("a", (37, 64)), Padded("b", (53, 64)), Padded("c", (37, 64)))
+    assert render(KERNELS["naive"], gemm(37, 45, 53), config(KERNELS["naive"])).launch.padded == ()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", ["naive", "row_shared", "tiled"])
+def test_compensated_sums_are_at_least_five_times_as_accurate(name: str, dtype: str, folder: Path) -> None:
+    problem, kernel = gemm(16, 16, 1000, dtype=dtype), KERNELS[name]
+    rng = np.random.default_rng(0)
+    arrays = {each.name: rng.random(each.shape).astype(dtype) for each in problem.inputs}
+    exact = arrays["a"].astype(np.longdouble) @ arrays["b"].astype(np.longdouble)
+    errors = {}
+    for accumulate in ("plain", "kahan"):
+        rendered = render(kernel, problem, config(kernel, ACCUMULATE=accumulate))
+        c = compile_for_cpu(rendered, folder).run(problem, rendered.launch, arrays)["c"]
+        errors[accumulate] = float(np.mean(np.abs(c - exact) / np.abs(exact)))
+    assert errors["plain"] > 5 * errors["kahan"]
+    assert errors["kahan"] < np.finfo(dtype).eps / 2
+
+
+@pytest.mark.parametrize("layout", ["n", "t"])
+def test_a_vector_longer_than_constant_memory_comes_in_pieces(layout: str, folder: Path) -> None:
+    for n in (1, 255, 256, 257, 1000):
+        problem = CATALOGUE.operation("gemv").problem({"m": 37, "n": n}, layout=layout)
+        chosen = Config({"BLOCK": 32, "PIECE": 256, "UNROLL": 4})
+        assert_right(CONSTANT, problem, chosen, folder, "backward")
+
+
+def test_reading_constant_memory_past_its_end_is_found(folder: Path) -> None:
+    problem = CATALOGUE.operation("gemv").problem({"m": 8, "n": 300}, layout="n")
+    rendered = render(CONSTANT, problem, Config({"BLOCK": 32, "PIECE": 256, "UNROLL": 1}))
+    broken = replace(rendered, text=rendered.text.replace("* piece[j];", "* piece[j + 1];"))
+    arrays = {each.name: np.ones(each.shape, each.dtype) for each in problem.inputs}
+    with pytest.raises(Fault, match="INDEX"):
+        compile_for_cpu(broken, folder).run(problem, broken.launch, arrays)
+
+
+def test_a_launch_survives_the_way_to_a_worker() -> None:
+    from dataclasses import asdict
+
+    launch = Launch((3, 2), (32,), 16, (Padded("a", (4, 8)),), Pieces("piece", "x", elements=256))
+    assert Launch.from_json(asdict(launch)) == launch
+    assert Launch.from_json({"grid": [1], "block": [2], "shared_bytes": 0}) == Launch((1,), (2,))
