@@ -134,7 +134,7 @@ def test_an_interrupted_night_says_what_it_has_done(
 ) -> None:
     plan = tmp_path / "plan.toml"
     problem = f'[[problems]]\nfile = "{TOY}"\n'
-    plan.write_text(f"{problem}n = 7\ntrials = 1\nseconds = 2\n{problem}n = 1000\nseconds = 600\n")
+    plan.write_text(f"{problem}n = 7\ntrials = 1\nseconds = 20\n{problem}n = 1000\nseconds = 600\n")
     process = begun("nightly", str(plan), "--json", "--quiet", base_s=0.005)
     until(lambda: kept(tmp_path) >= 1, process)
     process.send_signal(signal.SIGTERM)

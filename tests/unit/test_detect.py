@@ -13,10 +13,15 @@ from tuner.errors import DeviceTrouble, InputError
 
 
 class Nvml:
-    """NVML of a machine with some GPUs."""
+    """NVML of a machine with some GPUs, of which some may be split into MIG instances."""
 
-    def __init__(self, *names: str) -> None:
-        self._names = names
+    NVML_DEVICE_MIG_ENABLE = 1
+
+    class NVMLError(Exception):
+        """What NVML raises."""
+
+    def __init__(self, *names: str, split: dict[int, int] | None = None) -> None:
+        self._names, self._split = names, split or {}
 
     def nvmlInit(self) -> None:  # noqa: N802
         pass
@@ -24,10 +29,25 @@ class Nvml:
     def nvmlDeviceGetCount(self) -> int:  # noqa: N802
         return len(self._names)
 
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
-        return index
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> tuple[int, int]:  # noqa: N802
+        return index, -1
 
-    def nvmlDeviceGetCudaComputeCapability(self, handle: int) -> tuple[int, int]:  # noqa: N802
+    def nvmlDeviceGetMigMode(self, handle: tuple[int, int]) -> tuple[int, int]:  # noqa: N802
+        if not self._split:
+            raise self.NVMLError("not supported")
+        return int(handle[0] in self._split), 0
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, handle: tuple[int, int]) -> int:  # noqa: N802
+        return 7
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(  # noqa: N802
+        self, handle: tuple[int, int], index: int
+    ) -> tuple[int, int]:
+        if index >= self._split[handle[0]]:
+            raise self.NVMLError("not found")
+        return handle[0], index
+
+    def nvmlDeviceGetCudaComputeCapability(self, handle: tuple[int, int]) -> tuple[int, int]:  # noqa: N802
         return 9, 0
 
     def nvmlSystemGetCudaDriverVersion(self) -> int:  # noqa: N802
@@ -36,14 +56,16 @@ class Nvml:
     def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802
         return "580.65"
 
-    def nvmlDeviceGetName(self, handle: int) -> str:  # noqa: N802
-        return self._names[handle]
+    def nvmlDeviceGetName(self, handle: tuple[int, int]) -> str:  # noqa: N802
+        name = self._names[handle[0]]
+        return name if handle[1] < 0 else f"{name} MIG 1g.18gb"
 
-    def nvmlDeviceGetUUID(self, handle: int) -> str:  # noqa: N802
-        return f"GPU-{handle}{handle}{handle}"
+    def nvmlDeviceGetUUID(self, handle: tuple[int, int]) -> str:  # noqa: N802
+        board, instance = handle
+        return f"GPU-{str(board) * 3}" if instance < 0 else f"MIG-{board}{instance}"
 
-    def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:  # noqa: N802
-        return SimpleNamespace(total=141 << 30)
+    def nvmlDeviceGetMemoryInfo(self, handle: tuple[int, int]) -> Any:  # noqa: N802
+        return SimpleNamespace(total=(141 if handle[1] < 0 else 18) << 30)
 
 
 @pytest.fixture
@@ -51,8 +73,8 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Puts GPUs into the machine."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
-    def put(*names: str) -> None:
-        monkeypatch.setitem(sys.modules, "pynvml", Nvml(*names))
+    def put(*names: str, split: dict[int, int] | None = None) -> None:
+        monkeypatch.setitem(sys.modules, "pynvml", Nvml(*names, split=split))
 
     return put
 
@@ -133,6 +155,17 @@ def test_visible_devices_are_limited_and_ordered_as_cuda_does(
     found = detect.gpus()
     assert [each.info.uuid for each in found] == uuids
     assert [each.spec for each in found] == [f"cuda:{number}" for number in range(len(uuids))]
+
+
+def test_instances_of_a_split_board_are_devices(gpus: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus("NVIDIA H200", "NVIDIA H200", split={0: 2})
+    assert [each.info.uuid for each in detect.gpus()] == ["MIG-00", "MIG-01", "GPU-111"]
+    second = detect.find("cuda:1")
+    assert second.info.memory_bytes == 18 << 30
+    assert dict(second.environment)["CUDA_VISIBLE_DEVICES"] == "MIG-01"
+    for visible, uuids in (("MIG-01", ["MIG-01"]), ("0", ["MIG-00"]), ("GPU-1,MIG-0", ["GPU-111", "MIG-00"])):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert [each.info.uuid for each in detect.gpus()] == uuids
 
 
 def test_a_gpu_that_is_not_there_is_told_with_those_that_are(gpus: Any) -> None:
