@@ -1,9 +1,10 @@
 """Replays a study on a recorded space, without a device, to see how few trials a search needs.
 
 A trial's time is one recorded sample of the config, drawn at random: the noise of the recording. As in a
-real study the champion comes from finals: the configs of lowest observed time, by the finals' own rule, are
-judged by all of their recorded samples. A fraction is the lowest recorded mean of the whole space over the
-mean of that champion. Every config asked counts as a trial, failures included, and none is asked twice.
+real study the champion comes from finals: the configs that the search believes to be fastest, by the finals'
+own rule, are judged by all of their recorded samples. A fraction is the lowest recorded mean of the whole
+space over the mean of that champion. Every config asked counts as a trial, failures included; none is asked
+twice.
 """
 
 from __future__ import annotations
@@ -170,7 +171,6 @@ def _replay(
         recording.spaces, sampler=sampler, seed=seed, study_name=f"{recording.name}-{seed}", budget=trials,
         elsewhere=elsewhere,
     )  # fmt: skip
-    standings: dict[tuple[str, Config], float] = {}
     fraction_at: dict[int, float] = {}
     made, recorded_s = 0, 0.0
     checkpoints = sorted({each for each in CHECKPOINTS if each < trials} | {trials})
@@ -180,21 +180,21 @@ def _replay(
         time_s = None
         if measurement.outcome is Outcome.MEASURED:
             time_s = float(rng.choice(measurement.samples_s))
-            standings[candidate.kernel, candidate.config] = time_s
         search.tell(candidate, measurement.outcome, time_s)
         made += 1
         recorded_s += sum(measurement.stages_s.values()) or sum(measurement.samples_s)
         if made in checkpoints:
-            fraction_at[made] = _fraction(recording, standings)
+            fraction_at[made] = _fraction(recording, search.standings())
     search_s = time.perf_counter() - begun
     search.close()
+    last = _fraction(recording, search.standings())
     for each in checkpoints:  # a study that stopped earlier keeps its champion
-        fraction_at.setdefault(each, _fraction(recording, standings))
+        fraction_at.setdefault(each, last)
     return Replay(seed, fraction_at, made, search.stopped, recorded_s, search_s)
 
 
 def _fraction(recording: Recording, standings: Mapping[tuple[str, Config], float]) -> float:
-    """Fraction of the optimum that the winner of finals among the observed configs reaches."""
+    """Fraction of the optimum that the winner of finals among these configs reaches."""
     if not standings:
         return 0.0
     means = [

@@ -93,13 +93,15 @@ class Beliefs:
         mean = self._middle + self._width * self._posterior.mean + self._expected_of_candidates
         return mean, self._width * np.sqrt(self._posterior.variance)
 
-    def best(self) -> float:
-        """Lowest expected log time of what was measured: the best, without its luck."""
+    def standings(self) -> dict[int, float]:
+        """Expected log time of each measured config: what was observed, without its luck."""
         assert self._posterior is not None
         means = self._middle + self._width * self._posterior.mean_of_asked()
-        means += [self._expectation(row) for row in self._order]
-        measured = [at for at, row in enumerate(self._order) if row in self._tried.log_times]
-        return float(means[measured].min())
+        return {
+            row: float(mean) + self._expectation(row)
+            for row, mean in zip(self._order, means, strict=True)
+            if row in self._tried.log_times
+        }
 
     def log_chance(self) -> Floats:
         """Log of the chance that a candidate does not fail, here and with regard to elsewhere."""

@@ -15,7 +15,7 @@ from optuna.trial import TrialState, create_trial
 from tuner.errors import InputError
 from tuner.measurement import Outcome
 from tuner.search.history import History
-from tuner.search.strategy import RandomStrategy
+from tuner.search.strategy import RandomStrategy, observed
 
 Make = Callable[[int], optuna.samplers.BaseSampler]
 
@@ -144,3 +144,7 @@ class ForeignStrategy:
                 system_attrs=self._attributes.pop((kernel, index), {}),
             )
         )
+
+    def standings(self) -> dict[tuple[str, int], float]:
+        """See `Strategy`."""
+        return observed(self._history)

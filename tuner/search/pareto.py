@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from tuner.measurement import Outcome
 from tuner.search.history import History
+from tuner.search.strategy import observed
 from tuner.search.tile import TileStrategy
 
 #: Weights are multiples of one over this.
@@ -72,6 +73,10 @@ class ParetoStrategy:
                 value = math.exp(sum(weight * each for weight, each in zip(weights, logs, strict=True)))
             view.kernels[kernel].learn(index, outcome, value)
             strategy.learn(kernel, index, outcome, values)
+
+    def standings(self) -> dict[tuple[str, int], float]:
+        """See `Strategy`."""
+        return observed(self._history)
 
 
 def front(values: Sequence[Sequence[float]]) -> list[int]:

@@ -193,6 +193,13 @@ class Search:
             seen = Observation(candidate.kernel, candidate.config, outcome, time_s, tuple(others))
             self._mirror.add(finished_trial(self._spaces, seen, self._objectives, asked_at))
 
+    def standings(self) -> dict[tuple[str, Config], float]:
+        """Seconds that each measured config is believed to take: the model's view, which discounts luck."""
+        return {
+            (kernel, self._spaces[kernel][row]): time_s
+            for (kernel, row), time_s in self._strategy.standings().items()
+        }
+
     def front(self) -> list[tuple[str, Config, tuple[float, ...]]]:
         """Kernel, config and objectives of each trial of this run that no other beats in all of them."""
         done = [each for each in self.study.get_trials(deepcopy=False) if each.state is TrialState.COMPLETE]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 import numpy as np
@@ -24,6 +25,18 @@ class Strategy(Protocol):
 
     def learn(self, kernel: str, index: int, outcome: Outcome, values: tuple[float, ...]) -> None:
         """Told after the history was; `values` are the objectives, none for a failure."""
+
+    def standings(self) -> dict[tuple[str, int], float]:
+        """Seconds that each measured config is believed to take, by kernel and position."""
+
+
+def observed(history: History) -> dict[tuple[str, int], float]:
+    """Standings of a strategy without a model: what was observed."""
+    return {
+        (name, row): math.exp(value)
+        for name, tried in history.kernels.items()
+        for row, value in tried.log_times.items()
+    }
 
 
 class RandomStrategy:
@@ -61,6 +74,10 @@ class RandomStrategy:
     def learn(self, kernel: str, index: int, outcome: Outcome, values: tuple[float, ...]) -> None:
         """Chance learns nothing."""
 
+    def standings(self) -> dict[tuple[str, int], float]:
+        """See `Strategy`."""
+        return observed(self._history)
+
 
 class SequenceStrategy:
     """Every legal config, kernel by kernel and in the order of the spaces."""
@@ -83,3 +100,7 @@ class SequenceStrategy:
 
     def learn(self, kernel: str, index: int, outcome: Outcome, values: tuple[float, ...]) -> None:
         """The order is fixed."""
+
+    def standings(self) -> dict[tuple[str, int], float]:
+        """See `Strategy`."""
+        return observed(self._history)

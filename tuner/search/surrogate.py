@@ -172,7 +172,7 @@ class Posterior:
         return np.concatenate(parts or [np.zeros((len(codes), 0), np.float32)], axis=1)
 
     def _correlation(self, rows: Rows, one_hot: NDArray[Any]) -> NDArray[Any]:
-        """Shape (rows, one_hot rows), in one_hot's precision: sums of table entries are a product with codes."""
+        """Shape (rows, one_hot rows), precise as one_hot is: sums of table entries as a product with codes."""
         codes = self._space.codes[rows]
         parts = [
             table[levels]

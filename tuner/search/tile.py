@@ -130,7 +130,7 @@ class TileStrategy:
     def _promising(self, ready: dict[str, Beliefs]) -> tuple[str, int] | None:
         for each in ready.values():
             each.update()
-        level = min(each.best() for each in ready.values())
+        level, fastest, centre = self._fastest(ready)
         choices = []
         scores = {}
         for name, each in ready.items():
@@ -143,31 +143,43 @@ class TileStrategy:
         score_of_best, kernel, index = max(choices)
         self._turn += 1
         if score_of_best < LEAST_IMPROVEMENT:
-            return self._last_steps((kernel, index) if score_of_best > -np.inf else None)
-        near = self._near(ready, scores) if self._turn % LOCAL_TURN == 0 else None
-        return near or (kernel, index)
+            return self._last_steps(fastest, centre, (kernel, index) if score_of_best > -np.inf else None)
+        if self._turn % LOCAL_TURN == 0:
+            candidates = ready[fastest].candidates
+            around = np.isin(candidates, self._history.kernels[fastest].space.neighbours(centre))
+            near = _highest(np.where(around, scores[fastest], -np.inf), fastest, candidates)
+            if near[0] > -np.inf:
+                return near[1:]
+        return kernel, index
 
-    def _near(self, ready: dict[str, Beliefs], scores: dict[str, Floats]) -> tuple[str, int] | None:
-        """The most promising neighbour of the fastest config."""
-        fastest = self._history.best
-        if fastest is None or fastest[0] not in ready:
-            return None
-        kernel, row, _ = fastest
-        candidates = ready[kernel].candidates
-        around = np.isin(candidates, self._history.kernels[kernel].space.neighbours(row))
-        score, _, index = _highest(np.where(around, scores[kernel], -np.inf), kernel, candidates)
-        return (kernel, index) if score > -np.inf else None
+    def standings(self) -> dict[tuple[str, int], float]:
+        """See `Strategy`; without the luck of what was observed, where a kernel has a model."""
+        found: dict[tuple[str, int], float] = {}
+        for name, tried in self._history.kernels.items():
+            beliefs = self._beliefs[name]
+            known = dict(tried.log_times)
+            if beliefs.ready:
+                beliefs.update()
+                known |= beliefs.standings()
+            found |= {(name, row): math.exp(value) for row, value in known.items()}
+        return found
 
-    def _last_steps(self, promising: tuple[str, int] | None) -> tuple[str, int] | None:
+    @staticmethod
+    def _fastest(ready: dict[str, Beliefs]) -> tuple[float, str, int]:
+        """Log time, kernel and position of the config that is believed to be the fastest."""
+        return min(
+            (value, name, row) for name, each in ready.items() for row, value in each.standings().items()
+        )
+
+    def _last_steps(
+        self, fastest: str, centre: int, promising: tuple[str, int] | None
+    ) -> tuple[str, int] | None:
         """The nearest untried neighbour of the fastest config; then what is left of a budget; then the end."""
-        fastest = self._history.best
-        if fastest is not None:
-            kernel, row, _ = fastest
-            tried = self._history.kernels[kernel]
-            doomed = self._beliefs[kernel].doomed()
-            for each in tried.space.neighbours(row).tolist():
-                if each not in tried.asked and each not in doomed:
-                    return kernel, each
+        tried = self._history.kernels[fastest]
+        doomed = self._beliefs[fastest].doomed()
+        for row in tried.space.neighbours(centre).tolist():
+            if row not in tried.asked and row not in doomed:
+                return fastest, row
         if self._budget is not None and self._history.trials < self._budget:
             return promising or self._random.choose()
         self.stopped = (
