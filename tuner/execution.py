@@ -158,12 +158,49 @@ class Executor:
     def finals(self, contestants: Sequence[Contestant], budget_s: float) -> list[Measurement]:
         """Measures finalists interleaved with the library, whose measurement comes last.
 
+        Where the worker does not survive that, each finalist shows alone whether it was the one, and the
+        others play again.
+
         Raises:
-            DeviceTrouble: The worker failed.
+            DeviceTrouble: The worker failed all the same.
         """
+        found = self._interleaved(contestants, budget_s)
+        if not isinstance(found, str):
+            return found
+        lost: dict[int, str] = {}
+        for number, each in enumerate(contestants):
+            alone = self._interleaved([each], 0.0)
+            if isinstance(alone, str):
+                lost[number] = alone
+        found = self._interleaved([x for number, x in enumerate(contestants) if number not in lost], budget_s)
+        if isinstance(found, str):
+            raise DeviceTrouble(f"{self._found.info.name} cannot play the finals: {found}; run `tuner doctor`")
+        timed = iter(found)
+        finalists = [
+            Measurement(Outcome.CRASHED, lost[number], compiled=each.compiled)
+            if number in lost
+            else next(timed)
+            for number, each in enumerate(contestants)
+        ]
+        return [*finalists, *timed]
+
+    def _interleaved(self, contestants: Sequence[Contestant], budget_s: float) -> list[Measurement] | str:
+        """The measurements, or what the worker did not survive; it has been replaced then."""
         message = {"do": "finals", "budget_s": budget_s, "contestants": [_to_json(x) for x in contestants]}
-        data = self._trusted(message, b"".join(contestant.code for contestant in contestants))
-        return [Measurement.from_json(each) for each in data["measurements"]]
+        code = b"".join(contestant.code for contestant in contestants)
+        try:
+            data = self._worker.ask(message, code, LONG_LIMIT_S).data
+        except WorkerFailed as failure:
+            self._recycle()
+            return str(failure)
+        if "trouble" in data:
+            self._recycle()
+            return str(data["trouble"])
+        found = [Measurement.from_json(each) for each in data["measurements"]]
+        if data["unwell"]:
+            self._recycle()
+            return next((each.reason for each in found if each.reason), "the device was left unwell")
+        return found
 
     def _recycle(self) -> None:
         """Replaces the worker, and makes sure that the device is well."""

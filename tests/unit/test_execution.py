@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 import pytest
-from fixtures.fake_device import BEST, BEST_S, TOY, fault_configs, request, write_device
+from fixtures.fake_device import BEST, BEST_S, TOY, fault_configs, request, rule, write_device
 
 from tuner import execution
 from tuner.devices.detect import Found, find
@@ -122,3 +122,22 @@ def test_a_worker_that_fails_at_what_no_config_can_spoil_is_trouble(make: Make) 
     executor.channel.kill()
     with pytest.raises(DeviceTrouble, match=r"Fake board cannot baseline: .*; run `tuner doctor`"):
         executor.baseline()
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"), [("crash", "signal SIGSEGV"), ("unwell", "illegal memory access")]
+)
+def test_a_finalist_that_fails_its_worker_does_not_end_the_finals(
+    make: Make, tmp_path: Path, fault: str, reason: str
+) -> None:
+    other = {"BLOCK": 128, "ITEMS": 1, "ORDER": "striped"}
+    late = rule(other, latency_s=0.9 * BEST_S, fault=fault, after=20)
+    executor = make(rules=[rule(BEST, latency_s=BEST_S), late])
+    good, bad = contestant(tmp_path, BEST), contestant(tmp_path, other)
+    assert measured(executor, bad).outcome is Outcome.MEASURED
+    found = executor.finals([bad, good], 0.0)
+    assert [each.outcome.value for each in found] == ["CRASHED", "MEASURED", "MEASURED"]
+    assert reason in found[0].reason
+    assert [each.time_s for each in found[1:]] == [
+        pytest.approx(BEST_S, rel=0.01), pytest.approx(2 * BEST_S, rel=0.01),
+    ]  # fmt: skip

@@ -1,10 +1,10 @@
 """A device that exists in a JSON file only: a table of latencies and faults, for tests and rehearsals.
 
 The file holds ``info`` (fields of `DeviceInfo`) and ``rules``, a list tried in order, each with ``where``
-(config values that must match, maybe none) and either ``latency_s`` or ``fault``. Beside or instead of
-rules, ``landscape_seed`` gives every config a latency of its own, between ``base_s`` and ten times that.
-``noise`` is the relative standard deviation of samples and ``pace`` the fraction of each latency that is
-really waited.
+(config values that must match, maybe none) and ``latency_s`` or ``fault``; a fault with ``after`` shows
+only after that many runs went well. Beside or instead of rules, ``landscape_seed`` gives every config a
+latency of its own, between ``base_s`` and ten times that. ``noise`` is the relative standard deviation of
+samples and ``pace`` the fraction of each latency that is really waited.
 
 Faults: ``compile_failed``, ``compile_hang``, ``compile_crash``, ``launch_failed``, ``unwell``,
 ``wrong_result``, ``unwritten``, ``out_of_bounds``, ``hang``, ``crash``, ``rubbish``, ``exit``.
@@ -97,11 +97,15 @@ class FakeRun:
 
     def __init__(self, rule: Mapping[str, Any], arrays: Arrays) -> None:
         self.latency_s = float(rule.get("latency_s", 1e-3))
-        self._fault = rule.get("fault", "")
+        self._fault = ""
+        self._later = rule.get("fault", "")
+        self._good_runs = int(rule.get("after", 0))
         self._arrays = arrays
 
     def __call__(self) -> None:
         """Writes the right output, or does what the rule's fault says."""
+        self._good_runs -= 1
+        self._fault = self._later if self._good_runs < 0 else ""
         match self._fault:
             case "launch_failed":
                 raise LaunchFailed("injected by the fake device")
