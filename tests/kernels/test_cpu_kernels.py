@@ -143,7 +143,7 @@ def innermost_loops(assembly: str) -> list[list[str]]:
 HOST = cpu_info()
 #: Tiles (rows, vectors of a row) for the registers of this CPU: most that fit, and too many.
 LARGE_TILES = {
-    64: [(14, 2, False), (9, 3, False), (6, 4, False), (12, 3, True)],
+    64: [(14, 2, False), (9, 3, False), (12, 3, True)],
     32: [(6, 2, False), (4, 3, False), (8, 3, True)],
 }
 
