@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -75,6 +76,15 @@ class TestCpuDevice(DeviceContract):
     def test_it_names_the_blas_that_it_compares_with(self, device: Device) -> None:
         assert device.versions["library"].startswith("NumPy ")
         assert int(device.versions["blas_threads"]) >= 1
+
+
+def test_cuda_without_cupy_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "tuner.devices.cuda", raising=False)
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(
+        DeviceTrouble, match=r"needs CuPy, which cannot be imported .* the extra cuda13 or cuda12"
+    ):
+        open_device("cuda")
 
 
 def test_a_spec_names_a_device(tmp_path: Any) -> None:

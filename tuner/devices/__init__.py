@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from tuner.devices.protocol import Device
+from tuner.errors import DeviceTrouble
 
 
 def open_device(spec: str) -> Device:
@@ -20,8 +21,13 @@ def open_device(spec: str) -> Device:
     """
     kind, _, rest = spec.partition(":")
     if kind == "cuda":
-        from tuner.devices.cuda import CudaDevice
-
+        try:
+            from tuner.devices.cuda import CudaDevice
+        except ImportError as error:
+            raise DeviceTrouble(
+                f"a CUDA device needs CuPy, which cannot be imported ({error}); install the extra cuda13 or "
+                "cuda12, for your driver's CUDA version, or use --device cpu"
+            ) from error
         return CudaDevice()
     if kind == "fake":
         from tuner.devices.fake import FakeDevice
