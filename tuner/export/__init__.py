@@ -16,7 +16,7 @@ import tuner
 from tuner.errors import InputError, UnknownName
 from tuner.export.interface import Interface, interface_of
 from tuner.export.symbolic import in_python
-from tuner.kernel import Kernel, Rendered, render
+from tuner.kernel import Kernel, Launch, Rendered, render
 from tuner.lookup import Answer
 from tuner.problem import Problem
 from tuner.record import Champion
@@ -180,11 +180,29 @@ def _geometry(exported: Exported) -> dict[str, Any]:
             "grid": [in_python(size) for size in launch.grid],
             "block": [in_python(size) for size in launch.block],
             "shared_bytes": in_python(launch.shared_bytes),
+            **_beside_launch(launch),
             "must_hold": [in_python(assumption.condition) for assumption in face.assumptions],
         },
         "launch": asdict(tuned),
         "arguments": [*arrays, *scalars],
     }
+
+
+def _beside_launch(launch: Launch) -> dict[str, Any]:
+    """What belongs to a run beside one launch; nothing for most kernels."""
+    found: dict[str, Any] = {}
+    if launch.padded:
+        found["padded"] = {
+            "about": "the kernel takes these arrays as larger copies, with zeros beyond their own elements",
+            **{each.tensor: [in_python(size) for size in each.shape] for each in launch.padded},
+        }
+    if launch.pieces:
+        found["pieces"] = {
+            "about": "a launch for each piece of the array: it is copied to the constant array first, and a "
+            "last argument, a 32-bit int, says how many elements come before it",
+            **asdict(launch.pieces),
+        }
+    return found
 
 
 def _json(exported: Exported) -> dict[str, str | bytes]:

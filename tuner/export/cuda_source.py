@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import textwrap
 
-from tuner.export.cuda_text import FINGERPRINT, MAIN, REFERENCE, WHOLE
+from tuner.export.cuda_launch import c_type, launch_text
+from tuner.export.cuda_text import FINGERPRINT, MAIN, PADDED_COPY, REFERENCE, WHOLE
 from tuner.export.fingerprint import SUMS, Fingerprint, fingerprints
 from tuner.export.interface import UNASKED_SHARED_BYTES, Argument, Interface
 from tuner.export.symbolic import in_c
 from tuner.kernel import Rendered
 from tuner.problem import TOLERANCE_FACTOR
 
-#: Our dtypes in CUDA C++.
-C_TYPES = {
-    "float16": "__half", "float32": "float", "float64": "double", "int32": "int", "int64": "long long",
-    "uint8": "unsigned char",
-}  # fmt: skip
 #: Launches that the exported main times.
 _LAUNCHES = 20
 
@@ -33,7 +29,7 @@ def cuda_source(header: list[str], rendered: Rendered, face: Interface) -> str:
     assert launch is not None, "a CUDA kernel has a launch"
     dims = [name for name, _ in face.problem.shape]
     pointers = [
-        f"{'' if argument.tensor.output else 'const '}{_type(argument)}* {argument.name}"
+        f"{'' if argument.tensor.output else 'const '}{c_type(argument)}* {argument.name}"
         for argument in face.arguments
     ]
     whole = WHOLE.substitute(
@@ -48,18 +44,14 @@ def cuda_source(header: list[str], rendered: Rendered, face: Interface) -> str:
         block=", ".join(_extent(size) for size in launch.block),
         shared_bytes=in_c(launch.shared_bytes),
         asking=_asking(rendered.entry, face),
-        entry=rendered.entry,
-        passed=_passed(face),
+        helpers=PADDED_COPY if launch.padded else "",
+        launch=launch_text(rendered.entry, face),
     )
     return whole + _main(face)
 
 
 def _extent(size: object) -> str:
     return str(size) if isinstance(size, int) else f"unsigned({in_c(size)})"
-
-
-def _type(argument: Argument) -> str:
-    return C_TYPES[argument.tensor.dtype]
 
 
 def _described(argument: Argument) -> str:
@@ -96,16 +88,6 @@ def _asking(entry: str, face: Interface) -> str:
         f"if (allowed != cudaSuccess) return allowed;\n",
         "    ",
     )
-
-
-def _passed(face: Interface) -> str:
-    """Arguments of the kernel; const is cast away since a kernel may have declared none."""
-    arrays = [
-        argument.name if argument.tensor.output else f"const_cast<{_type(argument)}*>({argument.name})"
-        for argument in face.arguments
-    ]
-    scalars = [f"static_cast<{C_TYPES[scalar.dtype]}>({in_c(scalar.value)})" for scalar in face.scalars]
-    return ", ".join([*arrays, *scalars])
 
 
 def _size(argument: Argument) -> str:
@@ -149,12 +131,12 @@ def _checked_dims(known: list[Fingerprint]) -> list[str]:
 def _prepare(face: Interface) -> str:
     lines = []
     for place, argument in enumerate(face.inputs):
-        name, kind = argument.name, _type(argument)
+        name, kind = argument.name, c_type(argument)
         lines.append(f"    const std::vector<{kind}> {name} = drawn<{kind}>({_size(argument)}, {place + 1});")
     for argument in face.outputs:
-        lines.append(f"    std::vector<{_type(argument)}> {argument.name}({_size(argument)});")
+        lines.append(f"    std::vector<{c_type(argument)}> {argument.name}({_size(argument)});")
     for argument in face.arguments:
-        name, kind = argument.name, _type(argument)
+        name, kind = argument.name, c_type(argument)
         lines.append(f"    {kind}* {name}_device = on_device({name});")
         if argument.tensor.output:
             lines.append(
@@ -168,7 +150,7 @@ def _prepare(face: Interface) -> str:
         '    must(cudaDeviceSynchronize(), "run");',
     ]
     for argument in face.outputs:
-        name, kind = argument.name, _type(argument)
+        name, kind = argument.name, c_type(argument)
         size = f"{name}.size() * sizeof({kind})"
         lines.append(
             f'    must(cudaMemcpy({name}.data(), {name}_device, {size}, cudaMemcpyDeviceToHost), "copying");'
@@ -200,7 +182,7 @@ def _comparison(face: Interface, argument: Argument, known: list[Fingerprint]) -
     body = face.problem.operation.c_reference.get(argument.tensor.name)
     given = {
         "name": argument.name,
-        "type": _type(argument),
+        "type": c_type(argument),
         "dims": ", ".join(f"long long {name}" for name in names),
         "names": ", ".join(names),
     }
@@ -212,7 +194,7 @@ def _comparison(face: Interface, argument: Argument, known: list[Fingerprint]) -
     rounding = f"{TOLERANCE_FACTOR!r} * ldexp(1.0, -{bits}) * sqrt(double({in_c(face.terms)}))"
     return REFERENCE.substitute(
         given,
-        inputs=", ".join(f"const {_type(each)}* {each.name}" for each in face.inputs),
+        inputs=", ".join(f"const {c_type(each)}* {each.name}" for each in face.inputs),
         input_names=", ".join(each.name for each in face.inputs),
         body=textwrap.indent(textwrap.dedent(body).strip(), "    "),
         size=_size(argument),

@@ -18,17 +18,66 @@ static inline long long ceil_div(long long numerator, long long denominator) {
     return (numerator + denominator - 1) / denominator;
 }
 
-// Queues one run on a stream. Arrays lie on the device, dense and row-major, at multiples of 16 bytes:
+$helpers// Queues one run on a stream. Arrays lie on the device, dense and row-major, at multiples of 16 bytes:
 $arrays
 // Returns cudaErrorInvalidValue for dims that this config is not made for, else what the launch returns.
 cudaError_t launch_$verb($parameters, cudaStream_t stream = 0) {
 $checks
     const dim3 grid($grid), block($block);
     const long long shared_bytes = $shared_bytes;
-$asking    ::$entry<<<grid, block, shared_bytes, stream>>>($passed);
-    return cudaGetLastError();
+$asking$launch
 }
 """)
+
+#: One launch, where nothing else belongs to a run.
+LAUNCH = Template("""\
+    ::$entry<<<grid, block, shared_bytes, stream>>>($passed);
+    return cudaGetLastError();""")
+
+#: Launches for the pieces of an array that passes through constant memory.
+PIECES = Template("""\
+    // $array passes through constant memory in pieces. There is one such memory: runs on several streams of a
+    // device at once would overwrite each other's pieces.
+    const long long size = $size;
+    cudaError_t status = cudaSuccess;
+    for (long long first = 0; first < size && status == cudaSuccess; first += $elements) {
+        const long long count = size - first < $elements ? size - first : $elements;
+        status = cudaMemcpyToSymbolAsync(
+            $symbol, $array + first, count * sizeof($type), 0, cudaMemcpyDeviceToDevice, stream);
+        if (status != cudaSuccess) break;
+        ::$entry<<<grid, block, shared_bytes, stream>>>($passed, static_cast<int>(first));
+        status = cudaGetLastError();
+    }
+    return status;""")
+
+#: A launch on larger copies of the arrays.
+PADDED = Template("""\
+    // The kernel takes larger copies, with zeros beyond the arrays' own elements.
+    cudaError_t status = cudaSuccess;
+$copies
+    if (status == cudaSuccess) {
+        ::$entry<<<grid, block, shared_bytes, stream>>>($passed);
+        status = cudaGetLastError();
+    }
+$results
+$freeing
+    return status;""")
+
+PADDED_COPY = """\
+// A larger array whose first rows and columns are those of `array`, zeros beyond; freed by cudaFreeAsync.
+template <typename T>
+static cudaError_t padded(T*& larger, const T* array, long long rows, long long columns, long long larger_rows,
+                          long long larger_columns, cudaStream_t stream) {
+    const size_t bytes = larger_rows * larger_columns * sizeof(T);
+    cudaError_t status = cudaMallocAsync(&larger, bytes, stream);
+    if (status == cudaSuccess) status = cudaMemsetAsync(larger, 0, bytes, stream);
+    if (status != cudaSuccess || array == nullptr) return status;
+    const size_t row = columns * sizeof(T);
+    return cudaMemcpy2DAsync(
+        larger, larger_columns * sizeof(T), array, row, row, rows, cudaMemcpyDeviceToDevice, stream);
+}
+
+"""
 
 MAIN = Template("""
 // ---------------------------------------------------------------- check and timing

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from string import Template
 
 from tuner.export.interface import UNASKED_SHARED_BYTES, Argument, Interface
 from tuner.export.symbolic import in_python
-from tuner.kernel import Kernel, Rendered
+from tuner.kernel import Kernel, Launch, Pieces, Rendered
+from tuner.problem import Tensor
 
 _WHOLE = Template("""\
 $header
@@ -72,9 +74,15 @@ SOURCE = $source
 
 
 @functools.cache
+def _module(device):
+    \"""The source, compiled for the present device at the first call.\"""
+    return cupy.RawModule(code=SOURCE, options=$options)
+
+
+@functools.cache
 def _kernel(device):
-    \"""The kernel, compiled for the present device at the first call.\"""
-    return cupy.RawModule(code=SOURCE, options=$options).get_function("$entry")
+    \"""The kernel on the present device.\"""
+    return _module(device).get_function("$entry")
 """)
 
 
@@ -177,24 +185,75 @@ def _run(face: Interface) -> list[str]:
         f'    {each.name} = {library}.empty({_shape(each.tensor.shape)}, dtype="{each.tensor.dtype}")'
         for each in face.outputs
     ]
-    arrays = [
-        each.name if each.tensor.output else f"_dense({each.name}{'.T' if each.transposed else ''})"
+    arrays = {
+        each.tensor.name: each.name
+        if each.tensor.output
+        else f"_dense({each.name}{'.T' if each.transposed else ''})"
         for each in face.arguments
-    ]
+    }
     if face.launch is None:
         scalars = [f"{_cast(scalar.dtype)}({in_python(scalar.value)})" for scalar in face.scalars]
-        return [*lines, f"    _entry({', '.join([*arrays, *scalars])})"]
-    launch = face.launch
+        return [*lines, f"    _entry({', '.join([*arrays.values(), *scalars])})"]
+    lines += [*_geometry(face.launch), *_larger(face, arrays)]
     scalars = [f"numpy.{scalar.dtype}({in_python(scalar.value)})" for scalar in face.scalars]
-    lines += [
+
+    def passed(*more: str) -> str:
+        return ", ".join([*arrays.values(), *scalars, *more])
+
+    if face.launch.pieces is None:
+        lines.append(f"    _launched(_grid, _block, ({passed()},), shared_mem=_shared_bytes)")
+    else:
+        lines += _in_pieces(face.launch.pieces, arrays, passed)
+    return [*lines, *_results(face)]
+
+
+def _geometry(launch: Launch) -> list[str]:
+    lines = [
         "    _launched = _kernel(cupy.cuda.runtime.getDevice())",
         f"    _shared_bytes = {in_python(launch.shared_bytes)}",
     ]
     if not isinstance(launch.shared_bytes, int) or launch.shared_bytes > UNASKED_SHARED_BYTES:
         lines.append("    _launched.max_dynamic_shared_size_bytes = _shared_bytes")
-    lines.append(f"    _grid, _block = {_shape(launch.grid)}, {_shape(launch.block)}")
-    lines.append(f"    _launched(_grid, _block, ({', '.join([*arrays, *scalars])},), shared_mem=_shared_bytes)")
+    return [*lines, f"    _grid, _block = {_shape(launch.grid)}, {_shape(launch.block)}"]
+
+
+def _larger(face: Interface, arrays: dict[str, str]) -> list[str]:
+    """Copies with zeros beyond the arrays' own elements; `arrays` then names them."""
+    lines = []
+    for padded in face.launch.padded if face.launch else ():
+        tensor = next(each.tensor for each in face.arguments if each.tensor.name == padded.tensor)
+        name, given = f"_larger_{padded.tensor}", arrays[padded.tensor]
+        lines.append(f'    {name} = cupy.zeros({_shape(padded.shape)}, dtype="{tensor.dtype}")')
+        if not tensor.output:
+            lines.append(f"    {name}[{_corner(tensor)}] = {given}")
+        arrays[padded.tensor] = name
     return lines
+
+
+def _results(face: Interface) -> list[str]:
+    names = {padded.tensor for padded in face.launch.padded} if face.launch else set()
+    return [
+        f"    {each.name}[...] = _larger_{each.tensor.name}[{_corner(each.tensor)}]"
+        for each in face.outputs
+        if each.tensor.name in names
+    ]
+
+
+def _corner(tensor: Tensor) -> str:
+    return ", ".join(f":{in_python(size)}" for size in tensor.shape)
+
+
+def _in_pieces(pieces: Pieces, arrays: dict[str, str], passed: Callable[..., str]) -> list[str]:
+    """A launch for each piece of the array that passes through constant memory."""
+    given, arrays[pieces.tensor] = arrays[pieces.tensor], "_whole"
+    return [
+        f"    _whole = {given}",
+        f'    _piece = _module(cupy.cuda.runtime.getDevice()).get_global("{pieces.symbol}")',
+        f"    for _first in range(0, _whole.size, {pieces.elements}):",
+        f"        _bytes = min({pieces.elements}, _whole.size - _first) * _whole.itemsize",
+        "        _piece.copy_from_device_async(_whole.data + _first * _whole.itemsize, _bytes)",
+        f"        _launched(_grid, _block, ({passed('numpy.int32(_first)')},), shared_mem=_shared_bytes)",
+    ]
 
 
 def _cast(dtype: str) -> str:

@@ -10,7 +10,7 @@ struct Sum {
     SCALAR total = 0;
     SCALAR lost = 0;  // what `total` has too much; unused, and gone, where sums are plain
 
-    __device__ __forceinline__ void add(float left, float right)
+    __device__ void add(float left, float right)
     {
 #if ACCUMULATE_IS_KAHAN
         const float term = __fmaf_rn(left, right, -lost);
@@ -22,7 +22,7 @@ struct Sum {
 #endif
     }
 
-    __device__ __forceinline__ void add(double left, double right)
+    __device__ void add(double left, double right)
     {
 #if ACCUMULATE_IS_KAHAN
         const double term = __fma_rn(left, right, -lost);
@@ -36,7 +36,7 @@ struct Sum {
 };
 
 // Elements between the starts of two rows that hold `length` elements, where rows are padded to a multiple of `unit`.
-__device__ __forceinline__ size_t pitch(int length, int unit)
+__device__ size_t pitch(int length, int unit)
 {
     return ((size_t)length + unit - 1) / unit * unit;
 }
