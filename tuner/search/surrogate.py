@@ -11,7 +11,6 @@ several parameters meet still fits. r, w, the scale and the noise are those of h
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -83,24 +82,33 @@ class Hyperparameters:
             codes: Shape (n, parameters).
             values: Shape (n,), standardised.
         """
-        pairs = [np.ix_(levels, levels) for levels in self.features.levels(codes).T]
+        levels = self.features.levels(codes).T
+        one_hots = [np.eye(len(table))[each] for each, table in zip(levels, self._tables, strict=True)]
+        side_by_side = np.concatenate(one_hots or [np.zeros((len(codes), 0))], axis=1)
 
         def loss(theta: Floats) -> tuple[float, Floats]:
-            return self._loss(theta, pairs, values)
+            return self._loss(theta, levels, side_by_side, values)
 
         self.theta = minimize(
             loss, self.theta, jac=True, method="L-BFGS-B", bounds=self._bounds,
             options={"maxiter": FIT_STEPS},
         ).x  # fmt: skip
 
-    def _loss(self, theta: Floats, pairs: Sequence[Any], values: Floats) -> tuple[float, Floats]:
-        """Negative log posterior density and its gradient."""
-        count, size = len(pairs), len(values)
-        by_w, by_r = np.empty((count, size, size)), np.empty((count, size, size))
-        logs = np.zeros((size, size))
-        for at, (factor, slope_w, slope_r) in enumerate(self._factors(theta)):
-            logs += np.log(factor)[pairs[at]]
-            by_w[at], by_r[at] = slope_w[pairs[at]], slope_r[pairs[at]]
+    def _loss(
+        self, theta: Floats, levels: NDArray[np.intp], one_hot: Floats, values: Floats
+    ) -> tuple[float, Floats]:
+        """Negative log posterior density and its gradient.
+
+        Args:
+            theta: Where.
+            levels: Shape (features, n).
+            one_hot: The same as one-hot codes side by side, so that sums over pairs of configs become products.
+            values: Shape (n,).
+        """
+        count, size = len(levels), len(values)
+        factors = self._factors(theta)
+        parts = [np.log(factor)[each] for (factor, _, _), each in zip(factors, levels, strict=True)]
+        logs = np.concatenate(parts or [np.zeros((size, 0))], axis=1) @ one_hot.T
         covariance = math.exp(theta[-2]) * np.exp(logs)
         noise = math.exp(theta[-1])
         factor, info = lapack.dpotrf(covariance + (noise + JITTER) * np.eye(size), lower=1)
@@ -114,10 +122,15 @@ class Hyperparameters:
         weights = inverse @ residual
         loss = 0.5 * float(residual @ weights) + float(np.log(np.diag(factor)).sum())
         slope = np.outer(weights, weights) - inverse
-        weighted = (slope * covariance).ravel()
+        weighted = slope * covariance
+        sums = weighted @ one_hot
         gradient = np.empty_like(theta)
-        gradient[:count] = -0.5 * by_w.reshape(count, -1) @ weighted
-        gradient[count : 2 * count] = -0.5 * by_r.reshape(count, -1) @ weighted
+        start = 0
+        for at, (_, slope_w, slope_r) in enumerate(factors):
+            columns = slice(start, start := start + len(slope_w))
+            by_levels = one_hot[:, columns].T @ sums[:, columns]
+            gradient[at] = -0.5 * np.vdot(by_levels, slope_w)
+            gradient[count + at] = -0.5 * np.vdot(by_levels, slope_r)
         gradient[-2] = -0.5 * weighted.sum()
         gradient[-1] = -0.5 * noise * np.trace(slope)
         away = theta - self._means
@@ -136,7 +149,6 @@ class Posterior:
         candidates: Positions in the space.
         mean: Expected value of each candidate.
         variance: Of the value, without noise.
-        similarity: Shape (asked, candidates): correlation of their values.
     """
 
     def __init__(self, space: Space, hyper: Hyperparameters, candidates: Rows, level: float) -> None:
@@ -159,7 +171,6 @@ class Posterior:
         self._targets = np.zeros(0)
         self._is_bound = np.zeros(0, bool)
         self._whitened = np.zeros(0)
-        self.similarity = np.zeros((0, len(candidates)), np.float32)
         self._projected = np.zeros((0, len(candidates)), np.float32)
         self.variance = np.full(len(candidates), self._scale)
         self.mean = np.full(len(candidates), level)
@@ -209,7 +220,6 @@ class Posterior:
         projected = solve_triangular(corner.astype(np.float32), rest, lower=True)
         self.variance = np.maximum(self.variance - (projected**2).sum(axis=0), 1e-10)
         self._projected = np.concatenate([self._projected, projected])
-        self.similarity = np.concatenate([self.similarity, similarity])
         self._lower, self._asked = lower, np.concatenate([self._asked, rows])
         self._targets = np.concatenate([self._targets, targets])
         self._is_bound = np.concatenate([self._is_bound, is_bound])
