@@ -224,7 +224,9 @@ def _nothing(store: Store, question: Question) -> str:
     near = _nearest(question.problem, known)
     texts = [f"{record.problem} ({record.regime}, kernel {record.kernel})" for record in near[:_NEIGHBOURS]]
     told = f"the nearest that are: {'; '.join(texts)}" if texts else f"nor is any {operation} on that device"
-    command = tune_command(question, near[0].origin if near else "")
+    declared = question.catalogue and question.catalogue.operations.get(operation)
+    origin = str(declared.origin or "") if declared else near[0].origin if near else ""
+    command = tune_command(question, origin)
     return f"{question} is not tuned, {told}. Run `{command}`"
 
 

@@ -97,11 +97,11 @@ def past_trials(
 def starting_points(
     store: Store, kernels: Iterable[Kernel], problem: ProblemKey, device: DeviceInfo
 ) -> list[tuple[str, Config]]:
-    """Configs to try first: declared defaults, then champions of the nearest shapes on such a device.
+    """Configs to try first: declared starts, then champions of the nearest shapes on such a device.
 
     What is not legal for the problem is left out by the search.
     """
-    starts = [(kernel.name, config) for kernel in kernels if (config := kernel.default_config())]
+    starts = [(kernel.name, config) for kernel in kernels for config in kernel.first_configs()]
     known = store.champions(operation=problem.operation, device=device)
     nearest = sorted(known, key=lambda each: _distance(problem, each))[:NEIGHBOURS]
     return [*starts, *((each.record.kernel, Config(each.record.config)) for each in nearest)]

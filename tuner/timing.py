@@ -30,8 +30,8 @@ HOPELESS = 1.5
 CANNOT_WIN = 1.08
 #: Samples before that is judged.
 JUDGED_AFTER = 3
-#: Rounds of the finals.
-MIN_ROUNDS, MAX_ROUNDS = 10, 60
+#: Rounds of the finals; the least of all only where ten would take twice the budget.
+LEAST_ROUNDS, MIN_ROUNDS, MAX_ROUNDS = 3, 10, 60
 #: Samples of each contestant in a round, taken back to back; the round's time is their median.
 SAMPLES_PER_ROUND = 3
 
@@ -94,7 +94,7 @@ def interleave(device: Device, runs: Sequence[Run], regime: str, budget_s: float
         device: Where.
         runs: The contestants.
         regime: How.
-        budget_s: Wall time after which no round beyond `MIN_ROUNDS` begins; seconds.
+        budget_s: Wall time after which no round beyond the least number begins; seconds.
 
     Returns:
         For each contestant one time per round, seconds.
@@ -103,12 +103,18 @@ def interleave(device: Device, runs: Sequence[Run], regime: str, budget_s: float
         LaunchFailed: A run failed.
     """
     rounds: list[list[float]] = [[] for _ in runs]
-    until = time.monotonic() + budget_s
+    start_s = time.monotonic()
+    least, samples = MIN_ROUNDS, 1
     for number in itertools.count():
-        if number >= MAX_ROUNDS or (number >= MIN_ROUNDS and time.monotonic() > until):
+        spent_s = time.monotonic() - start_s
+        if number == 1:
+            # The first round, of one sample each, tells what a round costs.
+            samples = SAMPLES_PER_ROUND if SAMPLES_PER_ROUND * MIN_ROUNDS * spent_s <= budget_s else 1
+            least = MIN_ROUNDS if MIN_ROUNDS * spent_s <= 2 * budget_s else LEAST_ROUNDS
+        if number >= MAX_ROUNDS or (number >= least and spent_s > budget_s):
             break
         for offset in range(len(runs)):
             index = (number + offset) % len(runs)
-            taken = device.samples_s(runs[index], SAMPLES_PER_ROUND, regime)
+            taken = device.samples_s(runs[index], samples, regime)
             rounds[index].append(statistics.median(taken))
     return [tuple(times) for times in rounds]

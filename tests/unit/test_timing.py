@@ -131,12 +131,18 @@ def test_a_failed_run_is_passed_on() -> None:
 
 def test_each_round_takes_everyone_once_and_begins_one_further() -> None:
     player, runs = Player(), [steady(1e-3), steady(2e-3), steady(3e-3)]
-    times = interleave(cast(Device, player), runs, "cold", 0.0)
-    assert [len(each) for each in times] == [timing.MIN_ROUNDS] * 3
-    starts = [runs.index(player.order[number * 3]) for number in range(timing.MIN_ROUNDS)]
-    assert starts == [number % 3 for number in range(timing.MIN_ROUNDS)]
-    for number in range(timing.MIN_ROUNDS):
+    times = interleave(cast(Device, player), runs, "cold", 1e9)
+    assert [len(each) for each in times] == [timing.MAX_ROUNDS] * 3
+    starts = [runs.index(player.order[number * 3]) for number in range(timing.MAX_ROUNDS)]
+    assert starts == [number % 3 for number in range(timing.MAX_ROUNDS)]
+    for number in range(timing.MAX_ROUNDS):
         assert set(player.order[number * 3 : number * 3 + 3]) == set(runs)
+
+
+def test_rounds_that_cost_far_more_than_the_budget_are_few_and_short() -> None:
+    run = steady(1e-3)
+    times = interleave(cast(Device, Player()), [run], "cold", 0.0)
+    assert len(times[0]) == run.taken == timing.LEAST_ROUNDS
 
 
 def test_times_belong_to_their_contestants() -> None:
@@ -152,7 +158,7 @@ def test_a_large_budget_does_not_mean_rounds_without_end() -> None:
 
 def test_one_outlier_in_a_round_does_not_count() -> None:
     script = itertools.cycle([1e-3, 1e-3, 5e-3])
-    assert set(interleave(cast(Device, Player()), [Scripted(script)], "cold", 0.0)[0]) == {1e-3}
+    assert set(interleave(cast(Device, Player()), [Scripted(script)], "cold", 1e9)[0]) == {1e-3}
 
 
 def test_nobody_has_no_times() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tuner.devices.cubin_cache import cache_root
 from tuner.devices.detect import Found, find, gpus
-from tuner.errors import DeviceTrouble, TunerError
+from tuner.errors import DeviceTrouble, NothingFound, TunerError
 from tuner.execution import Executor
 
 #: Free disk below this is worth a word.
@@ -96,8 +96,10 @@ def _database(url: str) -> Check:
     from tuner.store import Store
 
     try:
-        with Store.open(url) as store:
+        with Store.open(url, read_only=True) as store:
             count = len(store.champions())
+    except NothingFound:
+        return Check("database", "ok", f"{url}: made by the first run")
     except TunerError as error:
         return Check("database", "bad", str(error), "choose another with --db")
     return Check("database", "ok", f"{url}: {count} champion(s)")

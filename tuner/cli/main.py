@@ -6,6 +6,7 @@ import errno
 import importlib
 import logging
 import re
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -63,6 +64,8 @@ def command_line() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command line and exits: 0 done, 1 nothing found, 2 bad input, 3 trouble, 130 interrupted."""
+    # As Ctrl-C; a study sets a handler of its own, which lets a trial in flight end.
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
 

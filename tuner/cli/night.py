@@ -40,6 +40,7 @@ def nightly(
     from tuner.locks import occupied
     from tuner.nightly import Night, NightItem
     from tuner.store import Store
+    from tuner.study import INTERRUPTED
 
     plan = read_plan(path)
     found = find_all(device or plan.device)
@@ -56,6 +57,9 @@ def nightly(
                     click.echo(f"{each.item.problem}: {each.state} {each.why}".rstrip(), err=True)
         except (Interrupted, DeviceTrouble) as error:
             stopped = error
+        except KeyboardInterrupt:
+            stopped = Interrupted(INTERRUPTED)
+        items += [NightItem(each, "not reached", why=str(stopped)) for each in plan.items[len(items) :]]
     _show(items, str(stopped or ""), as_json)
     if stopped is not None:
         raise stopped
