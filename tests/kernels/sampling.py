@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpu_models import H200
 
-from tuner.catalogue import Catalogue, builtin, from_file
+from tuner.catalogue import Catalogue, builtin, from_file, kernels_folder
 from tuner.hardware import DeviceInfo
 from tuner.kernel import Kernel
 from tuner.problem import Operation, Problem
@@ -20,6 +20,9 @@ USUAL: Mapping[str, Mapping[str, int]] = {
     "gemm": {"m": 4096, "n": 4096, "k": 4096},
     "gemv": {"m": 4096, "n": 4096},
     "transpose": {"m": 4096, "n": 4096},
+    "read": {"parts": 512, "n": 4096},
+    "copy": {"n": 1 << 20},
+    "multiply_add": {"n": 1 << 16, "steps": 64},
     "smooth": {"n": 100_000, "radius": 4},
     "distances": {"n": 4000, "axes": 16},
 }
@@ -28,9 +31,9 @@ LARGEST = 600_000
 
 
 def catalogues() -> Iterator[Catalogue]:
-    """The built-in catalogue and those of the examples."""
+    """The built-in catalogue, those of the ladders' limits, and those of the examples."""
     yield builtin()
-    for path in sorted(EXAMPLES.glob("*.py")):
+    for path in sorted([*(kernels_folder() / "limits").glob("*.py"), *EXAMPLES.glob("*.py")]):
         if not path.name.endswith(".numba.py"):
             yield from_file(path)
 

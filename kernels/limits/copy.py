@@ -1,0 +1,61 @@
+"""copy: how fast a device copies memory; both directions count. A limit for the ladders' pages.
+
+Not an operation of the catalogue: `tuner ladder` loads this file as it loads a user's own.
+"""
+
+# ruff: noqa: SIM300
+from pathlib import Path
+
+from tuner.kernel import Kernel, Launch, ceil_div
+from tuner.problem import DTYPE_BYTES, Baseline, Operation, Problem, Tensor, Work
+from tuner.space import Config, Constraint, choice, powers_of_two
+
+
+def _launch(p: Problem, c: Config) -> Launch:
+    packs = ceil_div(p.n * DTYPE_BYTES[p.dtype], 16)
+    return Launch(grid=(ceil_div(packs, c.BLOCK * c.UNROLL),), block=(c.BLOCK,))
+
+
+OPERATION = Operation(
+    name="copy",
+    dims=("n",),
+    dtypes=("float32", "float64", "int32"),
+    tensors=lambda p: (Tensor("x", (p.n,), p.dtype), Tensor("y", (p.n,), p.dtype, output=True)),
+    work=lambda p: Work(flops=0.0, bytes=2.0 * DTYPE_BYTES[p.dtype] * p.n),
+    reference=lambda xp, p, arrays: arrays["x"].astype(xp.float64),
+    constants=lambda p, target: {"ELEMENT_BYTES": DTYPE_BYTES[p.dtype]} if target == "cuda" else {},
+    c_reference={"y": "return double(x[index]);"},
+    baselines={
+        "cuda": Baseline("CuPy", lambda xp, p, arrays: xp.copyto(arrays["y"], arrays["x"])),
+        "cpu": Baseline("NumPy", lambda xp, p, arrays: xp.copyto(arrays["y"], arrays["x"])),
+    },
+)
+
+KERNELS = (
+    Kernel(
+        operation="copy",
+        name="copy",
+        target="cuda",
+        source=Path("copy.cu"),
+        idea="128-bit loads and stores, several on their way",
+        parameters=(powers_of_two("BLOCK", 128, 1024), choice("UNROLL", 1, 2, 4, 8)),
+        launch=_launch,
+        defaults={"BLOCK": 256, "UNROLL": 4},
+        starts=({"BLOCK": 512, "UNROLL": 2}, {"BLOCK": 1024, "UNROLL": 1}, {"BLOCK": 256, "UNROLL": 8}),
+    ),
+    Kernel(
+        operation="copy",
+        name="copy",
+        target="cpu",
+        source=Path("copy.numba.py"),
+        includes=(Path("../threads.numba.py"),),
+        idea="threads copy parts of the array",
+        parameters=(powers_of_two("THREADS", 1, 256),),
+        constraints=(
+            Constraint(
+                "no more threads than cores", lambda p, d, c: c.THREADS <= max(d.cores, 1), for_speed=True
+            ),
+        ),
+        defaults={"THREADS": 1},
+    ),
+)
