@@ -96,7 +96,7 @@ class Workload:
         Returns:
             The worst error, and what is wrong: empty when all is right.
         """
-        worst = Error(0.0, 0.0, 0.0)
+        worst = Error(0.0, 0.0, 0.0, 0.0)
         for tensor in self.problem.outputs:
             error = self._compare(tensor.name)
             # Written so that a NaN counts as the worst.
@@ -113,7 +113,8 @@ class Workload:
         allowed = xp.maximum(self.problem.tolerance * (scale + xp.abs(reference)), 1e-300)
         ratio = float((difference / allowed).max())
         unit = scale or 1.0
-        return Error(max_rel=largest / unit, rms_rel=total / unit, bound_ratio=ratio)
+        mean = float(difference.mean())
+        return Error(largest / unit, total / unit, bound_ratio=ratio, mean_rel=mean / unit)
 
     def _complaint(self, worst: Error) -> str:
         for name, whole in self._guarded.items():

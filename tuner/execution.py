@@ -98,9 +98,16 @@ class Executor:
         data = self._trusted({"do": "baseline"})["measurement"]
         return Measurement.from_json(data) if data else None
 
-    def begin(self, contestant: Contestant, incumbent_s: float | None) -> None:
-        """Begins to measure a config; `finish` ends it."""
-        limit_s = max(LIMIT_FLOOR_S, LIMIT_FACTOR * (incumbent_s or 0.1))
+    def begin(self, contestant: Contestant, incumbent_s: float | None, limit_s: float | None = None) -> None:
+        """Begins to measure a config; `finish` ends it.
+
+        Args:
+            contestant: What to measure.
+            incumbent_s: Best median so far in seconds; a config that cannot win against it is pruned.
+            limit_s: Seconds that it may take; so many times the incumbent's unless given.
+        """
+        if limit_s is None:
+            limit_s = max(LIMIT_FLOOR_S, LIMIT_FACTOR * (incumbent_s or 0.1))
         message = {"do": "measure", "incumbent_s": incumbent_s, **_to_json(contestant)}
         try:
             self._worker.request(message, contestant.code, limit_s)
@@ -200,6 +207,15 @@ class Executor:
         if data["unwell"]:
             self._recycle()
             return next((each.reason for each in found if each.reason), "the device was left unwell")
+        return found
+
+    def transfers_s(self) -> Mapping[str, float]:
+        """Seconds for ``allocate``, ``to_device`` and ``to_host`` of the problem's arrays; empty on a CPU.
+
+        Raises:
+            DeviceTrouble: The worker failed.
+        """
+        found: dict[str, float] = self._trusted({"do": "transfers"})["transfers_s"]
         return found
 
     def _recycle(self) -> None:

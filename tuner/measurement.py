@@ -37,11 +37,13 @@ class Error:
         max_rel: max |out - ref| / rms(ref).
         rms_rel: ||out - ref|| / ||ref||.
         bound_ratio: max |out - ref| / tolerance; above 1 the result is wrong.
+        mean_rel: mean |out - ref| / rms(ref); 0 in records from before it was kept.
     """
 
     max_rel: float
     rms_rel: float
     bound_ratio: float
+    mean_rel: float = 0.0
 
 
 @dataclass(frozen=True)

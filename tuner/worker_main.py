@@ -23,6 +23,7 @@ from tuner.channel import Channel, ChannelBroken
 from tuner.correctness import Workload
 from tuner.devices import open_device
 from tuner.devices.protocol import CompileFailed, Compiler, LaunchFailed, compiler_for
+from tuner.devices.transfers import transfers_s
 from tuner.errors import InputError, TunerError
 from tuner.kernel import Launch, Rendered
 from tuner.measure import Bench, Contestant
@@ -157,6 +158,10 @@ class DeviceHandlers:
             offset += each["code_bytes"]
         found = bench.finals(contestants, message["budget_s"])
         return {"measurements": [each.to_json() for each in found], "unwell": bench.unwell}, b""
+
+    def transfers(self, message: dict[str, Any], _: bytes) -> tuple[dict[str, Any], bytes]:
+        """Times what a run from the host's memory to the host's memory adds to the kernel's time."""
+        return {"transfers_s": transfers_s(self._device, self._ready().workload)}, b""
 
     def _ready(self) -> Bench:
         if self._bench is None:
