@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from tuner.errors import NothingFound, StoreTrouble
 from tuner.record import utc_now
 from tuner.store.tables import SCHEMAS, VERSION_TABLE, schema_history
 
+#: Seconds between two looks at whether another writer has let go.
+LOOK_FOR_LOCK_S = 0.001
 #: Part of a driver's message -> what is the matter, and what to do.
 _TROUBLES = (
     ("file is not a database", "it is no SQLite database; give another with --db or move the file away"),
@@ -96,7 +99,7 @@ def make_engine(url: URL, *, read_only: bool, patience_s: float) -> sa.Engine:
             f"the driver of {url.drivername!r} is not installed ({error}); install it or use sqlite:///FILE"
         ) from error
     if engine.dialect.name == "sqlite":
-        _prepare_sqlite(engine, read_only=read_only)
+        _prepare_sqlite(engine, read_only=read_only, patience_s=patience_s)
     return engine
 
 
@@ -115,7 +118,7 @@ def _connector(file: Path, *, read_only: bool, patience_s: float) -> Any:
     return connect
 
 
-def _prepare_sqlite(engine: sa.Engine, *, read_only: bool) -> None:
+def _prepare_sqlite(engine: sa.Engine, *, read_only: bool, patience_s: float) -> None:
     """Write-ahead log, synchronised at each commit, foreign keys; and BEGIN by us.
 
     The driver of Python 3.11 begins a transaction before INSERT but not before CREATE TABLE, so that a
@@ -133,11 +136,30 @@ def _prepare_sqlite(engine: sa.Engine, *, read_only: bool) -> None:
 
     def begun(connection: sa.Connection) -> None:
         # A writer takes its lock at once: one that reads first and then writes can fail without waiting.
-        writes = connection.get_execution_options().get("writes", False)
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+        if connection.get_execution_options().get("writes", False):
+            _wait_for_lock(connection, patience_s)
+        else:
+            connection.exec_driver_sql("BEGIN")
 
     sa.event.listen(engine, "connect", connected)
     sa.event.listen(engine, "begin", begun)
+
+
+def _wait_for_lock(connection: sa.Connection, patience_s: float) -> None:
+    """Begins to write. SQLite itself would look every 25 to 100 ms, far longer than others hold the lock."""
+    until_s = time.monotonic() + patience_s
+    connection.exec_driver_sql("PRAGMA busy_timeout=0")
+    try:
+        while True:
+            try:
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+                return
+            except sa.exc.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() > until_s:
+                    raise
+            time.sleep(LOOK_FOR_LOCK_S)
+    finally:
+        connection.exec_driver_sql(f"PRAGMA busy_timeout={int(patience_s * 1000)}")
 
 
 def schema_of(connection: sa.Connection) -> str:
