@@ -1,10 +1,10 @@
 """Replays a study on a recorded space, without a device, to see how few trials a search needs.
 
 A trial's time is one recorded sample of the config, drawn at random: the noise of the recording. As in a
-real study the champion comes from finals: the configs that the search believes to be fastest, by the finals'
-own rule, are judged by all of their recorded samples. A fraction is the lowest recorded mean of the whole
-space over the mean of that champion. Every config asked counts as a trial, failures included; none is asked
-twice.
+real study the champion comes from finals: four configs, by turns those observed and those believed to be
+fastest, by the finals' own rule, are judged by all of their recorded samples. A fraction is the lowest recorded
+mean of the whole space over the mean of that champion. Every config asked counts as a trial, failures
+included; none is asked twice.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 
 from tuner.errors import InputError
-from tuner.finals import shortlist
+from tuner.finals import FINALISTS, shortlist
 from tuner.measurement import Outcome
 from tuner.recording import Recording
 from tuner.search import Observation, Search
@@ -171,6 +172,7 @@ def _replay(
         recording.spaces, sampler=sampler, seed=seed, study_name=f"{recording.name}-{seed}", budget=trials,
         elsewhere=elsewhere,
     )  # fmt: skip
+    observed: dict[tuple[str, Config], float] = {}
     fraction_at: dict[int, float] = {}
     made, recorded_s = 0, 0.0
     checkpoints = sorted({each for each in CHECKPOINTS if each < trials} | {trials})
@@ -180,25 +182,32 @@ def _replay(
         time_s = None
         if measurement.outcome is Outcome.MEASURED:
             time_s = float(rng.choice(measurement.samples_s))
+            observed[candidate.kernel, candidate.config] = time_s
         search.tell(candidate, measurement.outcome, time_s)
         made += 1
         recorded_s += sum(measurement.stages_s.values()) or sum(measurement.samples_s)
         if made in checkpoints:
-            fraction_at[made] = _fraction(recording, search.standings())
+            fraction_at[made] = _fraction(recording, observed, search.standings())
     search_s = time.perf_counter() - begun
     search.close()
-    last = _fraction(recording, search.standings())
+    last = _fraction(recording, observed, search.standings())
     for each in checkpoints:  # a study that stopped earlier keeps its champion
         fraction_at.setdefault(each, last)
     return Replay(seed, fraction_at, made, search.stopped, recorded_s, search_s)
 
 
-def _fraction(recording: Recording, standings: Mapping[tuple[str, Config], float]) -> float:
-    """Fraction of the optimum that the winner of finals among these configs reaches."""
-    if not standings:
+def _fraction(
+    recording: Recording,
+    observed: Mapping[tuple[str, Config], float],
+    believed: Mapping[tuple[str, Config], float],
+) -> float:
+    """Fraction of the optimum that the winner of finals reaches."""
+    if not observed:
         return 0.0
+    by_turns = zip_longest(shortlist(believed, None), shortlist(observed, None))
+    finalists = list(dict.fromkeys(each for pair in by_turns for each in pair if each))[:FINALISTS]
     means = [
         float(recording.kernels[kernel].mean_s[recording.kernels[kernel].space.index_of(config)])
-        for kernel, config in shortlist(standings, None)
+        for kernel, config in finalists
     ]
     return recording.optimum_s / min(means)

@@ -19,7 +19,7 @@ Rows = NDArray[np.intp]
 #: Configs with a time before anything is believed.
 FEWEST = 4
 #: Untried configs that are weighed: a random sample of this size and all neighbours of the best ones.
-CANDIDATES = 4000
+CANDIDATES = 8000
 BEST_ONES = 5
 #: The fastest configs elsewhere, which are weighed too.
 FAMOUS = 1000
