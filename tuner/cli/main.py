@@ -20,6 +20,7 @@ COMMANDS = {
     "tune": ("tuner.cli.tune", "tune", "Search the best kernel and config for a problem, and store it."),
     "best": ("tuner.cli.ask", "best", "The stored champion for a problem."),
     "export": ("tuner.cli.ask", "export", "Write the champion as source, binary, Python module or JSON."),
+    "ladder": ("tuner.cli.ladder", "ladder", "Each kernel of an operation, and what each step buys."),
     "nightly": ("tuner.cli.night", "nightly", "Tune the problems of a plan until a deadline."),
     "simulate": ("tuner.cli.replay", "simulate", "Replay a study on a recorded space, without a device."),
     "devices": ("tuner.cli.look", "devices", "The devices found here."),

@@ -1,0 +1,127 @@
+"""A device's limits, measured by small kernels of our own: reading, copying, multiply-adds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tuner.catalogue import from_file, kernels_folder
+from tuner.compiling import CompilePool
+from tuner.devices.detect import Found
+from tuner.errors import TunerError
+from tuner.execution import Executor
+from tuner.hardware import DeviceInfo
+from tuner.kernel import Kernel, render
+from tuner.ladder.rungs import Limits
+from tuner.ladder.spaces import first_configs, pinned_space
+from tuner.ladder.steps import lessons
+from tuner.measure import Contestant
+from tuner.measurement import Measurement
+from tuner.problem import DTYPE_BYTES, Problem
+from tuner.space import Config
+
+#: Bytes of the array that is read or copied on a GPU, at the most.
+GPU_BYTES = 1 << 30
+#: On a CPU so many times the last-level cache, within these bounds.
+CACHES, CPU_LEAST_BYTES, CPU_MOST_BYTES = 4, 64 << 20, 256 << 20
+#: The array and what it is checked with take so many times its bytes.
+ROOM = 16
+#: Multiply-adds done to each number, and numbers for each thread that a device can hold.
+STEPS, NUMBERS = 16_384, 8
+#: Numbers for each core of a CPU.
+NUMBERS_OF_A_CORE = 1 << 14
+
+Measure = Callable[[Contestant], Measurement]
+
+
+def limit_problem(name: str, dims: Mapping[str, int], dtype: str) -> tuple[Problem, tuple[Kernel, ...], str]:
+    """A problem of one of the files in ``kernels/limits``, its kernels, and the file."""
+    path = kernels_folder() / "limits" / f"{name}.py"
+    found = from_file(path)
+    operation = found.operation(name)
+    return operation.problem(dims, dtype), found.kernels, str(path.resolve())
+
+
+def measure_limits(found: Found, executor: Executor, dtype: str, measure: Measure) -> Limits:
+    """Measures what a device can do at the most.
+
+    Args:
+        found: The device.
+        executor: Its worker, open.
+        dtype: Element type; a limit that cannot be measured in it is 0.
+        measure: Measures a compiled config.
+    """
+    info = executor.info
+    size = array_bytes(info, executor.free_bytes)
+    elements = size // DTYPE_BYTES[dtype]
+    parts = 1 << 12 if info.kind == "cuda" else 1 << 8
+    numbers = NUMBERS * info.sm_count * info.max_threads_per_sm if info.kind == "cuda" else 0
+    wanted = {
+        "read": {"parts": parts, "n": elements // parts},
+        "copy": {"n": elements},
+        "multiply_add": {"n": numbers or NUMBERS_OF_A_CORE * max(info.cores, 1), "steps": STEPS},
+    }
+    rates: dict[str, float] = {}
+    for name, dims in wanted.items():
+        try:
+            problem, kernels, origin = limit_problem(name, dims, dtype)
+        except TunerError:  # no such limit for this dtype: whole numbers are not multiplied and added
+            continue
+        time_s = _best_s(found, executor, (problem, kernels, origin), measure)
+        if time_s is not None:
+            work = problem.work
+            rates[name] = (work.flops * 1e-12 if name == "multiply_add" else work.bytes * 1e-9) / time_s
+    return Limits(rates.get("read", 0.0), rates.get("copy", 0.0), rates.get("multiply_add", 0.0))
+
+
+def array_bytes(info: DeviceInfo, free_bytes: int) -> int:
+    """Bytes of the array that is read or copied: far more than any cache holds, and a whole number of KiB."""
+    wanted = GPU_BYTES
+    if info.kind == "cpu":
+        wanted = min(max(CACHES * info.l2_bytes, CPU_LEAST_BYTES), CPU_MOST_BYTES)
+    return max(min(wanted, free_bytes // ROOM), 1 << 20) >> 15 << 15
+
+
+def _best_s(
+    found: Found, executor: Executor, what: tuple[Problem, tuple[Kernel, ...], str], measure: Measure
+) -> float | None:
+    """The least median over the configs declared to be tried first; None where none can be measured."""
+    problem, kernels, origin = what
+    named = {**problem.to_json(), "origin": origin}
+    executor.prepare(named, "cold")
+    pool = CompilePool(found.opening, executor.info.architecture, named, size=1)
+    times = []
+    try:
+        for kernel in kernels:
+            if kernel.target == executor.info.kind:
+                configs = _configs(kernel, problem, executor.info)
+                rendered = {number: render(kernel, problem, each) for number, each in enumerate(configs)}
+                for contestant in pool.compile_all(rendered).values():
+                    times.append(measure(contestant).time_s)
+    finally:
+        pool.close()
+    return min((each for each in times if each), default=None)
+
+
+def _configs(kernel: Kernel, problem: Problem, info: DeviceInfo) -> list[Config]:
+    """The declared ones; on a CPU each with one thread and with as many as there are cores."""
+    pins: list[dict[str, Any]] = [{}]
+    if any(each.name == "THREADS" for each in kernel.parameters):
+        threads = 1 << (max(info.cores, 1).bit_length() - 1)
+        pins = [{"THREADS": each} for each in dict.fromkeys((1, threads))]
+    configs = [
+        config
+        for pin in pins
+        for config in first_configs(kernel, pin, pinned_space(kernel, pin, problem, info))
+    ]
+    return list(dict.fromkeys(configs))
+
+
+def further_library(problem: Problem, kind: str) -> tuple[str, dict[str, Any]] | None:
+    """Another library for a problem, as ``configs/lessons.toml`` names one: its name, and how to prepare it."""
+    file = lessons().get(problem.operation.name, {}).get(kind, {}).get("further_library", "")
+    if not file or problem.operation.origin:
+        return None
+    alike, _, origin = limit_problem(file, problem.dims, problem.dtype)
+    baseline = alike.operation.baselines.get(kind)
+    return (baseline.named(problem.dtype), {**alike.to_json(), "origin": origin}) if baseline else None

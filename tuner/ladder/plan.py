@@ -1,0 +1,66 @@
+"""The ladder of an operation: its kernels in their order, with the figures of the shipped reports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tuner.catalogue import Catalogue
+from tuner.errors import InputError
+from tuner.kernel import Kernel
+from tuner.ladder.reading import read_ladder_plan
+from tuner.ladder.steps import LadderPlan, Step, Sweep, configs_folder, lesson_of
+from tuner.problem import Problem
+
+
+def ladder_of(
+    catalogue: Catalogue, problem: Problem, target: str, only: Sequence[str], *, sweeps: bool = False
+) -> LadderPlan:
+    """The ladder of an operation's kernels, in their order, with the figures of the shipped reports.
+
+    Args:
+        catalogue: Has the kernels.
+        problem: What to compute.
+        target: ``cuda`` or ``cpu``.
+        only: Names to restrict to; all where empty.
+        sweeps: True for sweeps of the kernels whose lesson names a parameter.
+
+    Raises:
+        UnknownName: A kernel that is not there.
+        InputError: The operation has none for the target.
+    """
+    kernels = catalogue.of(problem.operation.name, target, tuple(only))
+    if not kernels:
+        raise InputError(f"{problem.operation.name} has no kernel for {target}; choose another --device")
+    known: list[Step] = [] if problem.operation.origin else _reported(catalogue, problem.operation.name, target)
+    steps = []
+    for kernel in kernels:
+        found = tuple(each for step in known if step.kernel.name == kernel.name for each in step.published[:40])
+        said = lesson_of(kernel)
+        steps.append(Step(kernel, kernel.name, {}, "", said.get("lesson", ""), said.get("slower", ""), found))
+    swept = [_sweep_of(step.kernel, problem, known) for step in steps] if sweeps else []
+    title = f"The ladder of {problem}"
+    return LadderPlan(title, (problem,), tuple(steps), tuple(each for each in swept if each), target)
+
+
+def _reported(catalogue: Catalogue, operation: str, target: str) -> list[Step]:
+    """The steps of all shipped reports for an operation and target."""
+    steps: list[Step] = []
+    for path in sorted(configs_folder().glob("ladder-*.toml")):
+        plan = read_ladder_plan(path, catalogue)
+        if plan.target == target and plan.problems[0].operation.name == operation:
+            steps += plan.steps
+    return steps
+
+
+def _sweep_of(kernel: Kernel, problem: Problem, known: Sequence[Step]) -> Sweep | None:
+    """The sweep that a kernel's lesson names, over problems up to this one."""
+    name = lesson_of(kernel).get("sweep", "")
+    values_of = {each.name: each.values for each in kernel.parameters}
+    if not name or not values_of.keys() >= set(name.split()):
+        return None
+    varied = [values_of[each] for each in name.split()]
+    values = [value for value in varied[0] if all(value in others for others in varied)]
+    operation = problem.operation
+    shapes = [{dim: max(1, size >> halvings) for dim, size in problem.shape} for halvings in (3, 2, 1, 0)]
+    problems = tuple(operation.problem(shape, problem.dtype, problem.layout) for shape in shapes)
+    return Sweep(kernel, kernel.name, name, tuple(values), tuple(dict.fromkeys(problems)))

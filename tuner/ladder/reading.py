@@ -1,0 +1,147 @@
+"""Reads ladder plans: TOML files with the steps of a published report and its figures."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tuner.catalogue import Catalogue
+from tuner.errors import InputError, PlanError, UnknownName
+from tuner.kernel import Kernel
+from tuner.ladder.steps import LadderPlan, Published, Step, Sweep, lesson_of
+from tuner.problem import Operation, Problem
+
+#: Keys of a plan, of its steps, sweeps and published figures, with the type that each must have.
+PLAN_KEYS = {
+    "title": str, "source": str, "hardware": str, "operation": str, "target": str, "dtype": str, "layout": str,
+    "shapes": list, "classic": bool, "steps": list, "sweeps": list, "notes": list,
+}  # fmt: skip
+STEP_KEYS = {"kernel": str, "label": str, "config": dict, "layout": str, "published": list}
+SWEEP_KEYS = {
+    "kernel": str, "label": str, "parameter": str, "values": list, "shapes": list, "config": dict,
+    "published_ms": list,
+}  # fmt: skip
+FIGURE_KEYS = {
+    "shape": list, "ms": (int, float), "gflops": (int, float), "gbps": (int, float),
+    "of_library": (int, float), "max_rel": float, "mean_rel": float, "note": str,
+}  # fmt: skip
+
+
+def read_ladder_plan(path: Path, catalogue: Catalogue) -> LadderPlan:
+    """Reads a plan.
+
+    Args:
+        path: A TOML file; ``docs/ladder.md`` says what it holds.
+        catalogue: Has its kernels.
+
+    Raises:
+        PlanError: It cannot be read, or a key or value is wrong; the message names file and key.
+    """
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise PlanError(
+            f"{path} cannot be read as a ladder plan: {error}; check the path and the text"
+        ) from None
+    reader = _Reader(path)
+    try:
+        return reader.plan(data, catalogue)
+    except PlanError:
+        raise
+    except InputError as error:
+        raise PlanError(f"{path}: {error}") from error
+
+
+class _Reader:
+    """Checks the tables of one file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._source = self._hardware = ""
+
+    def _checked(
+        self, table: Any, keys: Mapping[str, Any], where: str, needed: Sequence[str]
+    ) -> dict[str, Any]:
+        if not isinstance(table, dict):
+            raise PlanError(f"{self._path}: {where} is a table, got {table!r}")
+        for key, value in table.items():
+            if key not in keys:
+                raise PlanError(f"{self._path}: {where}: {UnknownName('key', key, keys)}")
+            if not isinstance(value, keys[key]):
+                raise PlanError(f"{self._path}: {where}: {key} has the wrong type, got {value!r}")
+        for key in needed:
+            if key not in table:
+                raise PlanError(f"{self._path}: {where} needs {key}; add it")
+        return table
+
+    def plan(self, data: dict[str, Any], catalogue: Catalogue) -> LadderPlan:
+        self._checked(data, PLAN_KEYS, "the plan", ("operation", "target", "shapes"))
+        self._source, self._hardware = data.get("source", ""), data.get("hardware", "")
+        operation = catalogue.operation(data["operation"])
+        dtype, layout = data.get("dtype", ""), data.get("layout", "")
+        problems = tuple(self._problem(operation, shape, dtype, layout) for shape in data["shapes"])
+        of = {kernel.name: kernel for kernel in catalogue.of(operation.name, data["target"])}
+        steps = tuple(self._step(each, of, operation) for each in data.get("steps", ()))
+        sweeps = tuple(self._sweep(each, of, operation, problems[0]) for each in data.get("sweeps", ()))
+        if not problems or not (steps or sweeps):
+            raise PlanError(f"{self._path}: a ladder has a shape, and a step or a sweep; add them")
+        return LadderPlan(
+            data.get("title", self._path.stem), problems, steps, sweeps, data["target"],
+            data.get("classic", False), self._source, self._hardware, tuple(data.get("notes", ())),
+        )  # fmt: skip
+
+    def _problem(self, operation: Operation, shape: Any, dtype: str, layout: str) -> Problem:
+        if not isinstance(shape, list) or len(shape) != len(operation.dims):
+            raise PlanError(f"{self._path}: a shape is a list of {len(operation.dims)} dims, got {shape!r}")
+        return operation.problem(dict(zip(operation.dims, shape, strict=True)), dtype, layout)
+
+    def _kernel(self, table: dict[str, Any], kernels: Mapping[str, Kernel]) -> Kernel:
+        if table["kernel"] not in kernels:
+            raise UnknownName("kernel", table["kernel"], kernels)
+        kernel = kernels[table["kernel"]]
+        known = {each.name: each.values for each in kernel.parameters}
+        for name, value in table.get("config", {}).items():
+            if value not in known.get(name, ()):
+                raise PlanError(
+                    f"{self._path}: step {kernel.name}: a config names a parameter and one of its values, got "
+                    f"{name} = {value!r}; choose among {known.get(name, tuple(known))}"
+                )
+        return kernel
+
+    def _step(self, table: Any, kernels: Mapping[str, Kernel], operation: Operation) -> Step:
+        self._checked(table, STEP_KEYS, "a step", ("kernel",))
+        kernel = self._kernel(table, kernels)
+        published = []
+        for each in table.get("published", ()):
+            self._checked(each, FIGURE_KEYS, f"a figure of {kernel.name}", ("shape",))
+            figures = {key: value for key, value in each.items() if key != "shape"}
+            shape = self._problem(operation, each["shape"], "", "").shape
+            published.append(Published(self._hardware, self._source, tuple(size for _, size in shape), figures))
+        said = lesson_of(kernel)
+        return Step(
+            kernel, table.get("label", kernel.name), table.get("config", {}), table.get("layout", ""),
+            said.get("lesson", ""), said.get("slower", ""), tuple(published),
+        )  # fmt: skip
+
+    def _sweep(self, table: Any, kernels: Mapping[str, Kernel], operation: Operation, like: Problem) -> Sweep:
+        self._checked(table, SWEEP_KEYS, "a sweep", ("kernel", "parameter", "values", "shapes"))
+        kernel = self._kernel(table, kernels)
+        parameter, values = table["parameter"], tuple(table["values"])
+        for value in values:
+            self._kernel({"kernel": kernel.name, "config": dict.fromkeys(parameter.split(), value)}, kernels)
+        problems = tuple(self._problem(operation, each, like.dtype, like.layout) for each in table["shapes"])
+        rows = table.get("published_ms", [])
+        if rows and [len(row) for row in rows] != [len(values)] * len(problems):
+            raise PlanError(
+                f"{self._path}: sweep of {kernel.name}: published_ms has a row for each shape, with a figure "
+                f"for each value, got {[len(row) for row in rows]} for {len(problems)} x {len(values)}"
+            )
+        told = {
+            (tuple(size for _, size in problem.shape), value): float(figure)
+            for problem, row in zip(problems, rows, strict=False)
+            for value, figure in zip(values, row, strict=True)
+        }
+        label = table.get("label", kernel.name)
+        return Sweep(kernel, label, parameter, values, problems, table.get("config", {}), told)

@@ -1,0 +1,54 @@
+"""Which configs a step of the ladder may take, and which it takes when it is not tuned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy
+
+from tuner.hardware import DeviceInfo
+from tuner.kernel import Kernel
+from tuner.problem import Problem
+from tuner.space import Config, Parameter, Space, Value
+
+
+def pinned_space(kernel: Kernel, pins: Mapping[str, Value], problem: Problem, device: DeviceInfo) -> Space:
+    """The legal configs in which the pinned parameters have their values.
+
+    A rule that is for speed alone does not bind where it leaves nothing: a step is shown as it was published.
+    """
+    parameters = [
+        Parameter(each.name, (pins[each.name],), each.scale) if each.name in pins else each
+        for each in kernel.parameters
+    ]
+    found = Space.build(parameters, kernel.constraints, problem, device)
+    if len(found):
+        return found
+    return Space.build(parameters, [each for each in kernel.constraints if not each.for_speed], problem, device)
+
+
+def first_configs(kernel: Kernel, pins: Mapping[str, Value], space: Space) -> list[Config]:
+    """What the kernel declares to try first, with the pins in place; only what is legal."""
+    wanted = [Config({**each, **pins}) for each in kernel.first_configs()]
+    ordered = [Config({each.name: config[each.name] for each in space.parameters}) for config in wanted]
+    return [config for config in ordered if config in space]
+
+
+def declared_config(kernel: Kernel, pins: Mapping[str, Value], space: Space) -> Config:
+    """The first declared config that is legal; else the legal one that differs from it in the least."""
+    known = first_configs(kernel, pins, space)
+    if known:
+        return known[0]
+    wanted = kernel.default_config()
+    if wanted is None:
+        found: Config = space[0]
+        return found
+    codes = [
+        each.values.index(value) if (value := pins.get(each.name, wanted[each.name])) in each.values else 0
+        for each in space.parameters
+    ]
+    differing = numpy.abs(space.codes.astype(int) - numpy.array(codes))
+    # As few parameters as can be, then as near as can be.
+    order = numpy.lexsort((differing.sum(axis=1), (differing > 0).sum(axis=1)))
+    nearest: Config = space[int(order[0])]
+    return nearest
