@@ -18,6 +18,8 @@ from tuner.worker_main import rendered_to_json
 
 #: Compile workers at the most; each takes about 150 MB.
 MAX_WORKERS = 16
+#: Cores left to the study, its search and the device worker.
+KEPT_CORES = 2
 #: A compilation may take this many times the slow end (95 %) of those before it...
 LIMIT_FACTOR = 10.0
 #: ...but always this long, in seconds.
@@ -68,10 +70,11 @@ class CompilePool:
             spec: What `tuner.devices.protocol.compiler_for` takes.
             architecture: What to compile for.
             problem: Names the problem (`tuner.worker_main.problem_from`).
-            size: Workers; as many as cores unless given.
+            size: Workers; as many as there are cores, less `KEPT_CORES` where there are plenty, unless given.
         """
         self._spec, self._architecture, self._problem = spec, architecture, dict(problem)
-        self.size = size or max(1, min(MAX_WORKERS, len(os.sched_getaffinity(0))))
+        cores = len(os.sched_getaffinity(0))
+        self.size = size or max(1, min(MAX_WORKERS, cores - KEPT_CORES if cores > 2 * KEPT_CORES else cores))
         self._workers: list[Worker | None] = [self._start() for _ in range(self.size)]
         self._jobs: dict[int, _Job] = {}
         self._waiting: deque[_Job] = deque()

@@ -11,6 +11,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from types import FrameType
 
+from threadpoolctl import threadpool_limits
+
 from tuner.ask_ahead import AskAhead
 from tuner.compiling import CompilePool
 from tuner.coronation import Coronation
@@ -75,6 +77,8 @@ class Study:
         """
         with ExitStack() as stack:
             stack.enter_context(self._signals())
+            # The search's matrices are small: more threads would only fight the compile workers for cores.
+            stack.enter_context(threadpool_limits(1, "blas"))
             self._watch.tick("opening")
             with self._watch.spent("opening"):
                 loop = self._open(stack)
