@@ -10,7 +10,7 @@ import click
 
 from tuner.catalogue import builtin
 from tuner.cli.options import asked, database_option, json_option, problem_options
-from tuner.cli.show import COMPUTE_BOUND, config_text, duration, print_json, table
+from tuner.cli.show import config_text, duration, print_json, rate, speed, table
 from tuner.devices.detect import Found, find
 from tuner.errors import InputError
 from tuner.ladder.plan import ladder_of
@@ -140,7 +140,6 @@ def show(climbed: Ladder) -> None:
 def _rungs(
     rows: Sequence[Mapping[str, Any]], problem: Problem, climbed: Ladder
 ) -> tuple[list[str], list[list[str]]]:
-    computes = problem.work.flops >= COMPUTE_BOUND * problem.work.bytes
     library = climbed.library_of(problem)
     name = library.name if library else "library"
     columns = ["step", "time", "speed", "step x", "total x", f"of {name}", "of limit", "noise"]
@@ -148,21 +147,21 @@ def _rungs(
     ends = any("end_to_end" in row for row in rows)
     told = any(row["published"] for row in rows)
     columns += [*(["end to end"] if ends else []), *(["published"] if told else [])]
-    shown = [_cells(row, computes, ends, told) for row in rows]
+    shown = [_cells(row, ends, told) for row in rows]
     for each in climbed.libraries:
         time_s = each.measurement.time_s
         if each.problem == problem and time_s:
             moved, flops = problem.work.bytes, problem.work.flops
-            speed = f"{flops / time_s / 1e12:.3g} TFLOPS" if computes else f"{moved / time_s / 1e9:.3g} GB/s"
+            told_rate = speed(flops, moved, time_s)
             limit = climbed.limits.least_s(problem) / time_s
             error = each.measurement.error
             errors = f"{error.max_rel:.1e}, {error.mean_rel:.1e}" if error else ""
-            cells = [each.name, duration(time_s), speed, "", "", "", f"{limit:.1%}" if limit else ""]
+            cells = [each.name, duration(time_s), told_rate, "", "", "", f"{limit:.1%}" if limit else ""]
             shown.append([*cells, f"{each.measurement.noise:.1%}", errors, *[""] * (ends + told)])
     return columns, shown
 
 
-def _cells(row: Mapping[str, Any], computes: bool, ends: bool, told: bool) -> list[str]:
+def _cells(row: Mapping[str, Any], ends: bool, told: bool) -> list[str]:
     time_s, error = row["time_s"], row["error"]
     label = f"{row['label']}\n  {config_text(row['config'])}"
     published = [published_text(row["published"])] if told else []
@@ -173,7 +172,7 @@ def _cells(row: Mapping[str, Any], computes: bool, ends: bool, told: bool) -> li
     return [
         label,
         duration(time_s),
-        f"{row['tflops']:.3g} TFLOPS" if computes else f"{row['gbps']:.3g} GB/s",
+        rate(row),
         *(f"{row[key]:.2f}" if row[key] else "" for key in ("step_speedup", "total_speedup")),
         *(f"{row[key]:.1%}" if row[key] else "" for key in ("of_library", "of_limit")),
         f"{row['noise']:.1%}",

@@ -20,6 +20,8 @@ OURS, LIBRARY, LIMIT, REPORT, GREY = "#2a6f97", "#c1666b", "#5f6b6d", "#d9a441",
 #: Colours of the lines of a sweep, from small to large.
 LINES = ("#a9d6e5", "#61a5c2", "#2a6f97", "#013a63", "#001b2e")
 DPI = 160
+#: Keeps numbers readable where a line passes behind them.
+BEHIND_TEXT = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.0}
 #: Numbers of a logarithmic axis as people write them.
 PLAIN = FuncFormatter(lambda value, place: f"{value:g}")
 #: Between the powers of ten only those that start with 2 or 5.
@@ -66,12 +68,19 @@ def _computes(problem: Problem) -> bool:
     return problem.work.flops >= COMPUTE_BOUND * problem.work.bytes
 
 
+def _flops_unit(tflops: Sequence[float]) -> tuple[str, float]:
+    """The unit in which speeds read well, and what makes it of TFLOPS."""
+    return ("TFLOPS", 1.0) if max(tflops) >= 1 else ("GFLOPS", 1e3)
+
+
 def _steps(axes: Axes, ladder: Ladder, problem: Problem, rows: Sequence[Mapping[str, Any]]) -> None:
     """Bars from the first step at the top to the last, with the library and the limit as lines."""
-    computes = _computes(problem)
-    unit, key = ("TFLOPS", "tflops") if computes else ("GB/s", "gbps")
-    per_second = problem.work.flops * 1e-12 if computes else problem.work.bytes * 1e-9
-    speeds = [row[key] for row in rows]
+    if _computes(problem):
+        unit, scale = _flops_unit([row["tflops"] for row in rows])
+        per_second = problem.work.flops * 1e-12 * scale
+    else:
+        unit, per_second = "GB/s", problem.work.bytes * 1e-9
+    speeds = [per_second / row["time_s"] for row in rows]
     places = range(len(rows))
     axes.barh(places, speeds, color=OURS, height=0.62)
     axes.set_yticks(places, [row["label"] for row in rows])
@@ -92,10 +101,18 @@ def _steps(axes: Axes, ladder: Ladder, problem: Problem, rows: Sequence[Mapping[
         axes.axvline(
             limit, color=LIMIT, linestyle="--", linewidth=1.6, label=f"measured limit {limit:.3g} {unit}"
         )
-    for place, row in zip(places, rows, strict=True):
+    for place, (row, speed) in enumerate(zip(rows, speeds, strict=True)):
         step = row["step_speedup"]
         more = f"   {step:.2f} x" if place and step else ""
-        axes.text(row[key] + 0.01 * widest, place, f"{row[key]:.3g}{more}", va="center", fontsize=9)
+        axes.text(
+            speed + 0.01 * widest,
+            place,
+            f"{speed:.3g}{more}",
+            va="center",
+            fontsize=9,
+            bbox=BEHIND_TEXT,
+            zorder=5,
+        )
     axes.set_xlim(0, 1.16 * widest)
     axes.set_xlabel(f"{unit}; beside each bar its speed, and how many times faster than the step before")
     axes.set_title(f"{problem} on {ladder.device.name}", loc="left", fontsize=12, fontweight="bold")
@@ -105,31 +122,34 @@ def _steps(axes: Axes, ladder: Ladder, problem: Problem, rows: Sequence[Mapping[
 
 def _roofline(axes: Axes, ladder: Ladder, problem: Problem, rows: Sequence[Mapping[str, Any]]) -> None:
     limits = ladder.limits
+    unit, scale = _flops_unit([limits.tflops])
     bandwidth = limits.bandwidth_gbps(problem)
     intensity = problem.work.flops / problem.work.bytes
     ridge = limits.tflops * 1e3 / bandwidth
     left, right = min(intensity, ridge) / 8, max(intensity, ridge) * 8
     roof = [left, ridge, right]
-    axes.loglog(roof, [min(x * bandwidth * 1e-3, limits.tflops) for x in roof], color=LIMIT, linewidth=2.2)
+    axes.loglog(
+        roof, [scale * min(x * bandwidth * 1e-3, limits.tflops) for x in roof], color=LIMIT, linewidth=2.2
+    )
     axes.annotate(
-        f"memory: {bandwidth:.0f} GB/s", (left * 1.3, left * 1.3 * bandwidth * 1e-3), fontsize=9, color=LIMIT,
-        xytext=(0, 10), textcoords="offset points",
+        f"memory: {bandwidth:.0f} GB/s", (left * 1.3, scale * left * 1.3 * bandwidth * 1e-3), fontsize=9,
+        color=LIMIT, xytext=(12, -6), textcoords="offset points",
     )  # fmt: skip
     axes.annotate(
-        f"multiply-adds: {limits.tflops:.3g} TFLOPS", (right, limits.tflops), fontsize=9, color=LIMIT,
-        xytext=(0, 6), textcoords="offset points", ha="right",
+        f"multiply-adds: {scale * limits.tflops:.3g} {unit}", (right, scale * limits.tflops), fontsize=9,
+        color=LIMIT, xytext=(0, 6), textcoords="offset points", ha="right",
     )  # fmt: skip
-    heights = [row["tflops"] for row in rows]
+    heights = [scale * row["tflops"] for row in rows]
     axes.vlines(intensity, min(heights), max(heights), color=GREY, linewidth=0.8, zorder=1)
     axes.scatter([intensity] * len(rows), heights, color=OURS, zorder=3)
-    for row, height in zip(rows, _spread(heights), strict=True):
+    for row, own, height in zip(rows, heights, _spread(heights), strict=True):
         axes.annotate(
-            row["label"], (intensity, row["tflops"]), xytext=(intensity * 1.12, height), fontsize=9,
+            row["label"], (intensity, own), xytext=(intensity * 1.12, height), fontsize=9,
             va="center", textcoords="data",
         )  # fmt: skip
     library = ladder.library_of(problem)
     if library is not None and library.measurement.time_s:
-        speed = problem.work.flops / library.measurement.time_s * 1e-12
+        speed = scale * problem.work.flops / library.measurement.time_s * 1e-12
         axes.scatter([intensity], [speed], color=LIBRARY, marker="D", zorder=4)
         axes.annotate(
             library.name, (intensity, speed), xytext=(-8, 0), textcoords="offset points", ha="right",
@@ -139,7 +159,7 @@ def _roofline(axes: Axes, ladder: Ladder, problem: Problem, rows: Sequence[Mappi
         axis.set_major_formatter(PLAIN)
         axis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("flops per byte that must move")
-    axes.set_ylabel("TFLOPS")
+    axes.set_ylabel(unit)
     axes.set_title(f"Roofline of {ladder.device.name}: {problem}", loc="left", fontsize=12, fontweight="bold")
     axes.grid(which="major", color="#e6eaeb", linewidth=0.8)
 

@@ -48,7 +48,8 @@ _COLUMNS = {
     "speed": "Work of the problem over time: 2MNK flops, or the bytes that must move at the least.",
     "step x, total x": "How many times faster than the step before, and than the first.",
     "of library": "Speed over the library's.",
-    "of limit": "Speed over what this device's measured bandwidth and multiply-adds allow (roofline).",
+    "of limit": "Speed over what this device's measured bandwidth and multiply-adds allow (roofline); above "
+    "100 % where a cache holds the data.",
     "noise": "Median absolute deviation of the rounds over their median, scaled to a standard deviation.",
     "error": "Largest and mean distance from a float64 reference, over that reference's root mean square.",
     "published": "What a public report says of this step on its own hardware: compare ratios, not times.",
@@ -145,7 +146,8 @@ def _ms(time_s: float) -> str:
 
 def _speed(problem: Problem, time_s: float) -> str:
     if problem.work.flops >= 4 * problem.work.bytes:
-        return f"{problem.work.flops / time_s * 1e-12:.3g} TFLOPS"
+        tflops = problem.work.flops / time_s * 1e-12
+        return f"{tflops:.3g} TFLOPS" if tflops >= 1 else f"{tflops * 1e3:.3g} GFLOPS"
     return f"{problem.work.bytes / time_s * 1e-9:.0f} GB/s"
 
 
