@@ -304,12 +304,18 @@ def test_an_installed_wheel_finds_its_kernels_and_plans(wheel: Path, tmp_path: P
 from pathlib import Path
 import tuner
 from tuner import catalogue
+from tuner.ladder import read_ladder_plan
+from tuner.ladder.steps import lessons
 from tuner.plan import read_plan
 inside = Path(tuner.__file__).parent
 found = catalogue.builtin()
 assert catalogue.kernels_folder() == inside / "kernels", catalogue.kernels_folder()
 assert all(kernel.text and kernel.source.is_relative_to(inside) for kernel in found.kernels)
-assert all(read_plan(path).items for path in (inside / "configs").glob("*.toml"))
+ladders = set((inside / "configs").glob("ladder-*.toml"))
+nights = set((inside / "configs").glob("*.toml")) - ladders - {inside / "configs" / "lessons.toml"}
+assert all(read_plan(path).items for path in nights)
+assert ladders and all(read_ladder_plan(path, found).problems for path in ladders)
+assert lessons()
 print(inside, len(found.kernels))
 """
     # -P: the checkout in the current folder is not to be found first.
