@@ -117,8 +117,13 @@ class AskAhead:
         return bool(told or found)
 
     def close(self) -> None:
-        """Ends the thread. A long thought is not waited for; what it did not take in is in the records."""
+        """Ends the thread. A long thought is not waited for; what it did not take in is in the records.
+
+        May be called again, and from another thread.
+        """
         with self._changed:
+            if self._closed:
+                return
             self._closed = True
             self._wanted = 0
             self._changed.notify_all()

@@ -66,6 +66,7 @@ class SearchLoop:
     """Runs until the budget is out, the search has nothing more to ask, or `stop` is set.
 
     Attributes:
+        search: What it asks.
         stop: Why it ended, or is to end.
     """
 
@@ -88,7 +89,7 @@ class SearchLoop:
             standings: Is kept up to date.
             watch: Time and progress.
         """
-        self._search, self._pool, self._watch = search, pool, watch
+        self.search, self._pool, self._watch = search, pool, watch
         self._executors, self._scribes = executors, scribes
         self._standings = standings
         self._trials: dict[int, _Trial] = {}
@@ -111,8 +112,8 @@ class SearchLoop:
         while True:
             with self._watch.spent("bookkeeping"):
                 self._ask()
-            if not self._under_way and (self.stop or self._search.exhausted):
-                self.stop = self.stop or self._search.stopped or "nothing is left to try"
+            if not self._under_way and (self.stop or self.search.exhausted):
+                self.stop = self.stop or self.search.stopped or "nothing is left to try"
                 return
             self._wait()
             for compiled in self._pool.ready():
@@ -120,7 +121,7 @@ class SearchLoop:
             for number in [each for each in self._measuring if self._executors[each].arrived()]:
                 self._take_measured(number)
             self._dispatch()
-            self._watch.progress.spent_s["thinking"] = self._search.thinking_s
+            self._watch.progress.spent_s["thinking"] = self.search.thinking_s
             self._watch.tick()
             if self._out_of_budget() and not self._measuring:
                 return
@@ -135,7 +136,7 @@ class SearchLoop:
         return bool(self.stop)
 
     @property
-    def _shares_cores(self) -> bool:
+    def shares_cores(self) -> bool:
         """True where compiling would disturb timing: on a CPU."""
         return self._executors[0].info.kind == "cpu"
 
@@ -148,12 +149,12 @@ class SearchLoop:
         if self._out_of_budget():
             return
         wanted = 2 * self._pool.size + len(self._executors) - self._under_way
-        if self._shares_cores:
+        if self.shares_cores:
             wanted = self._pool.size if self._under_way == 0 else 0
         if self._limit is not None:
             wanted = min(wanted, self._limit - self._watch.progress.trials - self._under_way)
-        self._search.want(wanted)
-        for candidate in self._search.take():
+        self.search.want(wanted)
+        for candidate in self.search.take():
             self._begin(candidate)
 
     def _begin(self, candidate: Candidate) -> None:
@@ -188,7 +189,7 @@ class SearchLoop:
 
     def _dispatch(self) -> None:
         """Gives every idle device the next compiled config."""
-        if self.stop or (self._shares_cores and self._pool.pending):
+        if self.stop or (self.shares_cores and self._pool.pending):
             return
         for number, executor in enumerate(self._executors):
             while number not in self._measuring and self._compiled:
@@ -224,7 +225,7 @@ class SearchLoop:
             candidate, progress = trial.candidate, self._watch.progress
             kernel, scribe = self._kernels[candidate.kernel], self._scribes[device]
             scribe.store.add(scribe.of_kernel(Role.TRIAL, kernel, candidate.config, measurement))
-            self._search.tell(candidate, measurement.outcome, measurement.time_s)
+            self.search.tell(candidate, measurement.outcome, measurement.time_s)
             take_in(kernel.name, candidate.config, measurement, progress, self._standings, trial.contestant)
             del self._trials[candidate.number]
 

@@ -6,6 +6,7 @@ The study is the only process that writes the database, and it never touches a d
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -19,6 +20,7 @@ from tuner.coronation import Coronation
 from tuner.devices.detect import with_best_blas
 from tuner.errors import Interrupted
 from tuner.execution import Executor
+from tuner.finals import Pair
 from tuner.preparation import (
     check_fits,
     check_regime,
@@ -30,7 +32,7 @@ from tuner.preparation import (
     trials_elsewhere,
 )
 from tuner.progress import Progress, Request, Result
-from tuner.record import Record
+from tuner.record import Champion, Record
 from tuner.scribe import Scribe
 from tuner.search import Observation, Search
 from tuner.search_loop import SearchLoop, Standings, take_in
@@ -88,12 +90,23 @@ class Study:
             self._loop = None
             if loop.stop == INTERRUPTED:
                 raise Interrupted(INTERRUPTED)
-            self._watch.tick("finals")
-            coronation = Coronation(self._scribe, self._kernels, self._pool, self._executors[0])
-            with self._watch.spent("finals"):
-                champion = coronation.play(self._standings, self.progress.totals, self._watch.finals_s)
+            champion, pairs = self._finals(loop)
         self._watch.tick("done")
-        return Result(champion, self.progress, loop.stop, coronation.pairs)
+        return Result(champion, self.progress, loop.stop, pairs)
+
+    def _finals(self, loop: SearchLoop) -> tuple[Champion | None, tuple[Pair, ...]]:
+        """Plays the finals. Meanwhile the search writes its last trials, but not beside timing on a CPU."""
+        self._watch.tick("finals")
+        closing = threading.Thread(target=loop.search.close, name="closing")
+        if not loop.shares_cores:
+            closing.start()
+        coronation = Coronation(self._scribe, self._kernels, self._pool, self._executors[0])
+        with self._watch.spent("finals"):
+            champion = coronation.play(self._standings, self.progress.totals, self._watch.finals_s)
+        if loop.shares_cores:
+            closing.start()
+        closing.join()
+        return champion, coronation.pairs
 
     def _open(self, stack: ExitStack) -> SearchLoop:
         request, problem = self._request, self._request.problem

@@ -31,6 +31,8 @@ _CHILD = "from tuner.search.mirror import main; main()"
 REST = 4.0
 #: Seconds that closing waits for the last trials to be written.
 CLOSE_WITHIN_S = 3.0
+#: Processes that finish by themselves; they are named here so that nobody takes them for forgotten.
+_LEFT_RUNNING: list[subprocess.Popen[bytes]] = []
 
 
 class SharedConnection(sqlite3.Connection):
@@ -80,6 +82,7 @@ class Mirror:
         try:
             _, said = self._process.communicate(timeout=CLOSE_WITHIN_S)
         except subprocess.TimeoutExpired:
+            _LEFT_RUNNING.append(self._process)
             return ""
         if self._process.returncode:
             lines = said.decode(errors="replace").strip().splitlines() or ["no reason given"]
