@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -28,6 +29,8 @@ USUAL: Mapping[str, Mapping[str, int]] = {
 }
 #: Elements of the largest problem that is run on the CPU, as the product of its dims.
 LARGEST = 600_000
+#: Threads of the largest launch that is run on the CPU.
+MOST_THREADS = 60_000
 
 
 def catalogues() -> Iterator[Catalogue]:
@@ -77,6 +80,12 @@ def every_kind(target: str) -> list[tuple[Problem, Kernel]]:
         ]
         found += [(usual_problem(operation, layout, dtype), kernel) for layout, dtype in kinds]
     return found
+
+
+def is_first_kind(problem: Problem) -> bool:
+    """True for the operation's first dtype and layout: there kernels are tried most thoroughly."""
+    operation = problem.operation
+    return (problem.dtype, problem.layout) == (operation.dtypes[0], operation.layouts[0])
 
 
 def space(kernel: Kernel, problem: Problem, device: DeviceInfo = H200) -> Space:
@@ -147,8 +156,19 @@ def awkward_problems(
         for size in shape.values():
             volume *= size
         problem = operation.problem(shape, like.dtype, like.layout)
-        if volume <= LARGEST and is_right(kernel, problem, config, device):
+        if (
+            volume <= LARGEST
+            and is_right(kernel, problem, config, device)
+            and _is_small(kernel, problem, config)
+        ):
             found[problem] = None
             if len(found) == count:
                 break
     return list(found)
+
+
+def _is_small(kernel: Kernel, problem: Problem, config: Config) -> bool:
+    if kernel.launch is None:
+        return True
+    launch = kernel.launch(problem, config)
+    return math.prod((*launch.grid, *launch.block)) <= MOST_THREADS

@@ -74,11 +74,12 @@ KERNEL = Kernel(
         ),
     ),
     launch=_launch,
-    defaults={"BLOCK": 256, "SPAN": 32, "ROWS": 4, "UNROLL": 1, "ACCESS_BYTES": 16},
+    defaults={"BLOCK": 512, "SPAN": 16, "ROWS": 4, "UNROLL": 1, "ACCESS_BYTES": 16},
     starts=(
         {"BLOCK": 256, "SPAN": 32, "ROWS": 4, "UNROLL": 1, "ACCESS_BYTES": 8},
         {"BLOCK": 256, "SPAN": 256, "ROWS": 1, "UNROLL": 4, "ACCESS_BYTES": 16},
         {"BLOCK": 1024, "SPAN": 32, "ROWS": 4, "UNROLL": 1, "ACCESS_BYTES": 16},
-        {"BLOCK": 512, "SPAN": 16, "ROWS": 4, "UNROLL": 1, "ACCESS_BYTES": 16},
+        {"BLOCK": 256, "SPAN": 32, "ROWS": 4, "UNROLL": 1, "ACCESS_BYTES": 16},
+        {"BLOCK": 512, "SPAN": 8, "ROWS": 4, "UNROLL": 1, "ACCESS_BYTES": 16},
     ),
 )

@@ -13,7 +13,8 @@
 //          TILE           edge of a block's tile
 //          MICRO_TILES    micro-tiles of a thread
 //          ACCESS_BYTES   of a pack; VECTOR elements
-//          WALK           rows: blocks that follow each other lie along a row of A; columns: along a row of B
+//          WALK           rows: blocks that follow each other lie along a row of A; columns: along a row of B; squares: along
+//                         both, in squares of SIDE_OF_SQUARE tiles a side
 //          STREAM         loads and stores are marked as used once
 
 constexpr int VECTOR = ACCESS_BYTES / sizeof(SCALAR);
@@ -39,7 +40,14 @@ transpose(const SCALAR* __restrict__ a, SCALAR* __restrict__ b, int m, int n)
     extern __shared__ __align__(16) unsigned char shared[];
     Access* tile = (Access*)shared;  // [TILE rows of B][SIDE packs]
     const unsigned across = ((unsigned)n + TILE - 1) / TILE, down = ((unsigned)m + TILE - 1) / TILE;
-#if WALK == WALK_rows
+#if WALK == WALK_squares
+    constexpr unsigned SIDE_OF_SQUARE = 8, SQUARE = SIDE_OF_SQUARE * SIDE_OF_SQUARE;
+    const unsigned squares_across = (across + SIDE_OF_SQUARE - 1) / SIDE_OF_SQUARE, inside = blockIdx.x % SQUARE;
+    const unsigned square_row = blockIdx.x / SQUARE / squares_across, square_column = blockIdx.x / SQUARE % squares_across;
+    // What lies outside of A moves nothing.
+    const unsigned top = (square_row * SIDE_OF_SQUARE + inside / SIDE_OF_SQUARE) * TILE;
+    const unsigned left = (square_column * SIDE_OF_SQUARE + inside % SIDE_OF_SQUARE) * TILE;
+#elif WALK == WALK_rows
     const unsigned top = blockIdx.x / across * TILE, left = blockIdx.x % across * TILE;
 #else
     const unsigned top = blockIdx.x % down * TILE, left = blockIdx.x / down * TILE;

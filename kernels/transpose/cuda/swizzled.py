@@ -7,6 +7,8 @@ from tuner.kernel import Kernel, Launch, ceil_div
 from tuner.problem import DTYPE_BYTES, Problem
 from tuner.space import Config, Constraint, choice
 
+#: Tiles a side of the squares in which blocks may walk, as in the source.
+SIDE_OF_SQUARE = 8
 #: Registers beside the micro-tiles: addresses and indices.
 OTHER_REGISTERS = 24
 
@@ -30,7 +32,10 @@ def _registers(p: Problem, c: Any) -> Any:
 
 
 def _launch(p: Problem, c: Config) -> Launch:
-    blocks = ceil_div(p.n, c.TILE) * ceil_div(p.m, c.TILE)
+    across, down = ceil_div(p.n, c.TILE), ceil_div(p.m, c.TILE)
+    if c.WALK == "squares":
+        across, down = (ceil_div(each, SIDE_OF_SQUARE) * SIDE_OF_SQUARE for each in (across, down))
+    blocks = across * down
     return Launch(grid=(blocks,), block=(_threads(p, c),), shared_bytes=_shared_bytes(p, c))
 
 
@@ -44,7 +49,7 @@ KERNEL = Kernel(
         choice("TILE", 32, 64, 128),
         choice("MICRO_TILES", 1, 2, 4, 8),
         choice("ACCESS_BYTES", 4, 8, 16),
-        choice("WALK", "rows", "columns"),
+        choice("WALK", "rows", "columns", "squares"),
         choice("STREAM", False, True),
     ),
     constraints=(
