@@ -264,7 +264,7 @@ def _describe() -> DeviceInfo:
     return DeviceInfo(
         name=properties["name"].decode(),
         kind="cuda",
-        uuid=_uuid_text(properties["uuid"]),
+        uuid=_uuid(),
         architecture=target_architecture(capability),
         driver=_driver_version(),
         runtime=f"CUDA {version // 1000}.{version % 1000 // 10}",
@@ -282,13 +282,23 @@ def _describe() -> DeviceInfo:
     )
 
 
-def _uuid_text(raw: bytes) -> str:
-    """NVML's spelling; a worker is started with that of its one device, which may be a MIG instance."""
+def _uuid() -> str:
+    """NVML's spelling of the device's UUID.
+
+    A worker is started with that of its one device, which may be a MIG instance. CuPy's own copy ends at the
+    first zero byte.
+    """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    if visible.startswith("MIG-") and "," not in visible:
+    if visible.startswith(("GPU-", "MIG-")) and "," not in visible:
         return visible
-    digits = raw.hex()
-    return "GPU-" + "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByPciBusId(runtime.deviceGetPCIBusId(0))
+        return str(pynvml.nvmlDeviceGetUUID(handle))
+    except Exception:
+        return ""
 
 
 def _driver_version() -> str:
