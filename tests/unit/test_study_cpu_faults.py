@@ -1,0 +1,44 @@
+"""Real faults of CPU kernels, in real worker processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tuner import catalogue, execution
+from tuner.devices.detect import find
+from tuner.progress import Request
+from tuner.record import Role
+from tuner.store import Store
+from tuner.study import Study
+
+FAULTY = Path(__file__).parents[1] / "fixtures" / "faulty_cpu.py"
+ENDS = {
+    "none": ("MEASURED", ""),
+    "segfault": ("CRASHED", "SIGSEGV"),
+    "endless": ("TIMED_OUT", "did not answer in time"),
+    "memory": ("LAUNCH_FAILED", "MemoryError"),
+    "wrong": ("WRONG_RESULT", "times what rounding explains"),
+}
+
+
+def test_each_real_fault_is_one_outcome_and_the_sound_config_is_crowned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(execution, "LIMIT_FLOOR_S", 5.0)
+    monkeypatch.setattr(execution, "LIMIT_FACTOR", 1.0)
+    declared = catalogue.from_file(FAULTY)
+    problem = declared.operation("faulty_cpu").problem({"n": 100_000})
+    request = Request(
+        problem, declared.of("faulty_cpu"), (find("cpu"),), seconds=None, seed=1, sampler="random"
+    )
+    with Store.open(f"sqlite:///{tmp_path / 'studies.db'}") as store:
+        result = Study(request, store).run()
+        trials = [record for record in store.records() if record.role is Role.TRIAL]
+    found = {record.config["FAULT"]: record.measurement for record in trials}
+    assert len(trials) == len(found)
+    for fault, (outcome, reason) in ENDS.items():
+        assert (found[fault].outcome.value, reason in found[fault].reason) == (outcome, True), found[fault]
+    assert result.champion is not None
+    assert dict(result.champion.record.config) == {"FAULT": "none"}
