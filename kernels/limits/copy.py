@@ -48,14 +48,15 @@ KERNELS = (
         name="copy",
         target="cpu",
         source=Path("copy.numba.py"),
-        includes=(Path("../threads.numba.py"),),
-        idea="threads copy parts of the array",
-        parameters=(powers_of_two("THREADS", 1, 256),),
+        includes=(Path("../vectors.numba.py"), Path("../threads.numba.py")),
+        idea="threads copy parts of the array, round the cache or through it",
+        parameters=(choice("STREAM", False, True), powers_of_two("THREADS", 1, 256)),
         constraints=(
             Constraint(
                 "no more threads than cores", lambda p, d, c: c.THREADS <= max(d.cores, 1), for_speed=True
             ),
         ),
-        defaults={"THREADS": 1},
+        defaults={"STREAM": True, "THREADS": 1},
+        starts=({"STREAM": False, "THREADS": 1},),
     ),
 )

@@ -30,7 +30,7 @@ CONFIGS = {
         {"BLOCK": 32, "AT_ONCE": 4, "THREADS": 1},
     ],
     ("read", "read"): [{"THREADS": 2}],
-    ("copy", "copy"): [{"THREADS": 2}],
+    ("copy", "copy"): [{"STREAM": True, "THREADS": 2}, {"STREAM": False, "THREADS": 3}],
     ("multiply_add", "multiply_add"): [{"LANES": 64, "THREADS": 2}],
     ("transpose", "naive"): [{"THREADS": 1}],
     ("transpose", "blocked"): [{"BLOCK": 8, "THREADS": 1}, {"BLOCK": 16, "THREADS": 2}],
