@@ -101,7 +101,9 @@ def starting_points(
 
     What is not legal for the problem is left out by the search.
     """
-    starts = [(kernel.name, config) for kernel in kernels for config in kernel.first_configs()]
+    # The last step of a ladder first: what it reaches lets the first steps be pruned early.
+    declared = reversed(tuple(kernels))
+    starts = [(kernel.name, config) for kernel in declared for config in kernel.first_configs()]
     known = store.champions(operation=problem.operation, device=device)
     nearest = sorted(known, key=lambda each: _distance(problem, each))[:NEIGHBOURS]
     return [*starts, *((each.record.kernel, Config(each.record.config)) for each in nearest)]
