@@ -10,14 +10,14 @@ it sees fit. A kernel that must hold a tile of sums in registers says so with th
 number known when compiling; LLVM makes AVX-512, AVX2, SSE or NEON instructions of the same source, and splits
 a vector that is wider than the CPU's.
 
-Imports only NumPy and Numba (llvmlite is how Numba writes code). This text needs no constants in front of it,
+Imports only NumPy and Numba. This text needs no constants in front of it,
 and is itself put in front of kernels that use it.
 """
 
 # ruff: noqa: ANN001, ANN201, ANN202, ANN204
-from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.core.cgutils import ir
 from numba.core.errors import TypingError
 from numba.extending import intrinsic, models, register_model
 

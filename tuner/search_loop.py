@@ -217,6 +217,8 @@ class SearchLoop:
             measurement = replace(measurement, compiled=trial.contestant.compiled)
         for stage in ("load", "verify", "time"):
             self._watch.add(stage, measurement.stages_s.get(stage, 0.0))
+        # The device has its next config before this one is written down.
+        self._dispatch()
         self._finish(trial, measurement, number)
 
     def _finish(self, trial: _Trial, measurement: Measurement, device: int = 0) -> None:
