@@ -443,8 +443,8 @@ STUB(cudaMemcpy, void* to, const void* from, size_t size, Way) { return memcpy(t
 template <typename T> STUB(cudaMallocAsync, T** at, size_t size, int) { return cudaMalloc(at, size); }
 STUB(cudaFreeAsync, void* at, int) { return cudaFree(at); }
 STUB(cudaMemsetAsync, void* at, int byte, size_t size, int) { return cudaMemset(at, byte, size); }
-STUB(cudaMemcpy2DAsync, void* to, size_t step, const void* from, size_t pace, size_t width, int rows, Way, int) {
-    for (; rows > 0; --rows, to = (char*)to + step, from = (const char*)from + pace) memcpy(to, from, width);
+STUB(cudaMemcpy2DAsync, void* to, size_t step, const void* from, size_t pace, size_t row, int rows, Way, int) {
+    for (; rows > 0; --rows, to = (char*)to + step, from = (const char*)from + pace) memcpy(to, from, row);
     return cudaSuccess;
 }
 template <typename T>

@@ -47,9 +47,11 @@ def figures(ladder: Ladder) -> dict[str, Image]:
         if len(_comparable(rows)) > 1:
             caption = "Speed-up over the first step: ours, and the report's on its own hardware."
             drawn[f"beside-{name}"] = (caption, _png(_beside, ladder, problem, rows))
-    for label, points in _by_sweep(ladder.sweeps).items():
+    for points in _by_sweep(ladder.sweeps):
         sweep = points[0].sweep
-        caption = f"{label} over {sweep.parameter}; dashed, where a report has it, the report's."
+        caption = f"{sweep.label} over {sweep.parameter}" + (
+            "; dashed, the report's." if sweep.published_ms else "."
+        )
         drawn[f"sweep-{sweep.kernel.name}-{sweep.parameter}".lower()] = (caption, _png(_sweep, points))
     return drawn
 
@@ -221,12 +223,13 @@ def _beside(axes: Axes, ladder: Ladder, problem: Problem, rows: Sequence[Mapping
     axes.legend(frameon=False)
 
 
-def _by_sweep(points: Sequence[SweepPoint]) -> dict[str, list[SweepPoint]]:
-    found: dict[str, list[SweepPoint]] = {}
+def _by_sweep(points: Sequence[SweepPoint]) -> list[list[SweepPoint]]:
+    """The measured points of each sweep."""
+    found: dict[int, list[SweepPoint]] = {}
     for each in points:
         if each.measurement.time_s:
-            found.setdefault(f"{each.sweep.label} {each.sweep.parameter}", []).append(each)
-    return found
+            found.setdefault(id(each.sweep), []).append(each)
+    return list(found.values())
 
 
 def _sweep(axes: Axes, points: Sequence[SweepPoint]) -> None:

@@ -148,7 +148,7 @@ def _speed(problem: Problem, time_s: float) -> str:
     if problem.work.flops >= 4 * problem.work.bytes:
         tflops = problem.work.flops / time_s * 1e-12
         return f"{tflops:.3g} TFLOPS" if tflops >= 1 else f"{tflops * 1e3:.3g} GFLOPS"
-    return f"{problem.work.bytes / time_s * 1e-9:.0f} GB/s"
+    return f"{problem.work.bytes / time_s * 1e-9:.3g} GB/s"
 
 
 def _cells(row: Mapping[str, Any], problem: Problem, ends: bool) -> list[str]:
