@@ -1,10 +1,11 @@
 """Replays a study on a recorded space, without a device, to see how few trials a search needs.
 
-A trial's time is one recorded sample of the config, drawn at random: the noise of the recording. As in a
-real study the champion comes from finals: four configs, by turns those observed and those believed to be
-fastest, by the finals' own rule, are judged by all of their recorded samples. A fraction is the lowest recorded
-mean of the whole space over the mean of that champion. Every config asked counts as a trial, failures
-included; none is asked twice.
+A trial is screened as in a real study, by the same code: samples are drawn at random from those recorded, two or
+three of them where the config is too slow to win (it is PRUNED), else until their median is known well. So the
+noise is the recording's. As in a real study the champion comes from finals: four configs, by turns those
+observed and those believed to be fastest, by the finals' own rule, are judged by all of their recorded samples. A
+fraction is the lowest recorded mean of the whole space over the mean of that champion. Every config asked counts
+as a trial, failures included; none is asked twice.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ import numpy as np
 
 from tuner.errors import InputError
 from tuner.finals import FINALISTS, shortlist
-from tuner.measurement import Outcome
+from tuner.measurement import Measurement, Outcome
 from tuner.recording import Recording
 from tuner.search import Observation, Search
 from tuner.space import Config
+from tuner.timing import screen_by
 
 #: Trials after which the champion is looked at, where the study is as long; its end comes on top.
 CHECKPOINTS = (10, 25, 50, 100, 200)
@@ -179,11 +181,10 @@ def _replay(
     while made < trials and (asked := search.ask()):
         candidate = asked[0]
         measurement = recording.measurement(candidate.kernel, candidate.config)
-        time_s = None
-        if measurement.outcome is Outcome.MEASURED:
-            time_s = float(rng.choice(measurement.samples_s))
+        outcome, time_s = _tried(measurement, min(observed.values(), default=None), rng)
+        if outcome is Outcome.MEASURED and time_s is not None:
             observed[candidate.kernel, candidate.config] = time_s
-        search.tell(candidate, measurement.outcome, time_s)
+        search.tell(candidate, outcome, time_s)
         made += 1
         recorded_s += sum(measurement.stages_s.values()) or sum(measurement.samples_s)
         if made in checkpoints:
@@ -194,6 +195,17 @@ def _replay(
     for each in checkpoints:  # a study that stopped earlier keeps its champion
         fraction_at.setdefault(each, last)
     return Replay(seed, fraction_at, made, search.stopped, recorded_s, search_s)
+
+
+def _tried(
+    recorded: Measurement, incumbent_s: float | None, rng: np.random.Generator
+) -> tuple[Outcome, float | None]:
+    """What a trial brings: outcome and median of the samples drawn."""
+    if recorded.outcome is not Outcome.MEASURED:
+        return recorded.outcome, None
+    screened = screen_by(lambda count: rng.choice(recorded.samples_s, count).tolist(), incumbent_s)
+    outcome = Outcome.PRUNED if screened.pruned else Outcome.MEASURED
+    return outcome, statistics.median(screened.samples_s)
 
 
 def _fraction(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tuner.devices.protocol import Device, Run
@@ -61,17 +61,27 @@ def screen(device: Device, run: Run, regime: str, incumbent_s: float | None) -> 
     Raises:
         LaunchFailed: A run failed.
     """
-    samples = device.samples_s(run, 1, regime)
+    return screen_by(lambda count: device.samples_s(run, count, regime), incumbent_s)
+
+
+def screen_by(take_s: Callable[[int], list[float]], incumbent_s: float | None) -> Screened:
+    """The rule of `screen`, on samples from anywhere: a device, or a recording.
+
+    Args:
+        take_s: Takes so many more samples; seconds.
+        incumbent_s: Best median so far, seconds; None when there is none.
+    """
+    samples = take_s(1)
     best = incumbent_s if incumbent_s is not None else float("inf")
     if samples[0] > HOPELESS * best:
-        samples += device.samples_s(run, 1, regime)
+        samples += take_s(1)
         if min(samples) > HOPELESS * best:
             return Screened(tuple(samples), _bound(min(samples), best))
-    samples += device.samples_s(run, JUDGED_AFTER - 1, regime)
+    samples += take_s(JUDGED_AFTER - 1)
     if min(samples) > CANNOT_WIN * best:
         return Screened(tuple(samples), _bound(min(samples), best))
     while not _settled(samples):
-        samples += device.samples_s(run, min(5, MAX_SAMPLES - len(samples)), regime)
+        samples += take_s(min(5, MAX_SAMPLES - len(samples)))
     return Screened(tuple(samples))
 
 

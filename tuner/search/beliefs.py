@@ -66,11 +66,11 @@ class Beliefs:
     @property
     def ready(self) -> bool:
         """True where enough is known to believe anything."""
-        return len(self._tried.log_times) >= FEWEST
+        return len(self._tried.known) >= FEWEST
 
     def update(self) -> None:
         """Takes in what was asked and told since the last time; refits when enough is new."""
-        known = len(self._tried.log_times) + len(self._tried.log_bounds)
+        known = len(self._tried.known)
         if self._posterior is None or known >= self._fit_at:
             self._fit_at = math.ceil(known * REFIT_GROWTH) + 1
             self._refit()
@@ -79,10 +79,10 @@ class Beliefs:
             self._look_around()
             return
         for row in sorted(self._waiting):
-            target, is_bound = self._target(row)
+            target = self._target(row)
             if not math.isnan(target):
                 self._waiting.discard(row)
-                self._posterior.tell(row, target, is_bound)
+                self._posterior.tell(row, target)
         fresh = list(islice(self._tried.asked, self._seen, None))
         self._seen += len(fresh)
         self._follow(fresh)
@@ -94,13 +94,14 @@ class Beliefs:
         return mean, self._width * np.sqrt(self._posterior.variance)
 
     def standings(self) -> dict[int, float]:
-        """Expected log time of each measured config: what was observed, without its luck."""
+        """Expected log time of each contender: what was observed, without its luck."""
         assert self._posterior is not None
         means = self._middle + self._width * self._posterior.mean_of_asked()
+        contenders = self._tried.contenders
         return {
             row: float(mean) + self._expectation(row)
             for row, mean in zip(self._order, means, strict=True)
-            if row in self._tried.log_times
+            if row in contenders
         }
 
     def log_chance(self) -> Floats:
@@ -116,14 +117,10 @@ class Beliefs:
         """Candidates that are next to certain to fail."""
         return set(self.candidates[self.log_chance() < DOOMED].tolist())
 
-    def _target(self, row: int) -> tuple[float, bool]:
-        if row in self._tried.log_times:
-            value = self._tried.log_times[row] - self._expectation(row)
-            return (value - self._middle) / self._width, False
-        if row in self._tried.log_bounds:
-            value = self._tried.log_bounds[row] - self._expectation(row)
-            return (value - self._middle) / self._width, True
-        return math.nan, False
+    def _target(self, row: int) -> float:
+        """Standardised value of a config; NaN while it has none."""
+        value = self._tried.log_times.get(row, self._tried.log_pruned.get(row, math.nan))
+        return (value - self._expectation(row) - self._middle) / self._width
 
     def _expectation(self, row: int) -> float:
         """What the trend from elsewhere says of a config, as a log time of any level."""
@@ -136,16 +133,12 @@ class Beliefs:
     def _follow(self, rows: list[int]) -> None:
         assert self._posterior is not None
         targets = [self._target(row) for row in rows]
-        self._posterior.add(
-            np.array(rows, dtype=np.intp),
-            np.array([target for target, _ in targets]),
-            np.array([is_bound for _, is_bound in targets], dtype=bool),
-        )
+        self._posterior.add(np.array(rows, dtype=np.intp), np.array(targets, dtype=float))
         self._order += rows
-        self._waiting |= {row for row, (target, _) in zip(rows, targets, strict=True) if math.isnan(target)}
+        self._waiting |= {row for row, target in zip(rows, targets, strict=True) if math.isnan(target)}
 
     def _refit(self) -> None:
-        known = self._tried.log_times | self._tried.log_bounds
+        known = self._tried.known
         rows = self._representative(list(known), MOST_FITTED)
         values = np.array([known[row] for row in rows])
         if self._trend:
@@ -159,7 +152,7 @@ class Beliefs:
 
     def _look_around(self) -> None:
         """Chooses candidates anew, around what is fastest now, and conditions on all that is known."""
-        known = self._tried.log_times | self._tried.log_bounds
+        known = self._tried.known
         self._centre = self._fastest()
         self.candidates = self._weighed()
         self._expected_of_candidates = (
@@ -175,13 +168,14 @@ class Beliefs:
         """At most so many of the known configs: the fastest half of that, and a random rest."""
         if len(rows) <= most:
             return rows
-        known = self._tried.log_times | self._tried.log_bounds
+        known = self._tried.known
         ranked = sorted(rows, key=lambda row: (known[row], row))
         rest = self._rng.choice(np.array(ranked[most // 2 :]), most - most // 2, replace=False)
         return ranked[: most // 2] + [int(row) for row in rest]
 
     def _fastest(self) -> int:
-        return min(self._tried.log_times, key=lambda row: (self._tried.log_times[row], row))
+        contenders = self._tried.contenders
+        return min(contenders, key=lambda row: (contenders[row], row))
 
     def _weighed(self) -> Rows:
         """A random sample of the space, and all neighbours of the fastest configs."""
@@ -189,7 +183,8 @@ class Beliefs:
         size = len(space)
         if size <= CANDIDATES:
             return np.arange(size)
-        fastest = sorted(self._tried.log_times, key=lambda row: self._tried.log_times[row])[:BEST_ONES]
+        known = self._tried.known
+        fastest = sorted(known, key=lambda row: known[row])[:BEST_ONES]
         near = [space.neighbours(row) for row in fastest]
         return np.unique(np.concatenate([self._rng.integers(0, size, CANDIDATES), *near, *self._famous()]))
 

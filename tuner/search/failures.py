@@ -50,7 +50,7 @@ class Failures:
             self._posterior = Posterior(self._tried.space, self._hyper, candidates, self._level(told))
             self._followed = set(told[:-MOST_CONDITIONED])
         fresh = [row for row in told if row not in self._followed]
-        self._posterior.add(np.array(fresh, np.intp), self._labels(fresh), np.zeros(len(fresh), bool))
+        self._posterior.add(np.array(fresh, np.intp), self._labels(fresh))
         self._followed.update(fresh)
         spread = np.sqrt(self._posterior.variance + THRESHOLD_VARIANCE)
         found: Floats = log_ndtr(self._posterior.mean / spread)

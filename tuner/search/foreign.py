@@ -123,7 +123,7 @@ class ForeignStrategy:
 
     def learn(self, kernel: str, index: int, outcome: Outcome, values: tuple[float, ...]) -> None:
         """Adds what was really tried to the sampler's study; failures teach it nothing."""
-        if not self._distributions or outcome is not Outcome.MEASURED or not values:
+        if not self._distributions or outcome.failed or not values:
             return
         codes = self._history.kernels[kernel].space.codes[index]
         # Parameters of other kernels have no say in the time: any value is as true as another.

@@ -17,7 +17,7 @@ class Observation(NamedTuple):
         kernel: Name of the kernel.
         config: What was tried.
         outcome: How it ended.
-        time_s: Seconds; a lower bound of them when PRUNED; None for a failure.
+        time_s: Seconds; of the few samples that were taken when PRUNED; None for a failure.
         others: Values of the objectives after the time, where a study has several.
     """
 
@@ -35,7 +35,7 @@ class Tried:
         space: The kernel's legal configs.
         asked: Positions that were asked, in flight included, in that order; never asked again.
         log_times: Position -> log of the measured time in seconds.
-        log_bounds: Position -> log of a lower bound of the time, for what was stopped early.
+        log_pruned: Position -> the same of what was stopped early, from few samples.
         failed: Positions that have no time.
     """
 
@@ -43,13 +43,23 @@ class Tried:
         self.space = space
         self.asked: dict[int, None] = {}
         self.log_times: dict[int, float] = {}
-        self.log_bounds: dict[int, float] = {}
+        self.log_pruned: dict[int, float] = {}
         self.failed: set[int] = set()
 
     @property
     def in_flight(self) -> set[int]:
         """Positions that were asked and not told."""
-        return self.asked.keys() - self.log_times.keys() - self.log_bounds.keys() - self.failed
+        return self.asked.keys() - self.log_times.keys() - self.log_pruned.keys() - self.failed
+
+    @property
+    def known(self) -> dict[int, float]:
+        """Position -> log of the time in seconds, of few samples or of many."""
+        return self.log_times | self.log_pruned
+
+    @property
+    def contenders(self) -> dict[int, float]:
+        """Those of `known` that may be the fastest: what was measured to the end, once anything was."""
+        return self.log_times or self.log_pruned
 
     @property
     def covered(self) -> bool:
@@ -62,7 +72,7 @@ class Tried:
         if outcome.failed or time_s is None or not time_s > 0:
             self.failed.add(index)
         elif outcome is Outcome.PRUNED:
-            self.log_bounds[index] = math.log(time_s)
+            self.log_pruned[index] = math.log(time_s)
         else:
             self.log_times[index] = math.log(time_s)
 

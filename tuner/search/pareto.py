@@ -65,7 +65,9 @@ class ParetoStrategy:
         return None
 
     def learn(self, kernel: str, index: int, outcome: Outcome, values: tuple[float, ...]) -> None:
-        """Teaches every weighting."""
+        """Teaches every weighting; of a config that was stopped early nothing but the time is known."""
+        if outcome is Outcome.PRUNED:
+            return
         for weights, view, strategy in self._views:
             value = None
             if values:

@@ -21,8 +21,8 @@ KERNEL = "kernel"
 IDENTITY = "identity"
 #: User attribute of a trial: its outcome.
 OUTCOME = "outcome"
-#: User attribute of a trial that was stopped early: its time is above this.
-LOWER_BOUND_S = "lower_bound_s"
+#: User attribute of a trial that was stopped early: the median of its few samples.
+FEW_SAMPLES_S = "few_samples_s"
 
 
 def parameter_name(kernel: str, parameter: str) -> str:
@@ -116,11 +116,12 @@ class SpaceSampler(optuna.samplers.BaseSampler):
         kernel, config = config_of(trial.params, self._spaces)
         defaults = {TrialState.COMPLETE: Outcome.MEASURED, TrialState.PRUNED: Outcome.PRUNED}
         outcome = Outcome(trial.user_attrs.get(OUTCOME, defaults.get(state, Outcome.CRASHED)))
-        time_s = values[0] if values else trial.user_attrs.get(LOWER_BOUND_S)
+        time_s = values[0] if values else trial.user_attrs.get(FEW_SAMPLES_S)
         tried = self._history.kernels[kernel]
         index = tried.space.index_of(config)
         tried.learn(index, outcome, time_s)
-        self._strategy.learn(kernel, index, outcome, tuple(values or ()))
+        told = values or ([time_s] if outcome is Outcome.PRUNED and time_s is not None else [])
+        self._strategy.learn(kernel, index, outcome, tuple(told))
 
 
 def finished_trial(
@@ -144,7 +145,7 @@ def finished_trial(
     state = TrialState.FAIL
     if seen.outcome is Outcome.PRUNED and seen.time_s is not None:
         state = TrialState.PRUNED
-        attributes[LOWER_BOUND_S] = seen.time_s
+        attributes[FEW_SAMPLES_S] = seen.time_s
     elif seen.outcome is Outcome.MEASURED and seen.time_s is not None:
         values = (seen.time_s, *seen.others)
         if len(values) == len(objectives):

@@ -18,8 +18,8 @@ from tuner.search.history import History, Observation
 from tuner.search.mirror import Mirror
 from tuner.search.pareto import ParetoStrategy, front
 from tuner.search.sampler import (
+    FEW_SAMPLES_S,
     KERNEL,
-    LOWER_BOUND_S,
     OUTCOME,
     SpaceSampler,
     config_of,
@@ -141,7 +141,7 @@ class Search:
             return
         index = tried.space.index_of(past.config)
         tried.learn(index, past.outcome, past.time_s)
-        told = past.outcome is Outcome.MEASURED and past.time_s is not None
+        told = not past.outcome.failed and past.time_s is not None
         values = (past.time_s, *past.others) if told and past.time_s is not None else ()
         if len(values) in (0, len(self._objectives)):
             self._strategy.learn(past.kernel, index, past.outcome, values)
@@ -177,7 +177,7 @@ class Search:
         Args:
             candidate: From `ask`.
             outcome: How its measurement ended.
-            time_s: Seconds; a lower bound of them when PRUNED; None for a failure.
+            time_s: Seconds; of the few samples that were taken when PRUNED; None for a failure.
             others: Values of the objectives after the first, where there are several.
         """
         trial, asked_at = self._trials.pop(candidate.number)
@@ -185,7 +185,7 @@ class Search:
         if outcome.failed or time_s is None:
             self.study.tell(trial, state=TrialState.FAIL)
         elif outcome is Outcome.PRUNED:
-            trial.set_user_attr(LOWER_BOUND_S, time_s)
+            trial.set_user_attr(FEW_SAMPLES_S, time_s)
             self.study.tell(trial, state=TrialState.PRUNED)
         else:
             self.study.tell(trial, (time_s, *others))

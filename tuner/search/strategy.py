@@ -24,7 +24,7 @@ class Strategy(Protocol):
         """Kernel and position of an untried legal config; None (with `stopped` set) at the end."""
 
     def learn(self, kernel: str, index: int, outcome: Outcome, values: tuple[float, ...]) -> None:
-        """Told after the history was; `values` are the objectives, none for a failure."""
+        """Told after the history was; `values` are the objectives, none for a failure, the time if PRUNED."""
 
     def standings(self) -> dict[tuple[str, int], float]:
         """Seconds that each measured config is believed to take, by kernel and position."""

@@ -142,8 +142,7 @@ class Posterior:
     """The process conditioned on configs that were asked, seen from a fixed set of candidates.
 
     Adding a config costs O(asked * candidates). A config in flight lowers the variance around it and leaves
-    the mean as it is. One that was stopped early counts as what is expected of it, or as its bound where
-    that is higher: a bound never makes a config look faster.
+    the mean as it is.
 
     Attributes:
         candidates: Positions in the space.
@@ -169,7 +168,6 @@ class Posterior:
         self._asked = np.zeros(0, np.intp)
         self._lower = np.zeros((0, 0))
         self._targets = np.zeros(0)
-        self._is_bound = np.zeros(0, bool)
         self._whitened = np.zeros(0)
         self._projected = np.zeros((0, len(candidates)), np.float32)
         self.variance = np.full(len(candidates), self._scale)
@@ -193,13 +191,12 @@ class Posterior:
         found: NDArray[Any] = np.exp(logs.astype(one_hot.dtype) @ one_hot.T)
         return found
 
-    def add(self, rows: Rows, targets: Floats, is_bound: NDArray[np.bool_]) -> None:
+    def add(self, rows: Rows, targets: Floats) -> None:
         """Conditions on more configs.
 
         Args:
             rows: Positions in the space.
             targets: Observed values; NaN for what is in flight.
-            is_bound: True where the target is a lower bound.
         """
         if not len(rows):
             return
@@ -222,16 +219,15 @@ class Posterior:
         self._projected = np.concatenate([self._projected, projected])
         self._lower, self._asked = lower, np.concatenate([self._asked, rows])
         self._targets = np.concatenate([self._targets, targets])
-        self._is_bound = np.concatenate([self._is_bound, is_bound])
         if not np.isnan(targets).all():
             self._update()
         else:
             self._whitened = np.concatenate([self._whitened, np.zeros(more)])
 
-    def tell(self, row: int, target: float, is_bound: bool) -> None:
+    def tell(self, row: int, target: float) -> None:
         """Takes in the value of a config that was in flight."""
         at = int(np.flatnonzero(self._asked == row)[0])
-        self._targets[at], self._is_bound[at] = target, is_bound
+        self._targets[at] = target
         self._update()
 
     def _update(self) -> None:
@@ -239,9 +235,8 @@ class Posterior:
         whitened = np.zeros(len(self._asked))
         for at, target in enumerate(self._targets):
             expected = self._level + self._lower[at, :at] @ whitened[:at]
-            surprise = target - expected
-            if not (np.isnan(surprise) or (self._is_bound[at] and surprise < 0)):
-                whitened[at] = surprise / self._lower[at, at]
+            if not np.isnan(target):
+                whitened[at] = (target - expected) / self._lower[at, at]
         self._whitened = whitened
         self.mean = self._level + self._projected.T @ whitened.astype(np.float32)
 

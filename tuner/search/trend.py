@@ -87,9 +87,7 @@ class Trend:
             self._hyper.fit(self._space.codes[some], self._standard(some))
             self._conditioned = self._rng.permutation(known)[:MOST_CONDITIONED]
         posterior = Posterior(self._space, self._hyper, rows, 0.0)
-        posterior.add(
-            self._conditioned, self._standard(self._conditioned), np.zeros(len(self._conditioned), bool)
-        )
+        posterior.add(self._conditioned, self._standard(self._conditioned))
         return self._width * posterior.mean
 
     def _standard(self, rows: Rows) -> Floats:
