@@ -27,7 +27,7 @@ from tuner.scribe import Scribe
 from tuner.search import Search
 from tuner.search_loop import SearchLoop, Standings
 from tuner.space import Config, Space
-from tuner.stopwatch import Stopwatch
+from tuner.stopwatch import FINALS_LEAST_S, FINALS_MOST_S, FINALS_SHARE, Stopwatch
 from tuner.store import Store
 
 #: Seconds for the alternation of a problem's rungs beyond its least number of rounds.
@@ -179,13 +179,13 @@ class Climb:
         return _Try(step, config, measurement, contestant)
 
     def _tuned(self, step: Step, space: Space, scribe: Scribe, pool: CompilePool) -> _Try | None:
-        kernel, seconds = step.kernel, self._request.seconds
+        kernel = step.kernel
         starts = [(kernel.name, config) for config in first_configs(kernel, step.pins, space)]
         search = AskAhead(
             Search({kernel.name: space}, seed=self._request.seed, study_name=scribe.study, starts=starts),
             inline=scribe.device.kind == "cpu",
         )
-        standings, watch = Standings(), Stopwatch(seconds, lambda progress: None)
+        standings, watch = Standings(), Stopwatch(_with_finals(self._request.seconds), lambda progress: None)
         try:
             SearchLoop(search, pool, [self._executor], [scribe], standings, watch).run(
                 {kernel.name: kernel}, None
@@ -261,6 +261,14 @@ class Climb:
                     ladder.sweeps.append(SweepPoint(sweep, problem, value, config, measurement))
             finally:
                 pool.close()
+
+
+def _with_finals(seconds: float | None) -> float | None:
+    """The budget whose search lasts so long: a share of it is kept for finals, which all steps hold at once."""
+    if seconds is None:
+        return None
+    share = min(seconds * FINALS_SHARE / (1 - FINALS_SHARE), FINALS_MOST_S)
+    return seconds + max(share, FINALS_LEAST_S)
 
 
 def _in_order(rungs: Sequence[Rung], plan: LadderPlan) -> list[Rung]:
