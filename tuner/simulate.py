@@ -1,11 +1,11 @@
 """Replays a study on a recorded space, without a device, to see how few trials a search needs.
 
-A trial is screened as in a real study, by the same code: samples are drawn at random from those recorded, two or
-three of them where the config is too slow to win (it is PRUNED), else until their median is known well. So the
-noise is the recording's. As in a real study the champion comes from finals: four configs, by turns those
-observed and those believed to be fastest, by the finals' own rule, are judged by all of their recorded samples. A
-fraction is the lowest recorded mean of the whole space over the mean of that champion. Every config asked counts
-as a trial, failures included; none is asked twice.
+A trial is screened as in a real study, by the same code: samples are drawn at random from those recorded, two
+or three of them where the config is too slow to win (it is PRUNED), else until their median is known well. So
+the noise is the recording's. As in a real study the champion comes from finals: four configs, by turns those
+observed and those believed to be fastest, by the finals' own rule, are judged by all of their recorded
+samples. A fraction is the lowest recorded mean of the whole space over the mean of that champion. Every
+config asked counts as a trial, failures included; none is asked twice.
 """
 
 from __future__ import annotations
