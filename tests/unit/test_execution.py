@@ -135,7 +135,7 @@ def test_a_finalist_that_fails_its_worker_does_not_end_the_finals(
     executor = make(rules=[rule(BEST, latency_s=BEST_S), late])
     good, bad = contestant(tmp_path, BEST), contestant(tmp_path, other)
     assert measured(executor, bad).outcome is Outcome.MEASURED
-    found = executor.finals([bad, good], 0.0)
+    found = executor.finals([bad, good], 1.0)
     assert [each.outcome.value for each in found] == ["CRASHED", "MEASURED", "MEASURED"]
     assert reason in found[0].reason
     assert [each.time_s for each in found[1:]] == [
