@@ -176,7 +176,7 @@ class Executor:
             return found
         lost: dict[int, str] = {}
         for number, each in enumerate(contestants):
-            alone = self._interleaved([each], 0.0)
+            alone = self._interleaved([each], budget_s / len(contestants))
             if isinstance(alone, str):
                 lost[number] = alone
         found = self._interleaved([x for number, x in enumerate(contestants) if number not in lost], budget_s)

@@ -148,7 +148,7 @@ TOP_LEVEL_MISTAKES = [
     ("[defaults]\n\nsecond = 3\n" + VALID, 3, r"unknown key 'second'; did you mean seconds\?"),
     ("[defaults]\ntrials = true\n" + VALID, 2, r"trials is a whole number of 1 or more, got True"),
     ("[defaults]\nregime = 'warm'\n" + VALID, 2, r"regime is cold, hot, .*, got 'warm'"),
-    ("[defaults]\nsampler = 'tyle'\n" + VALID, 2, r"unknown sampler 'tyle'; did you mean tile\?"),
+    ("[defaults]\nsampler = 'tyle'\n" + VALID, 2, r"unknown sampler 'tyle'; did you mean tile"),
     ("[defaults]\nlayout = 'mn'\n" + VALID, 2, r"unknown layout 'mn'; did you mean"),
     ("[defaults]\nkernels = ['nave']\n" + VALID, 2, r"unknown kernel of gemm 'nave'; did you mean naive"),
     ("\n\nseconds 3", 3, r"a plan must be valid TOML: .*; correct that line"),
