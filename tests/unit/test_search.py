@@ -159,23 +159,6 @@ def test_the_fit_explains_what_it_saw_better_than_the_prior() -> None:
     assert errors[1] < 0.1
 
 
-def test_what_holds_for_powers_of_two_is_learnt_for_one_that_was_never_seen() -> None:
-    rng = np.random.default_rng(0)
-    widths = np.array([config.W for config in SPACE])
-    values = np.where(np.isin(widths, (16, 32, 64, 128, 256)), -1.0, 1.0)
-    rows = rng.choice(np.flatnonzero(widths != 128), 80, replace=False)
-    hyper = Hyperparameters(SPACE)
-    hyper.fit(SPACE.codes[rows], values[rows])
-    unseen, beside = np.flatnonzero(widths == 128), np.flatnonzero(widths == 112)
-    means = []
-    for candidates in (unseen, beside):
-        posterior = Posterior(SPACE, hyper, candidates, 0.0)
-        posterior.add(rows, values[rows])
-        means.append(posterior.mean.mean())
-    assert means[0] < -0.7
-    assert means[1] > 0.9
-
-
 @given(st.floats(-60, 60), st.floats(0.01, 10))
 def test_log_expected_improvement_is_the_log_of_the_integral(z: float, deviation: float) -> None:
     found = log_expected_improvement(np.array([-z * deviation]), np.array([deviation]), 0.0)[0]

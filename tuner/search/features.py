@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.space import Space
+from tuner.space import Space, Value
 
 Floats = NDArray[np.float64]
 
@@ -22,19 +22,18 @@ class Features:
 
     Each parameter is one: the distance of two values is 0 to 1 in their order, or 0 and 1 where they have
     none. A parameter of whole numbers that are not all powers of two has a second one, how often 2 divides
-    the value: hardware cares whether 48, 56 or 64 threads are a whole number of warps; and a third, whether the
-    value is a power of two: those divide most problems without a rest. Each pair of ordered parameters has one
-    for the product of their values, since threads, tiles and bytes are products.
+    the value: hardware cares whether 48, 56 or 64 threads are a whole number of warps. Each pair of ordered
+    parameters has one for the product of their values, since threads, tiles and bytes are products.
 
     Attributes:
         tables: For each feature the distances of its levels.
-        is_doubtful: True for what matters in some spaces only: powers of two, and products.
+        is_pair: True for products.
     """
 
     def __init__(self, space: Space) -> None:
         self._lookups: list[tuple[tuple[int, ...], NDArray[np.intp]]] = []
         self.tables: list[Floats] = []
-        self.is_doubtful: list[bool] = []
+        self.is_pair: list[bool] = []
         for column, (each, positions) in enumerate(zip(space.parameters, space.positions, strict=True)):
             size = len(each.values)
             if size < 2:
@@ -45,34 +44,27 @@ class Features:
                 continue
             self._add((column,), own, np.abs(positions[:, None] - positions[None]))
             if each.scale == "linear" and size > 3 and all(isinstance(value, int) for value in each.values):
-                self._add_divisors(column, [int(value) for value in each.values])
+                twos = np.array([_twos(value) for value in each.values], dtype=float)
+                if np.ptp(twos) > 0:
+                    twos /= np.ptp(twos)
+                    self._add((column,), own, np.abs(twos[:, None] - twos[None]))
         logs = _logs(space)
         for at, (first, one) in enumerate(logs):
             for second, other in logs[:at]:
                 self._add_pair((first, second), one[:, None] + other[None])
 
-    def _add_divisors(self, column: int, values: list[int]) -> None:
-        own = np.arange(len(values))
-        twos = np.array([_twos(value) for value in values], dtype=float)
-        if np.ptp(twos) > 0:
-            twos /= np.ptp(twos)
-            self._add((column,), own, np.abs(twos[:, None] - twos[None]))
-        is_power = np.array([float(value > 0 and value & (value - 1) == 0) for value in values])
-        if np.ptp(is_power) > 0:
-            self._add((column,), own, np.abs(is_power[:, None] - is_power[None]), is_doubtful=True)
-
     def _add_pair(self, columns: tuple[int, int], logs: Floats) -> None:
         scaled = (logs - logs.min()) / np.ptp(logs)
         levels, lookup = np.unique(np.round(scaled * PAIR_LEVELS) / PAIR_LEVELS, return_inverse=True)
         table = np.abs(levels[:, None] - levels[None])
-        self._add(columns, lookup.reshape(logs.shape), table, is_doubtful=True)
+        self._add(columns, lookup.reshape(logs.shape), table, is_pair=True)
 
     def _add(
-        self, columns: tuple[int, ...], lookup: NDArray[np.intp], table: Floats, is_doubtful: bool = False
+        self, columns: tuple[int, ...], lookup: NDArray[np.intp], table: Floats, is_pair: bool = False
     ) -> None:
         self._lookups.append((columns, lookup))
         self.tables.append(table)
-        self.is_doubtful.append(is_doubtful)
+        self.is_pair.append(is_pair)
 
     def levels(self, codes: NDArray[Any]) -> NDArray[np.intp]:
         """Level of each config in each feature: shape (configs, features)."""
@@ -92,5 +84,6 @@ def _logs(space: Space) -> list[tuple[int, Floats]]:
     return found
 
 
-def _twos(number: int) -> int:
+def _twos(value: Value) -> int:
+    number = int(value)
     return min(MOST_TWOS, (number & -number).bit_length() - 1) if number else MOST_TWOS

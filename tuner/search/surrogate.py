@@ -29,8 +29,8 @@ GAMMA = 1.5
 #: Normal priors of log w, logit r, log scale and log noise (over the variance of the log times).
 PRIORS = {"w": (-0.5, 0.7), "r": (0.0, 1.5), "scale": (0.0, 1.0), "noise": (-6.0, 1.5)}
 BOUNDS = {"w": (-4.0, 5.0), "r": (-6.0, 6.0), "scale": (-3.0, 4.0), "noise": (-11.0, 0.0)}
-#: What matters in some spaces only must show that it does: its logit r is expected this much lower.
-DOUBTFUL_R = -2.5
+#: A pair of parameters must show that their product matters: its logit r is expected this much lower.
+PAIR_R = -2.5
 #: Steps of the optimiser in one fit; a fit starts where the last one ended.
 FIT_STEPS = 25
 JITTER = 1e-7
@@ -47,7 +47,7 @@ class Hyperparameters:
         self._means = np.array([PRIORS[kind][0] for kind in kinds])
         self._precisions = np.array([PRIORS[kind][1] ** -2 for kind in kinds])
         self._bounds = [BOUNDS[kind] for kind in kinds]
-        self._means[count : 2 * count] += np.where(self.features.is_doubtful, DOUBTFUL_R, 0.0)
+        self._means[count : 2 * count] += np.where(self.features.is_pair, PAIR_R, 0.0)
         self.theta = self._means.copy()
 
     @property
