@@ -104,8 +104,12 @@ class Bench:
             error, wrong = self._verify(run)
         with _stage(stages, "time"):
             screened = screen(self.device, run, self.regime, None)
-        seen = dict(self.device.circumstances())
+        seen = self._shared_circumstances()
         return Measurement(Outcome.MEASURED, wrong, screened.samples_s, error, None, stages, seen)
+
+    def _shared_circumstances(self) -> dict[str, float]:
+        """What was seen, without the occupancy: that is of the kernel loaded last, not of what was timed here."""
+        return {name: each for name, each in self.device.circumstances().items() if name != "occupancy"}
 
     def finals(self, contestants: Sequence[Contestant], budget_s: float) -> list[Measurement]:
         """Verifies finalists again and times them in alternation with the baseline.
@@ -141,7 +145,7 @@ class Bench:
             errors.append((error, None))
             found.append(None)
         times = interleave(self.device, runs, self.regime, budget_s)
-        seen = dict(self.device.circumstances())
+        seen = self._shared_circumstances()
         timed = iter(
             Measurement(Outcome.MEASURED, "", samples, error, compiled, {}, seen)
             for samples, (error, compiled) in zip(times, errors, strict=True)
