@@ -108,7 +108,7 @@ class Bench:
         return Measurement(Outcome.MEASURED, wrong, screened.samples_s, error, None, stages, seen)
 
     def _shared_circumstances(self) -> dict[str, float]:
-        """What was seen, without the occupancy: that is of the kernel loaded last, not of what was timed here."""
+        """What was seen, without the occupancy, which is of the kernel loaded last."""
         return {name: each for name, each in self.device.circumstances().items() if name != "occupancy"}
 
     def finals(self, contestants: Sequence[Contestant], budget_s: float) -> list[Measurement]:
