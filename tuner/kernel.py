@@ -74,6 +74,22 @@ class Pieces:
 
 
 @dataclass(frozen=True)
+class Workspace:
+    """Device memory of a CUDA kernel's own, which it takes as a pointer after all other arguments.
+
+    Runs that may overlap need one each: those of one stream never do.
+
+    Attributes:
+        bytes: Its size; it starts at a multiple of 256.
+        zeroed_bytes: How many of them, from the first on, are zeros when the kernel starts. The kernel must
+            leave them so (counters that the last block sets back), since they are not written in between.
+    """
+
+    bytes: int
+    zeroed_bytes: int = 0
+
+
+@dataclass(frozen=True)
 class Launch:
     """Geometry of a CUDA launch, and what belongs to it.
 
@@ -83,6 +99,7 @@ class Launch:
         shared_bytes: Dynamic shared memory of a block, in bytes.
         padded: Tensors that the kernel takes as larger arrays.
         pieces: The input that passes through constant memory; None where none does.
+        workspace: Memory of the kernel's own; None where it takes none.
     """
 
     grid: tuple[int, ...]
@@ -90,6 +107,7 @@ class Launch:
     shared_bytes: int = 0
     padded: tuple[Padded, ...] = ()
     pieces: Pieces | None = None
+    workspace: Workspace | None = None
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Launch:
@@ -100,6 +118,7 @@ class Launch:
             data["shared_bytes"],
             tuple(Padded(each["tensor"], tuple(each["shape"])) for each in data.get("padded", ())),
             Pieces(**data["pieces"]) if data.get("pieces") else None,
+            Workspace(**data["workspace"]) if data.get("workspace") else None,
         )
 
 

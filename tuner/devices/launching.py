@@ -11,10 +11,10 @@ import numpy
 from cupy.cuda import runtime
 
 from tuner.devices.protocol import Arrays
-from tuner.kernel import Launch, Pieces
+from tuner.kernel import Launch, Pieces, Workspace
 
 DEVICE_TO_DEVICE = runtime.memcpyDeviceToDevice
-#: A padded output is full of NaN at first, so that elements that are never written show.
+#: A padded output is full of NaN at first, so that elements that are never written show; so is a workspace.
 POISON = 0xFF
 Step = Callable[[], None]
 
@@ -25,7 +25,7 @@ def steps_of(module: Any, function: Any, launch: Launch, arrays: Arrays) -> list
     Args:
         module: CuPy's module that holds the kernel; it has its ``__constant__`` arrays.
         function: The kernel.
-        launch: Geometry, padded tensors, pieces.
+        launch: Geometry, padded tensors, pieces, workspace.
         arrays: What the kernel computes on.
     """
     arguments = list(arrays.arguments())
@@ -42,6 +42,8 @@ def steps_of(module: Any, function: Any, launch: Launch, arrays: Arrays) -> list
             after.append(_copying(array, larger))
         else:
             before.append(_copying(larger, array))
+    if launch.workspace is not None:
+        arguments.append(_workspace(launch.workspace))
     grid, block, shared = _three(launch.grid), _three(launch.block), launch.shared_bytes
 
     def launched(*more: Any) -> None:
@@ -64,6 +66,13 @@ def _copying(target: Any, source: Any) -> Step:
         )  # fmt: skip
 
     return copy
+
+
+def _workspace(wanted: Workspace) -> Any:
+    """Zeros, then bytes that are NaN as numbers, so that what is read before it was written shows."""
+    memory = cupy.full(wanted.bytes, POISON, dtype=cupy.uint8)
+    memory[: wanted.zeroed_bytes] = 0
+    return memory
 
 
 def _in_pieces(module: Any, pieces: Pieces, arrays: Arrays, launch: Callable[..., None]) -> list[Step]:

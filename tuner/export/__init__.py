@@ -202,6 +202,13 @@ def _beside_launch(launch: Launch) -> dict[str, Any]:
             "last argument, a 32-bit int, says how many elements come before it",
             **asdict(launch.pieces),
         }
+    if launch.workspace:
+        found["workspace"] = {
+            "about": "memory of the kernel's own, its last argument: a pointer to so many bytes, of which the "
+            "first zeroed_bytes are zeros before each launch",
+            "bytes": in_python(launch.workspace.bytes),
+            "zeroed_bytes": in_python(launch.workspace.zeroed_bytes),
+        }
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tuner.export.cuda_text import LAUNCH, PADDED, PIECES
+from tuner.export.cuda_text import LAUNCH, PIECES, WITH_MEMORY
 from tuner.export.interface import Argument, Interface
 from tuner.export.symbolic import in_c
 
@@ -27,8 +27,8 @@ def launch_text(entry: str, face: Interface) -> str:
     """
     launch = face.launch
     assert launch is not None, "a CUDA kernel has a launch"
-    if launch.padded:
-        return _padded(entry, face)
+    if launch.padded or launch.workspace:
+        return _with_memory(entry, face)
     if launch.pieces is None:
         return LAUNCH.substitute(entry=entry, passed=_passed(face, {}))
     pieces = launch.pieces
@@ -45,17 +45,22 @@ def launch_text(entry: str, face: Interface) -> str:
 
 
 def _passed(face: Interface, instead: dict[str, str]) -> str:
-    """Arguments of the kernel; const is cast away since a kernel may have declared none."""
+    """Arguments of the kernel; const is cast away since a kernel may have declared none.
+
+    A workspace is passed as bytes: its type is the kernel's affair.
+    """
     arrays = [
         instead.get(argument.tensor.name)
         or (argument.name if argument.tensor.output else f"const_cast<{c_type(argument)}*>({argument.name})")
         for argument in face.arguments
     ]
     scalars = [f"static_cast<{C_TYPES[scalar.dtype]}>({in_c(scalar.value)})" for scalar in face.scalars]
-    return ", ".join([*arrays, *scalars])
+    own = ["workspace"] if face.launch and face.launch.workspace else []
+    return ", ".join([*arrays, *scalars, *own])
 
 
-def _padded(entry: str, face: Interface) -> str:
+def _with_memory(entry: str, face: Interface) -> str:
+    """A launch that takes memory from the stream's pool: for padded arrays, for a workspace."""
     assert face.launch is not None
     shapes = {each.tensor: each.shape for each in face.launch.padded}
     copies, results, freeing = [], [], []
@@ -65,6 +70,7 @@ def _padded(entry: str, face: Interface) -> str:
         name, kind = f"{argument.name}_padded", c_type(argument)
         sizes = [in_c(size) for size in (*argument.tensor.shape, *shapes[argument.tensor.name])]
         given = f"static_cast<const {kind}*>({'nullptr' if argument.tensor.output else argument.name})"
+        copies.append("    // A larger copy, with zeros beyond the array's own elements.")
         copies.append(f"    {kind}* {name} = nullptr;")
         copies.append("    if (status == cudaSuccess)")
         copies.append(f"        status = padded({name}, {given}, {', '.join(sizes)}, stream);")
@@ -77,7 +83,16 @@ def _padded(entry: str, face: Interface) -> str:
                 f"{row}, {rows}, cudaMemcpyDeviceToDevice, stream);"
             )
         freeing.append(f"    if ({name} != nullptr) cudaFreeAsync({name}, stream);")
-    return PADDED.substitute(
+    if face.launch.workspace:
+        size, zeroed = in_c(face.launch.workspace.bytes), in_c(face.launch.workspace.zeroed_bytes)
+        copies.append("    // The kernel's own memory; only its first bytes must be zeros.")
+        copies.append("    unsigned char* workspace = nullptr;")
+        copies.append("    if (status == cudaSuccess)")
+        copies.append(f"        status = cudaMallocAsync(&workspace, {size}, stream);")
+        copies.append("    if (status == cudaSuccess)")
+        copies.append(f"        status = cudaMemsetAsync(workspace, 0, {zeroed}, stream);")
+        freeing.append("    if (workspace != nullptr) cudaFreeAsync(workspace, stream);")
+    return WITH_MEMORY.substitute(
         entry=entry,
         passed=_passed(face, {name: f"{_name(face, name)}_padded" for name in shapes}),
         copies="\n".join(copies),

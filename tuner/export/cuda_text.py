@@ -50,9 +50,8 @@ PIECES = Template("""\
     }
     return status;""")
 
-#: A launch on larger copies of the arrays.
-PADDED = Template("""\
-    // The kernel takes larger copies, with zeros beyond the arrays' own elements.
+#: A launch that needs memory beside the arrays it is given.
+WITH_MEMORY = Template("""\
     cudaError_t status = cudaSuccess;
 $copies
     if (status == cudaSuccess) {

@@ -20,7 +20,7 @@ UNASKED_SHARED_BYTES = 48 * 1024
 _WORDS_OF_C = {
     "auto", "char", "default", "delete", "double", "float", "int", "new", "operator", "private", "register",
     "signed", "short", "stream", "switch", "template", "this", "union", "unsigned", "using", "void",
-    "block", "grid", "shared_bytes", "allowed", "right", "timed",
+    "block", "grid", "workspace", "shared_bytes", "allowed", "right", "timed",
 }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from string import Template
 
 from tuner.export.interface import UNASKED_SHARED_BYTES, Argument, Interface
 from tuner.export.symbolic import in_python
-from tuner.kernel import Kernel, Launch, Pieces, Rendered
+from tuner.kernel import Kernel, Launch, Pieces, Rendered, Workspace
 from tuner.problem import Tensor
 
 _WHOLE = Template("""\
@@ -197,6 +197,10 @@ def _run(face: Interface) -> list[str]:
     lines += [*_geometry(face.launch), *_larger(face, arrays)]
     scalars = [f"numpy.{scalar.dtype}({in_python(scalar.value)})" for scalar in face.scalars]
 
+    if face.launch.workspace:
+        lines += _own_memory(face.launch.workspace)
+        scalars.append("_workspace")
+
     def passed(*more: str) -> str:
         return ", ".join([*arrays.values(), *scalars, *more])
 
@@ -215,6 +219,14 @@ def _geometry(launch: Launch) -> list[str]:
     if not isinstance(launch.shared_bytes, int) or launch.shared_bytes > UNASKED_SHARED_BYTES:
         lines.append("    _launched.max_dynamic_shared_size_bytes = _shared_bytes")
     return [*lines, f"    _grid, _block = {_shape(launch.grid)}, {_shape(launch.block)}"]
+
+
+def _own_memory(workspace: Workspace) -> list[str]:
+    """The kernel's own memory, whose first bytes are zeros."""
+    return [
+        f'    _workspace = cupy.empty({in_python(workspace.bytes)}, dtype="uint8")',
+        f"    _workspace[: {in_python(workspace.zeroed_bytes)}] = 0",
+    ]
 
 
 def _larger(face: Interface, arrays: dict[str, str]) -> list[str]:

@@ -33,7 +33,7 @@ class Fault(Exception):
     """What the runtime found wrong.
 
     Attributes:
-        kind: BOUNDS, RACE, UNSET, ALIGNMENT or BARRIER; INDEX for an index outside of an array's declared size;
+        kind: BOUNDS, RACE, UNSET, ALIGNMENT, BARRIER or WORKSPACE; INDEX for an index outside of an array's declared size;
             CRASH for anything else that ended the run.
     """
 
@@ -80,6 +80,9 @@ class Program:
         if launch.pieces is not None:
             pieces = [each.name for each in problem.tensors].index(launch.pieces.tensor)
             arguments.append(("scalar", bytes(4)))
+        if launch.workspace is not None:
+            own = launch.workspace
+            arguments.append(("workspace", bytes(own.zeroed_bytes).ljust(own.bytes, b"\xff")))
         result = subprocess.run(
             [self.path],
             input=_job(launch, order, arguments, pieces),
@@ -89,7 +92,10 @@ class Program:
         )
         if result.returncode:
             raise _fault(result.returncode, result.stderr.decode(errors="replace").strip())
-        return _outputs(problem, larger, result.stdout)
+        outputs, own = _outputs(problem, larger, result.stdout)
+        if launch.workspace is not None and any(own[: launch.workspace.zeroed_bytes]):
+            raise Fault("WORKSPACE", "the kernel did not leave the first bytes of its memory as zeros")
+        return outputs
 
 
 def _fault(exit_code: int, message: str) -> Fault:
@@ -105,7 +111,10 @@ def _job(launch: Launch, order: str, arguments: list[tuple[str, bytes]], pieces:
     return ("\n".join([head, *lines]) + "\n").encode() + b"".join(value for _, value in arguments)
 
 
-def _outputs(problem: Problem, larger: Mapping[str, tuple[int, ...]], data: bytes) -> dict[str, Any]:
+def _outputs(
+    problem: Problem, larger: Mapping[str, tuple[int, ...]], data: bytes
+) -> tuple[dict[str, Any], bytes]:
+    """Outputs by name, and what the workspace holds."""
     outputs, at = {}, 0
     for tensor in problem.outputs:
         shape = larger.get(tensor.name, tensor.shape)
@@ -113,8 +122,7 @@ def _outputs(problem: Problem, larger: Mapping[str, tuple[int, ...]], data: byte
         whole = np.frombuffer(data[at : at + size], tensor.dtype).reshape(shape)
         outputs[tensor.name] = whole[tuple(slice(own) for own in tensor.shape)]
         at += size
-    assert at == len(data)
-    return outputs
+    return outputs, data[at:]
 
 
 def compile_runtime(folder: Path) -> Path:

@@ -48,8 +48,9 @@ void sync_warp(unsigned mask);
 void exchange(unsigned mask, void* value, int bytes, int from);
 unsigned vote(unsigned mask, bool predicate);
 int lane();
-void begin_atomic();  // accesses until end_atomic are not races
+void begin_atomic(const void* at);  // accesses until end_atomic are not races
 void end_atomic();
+void fence();  // what the thread did before is seen by those who see what it does next
 
 // cp.async: `valid` bytes of `bytes` are copied, zeros follow. They arrive when they are waited for, not before.
 void start_copy(unsigned to, const void* from, int bytes, int valid);
@@ -67,7 +68,7 @@ T shuffle(unsigned mask, T value, int from, int width) {
 
 template <class T, class F>
 T atomically(T* at, F change) {
-    begin_atomic();
+    begin_atomic(at);
     const T old = *at;
     *at = change(old);
     end_atomic();
@@ -101,7 +102,7 @@ constexpr int warpSize = 32;
 
 #define __syncthreads() cuda_on_cpu::sync_block(__LINE__)
 inline void __syncwarp(unsigned mask = 0xffffffffu) { cuda_on_cpu::sync_warp(mask); }
-inline void __threadfence() {}
+inline void __threadfence() { cuda_on_cpu::fence(); }
 inline void __threadfence_block() {}
 
 inline size_t __cvta_generic_to_shared(const void* at) {
@@ -133,6 +134,9 @@ template <class T, class U> T atomicAdd(T* at, U by) {
 }
 template <class T, class U> T atomicMax(T* at, U other) {
     return cuda_on_cpu::atomically(at, [=](T old) { return old < T(other) ? T(other) : old; });
+}
+inline unsigned atomicInc(unsigned* at, unsigned last) {
+    return cuda_on_cpu::atomically(at, [=](unsigned old) { return old >= last ? 0u : old + 1; });
 }
 template <class T, class U> T atomicExch(T* at, U other) {
     return cuda_on_cpu::atomically(at, [=](T) { return T(other); });

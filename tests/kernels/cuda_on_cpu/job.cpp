@@ -5,7 +5,7 @@
 // (order: forward, backward or random; the order in which threads run between barriers, and whether blocks run backward;
 // pieces: the number of the input that passes through constant memory, with a launch for each piece, or -1; the last
 // argument then becomes the number of elements before the piece),
-// then n lines "kind bytes" (kind: input, output or scalar), then the bytes of each in turn. Exit codes: 0 done,
+// then n lines "kind bytes" (kind: input, output, workspace or scalar), then the bytes of each in turn. Exit codes: 0 done,
 // 2 no valid job, 3 a fault.
 #include <stdlib.h>
 #include <string.h>
@@ -59,7 +59,7 @@ int main() {
         const bool scalar = argument.kind == "scalar";
         addresses.push_back(scalar ? (void*)argument.value : (void*)&argument.value);
         const std::string name = "argument " + std::to_string(addresses.size() - 1);
-        if (!scalar) add_array(argument.value, argument.bytes, argument.kind == "output", name);
+        if (!scalar) add_array(argument.value, argument.bytes, argument.kind != "input", name);
     }
     add_shared_memory(shared_bytes);
     make_fibres(size);
@@ -81,6 +81,6 @@ int main() {
         }
     }
     for (const Argument& argument : arguments)
-        if (argument.kind == "output") fwrite(argument.value, 1, argument.bytes, stdout);
+        if (argument.kind == "output" || argument.kind == "workspace") fwrite(argument.value, 1, argument.bytes, stdout);
     return fflush(stdout) ? 2 : 0;
 }

@@ -1,10 +1,14 @@
 // Watches accesses to memory: bounds, alignment, races, values that nobody stored.
 //
 // A barrier orders a block, a __syncwarp or shuffle orders its lanes (warps are taken to synchronise as a whole); any two
-// accesses not so ordered count as concurrent in whichever order they ran. Blocks are never ordered.
+// accesses not so ordered count as concurrent in whichever order they ran. Blocks are ordered by atomics alone: what a
+// thread did before its fence, and its block before a barrier before an atomic, comes before what another block does
+// after an atomic on the same address that ran later, and a barrier (the thread itself needs none).
 #include <stdarg.h>
 #include <string.h>
 #include <unistd.h>
+
+#include <map>
 
 #include "runtime.h"
 
@@ -35,7 +39,11 @@ namespace {
 
 // Who touched a byte last: a fibre's number, or MANY where several threads have read.
 constexpr int NOBODY = -1, MANY = -2;
-struct Access { int fibre = NOBODY, warp = NOBODY; unsigned block = 0, epoch = 0, warp_epoch = 0; };
+struct Access {
+    int fibre = NOBODY, warp = NOBODY;
+    unsigned block = 0, epoch = 0, warp_epoch = 0;
+    size_t number = 0;  // accesses before it
+};
 struct Shadow { Access store, load; };
 
 struct Region {
@@ -48,6 +56,35 @@ struct Region {
 
 std::vector<Region> regions;
 bool atomic = false;
+size_t accesses = 0;
+
+// What a block had done when one of its threads used an atomic.
+struct Release {
+    unsigned block, epoch;
+    int fibre;
+    std::vector<size_t> fenced;  // of each fibre: accesses before its last fence
+};
+// A release that the present block has seen, and who saw it when.
+struct Acquired {
+    Release release;
+    int fibre;
+    unsigned epoch;
+};
+std::map<const void*, std::vector<Release>> releases;
+std::map<unsigned, std::vector<Acquired>> acquired;
+std::vector<size_t> fenced;
+unsigned acquiring_block = 0;
+
+bool seen_through_atomic(const Access& before) {
+    if (acquiring_block != block_number || before.fibre < 0) return false;
+    for (const Acquired& seen : acquired[before.block]) {
+        const Release& release = seen.release;
+        const bool released = before.number < release.fenced[before.fibre] &&
+                              (before.fibre == release.fibre || before.epoch < release.epoch);
+        if (released && (running->number == seen.fibre || epoch > seen.epoch)) return true;
+    }
+    return false;
+}
 
 void add_region(unsigned char* begin, size_t bytes, bool writable, bool shared, const std::string& name) {
     regions.push_back({begin, bytes, writable, shared, name, {}});
@@ -56,14 +93,14 @@ void add_region(unsigned char* begin, size_t bytes, bool writable, bool shared, 
 
 bool ordered(const Access& before) {
     if (before.fibre == NOBODY || before.fibre == running->number) return true;
-    if (before.block != block_number) return false;
+    if (before.block != block_number) return seen_through_atomic(before);
     if (before.epoch != epoch) return true;
     return before.warp == running->number / 32 && before.warp_epoch < running->warp_epoch;
 }
 
 void check_byte(Region& region, size_t at, bool store) {
     Shadow& shadow = region.shadow[at];
-    const Access now{running->number, running->number / 32, block_number, epoch, running->warp_epoch};
+    const Access now{running->number, running->number / 32, block_number, epoch, running->warp_epoch, accesses++};
     const bool stale = region.shared && shadow.store.block != block_number;
     if (region.shared && !store && (shadow.store.fibre == NOBODY || stale))
         fault("UNSET", "byte %zu of %s is read before it was written", at, region.name.c_str());
@@ -136,6 +173,7 @@ void forget_shared_memory() {
 }
 
 void forget_accesses() {
+    releases.clear();
     for (Region& region : regions) region.shadow.assign(region.shadow.size(), Shadow{});
 }
 
@@ -168,7 +206,24 @@ void await_copies(int groups_left) {
     }
 }
 
-void begin_atomic() { atomic = true; }
+void fence() {
+    fenced.resize(fibres.size());
+    fenced[running->number] = accesses;
+}
+
+void begin_atomic(const void* at) {
+    if (acquiring_block != block_number) {
+        acquiring_block = block_number;
+        acquired.clear();
+    }
+    fenced.resize(fibres.size());
+    auto& here = releases[at];
+    for (const Release& release : here)
+        if (release.block != block_number) acquired[release.block].push_back({release, running->number, epoch});
+    here.push_back({block_number, epoch, running->number, fenced});
+    atomic = true;
+}
+
 void end_atomic() { atomic = false; }
 
 // What -fsanitize=bounds and alignment say of a place in the source.

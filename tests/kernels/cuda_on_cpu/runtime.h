@@ -4,7 +4,7 @@
 // Faults: BOUNDS (outside of every array, or a store to an input), RACE (two threads touch the same byte, one of them
 // storing, with no barrier between), UNSET (shared memory read before anything was stored there, or a copy that nothing
 // waits for), ALIGNMENT, INDEX (outside of the declared size of an array, even where that stays within another) and
-// BARRIER (threads wait at different barriers, or for one that never comes).
+// BARRIER (threads wait at different barriers, or for one that never comes). The harness adds WORKSPACE.
 #pragma once
 
 #include <stdio.h>
