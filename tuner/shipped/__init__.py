@@ -1,0 +1,12 @@
+"""Results that come with the project: reviewed text files, read without a database.
+
+``configs/tuned/<device>/<operation>.json`` holds one block for each problem: the champion, the library it
+was measured against, and the configs that came next. `publish` writes them from a store, `champions` and
+`entries` read them.
+"""
+
+from tuner.shipped.form import Published, RunnerUp
+from tuner.shipped.reading import champions, entries, tuned_folder
+from tuner.shipped.writing import publish
+
+__all__ = ["Published", "RunnerUp", "champions", "entries", "publish", "tuned_folder"]

@@ -1,0 +1,124 @@
+"""Writes a store's champions as text that people review and others read without a database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tuner.measurement import Outcome
+from tuner.record import Champion, Record, Role
+from tuner.shipped.form import Published, RunnerUp, place, slug, text_of
+from tuner.shipped.reading import read_file, tuned_folder
+from tuner.statistics import compare
+
+if TYPE_CHECKING:
+    from tuner.store import Store
+
+#: Configs published beside each champion.
+RUNNERS_UP = 10
+
+
+def publish(
+    store: Store, directory: Path | None = None, *, operation: str = "", device: str = "", regime: str = ""
+) -> list[Path]:
+    """Writes the current champions to ``<directory>/<device>/<operation>.json``.
+
+    A file that is there keeps its entries of problems that the store has no champion for, and of those that
+    it has a later champion of. Kernels of a user's own file are published only when their operation is named.
+
+    Args:
+        store: Where the champions are.
+        directory: The folder to write to; the project's own ``configs/tuned`` when None.
+        operation: Only this one.
+        device: Only the device of this name or uuid.
+        regime: Only this one.
+
+    Returns:
+        The files that were written, in order; one that would stay as it is counts too.
+
+    Raises:
+        InputError: A file that is there is not of the published form.
+    """
+    wanted = store.champions(operation or None, device or None, regime or None)
+    by_file: dict[tuple[Path, str], list[Champion]] = {}
+    for champion in wanted:
+        record = champion.record
+        if record.origin and not operation:
+            continue
+        folder = (directory or tuned_folder()) / slug(record.device.name)
+        path = folder / f"{slug(record.problem.operation)}.json"
+        by_file.setdefault((path, record.problem.operation), []).append(champion)
+    for (path, name), champions in by_file.items():
+        merged = {place(each.champion): each for each in (read_file(path) if path.exists() else ())}
+        for champion in champions:
+            there = merged.get(place(champion))
+            if there is None or _later(champion, there.champion):
+                merged[place(champion)] = _published(store, champion)
+        _replace(path, text_of(name, list(merged.values())))
+    return sorted(path for path, _ in by_file)
+
+
+def _later(champion: Champion, other: Champion) -> bool:
+    """Whether this one answers rather than the other; the same one is written anew."""
+    return (champion.crowned_at, champion.id) >= (other.crowned_at, other.id)
+
+
+def _published(store: Store, champion: Champion) -> Published:
+    record, baseline = champion.record, champion.baseline
+    low = high = 0.0
+    if baseline is not None and len(baseline.measurement.samples_s) == len(record.measurement.samples_s) > 0:
+        paired = compare(record.measurement.samples_s, baseline.measurement.samples_s)
+        low, high = paired.low, paired.high
+    beside = store.records(problem=record.problem, device=record.device.name)
+    same = [each for each in beside if each.regime == record.regime and each.device.kind == record.device.kind]
+    return Published(champion, low, high, tuple(_runners_up(champion, same)))
+
+
+def _runners_up(champion: Champion, records: Iterable[Record]) -> list[RunnerUp]:
+    """The finalists and the best trials, each config once; none that has ever failed."""
+    kernels = [each for each in records if each.role is not Role.BASELINE]
+    sources = {each.kernel: each.source_hash for each in kernels}  # in the order measured: the last counts
+    sources[champion.record.kernel] = champion.record.source_hash
+    best: dict[tuple[Any, ...], Record] = {}
+    failed = {_named(champion.record)}
+    for each in kernels:
+        key = _named(each)
+        if each.source_hash != sources[each.kernel]:
+            continue
+        if each.measurement.outcome.failed:
+            failed.add(key)
+        elif each.measurement.outcome is Outcome.MEASURED and each.measurement.samples_s:
+            best[key] = min(best.get(key, each), each, key=_merit)
+    ranked = sorted((each for key, each in best.items() if key not in failed), key=_merit)
+    chosen = sorted(ranked[:RUNNERS_UP], key=lambda each: (each.measurement.time_s or 0.0, each.id))
+    return [
+        RunnerUp(
+            each.kernel, each.config, each.source_hash, each.measurement.time_s or 0.0, each.measurement.noise,
+            each.role,
+        )
+        for each in chosen
+    ]  # fmt: skip
+
+
+def _merit(record: Record) -> tuple[bool, float, str]:
+    """Finals before trials, then the faster."""
+    return record.role is not Role.FINAL, record.measurement.time_s or 0.0, record.id
+
+
+def _named(record: Record) -> tuple[Any, ...]:
+    return record.kernel, tuple(sorted(_plain(record.config).items()))
+
+
+def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: str(value) for name, value in config.items()}
+
+
+def _replace(path: Path, text: str) -> None:
+    """Writes a file as a whole or not at all; one that says the same is left alone."""
+    if path.exists() and path.read_text(encoding="utf-8") == text:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.new")
+    fresh.write_text(text, encoding="utf-8")
+    fresh.replace(path)
