@@ -84,13 +84,18 @@ class Executor:
                 f"{self._found.info.name} cannot {message['do']}: {failure}; run `tuner doctor`"
             ) from failure
 
-    def prepare(self, problem: Mapping[str, Any], regime: str) -> None:
+    def prepare(self, problem: Mapping[str, Any], regime: str, energy: bool = False) -> None:
         """Makes arrays and reference, with inputs drawn afresh for each worker.
+
+        Args:
+            problem: By name.
+            regime: How time is taken.
+            energy: True to measure energy beside time.
 
         Raises:
             DeviceTrouble: It cannot, for lack of memory say.
         """
-        self._prepared = {"do": "prepare", "problem": dict(problem), "regime": regime}
+        self._prepared = {"do": "prepare", "problem": dict(problem), "regime": regime, "energy": energy}
         self._trusted({**self._prepared, "seed": _fresh_seed()})
 
     def baseline(self) -> Measurement | None:
@@ -235,7 +240,7 @@ class Executor:
         else:
             raise DeviceTrouble(f"{self._found.info.name} stays unwell: {unwell}; finished trials are kept")
         if self._prepared is not None:
-            self.prepare(self._prepared["problem"], self._prepared["regime"])
+            self.prepare(*(self._prepared[name] for name in ("problem", "regime", "energy")))
 
     def close(self) -> None:
         """Kills the worker."""

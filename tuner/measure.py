@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -39,12 +40,15 @@ class Bench:
         device: Where.
         workload: Arrays and references.
         regime: How time is taken.
+        energy: True to measure the energy of a run, too: ``power_w`` of runs back to back times the median
+            time is ``energy_j`` of the circumstances, where the device tells its power.
         unwell: True after a failure that may have poisoned the device's context.
     """
 
     device: Device
     workload: Workload
     regime: str
+    energy: bool = False
     unwell: bool = field(default=False, init=False)
 
     def measure(self, contestant: Contestant, incumbent_s: float | None) -> Measurement:
@@ -66,6 +70,10 @@ class Bench:
                 return Measurement(outcome, wrong, (), error, contestant.compiled, stages)
             with _stage(stages, "time"):
                 screened = screen(self.device, run, self.regime, incumbent_s)
+            seen = dict(self.device.circumstances())
+            if self.energy and not screened.pruned:
+                with _stage(stages, "power"):
+                    seen |= self._energy(run, statistics.median(screened.samples_s))
         except LaunchFailed as failure:
             self.unwell |= failure.device_unwell
             outcome = Outcome.LAUNCH_FAILED
@@ -77,7 +85,7 @@ class Bench:
             error=error,
             compiled=contestant.compiled,
             stages_s=stages,
-            circumstances=dict(self.device.circumstances()),
+            circumstances=seen,
         )
 
     def _verify(self, run: Run) -> tuple[Error, str]:
@@ -105,7 +113,15 @@ class Bench:
         with _stage(stages, "time"):
             screened = screen(self.device, run, self.regime, None)
         seen = self._shared_circumstances()
+        if self.energy:
+            with _stage(stages, "power"):
+                seen |= self._energy(run, statistics.median(screened.samples_s))
         return Measurement(Outcome.MEASURED, wrong, screened.samples_s, error, None, stages, seen)
+
+    def _energy(self, run: Run, time_s: float) -> dict[str, float]:
+        """Power while runs go on back to back, and energy of one; nothing where the device tells no power."""
+        power_w = self.device.power_w(run)
+        return {} if power_w is None else {"power_w": power_w, "energy_j": power_w * time_s}
 
     def _shared_circumstances(self) -> dict[str, float]:
         """What was seen, without the occupancy, which is of the kernel loaded last."""

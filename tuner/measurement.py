@@ -80,7 +80,8 @@ class Measurement:
         stages_s: Seconds spent in ``compile``, ``load``, ``verify`` and ``time``.
         circumstances: What was seen while timing: ``sm_clock_hz``, ``temperature_c``, ``power_w``,
             ``throttle_reasons``, ``throttled`` (samples taken again for a low clock), ``occupancy`` (share
-            of a multiprocessor's threads that are resident); ``load_1min`` and ``clock_hz`` of a CPU.
+            of a multiprocessor's threads that are resident); ``load_1min`` and ``clock_hz`` of a CPU; where
+            energy is an objective, ``energy_j`` of one run, by ``power_w`` while runs went on back to back.
     """
 
     outcome: Outcome

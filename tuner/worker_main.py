@@ -123,7 +123,7 @@ class DeviceHandlers:
         problem = problem_from(message["problem"])
         workload = Workload(self._device, problem, message["seed"])
         self._device.synchronize()
-        self._bench = Bench(self._device, workload, message["regime"])
+        self._bench = Bench(self._device, workload, message["regime"], message.get("energy", False))
         return {"prepare_s": time.perf_counter() - start}, b""
 
     def measure(self, message: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:

@@ -124,6 +124,13 @@ class DeviceContract:
         run()
         assert len(device.samples_s(run, 150, "hot")) == 150
 
+    def test_power_is_told_in_watts_or_not_at_all(
+        self, device: Device, rendered: Rendered, workload: Workload
+    ) -> None:
+        run = device.load(rendered, self.compiled(device, rendered, workload).code, workload)
+        power_w = device.power_w(run)
+        assert power_w is None or 0 < power_w < 5000
+
     def test_the_library_gives_the_right_answer(self, device: Device, workload: Workload) -> None:
         run = device.library(workload)
         assert run is not None

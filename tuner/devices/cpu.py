@@ -16,6 +16,7 @@ import threadpoolctl
 
 from tuner.devices import numba_source
 from tuner.devices.detect import cpu_info
+from tuner.devices.power import EnergyCounters, keep_busy
 from tuner.devices.protocol import Arrays, CompileFailed, LaunchFailed, Run, declared_baseline
 from tuner.errors import DeviceTrouble
 from tuner.kernel import Rendered
@@ -97,6 +98,16 @@ class CpuDevice:
         if frequency is not None:
             seen["clock_hz"] = frequency.current * 1e6
         return seen
+
+    def power_w(self, run: Run) -> float | None:
+        """By the energy counters of the packages, all that goes on there included."""
+        counters = EnergyCounters()
+        if counters.trouble:
+            return None
+        before_j, before_s = counters.read_j(), time.perf_counter()
+        keep_busy(run, self.synchronize)
+        after_j, after_s = counters.read_j(), time.perf_counter()
+        return counters.between_j(before_j, after_j) / (after_s - before_s)
 
     def canary(self) -> None:
         """A CPU that answers is well."""

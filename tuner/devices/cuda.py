@@ -18,6 +18,7 @@ from cupy_backends.cuda.libs import cublas
 
 from tuner.devices.launching import steps_of
 from tuner.devices.nvrtc import compile_cubin, nvrtc_version, target_architecture
+from tuner.devices.power import keep_busy
 from tuner.devices.protocol import Arrays, LaunchFailed, Run, declared_baseline
 from tuner.errors import DeviceTrouble
 from tuner.hardware import DeviceInfo
@@ -204,6 +205,18 @@ class CudaDevice:
     def circumstances(self) -> Mapping[str, float]:
         """What NVML saw during the last samples, and the occupancy of the kernel loaded last."""
         return {**self._seen, "occupancy": self._occupancy}
+
+    def power_w(self, run: Run) -> float | None:
+        """NVML's reading once it has seen nothing but `run` for as long as it averages over."""
+        if "power_w" not in self._monitor.read():
+            return None
+        batch = keep_busy(run, self.synchronize)
+        for _ in range(batch):
+            run()
+        # While these go on: some boards show the power of the moment.
+        power_w = self._monitor.read().get("power_w")
+        self.synchronize()
+        return power_w
 
     def canary(self) -> None:
         """Adds two small vectors and reads the sum back; see the protocol."""

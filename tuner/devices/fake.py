@@ -2,9 +2,11 @@
 
 The file holds ``info`` (fields of `DeviceInfo`) and ``rules``, a list tried in order, each with ``where``
 (config values that must match, maybe none) and ``latency_s`` or ``fault``; a fault with ``after`` shows
-only after that many runs went well. Beside or instead of rules, ``landscape_seed`` gives every config a
-latency of its own, between ``base_s`` and ten times that. ``noise`` is the relative standard deviation of
-samples and ``pace`` the fraction of each latency that is really waited.
+only after that many runs went well. ``power_w`` of a rule is the power of its configs, ``error_rel`` how far
+their outputs are from the right ones. Beside or instead of rules, ``landscape_seed`` gives every config a
+latency of its own, between ``base_s`` and ten times that. ``power_w`` of the file holds for all without one;
+with neither the device tells no power. ``noise`` is the relative standard deviation of samples and ``pace``
+the fraction of each latency that is really waited.
 
 Faults: ``compile_failed``, ``compile_hang``, ``compile_crash``, ``launch_failed``, ``unwell``,
 ``wrong_result``, ``unwritten``, ``out_of_bounds``, ``hang``, ``crash``, ``rubbish``, ``exit``.
@@ -97,6 +99,8 @@ class FakeRun:
 
     def __init__(self, rule: Mapping[str, Any], arrays: Arrays) -> None:
         self.latency_s = float(rule.get("latency_s", 1e-3))
+        self.power_w: float | None = rule.get("power_w")
+        self._error_rel = float(rule.get("error_rel", 0.0))
         self._fault = ""
         self._later = rule.get("fault", "")
         self._good_runs = int(rule.get("after", 0))
@@ -127,7 +131,8 @@ class FakeRun:
             return
         for name, reference in self._arrays.references.items():
             target = self._arrays.arrays[name]
-            target[...] = reference if self._fault != "wrong_result" else reference + 1
+            right = reference * (1 + self._error_rel)
+            target[...] = right if self._fault != "wrong_result" else reference + 1
             if self._fault == "out_of_bounds":
                 whole = target.base
                 while whole.base is not None:
@@ -190,6 +195,13 @@ class FakeDevice:
     def circumstances(self) -> Mapping[str, float]:
         """A steady clock."""
         return {"sm_clock_hz": 1e9}
+
+    def power_w(self, run: Run) -> float | None:
+        """What the table says of the config, else of the device; nothing is waited for."""
+        assert isinstance(run, FakeRun)
+        run()
+        found: float | None = self._data.get("power_w") if run.power_w is None else run.power_w
+        return found
 
     def canary(self) -> None:
         """Fails where the file says that the device is dead."""

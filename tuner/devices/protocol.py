@@ -132,6 +132,16 @@ class Device(Protocol):
         """Clocks, temperature and power as last seen during a call of `samples_s`."""
         ...
 
+    def power_w(self, run: Run) -> float | None:
+        """Mean power in watts while `run` goes on back to back; None where the device does not tell.
+
+        Takes a second or so.
+
+        Raises:
+            LaunchFailed: A run failed.
+        """
+        ...
+
     def canary(self) -> None:
         """Runs something small and checks its result.
 
