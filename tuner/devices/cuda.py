@@ -57,7 +57,7 @@ class CudaDevice:
             if runtime.getDeviceCount() < 1:
                 raise DeviceTrouble("a CUDA device needs a GPU, found none; use --device cpu")
             cupy.cuda.Device(0).use()
-            self.info = _describe()
+            self.info = describe()
         except _errors() as error:
             raise DeviceTrouble(f"the GPU cannot be used: {error}; run `tuner doctor`") from error
         self._stream = cupy.cuda.Stream(non_blocking=True)
@@ -270,14 +270,15 @@ class _Monitor:
         return seen
 
 
-def _describe() -> DeviceInfo:
-    properties = runtime.getDeviceProperties(0)
+def describe(index: int = 0) -> DeviceInfo:
+    """Identity and limits of the GPU of that number, as CUDA counts in this process."""
+    properties = runtime.getDeviceProperties(index)
     capability = properties["major"] * 10 + properties["minor"]
     version = runtime.driverGetVersion()
     return DeviceInfo(
         name=properties["name"].decode(),
         kind="cuda",
-        uuid=_uuid(),
+        uuid=_uuid(index),
         architecture=target_architecture(capability),
         driver=_driver_version(),
         runtime=f"CUDA {version // 1000}.{version % 1000 // 10}",
@@ -295,7 +296,7 @@ def _describe() -> DeviceInfo:
     )
 
 
-def _uuid() -> str:
+def _uuid(index: int) -> str:
     """NVML's spelling of the device's UUID.
 
     A worker is started with that of its one device, which may be a MIG instance. CuPy's own copy ends at the
@@ -308,7 +309,7 @@ def _uuid() -> str:
         import pynvml
 
         pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByPciBusId(runtime.deviceGetPCIBusId(0))
+        handle = pynvml.nvmlDeviceGetHandleByPciBusId(runtime.deviceGetPCIBusId(index))
         return str(pynvml.nvmlDeviceGetUUID(handle))
     except Exception:
         return ""

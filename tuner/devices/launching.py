@@ -43,8 +43,8 @@ def steps_of(module: Any, function: Any, launch: Launch, arrays: Arrays) -> list
         else:
             before.append(_copying(larger, array))
     if launch.workspace is not None:
-        arguments.append(_workspace(launch.workspace))
-    grid, block, shared = _three(launch.grid), _three(launch.block), launch.shared_bytes
+        arguments.append(workspace(launch.workspace))
+    grid, block, shared = three(launch.grid), three(launch.block), launch.shared_bytes
 
     def launched(*more: Any) -> None:
         function(grid, block, (*arguments, *more), shared)
@@ -68,7 +68,7 @@ def _copying(target: Any, source: Any) -> Step:
     return copy
 
 
-def _workspace(wanted: Workspace) -> Any:
+def workspace(wanted: Workspace) -> Any:
     """Zeros, then bytes that are NaN as numbers, so that what is read before it was written shows."""
     memory = cupy.full(wanted.bytes, POISON, dtype=cupy.uint8)
     memory[: wanted.zeroed_bytes] = 0
@@ -90,6 +90,7 @@ def _in_pieces(module: Any, pieces: Pieces, arrays: Arrays, launch: Callable[...
     return steps
 
 
-def _three(sizes: Sequence[int]) -> tuple[int, int, int]:
+def three(sizes: Sequence[int]) -> tuple[int, int, int]:
+    """Blocks or threads in x, y and z."""
     x, y, z = (*(int(size) for size in sizes), 1, 1)[:3]
     return x, y, z
