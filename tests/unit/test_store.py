@@ -201,7 +201,8 @@ def test_a_lone_file_is_read_as_it_lies(url: str, path: Path, monkeypatch: pytes
     monkeypatch.setattr(opening.os, "access", lambda path, mode: False)
     with Store.open(url, read_only=True) as store:
         assert len(store.records()) == 1
-        assert sorted(each.name for each in path.parent.iterdir()) == ["studies.db"]
+        ledger = "studies.db.ledger.jsonl.gz"
+        assert sorted(each.name for each in path.parent.iterdir()) == ["studies.db", ledger]
 
 
 # ---- trouble
@@ -254,7 +255,7 @@ def test_a_database_of_a_newer_version_is_refused_unharmed(url: str, path: Path)
     before = path.read_bytes()
     for read_only in (True, False):
         with pytest.raises(
-            StoreTrouble, match=r"schema 0042, made by tile-tuner 9\.8\.7; this is .*up to 0001"
+            StoreTrouble, match=r"schema 0042, made by tile-tuner 9\.8\.7; this is .*up to 0002"
         ):
             Store.open(url, read_only=read_only)
     assert path.read_bytes() == before

@@ -5,7 +5,7 @@ Optuna keeps its studies in tables of its own in the same database.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -13,7 +13,8 @@ import sqlalchemy as sa
 
 from tuner.errors import NothingFound
 from tuner.record import Champion, Record
-from tuner.store import opening, rows, tables
+from tuner.store import checksum, opening, rows, tables
+from tuner.store.ledger import Ledger
 from tuner.store.reading import Reader
 
 __all__ = ["Store"]
@@ -22,12 +23,13 @@ __all__ = ["Store"]
 class Store(Reader):
     """Records and champions.
 
-    One process writes and any number read. Every call that writes is one transaction, on the disk when it
-    returns.
+    One process writes at a time and any number read. Every call that writes is one transaction, on the disk
+    when it returns. Beside a SQLite file a second copy of all records is kept; see `tuner.store.ledger`.
     """
 
-    def __init__(self, engine: sa.Engine, where: str) -> None:
+    def __init__(self, engine: sa.Engine, where: str, ledger: Ledger | None = None) -> None:
         super().__init__(engine, where)
+        self._ledger = ledger
         self._numbers: dict[tuple[str, ...], int] = {}
 
     @classmethod
@@ -51,10 +53,11 @@ class Store(Reader):
         engine = opening.make_engine(parts, read_only=read_only, patience_s=patience_s)
         try:
             (opening.ready_to_read if read_only else opening.ready_to_write)(engine, where)
+            ledger = None if read_only or file is None else Ledger(file, opening.identity(engine, where))
         except BaseException:
             engine.dispose()
             raise
-        return cls(engine, where)
+        return cls(engine, where, ledger)
 
     def close(self) -> None:
         """Ends the connections."""
@@ -68,8 +71,11 @@ class Store(Reader):
     ) -> None:
         self.close()
 
-    def add(self, records: Record | Iterable[Record]) -> None:
+    def add(self, records: Record | Iterable[Record]) -> int:
         """Stores records in one transaction; those whose id is stored already are left as they are.
+
+        Returns:
+            How many are new.
 
         Raises:
             InputError: An id is not a UUID.
@@ -77,30 +83,42 @@ class Store(Reader):
         """
         wanted = [records] if isinstance(records, Record) else list(records)
         if not wanted:
-            return
+            return 0
+        numbers: dict[tuple[str, ...], int] = {}
         with opening.explained(self._where), self._writing() as connection:
-            numbers: dict[tuple[str, ...], int] = {}
-            for record in wanted:
-                self._add(connection, record, numbers)
-        self._numbers |= numbers
+            fresh = self._add(connection, wanted, numbers)
+        self._remember(numbers, fresh)
+        return len(fresh)
 
-    def crown(self, champion: Champion) -> None:
-        """Stores a champion, and its records where they are not stored yet, in one transaction.
+    def crown(self, champions: Champion | Iterable[Champion]) -> int:
+        """Stores champions, and their records where they are not stored yet, in one transaction.
+
+        Returns:
+            How many champions are new.
 
         Raises:
             InputError: An id is not a UUID.
             StoreTrouble: The database cannot be written; nothing of this call is stored.
         """
+        wanted = [champions] if isinstance(champions, Champion) else list(champions)
+        numbers: dict[tuple[str, ...], int] = {}
+        fresh: list[Champion] = []
         with opening.explained(self._where), self._writing() as connection:
-            numbers: dict[tuple[str, ...], int] = {}
-            refers = self._add(connection, champion.record, numbers)
-            row = rows.champion_row(champion) | {name: refers[name] for name in ("problem", "device")}
-            row["record"] = self._number_of(connection, champion.record.id)
-            if champion.baseline is not None:
-                self._add(connection, champion.baseline, numbers)
-                row["baseline"] = self._number_of(connection, champion.baseline.id)
-            connection.execute(self._insert(tables.champions).values(**row))
+            for champion in wanted:
+                library = [champion.baseline] if champion.baseline else []
+                self._add(connection, [champion.record, *library], numbers)
+                if not self._there(connection, tables.champions, [rows.checked_id(champion.id)]):
+                    row = self._champion_row(connection, champion, numbers)
+                    connection.execute(self._insert(tables.champions), row)
+                    fresh.append(champion)
+        self._remember(numbers, fresh)
+        return len(fresh)
+
+    def _remember(self, numbers: dict[tuple[str, ...], int], fresh: Sequence[Record | Champion]) -> None:
+        """After the commit: numbers of rows are known to others now, and the second copy is written."""
         self._numbers |= numbers
+        if self._ledger is not None:
+            self._ledger.append(fresh)
 
     def _writing(self) -> Any:
         return self._engine.execution_options(writes=True).begin()
@@ -116,16 +134,58 @@ class Store(Reader):
         return sqlite.insert(table).on_conflict_do_nothing()
 
     def _add(
+        self, connection: sa.Connection, records: Iterable[Record], numbers: dict[tuple[str, ...], int]
+    ) -> list[Record]:
+        """Stores those that are not stored yet, and returns them."""
+        by_id: dict[str, Record] = {}
+        for record in records:
+            by_id.setdefault(rows.checked_id(record.id), record)
+        there = self._there(connection, tables.records, list(by_id))
+        fresh = {each: record for each, record in by_id.items() if each not in there}
+        if fresh:
+            added = [self._record_row(connection, record, numbers) for record in fresh.values()]
+            connection.execute(self._insert(tables.records), added)
+        return list(fresh.values())
+
+    def _record_row(
         self, connection: sa.Connection, record: Record, numbers: dict[tuple[str, ...], int]
-    ) -> dict[str, int]:
-        refers = {
-            "problem": self._once(connection, tables.problems, rows.problem_row(record.problem), numbers),
-            "device": self._once(connection, tables.devices, rows.device_row(record.device), numbers),
-            "kernel": self._once(connection, tables.kernels, rows.kernel_row(record), numbers),
-            "run": self._once(connection, tables.runs, rows.run_row(record), numbers),
+    ) -> dict[str, Any]:
+        row = rows.record_row(record)
+        problem, device = rows.problem_row(record.problem), rows.device_row(record.device)
+        kernel, run = rows.kernel_row(record), rows.run_row(record)
+        told = {**row, **problem, **run, **kernel, "kernel_name": kernel["name"], "info": device["info"]}
+        return row | {
+            "problem": self._once(connection, tables.problems, problem, numbers),
+            "device": self._once(connection, tables.devices, device, numbers),
+            "kernel": self._once(connection, tables.kernels, kernel, numbers),
+            "run": self._once(connection, tables.runs, run, numbers),
+            "checksum": checksum.checksum(told, checksum.RECORD),
         }
-        connection.execute(self._insert(tables.records).values(**rows.record_row(record), **refers))
-        return refers
+
+    def _champion_row(
+        self, connection: sa.Connection, champion: Champion, numbers: dict[tuple[str, ...], int]
+    ) -> dict[str, Any]:
+        row, record, library = rows.champion_row(champion), champion.record, champion.baseline
+        told = row | {
+            "record_id": rows.checked_id(record.id),
+            "baseline_id": rows.checked_id(library.id) if library else None,
+        }
+        problem, device = rows.problem_row(record.problem), rows.device_row(record.device)
+        return row | {
+            "problem": self._once(connection, tables.problems, problem, numbers),
+            "device": self._once(connection, tables.devices, device, numbers),
+            "record": self._number_of(connection, record.id),
+            "baseline": self._number_of(connection, library.id) if library else None,
+            "checksum": checksum.checksum(told, checksum.CHAMPION),
+        }
+
+    def _there(self, connection: sa.Connection, table: sa.Table, ids: Sequence[str]) -> set[str]:
+        """Those of the ids that are stored, asked for a few hundred at a time."""
+        found: set[str] = set()
+        for start in range(0, len(ids), 500):
+            some = sa.select(table.c.id).where(table.c.id.in_(ids[start : start + 500]))
+            found.update(connection.execute(some).scalars())
+        return found
 
     def _once(
         self,

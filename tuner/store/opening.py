@@ -17,6 +17,7 @@ from sqlalchemy.engine import URL, make_url
 import tuner
 from tuner.errors import NothingFound, StoreTrouble
 from tuner.record import utc_now
+from tuner.store import tables
 from tuner.store.tables import SCHEMAS, VERSION_TABLE, schema_history
 
 #: Seconds between two looks at whether another writer has let go.
@@ -224,6 +225,12 @@ def ready_to_write(engine: sa.Engine, where: str) -> None:
             refuse_newer(connection, schema, where)
             if schema != SCHEMAS[-1]:
                 _migrate(connection)
+
+
+def identity(engine: sa.Engine, where: str) -> str:
+    """The UUID of a database, which a copy of it shares."""
+    with explained(where), engine.connect() as connection:
+        return str(connection.execute(sa.select(tables.identity.c.id)).scalars().first() or "")
 
 
 def _migrate(connection: sa.Connection) -> None:

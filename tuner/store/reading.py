@@ -132,7 +132,7 @@ class Reader:
         wanted = queries.champions_joined().where(queries.is_problem(problem), crowned.regime == regime)
         if kernel is not None:
             wanted = wanted.where(tables.kernels.c.name == kernel)
-        wanted = wanted.order_by(crowned.crowned_at.desc(), crowned.number.desc()).limit(1)
+        wanted = wanted.order_by(crowned.crowned_at.desc(), crowned.id.desc()).limit(1)
         uuid = device if isinstance(device, str) else device.uuid
         boards = [queries.boards(uuid)] if uuid else []
         for numbers in (*boards, queries.devices_like(device)):
@@ -165,13 +165,17 @@ class Reader:
             wanted = wanted.where(tables.champions.c.device.in_(queries.devices_like(device)))
         if regime is not None:
             wanted = wanted.where(tables.champions.c.regime == regime)
-        ordered = wanted.order_by(tables.champions.c.crowned_at, tables.champions.c.number)
+        ordered = wanted.order_by(tables.champions.c.crowned_at, tables.champions.c.id)
         found = sorted(self._read_champions(ordered), key=queries.place)
         return found if history else list({queries.place(champion): champion for champion in found}.values())
 
     def devices(self) -> list[DeviceInfo]:
-        """Every device with a record, by kind, name and uuid; as it was described last."""
-        ordered = sa.select(tables.devices.c.info).order_by(tables.devices.c.number)
+        """Every device with a record, by kind, name and uuid; as it was described when last measured on."""
+        device = tables.devices.c
+        latest = sa.select(sa.func.max(tables.records.c.measured_at)).where(
+            tables.records.c.device == device.number
+        )
+        ordered = sa.select(device.info).order_by(sa.func.coalesce(latest.scalar_subquery(), ""), device.digest)
         with opening.explained(self._where), self._engine.connect() as connection:
             found = [rows.device_of(info) for (info,) in connection.execute(ordered)]
         last = {(device.kind, device.name, device.uuid): device for device in found}

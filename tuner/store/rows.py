@@ -132,9 +132,17 @@ def record_row(record: Record) -> dict[str, Any]:
         "compiled": text_of(told["compiled"]) if measurement.compiled else None,
         "stages": text_of(dict(measurement.stages_s)),
         "circumstances": text_of(dict(measurement.circumstances)),
-        "reason": measurement.reason,
+        "reason": storable(measurement.reason),
         "measured_at": record.measured_at,
     }
+
+
+def storable(text: str) -> str:
+    """A text that every database takes: what a compiler or a kernel's author says may hold anything.
+
+    PostgreSQL has no NUL in texts, and neither database has halves of surrogate pairs.
+    """
+    return text.replace("\0", "\N{SYMBOL FOR NULL}").encode("utf-8", "replace").decode("utf-8")
 
 
 def record_of(row: Mapping[str, Any], device: DeviceInfo) -> Record:

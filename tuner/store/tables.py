@@ -26,7 +26,7 @@ from sqlalchemy import (
 #: Name of our version table; Optuna owns ``alembic_version`` in the same database.
 VERSION_TABLE = "tile_tuner_version"
 #: Schemas that this version can bring forward, oldest first; the last is the one it works with.
-SCHEMAS = ("0001",)
+SCHEMAS = ("0001", "0002")
 
 METADATA = MetaData()
 _NUMBER = BigInteger().with_variant(Integer, "sqlite")
@@ -40,6 +40,8 @@ def _number() -> Column[int]:
 def _refers(name: str, table: str, *, optional: bool = False) -> Column[int]:
     return Column(name, _NUMBER, ForeignKey(f"{table}.number"), nullable=optional)
 
+
+identity = Table("tuner_identity", METADATA, Column("id", _UUID, primary_key=True))
 
 schema_history = Table(
     "tuner_schema_history",
@@ -114,7 +116,9 @@ records = Table(
     Column("circumstances", Text, nullable=False),
     Column("reason", Text, nullable=False),
     Column("measured_at", String(40), nullable=False),
+    Column("checksum", BigInteger, nullable=True),
     Index("tuner_records_by_run", "run"),
+    Index("tuner_records_by_device", "device", "measured_at"),
     Index("tuner_records_by_time", "problem", "regime", "device", "time_s"),
 )
 
@@ -132,5 +136,6 @@ champions = Table(
     Column("verdict", String(40), nullable=False),
     Column("trials", Text, nullable=False),
     Column("crowned_at", String(40), nullable=False),
+    Column("checksum", BigInteger, nullable=True),
     Index("tuner_champions_by_problem", "problem", "regime", "crowned_at"),
 )

@@ -1,0 +1,131 @@
+"""A second copy of every record beside a SQLite database: lines of JSON, gzipped, only ever appended to.
+
+Whatever is stored is written here too, one gzip member a call, so that bytes lost from the database (a flipped
+page, a truncated file, a log that ends early) are not lost. It is not waited for: what the last seconds before
+a power cut did not bring to this file is in the database, which is. A gzip file of several members is a gzip
+file: ``zcat`` and `tuner records import` read it. A damaged member costs its own lines alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import logging
+import mmap
+import os
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from tuner.record import Champion, Record
+from tuner.store import lines
+
+#: How a gzip member begins.
+_MEMBER = b"\x1f\x8b\x08"
+
+
+def ledger_file(database: Path) -> Path:
+    """The second copy of a database's file."""
+    return database.with_name(f"{database.name}.ledger.jsonl.gz")
+
+
+class Ledger:
+    """The second copy of one database, for the process that writes."""
+
+    def __init__(self, database: Path, identity: str) -> None:
+        """Takes up the copy that is there, or begins one.
+
+        A copy of another database, one that lay here before, is renamed, never written to.
+
+        Args:
+            database: File of the database.
+            identity: The database's UUID.
+        """
+        self._path = ledger_file(database)
+        self._identity = identity
+        self._complained = False
+        other = identity_in(self._path)
+        if other not in ("", identity):
+            with contextlib.suppress(OSError):
+                self._path.rename(database.with_name(f"{database.name}.{other[:8]}.ledger.jsonl.gz"))
+
+    def append(self, told: Iterable[Record | Champion]) -> None:
+        """Appends records and champions as one member. A failure is told once; the database has them."""
+        texts = [lines.line_of(each) for each in told]
+        if not texts:
+            return
+        try:
+            if not self._path.exists():
+                self._write([lines.header(database=self._identity)])
+            self._write(texts)
+        except OSError as error:
+            if not self._complained:
+                logging.getLogger(__name__).warning("no second copy of the records is kept: %s", error)
+            self._complained = True
+
+    def _write(self, texts: list[str]) -> None:
+        member = gzip.compress("".join(f"{text}\n" for text in texts).encode(), 6, mtime=0)
+        # One write at the end of the file: whole, beside those of other processes.
+        file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        try:
+            if os.write(file, member) < len(member):
+                raise OSError(f"{self._path} took a part only; its disk is full")
+        finally:
+            os.close(file)
+
+
+def identity_in(path: Path) -> str:
+    """The UUID of the database that a copy is of; empty where there is no copy or it does not say."""
+    try:
+        with gzip.open(path, "rb") as file:
+            return str(json.loads(file.readline(1000)).get("database", ""))
+    except (OSError, EOFError, ValueError, zlib.error, AttributeError):
+        return ""
+
+
+def readable(path: Path) -> Iterator[Record | Champion | None]:
+    """What a copy holds, in order; None stands for a stretch that is damaged."""
+    if not path.exists() or path.stat().st_size == 0:
+        return
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        start = content.find(_MEMBER)
+        if start != 0:
+            yield None
+        while 0 <= start < len(content):
+            text, end = _member(content, start)
+            if text is None:
+                yield None
+                start = content.find(_MEMBER, start + 1)
+                continue
+            yield from _told(text)
+            if end < len(content) and content[end : end + 3] != _MEMBER:
+                yield None
+                end = content.find(_MEMBER, end)
+            start = end
+
+
+def _member(content: mmap.mmap, start: int) -> tuple[str | None, int]:
+    """The text of the member that begins here, and where it ends; no text where it is damaged."""
+    unpacking, at, parts = zlib.decompressobj(wbits=31), start, []
+    try:
+        while not unpacking.eof and at < len(content):
+            chunk = content[at : at + (1 << 16)]
+            parts.append(unpacking.decompress(chunk))
+            at += len(chunk)
+        if unpacking.eof:
+            return b"".join(parts).decode(), at - len(unpacking.unused_data)
+    except (zlib.error, UnicodeDecodeError):
+        pass
+    return None, start
+
+
+def _told(text: str) -> Iterator[Record | Champion | None]:
+    for line in text.splitlines():
+        try:
+            told = lines.parsed(line)
+        except ValueError:
+            yield None
+            continue
+        if told is not None:
+            yield told

@@ -1,0 +1,189 @@
+"""Records and champions as lines of JSON, and back. What is written is read back equal.
+
+A line stands by itself: a champion's has its records in it. So files of lines may be joined, split and sorted.
+Numbers that are none (NaN, infinities), for which JSON has no sign, are texts.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import tuner
+from tuner.hardware import DeviceInfo
+from tuner.measurement import CompileReport, Error, Measurement, Outcome
+from tuner.record import Champion, ProblemKey, Record, Role
+from tuner.store import rows
+
+#: Form of the lines; a file of a higher one is refused.
+FORMAT = 1
+
+
+def header(**more: str) -> str:
+    """The first line of a file."""
+    return _line({"tile_tuner": "records", "format": FORMAT, "made_by": tuner.__version__, **more})
+
+
+def line_of(told: Record | Champion) -> str:
+    """A record or champion as a line, without its end."""
+    if isinstance(told, Record):
+        return _line({"record": _record_json(told)})
+    return _line({"champion": _champion_json(told)})
+
+
+def parsed(line: str) -> Record | Champion | None:
+    """What a line says; None for a header.
+
+    Raises:
+        ValueError: It is not such a line; the message says what is wrong with it.
+    """
+    try:
+        data = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"it is not JSON: {error}") from None
+    try:
+        if "record" in data:
+            return _record_of(data["record"])
+        if "champion" in data:
+            return _champion_of(data["champion"])
+        written = data["format"] if data["tile_tuner"] == "records" else 0
+    except KeyError as error:
+        raise ValueError(f"it lacks {error}") from None
+    except (TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"it is no record: {error}") from None
+    if written > FORMAT:
+        raise ValueError(f"it begins a file of form {written}, and this version knows forms up to {FORMAT}")
+    return None
+
+
+def _line(data: Any) -> str:
+    try:
+        return json.dumps(data, separators=(",", ":"), default=_plain, allow_nan=False)
+    except ValueError:
+        return json.dumps(_named(data), separators=(",", ":"), default=_plain)
+
+
+def _plain(scalar: Any) -> Any:
+    """NumPy's scalars become Python's."""
+    return scalar.item()
+
+
+def _named(data: Any) -> Any:
+    if isinstance(data, float) and not math.isfinite(data):
+        return str(data)
+    if isinstance(data, Mapping):
+        return {key: _named(value) for key, value in data.items()}
+    return [_named(value) for value in data] if isinstance(data, list | tuple) else data
+
+
+def _record_json(record: Record) -> dict[str, Any]:
+    measurement, problem = record.measurement, record.problem
+    told: dict[str, Any] = {
+        "outcome": measurement.outcome.value,
+        "reason": measurement.reason,
+        "samples_s": measurement.samples_s,
+        "error": dict(vars(measurement.error)) if measurement.error else None,
+        "compiled": dict(vars(measurement.compiled)) if measurement.compiled else None,
+        "stages_s": dict(measurement.stages_s),
+        "circumstances": dict(measurement.circumstances),
+    }
+    return {
+        "id": rows.checked_id(record.id),
+        "problem": {
+            "operation": problem.operation, "shape": problem.shape, "dtype": problem.dtype,
+            "layout": problem.layout,
+        },
+        "device": record.device.to_json(),
+        "regime": record.regime,
+        "role": record.role.value,
+        "kernel": record.kernel,
+        "config": dict(record.config),
+        "source_hash": record.source_hash,
+        "measurement": told,
+        "work": dict(record.work),
+        "versions": dict(record.versions),
+        "study": record.study,
+        "session": record.session,
+        "origin": record.origin,
+        "measured_at": record.measured_at,
+    }  # fmt: skip
+
+
+def _record_of(data: Mapping[str, Any]) -> Record:
+    problem = data["problem"]
+    shape = tuple((_text(name), int(size)) for name, size in problem["shape"])
+    return Record(
+        problem=ProblemKey(
+            _text(problem["operation"]), shape, _text(problem["dtype"]), _text(problem["layout"])
+        ),
+        device=DeviceInfo.from_json(data["device"]),
+        regime=_text(data["regime"]),
+        role=Role(data["role"]),
+        kernel=_text(data["kernel"]),
+        config=_object(data["config"]),
+        source_hash=_text(data["source_hash"]),
+        measurement=_measurement_of(data["measurement"]),
+        work=_numbers(data["work"]),
+        versions={name: _text(value) for name, value in data["versions"].items()},
+        study=_text(data["study"]),
+        session=_text(data["session"]),
+        origin=_text(data["origin"]),
+        id=rows.checked_id(data["id"]),
+        measured_at=_text(data["measured_at"]),
+    )
+
+
+def _measurement_of(data: Mapping[str, Any]) -> Measurement:
+    error, compiled = data["error"], data["compiled"]
+    return Measurement(
+        outcome=Outcome(data["outcome"]),
+        reason=_text(data["reason"]),
+        samples_s=tuple(float(each) for each in data["samples_s"]),
+        error=Error(**_numbers(error)) if error else None,
+        compiled=CompileReport(**compiled) if compiled else None,
+        stages_s=_numbers(data["stages_s"]),
+        circumstances=_numbers(data["circumstances"]),
+    )
+
+
+def _champion_json(champion: Champion) -> dict[str, Any]:
+    return {
+        "id": rows.checked_id(champion.id),
+        "record": _record_json(champion.record),
+        "baseline": _record_json(champion.baseline) if champion.baseline else None,
+        "speedup": champion.speedup,
+        "verdict": champion.verdict,
+        "trials": dict(champion.trials),
+        "crowned_at": champion.crowned_at,
+    }
+
+
+def _champion_of(data: Mapping[str, Any]) -> Champion:
+    return Champion(
+        record=_record_of(data["record"]),
+        baseline=_record_of(data["baseline"]) if data["baseline"] else None,
+        speedup=float(data["speedup"]),
+        verdict=_text(data["verdict"]),
+        trials={name: int(count) for name, count in data["trials"].items()},
+        id=rows.checked_id(data["id"]),
+        crowned_at=_text(data["crowned_at"]),
+    )
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"a text was expected, got {value!r}")
+    return value
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError(f"an object was expected, got {value!r}")
+    return value
+
+
+def _numbers(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Numbers as they are; those that had to be texts are numbers again."""
+    return {name: float(value) if isinstance(value, str) else value for name, value in data.items()}
