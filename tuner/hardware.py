@@ -6,6 +6,11 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 
+#: Registers are handed out in so many per thread, by so many schedulers.
+REGISTER_STEP = 8
+SCHEDULERS = 4
+
+
 @dataclass(frozen=True)
 class DeviceInfo:
     """Identity and limits of one device.
@@ -56,6 +61,20 @@ class DeviceInfo:
     l1_bytes: int = 0
     cores: int = 0
     vector_bytes: int = 0
+
+    def registers_left(self, threads: Any, blocks: Any) -> Any:
+        """32-bit registers that a thread may have where so many blocks share a multiprocessor.
+
+        Registers are handed out in eights per thread, and evenly to the four schedulers of a multiprocessor,
+        which share its warps (CUDA's occupancy calculator: register and warp allocation granularity).
+
+        Args:
+            threads: Threads of a block; arrays are taken too.
+            blocks: Blocks.
+        """
+        warps = -(-threads // self.warp_size) * blocks
+        slots = -(-warps // SCHEDULERS) * SCHEDULERS * self.warp_size
+        return self.registers_per_block // slots // REGISTER_STEP * REGISTER_STEP
 
     def to_json(self) -> dict[str, Any]:
         """Returns the fields as a JSON object."""

@@ -32,7 +32,7 @@ extern "C" __global__ void sums(const float* x, float* y, int n, unsigned char* 
     __syncthreads();
     if (!last) return;
     float sum = 0;
-    for (unsigned block = 0; block < gridDim.x; ++block) sum += parts[block * blockDim.x + (threadIdx.x + 1) % 64];
+    for (unsigned block = 0; block < gridDim.x; ++block) sum += parts[block * 64 + (threadIdx.x + 1) % 64];
     y[threadIdx.x] = sum;
 }
 """
@@ -54,8 +54,8 @@ def test_the_last_block_reads_what_the_others_left(order: str, folder: Path) -> 
 FAULTS = {
     "no fence": ("RACE", "__threadfence();", ""),
     "no barrier before the atomic": ("RACE", "__threadfence();\n    __syncthreads();", "__threadfence();"),
-    "no atomic": ("RACE", "last = atomicInc(arrived, gridDim.x - 1) == gridDim.x - 1;", "last = blockIdx.x == 3;"),
-    "a counter that is not set back": ("WORKSPACE", "atomicInc(arrived, gridDim.x - 1)", "atomicAdd(arrived, 1u)"),
+    "no atomic": ("RACE", "atomicInc(arrived, gridDim.x - 1) == gridDim.x - 1", "blockIdx.x == 3"),
+    "a counter not set back": ("WORKSPACE", "atomicInc(arrived, gridDim.x - 1)", "atomicAdd(arrived, 1u)"),
     "a workspace that is too small": ("BOUNDS", "workspace + 256", "workspace + 512"),
 }
 

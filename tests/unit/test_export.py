@@ -28,7 +28,7 @@ from tuner.record import Champion, ProblemKey, Record, Role
 GPU = DeviceInfo(
     "NVIDIA H200", "cuda", architecture="sm_90a", driver="580.1", warp_size=32, max_threads_per_block=1024,
     max_threads_per_sm=2048, shared_bytes_per_block=232448, shared_bytes_per_sm=233472,
-    registers_per_block=65536, registers_per_thread=255,
+    registers_per_block=65536, registers_per_thread=255, compute_capability=90, sm_count=132,
 )  # fmt: skip
 CPU = DeviceInfo("AMD EPYC (AVX-512, 2 cores)", "cpu", architecture="znver5", cores=2, l2_bytes=1 << 25)
 CATALOGUE = builtin()

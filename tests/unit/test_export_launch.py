@@ -1,4 +1,4 @@
-"""Exports of kernels whose run is more than a launch: arrays padded beforehand, a vector in pieces."""
+"""Exports of kernels whose run is more than a launch: padded arrays, a vector in pieces, own memory."""
 
 import json
 import shutil
@@ -17,6 +17,10 @@ from tuner.kernel import Kernel
 from tuner.problem import Problem
 
 PADDED = {"BLOCK_X": 8, "BLOCK_Y": 4, "ACCUMULATE": "plain", "PITCH": 32}
+SPLIT = {
+    "BM": 64, "BN": 64, "BK": 16, "TM": 8, "TN": 4, "LANES_M": 4, "STAGES": 3, "VECTOR": 4, "SWATH": 8,
+    "BLOCKS_PER_SM": 1, "SPLIT_K": 4, "TURN_A": "read", "TURN_B": "copy", "PITCH": 4,
+}  # fmt: skip
 PIECES = {"BLOCK": 32, "PIECE": 256, "UNROLL": 1}
 
 
@@ -33,6 +37,10 @@ def padded(layout: str = "nn") -> tuple[Any, Kernel, Problem]:
 
 def in_pieces(layout: str = "n") -> tuple[Any, Kernel, Problem]:
     return given("gemv", "constant", PIECES, layout, 67, 600)
+
+
+def with_workspace(layout: str = "nn") -> tuple[Any, Kernel, Problem]:
+    return given("gemm", "warp_tiled", SPLIT, layout, 67, 45, 331)
 
 
 @GXX
@@ -56,7 +64,9 @@ def test_the_exported_main_finds_a_piece_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
-@pytest.mark.parametrize("case", [padded(), in_pieces()], ids=["padded", "pieces"])
+@pytest.mark.parametrize(
+    "case", [padded(), in_pieces(), with_workspace()], ids=["padded", "pieces", "workspace"]
+)
 def test_nvcc_compiles_it_without_a_warning(case: tuple, tmp_path: Path) -> None:
     (path,) = export(*case, "source", tmp_path)
     command = [
@@ -80,6 +90,10 @@ def test_the_binary_says_what_belongs_to_a_run(tmp_path: Path) -> None:
     rules = json.loads(export(*in_pieces(), "binary", tmp_path)[1].read_text())["rules"]
     assert (rules["pieces"]["symbol"], rules["pieces"]["elements"]) == ("piece", 256)
     assert "padded" not in rules
+    rules = json.loads(export(*with_workspace(), "binary", tmp_path)[1].read_text())["rules"]
+    counters = 256  # of 2 x 1 tiles
+    assert eval(rules["workspace"]["zeroed_bytes"], names) == counters
+    assert eval(rules["workspace"]["bytes"], names) == counters + 2 * 4 * 64 * 64 * 4
 
 
 class Memory:

@@ -8,7 +8,7 @@
 // Edges    Rows and columns past the edge read the last row or column again (their results are not stored), so
 //          that no load in the loop is conditional. What k leaves over BK is done first, padded with zeros.
 // Layout   C is m x n, row-major. A is stored m x k, or k x m when A_TRANSPOSED; B is stored k x n, or n x k when
-//          B_TRANSPOSED. Dense; leading dimensions divisible by VECTOR, arrays aligned to VECTOR elements.
+//          B_TRANSPOSED. Dense; rows of A and B divisible by VECTOR, arrays aligned to VECTOR elements.
 //          In shared memory both tiles have k outermost: [BK][BM] and [BK][BN].
 // Source   own work after the public ladders of SGEMM kernels (thread tiles, warp tiles, double buffering).
 // Letters  BM BN BK       tile of a block
@@ -17,16 +17,6 @@
 //          VECTOR         elements of one global access
 //          SWATH          block rows that are walked together, column by column, for the sake of L2
 //          BLOCKS_PER_SM  blocks that must fit into a multiprocessor: bounds the registers
-
-constexpr int LANES_N = 32 / LANES_M;
-constexpr int WARPS_N = BN / (LANES_N * TN);
-constexpr int THREADS = (BM / TM) * (BN / TN);
-constexpr int GROUPED = 16 / sizeof(SCALAR);  // elements of a 128-bit access
-
-template <int WIDTH>
-struct alignas(WIDTH * sizeof(SCALAR)) Pack {
-    SCALAR element[WIDTH];
-};
 
 // One operand on its way from global memory through registers to a [BK][SPAN] tile in shared memory.
 // ALONG_K: neighbours in global memory are neighbours in k, so that storing to shared memory transposes.
@@ -116,56 +106,13 @@ using OperandA = Operand<BM, !A_TRANSPOSED>;
 using OperandB = Operand<BN, B_TRANSPOSED>;
 constexpr int STAGE = OperandA::SIZE + OperandB::SIZE;
 
-// A lane's place in its warp. Bits of the lane number go to n and m in turn: lanes that differ in bit 0 share rows and
-// lanes that differ in bit 1 share columns, which lets the hardware serve half a warp's 128-bit reads at once.
-__device__ void place_lane(int lane, int& lane_m, int& lane_n)
-{
-    lane_m = lane_n = 0;
-    int weight_m = 1, weight_n = 1;
-#pragma unroll
-    for (int bit = 0; bit < 5; ++bit) {
-        const int value = lane >> bit & 1;
-        if (weight_n == LANES_N || (bit % 2 == 1 && weight_m < LANES_M)) {
-            lane_m += value * weight_m;
-            weight_m *= 2;
-        } else {
-            lane_n += value * weight_n;
-            weight_n *= 2;
-        }
-    }
-}
-
-template <bool INSIDE>
-__device__ void write_tile(const SCALAR (&sum)[TM][TN], SCALAR* c, unsigned row, unsigned column, unsigned m, unsigned n)
-{
-    constexpr int WIDTH = VECTOR < GROUPED ? VECTOR : GROUPED;
-#pragma unroll
-    for (int i = 0; i < TM; ++i) {
-        const unsigned at_row = row + i / GROUPED * GROUPED * LANES_M + i % GROUPED;
-        if (!INSIDE && at_row >= m) continue;
-        SCALAR* line = c + (size_t)at_row * n;
-#pragma unroll
-        for (int j = 0; j < TN; j += WIDTH) {
-            const unsigned at_column = column + j / GROUPED * GROUPED * LANES_N + j % GROUPED;
-            if (!INSIDE && at_column >= n) continue;
-            Pack<WIDTH> part;
-#pragma unroll
-            for (int e = 0; e < WIDTH; ++e) part.element[e] = sum[i][j + e];
-            *(Pack<WIDTH>*)(line + at_column) = part;
-        }
-    }
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restrict__ c, int m, int n, int k)
 {
     extern __shared__ __align__(16) SCALAR shared[];
 
-    const unsigned tiles_m = ((unsigned)m + BM - 1) / BM, tiles_n = ((unsigned)n + BN - 1) / BN;
-    const unsigned swath = blockIdx.x / (SWATH * tiles_n), inside_swath = blockIdx.x % (SWATH * tiles_n);
-    const unsigned height = min((unsigned)SWATH, tiles_m - swath * SWATH);
-    const unsigned first_row = (swath * SWATH + inside_swath % height) * BM;
-    const unsigned first_column = inside_swath / height * BN;
+    unsigned first_row, first_column;
+    place_tile(blockIdx.x, m, n, first_row, first_column);
 
     const int warp = threadIdx.x / 32;
     int lane_m, lane_n;
@@ -223,9 +170,5 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
         if (tiles_left == 0) break;
     }
 
-    const unsigned row = first_row + thread_row, column = first_column + thread_column;
-    if (first_row + BM <= (unsigned)m && first_column + BN <= (unsigned)n)
-        write_tile<true>(sum, c, row, column, m, n);
-    else
-        write_tile<false>(sum, c, row, column, m, n);
+    write_tile(sum, c, first_row, first_column, thread_row, thread_column, m, n);
 }

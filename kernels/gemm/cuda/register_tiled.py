@@ -9,10 +9,6 @@ from tuner.space import Config, Constraint, choice
 
 #: Registers beside sums, fragments and the tile in flight: addresses, loop, what the compiler moves ahead.
 OTHER_REGISTERS = 20
-#: Registers are handed out in eights per thread, and evenly to the four schedulers of a multiprocessor, which
-#: share its warps (CUDA's occupancy calculator: register and warp allocation granularity).
-REGISTER_STEP = 8
-SCHEDULERS = 4
 
 
 def _threads(c: Any) -> Any:
@@ -43,15 +39,7 @@ def _registers(p: Problem, c: Any) -> Any:
 
 
 def _register_limit(d: Any, c: Any) -> Any:
-    """Registers that BLOCKS_PER_SM blocks leave to a thread."""
-    warps = ceil_div(_threads(c), d.warp_size) * c.BLOCKS_PER_SM
-    slots = ceil_div(warps, SCHEDULERS) * SCHEDULERS * d.warp_size
-    return d.registers_per_block // slots // REGISTER_STEP * REGISTER_STEP
-
-
-def _leading_dims(p: Problem) -> tuple[int, int, int]:
-    a, b, c = p.tensors
-    return a.shape[1], b.shape[1], c.shape[1]
+    return d.registers_left(_threads(c), c.BLOCKS_PER_SM)
 
 
 def _launch(p: Problem, c: Config) -> Launch:
@@ -64,6 +52,7 @@ KERNEL = Kernel(
     name="register_tiled",
     target="cuda",
     source=Path("register_tiled.cu"),
+    includes=(Path("tiles.cuh"),),
     idea="tiles in shared memory, TM x TN elements of C in a thread's registers, the next tile prefetched",
     parameters=(
         choice("BM", 32, 64, 96, 128, 192, 256),
@@ -92,8 +81,8 @@ KERNEL = Kernel(
             ),
         ),
         Constraint(
-            "every leading dimension is divisible by VECTOR, so that wide accesses are aligned",
-            lambda p, d, c: sum(size % c.VECTOR for size in _leading_dims(p)) == 0,
+            "the rows of A and B are divisible by VECTOR, so that wide reads are aligned",
+            lambda p, d, c: sum(each.shape[1] % c.VECTOR for each in p.inputs) == 0,
         ),
         Constraint(
             "the tile is less than twice as long as C in either direction, or the smallest",

@@ -2,31 +2,25 @@
 //
 // Idea     Copies go from global to shared memory without passing through registers (cp.async, sm_80 and later) and
 //          STAGES - 1 tiles are on their way while one is multiplied: latency is hidden with few warps, and the
-//          registers that held the tile in flight can hold a larger thread tile instead. An operand whose neighbours
-//          in memory are neighbours in k is transposed by copying element by element.
+//          registers that held the tile in flight can hold a larger thread tile instead.
+//          Where C has too few tiles to keep the device busy, SPLIT_K blocks share the k of each: they leave their sums in
+//          the workspace, and the last to arrive adds them up in the order of k, so that results never differ.
+// Turning  An operand whose neighbours in memory are neighbours in k must be turned on its way. TURN_A and TURN_B say
+//          how. `copy`: element by element into [BK][SPAN], four times the copies. `read`: copied as it lies into
+//          [SPAN][BK], and a thread reads GROUPED steps of k at once: no more reads, but as many registers.
 // Edges    Rows and columns past the edge read the last row or column again (their results are not stored), so
 //          that no copy in the loop is conditional. What k leaves over BK is done first, padded with zeros.
 // Layout   C is m x n, row-major. A is stored m x k, or k x m when A_TRANSPOSED; B is stored k x n, or n x k when
-//          B_TRANSPOSED. Dense; leading dimensions divisible by VECTOR, arrays aligned to VECTOR elements.
-//          In shared memory both tiles have k outermost: [BK][BM] and [BK][BN].
+//          B_TRANSPOSED; k and the rows of A and B are padded with zeros to multiples of PITCH. Rows of A and B divisible
+//          by VECTOR, arrays aligned to VECTOR elements, C to 16 bytes.
 // Source   own work after the public ladders of SGEMM kernels (thread tiles, warp tiles, multistage copies).
 // Letters  BM BN BK       tile of a block
 //          TM TN          tile of a thread, in groups of GROUPED elements that lie LANES * GROUPED apart
 //          LANES_M        lanes of a warp down C; 32 / LANES_M lanes lie along its rows
 //          STAGES         tiles that shared memory holds
-//          VECTOR         elements of one global access (of an operand that is not transposed)
+//          VECTOR         elements of one global access (of an operand that is not turned by copying)
 //          SWATH          block rows that are walked together, column by column, for the sake of L2
 //          BLOCKS_PER_SM  blocks that must fit into a multiprocessor: bounds the registers
-
-constexpr int LANES_N = 32 / LANES_M;
-constexpr int WARPS_N = BN / (LANES_N * TN);
-constexpr int THREADS = (BM / TM) * (BN / TN);
-constexpr int GROUPED = 16 / sizeof(SCALAR);  // elements of a 128-bit access
-
-template <int WIDTH>
-struct alignas(WIDTH * sizeof(SCALAR)) Pack {
-    SCALAR element[WIDTH];
-};
 
 // Starts a copy of BYTES bytes to shared memory; zeros are written instead where not `valid`.
 template <int BYTES>
@@ -47,36 +41,86 @@ __device__ void close_group() { asm volatile("cp.async.commit_group;" ::: "memor
 template <int LEFT>
 __device__ void await_group() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
 
-// One operand on its way from global memory to [BK][SPAN] tiles in shared memory.
-// ALONG_K: neighbours in global memory are neighbours in k, so that copying transposes.
-template <int SPAN, bool ALONG_K>
+// Part of a tile in a thread's registers, for the step of k at hand and the next: read step by step from [BK][SPAN].
+template <int COUNT, int LANES, int ROW>
+struct Steps {
+    SCALAR part[2][COUNT];
+
+    __device__ void read(const SCALAR* tile, int k) {
+#pragma unroll
+        for (int g = 0; g < COUNT; g += GROUPED) {
+            const Pack<GROUPED> pack = *(const Pack<GROUPED>*)(tile + k * ROW + g * LANES);
+#pragma unroll
+            for (int e = 0; e < GROUPED; ++e) part[k % 2][g + e] = pack.element[e];
+        }
+    }
+    __device__ SCALAR at(int i, int k) const { return part[k % 2][i]; }
+};
+
+// The same for [SPAN][BK]: GROUPED steps of each row at once.
+template <int COUNT, int LANES, int ROW>
+struct Bundles {
+    Pack<GROUPED> part[2][COUNT];
+
+    __device__ void read(const SCALAR* tile, int k) {
+        if (k % GROUPED != 0) return;
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) part[k / GROUPED % 2][i] = *(const Pack<GROUPED>*)(tile + k + i * LANES * ROW);
+    }
+    __device__ SCALAR at(int i, int k) const { return part[k / GROUPED % 2][i].element[k % GROUPED]; }
+};
+
+template <bool FIRST, class A, class B> struct Either { using type = A; };
+template <class A, class B> struct Either<false, A, B> { using type = B; };
+
+// One operand on its way from global memory to tiles in shared memory and on to registers.
+// ALONG_K: neighbours in global memory are neighbours in k. LANES: lanes of a warp that have different parts of it.
+template <int SPAN, int COUNT, int LANES, bool ALONG_K, bool TURNED_BY_READING>
 struct Operand {
-    static constexpr int WIDTH = ALONG_K ? 1 : VECTOR;  // elements of a copy
+    static constexpr bool ROWS_OF_K = ALONG_K && TURNED_BY_READING;  // how the tile lies in shared memory
+    static constexpr int WIDTH = ALONG_K && !ROWS_OF_K ? 1 : VECTOR;  // elements of a copy
     static constexpr int PER_LINE = (ALONG_K ? BK : SPAN) / WIDTH;
     static constexpr int COPIES = SPAN * BK / WIDTH;
     static constexpr int PASSES = COPIES / THREADS;
     static_assert(COPIES % THREADS == 0, "every thread makes the same number of copies");
-    // Lanes of a transposing copy differ in k: shifting each row by 16 bytes spreads them over the banks.
-    static constexpr int SKEW = ALONG_K ? GROUPED : 0;
-    static constexpr int SIZE = (SPAN + SKEW) * BK;
+    // Rows 16 bytes longer spread over the banks what lanes copy (by element) or read (GROUPED steps of rows next to
+    // each other) at the same time.
+    static constexpr int ROW = (ROWS_OF_K ? BK : SPAN) + (ALONG_K ? GROUPED : 0);
+    static constexpr int SIZE = ROW * (ROWS_OF_K ? SPAN : BK);
+    using Fragment = typename Either<ROWS_OF_K, Bundles<COUNT, LANES, ROW>, Steps<COUNT, LANES, ROW>>::type;
 
     const SCALAR* from[PASSES];
     size_t row_stride;
 
-    static __device__ int offset(int k) { return k * (SPAN + SKEW); }
     static __device__ int copy(int pass) { return (int)threadIdx.x + pass * THREADS; }
-    static __device__ int k_of(int pass) { return ALONG_K ? copy(pass) % PER_LINE : copy(pass) / PER_LINE; }
+    static __device__ int k_of(int pass) {
+        return ALONG_K ? copy(pass) % PER_LINE * WIDTH : copy(pass) / PER_LINE;
+    }
     static __device__ int span_of(int pass) {
         return ALONG_K ? copy(pass) / PER_LINE : copy(pass) % PER_LINE * WIDTH;
     }
 
-    // `first` is the tile's first row of op(A) or column of op(B), out of `count`.
-    __device__ void aim(const SCALAR* operand, unsigned first, unsigned count, unsigned depth) {
+    // Where an element lies in the tile. Rows of k are ordered so that lanes which read together read neighbours:
+    // a thread's row i, of lane l, is i * LANES + l there and (i / GROUPED * LANES + l) * GROUPED + i % GROUPED in C.
+    static __device__ int place(int span, int k) {
+        if (!ROWS_OF_K) return k * ROW + span;
+        const int group = span / (LANES * COUNT) * (LANES * COUNT), inside = span % (LANES * COUNT);
+        const int i = inside / (LANES * GROUPED) * GROUPED + inside % GROUPED;
+        return (group + i * LANES + inside / GROUPED % LANES) * ROW + k;
+    }
+
+    // Where the part of lane `lane` of the warps that are number `warp` along this operand begins.
+    static __device__ int part_of(int warp, int lane) {
+        return ROWS_OF_K ? (warp * LANES * COUNT + lane) * ROW : warp * LANES * COUNT + lane * GROUPED;
+    }
+
+    // `first` is the tile's first row of op(A) or column of op(B), out of `count`; `start` the first step of k.
+    __device__ void aim(const SCALAR* operand, unsigned first, unsigned count, unsigned depth, unsigned start) {
         row_stride = ALONG_K ? depth : count;
-        const unsigned last = count - WIDTH;
+        const unsigned last = ALONG_K ? count - 1 : count - WIDTH;
 #pragma unroll
         for (int pass = 0; pass < PASSES; ++pass) {
-            const size_t at = min(first + span_of(pass), last), k = k_of(pass);
+            const size_t at = min(first + span_of(pass), last), k = start + k_of(pass);
             from[pass] = operand + (ALONG_K ? at * row_stride + k : k * row_stride + at);
         }
     }
@@ -88,102 +132,94 @@ struct Operand {
 #pragma unroll
         for (int pass = 0; pass < PASSES; ++pass) {
             const bool valid = WHOLE || k_of(pass) < depth;
-            SCALAR* to = tile + offset(k_of(pass)) + span_of(pass);
+            SCALAR* to = tile + place(span_of(pass), k_of(pass));
             copy_async<WIDTH * sizeof(SCALAR)>(to, valid ? from[pass] : from[0], valid);
             from[pass] += step;
         }
     }
-
-    template <int LANES, int COUNT>
-    static __device__ void read(SCALAR (&fragment)[COUNT], const SCALAR* tile, int k) {
-#pragma unroll
-        for (int g = 0; g < COUNT; g += GROUPED) {
-            const Pack<GROUPED> part = *(const Pack<GROUPED>*)(tile + offset(k) + g * LANES);
-#pragma unroll
-            for (int e = 0; e < GROUPED; ++e) fragment[g + e] = part.element[e];
-        }
-    }
 };
 
-using OperandA = Operand<BM, !A_TRANSPOSED>;
-using OperandB = Operand<BN, B_TRANSPOSED>;
+using OperandA = Operand<BM, TM, LANES_M, !A_TRANSPOSED, TURN_A == TURN_A_read>;
+using OperandB = Operand<BN, TN, LANES_N, B_TRANSPOSED, TURN_B == TURN_B_read>;
 constexpr int STAGE = OperandA::SIZE + OperandB::SIZE;
 
-// A lane's place in its warp. Bits of the lane number go to n and m in turn: lanes that differ in bit 0 share rows and
-// lanes that differ in bit 1 share columns, which lets the hardware serve half a warp's 128-bit reads at once.
-__device__ void place_lane(int lane, int& lane_m, int& lane_n)
+// Leaves this block's sums in the workspace and says whether all others of the tile have done so; if so, adds them up.
+__device__ bool gather(SCALAR (&sum)[TM][TN], unsigned char* workspace)
 {
-    lane_m = lane_n = 0;
-    int weight_m = 1, weight_n = 1;
+    constexpr int PACKS = TM * TN / GROUPED;
+    const unsigned tiles = gridDim.x, tile = blockIdx.x, mine = blockIdx.y;
+    unsigned* arrived = (unsigned*)workspace + tile;
+    Pack<GROUPED>* sums = (Pack<GROUPED>*)(workspace + (tiles * 4 + 255) / 256 * 256);
+    sums += (size_t)tile * SPLIT_K * PACKS * THREADS + threadIdx.x;
+    SCALAR* own = &sum[0][0];
 #pragma unroll
-    for (int bit = 0; bit < 5; ++bit) {
-        const int value = lane >> bit & 1;
-        if (weight_n == LANES_N || (bit % 2 == 1 && weight_m < LANES_M)) {
-            lane_m += value * weight_m;
-            weight_m *= 2;
-        } else {
-            lane_n += value * weight_n;
-            weight_n *= 2;
-        }
+    for (int p = 0; p < PACKS; ++p) {
+        Pack<GROUPED> pack;
+#pragma unroll
+        for (int e = 0; e < GROUPED; ++e) pack.element[e] = own[p * GROUPED + e];
+        sums[(mine * PACKS + p) * THREADS] = pack;
     }
-}
-
-template <bool INSIDE>
-__device__ void write_tile(const SCALAR (&sum)[TM][TN], SCALAR* c, unsigned row, unsigned column, unsigned m, unsigned n)
-{
-    constexpr int WIDTH = VECTOR < GROUPED ? VECTOR : GROUPED;
+    __threadfence();
+    __syncthreads();
+    __shared__ bool last;
+    if (threadIdx.x == 0) last = atomicInc(arrived, SPLIT_K - 1) == SPLIT_K - 1;  // and it is zero again
+    __syncthreads();
+    if (!last) return false;
+    __threadfence();
 #pragma unroll
-    for (int i = 0; i < TM; ++i) {
-        const unsigned at_row = row + i / GROUPED * GROUPED * LANES_M + i % GROUPED;
-        if (!INSIDE && at_row >= m) continue;
-        SCALAR* line = c + (size_t)at_row * n;
+    for (int p = 0; p < PACKS; ++p) {
+        Pack<GROUPED> total{};
 #pragma unroll
-        for (int j = 0; j < TN; j += WIDTH) {
-            const unsigned at_column = column + j / GROUPED * GROUPED * LANES_N + j % GROUPED;
-            if (!INSIDE && at_column >= n) continue;
-            Pack<WIDTH> part;
+        for (int split = 0; split < SPLIT_K; ++split) {
+            const Pack<GROUPED> pack = sums[(split * PACKS + p) * THREADS];
 #pragma unroll
-            for (int e = 0; e < WIDTH; ++e) part.element[e] = sum[i][j + e];
-            *(Pack<WIDTH>*)(line + at_column) = part;
+            for (int e = 0; e < GROUPED; ++e) total.element[e] += pack.element[e];
         }
+#pragma unroll
+        for (int e = 0; e < GROUPED; ++e) own[p * GROUPED + e] = total.element[e];
     }
+    return true;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
-gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restrict__ c, int m, int n, int k)
+gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restrict__ c, int m, int n, int k
+#if SPLIT_K > 1
+     , unsigned char* workspace
+#endif
+)
 {
     extern __shared__ __align__(16) SCALAR shared[];
 
-    const unsigned tiles_m = ((unsigned)m + BM - 1) / BM, tiles_n = ((unsigned)n + BN - 1) / BN;
-    const unsigned swath = blockIdx.x / (SWATH * tiles_n), inside_swath = blockIdx.x % (SWATH * tiles_n);
-    const unsigned height = min((unsigned)SWATH, tiles_m - swath * SWATH);
-    const unsigned first_row = (swath * SWATH + inside_swath % height) * BM;
-    const unsigned first_column = inside_swath / height * BN;
-
+    unsigned first_row, first_column;
+    place_tile(blockIdx.x, m, n, first_row, first_column);
     const int warp = threadIdx.x / 32;
     int lane_m, lane_n;
     place_lane(threadIdx.x % 32, lane_m, lane_n);
-    const int thread_row = warp / WARPS_N * (LANES_M * TM) + lane_m * GROUPED;
-    const int thread_column = warp % WARPS_N * (LANES_N * TN) + lane_n * GROUPED;
+
+    // The tiles of k that this block multiplies. The first of all is what k leaves over BK.
+    const int depth = (k + PITCH - 1) / PITCH * PITCH;
+    const int all_tiles = (depth - 1) / BK + 1, left_over = depth - (all_tiles - 1) * BK;
+    const int first_tile = (int)blockIdx.y * all_tiles / SPLIT_K;
+    const int tiles = ((int)blockIdx.y + 1) * all_tiles / SPLIT_K - first_tile;
+    const int first_k = first_tile == 0 ? 0 : left_over + (first_tile - 1) * BK;
 
     OperandA from_a;
     OperandB from_b;
-    from_a.aim(a, first_row, m, k);
-    from_b.aim(b, first_column, n, k);
+    from_a.aim(a, first_row, A_TRANSPOSED ? (m + PITCH - 1) / PITCH * PITCH : m, depth, first_k);
+    from_b.aim(b, first_column, B_TRANSPOSED ? n : (n + PITCH - 1) / PITCH * PITCH, depth, first_k);
 
-    const int tiles = (k - 1) / BK + 1;
     int started = 0;
     auto start_next = [&](int stage) {
         if (started < tiles) {
             SCALAR* tile = shared + stage * STAGE;
-            from_a.start<true>(tile, BK);
-            from_b.start<true>(tile + OperandA::SIZE, BK);
+            from_a.template start<true>(tile, BK);
+            from_b.template start<true>(tile + OperandA::SIZE, BK);
             ++started;
         }
         close_group();  // empty at the end, so that waiting stays the same
     };
-    from_a.start<false>(shared, k - (tiles - 1) * BK);
-    from_b.start<false>(shared + OperandA::SIZE, k - (tiles - 1) * BK);
+    from_a.template start<false>(shared, first_tile == 0 ? left_over : BK);
+    from_b.template start<false>(shared + OperandA::SIZE, first_tile == 0 ? left_over : BK);
     ++started;
     close_group();
 #pragma unroll
@@ -192,19 +228,21 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
     __syncthreads();
 
     SCALAR sum[TM][TN] = {};
-    SCALAR part_a[2][TM], part_b[2][TN];
+    OperandA::Fragment part_a;
+    OperandB::Fragment part_b;
     int stage = 0, stage_to_fill = STAGES - 1;
-    const SCALAR* tile_a = shared + thread_row;
-    const SCALAR* tile_b = shared + OperandA::SIZE + thread_column;
-    OperandA::read<LANES_M>(part_a[0], tile_a, 0);
-    OperandB::read<LANES_N>(part_b[0], tile_b, 0);
+    const int offset_a = OperandA::part_of(warp / WARPS_N, lane_m);
+    const int offset_b = OperandA::SIZE + OperandB::part_of(warp % WARPS_N, lane_n);
+    const SCALAR* tile_a = shared + offset_a;
+    const SCALAR* tile_b = shared + offset_b;
+    part_a.read(tile_a, 0);
+    part_b.read(tile_b, 0);
 
     for (int tile = 0; tile < tiles; ++tile) {
         start_next(stage_to_fill);
         stage_to_fill = stage_to_fill + 1 == STAGES ? 0 : stage_to_fill + 1;
 #pragma unroll
         for (int p = 0; p < BK; ++p) {
-            const int now = p % 2, next = 1 - now;
             if (p + 1 == BK) {
                 await_group<STAGES - 2>();
                 __syncthreads();
@@ -212,22 +250,23 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
                     // Nothing follows: read what is there, so that the loop needs no second body.
                 } else {
                     stage = stage + 1 == STAGES ? 0 : stage + 1;
-                    tile_a = shared + stage * STAGE + thread_row;
-                    tile_b = shared + stage * STAGE + OperandA::SIZE + thread_column;
+                    tile_a = shared + stage * STAGE + offset_a;
+                    tile_b = shared + stage * STAGE + offset_b;
                 }
             }
-            OperandA::read<LANES_M>(part_a[next], tile_a, (p + 1) % BK);
-            OperandB::read<LANES_N>(part_b[next], tile_b, (p + 1) % BK);
+            part_a.read(tile_a, (p + 1) % BK);
+            part_b.read(tile_b, (p + 1) % BK);
 #pragma unroll
             for (int i = 0; i < TM; ++i)
 #pragma unroll
-                for (int j = 0; j < TN; ++j) sum[i][j] += part_a[now][i] * part_b[now][j];
+                for (int j = 0; j < TN; ++j) sum[i][j] += part_a.at(i, p) * part_b.at(j, p);
         }
     }
 
-    const unsigned row = first_row + thread_row, column = first_column + thread_column;
-    if (first_row + BM <= (unsigned)m && first_column + BN <= (unsigned)n)
-        write_tile<true>(sum, c, row, column, m, n);
-    else
-        write_tile<false>(sum, c, row, column, m, n);
+#if SPLIT_K > 1
+    if (!gather(sum, workspace)) return;
+#endif
+    const int thread_row = warp / WARPS_N * (LANES_M * TM) + lane_m * GROUPED;
+    const int thread_column = warp % WARPS_N * (LANES_N * TN) + lane_n * GROUPED;
+    write_tile(sum, c, first_row, first_column, thread_row, thread_column, m, n);
 }

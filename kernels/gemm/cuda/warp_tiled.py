@@ -3,57 +3,96 @@
 from pathlib import Path
 from typing import Any
 
-from tuner.kernel import Kernel, Launch, ceil_div
+from tuner.kernel import Kernel, Launch, Padded, Workspace, ceil_div
 from tuner.problem import DTYPE_BYTES, Problem
 from tuner.space import Config, Constraint, choice
 
 #: Registers beside sums, fragments and the tile in flight: addresses, loop, what the compiler moves ahead.
 OTHER_REGISTERS = 20
-#: Registers are handed out in eights per thread, and evenly to the four schedulers of a multiprocessor, which
-#: share its warps (CUDA's occupancy calculator: register and warp allocation granularity).
-REGISTER_STEP = 8
-SCHEDULERS = 4
+#: Sharing k beyond this many blocks for each multiprocessor only adds sums to be written and read again.
+BLOCKS_PER_SM_AT_MOST = 8
 
 
 def _threads(c: Any) -> Any:
     return (c.BM // c.TM) * (c.BN // c.TN)
 
 
+def _along_k(p: Problem) -> tuple[bool, bool]:
+    """Whether neighbours of A, and of B, in memory are neighbours in k: they must be turned."""
+    return p.layout[0] == "n", p.layout[1] == "t"
+
+
 def _shared_bytes(p: Problem, c: Any) -> Any:
-    """STAGES stages of a tile of A and a tile of B; a transposed one has rows 16 bytes longer."""
-    size = DTYPE_BYTES[p.dtype]
-    transposed = (p.layout[0] == "n") + (p.layout[1] == "t")
-    return c.STAGES * c.BK * (size * (c.BM + c.BN) + 16 * transposed)
+    """STAGES stages of a tile of A and a tile of B; where one is turned, its rows are 16 bytes longer."""
+    rows = 0
+    for along, turn, span in zip(_along_k(p), (c.TURN_A, c.TURN_B), (c.BM, c.BN), strict=True):
+        read = turn == "read"
+        rows = rows + along * (read * span + (1 - read) * c.BK)
+    return c.STAGES * (DTYPE_BYTES[p.dtype] * c.BK * (c.BM + c.BN) + 16 * rows)
 
 
 def _copies(p: Problem, c: Any) -> tuple[Any, Any]:
-    """Copies per tile of A and of B: VECTOR elements each, or one where copying transposes."""
-    a = c.BM * c.BK // (1 if p.layout[0] == "n" else c.VECTOR)
-    b = c.BN * c.BK // (1 if p.layout[1] == "t" else c.VECTOR)
+    """Copies per tile of A and of B: VECTOR elements each, or one where copying turns the operand."""
+    a, b = (
+        span * c.BK // (1 + (c.VECTOR - 1) * (1 - along * (turn == "copy")))
+        for along, turn, span in zip(_along_k(p), (c.TURN_A, c.TURN_B), (c.BM, c.BN), strict=True)
+    )
     return a, b
 
 
 def _registers(p: Problem, c: Any) -> Any:
-    """Registers of a thread, estimated: sums, two fragments, the addresses of its copies."""
+    """Registers of a thread, estimated: sums, fragments for two steps, the addresses of its copies.
+
+    A fragment that is turned by reading holds as many steps as 16 bytes have elements.
+    """
     words = DTYPE_BYTES[p.dtype] // 4
-    return words * (c.TM * c.TN + 2 * (c.TM + c.TN)) + 2 * sum(_copies(p, c)) // _threads(c) + OTHER_REGISTERS
+    more = 4 // words - 1
+    fragments = c.TM * (1 + more * (c.TURN_A == "read")) + c.TN * (1 + more * (c.TURN_B == "read"))
+    addresses = 2 * sum(_copies(p, c)) // _threads(c)
+    return words * (c.TM * c.TN + 2 * fragments) + addresses + OTHER_REGISTERS
 
 
 def _register_limit(d: Any, c: Any) -> Any:
-    """Registers that BLOCKS_PER_SM blocks leave to a thread."""
-    warps = ceil_div(_threads(c), d.warp_size) * c.BLOCKS_PER_SM
-    slots = ceil_div(warps, SCHEDULERS) * SCHEDULERS * d.warp_size
-    return d.registers_per_block // slots // REGISTER_STEP * REGISTER_STEP
+    return d.registers_left(_threads(c), c.BLOCKS_PER_SM)
 
 
-def _leading_dims(p: Problem) -> tuple[int, int, int]:
-    a, b, c = p.tensors
-    return a.shape[1], b.shape[1], c.shape[1]
+def _left_over(p: Problem, unit: Any) -> Any:
+    """Elements that the rows of A and B have over multiples of the unit."""
+    return sum(each.shape[1] % unit for each in p.inputs)
+
+
+def _padded(p: Problem, c: Any) -> tuple[Padded, ...]:
+    """A and B with k, and their rows, padded to multiples of PITCH."""
+    if c.PITCH == 1:
+        return ()
+    along = _along_k(p)
+    m, n, k = (ceil_div(size, c.PITCH) * c.PITCH for size in (p.m, p.n, p.k))
+    return (
+        Padded("a", (p.m, k) if along[0] else (k, m)),
+        Padded("b", (p.n, k) if along[1] else (k, n)),
+    )
+
+
+def _tiles(p: Problem, c: Any) -> Any:
+    return ceil_div(p.m, c.BM) * ceil_div(p.n, c.BN)
+
+
+def _workspace(p: Problem, c: Any) -> Workspace | None:
+    """A counter for each tile of C, then the sums of each of its SPLIT_K blocks."""
+    if c.SPLIT_K == 1:
+        return None
+    counters = ceil_div(4 * _tiles(p, c), 256) * 256
+    return Workspace(counters + _tiles(p, c) * (c.SPLIT_K * c.BM * c.BN * DTYPE_BYTES[p.dtype]), counters)
 
 
 def _launch(p: Problem, c: Config) -> Launch:
-    blocks = ceil_div(p.m, c.BM) * ceil_div(p.n, c.BN)
-    return Launch(grid=(blocks,), block=(_threads(c),), shared_bytes=_shared_bytes(p, c))
+    return Launch(
+        grid=(_tiles(p, c), c.SPLIT_K),
+        block=(_threads(c),),
+        shared_bytes=_shared_bytes(p, c),
+        padded=_padded(p, c),
+        workspace=_workspace(p, c),
+    )
 
 
 KERNEL = Kernel(
@@ -61,6 +100,7 @@ KERNEL = Kernel(
     name="warp_tiled",
     target="cuda",
     source=Path("warp_tiled.cu"),
+    includes=(Path("tiles.cuh"),),
     idea="register_tiled with asynchronous copies, several tiles ahead",
     parameters=(
         choice("BM", 32, 64, 96, 128, 192, 256),
@@ -73,6 +113,10 @@ KERNEL = Kernel(
         choice("VECTOR", 1, 2, 4),
         choice("SWATH", 1, 8, 16),
         choice("BLOCKS_PER_SM", 1, 2, 3, 4),
+        choice("SPLIT_K", 1, 2, 4, 8, 16, 32),
+        choice("TURN_A", "copy", "read"),
+        choice("TURN_B", "copy", "read"),
+        choice("PITCH", 1, 4),
     ),
     constraints=(
         Constraint(
@@ -95,8 +139,34 @@ KERNEL = Kernel(
             lambda p, d, c: (_copies(p, c)[0] % _threads(c) == 0) & (_copies(p, c)[1] % _threads(c) == 0),
         ),
         Constraint(
-            "every leading dimension is divisible by VECTOR, so that wide accesses are aligned",
-            lambda p, d, c: sum(size % c.VECTOR for size in _leading_dims(p)) == 0,
+            "the rows of A and B are divisible by VECTOR, padded or not, so that wide reads are aligned",
+            lambda p, d, c: (c.PITCH % c.VECTOR == 0) | (_left_over(p, c.VECTOR) == 0),
+        ),
+        Constraint(
+            "every one of SPLIT_K blocks has a tile of k",
+            lambda p, d, c: ceil_div(p.k, c.BK) >= c.SPLIT_K,
+        ),
+        Constraint(
+            "k is shared only among as many blocks as a few waves of the device's multiprocessors can be",
+            lambda p, d, c: (c.SPLIT_K == 1) | (_tiles(p, c) * c.SPLIT_K <= BLOCKS_PER_SM_AT_MOST * d.sm_count),
+            for_speed=True,
+        ),
+        Constraint(
+            "TURN_A says something only where A is stored along k",
+            lambda p, d, c: (c.TURN_A == "copy") | _along_k(p)[0],
+            for_speed=True,
+        ),
+        Constraint(
+            "TURN_B says something only where B is stored along k",
+            lambda p, d, c: (c.TURN_B == "copy") | _along_k(p)[1],
+            for_speed=True,
+        ),
+        Constraint(
+            "rows are padded only where that makes wide reads possible",
+            lambda p, d, c: (
+                (c.PITCH == 1) | ((c.VECTOR == c.PITCH) & (_left_over(p, c.PITCH) > 0))
+            ),
+            for_speed=True,
         ),
         Constraint(
             "the tile is less than twice as long as C in either direction, or the smallest",
@@ -133,5 +203,6 @@ KERNEL = Kernel(
     defaults={
         "BM": 128, "BN": 128, "BK": 16, "TM": 8, "TN": 8,
         "LANES_M": 8, "STAGES": 3, "VECTOR": 4, "SWATH": 8, "BLOCKS_PER_SM": 1,
+        "SPLIT_K": 1, "TURN_A": "copy", "TURN_B": "copy", "PITCH": 1,
     },
 )  # fmt: skip

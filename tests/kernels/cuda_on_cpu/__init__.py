@@ -33,8 +33,8 @@ class Fault(Exception):
     """What the runtime found wrong.
 
     Attributes:
-        kind: BOUNDS, RACE, UNSET, ALIGNMENT, BARRIER or WORKSPACE; INDEX for an index outside of an array's declared size;
-            CRASH for anything else that ended the run.
+        kind: BOUNDS, RACE, UNSET, ALIGNMENT, BARRIER or WORKSPACE; INDEX for an index outside of an array's
+            declared size; CRASH for anything else that ended the run.
     """
 
     def __init__(self, kind: str, message: str) -> None:

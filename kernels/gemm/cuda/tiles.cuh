@@ -1,0 +1,78 @@
+// What kernels share that keep a TM x TN piece of C in every thread's registers: who computes and writes which piece.
+//
+// A warp has LANES_M lanes down C and LANES_N along its rows. A thread's rows and columns come in groups of GROUPED
+// neighbours (one 128-bit access) that lie LANES_M * GROUPED rows, or LANES_N * GROUPED columns, apart.
+
+constexpr int LANES_N = 32 / LANES_M;
+constexpr int WARPS_N = BN / (LANES_N * TN);
+constexpr int THREADS = (BM / TM) * (BN / TN);
+constexpr int GROUPED = 16 / sizeof(SCALAR);  // elements of a 128-bit access
+
+template <int WIDTH>
+struct alignas(WIDTH * sizeof(SCALAR)) Pack {
+    SCALAR element[WIDTH];
+};
+
+// A lane's place in its warp. Bits of the lane number go to n and m in turn: lanes that differ in bit 0 share rows and
+// lanes that differ in bit 1 share columns, which lets the hardware serve half a warp's 128-bit reads at once.
+__device__ void place_lane(int lane, int& lane_m, int& lane_n)
+{
+    lane_m = lane_n = 0;
+    int weight_m = 1, weight_n = 1;
+#pragma unroll
+    for (int bit = 0; bit < 5; ++bit) {
+        const int value = lane >> bit & 1;
+        if (weight_n == LANES_N || (bit % 2 == 1 && weight_m < LANES_M)) {
+            lane_m += value * weight_m;
+            weight_m *= 2;
+        } else {
+            lane_n += value * weight_n;
+            weight_n *= 2;
+        }
+    }
+}
+
+// Which tile of C the block computes: SWATH rows of tiles are walked together, column by column, so that blocks that run
+// at the same time share operands in L2.
+__device__ void place_tile(unsigned number, unsigned m, unsigned n, unsigned& first_row, unsigned& first_column)
+{
+    const unsigned tiles_m = (m + BM - 1) / BM, tiles_n = (n + BN - 1) / BN;
+    const unsigned swath = number / (SWATH * tiles_n), inside_swath = number % (SWATH * tiles_n);
+    const unsigned height = min((unsigned)SWATH, tiles_m - swath * SWATH);
+    first_row = (swath * SWATH + inside_swath % height) * BM;
+    first_column = inside_swath / height * BN;
+}
+
+template <int WIDTH, bool INSIDE>
+__device__ void write_packs(const SCALAR (&sum)[TM][TN], SCALAR* c, unsigned row, unsigned column, unsigned m, unsigned n)
+{
+#pragma unroll
+    for (int i = 0; i < TM; ++i) {
+        const unsigned at_row = row + i / GROUPED * GROUPED * LANES_M + i % GROUPED;
+        if (!INSIDE && at_row >= m) continue;
+        SCALAR* line = c + (size_t)at_row * n;
+#pragma unroll
+        for (int j = 0; j < TN; j += WIDTH) {
+            const unsigned at_column = column + j / GROUPED * GROUPED * LANES_N + j % GROUPED;
+            if (!INSIDE && at_column >= n) continue;
+            Pack<WIDTH> part;
+#pragma unroll
+            for (int e = 0; e < WIDTH; ++e) part.element[e] = sum[i][j + e];
+            *(Pack<WIDTH>*)(line + at_column) = part;
+        }
+    }
+}
+
+// Writes a thread's piece of the tile at (first_row, first_column); wide stores where rows of C are aligned to them.
+__device__ void write_tile(const SCALAR (&sum)[TM][TN], SCALAR* c, unsigned first_row, unsigned first_column,
+                           unsigned thread_row, unsigned thread_column, unsigned m, unsigned n)
+{
+    const unsigned row = first_row + thread_row, column = first_column + thread_column;
+    if (n % GROUPED != 0)
+        write_packs<1, false>(sum, c, row, column, m, n);
+    else if (first_row + BM <= m && first_column + BN <= n)
+        write_packs<GROUPED, true>(sum, c, row, column, m, n);
+    else
+        write_packs<GROUPED, false>(sum, c, row, column, m, n);
+}
+

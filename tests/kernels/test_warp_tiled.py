@@ -1,0 +1,55 @@
+"""What warp_tiled promises beyond a right result: padded rows, the same sums whichever block comes last."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cuda_on_cpu import compile_for_cpu
+from sampling import is_right
+from test_cuda_kernels import ORDERS, assert_right
+
+from tuner.catalogue import builtin
+from tuner.kernel import render
+from tuner.space import Config
+
+GEMM = builtin().operation("gemm")
+(KERNEL,) = builtin().of("gemm", "cuda", ("warp_tiled",))
+SMALL = {"BM": 32, "BN": 64, "BK": 8, "TM": 4, "TN": 8, "LANES_M": 4, "STAGES": 3}
+DEFAULT = KERNEL.default_config()
+
+
+def config(**changes: int | str) -> Config:
+    assert DEFAULT is not None
+    return Config({**DEFAULT, **SMALL, **changes})
+
+
+@pytest.mark.parametrize("layout", GEMM.layouts)
+@pytest.mark.parametrize("turn", ["copy", "read"])
+def test_rows_of_any_length_can_be_padded_for_wide_copies(layout: str, turn: str, folder: Path) -> None:
+    chosen = config(PITCH=4, TURN_A=turn, TURN_B=turn)
+    for seed, sizes in enumerate(((37, 70, 21), (1, 3, 5), (33, 64, 16))):
+        problem = GEMM.problem(dict(zip("mnk", sizes, strict=True)), layout=layout)
+        assert_right(KERNEL, problem, chosen, folder, ORDERS[seed])
+
+
+def test_rows_that_are_not_padded_must_be_aligned() -> None:
+    problem = GEMM.problem({"m": 37, "n": 70, "k": 21})
+    from gpu_models import H200
+
+    assert is_right(KERNEL, problem, config(PITCH=4), H200)
+    assert not is_right(KERNEL, problem, config(PITCH=1), H200)
+
+
+@pytest.mark.parametrize("split", [2, 8])
+def test_blocks_that_share_k_add_up_in_the_same_order(split: int, folder: Path) -> None:
+    problem = GEMM.problem({"m": 33, "n": 68, "k": 92})
+    rendered = render(KERNEL, problem, config(SPLIT_K=split))
+    assert rendered.launch is not None
+    rng = np.random.default_rng(3)
+    arrays = {each.name: rng.standard_normal(each.shape).astype(each.dtype) for each in problem.inputs}
+    program = compile_for_cpu(rendered, folder)
+    first, *others = (program.run(problem, rendered.launch, arrays, order)["c"] for order in ORDERS)
+    for other in others:
+        np.testing.assert_array_equal(first, other)
