@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fixtures import postgres
 
 pytest.register_assert_rewrite("contracts.device_suite")
 
@@ -23,3 +25,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder that the test runs in."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[str]:
+    """URL of the database ``postgres`` of a PostgreSQL server that ends with the tests."""
+    try:
+        with postgres.server() as url:
+            yield url
+    except postgres.NoServerError as error:
+        pytest.skip(str(error))

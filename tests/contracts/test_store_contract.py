@@ -7,13 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fixtures.postgres import Databases
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tuner.errors import InputError
 from tuner.hardware import DeviceInfo
 from tuner.measurement import CompileReport, Error, Measurement, Outcome
-from tuner.record import Champion, ProblemKey, Record, Role, new_id
+from tuner.record import Champion, Pair, ProblemKey, Record, Role, new_id
+from tuner.statistics import Comparison
 from tuner.store import Store
 
 BOARD = DeviceInfo("NVIDIA H200", "cuda", uuid="GPU-1", architecture="sm_90", driver="580.1", sm_count=132)
@@ -49,9 +51,20 @@ def blank(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return path.read_bytes()
 
 
-@pytest.fixture
-def url(tmp_path: Path, blank: bytes) -> str:
-    (tmp_path / "studies.db").write_bytes(blank)
+@pytest.fixture(scope="session")
+def blank_on_server(postgresql: str) -> Databases:
+    """The same on a server, where the empty database is a template for others."""
+    databases = Databases(postgresql)
+    Store.open(databases.fresh("template0")).close()
+    return databases
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "postgresql":
+        databases = request.getfixturevalue("blank_on_server")
+        return databases.fresh(databases.first)
+    (tmp_path / "studies.db").write_bytes(request.getfixturevalue("blank"))
     return f"sqlite:///{tmp_path / 'studies.db'}"
 
 
@@ -187,7 +200,10 @@ def test_trials_are_counted_by_outcome(store: Store) -> None:
 
 def test_a_champion_comes_back_with_its_records(store: Store, reopened: Callable[[], Store]) -> None:
     best, library = full_record(), record(square(64), 2e-3, role=Role.BASELINE, kernel="cuBLAS", config={})
-    crowned = champion(best, baseline=library, speedup=1.25, verdict="faster", trials={"total": 9, "failed": 1})
+    pair = Pair("tiled BM=64", "cuBLAS", 2e-3, Comparison(1.25, 1.2, 4 / 3, "faster"))
+    crowned = champion(
+        best, baseline=library, speedup=1.25, verdict="faster", trials={"total": 9, "failed": 1}, pairs=(pair,)
+    )
     store.crown(crowned)
     store.crown(crowned)
     for reader in (store, reopened()):

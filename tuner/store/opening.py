@@ -17,7 +17,7 @@ from sqlalchemy.engine import URL, make_url
 import tuner
 from tuner.errors import NothingFound, StoreTrouble
 from tuner.record import utc_now
-from tuner.store import tables
+from tuner.store import postgres, tables
 from tuner.store.tables import SCHEMAS, VERSION_TABLE, schema_history
 
 #: Seconds between two looks at whether another writer has let go.
@@ -31,6 +31,7 @@ _TROUBLES = (
     ("is locked", "another process keeps it locked; wait for that process to end, or stop it"),
     ("disk is full", "no space is left on its disk; what was stored before is unharmed. Free some space"),
     ("disk i/o error", "its disk fails to read or write; look at the system's log"),
+    *postgres.TROUBLES,
 )
 
 
@@ -89,6 +90,8 @@ def make_engine(url: URL, *, read_only: bool, patience_s: float) -> sa.Engine:
         options["creator"] = _connector(file, read_only=read_only, patience_s=patience_s)
     elif url.get_backend_name() == "sqlite":
         options["connect_args"] = {"timeout": patience_s}
+    elif url.get_backend_name() == "postgresql":
+        options = postgres.options(read_only=read_only, patience_s=patience_s)
     try:
         engine = sa.create_engine(url, **options)
     except sa.exc.NoSuchModuleError as error:
@@ -97,10 +100,13 @@ def make_engine(url: URL, *, read_only: bool, patience_s: float) -> sa.Engine:
         ) from error
     except ImportError as error:
         raise StoreTrouble(
-            f"the driver of {url.drivername!r} is not installed ({error}); install it or use sqlite:///FILE"
+            f"the driver of {url.drivername!r} is not installed ({error}); install it, for PostgreSQL with "
+            f"`pip install 'tile-tuner[postgres]'`, or use sqlite:///FILE"
         ) from error
     if engine.dialect.name == "sqlite":
         _prepare_sqlite(engine, read_only=read_only, patience_s=patience_s)
+    else:
+        postgres.prepare(engine)
     return engine
 
 

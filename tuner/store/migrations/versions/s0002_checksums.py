@@ -1,4 +1,4 @@
-"""Checksums of records and champions; the database's own UUID; devices by when they were last measured on."""
+"""Checksums; a champion's pairs; the database's own UUID; devices by when they were last measured on."""
 
 import uuid
 from typing import Any
@@ -16,7 +16,8 @@ _AT_ONCE = 500
 
 _RECORDS = """
     SELECT r.number, r.id, r.regime, r.role, r.outcome, r.time_s, r.config, r.samples, r.work, r.error,
-           r.compiled, r.stages, r.circumstances, r.reason, r.measured_at, p.operation, p.shape, p.dtype, p.layout,
+           r.compiled, r.stages, r.circumstances, r.reason, r.measured_at, p.operation, p.shape, p.dtype,
+           p.layout,
            d.info, k.name AS kernel_name, k.source_hash, k.origin, u.study, u.session, u.versions
     FROM tuner_records r JOIN tuner_problems p ON p.number = r.problem
          JOIN tuner_devices d ON d.number = r.device
@@ -24,8 +25,8 @@ _RECORDS = """
     WHERE r.number > :last ORDER BY r.number LIMIT :many
 """
 _CHAMPIONS = """
-    SELECT c.number, c.id, c.regime, c.speedup, c.verdict, c.trials, c.crowned_at, r.id AS record_id,
-           b.id AS baseline_id
+    SELECT c.number, c.id, c.regime, c.speedup, c.verdict, c.trials, c.pairs, c.crowned_at,
+           r.id AS record_id, b.id AS baseline_id
     FROM tuner_champions c JOIN tuner_records r ON r.number = c.record
          LEFT JOIN tuner_records b ON b.number = c.baseline
     WHERE c.number > :last ORDER BY c.number LIMIT :many
@@ -55,6 +56,7 @@ def upgrade() -> None:
     identity = sa.table("tuner_identity", sa.column("id", sa.Uuid(as_uuid=False)))
     op.get_bind().execute(identity.insert().values(id=str(uuid.uuid4())))
     op.create_index("tuner_records_by_device", "tuner_records", ["device", "measured_at"])
+    op.add_column("tuner_champions", sa.Column("pairs", sa.Text(), nullable=True))
     for table, select, names in (
         ("tuner_records", _RECORDS, RECORD),
         ("tuner_champions", _CHAMPIONS, CHAMPION),
