@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from tuner.awkward import awkward_problems
 from tuner.compiling import CompilePool
 from tuner.execution import Executor
-from tuner.finals import Pair, judge, pairs_of, shortlist
+from tuner.finals import judge, pairs_of, shortlist
 from tuner.kernel import Kernel, render
 from tuner.measure import Contestant
 from tuner.measurement import Measurement, Outcome
 from tuner.preparation import key_of
-from tuner.record import Champion, Role
+from tuner.record import Champion, Pair, Role
 from tuner.scribe import Scribe
 from tuner.search_loop import Standings
 from tuner.space import Config
@@ -118,16 +118,16 @@ class Coronation:
         winner, speedup = measured[judged.winner], 0.0
         if baseline is not None and baseline.samples_s:
             speedup = compare(winner.samples_s, baseline.samples_s).ratio
-        champion = Champion(records[judged.winner], library, speedup, judged.verdict, trials)
-        self._scribe.store.crown(champion)
-        others = [
-            (f"{kernel} {config}", each)
-            for (kernel, config), each in zip(finalists, measured, strict=True)
-            if each is not winner
+        played = [
+            (f"{kernel} {config}", each) for (kernel, config), each in zip(finalists, measured, strict=True)
         ]
+        played.insert(0, played.pop(judged.winner))
         if library is not None and baseline is not None:
-            others.append((library.kernel, baseline))
-        self.pairs = pairs_of(winner, others)
+            played.append((library.kernel, baseline))
+        pairs = pairs_of(played)
+        champion = Champion(records[judged.winner], library, speedup, judged.verdict, trials, pairs)
+        self._scribe.store.crown(champion)
+        self.pairs = tuple(pair for pair in pairs if pair.one == played[0][0])
         return champion
 
     def _burden(self, kernel: str, measurement: Measurement) -> float:

@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tuner.measurement import Measurement, Outcome
+from tuner.record import Pair
 from tuner.space import Config
-from tuner.statistics import Comparison, compare
+from tuner.statistics import compare
 
 #: Challengers beside the reigning champion.
 FINALISTS = 4
 #: A config this much slower than the best in the search is no finalist.
 FINALIST_WITHIN = 1.10
-
-
-@dataclass(frozen=True)
-class Pair:
-    """The winner of the finals against one other.
-
-    Attributes:
-        other: Kernel and config, or the library's name.
-        time_s: The other's median in seconds.
-        comparison: Of the winner with the other: ``faster`` says that the winner is.
-    """
-
-    other: str
-    time_s: float
-    comparison: Comparison
 
 
 @dataclass(frozen=True)
@@ -103,10 +90,14 @@ def _simplest_of_the_best(
     return min(same, key=lambda number: (burdens[number], number != fastest))
 
 
-def pairs_of(winner: Measurement, others: Sequence[tuple[str, Measurement]]) -> tuple[Pair, ...]:
-    """The winner against each other that was measured in the same rounds."""
+def pairs_of(played: Sequence[tuple[str, Measurement]]) -> tuple[Pair, ...]:
+    """Every two that were measured in the same rounds, those with the first of all first.
+
+    Args:
+        played: Names and times by round.
+    """
+    timed = [(name, each) for name, each in played if each.samples_s]
     return tuple(
-        Pair(name, each.time_s or 0.0, compare(winner.samples_s, each.samples_s))
-        for name, each in others
-        if each.samples_s
+        Pair(one, other, theirs.time_s or 0.0, compare(ours.samples_s, theirs.samples_s))
+        for (one, ours), (other, theirs) in itertools.combinations(timed, 2)
     )

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tuner.devices.detect import Found
-from tuner.finals import Pair
 from tuner.kernel import Kernel
 from tuner.measurement import Measurement, Outcome
 from tuner.problem import Problem
-from tuner.record import Champion
+from tuner.record import Champion, Pair
 
 
 @dataclass(frozen=True)

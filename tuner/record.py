@@ -5,12 +5,13 @@ from __future__ import annotations
 import enum
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from tuner.hardware import DeviceInfo
 from tuner.measurement import Measurement
+from tuner.statistics import Comparison
 
 
 class Role(enum.StrEnum):
@@ -109,6 +110,34 @@ class Record:
 
 
 @dataclass(frozen=True)
+class Pair:
+    """Two that were timed in the same rounds of the finals.
+
+    Attributes:
+        one: Kernel and config, or the library's name.
+        other: The same of the other.
+        time_s: The other's median in seconds.
+        comparison: Of the one with the other: ``faster`` says that the one is.
+    """
+
+    one: str
+    other: str
+    time_s: float
+    comparison: Comparison
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the fields as a JSON object, those of the comparison beside the others."""
+        return {"one": self.one, "other": self.other, "time_s": self.time_s, **asdict(self.comparison)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Pair:
+        """Reads what `to_json` wrote."""
+        ratio, low, high = (float(data[name]) for name in ("ratio", "low", "high"))
+        found = Comparison(ratio, low, high, str(data["verdict"]))
+        return cls(str(data["one"]), str(data["other"]), float(data["time_s"]), found)
+
+
+@dataclass(frozen=True)
 class Champion:
     """The record that answers a lookup for a problem, device and regime, with what it was judged by.
 
@@ -118,6 +147,8 @@ class Champion:
         speedup: Median of the paired ratios time(baseline) / time(champion); 0 without a baseline.
         verdict: Against the champion before it: ``first``, ``faster``, ``same``, ``slower``, ``ambiguous``.
         trials: ``total``, ``measured``, ``failed`` and a count for each outcome of the study.
+        pairs: Every two of the finals, those with the champion first; empty in champions from before they
+            were kept.
         id: UUID.
         crowned_at: ISO 8601, UTC.
     """
@@ -127,5 +158,6 @@ class Champion:
     speedup: float
     verdict: str
     trials: Mapping[str, int]
+    pairs: tuple[Pair, ...] = ()
     id: str = field(default_factory=new_id)
     crowned_at: str = field(default_factory=utc_now)

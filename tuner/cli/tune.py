@@ -14,9 +14,9 @@ from tuner.cli.progress_view import ProgressView
 from tuner.cli.show import answer_rows, clock, duration, pairs, print_json, table
 from tuner.devices.detect import find_all
 from tuner.errors import InputError, NothingFound
-from tuner.finals import Pair
 from tuner.lookup import Answer, staleness
 from tuner.progress import Progress, Request, Result
+from tuner.record import Pair
 
 
 @click.command()

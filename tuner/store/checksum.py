@@ -19,7 +19,7 @@ RECORD = (
 )  # fmt: skip
 #: Columns of a champion, with the ids of the records that it names.
 CHAMPION = (
-    "id", "regime", "speedup", "verdict", "trials", "crowned_at", "record_id", "baseline_id",
+    "id", "regime", "speedup", "verdict", "trials", "pairs", "crowned_at", "record_id", "baseline_id",
 )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import tuner
 from tuner.hardware import DeviceInfo
 from tuner.measurement import CompileReport, Error, Measurement, Outcome
-from tuner.record import Champion, ProblemKey, Record, Role
+from tuner.record import Champion, Pair, ProblemKey, Record, Role
 from tuner.store import rows
 
 #: Form of the lines; a file of a higher one is refused.
@@ -156,6 +156,7 @@ def _champion_json(champion: Champion) -> dict[str, Any]:
         "speedup": champion.speedup,
         "verdict": champion.verdict,
         "trials": dict(champion.trials),
+        "pairs": [pair.to_json() for pair in champion.pairs],
         "crowned_at": champion.crowned_at,
     }
 
@@ -167,6 +168,7 @@ def _champion_of(data: Mapping[str, Any]) -> Champion:
         speedup=float(data["speedup"]),
         verdict=_text(data["verdict"]),
         trials={name: int(count) for name, count in data["trials"].items()},
+        pairs=tuple(Pair.from_json(each) for each in data.get("pairs", ())),
         id=rows.checked_id(data["id"]),
         crowned_at=_text(data["crowned_at"]),
     )

@@ -15,7 +15,7 @@ from sqlalchemy import Row
 from tuner.errors import InputError
 from tuner.hardware import DeviceInfo
 from tuner.measurement import CompileReport, Error, Measurement, Outcome
-from tuner.record import Champion, ProblemKey, Record, Role
+from tuner.record import Champion, Pair, ProblemKey, Record, Role
 
 #: First byte of stored samples: how the float64 little-endian values behind it are packed.
 _PLAIN, _PLANES = b"\x00", b"\x01"
@@ -183,6 +183,7 @@ def champion_row(champion: Champion) -> dict[str, Any]:
         "speedup": champion.speedup,
         "verdict": champion.verdict,
         "trials": text_of(dict(champion.trials)),
+        "pairs": text_of([pair.to_json() for pair in champion.pairs]),
         "crowned_at": champion.crowned_at,
     }
 
@@ -196,6 +197,7 @@ def champion_of(row: Row[Any], record: Record, baseline: Record | None) -> Champ
         speedup=told["speedup"],
         verdict=told["verdict"],
         trials=json.loads(told["trials"]),
+        pairs=tuple(Pair.from_json(each) for each in json.loads(told["pairs"] or "[]")),
         id=told["id"],
         crowned_at=told["crowned_at"],
     )

@@ -135,6 +135,7 @@ champions = Table(
     Column("speedup", Double, nullable=False),
     Column("verdict", String(40), nullable=False),
     Column("trials", Text, nullable=False),
+    Column("pairs", Text, nullable=True),
     Column("crowned_at", String(40), nullable=False),
     Column("checksum", BigInteger, nullable=True),
     Index("tuner_champions_by_problem", "problem", "regime", "crowned_at"),
