@@ -27,6 +27,10 @@ USUAL: Mapping[str, Mapping[str, int]] = {
     "smooth": {"n": 100_000, "radius": 4},
     "distances": {"n": 4000, "axes": 16},
 }
+#: Kernels that are for some shapes only, with a problem that is usual for them.
+MEANT_FOR: Mapping[str, Mapping[str, int]] = {
+    "thin": {"m": 16, "n": 4096, "k": 4096},
+}
 #: Elements of the largest problem that is run on the CPU, as the product of its dims.
 LARGEST = 600_000
 #: Threads of the largest launch that is run on the CPU.
@@ -58,10 +62,11 @@ def name_of(case: object) -> str:
     return case.name if isinstance(case, (Kernel, Operation)) else str(case)
 
 
-def usual_problem(operation: Operation, layout: str = "", dtype: str = "") -> Problem:
-    """A problem of the size that people have."""
+def usual_problem(operation: Operation, layout: str = "", dtype: str = "", kernel: str = "") -> Problem:
+    """A problem of the size that people have; for a kernel that is for some shapes only, one of these."""
     default = dict.fromkeys(operation.dims, 512)
-    return operation.problem(USUAL.get(operation.name, default), dtype, layout)
+    shape = MEANT_FOR.get(kernel) or USUAL.get(operation.name, default)
+    return operation.problem(shape, dtype, layout)
 
 
 def every_kind(target: str) -> list[tuple[Problem, Kernel]]:
@@ -78,7 +83,7 @@ def every_kind(target: str) -> list[tuple[Problem, Kernel]]:
             for place, dtype in enumerate(operation.dtypes)
             if place
         ]
-        found += [(usual_problem(operation, layout, dtype), kernel) for layout, dtype in kinds]
+        found += [(usual_problem(operation, layout, dtype, kernel.name), kernel) for layout, dtype in kinds]
     return found
 
 
@@ -91,6 +96,12 @@ def is_first_kind(problem: Problem) -> bool:
 def space(kernel: Kernel, problem: Problem, device: DeviceInfo = H200) -> Space:
     """The legal configs."""
     return Space.build(kernel.parameters, kernel.constraints, problem, device)
+
+
+def right_space(kernel: Kernel, problem: Problem, device: DeviceInfo = H200) -> Space:
+    """The configs that must give the right result: rules that are for speed alone may be broken."""
+    rules = [each for each in kernel.constraints if not each.for_speed]
+    return Space.build(kernel.parameters, rules, problem, device)
 
 
 def covering(legal: Space, seed: int = 0) -> list[Config]:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from gpu_models import GPUS, T4
-from sampling import covering, is_legal, kernels, name_of, space, usual_problem
+from sampling import MEANT_FOR, covering, is_legal, kernels, name_of, right_space, space, usual_problem
 
 from tuner.hardware import DeviceInfo
 from tuner.kernel import Kernel, render
@@ -50,10 +50,11 @@ def raw_columns(kernel: Kernel) -> tuple[SimpleNamespace, int]:
 @every_kernel
 def test_each_constraint_rejects_something(operation: Operation, kernel: Kernel) -> None:
     columns, count = raw_columns(kernel)
+    huge = operation.problem(dict.fromkeys(operation.dims, 1 << 30))
     for constraint in kernel.constraints:
         rejects = any(
             not np.all(np.broadcast_to(constraint.rule(problem, device, columns), count))
-            for problem in problems(operation)
+            for problem in [*problems(operation), huge]
             for device in (*devices(kernel), T4)
         )
         assert rejects, f"{kernel.name}: no config here is rejected by: {constraint.sentence}"
@@ -75,7 +76,8 @@ def test_constraints_agree_on_scalars_and_arrays(operation: Operation, kernel: K
 def test_some_config_is_legal_everywhere(operation: Operation, kernel: Kernel) -> None:
     for problem in problems(operation):
         for device in devices(kernel):
-            assert len(space(kernel, problem, device)), f"nothing is legal for {problem} on {device.name}"
+            legal = (right_space if kernel.name in MEANT_FOR else space)(kernel, problem, device)
+            assert len(legal), f"nothing is legal for {problem} on {device.name}"
 
 
 @every_kernel
@@ -85,13 +87,13 @@ def test_defaults_are_legal_for_the_usual_problem(operation: Operation, kernel: 
     # A default of a CPU kernel may name a vector width, which one of the CPUs has and the other has not.
     enough = all if kernel.target == "cuda" else any
     for layout in operation.layouts:
-        problem = usual_problem(operation, layout)
+        problem = usual_problem(operation, layout, kernel=kernel.name)
         assert enough(is_legal(kernel, problem, config, device) for device in devices(kernel))
 
 
 @pytest.mark.parametrize(("operation", "kernel"), kernels("cuda"), ids=name_of)
 def test_launch_stays_within_the_device(operation: Operation, kernel: Kernel) -> None:
-    for problem in problems(operation):
+    for problem in [*problems(operation), usual_problem(operation, kernel=kernel.name)]:
         for device in GPUS:
             for config in covering(space(kernel, problem, device), seed=5):
                 launch = render(kernel, problem, config).launch

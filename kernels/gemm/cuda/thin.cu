@@ -1,0 +1,262 @@
+// gemm, thin: C is thin (m or n small), so the large operand is read once, at the speed of memory.
+//
+// Floor    The wide operand is W x K, the thin one T x K. Bytes: 4 W K (all else is small beside it). Operations: 2 T W K.
+//          With 67 TFLOPS against 4.15 TB/s a float may be used in 32 products before arithmetic takes longer than
+//          reading: T up to 16 is bound by memory, 32 by both, 64 and 128 by arithmetic.
+// Idea     Speed of memory asks for 40 kilobytes on their way per multiprocessor: every group of warps keeps STAGES - 1 tiles
+//          of asynchronous copies on their way. There are too few tiles of C to keep all multiprocessors busy, so K is
+//          split: among WARPS_K groups of warps, each with tiles of its own, and among SPLIT_K blocks. Sums of groups
+//          meet in shared memory; those of blocks in a workspace, where the block that arrives last adds them up. Both in
+//          a fixed order: the same sums in every run. A group of one warp waits for no other until the end.
+//          A thread's sums are TT x TW of C: a value read from shared memory serves TT or TW products. Operands whose
+//          neighbours are neighbours in k stay so in shared memory and are read several k at a time.
+// Edges    Rows past an edge of C read its last row again, and are not stored. What lies past K is zero.
+// Layout   C is m x n, row-major. A is stored m x k, or k x m when A_TRANSPOSED; B is stored k x n, or n x k when
+//          B_TRANSPOSED. Dense; the wide operand's stored rows are divisible by VECTOR_W, the thin one's by VECTOR_T.
+// Source   own work.
+// Letters  THIN            the thin side of C: m (B is wide) or n (A is wide). Below, t counts along it and w across it
+//          TT TW           elements of C of a thread
+//          LANES_T         lanes of a warp along t; 32 / LANES_T lie along w
+//          WARPS_T WARPS_W warps of a group, along t and w
+//          WARPS_K         groups of a block, which share K
+//          SPLIT_K         blocks that share K
+//          BK STAGES       depth of a tile, tiles of a group in shared memory
+//          VECTOR_W VECTOR_T  elements of a copy of the wide and the thin operand
+//          BLOCKS_PER_SM   blocks that must fit into a multiprocessor: bounds the registers
+
+constexpr bool THIN_IS_M = THIN == THIN_m;
+constexpr bool WIDE_ALONG_K = THIN_IS_M ? B_TRANSPOSED : !A_TRANSPOSED;
+constexpr bool THIN_ALONG_K = THIN_IS_M ? !A_TRANSPOSED : B_TRANSPOSED;
+constexpr int LANES_W = 32 / LANES_T;
+constexpr int BT = WARPS_T * LANES_T * TT, BW = WARPS_W * LANES_W * TW;
+constexpr int GROUP = 32 * WARPS_T * WARPS_W;
+constexpr int THREADS = GROUP * WARPS_K;
+constexpr int KS = WIDE_ALONG_K || THIN_ALONG_K ? GROUPED : 1;  // k that are read together
+
+// One operand on its way from global memory to tiles of SPAN x BK in shared memory, and from there to registers.
+// ALONG_K: neighbours in k are neighbours in memory; a row is 16 bytes longer than BK, so that rows differ in banks.
+template <int SPAN, int COUNT, int LANES, bool ALONG_K, int WIDTH>
+struct Operand {
+    static constexpr int LINE = ALONG_K ? BK + GROUPED : SPAN;
+    static constexpr int SIZE = LINE * (ALONG_K ? SPAN : BK);
+    static constexpr int PER_LINE = (ALONG_K ? BK : SPAN) / WIDTH;
+    static constexpr int COPIES = SPAN * BK / WIDTH;
+    static constexpr int PASSES = (COPIES + GROUP - 1) / GROUP;
+    static constexpr int PACKED = ALONG_K ? 1 : COUNT < GROUPED ? COUNT : GROUPED;
+
+    const SCALAR* from;
+    size_t step;
+    unsigned offset[PASSES];
+
+    static __device__ int copy(int pass) { return (int)threadIdx.x % GROUP + pass * GROUP; }
+    static __device__ bool has(int pass) { return (pass + 1) * GROUP <= COPIES || copy(pass) < COPIES; }
+    static __device__ int k_of(int pass) { return ALONG_K ? copy(pass) % PER_LINE * WIDTH : copy(pass) / PER_LINE; }
+    static __device__ int span_of(int pass) { return ALONG_K ? copy(pass) / PER_LINE : copy(pass) % PER_LINE * WIDTH; }
+
+    // Tiles begin at row `first` of `count`, at `k_first` of `depth` and then every `k_step`.
+    __device__ void aim(const SCALAR* operand, unsigned first, unsigned count, unsigned k_first, unsigned k_step, unsigned depth)
+    {
+        const size_t line = ALONG_K ? depth : count;
+        from = operand + (ALONG_K ? first * line + k_first : k_first * line + first);
+        step = ALONG_K ? k_step : k_step * line;
+        const unsigned last = count - (ALONG_K ? 1 : WIDTH) - first;
+#pragma unroll
+        for (int pass = 0; pass < PASSES; ++pass) {
+            const unsigned at = min((unsigned)span_of(pass), last), k = k_of(pass);
+            offset[pass] = ALONG_K ? at * (unsigned)line + k : k * (unsigned)line + at;
+        }
+    }
+
+    template <bool WHOLE>
+    __device__ void start(SCALAR* tile, int depth)
+    {
+#pragma unroll
+        for (int pass = 0; pass < PASSES; ++pass) {
+            if (!has(pass)) continue;
+            const bool valid = WHOLE || k_of(pass) < depth;
+            SCALAR* to = tile + (ALONG_K ? span_of(pass) * LINE + k_of(pass) : k_of(pass) * LINE + span_of(pass));
+            copy_async<WIDTH * sizeof(SCALAR)>(to, valid ? from + offset[pass] : from, valid);
+        }
+        from += step;
+    }
+
+    // Where element i of a thread's COUNT lies, counted from its first one.
+    static __device__ int place(int i) { return i / PACKED * PACKED * LANES + i % PACKED; }
+    static __device__ int first_of(int warp, int lane) { return warp * LANES * COUNT + lane * PACKED; }
+
+    static __device__ void read(SCALAR (&part)[KS][COUNT], const SCALAR* tile, int first, int k)
+    {
+        if constexpr (ALONG_K) {
+#pragma unroll
+            for (int i = 0; i < COUNT; ++i) {
+                const Pack<GROUPED> pack = *(const Pack<GROUPED>*)(tile + (first + place(i)) * LINE + k);
+#pragma unroll
+                for (int e = 0; e < KS; ++e) part[e][i] = pack.element[e];
+            }
+        } else {
+#pragma unroll
+            for (int e = 0; e < KS; ++e)
+#pragma unroll
+                for (int i = 0; i < COUNT; i += PACKED) {
+                    const Pack<PACKED> pack = *(const Pack<PACKED>*)(tile + (k + e) * LINE + first + place(i));
+#pragma unroll
+                    for (int x = 0; x < PACKED; ++x) part[e][i + x] = pack.element[x];
+                }
+        }
+    }
+};
+
+using Wide = Operand<BW, TW, LANES_W, WIDE_ALONG_K, VECTOR_W>;
+using Thin = Operand<BT, TT, LANES_T, THIN_ALONG_K, VECTOR_T>;
+constexpr int STAGE = Wide::SIZE + Thin::SIZE;
+// k steps that the compiler writes out: more of them would only fill the instruction cache.
+constexpr int WRITTEN_OUT = TT * TW * BK <= 2048 ? BK / KS : 2048 / (TT * TW * KS) > 0 ? 2048 / (TT * TW * KS) : 1;
+
+// Sums of a group in shared memory, in C's order. A longer row spreads threads over the banks.
+constexpr int INNER = THIN_IS_M ? BW : BT;
+constexpr int PADDED = INNER + (THIN_IS_M ? GROUPED : 1);
+constexpr int SUMS = BT * BW / INNER * PADDED;
+
+__device__ void sync_group()
+{
+    if constexpr (GROUP == 32) __syncwarp();
+    else __syncthreads();
+}
+
+__device__ void multiply(SCALAR (&sum)[TT][TW], const SCALAR* tile, int first_t, int first_w)
+{
+#pragma unroll WRITTEN_OUT
+    for (int k = 0; k < BK; k += KS) {
+        SCALAR thin[KS][TT], wide[KS][TW];
+        Wide::read(wide, tile, first_w, k);
+        Thin::read(thin, tile + Wide::SIZE, first_t, k);
+#pragma unroll
+        for (int e = 0; e < KS; ++e)
+#pragma unroll
+            for (int i = 0; i < TT; ++i)
+#pragma unroll
+                for (int j = 0; j < TW; ++j) sum[i][j] += thin[e][i] * wide[e][j];
+    }
+}
+
+__device__ void leave(SCALAR* sums, const SCALAR (&sum)[TT][TW], int first_t, int first_w)
+{
+    constexpr int WIDTH = THIN_IS_M ? Wide::PACKED : 1;
+#pragma unroll
+    for (int i = 0; i < TT; ++i)
+#pragma unroll
+        for (int j = 0; j < TW; j += WIDTH) {
+            const int t = first_t + Thin::place(i), w = first_w + Wide::place(j);
+            Pack<WIDTH> pack;
+#pragma unroll
+            for (int x = 0; x < WIDTH; ++x) pack.element[x] = sum[i][j + x];
+            *(Pack<WIDTH>*)(sums + (THIN_IS_M ? t * PADDED + w : w * PADDED + t)) = pack;
+        }
+}
+
+// The sum of what SHARES parts have for one element, in their order.
+template <int SHARES>
+__device__ SCALAR total(const SCALAR* part, size_t apart)
+{
+    SCALAR value = part[0];
+#pragma unroll 8
+    for (int share = 1; share < SHARES; ++share) value += part[share * apart];
+    return value;
+}
+
+#if SPLIT_K > 1
+// True in the block that arrives last of those that share a tile of C; `counter` is then zero again.
+__device__ bool arrives_last(unsigned* counter)
+{
+    __shared__ bool last;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        last = atomicInc(counter, SPLIT_K - 1) == SPLIT_K - 1;
+        __threadfence();
+    }
+    __syncthreads();
+    return last;
+}
+#endif
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
+gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restrict__ c, int m, int n, int k
+#if SPLIT_K > 1
+     , unsigned char* workspace  // a counter for each tile of C, then from a multiple of 256 bytes on sums of its blocks
+#endif
+)
+{
+    extern __shared__ __align__(16) SCALAR shared[];
+
+    const unsigned count_t = THIN_IS_M ? m : n, count_w = THIN_IS_M ? n : m;
+    const unsigned tiles_w = (count_w - 1) / BW + 1;
+    const unsigned tile_t = blockIdx.x / tiles_w * BT, tile_w = blockIdx.x % tiles_w * BW;
+
+    const int group = threadIdx.x / GROUP, warp = threadIdx.x % GROUP / 32, lane = threadIdx.x % 32;
+    const int first_t = Thin::first_of(warp / WARPS_W, lane / LANES_W);
+    const int first_w = Wide::first_of(warp % WARPS_W, lane % LANES_W);
+
+    // Groups and blocks take tiles in turn, so that what is read at the same time lies close together.
+    constexpr int K_STEP = SPLIT_K * WARPS_K * BK;
+    const int k_first = ((int)blockIdx.y * WARPS_K + group) * BK;
+    const int steps = (k - 1) / K_STEP + 1;
+    Wide from_wide;
+    Thin from_thin;
+    from_wide.aim(THIN_IS_M ? b : a, tile_w, count_w, k_first, K_STEP, k);
+    from_thin.aim(THIN_IS_M ? a : b, tile_t, count_t, k_first, K_STEP, k);
+
+    SCALAR* const ring = shared + group * (STAGES * STAGE);
+    int started = 0, depth = k - k_first;  // depth: what is left of K
+    auto start_next = [&](SCALAR* tile) {
+        if (started < steps) {
+            if (depth >= BK) {
+                from_wide.start<true>(tile, BK);
+                from_thin.start<true>(tile + Wide::SIZE, BK);
+            } else {
+                from_wide.start<false>(tile, depth);
+                from_thin.start<false>(tile + Wide::SIZE, depth);
+            }
+            depth -= K_STEP;
+            ++started;
+        }
+        close_group();  // empty at the end, so that waiting stays the same
+    };
+#pragma unroll
+    for (int stage = 0; stage < STAGES - 1; ++stage) start_next(ring + stage * STAGE);
+
+    SCALAR sum[TT][TW] = {};
+    int now = 0, fill = STAGES - 1;
+    for (int step = 0; step < steps; ++step) {
+        await_group<STAGES - 2>();
+        sync_group();
+        start_next(ring + fill * STAGE);
+        multiply(sum, ring + now * STAGE, first_t, first_w);
+        now = now + 1 == STAGES ? 0 : now + 1;
+        fill = fill + 1 == STAGES ? 0 : fill + 1;
+    }
+
+    __syncthreads();
+    leave(shared + group * SUMS, sum, first_t, first_w);
+    __syncthreads();
+    const size_t line = THIN_IS_M ? count_w : count_t;
+    SCALAR* const corner = c + (THIN_IS_M ? tile_t * line + tile_w : tile_w * line + tile_t);
+    const unsigned rows = THIN_IS_M ? count_t - tile_t : count_w - tile_w;
+    const unsigned columns = THIN_IS_M ? count_w - tile_w : count_t - tile_t;
+#if SPLIT_K > 1
+    SCALAR* const parts = (SCALAR*)(workspace + (gridDim.x * sizeof(unsigned) + 255) / 256 * 256)
+                          + (size_t)blockIdx.x * SPLIT_K * (BT * BW);
+    for (int x = threadIdx.x; x < BT * BW; x += THREADS)
+        parts[blockIdx.y * (BT * BW) + x] = total<WARPS_K>(shared + x / INNER * PADDED + x % INNER, SUMS);
+    if (!arrives_last((unsigned*)workspace + blockIdx.x)) return;
+#endif
+    for (unsigned x = threadIdx.x; x < BT * BW; x += THREADS) {
+        const unsigned row = x / INNER, column = x % INNER;
+        if (row >= rows || column >= columns) continue;
+#if SPLIT_K > 1
+        corner[row * line + column] = total<SPLIT_K>(parts + x, BT * BW);
+#else
+        corner[row * line + column] = total<WARPS_K>(shared + row * PADDED + column, SUMS);
+#endif
+    }
+}
