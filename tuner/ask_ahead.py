@@ -9,6 +9,8 @@ import time
 from tuner.measurement import Outcome
 from tuner.search import Candidate, Search
 
+#: A candidate, its outcome, its time in seconds, and its other objectives.
+Told = tuple[Candidate, Outcome, float | None, tuple[float, ...]]
 #: Configs asked for in one call: what is told meanwhile waits for it.
 ASKED_AT_ONCE = 4
 #: Seconds that closing waits for the thread.
@@ -33,7 +35,7 @@ class AskAhead:
         """
         self._search, self._inline = search, inline
         self._changed = threading.Condition()
-        self._told: collections.deque[tuple[Candidate, Outcome, float | None]] = collections.deque()
+        self._told: collections.deque[Told] = collections.deque()
         self._found: collections.deque[Candidate] = collections.deque()
         self._wanted = 0
         self._exhausted = False
@@ -55,10 +57,12 @@ class AskAhead:
         with self._changed:
             return self._exhausted and not self._told and not self._found
 
-    def tell(self, candidate: Candidate, outcome: Outcome, time_s: float | None) -> None:
+    def tell(
+        self, candidate: Candidate, outcome: Outcome, time_s: float | None, others: tuple[float, ...] = ()
+    ) -> None:
         """Hands on what came of a candidate; see `Search.tell`."""
         with self._changed:
-            self._told.append((candidate, outcome, time_s))
+            self._told.append((candidate, outcome, time_s, others))
             self._exhausted = False
             self._changed.notify_all()
 
@@ -106,8 +110,8 @@ class AskAhead:
             self._told.clear()
             count = min(self._wanted - len(self._found), ASKED_AT_ONCE) if self._asks() else 0
         start = time.perf_counter()
-        for candidate, outcome, time_s in told:
-            self._search.tell(candidate, outcome, time_s)
+        for candidate, outcome, time_s, others in told:
+            self._search.tell(candidate, outcome, time_s, others)
         found = self._search.ask(count) if count > 0 else []
         with self._changed:
             self.thinking_s += time.perf_counter() - start

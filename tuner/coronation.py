@@ -14,8 +14,8 @@ from tuner.measurement import Measurement, Outcome
 from tuner.preparation import key_of
 from tuner.record import Champion, Pair, Role
 from tuner.scribe import Scribe
-from tuner.search_loop import Standings
 from tuner.space import Config
+from tuner.standings import Standings
 from tuner.statistics import compare
 
 

@@ -30,6 +30,11 @@ MAX_UNWELL = 3
 _log = logging.getLogger(__name__)
 
 
+def run_limit_s(best_s: float | None) -> float:
+    """Seconds that a config may take while the best one takes so many, or none was measured yet."""
+    return max(LIMIT_FLOOR_S, LIMIT_FACTOR * (best_s or 0.1))
+
+
 class Executor:
     """One device, through a worker process that may be replaced at any time.
 
@@ -112,7 +117,7 @@ class Executor:
             limit_s: Seconds that it may take; so many times the incumbent's unless given.
         """
         if limit_s is None:
-            limit_s = max(LIMIT_FLOOR_S, LIMIT_FACTOR * (incumbent_s or 0.1))
+            limit_s = run_limit_s(incumbent_s)
         message = {"do": "measure", "incumbent_s": incumbent_s, **_to_json(contestant)}
         try:
             self._worker.request(message, contestant.code, limit_s)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
+from tuner.devices.detect import Found
+from tuner.devices.power import EnergyCounters
 from tuner.errors import DeclarationError, InputError, NothingFound, TunerError
 from tuner.hardware import DeviceInfo
 from tuner.kernel import Kernel
+from tuner.measurement import Measurement, Outcome
+from tuner.objectives import TIME
 from tuner.problem import Problem
 from tuner.record import Champion, ProblemKey, Record, Role
 from tuner.space import Config, Space
@@ -22,11 +26,18 @@ def key_of(problem: Problem) -> ProblemKey:
     return ProblemKey(problem.operation.name, problem.shape, problem.dtype, problem.layout)
 
 
-def study_name(problem: ProblemKey, device: DeviceInfo, regime: str, kernels: Iterable[Kernel]) -> str:
-    """Names a study: other kernels, or other sources of them, make another study."""
+def study_name(
+    problem: ProblemKey,
+    device: DeviceInfo,
+    regime: str,
+    kernels: Iterable[Kernel],
+    objectives: Sequence[str] = TIME,
+) -> str:
+    """Names a study: other kernels, other sources of them or other objectives make another study."""
     sources = sorted(f"{kernel.name} {kernel.source_hash}" for kernel in kernels)
     digest = hashlib.sha256("\n".join(sources).encode()).hexdigest()[:8]
-    return f"{problem} on {device.name}, {regime}, kernels {digest}"
+    aims = f", objectives {' '.join(objectives)}" if len(objectives) > 1 else ""
+    return f"{problem} on {device.name}, {regime}, kernels {digest}{aims}"
 
 
 def check_regime(regime: str, kind: str) -> None:
@@ -37,6 +48,36 @@ def check_regime(regime: str, kind: str) -> None:
     """
     if kind == "cpu" and regime not in ("cold", "hot"):
         raise InputError(f"a CPU is timed cold or hot, got regime {regime!r}; choose one of them")
+
+
+def check_power(objectives: Sequence[str], found: Found) -> None:
+    """Refuses energy as an objective where it is known beforehand that the device tells no power.
+
+    Raises:
+        InputError: It is a CPU whose counters cannot be read.
+    """
+    if "energy" in objectives and found.spec == "cpu":
+        trouble = EnergyCounters().trouble
+        if trouble:
+            raise _no_power(found.info, trouble)
+
+
+def check_energy(objectives: Sequence[str], device: DeviceInfo, measurement: Measurement) -> None:
+    """Refuses energy as an objective where a measurement shows that the device tells no power.
+
+    Raises:
+        InputError: It was measured, but without its energy.
+    """
+    measured = measurement.outcome is Outcome.MEASURED and measurement.samples_s
+    if "energy" in objectives and measured and "energy_j" not in measurement.circumstances:
+        raise _no_power(device, "its driver tells none (NVML, nvmlDeviceGetPowerUsage)")
+
+
+def _no_power(device: DeviceInfo, why: str) -> InputError:
+    return InputError(
+        f"the objective energy needs a device that tells its power, {device.name} does not: {why}; "
+        "choose --objective time or time,error"
+    )
 
 
 def check_fits(problem: Problem, free_bytes: int, device: DeviceInfo) -> None:
@@ -82,13 +123,18 @@ def legal_spaces(kernels: Iterable[Kernel], problem: Problem, device: DeviceInfo
     raise NothingFound("\n".join([*lines, "relax a constraint, or choose another problem or kernel"]))
 
 
-def past_trials(
-    store: Store, problem: ProblemKey, device: DeviceInfo, regime: str, versions: Mapping[str, str]
+def past_records(
+    store: Store,
+    problem: ProblemKey,
+    device: DeviceInfo,
+    regime: str,
+    versions: Mapping[str, str],
+    role: Role = Role.TRIAL,
 ) -> list[Record]:
-    """Trials of a problem that were measured with this driver and compiler, whatever their kernel."""
+    """Records of a problem that were measured with this driver and compiler, whatever their kernel."""
     return [
         record
-        for record in store.records(problem=problem, device=device, role=Role.TRIAL)
+        for record in store.records(problem=problem, device=device, role=role)
         if record.regime == regime
         and all(record.versions.get(name) == versions.get(name) for name in ("compiler", "driver"))
     ]

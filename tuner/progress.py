@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from tuner.devices.detect import Found
 from tuner.kernel import Kernel
 from tuner.measurement import Measurement, Outcome
+from tuner.objectives import TIME, Front
 from tuner.problem import Problem
 from tuner.record import Champion, Pair
 
@@ -25,6 +26,9 @@ class Request:
         seed: Of the search.
         sampler: Name of the search strategy.
         storage_url: Database where Optuna's own tables are kept; None to keep none.
+        objectives: What is minimised (see `tuner.objectives`); with several, the fastest config is champion
+            all the same, and the result has a front.
+        finals_s: Seconds of `seconds` that are kept for the finals; a share unless given.
     """
 
     problem: Problem
@@ -36,6 +40,8 @@ class Request:
     seed: int = 0
     sampler: str = "tile"
     storage_url: str | None = None
+    objectives: tuple[str, ...] = TIME
+    finals_s: float | None = None
 
 
 @dataclass
@@ -49,6 +55,7 @@ class Progress:
         reasons: Failed outcome -> the first reason seen.
         best_s: Best median so far in seconds.
         best: Kernel and config of that.
+        front: Configs on the Pareto front; 0 with one objective.
         baseline_s: The library's median in seconds; None before it is measured or without one.
         best_blas: Core type and median in seconds of the library told to use the best core type that this
             CPU supports, where it chose another by itself.
@@ -66,6 +73,7 @@ class Progress:
     reasons: dict[str, str] = field(default_factory=dict)
     best_s: float | None = None
     best: str = ""
+    front: int = 0
     baseline_s: float | None = None
     best_blas: tuple[str, float] | None = None
     spent_s: dict[str, float] = field(default_factory=dict)
@@ -95,11 +103,13 @@ class Result:
     Attributes:
         champion: Crowned in the finals; None where nothing could be measured.
         progress: The final standing.
-        stopped: Why the search ended.
+        stopped: Why the search ended; empty where it was told to.
         pairs: The champion's pairs in the finals, with every other finalist and the library.
+        front: Where there are several objectives.
     """
 
     champion: Champion | None
     progress: Progress
     stopped: str
     pairs: tuple[Pair, ...] = ()
+    front: Front | None = None

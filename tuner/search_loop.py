@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import collections
+import math
 import select
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tuner.ask_ahead import AskAhead
 from tuner.compiling import Compiled, CompilePool, ruled_out
-from tuner.execution import Executor
+from tuner.execution import Executor, run_limit_s
 from tuner.kernel import Kernel, render
 from tuner.measure import Contestant
 from tuner.measurement import Measurement, Outcome
-from tuner.progress import Progress
+from tuner.objectives import values_of
+from tuner.preparation import check_energy
 from tuner.record import Role
 from tuner.scribe import Scribe
 from tuner.search import Candidate
-from tuner.space import Config
+from tuner.standings import Standings, take_in
 from tuner.stopwatch import REPORT_EVERY_S, Stopwatch
 
 #: Seconds between two looks at what the search has found while nothing else is under way.
 THINK_S = 0.002
-#: Compiled configs kept for the finals, at the most.
-KEPT = 32
 
 
 @dataclass
@@ -32,34 +33,6 @@ class _Trial:
     candidate: Candidate
     crashes: int = 0
     contestant: Contestant | None = None
-
-
-class Standings:
-    """The measured configs of a study, and the machine code of the best.
-
-    Attributes:
-        times_s: (kernel, config) -> median in seconds.
-        contestants: The compiled among the best of them.
-        best_s: The least of the times; None while there is none.
-    """
-
-    def __init__(self) -> None:
-        self.times_s: dict[tuple[str, Config], float] = {}
-        self.contestants: dict[tuple[str, Config], Contestant] = {}
-        self.best_s: float | None = None
-
-    def add(self, kernel: str, config: Config, time_s: float, contestant: Contestant | None = None) -> bool:
-        """Takes a measured config in; True where it is the best."""
-        self.times_s[kernel, config] = time_s
-        if contestant is not None:
-            self.contestants[kernel, config] = contestant
-            if len(self.contestants) > KEPT:
-                ranked = sorted(self.contestants, key=lambda each: self.times_s[each])
-                self.contestants = {each: self.contestants[each] for each in ranked[: KEPT // 2]}
-        if self.best_s is None or time_s < self.best_s:
-            self.best_s = time_s
-            return True
-        return False
 
 
 class SearchLoop:
@@ -96,19 +69,22 @@ class SearchLoop:
         self._compiled: collections.deque[_Trial] = collections.deque()
         self._measuring: dict[int, _Trial] = {}
         self._seen: dict[tuple[str, Any], Measurement] = {}
+        self._until_s = math.inf
         self.stop = ""
 
-    def run(self, kernels: dict[str, Kernel], trials: int | None) -> None:
-        """Searches.
+    def run(self, kernels: dict[str, Kernel], trials: int | None, seconds: float | None = None) -> None:
+        """Searches; may be called again where it returned with nothing in `stop`.
 
         Args:
             kernels: The competitors by name.
             trials: Trials of the study in all; None for no limit.
+            seconds: After so many it returns, to go on later; None to go on until the end.
 
         Raises:
             DeviceTrouble: A device stays unwell.
         """
         self._kernels, self._limit = kernels, trials
+        self._until_s = math.inf if seconds is None else time.monotonic() + seconds
         while True:
             with self._watch.spent("bookkeeping"):
                 self._ask()
@@ -133,7 +109,7 @@ class SearchLoop:
                 self.stop = "time is up"
             elif self._limit is not None and self._watch.progress.trials >= self._limit:
                 self.stop = "all trials are done"
-        return bool(self.stop)
+        return bool(self.stop) or time.monotonic() >= self._until_s
 
     @property
     def shares_cores(self) -> bool:
@@ -189,7 +165,7 @@ class SearchLoop:
 
     def _dispatch(self) -> None:
         """Gives every idle device the next compiled config."""
-        if self.stop or (self.shares_cores and self._pool.pending):
+        if self._out_of_budget() or (self.shares_cores and self._pool.pending):
             return
         for number, executor in enumerate(self._executors):
             while number not in self._measuring and self._compiled:
@@ -199,8 +175,16 @@ class SearchLoop:
                 if twin is not None:
                     self._finish(trial, replace(twin, stages_s={"compile": trial.contestant.compile_s}))
                     continue
-                executor.begin(trial.contestant, self._standings.best_s)
+                self._begin_on(executor, trial.contestant)
                 self._measuring[number] = trial
+
+    def _begin_on(self, executor: Executor, contestant: Contestant) -> None:
+        best_s = self._standings.best_s
+        if len(self._standings.objectives) == 1:
+            executor.begin(contestant, best_s)
+        else:
+            # Too slow to win is no reason to stop one that may save energy, or be more exact.
+            executor.begin(contestant, None, run_limit_s(best_s))
 
     def _take_measured(self, number: int) -> None:
         trial = self._measuring.pop(number)
@@ -227,26 +211,20 @@ class SearchLoop:
             candidate, progress = trial.candidate, self._watch.progress
             kernel, scribe = self._kernels[candidate.kernel], self._scribes[device]
             scribe.store.add(scribe.of_kernel(Role.TRIAL, kernel, candidate.config, measurement))
-            self.search.tell(candidate, measurement.outcome, measurement.time_s)
+            self._tell(candidate, measurement)
             take_in(kernel.name, candidate.config, measurement, progress, self._standings, trial.contestant)
             del self._trials[candidate.number]
 
-
-def take_in(
-    kernel: str,
-    config: Config,
-    measurement: Measurement,
-    progress: Progress,
-    standings: Standings,
-    contestant: Contestant | None = None,
-) -> None:
-    """Counts a trial, and ranks it where it was measured."""
-    progress.count(measurement)
-    time_s = measurement.time_s
-    if measurement.outcome is not Outcome.MEASURED or time_s is None:
-        return
-    if standings.add(kernel, config, time_s, contestant):
-        progress.best_s, progress.best = time_s, f"{kernel} {config}"
+    def _tell(self, candidate: Candidate, measurement: Measurement) -> None:
+        objectives = self._standings.objectives
+        if len(objectives) == 1:
+            self.search.tell(candidate, measurement.outcome, measurement.time_s)
+            return
+        if not self._standings.weighed:
+            check_energy(objectives, self._scribes[0].device, measurement)
+        values = values_of(measurement, objectives)
+        time_s, others = (values[0], values[1:]) if values else (None, ())
+        self.search.tell(candidate, measurement.outcome, time_s, others)
 
 
 def _code_key(contestant: Contestant) -> tuple[str, Any]:

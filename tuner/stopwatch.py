@@ -14,30 +14,35 @@ FINALS_SHARE, FINALS_LEAST_S, FINALS_MOST_S = 0.10, 1.0, 20.0
 REPORT_EVERY_S = 0.2
 
 
+def finals_share_s(seconds: float | None) -> float:
+    """Seconds of a budget that the finals may take; None stands for no limit."""
+    budget_s = seconds or FINALS_MOST_S / FINALS_SHARE
+    return min(max(FINALS_SHARE * budget_s, FINALS_LEAST_S), FINALS_MOST_S, budget_s / 2)
+
+
 class Stopwatch:
     """Starts when it is made.
 
     Attributes:
         progress: What is reported; its times are kept here.
+        finals_s: Seconds that the finals may take.
     """
 
-    def __init__(self, seconds: float | None, report: Callable[[Progress], None]) -> None:
+    def __init__(
+        self, seconds: float | None, report: Callable[[Progress], None], finals_s: float | None = None
+    ) -> None:
         """Starts.
 
         Args:
             seconds: Budget of the whole run; None for no limit.
             report: Called a few times a second.
+            finals_s: Seconds of it that the finals may take; a share unless given.
         """
         self.progress = Progress()
+        self.finals_s = finals_share_s(seconds) if finals_s is None else finals_s
         self._seconds, self._report = seconds, report
         self._start_s = time.monotonic()
         self._reported_s = 0.0
-
-    @property
-    def finals_s(self) -> float:
-        """Seconds that the finals may take."""
-        seconds = self._seconds or FINALS_MOST_S / FINALS_SHARE
-        return min(max(FINALS_SHARE * seconds, FINALS_LEAST_S), FINALS_MOST_S, seconds / 2)
 
     @property
     def search_left_s(self) -> float | None:

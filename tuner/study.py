@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from types import FrameType
+from types import FrameType, TracebackType
 
 from threadpoolctl import threadpool_limits
 
@@ -20,23 +20,27 @@ from tuner.coronation import Coronation
 from tuner.devices.detect import with_best_blas
 from tuner.errors import Interrupted
 from tuner.execution import Executor
-from tuner.finals import Pair
+from tuner.measurement import Measurement, Outcome
+from tuner.objectives import TIME, Front, Point, values_of
 from tuner.preparation import (
+    check_energy,
     check_fits,
+    check_power,
     check_regime,
     key_of,
     legal_spaces,
-    past_trials,
+    past_records,
     starting_points,
     study_name,
     trials_elsewhere,
 )
 from tuner.progress import Progress, Request, Result
-from tuner.record import Champion, Record
+from tuner.record import Record, Role
 from tuner.scribe import Scribe
-from tuner.search import Observation, Search
-from tuner.search_loop import SearchLoop, Standings, take_in
+from tuner.search import Observation, Search, front
+from tuner.search_loop import SearchLoop
 from tuner.space import Config
+from tuner.standings import Standings, take_in
 from tuner.stopwatch import Stopwatch
 from tuner.store import Store
 
@@ -44,7 +48,11 @@ INTERRUPTED = "interrupted; every finished trial is kept, and the same command c
 
 
 class Study:
-    """One run of a study; `run` does it all."""
+    """One run of a study; `run` does it all.
+
+    In parts, as a night does it: ``with Study(...) as study``, inside it `search` any number of times and
+    `finals` once.
+    """
 
     def __init__(
         self, request: Request, store: Store, report: Callable[[Progress], None] = lambda progress: None
@@ -58,45 +66,86 @@ class Study:
         """
         self._request, self._store = request, store
         self._kernels = {kernel.name: kernel for kernel in request.kernels}
-        self._watch = Stopwatch(request.seconds, report)
-        self._standings = Standings()
+        self._watch = Stopwatch(request.seconds, report, request.finals_s)
+        self._standings = Standings(request.objectives)
         self._executors: list[Executor] = []
-        self._loop: SearchLoop | None = None
+        self._stack = ExitStack()
+        self._library: Measurement | None = None
+        self._searching = False
 
     @property
     def progress(self) -> Progress:
         """How it stands."""
         return self._watch.progress
 
+    @property
+    def worth(self) -> float | None:
+        """A number that falls as the search gets on; None before anything was measured."""
+        return self._standings.worth
+
     def run(self) -> Result:
         """Searches until the budget is out or nothing is left to try, then plays the finals.
 
         Raises:
             NothingFound: No config is legal; the message says how many each constraint rejects.
-            InputError: The problem does not fit into the device's memory.
+            InputError: The problem does not fit into the device's memory, or it cannot tell an objective.
             DeviceTrouble: A device cannot be opened or stays unwell; finished trials are kept.
             Interrupted: SIGINT or SIGTERM came; finished trials are kept.
         """
-        with ExitStack() as stack:
-            stack.enter_context(self._signals())
+        with self:
+            self.search()
+            return self.finals()
+
+    def __enter__(self) -> Study:
+        """Opens devices, spaces and the search; raises what `run` does."""
+        try:
+            self._stack.enter_context(self._signals())
             # The search's matrices are small: more threads would only fight the compile workers for cores.
-            stack.enter_context(threadpool_limits(1, "blas"))
+            self._stack.enter_context(threadpool_limits(1, "blas"))
             self._watch.tick("opening")
             with self._watch.spent("opening"):
-                loop = self._open(stack)
-            self._watch.tick("searching")
-            self._loop = loop
-            loop.run(self._kernels, self._request.trials)
-            self._loop = None
-            if loop.stop == INTERRUPTED:
-                raise Interrupted(INTERRUPTED)
-            champion, pairs = self._finals(loop)
-        self._watch.tick("done")
-        return Result(champion, self.progress, loop.stop, pairs)
+                self._loop = self._open(self._stack)
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
 
-    def _finals(self, loop: SearchLoop) -> tuple[Champion | None, tuple[Pair, ...]]:
-        """Plays the finals. Meanwhile the search writes its last trials, but not beside timing on a CPU."""
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Ends all processes; what was measured is stored."""
+        self._stack.close()
+
+    def search(self, seconds: float | None = None) -> str:
+        """Searches.
+
+        Args:
+            seconds: After so many it pauses; None to go on until the search ends.
+
+        Returns:
+            Why the search ended; empty where it can go on.
+
+        Raises:
+            DeviceTrouble: A device stays unwell.
+            Interrupted: SIGINT or SIGTERM came.
+        """
+        self._watch.tick("searching")
+        self._searching = True
+        self._loop.run(self._kernels, self._request.trials, seconds)
+        self._searching = False
+        if self._loop.stop == INTERRUPTED:
+            raise Interrupted(INTERRUPTED)
+        return self._loop.stop
+
+    def finals(self) -> Result:
+        """Plays the finals. Meanwhile the search writes its last trials, but not beside timing on a CPU.
+
+        Raises:
+            DeviceTrouble: The device does not survive them.
+            Interrupted: SIGINT or SIGTERM came.
+        """
         self._watch.tick("finals")
+        loop = self._loop
         closing = threading.Thread(target=loop.search.close, name="closing")
         if not loop.shares_cores:
             closing.start()
@@ -106,11 +155,35 @@ class Study:
         if loop.shares_cores:
             closing.start()
         closing.join()
-        return champion, coronation.pairs
+        self._watch.tick("done")
+        return Result(champion, self.progress, loop.stop, coronation.pairs, self._front())
+
+    def _front(self) -> Front | None:
+        """The front without those that the finals found wrong."""
+        standings, objectives = self._standings, self._request.objectives
+        if len(objectives) == 1:
+            return None
+        wrong = {
+            (record.kernel, Config(record.config))
+            for record in self._records(Role.FINAL)
+            if record.measurement.outcome is Outcome.WRONG_RESULT
+        }
+        right = [each for each in standings.weighed if each not in wrong]
+        values = [standings.values(each) for each in right]
+        on_it = sorted(front(values), key=lambda at: values[at])
+        points = [Point(*right[at], standings.weighed[right[at]]) for at in on_it]
+        beaten = tuple(values[at] for at in set(range(len(values))).difference(on_it))
+        library = None
+        if self._library is not None and values_of(self._library, objectives) is not None:
+            name = self._scribe.of_baseline(self._library).kernel
+            library = Point(name, Config({}), self._library)
+        work = self._request.problem.work
+        return Front(objectives, tuple(points), beaten, library, {"flops": work.flops, "bytes": work.bytes})
 
     def _open(self, stack: ExitStack) -> SearchLoop:
         request, problem = self._request, self._request.problem
         check_regime(request.regime, request.found[0].target)
+        check_power(request.objectives, request.found[0])
         for found in request.found:
             self._executors.append(Executor(found))
             stack.callback(self._executors[-1].close)
@@ -118,14 +191,14 @@ class Study:
             executor.open()
             check_fits(problem, executor.free_bytes, executor.info)
         first = self._executors[0]
-        name = study_name(key_of(problem), first.info, request.regime, request.kernels)
+        name = study_name(key_of(problem), first.info, request.regime, request.kernels, request.objectives)
         self._scribe = Scribe(self._store, problem, first.info, request.regime, first.versions, name)
         named = {**problem.to_json(), "origin": self._scribe.origin}
         self._pool = CompilePool(request.found[0].opening, first.info.architecture, named)
         stack.callback(self._pool.close)
         spaces = legal_spaces(request.kernels, problem, first.info)
         for executor in self._executors:
-            executor.prepare(named, request.regime)
+            executor.prepare(named, request.regime, "energy" in request.objectives)
         self._baseline()
         search = AskAhead(self._search(spaces, name), inline=first.info.kind == "cpu")
         stack.callback(search.close)
@@ -140,13 +213,15 @@ class Study:
             spaces, sampler=request.sampler, seed=request.seed, study_name=name,
             storage_url=request.storage_url, past=self._past(), budget=request.trials,
             starts=starting_points(self._store, request.kernels, key, info),
-            elsewhere=[_observed(record) for record in elsewhere],
+            elsewhere=[_observed(record) for record in elsewhere], objectives=request.objectives,
         )  # fmt: skip
 
     def _baseline(self) -> None:
         with self._watch.spent("baseline"):
             measurement = self._executors[0].baseline()
         if measurement is not None:
+            self._library = measurement
+            check_energy(self._request.objectives, self._scribe.device, measurement)
             self.progress.baseline_s = measurement.time_s
             self._store.add(self._scribe.of_baseline(measurement))
             self._best_blas_baseline()
@@ -170,24 +245,45 @@ class Study:
             self._store.add(replace(scribe, versions=executor.versions).of_baseline(measurement))
 
     def _past(self) -> list[Observation]:
-        """Trials of this study from before that still count: of the same sources, compiler and driver."""
-        scribe, past = self._scribe, []
-        for record in past_trials(
-            self._store, key_of(scribe.problem), scribe.device, scribe.regime, scribe.versions
-        ):
-            kernel, found = self._kernels.get(record.kernel), record.measurement
-            if kernel is None or kernel.source_hash != record.source_hash or record.origin != scribe.origin:
+        """Trials of this study from before that still count: of the same sources, compiler and driver.
+
+        A study of one objective may learn from those of another, and one of several from what has them all;
+        what only lacks some, or was stopped early for its time, is measured anew.
+        """
+        objectives = self._request.objectives
+        found: dict[tuple[str, Config], Record] = {}
+        for record in self._records(Role.TRIAL):
+            config, measurement = Config(record.config), record.measurement
+            if len(objectives) > 1 and not (
+                measurement.outcome.failed or values_of(measurement, objectives) is not None
+            ):
                 continue
-            take_in(kernel.name, Config(record.config), found, self.progress, self._standings)
-            past.append(_observed(record))
-        return past
+            before = found.get((record.kernel, config))
+            if before is None or measurement.outcome is Outcome.MEASURED:
+                found[record.kernel, config] = record
+        for (kernel, config), record in found.items():
+            take_in(kernel, config, record.measurement, self.progress, self._standings)
+        return [_observed(record, objectives) for record in found.values()]
+
+    def _records(self, role: Role) -> list[Record]:
+        """What is stored of the problem here and of the competitors as they are now."""
+        scribe = self._scribe
+        known = past_records(
+            self._store, key_of(scribe.problem), scribe.device, scribe.regime, scribe.versions, role
+        )
+        hashes = {kernel.name: kernel.source_hash for kernel in self._kernels.values()}
+        return [
+            record
+            for record in known
+            if hashes.get(record.kernel) == record.source_hash and record.origin == scribe.origin
+        ]
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
         """The first Ctrl-C or SIGTERM ends the search in order, the second at once."""
 
         def interrupted(number: int, frame: FrameType | None) -> None:
-            if self._loop is None or self._loop.stop == INTERRUPTED:
+            if not self._searching or self._loop.stop == INTERRUPTED:
                 raise Interrupted(INTERRUPTED)
             self._loop.stop = INTERRUPTED
 
@@ -199,6 +295,7 @@ class Study:
                 signal.signal(number, handler)
 
 
-def _observed(record: Record) -> Observation:
+def _observed(record: Record, objectives: Sequence[str] = TIME) -> Observation:
     found = record.measurement
-    return Observation(record.kernel, Config(record.config), found.outcome, found.time_s)
+    others = (values_of(found, objectives) or ())[1:]
+    return Observation(record.kernel, Config(record.config), found.outcome, found.time_s, others)

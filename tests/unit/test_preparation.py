@@ -17,7 +17,7 @@ from tuner.preparation import (
     check_regime,
     key_of,
     legal_spaces,
-    past_trials,
+    past_records,
     starting_points,
     study_name,
 )
@@ -124,7 +124,7 @@ def record(n: int = 1000, config: dict[str, Any] | None = None, **more: Any) -> 
     return Record(key_of(toy(n)), **given)
 
 
-def test_past_trials_are_those_of_the_same_problem_device_regime_and_versions() -> None:
+def test_past_records_are_those_of_the_same_problem_device_regime_and_versions() -> None:
     same = record()
     others = [
         record(n=2000),
@@ -137,7 +137,7 @@ def test_past_trials_are_those_of_the_same_problem_device_regime_and_versions() 
     with Store.open("sqlite://") as store:
         store.add([same, *others])
         versions = {"compiler": "fake 1", "driver": "1.0"}
-        assert past_trials(store, key_of(toy()), DEVICE, "cold", versions) == [same]
+        assert past_records(store, key_of(toy()), DEVICE, "cold", versions) == [same]
 
 
 def test_a_study_starts_from_defaults_and_champions_of_the_nearest_shapes() -> None:

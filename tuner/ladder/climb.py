@@ -25,8 +25,9 @@ from tuner.problem import Problem
 from tuner.record import Role, utc_now
 from tuner.scribe import Scribe
 from tuner.search import Search
-from tuner.search_loop import SearchLoop, Standings
+from tuner.search_loop import SearchLoop
 from tuner.space import Config, Space
+from tuner.standings import Standings
 from tuner.stopwatch import FINALS_LEAST_S, FINALS_MOST_S, FINALS_SHARE, Stopwatch
 from tuner.store import Store
 

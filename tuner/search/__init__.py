@@ -2,6 +2,7 @@
 
 from tuner.search.budget import Budget
 from tuner.search.history import Observation
+from tuner.search.pareto import front, front_value
 from tuner.search.search import SAMPLERS, Candidate, Search
 
-__all__ = ["SAMPLERS", "Budget", "Candidate", "Observation", "Search"]
+__all__ = ["SAMPLERS", "Budget", "Candidate", "Observation", "Search", "front", "front_value"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Sequence
 
 from tuner.measurement import Outcome
@@ -60,8 +61,11 @@ class ParetoStrategy:
             self._turn += 1
             chosen = strategy.choose()
             if chosen is not None:
+                self.stopped = ""
                 return chosen
             self.stopped = strategy.stopped
+        if self.stopped.startswith("converged"):
+            self.stopped = "converged: no weighting of the objectives expects a config that is worth a trial"
         return None
 
     def learn(self, kernel: str, index: int, outcome: Outcome, values: tuple[float, ...]) -> None:
@@ -83,12 +87,27 @@ class ParetoStrategy:
 
 def front(values: Sequence[Sequence[float]]) -> list[int]:
     """Positions of the points that no other point beats in one objective while equalling it in the rest."""
-    found = []
-    for at, mine in enumerate(values):
-        beaten = any(
-            all(a <= b for a, b in zip(other, mine, strict=True)) and tuple(other) != tuple(mine)
-            for other in values
-        )
-        if not beaten:
+    found: list[int] = []
+    # What beats a point comes before it in this order, so the points kept so far are enough to compare with.
+    for at in sorted(range(len(values)), key=lambda each: tuple(values[each])):
+        if not any(_beats(values[other], values[at]) for other in found):
             found.append(at)
-    return found
+    return sorted(found)
+
+
+def _beats(one: Sequence[float], other: Sequence[float]) -> bool:
+    return all(a <= b for a, b in zip(one, other, strict=True)) and tuple(one) != tuple(other)
+
+
+def front_value(values: Sequence[Sequence[float]]) -> float:
+    """One number for how good a front is: the mean over the weightings of the best that it has for each.
+
+    With one objective it is the best value. It falls by a per cent when all objectives of all points do.
+
+    Args:
+        values: Of the points; one at least.
+    """
+    logs = [[math.log(max(each, LEAST)) for each in point] for point in values]
+    found = weightings(len(logs[0]))
+    best = [min(sum(map(operator.mul, weights, point)) for point in logs) for weights in found]
+    return math.exp(sum(best) / len(best))

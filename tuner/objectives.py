@@ -1,0 +1,110 @@
+"""What a study minimises: the time, and beside it maybe the energy of a run or its error. Plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tuner.errors import InputError, UnknownName
+from tuner.measurement import Measurement, Outcome
+from tuner.space import Config
+
+#: Name -> what is minimised, in the order in which a search is told.
+OBJECTIVES: Mapping[str, str] = {
+    "time": "seconds of a run",
+    "energy": "joules of a run",
+    "error": "rms error of a result against float64",
+}
+TIME = ("time",)
+
+
+def read_objectives(text: str | Sequence[str]) -> tuple[str, ...]:
+    """The objectives that a text such as ``time,energy``, or a list of names, asks for.
+
+    Raises:
+        UnknownName: There is no such objective.
+        InputError: One is there twice, or the time is missing.
+    """
+    names = text.split(",") if isinstance(text, str) else list(text)
+    names = [name.strip() for name in names]
+    for name in names:
+        if name not in OBJECTIVES:
+            raise UnknownName("objective", name, tuple(OBJECTIVES))
+    rule = "the objectives are time, or time with energy, error or both, each once"
+    if len(set(names)) < len(names) or "time" not in names:
+        example = ",".join(name for name in OBJECTIVES if name == "time" or name in names)
+        raise InputError(f"{rule}, got {','.join(names)}; give e.g. {example}")
+    return tuple(name for name in OBJECTIVES if name in names)
+
+
+def values_of(measurement: Measurement, objectives: Sequence[str]) -> tuple[float, ...] | None:
+    """What a measurement says of each objective; None where it was not measured to the end, or lacks one."""
+    if measurement.outcome is not Outcome.MEASURED:
+        return None
+    error = measurement.error
+    known = {
+        "time": measurement.time_s,
+        "energy": measurement.circumstances.get("energy_j"),
+        "error": error.rms_rel if error else None,
+    }
+    values = tuple(value for name in objectives if (value := known[name]) is not None)
+    return values if len(values) == len(objectives) else None
+
+
+@dataclass(frozen=True)
+class Point:
+    """A config, or the library, with what was measured of it.
+
+    Attributes:
+        kernel: Name of the kernel or the library.
+        config: The config; empty for the library.
+        measurement: Of the search, not of the finals.
+    """
+
+    kernel: str
+    config: Config
+    measurement: Measurement
+
+    @property
+    def energy_j(self) -> float | None:
+        """Joules of a run; None where energy was no objective."""
+        return self.measurement.circumstances.get("energy_j")
+
+
+@dataclass(frozen=True)
+class Front:
+    """The configs of a study that no other beats in one objective while equalling it in the rest.
+
+    Attributes:
+        objectives: Their names.
+        points: The front, the fastest first.
+        beaten: Objectives of the measured configs that are not on it.
+        library: The library, measured before the search; None without one.
+        work: ``flops`` and ``bytes`` of a run.
+    """
+
+    objectives: tuple[str, ...]
+    points: tuple[Point, ...]
+    beaten: tuple[tuple[float, ...], ...]
+    library: Point | None
+    work: Mapping[str, float]
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """The front as JSON objects: seconds, joules, watts, TFLOPS and GB/s, the fastest first."""
+        return [self._json(each) for each in self.points]
+
+    def _json(self, point: Point) -> dict[str, Any]:
+        found = point.measurement
+        time_s = found.time_s or 0.0
+        return {
+            "kernel": point.kernel,
+            "config": dict(point.config),
+            "time_s": time_s,
+            "noise": found.noise,
+            "tflops": self.work["flops"] / time_s / 1e12 if time_s else 0.0,
+            "gbps": self.work["bytes"] / time_s / 1e9 if time_s else 0.0,
+            "energy_j": point.energy_j,
+            "power_w": None if point.energy_j is None else found.circumstances.get("power_w"),
+            "error": found.error and {"max_rel": found.error.max_rel, "rms_rel": found.error.rms_rel},
+        }
