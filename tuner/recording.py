@@ -1,7 +1,8 @@
 """Recorded spaces: every config of a kernel with its samples, read from a file. Needs no device.
 
-Two forms are read: Kernel Tuner's cache files, and our own records (a JSON list of them, or an object with
-a list under ``records``, each with ``kernel``, ``config`` and ``measurement``). Either may be gzipped.
+Two forms are read: Kernel Tuner's cache files, and our own records of one problem and device (what `tuner
+records export` writes, a JSON list of records, or an object with a list under ``records``; each has
+``kernel``, ``config`` and ``measurement``). Either may be gzipped.
 """
 
 from __future__ import annotations
@@ -54,6 +55,38 @@ class RecordedKernel:
 
 
 @dataclass(frozen=True)
+class Cached:
+    """One config of a Kernel Tuner cache.
+
+    Attributes:
+        config: The config.
+        measurement: What was recorded of it.
+        measured_at: As Kernel Tuner wrote it; empty where it did not.
+    """
+
+    config: Config
+    measurement: Measurement
+    measured_at: str
+
+
+@dataclass(frozen=True)
+class Cache:
+    """A Kernel Tuner cache.
+
+    Attributes:
+        kernel: Name.
+        device: Name of the device it was recorded on; empty where the file has none.
+        problem_size: As given to Kernel Tuner; empty where the file has none.
+        configs: In the order of the file.
+    """
+
+    kernel: str
+    device: str
+    problem_size: tuple[int, ...]
+    configs: tuple[Cached, ...]
+
+
+@dataclass(frozen=True)
 class Recording:
     """A recorded space.
 
@@ -93,9 +126,11 @@ def read_recording(path: Path) -> Recording:
         InputError: No such file, or neither of the two forms, or no config in it has a time.
     """
     data = _parsed(path)
-    name = path.name.removesuffix(".gz").removesuffix(".json")
+    name = path.name.removesuffix(".gz").removesuffix(".json").removesuffix(".jsonl")
+    rows: Iterable[tuple[str, Config, Measurement]]
     if isinstance(data, dict) and isinstance(data.get("cache"), dict):
-        device, rows = str(data.get("device_name", "")), _kernel_tuner_rows(data, path)
+        cache = _cache(data, path)
+        device, rows = cache.device, ((cache.kernel, each.config, each.measurement) for each in cache.configs)
     else:
         device, rows = _our_rows(data, path)
     by_kernel: dict[str, dict[Config, Measurement]] = {}
@@ -105,6 +140,21 @@ def read_recording(path: Path) -> Recording:
     if not any(np.isfinite(each.mean_s).any() for each in kernels.values()):
         raise InputError(f"a recording has a config with a time, got none in {path}; check the file")
     return Recording(name, device, kernels)
+
+
+def read_cache(path: Path) -> Cache:
+    """Reads a Kernel Tuner cache.
+
+    Args:
+        path: A ``.json`` or ``.json.gz`` file.
+
+    Raises:
+        InputError: No such file, or another form.
+    """
+    data = _parsed(path)
+    if not isinstance(data, dict) or not isinstance(data.get("cache"), dict):
+        raise InputError(f"a Kernel Tuner cache has its configs under 'cache', {path} has none; check the file")
+    return _cache(data, path)
 
 
 def _recorded(configs: Mapping[Config, Measurement]) -> RecordedKernel:
@@ -133,6 +183,8 @@ def _parsed(path: Path) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
+        if (exported := _exported(text)) is not None:
+            return exported
         # Kernel Tuner leaves a cache open while it runs, ending in a comma: close it as it would.
         try:
             return json.loads(text.rstrip().removesuffix(",") + "}}")
@@ -140,11 +192,20 @@ def _parsed(path: Path) -> Any:
             raise InputError(f"a recording is JSON, {path} is not: {error}") from error
 
 
-def _kernel_tuner_rows(data: Mapping[str, Any], path: Path) -> Iterable[tuple[str, Config, Measurement]]:
-    kernel = str(data.get("kernel_name", "")) or "kernel"
+def _exported(text: str) -> list[Any] | None:
+    """The records of a text of JSON lines; None where it is none."""
+    try:
+        lines = [json.loads(line) for line in text.splitlines()]
+    except json.JSONDecodeError:
+        return None
+    return [line["record"] for line in _dicts(lines) if "record" in line]
+
+
+def _cache(data: Mapping[str, Any], path: Path) -> Cache:
     names = data.get("tune_params_keys")
     if not isinstance(names, list) or not names:
         raise InputError(f"a Kernel Tuner cache lists tune_params_keys, {path} does not; check the file")
+    configs = []
     for key, entry in data["cache"].items():
         missing = [name for name in names if name not in entry]
         if missing or "time" not in entry:
@@ -152,7 +213,16 @@ def _kernel_tuner_rows(data: Mapping[str, Any], path: Path) -> Iterable[tuple[st
                 f"an entry of a Kernel Tuner cache has its parameters and a time, {path} lacks "
                 f"{', '.join(missing) or 'time'} in {key!r}; check the file"
             )
-        yield kernel, Config({name: entry[name] for name in names}), _kernel_tuner_measurement(entry)
+        config = Config({name: entry[name] for name in names})
+        configs.append(Cached(config, _kernel_tuner_measurement(entry), str(entry.get("timestamp", ""))))
+    told = data.get("problem_size", ())
+    sizes = told if isinstance(told, list) else [told]
+    return Cache(
+        kernel=str(data.get("kernel_name", "")) or "kernel",
+        device=str(data.get("device_name", "")),
+        problem_size=tuple(int(size) for size in sizes if isinstance(size, int | float)),
+        configs=tuple(configs),
+    )  # fmt: skip
 
 
 def _kernel_tuner_measurement(entry: Mapping[str, Any]) -> Measurement:
@@ -170,6 +240,10 @@ def _kernel_tuner_measurement(entry: Mapping[str, Any]) -> Measurement:
     return Measurement(Outcome.MEASURED, samples_s=tuple(each / 1e3 for each in samples_ms), stages_s=stages)
 
 
+def _dicts(records: Iterable[Any]) -> Iterable[dict[str, Any]]:
+    return (record for record in records if isinstance(record, dict))
+
+
 def _our_rows(data: Any, path: Path) -> tuple[str, list[tuple[str, Config, Measurement]]]:
     records = data.get("records") if isinstance(data, dict) else data
     if not isinstance(records, list):
@@ -179,6 +253,12 @@ def _our_rows(data: Any, path: Path) -> tuple[str, list[tuple[str, Config, Measu
         )
     device = ""
     rows = []
+    of = {json.dumps([each.get(name) for name in ("problem", "regime")]) for each in _dicts(records)}
+    if len(of) > 1:
+        raise InputError(
+            f"a recording is of one problem and regime, {path} has {len(of)}; choose one with "
+            f"`tuner records export --operation --shape --regime`"
+        )
     for number, record in enumerate(records):
         try:
             if record.get("role", "trial") != "trial":
