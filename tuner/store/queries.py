@@ -12,13 +12,19 @@ from tuner.record import Champion, ProblemKey
 from tuner.store import rows, tables
 
 
-def records_joined() -> sa.Select[Any]:
-    """Records with the columns that `rows.record_of` reads."""
+def record_columns(*more: sa.Column[Any]) -> sa.Select[Any]:
+    """The columns of a record and of what it refers to that `rows.record_of` reads; nothing is joined yet."""
     of, problem, kernel, run = tables.records, tables.problems, tables.kernels, tables.runs
     named = (problem.c.operation, problem.c.shape, problem.c.dtype, problem.c.layout)
     by = (kernel.c.name.label("kernel_name"), kernel.c.source_hash, kernel.c.origin)
+    return sa.select(*of.c, *named, *by, run.c.study, run.c.session, run.c.versions, *more)
+
+
+def records_joined() -> sa.Select[Any]:
+    """Records joined with what they refer to."""
+    of, problem, kernel, run = tables.records, tables.problems, tables.kernels, tables.runs
     return (
-        sa.select(*of.c, *named, *by, run.c.study, run.c.session, run.c.versions)
+        record_columns()
         .join(problem, of.c.problem == problem.c.number)
         .join(kernel, of.c.kernel == kernel.c.number)
         .join(run, of.c.run == run.c.number)

@@ -190,7 +190,10 @@ class Reader:
             found = connection.execute(wanted).all()
             numbers = {row.record for row in found} | {row.baseline for row in found} - {None}
             by_number = self._by_number(connection, sorted(numbers))
-            return [rows.champion_of(row, by_number[row.record], by_number.get(row.baseline)) for row in found]
+            return [
+                rows.champion_of(dict(row._mapping), by_number[row.record], by_number.get(row.baseline))
+                for row in found
+            ]
 
     def _by_number(self, connection: sa.Connection, numbers: Sequence[int]) -> dict[int, Record]:
         """Records by number, a few hundred at a time: a statement takes a limited number of values."""

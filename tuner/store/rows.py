@@ -10,8 +10,6 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Row
-
 from tuner.errors import InputError
 from tuner.hardware import DeviceInfo
 from tuner.measurement import CompileReport, Error, Measurement, Outcome
@@ -188,9 +186,8 @@ def champion_row(champion: Champion) -> dict[str, Any]:
     }
 
 
-def champion_of(row: Row[Any], record: Record, baseline: Record | None) -> Champion:
+def champion_of(told: Mapping[str, Any], record: Record, baseline: Record | None) -> Champion:
     """The champion of a row."""
-    told = row._mapping
     return Champion(
         record=record,
         baseline=baseline,

@@ -77,7 +77,7 @@ def champions(store: Reader, wanted: Selection) -> Iterator[Champion]:
             numbers = {row.record for row in chosen} | {row.baseline for row in chosen} - {None}
             by_number = store._by_number(connection, sorted(numbers))
         for row in chosen:
-            yield rows.champion_of(row, by_number[row.record], by_number.get(row.baseline))
+            yield rows.champion_of(dict(row._mapping), by_number[row.record], by_number.get(row.baseline))
         if len(found) < AT_ONCE:
             return
         last = found[-1].id

@@ -1,0 +1,242 @@
+"""Whether a database is sound, what of it can be read, and rescuing that into a new one.
+
+Three places are looked at: the tables as the database reads them, the second copy beside a SQLite file, and,
+where SQLite finds damage, the pages of the file itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from tuner.errors import InputError, NothingFound, StoreTrouble
+from tuner.record import Champion, Record
+from tuner.store import Store, opening, queries, sound, tables
+from tuner.store.ledger import ledger_file, readable
+from tuner.store.salvage import salvaged
+
+#: Rows that are read, or stored, at a time.
+AT_ONCE = 500
+#: Complaints of the database about its own structure that are told.
+COMPLAINTS = 10
+
+
+@dataclass(frozen=True)
+class Health:
+    """What was found.
+
+    Attributes:
+        where: The database.
+        complaints: What the database says of its own structure; empty where that is whole.
+        records: Records that its tables give whole.
+        champions: Champions that its tables give whole.
+        damaged: Rows that do not fit their sum or cannot be read.
+        copied: Records and champions that the second copy gives; None for a database that has none.
+        copy_damaged: Stretches of it that are damaged.
+        only_copied: Of `copied`, those that the tables do not give.
+        only_stored: Of `records` and `champions`, those that the second copy does not give.
+    """
+
+    where: str
+    complaints: tuple[str, ...]
+    records: int
+    champions: int
+    damaged: int
+    copied: int | None
+    copy_damaged: int
+    only_copied: int
+    only_stored: int
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing is damaged or missing in the database; the copy may lack what is in it."""
+        return not (self.complaints or self.damaged or self.only_copied)
+
+
+def check(url: str) -> Health:
+    """Looks at every row of a database; changes nothing.
+
+    Raises:
+        NothingFound: There is no database.
+        StoreTrouble: Its server does not answer, or its schema is newer.
+    """
+    parts = opening.parsed(url)
+    where, file = parts.render_as_string(hide_password=True), opening.sqlite_file(parts)
+    if file is not None and not file.exists() and not ledger_file(file).exists():
+        raise NothingFound(f"there is no database at {file}, nor a second copy of one")
+    ids: set[str] = set()
+    records = champions = damaged = 0
+    complaints = list(_structure(url))
+    try:
+        for told in _tables(url):
+            records += isinstance(told, Record)
+            champions += isinstance(told, Champion)
+            damaged += told is None
+            ids.update([told.id] if told else [])
+    except (StoreTrouble, NothingFound) as error:
+        if file is None:
+            raise
+        complaints += [str(error)] if not complaints else []
+    copied: set[str] = set()
+    copy_damaged = 0
+    if file is not None:
+        for told in readable(ledger_file(file)):
+            copied.update(_ids(told))
+            copy_damaged += told is None
+    only_copied, only_stored = len(copied - ids), len(ids - copied)
+    return Health(
+        where, tuple(complaints[:COMPLAINTS]), records, champions, damaged,
+        None if file is None else len(copied), copy_damaged, only_copied, only_stored,
+    )  # fmt: skip
+
+
+def _ids(told: Record | Champion | None) -> Iterator[str]:
+    """The ids that a line of the copy brings: a champion's has its records in it."""
+    if isinstance(told, Champion):
+        yield told.record.id
+        yield from [told.baseline.id] if told.baseline else []
+    if told is not None:
+        yield told.id
+
+
+@dataclass(frozen=True)
+class Rescued:
+    """What a new database was made of.
+
+    Attributes:
+        from_tables: Records and champions that came from the tables.
+        from_copy: Those that came from the second copy besides.
+        from_pages: Those that came from the file's pages besides.
+    """
+
+    from_tables: int
+    from_copy: int
+    from_pages: int
+
+
+def rescue(url: str, into: Path) -> Rescued:
+    """Brings all that can be read of a database into a new SQLite file; the old one is left as it is.
+
+    Raises:
+        InputError: There is a file already where the new one shall be.
+        NothingFound: There is no database.
+    """
+    if into.exists() or ledger_file(into).exists():
+        raise InputError(
+            f"a rescue makes a new file, and {into} or its second copy is there; choose another name"
+        )
+    file = opening.sqlite_file(opening.parsed(url))
+    if file is not None and not file.exists() and not ledger_file(file).exists():
+        raise NothingFound(f"there is no database at {file}, nor a second copy of one")
+    with Store.open(f"sqlite:///{into}") as store:
+        try:
+            from_tables = _stored(store, _tables(url))
+        except (StoreTrouble, NothingFound):
+            if file is None:
+                raise
+            from_tables = _size(store)
+        from_copy = _stored(store, readable(ledger_file(file))) if file else 0
+        from_pages = _stored(store, salvaged(file)) if file else 0
+        return Rescued(from_tables, from_copy, from_pages)
+
+
+def _size(store: Store) -> int:
+    with opening.explained(store._where), store._engine.connect() as connection:
+        counts = [sa.select(sa.func.count()).select_from(of) for of in (tables.records, tables.champions)]
+        return sum(int(connection.execute(each).scalar_one()) for each in counts)
+
+
+def _stored(store: Store, found: Iterable[Record | Champion | None]) -> int:
+    """Stores what is not stored yet, and tells how much of it there was, the records of champions included."""
+    before, batch = _size(store), []
+    for told in found:
+        if isinstance(told, Champion):
+            store.crown(told)
+        elif told is not None:
+            batch.append(told)
+        if len(batch) >= AT_ONCE:
+            store.add(batch)
+            batch.clear()
+    store.add(batch)
+    return _size(store) - before
+
+
+def _structure(url: str) -> Iterator[str]:
+    """What SQLite says of its file; a server looks after its own."""
+    parts = opening.parsed(url)
+    if opening.sqlite_file(parts) is None:
+        return
+    engine = opening.make_engine(parts, read_only=True, patience_s=30.0)
+    try:
+        with opening.explained(str(parts)), engine.connect() as connection:
+            told = connection.exec_driver_sql(f"PRAGMA integrity_check({COMPLAINTS})").scalars().all()
+            yield from (str(each) for each in told if each != "ok")
+    except StoreTrouble as error:
+        yield str(error)
+    finally:
+        engine.dispose()
+
+
+def _tables(url: str) -> Iterator[Record | Champion | None]:
+    """Records, then champions, as the database reads them; None for each row that is damaged.
+
+    Raises:
+        StoreTrouble: The structure is damaged where it was to be read next.
+    """
+    with Store.open(url, read_only=True) as store, opening.explained(store._where):
+        yield from (sound.record_of(row) if row else None for row in _pages(store, _records()))
+        for row in _pages(store, sa.select(tables.champions), tables.champions):
+            if row is None:
+                yield None
+                continue
+            numbers = [number for number in (row["record"], row["baseline"]) if number is not None]
+            try:
+                with store._engine.connect() as connection:
+                    by_number = store._by_number(connection, numbers)
+                yield sound.champion_of(row, by_number[row["record"]], by_number.get(row["baseline"]))
+            except (*sound.DAMAGE, sa.exc.DBAPIError):
+                yield None
+
+
+def _records() -> Any:
+    """Records with all that their sums cover; one that refers to nothing is there all the same."""
+    of, problem, device, kernel, run = (
+        tables.records, tables.problems, tables.devices, tables.kernels, tables.runs,
+    )  # fmt: skip
+    joined = of.outerjoin(problem, of.c.problem == problem.c.number)
+    joined = joined.outerjoin(device, of.c.device == device.c.number)
+    joined = joined.outerjoin(kernel, of.c.kernel == kernel.c.number)
+    joined = joined.outerjoin(run, of.c.run == run.c.number)
+    return queries.record_columns(device.c.info).select_from(joined)
+
+
+def _pages(store: Store, wanted: Any, table: sa.Table = tables.records) -> Iterator[dict[str, Any] | None]:
+    """Rows by number; None for each that the database finds but cannot give."""
+    number, last = table.c.number, 0
+    while True:
+        page = sa.select(number).where(number > last).order_by(number).limit(AT_ONCE)
+        with store._engine.connect() as connection:
+            numbers = list(connection.execute(page).scalars())
+        if not numbers:
+            return
+        last = numbers[-1]
+        try:
+            yield from _rows(store, wanted.where(number >= numbers[0], number <= last).order_by(number))
+        except (sa.exc.DBAPIError, ValueError):
+            yield from (_row(store, wanted.where(number == each)) for each in numbers)
+
+
+def _rows(store: Store, wanted: Any) -> list[dict[str, Any]]:
+    with store._engine.connect() as connection:
+        return [dict(row._mapping) for row in connection.execute(wanted)]
+
+
+def _row(store: Store, wanted: Any) -> dict[str, Any] | None:
+    try:
+        return next(iter(_rows(store, wanted)), None)
+    except (sa.exc.DBAPIError, ValueError):
+        return None
