@@ -154,14 +154,18 @@ __device__ void leave(SCALAR* sums, const SCALAR (&sum)[TT][TW], int first_t, in
         }
 }
 
-// The sum of what SHARES parts have for one element, in their order.
-template <int SHARES>
-__device__ SCALAR total(const SCALAR* part, size_t apart)
+// The sums of what SHARES parts have for WIDTH elements, in their order.
+template <int SHARES, int WIDTH>
+__device__ Pack<WIDTH> total(const SCALAR* part, size_t apart)
 {
-    SCALAR value = part[0];
+    Pack<WIDTH> sums = *(const Pack<WIDTH>*)part;
 #pragma unroll 8
-    for (int share = 1; share < SHARES; ++share) value += part[share * apart];
-    return value;
+    for (int share = 1; share < SHARES; ++share) {
+        const Pack<WIDTH> more = *(const Pack<WIDTH>*)(part + share * apart);
+#pragma unroll
+        for (int e = 0; e < WIDTH; ++e) sums.element[e] += more.element[e];
+    }
+    return sums;
 }
 
 #if SPLIT_K > 1
@@ -193,9 +197,11 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
     const unsigned tiles_w = (count_w - 1) / BW + 1;
     const unsigned tile_t = blockIdx.x / tiles_w * BT, tile_w = blockIdx.x % tiles_w * BW;
 
-    const int group = threadIdx.x / GROUP, warp = threadIdx.x % GROUP / 32, lane = threadIdx.x % 32;
-    const int first_t = Thin::first_of(warp / WARPS_W, lane / LANES_W);
-    const int first_w = Wide::first_of(warp % WARPS_W, lane % LANES_W);
+    const int group = threadIdx.x / GROUP, warp = threadIdx.x % GROUP / 32;
+    int lane_t, lane_w;
+    split_lane<LANES_T>(threadIdx.x % 32, lane_t, lane_w);
+    const int first_t = Thin::first_of(warp / WARPS_W, lane_t);
+    const int first_w = Wide::first_of(warp % WARPS_W, lane_w);
 
     // Groups and blocks take tiles in turn, so that what is read at the same time lies close together.
     constexpr int K_STEP = SPLIT_K * WARPS_K * BK;
@@ -246,17 +252,24 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
 #if SPLIT_K > 1
     SCALAR* const parts = (SCALAR*)(workspace + (gridDim.x * sizeof(unsigned) + 255) / 256 * 256)
                           + (size_t)blockIdx.x * SPLIT_K * (BT * BW);
-    for (int x = threadIdx.x; x < BT * BW; x += THREADS)
-        parts[blockIdx.y * (BT * BW) + x] = total<WARPS_K>(shared + x / INNER * PADDED + x % INNER, SUMS);
+    for (unsigned x = threadIdx.x; x < BT * BW; x += THREADS)
+        parts[blockIdx.y * (BT * BW) + x]
+            = total<WARPS_K, 1>(shared + x / INNER * PADDED + x % INNER, SUMS).element[0];
     if (!arrives_last((unsigned*)workspace + blockIdx.x)) return;
-#endif
-    for (unsigned x = threadIdx.x; x < BT * BW; x += THREADS) {
-        const unsigned row = x / INNER, column = x % INNER;
-        if (row >= rows || column >= columns) continue;
-#if SPLIT_K > 1
-        corner[row * line + column] = total<SPLIT_K>(parts + x, BT * BW);
+    constexpr int WIDTH = GROUPED;
 #else
-        corner[row * line + column] = total<WARPS_K>(shared + row * PADDED + column, SUMS);
+    constexpr int WIDTH = 1;
 #endif
+    for (unsigned x = threadIdx.x * WIDTH; x < BT * BW; x += THREADS * WIDTH) {
+#if SPLIT_K > 1
+        const Pack<WIDTH> sums = total<SPLIT_K, WIDTH>(parts + x, BT * BW);
+#else
+        const Pack<WIDTH> sums = total<WARPS_K, WIDTH>(shared + x / INNER * PADDED + x % INNER, SUMS);
+#endif
+#pragma unroll
+        for (int e = 0; e < WIDTH; ++e) {
+            const unsigned row = (x + e) / INNER, column = (x + e) % INNER;
+            if (row < rows && column < columns) corner[row * line + column] = sums.element[e];
+        }
     }
 }

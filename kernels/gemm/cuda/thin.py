@@ -8,7 +8,7 @@ from tuner.problem import DTYPE_BYTES, Problem
 from tuner.space import Config, Constraint, Value, choice, powers_of_two
 
 #: Registers beside sums, values read together and offsets of copies: addresses, loop, what moves ahead.
-OTHER_REGISTERS = 32
+OTHER_REGISTERS = 28
 #: Registers are handed out in eights per thread, and evenly to the four schedulers of a multiprocessor.
 REGISTER_STEP = 8
 SCHEDULERS = 4
@@ -77,11 +77,11 @@ def _passes(c: Any) -> tuple[Any, Any]:
 
 
 def _registers(p: Problem, c: Any) -> Any:
-    """Registers of a thread, estimated."""
+    """Registers of a thread, estimated: sums, the shorter operand's values and two of the other, offsets."""
     size, (thin, wide) = DTYPE_BYTES[p.dtype], _along_k(p, c)
-    several = (thin + wide) > 0
-    together = several * (16 // size) + (1 - several)
-    values = c.TT * c.TW + together * (c.TT + c.TW)
+    several, grouped = (thin + wide) > 0, 16 // size
+    fewer = c.TT * (c.TT <= c.TW) + c.TW * (c.TT > c.TW)
+    values = c.TT * c.TW + several * grouped * (fewer + 2) + (1 - several) * (c.TT + c.TW)
     return size // 4 * values + sum(_passes(c)) + OTHER_REGISTERS
 
 
@@ -144,7 +144,8 @@ def _starts() -> list[dict[str, Value]]:
             _start(thin, (8, 8, 8, 1, 4, 2), BK=16, STAGES=4),
             _start(thin, (8, 8, 4, 2, 2, 2), BK=16, STAGES=4),
             _start(thin, (8, 8, 4, 4, 2, 1), BK=16, STAGES=4),
-            _start(thin, (16, 8, 4, 2, 4, 1), BK=16, STAGES=4),
+            _start(thin, (16, 8, 4, 2, 2, 2), BK=16, STAGES=3),
+            _start(thin, (16, 8, 4, 2, 4, 1), BK=16, STAGES=4, SPLIT_K=8),
         ]
     return found
 
