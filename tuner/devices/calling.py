@@ -8,31 +8,63 @@ streams, is kept per stream: workspaces, and the constant memory of a module.
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import cupy
 import numpy
 from cupy.cuda import runtime
-from cupy_backends.cuda.api import driver
+from cupy_backends.cuda.libs import cublas
 
-from tuner.devices.cuda import DEFAULT_SHARED_BYTES, describe
-from tuner.devices.launching import steps_of, three, workspace
+from tuner.devices.cuda import describe
+from tuner.devices.launching import function_of, steps_of, three, workspace
 from tuner.devices.nvrtc import NvrtcCompiler
 from tuner.hardware import DeviceInfo
 from tuner.kernel import Rendered
-from tuner.problem import Problem
+from tuner.problem import DTYPE_BYTES, Problem
 
-#: What is kept for so many streams at the most; beyond, it is made anew.
-STREAMS = 64
+#: Workspaces, modules and larger arrays are kept up to this size together; the oldest go first.
+KEPT_BYTES = 1 << 30
+#: Constant memory of a module at the most (CUDA C++ Programming Guide, compute capabilities).
+CONSTANT_BYTES = 64 << 10
 
 
 def device_info(index: int) -> DeviceInfo:
     """The GPU of that number, as CUDA counts in this process."""
     with cupy.cuda.Device(index):
         return describe(index)
+
+
+def library(problem: Problem) -> Callable[..., None] | None:
+    """cuBLAS's own function for a gemv or a transpose, which CuPy's product and copy do not use.
+
+    Returns:
+        What takes arrays as `Loaded.run` does; None where the library has no such function.
+    """
+    floats = {"float32": "s", "float64": "d"}
+    if problem.operation.name not in ("gemv", "transpose") or problem.dtype not in floats:
+        return None
+    name = "gemv" if problem.operation.name == "gemv" else "geam"
+    function = getattr(cublas, floats[problem.dtype] + name)
+    handle_of = cupy.cuda.device.get_cublas_handle
+    factors = numpy.array([1, 0], problem.dtype)  # on the host, and kept as long as the function
+    one, zero = factors.ctypes.data, factors.ctypes.data + factors.itemsize
+    m, n = problem.m, problem.n
+    # cuBLAS is column-major: a row-major array of M x N is one of N x M to it.
+    rows, columns, turned = (n, m, 1) if problem.layout != "t" else (m, n, 0)
+
+    def gemv(a: Any, x: Any, y: Any, _kept: Any = factors) -> None:
+        at = a.data.ptr, x.data.ptr, y.data.ptr
+        function(handle_of(), turned, rows, columns, one, at[0], rows, at[1], 1, zero, at[2], 1)
+
+    def geam(a: Any, b: Any, _kept: Any = factors) -> None:
+        at, to = a.data.ptr, b.data.ptr
+        function(handle_of(), 1, 0, m, n, one, at, n, zero, to, m, to, m)
+
+    return gemv if name == "gemv" else geam
 
 
 def adopted(array: Any) -> Any:
@@ -64,6 +96,34 @@ class Given:
         return (*self.arrays.values(), *self.scalars)
 
 
+class _Kept:
+    """What kernels keep for streams, bounded in bytes.
+
+    Memory that goes is CuPy's to give out again, on the stream that it was used on and thus behind what is
+    queued there.
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[Hashable, tuple[Any, int]] = {}
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable, make: Callable[[], tuple[Any, int]]) -> Any:
+        """The value of a key, made with its size in bytes where it is missing."""
+        found = self._values.get(key)
+        if found is None:
+            found = make()
+            with self._lock:
+                total = found[1] + sum(size for _, size in self._values.values())
+                while self._values and total > KEPT_BYTES:
+                    total -= self._values.pop(next(iter(self._values)))[1]
+                if found[1] <= KEPT_BYTES:
+                    self._values[key] = found
+        return found[0]
+
+
+_KEPT = _Kept()
+
+
 class Loaded:
     """A rendered kernel on one GPU.
 
@@ -85,35 +145,34 @@ class Loaded:
             self._code = compiler.compile(rendered, device.architecture, problem).code
         finally:
             compiler.close()
-        launch = rendered.launch
-        self.simple = not launch.padded and launch.pieces is None
+        launch, shapes = rendered.launch, {tensor.name: tensor.shape for tensor in problem.tensors}
+        self._larger_bytes = sum(
+            math.prod(each.shape) * DTYPE_BYTES[problem.dtype]
+            for each in launch.padded
+            if tuple(each.shape) != shapes[each.tensor]
+        )
+        self.simple = not self._larger_bytes and launch.pieces is None
         self._grid, self._block = three(launch.grid), three(launch.block)
         self._shared = launch.shared_bytes
         self._scalars = tuple(numpy.dtype(each.dtype).type(each.value) for each in problem.scalars)
-        self._of_stream: dict[tuple[int, int], Any] = {}
         self._queueing = threading.Lock()
         with cupy.cuda.Device(index):
-            self._module, self._function = self._load()
-
-    def _load(self) -> tuple[Any, Any]:
-        module = cupy.cuda.function.Module()
-        module.load(self._code)
-        function = module.get_function(self._rendered.entry)
-        if self._shared > DEFAULT_SHARED_BYTES:
-            wanted = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            driver.funcSetAttribute(function.ptr, wanted, self._shared)
-        return module, function
+            self._module, self._function = function_of(rendered, self._code)
 
     def run(self, *arrays: Any) -> None:
-        """Queues a run on CuPy arrays, in the order of the problem's tensors, on CuPy's current stream."""
-        if runtime.getDevice() != self._index:
-            with cupy.cuda.Device(self._index):
-                return self.run(*arrays)
+        """Queues a run on the current stream; the GPU must be the current device.
+
+        Args:
+            arrays: CuPy arrays in the order of the problem's tensors. How they are shaped does not matter as
+                long as the elements lie as the problem's layout says.
+        """
         if not self.simple:
-            return self._run_steps(arrays)
-        trailing = self._scalars if self._launch.workspace is None else self._with_workspace()
-        self._function(self._grid, self._block, (*arrays, *trailing), self._shared)
-        return None
+            self._run_steps(arrays)
+        elif self._launch.workspace is None:
+            self._function(self._grid, self._block, (*arrays, *self._scalars), self._shared)
+        else:
+            trailing = _KEPT.get(("workspace", self, _current_stream()), self._with_workspace)
+            self._function(self._grid, self._block, (*arrays, *trailing), self._shared)
 
     def run_at(self, stream: int, *addresses: int) -> None:
         """Queues a run on memory at addresses, on the stream of that handle."""
@@ -130,31 +189,31 @@ class Loaded:
                 *(_array_at(address, each.shape, each.dtype, self._index) for address, each in shapes)
             )
 
-    def _with_workspace(self) -> tuple[Any, ...]:
-        """The scalars, and the workspace of the current stream."""
-        stream = _current_stream()
-        found = self._of_stream.get(stream)
-        if found is None:
-            wanted = self._launch.workspace
-            assert wanted is not None
-            found = _kept(self._of_stream, stream, (*self._scalars, workspace(wanted)))
-        return tuple(found)
+    def _with_workspace(self) -> tuple[Any, int]:
+        """The scalars, and a workspace for the current stream."""
+        wanted = self._launch.workspace
+        assert wanted is not None
+        return (*self._scalars, workspace(wanted)), wanted.bytes
 
     def _run_steps(self, arrays: Sequence[Any]) -> None:
-        """A run of several steps; the larger arrays of padded tensors are made for this run alone."""
-        module, function = self._module, self._function
+        """A run of several steps, with constant memory and larger arrays that only one stream uses."""
+        stream, module, function = _current_stream(), self._module, self._function
         if self._launch.pieces is not None:
-            stream = _current_stream()
-            module, function = self._of_stream.get(stream) or _kept(self._of_stream, stream, self._load())
+            size = len(self._code) + CONSTANT_BYTES
+            module, function = _KEPT.get(
+                ("module", self, stream), lambda: (function_of(self._rendered, self._code), size)
+            )
+        beside = self._larger_bytes + (self._launch.workspace.bytes if self._launch.workspace else 0)
+        made: dict[str, Any] = _KEPT.get(("larger", self, stream), lambda: ({}, beside))
         tensors = self._problem.tensors
         named = {
             each.name: cupy.ndarray(each.shape, each.dtype, array.data)
             for each, array in zip(tensors, arrays, strict=True)
         }
-        steps = steps_of(module, function, self._launch, Given(self._problem, named, self._scalars, {}))
+        given = Given(self._problem, named, self._scalars, {})
         # Another thread may use the same stream: what it queues must not come between.
         with self._queueing:
-            for step in steps:
+            for step in steps_of(module, function, self._launch, given, made):
                 step()
 
 
@@ -173,15 +232,7 @@ class _Handle:
         self.ptr = ptr
 
 
-def _kept(found: dict[Any, Any], key: Any, value: Any) -> Any:
-    """Keeps a value, and lets the oldest go where there are many."""
-    while len(found) >= STREAMS:
-        with contextlib.suppress(StopIteration, RuntimeError):
-            found.pop(next(iter(found)), None)
-    return found.setdefault(key, value)
-
-
 def _array_at(address: int, shape: tuple[int, ...], dtype: str, index: int) -> Any:
-    size = int(numpy.prod(shape)) * numpy.dtype(dtype).itemsize
+    size = math.prod(shape) * DTYPE_BYTES[dtype]
     memory = cupy.cuda.UnownedMemory(address, size, None, index)
     return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0))

@@ -86,21 +86,31 @@ def small_problem(problem: Problem) -> Problem:
     return small if tensors and scalars is not None else problem
 
 
+def ready(rendered: Rendered, problem: Problem) -> Callable[..., Any]:
+    """A rendered CPU kernel's entry function, compiled or loaded from the cache: it has run on small arrays.
+
+    Raises:
+        CompileFailed: It cannot be imported or compiled.
+    """
+    entry = load_module(rendered)
+    small = small_problem(problem)
+    arrays = [_filled(tensor) for tensor in small.tensors]
+    scalars = [numpy.dtype(scalar.dtype).type(scalar.value) for scalar in small.scalars]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", numba.NumbaWarning)
+            entry(*arrays, *(scalar.item() for scalar in scalars))
+    except Exception as error:
+        raise CompileFailed(f"{type(error).__name__}: {error}") from error
+    return entry
+
+
 class NumbaCompiler:
     """`tuner.devices.protocol.Compiler` for CPU kernels: runs them once on small arrays."""
 
     def compile(self, rendered: Rendered, architecture: str, problem: Problem) -> Binary:
         """Compiles for this CPU; the machine code lands in Numba's cache, so the code is empty."""
-        entry = load_module(rendered)
-        small = small_problem(problem)
-        arrays = [_filled(tensor) for tensor in small.tensors]
-        scalars = [numpy.dtype(scalar.dtype).type(scalar.value) for scalar in small.scalars]
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", numba.NumbaWarning)
-                entry(*arrays, *(scalar.item() for scalar in scalars))
-        except Exception as error:
-            raise CompileFailed(f"{type(error).__name__}: {error}") from error
+        ready(rendered, problem)
         digest = hashlib.sha256(rendered.text.encode()).hexdigest()[:24]
         return Binary(b"", CompileReport(binary_hash=digest, compiler=f"Numba {numba.__version__}"))
 

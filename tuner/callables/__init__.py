@@ -1,0 +1,11 @@
+"""Tuned kernels as functions: `matmul`, `gemv` and `transpose` on arrays, and `explain` for what they do.
+
+They run the champion of the records, or the library where that was measured to be faster. They are attributes
+of the package itself: ``tuner.matmul``.
+"""
+
+from tuner.callables.decisions import CallableWarning
+from tuner.callables.dispatch import clear_caches, gemv, matmul, transpose
+from tuner.callables.explaining import Explanation, explain
+
+__all__ = ["CallableWarning", "Explanation", "clear_caches", "explain", "gemv", "matmul", "transpose"]

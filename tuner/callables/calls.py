@@ -1,0 +1,180 @@
+"""Prepared calls: for one way in which arrays lie, all that can be settled beforehand is settled.
+
+What is left to a prepared call is to allocate the result, to see whether a given one overlaps an input, and to
+run the kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+
+from tuner.callables.arrays import NUMPY, Family, TorchFamily, index_of
+from tuner.callables.decisions import Decision
+from tuner.callables.layouts import Placed
+from tuner.callables.requests import Request
+from tuner.kernel import Rendered, render
+
+#: Takes the caller's arrays, ``(a, b, out)`` or ``(a, out)``, and returns the result.
+Prepared = Callable[..., Any]
+#: Runs a kernel on stored arrays, in the order of the problem's tensors.
+Runs = Callable[..., None]
+
+
+def library_call(request: Request, decision: Decision | None, family: Family) -> Prepared:
+    """A call of the library.
+
+    Args:
+        request: What is asked for.
+        decision: What the records say, where it is a problem.
+        family: Library that the arrays belong to.
+    """
+    if decision is not None and family.name == "CuPy" and not request.copied:
+        from tuner.devices.calling import library
+
+        run = library(decision.problem)
+        if run is not None:
+            return family.at_home(_kernel_call(request, family, run, turn=False), request.device)
+    if request.function == "transpose":
+        return family.transpose
+    return family.matmul
+
+
+def kernel_call(request: Request, decision: Decision, family: Family) -> Prepared:
+    """A call of a decision's kernel: compiled or taken from the cache, and loaded.
+
+    Raises:
+        CompileFailed: The kernel does not compile.
+        Exception: Whatever a compiler, a driver or a cache folder is unhappy with.
+    """
+    assert decision.kernel is not None
+    assert decision.config is not None
+    rendered = render(decision.kernel, decision.problem, decision.config)
+    if family is NUMPY:
+        return _kernel_call(request, family, _on_host(rendered, request, decision), turn=True)
+    from tuner.devices.calling import Loaded
+
+    loaded = Loaded(rendered, decision.problem, decision.device, index_of(request.device))
+    if isinstance(family, TorchFamily):
+        stream, run_at = family.stream, loaded.run_at
+
+        def at_addresses(*tensors: Any) -> None:
+            run_at(stream(tensors[0]), *(tensor.data_ptr() for tensor in tensors))
+
+        return _kernel_call(request, family, at_addresses, turn=False)
+    return family.at_home(_kernel_call(request, family, loaded.run, turn=False), request.device)
+
+
+def _on_host(rendered: Rendered, request: Request, decision: Decision) -> Runs:
+    from tuner.devices.numba_source import ready
+
+    entry = ready(rendered, decision.problem)
+    scalars = tuple(numpy.dtype(each.dtype).type(each.value).item() for each in decision.problem.scalars)
+    if all(operand.writable for operand in request.operands.values()):
+        return lambda *arrays: entry(*arrays, *scalars)
+    # Numba would compile anew for arrays that cannot be written.
+    return lambda *arrays: entry(
+        *(each if each.flags.writeable else _posing(each) for each in arrays), *scalars
+    )
+
+
+class _Memory:
+    """Read-only memory, described as if it may be written; kernels only read their inputs."""
+
+    def __init__(self, array: Any) -> None:
+        interface = dict(array.__array_interface__)
+        self.__array_interface__ = interface | {"data": (interface["data"][0], False)}
+        self._array = array  # keeps the memory
+
+
+def _posing(array: Any) -> Any:
+    return numpy.asarray(_Memory(array))
+
+
+def _kernel_call(request: Request, family: Family, run: Runs, turn: bool) -> Prepared:
+    """What takes a caller's arrays apart and puts the result together.
+
+    Args:
+        request: Where the problem's tensors come from.
+        family: Library of the arrays.
+        run: Runs the kernel.
+        turn: False where a run needs no more of an array than its address.
+    """
+    order = [argument for argument in request.operands if argument != "out"]
+    places = [order.index(each.argument) for each in request.tensors[:-1]]
+    takes = [_taking(each, family, turn) for each in request.tensors[:-1]]
+    if not any(takes) and places == sorted(places):
+        return _direct(request, family, run, turn)
+    write = _writing(request, family, run, turn)
+    if len(order) == 1:
+        (take,) = takes
+        assert take is not None
+        return lambda a, out: write((take(a),), (a,), out)
+    pairs = list(zip(places, takes, strict=True))
+
+    def call(a: Any, b: Any, out: Any) -> Any:
+        given = (a, b)
+        return write([take(given[at]) if take else given[at] for at, take in pairs], given, out)
+
+    return call
+
+
+def _direct(request: Request, family: Family, run: Runs, turn: bool) -> Prepared:
+    """Where the tensors are the arrays as they come: the shortest way."""
+    shape, empty, write = request.shape, family.empty, _writing(request, family, run, turn)
+    if request.tensors[-1].argument == "out":
+        if len(request.tensors) == 2:
+            return lambda a, out: write((a,), (a,), out)
+        return lambda a, b, out: write((a, b), (a, b), out)
+
+    def one(a: Any, out: Any) -> Any:
+        result = empty(shape, a)
+        run(a, result)
+        return result
+
+    def two(a: Any, b: Any, out: Any) -> Any:
+        result = empty(shape, a)
+        run(a, b, result)
+        return result
+
+    return one if len(request.tensors) == 2 else two
+
+
+def _taking(of: Placed, family: Family, turn: bool) -> Callable[[Any], Any] | None:
+    """What makes a tensor of an argument; None where the argument is it."""
+    turned = of.turned
+    if of.copied:
+        dense = family.dense
+        return lambda array: dense(array, turned)
+    return (lambda array: array.T) if turned and turn else None
+
+
+def _writing(request: Request, family: Family, run: Runs, turn: bool) -> Callable[..., Any]:
+    """What allocates the result or takes the caller's, and runs the kernel on it."""
+    shape, target = request.shape, request.tensors[-1]
+    empty, overlap, assign = family.empty, family.overlap, family.assign
+    stored = shape[::-1] if target.turned else shape
+
+    def made(tensors: Any, given: Any, out: Any) -> Any:
+        result = empty(stored, given[0])
+        run(*tensors, result)
+        return result
+
+    def into(tensors: Any, given: Any, out: Any) -> Any:
+        for array in given:
+            if overlap(out, array):
+                return copied(tensors, given, out)
+        run(*tensors, out.T if target.turned and turn else out)
+        return out
+
+    def copied(tensors: Any, given: Any, out: Any) -> Any:
+        # Inputs that would be overwritten are still to be read: as in NumPy, the result is copied there.
+        result = made(tensors, given, None)
+        assign(out, result.T if target.turned else result)
+        return out
+
+    if target.argument != "out":
+        return made
+    return copied if target.copied else into

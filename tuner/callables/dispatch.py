@@ -1,0 +1,253 @@
+"""From a call to the prepared call that it is, found by what is cheap to read of the arrays.
+
+The first call with arrays of some kind looks its problem up, compiles and prepares; every later one finds what
+was prepared in a dict. Looking it up takes no lock; preparing takes one, so that nothing is compiled twice.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+from typing import Any
+
+import numpy
+
+from tuner.callables.arrays import NUMPY, Family, family_of, shares_memory_with_others
+from tuner.callables.calls import Prepared, kernel_call, library_call
+from tuner.callables.decisions import Decision, decide, forget_warnings, warn_once
+from tuner.callables.requests import Request, gemv_request, matmul_request, transpose_request
+from tuner.hardware import DeviceInfo
+from tuner.record import ProblemKey
+
+#: Prepared calls that a function keeps; the oldest go first.
+KEPT = 4096
+#: Function -> what names its arrays, and what their request is.
+ARGUMENTS = {"matmul": ("a", "b"), "gemv": ("a", "x"), "transpose": ("a",)}
+REQUESTS: dict[str, Callable[..., Request]] = {
+    "matmul": matmul_request, "gemv": gemv_request, "transpose": transpose_request,
+}  # fmt: skip
+
+_key_of: dict[type, Callable[[Any], Hashable]] = {numpy.ndarray: NUMPY.key}
+_prepared: dict[str, dict[Hashable, Prepared]] = {name: {} for name in ARGUMENTS}
+_matmul, _gemv, _transpose = (_prepared[name] for name in ARGUMENTS)
+_decided: dict[tuple[ProblemKey, str], Decision] = {}
+_devices: dict[str, DeviceInfo] = {}
+_lock = threading.RLock()
+
+
+def _after_fork() -> None:
+    """Another thread of the parent may have held the lock."""
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def matmul(a: Any, b: Any, out: Any = None) -> Any:
+    """The product of two arrays, by the kernel that was measured to be fastest, or the library where it is.
+
+    Args:
+        a: Array of NumPy, CuPy or PyTorch, or of a library that shares its memory by DLPack or the CUDA array
+            interface. Shape (M, K); one axis, or more than two, as `numpy.matmul` has them.
+        b: Of the same library, on the same device. Shape (K, N).
+        out: Where to put the result, of shape (M, N); a new array unless given. May overlap `a` and `b`.
+
+    Returns:
+        The result, an array of the same library, or `out`. On a GPU it is queued on the library's current
+        stream.
+
+    Raises:
+        ValueError: Shapes that do not fit together, several devices, an `out` that cannot be written.
+        TypeError: What is no array, or arrays of several libraries.
+    """
+    try:
+        if out is None:
+            call = _matmul[_key_of[type(a)](a), _key_of[type(b)](b)]
+        else:
+            call = _matmul[_key_of[type(a)](a), _key_of[type(b)](b), _key_of[type(out)](out)]
+    except (KeyError, AttributeError, TypeError, RuntimeError):
+        return _first("matmul", (a, b), out)
+    return call(a, b, out)
+
+
+def gemv(a: Any, x: Any, out: Any = None) -> Any:
+    """The product of a matrix and a vector; see `matmul`.
+
+    Args:
+        a: Shape (M, N).
+        x: Shape (N,).
+        out: Shape (M,); a new array unless given.
+
+    Returns:
+        The result, or `out`.
+
+    Raises:
+        ValueError: As for `matmul`.
+        TypeError: As for `matmul`.
+    """
+    try:
+        if out is None:
+            call = _gemv[_key_of[type(a)](a), _key_of[type(x)](x)]
+        else:
+            call = _gemv[_key_of[type(a)](a), _key_of[type(x)](x), _key_of[type(out)](out)]
+    except (KeyError, AttributeError, TypeError, RuntimeError):
+        return _first("gemv", (a, x), out)
+    return call(a, x, out)
+
+
+def transpose(a: Any, out: Any = None) -> Any:
+    """An array's transpose as a row-major array of its own, not as a view; see `matmul`.
+
+    Args:
+        a: Shape (M, N); other numbers of axes are turned round as `numpy.transpose` does.
+        out: Shape (N, M); a new array unless given.
+
+    Returns:
+        The result, or `out`.
+
+    Raises:
+        ValueError: As for `matmul`.
+        TypeError: As for `matmul`.
+    """
+    try:
+        if out is None:
+            call = _transpose[_key_of[type(a)](a)]
+        else:
+            call = _transpose[_key_of[type(a)](a), _key_of[type(out)](out)]
+    except (KeyError, AttributeError, TypeError, RuntimeError):
+        return _first("transpose", (a,), out)
+    return call(a, out)
+
+
+def clear_caches() -> None:
+    """Forgets what was looked up and prepared, so that the next calls see new records."""
+    with _lock:
+        for prepared in _prepared.values():
+            prepared.clear()
+        _decided.clear()
+        forget_warnings()
+
+
+def _first(function: str, arrays: tuple[Any, ...], out: Any) -> Any:
+    """A call with arrays of a kind that was not met before, or that is not to be remembered."""
+    arrays = tuple(numpy.asarray(each) if _is_nested(each) else each for each in arrays)
+    family = common_family(function, arrays, out)
+    given = (*arrays, *(() if out is None else (out,)))
+    if family is None:
+        from tuner.callables.foreign import called
+
+        return called(_PUBLIC[function], arrays, out)
+    request = request_of(function, family, arrays, out)
+    with _lock:
+        call = _prepare(request, family)
+        if all(type(each) is family.base for each in given):
+            _remember(function, family, given, call)
+    return call(*arrays, out)
+
+
+def _is_nested(given: Any) -> bool:
+    """What NumPy's functions take in place of an array."""
+    return isinstance(given, (list, tuple, int, float, complex, numpy.generic))
+
+
+def common_family(function: str, arrays: tuple[Any, ...], out: Any) -> Family | None:
+    """The library of all arrays; None for one that shares its memory.
+
+    Raises:
+        TypeError: What is no array, or arrays of several libraries.
+    """
+    named = dict(zip(ARGUMENTS[function], arrays, strict=True)) | ({} if out is None else {"out": out})
+    families = {name: family_of(array) for name, array in named.items()}
+    for name, family in families.items():
+        if family is None and not shares_memory_with_others(named[name]):
+            raise TypeError(
+                f"{function}: {name} is an array of NumPy, CuPy or PyTorch, or one that offers DLPack or the "
+                f"CUDA array interface, got {type(named[name]).__name__}"
+            )
+    kinds = {name: family.name if family else type(named[name]).__name__ for name, family in families.items()}
+    if len(set(kinds.values())) > 1:
+        said = ", ".join(f"{name} of {kind}" for name, kind in kinds.items())
+        raise TypeError(f"{function}: all arrays are of one library, got {said}; convert one of them")
+    return families["a"]
+
+
+def request_of(function: str, family: Family, arrays: tuple[Any, ...], out: Any) -> Request:
+    """What a call asks for.
+
+    Raises:
+        ValueError: Shapes, devices or an `out` that are not possible.
+    """
+    operands = [family.operand(each) for each in arrays]
+    to = None if out is None else family.operand(out)
+    devices = {each.device for each in (*operands, *([to] if to else []))}
+    if len(devices) > 1:
+        raise ValueError(
+            f"{function}: all arrays are on one device, got {' and '.join(sorted(devices))}; copy one of them"
+        )
+    if to is not None and not to.writable:
+        raise ValueError(f"{function}: out is written, got an array that is read-only; give another")
+    return REQUESTS[function](*operands, to)
+
+
+def _remember(function: str, family: Family, given: tuple[Any, ...], call: Prepared) -> None:
+    _key_of.setdefault(family.base, family.key)
+    keys = tuple(family.key(array) for array in given)
+    calls = _prepared[function]
+    while len(calls) >= KEPT:
+        del calls[next(iter(calls))]
+    calls[keys if len(keys) > 1 else keys[0]] = call
+
+
+def decision_for(request: Request) -> Decision | None:
+    """What runs, by records and by what has to be copied; None where it is no problem for a kernel."""
+    if request.problem is None:
+        return None
+    with _lock:
+        found = _decided.get((request.problem, request.device))
+        if found is None:
+            found = decide(request.problem, device_info(request.device))
+            _decided[request.problem, request.device] = found
+    copies = request.copied
+    if found.kernel is None or not copies or found.worth_copying(request.copied_bytes, len(copies)):
+        return found
+    names = ", ".join(each.argument for each in copies)
+    why = f"a copy of {names} ({copies[0].copied}) is taken to cost more than the kernel saves"
+    return replace(found, kernel=None, config=None, why=why)
+
+
+def device_info(device: str) -> DeviceInfo:
+    """Identity and limits of ``cpu`` or ``cuda:N``."""
+    found = _devices.get(device)
+    if found is None:
+        if device == "cpu":
+            from tuner.devices.detect import cpu_info
+
+            found = cpu_info()
+        else:
+            from tuner.devices.calling import device_info as gpu_info
+
+            found = gpu_info(int(device.partition(":")[2]))
+        _devices[device] = found
+    return found
+
+
+def _prepare(request: Request, family: Family) -> Prepared:
+    """The call of the kernel; the library's where that cannot be had, which is no reason to fail."""
+    decision = None
+    try:
+        decision = decision_for(request)
+        if decision is not None and decision.kernel is not None:
+            return kernel_call(request, decision, family)
+        return library_call(request, decision, family)
+    except Exception as error:
+        warn_once(
+            f"{request.function} of {request.problem} is left to the library, since the kernel cannot be had: "
+            f"{type(error).__name__}: {error}"
+        )
+        return library_call(request, None, family)
+
+
+_PUBLIC: dict[str, Callable[..., Any]] = {"matmul": matmul, "gemv": gemv, "transpose": transpose}

@@ -1,0 +1,200 @@
+"""What a call asks for, by NumPy's rules: a problem and where its tensors come from, or why it is none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy
+
+from tuner.callables.arrays import Operand
+from tuner.callables.layouts import Placed, flipped, is_row_major, letter, placed, turned
+from tuner.problem import INT32_MAX
+from tuner.record import ProblemKey
+
+#: Operation -> dtypes that its kernels compute in.
+DTYPES = {
+    "gemm": ("float32", "float64"),
+    "gemv": ("float32", "float64"),
+    "transpose": ("float32", "float64", "int32"),
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a call asks for.
+
+    Attributes:
+        function: ``matmul``, ``gemv`` or ``transpose``.
+        shape: Shape of the result.
+        operands: The caller's arrays in words, by argument.
+        problem: What a kernel would compute; None where no kernel can.
+        tensors: Where the problem's tensors come from, in its order; the last one is the output.
+        why: Why no kernel can.
+    """
+
+    function: str
+    shape: tuple[int, ...]
+    operands: dict[str, Operand]
+    problem: ProblemKey | None = None
+    tensors: tuple[Placed, ...] = ()
+    why: str = ""
+
+    @property
+    def device(self) -> str:
+        """``cpu`` or ``cuda:0``."""
+        return next(iter(self.operands.values())).device
+
+    @property
+    def copied(self) -> tuple[Placed, ...]:
+        """The tensors that need a copy."""
+        return tuple(each for each in self.tensors if each.copied)
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes of those copies."""
+        return sum(self._bytes(each) for each in self.copied)
+
+    def _bytes(self, of: Placed) -> int:
+        return self.operands[of.argument].bytes
+
+
+def matmul_request(a: Operand, b: Operand, out: Operand | None) -> Request:
+    """``a @ b``: gemm for two matrices, gemv for a matrix and a vector; all else is the library's.
+
+    Raises:
+        ValueError: An operand without axes, or inner sizes that differ.
+    """
+    operands = _named(a=a, b=b, out=out)
+    if not a.ndim or not b.ndim:
+        name, scalar = ("a", a) if not a.ndim else ("b", b)
+        raise ValueError(
+            f"matmul: operands have at least one dimension, got {name} of shape {scalar.shape}; "
+            "multiply by a scalar with *"
+        )
+    inner = b.shape[-2] if b.ndim > 1 else b.shape[0]
+    if a.shape[-1] != inner:
+        raise ValueError(
+            "matmul: the last dimension of a and the "
+            f"{'last but one of b' if b.ndim > 1 else 'only one of b'} are summed over (core dimension k) and "
+            f"must be equal, got a of shape {a.shape} and b of shape {b.shape}: {a.shape[-1]} and {inner}"
+        )
+    batch = numpy.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    shape = (*batch, *a.shape[:-1][-1:], *(b.shape[-1:] if b.ndim > 1 else ()))
+    request = Request("matmul", shape, operands)
+    if a.ndim > 2 or b.ndim > 2 or (out is not None and out.ndim > 2):
+        return replace(request, why="kernels compute one product, not a batch of them")
+    _check_out(request, out)
+    if a.ndim == b.ndim == 1:
+        return replace(request, why="a product of two vectors is one number, for which there is no kernel")
+    if a.ndim == 1:
+        return _gemv(request, placed("b", b), placed("a", a), transposed=True)
+    if b.ndim == 1:
+        return _gemv(request, placed("a", a), placed("b", b))
+    return _gemm(request, a, b, out)
+
+
+def gemv_request(a: Operand, x: Operand, out: Operand | None) -> Request:
+    """``a @ x`` for a matrix and a vector.
+
+    Raises:
+        ValueError: Not a matrix and a vector, or sizes that differ.
+    """
+    if (a.ndim, x.ndim) != (2, 1):
+        raise ValueError(
+            f"gemv: a has two dimensions and x one, got a of shape {a.shape} and x of shape {x.shape}; "
+            "for other products use matmul"
+        )
+    if a.shape[1] != x.shape[0]:
+        raise ValueError(
+            "gemv: a has as many columns as x has elements (core dimension n), got a of shape "
+            f"{a.shape} and x of shape {x.shape}: {a.shape[1]} and {x.shape[0]}"
+        )
+    request = Request("gemv", a.shape[:1], _named(a=a, x=x, out=out))
+    _check_out(request, out)
+    return _gemv(request, placed("a", a), placed("x", x))
+
+
+def transpose_request(a: Operand, out: Operand | None) -> Request:
+    """A's transpose as an array of its own, for a matrix; other numbers of axes are the library's.
+
+    Raises:
+        ValueError: An `out` of another shape.
+    """
+    request = Request("transpose", a.shape[::-1], _named(a=a, out=out))
+    _check_out(request, out)
+    if out is not None and out.dtype != a.dtype:
+        return replace(request, why=f"a is {a.dtype} and out {out.dtype}, which the library converts")
+    if a.ndim != 2:
+        return replace(request, why=f"kernels transpose two dimensions, got {a.ndim}")
+    source, to = placed("a", a), _output(request)
+    if source.turned or to.turned:
+        return replace(request, why="it lies in memory as its transpose would, so that a plain copy does it")
+    return _as_problem(request, "transpose", (("m", a.shape[0]), ("n", a.shape[1])), "", (source, to))
+
+
+def _named(**operands: Operand | None) -> dict[str, Operand]:
+    return {name: operand for name, operand in operands.items() if operand is not None}
+
+
+def _check_out(request: Request, out: Operand | None) -> None:
+    if out is not None and out.shape != request.shape:
+        raise ValueError(
+            f"{request.function}: out has the shape of the result, {request.shape}, got {out.shape}; "
+            "leave it away to get a new array"
+        )
+
+
+def _gemm(request: Request, a: Operand, b: Operand, out: Operand | None) -> Request:
+    """A column-major result is the row-major one of the transposed product."""
+    left, right, to = placed("a", a), placed("b", b), _output(request)
+    (m, k), n = a.shape, b.shape[1]
+    if to.turned:
+        layout = flipped(right) + flipped(left)
+        return _as_problem(request, "gemm", (("m", n), ("n", m), ("k", k)), layout, (right, left, to))
+    layout = letter(left) + letter(right)
+    return _as_problem(request, "gemm", (("m", m), ("n", n), ("k", k)), layout, (left, right, to))
+
+
+def _gemv(request: Request, matrix: Placed, vector: Placed, transposed: bool = False) -> Request:
+    rows, columns = request.operands[matrix.argument].shape
+    m, n = (columns, rows) if transposed else (rows, columns)
+    layout = flipped(matrix) if transposed else letter(matrix)
+    return _as_problem(request, "gemv", (("m", m), ("n", n)), layout, (matrix, vector, _output(request)))
+
+
+def _output(request: Request) -> Placed:
+    out = request.operands.get("out")
+    if out is None:
+        return Placed("result")
+    if is_row_major(out) and out.aligned:
+        return Placed("out")
+    if out.ndim == 2 and is_row_major(turned(out)) and out.aligned:
+        return Placed("out", True)
+    return Placed("out", copied="kernels write dense and aligned arrays")
+
+
+def _as_problem(
+    request: Request,
+    operation: str,
+    shape: tuple[tuple[str, int], ...],
+    layout: str,
+    tensors: tuple[Placed, ...],
+) -> Request:
+    """The request with its problem, unless dtype or sizes are beyond what kernels take."""
+    operands = request.operands.values()
+    dtypes = {operand.dtype for operand in operands}
+    if not all(operand.plain for operand in operands):
+        said = next(operand for operand in operands if not operand.plain)
+        why = f"only {said.family} itself knows how to compute with such an array (subclass, gradient, host)"
+    elif len(dtypes) > 1:
+        why = f"the arrays are of several dtypes ({', '.join(sorted(dtypes))}), which the library converts"
+    elif (dtype := dtypes.pop()) not in DTYPES[operation]:
+        why = f"kernels compute in {' and '.join(DTYPES[operation])}, the arrays are {dtype}"
+    elif min(size for _, size in shape) < 1:
+        why = "a dimension is empty, so that there is nothing to compute"
+    elif max(size for _, size in shape) > INT32_MAX:
+        why = f"kernels count up to {INT32_MAX}"
+    else:
+        problem = ProblemKey(operation, shape, dtype, layout)
+        return replace(request, problem=problem, tensors=tensors)
+    return replace(request, why=why)
