@@ -1,42 +1,41 @@
-"""``tuner best`` and ``tuner export``: answers from the store."""
+"""``tuner best`` and ``tuner export``: answers from the records."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.catalogue import Catalogue
 from tuner.cli.options import asked, database_option, json_option, problem_options
-from tuner.cli.show import answer_rows, pairs, print_json
-from tuner.devices.detect import find
-from tuner.hardware import DeviceInfo
-from tuner.lookup import Answer
-from tuner.preparation import key_of
-from tuner.problem import Problem
+from tuner.cli.show import answer_rows, config_text, pairs, print_json
+
+if TYPE_CHECKING:
+    from tuner.catalogue import Catalogue
+    from tuner.lookup import Answer
+    from tuner.problem import Problem
 
 #: Formats of an export.
 FORMATS = ("source", "binary", "python", "json")
 
 
-def device_asked(text: str) -> DeviceInfo | str:
-    """What ``--device`` means to a lookup: a device here, or the name of one in the store."""
-    if text in ("", "cpu", "cuda") or text.startswith(("cuda:", "fake:")):
-        return find(text).info
-    return text
-
-
 def answered(catalogue: Catalogue, problem: Problem, device: str, regime: str, kernel: str, db: str) -> Answer:
-    """The store's answer.
+    """What the records answer.
 
     Raises:
-        NothingFound: There is none.
+        NothingFound: No config is legal.
     """
     from tuner.lookup import answer
-    from tuner.store import Store
+    from tuner.lookup.asking import device_asked, key_asked, opened
 
-    with Store.open(db, read_only=True) as store:
-        return answer(store, key_of(problem), device_asked(device), regime, kernel or None, catalogue)
+    where = device_asked(device)
+    store = opened(db)
+    try:
+        return answer(store, key_asked(problem), where, regime, kernel or None, catalogue)
+    finally:
+        if store is not None:
+            store.close()
 
 
 @click.command()
@@ -49,13 +48,38 @@ def best(
     target: str, dims: tuple[str, ...], sets: tuple[str, ...], dtype: str, layout: str, regime: str,
     kernel: str, device: str, db: str, as_json: bool,
 ) -> None:  # fmt: skip
-    """The stored champion for a problem, without touching a device."""
+    """The config to use for a problem, or the library, without touching a device.
+
+    From the problem's own champion, else from the nearest shapes, else from a similar device, else the
+    kernel's default. Says how near the answer is, and what such answers have cost on known problems.
+    """
     catalogue, problem = asked(target, dims, sets, dtype, layout)
     found = answered(catalogue, problem, device, regime, kernel, db).to_json()
     if as_json:
         print_json(found)
     else:
-        pairs(f"Best for {problem}", [*answer_rows(found), ("match", found["match"])])
+        pairs(f"Best for {problem}", lookup_rows(found))
+
+
+def lookup_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What people want to know of an answer: how near it is, what it may cost, and the record's figures."""
+    near: list[tuple[str, str]] = [("match", answer["match"])]
+    if answer["match"] != "exact":
+        measured = f"{answer['expected_loss']:.1%} of speed: " if answer["loss_cases"] else ""
+        near.append(("expected loss", measured + answer["loss_said"]))
+        near += [("why", reason) for reason in answer["reasons"]]
+    record = answer["record"]
+    if record is None:
+        rows = [("kernel", answer["kernel"]), ("config", config_text(answer["config"]))]
+        return [*rows, ("device", answer["device"]["name"]), ("use", answer["use"]), *near]
+    rows = [row for row in answer_rows(answer) if row[0] != "use" or answer["match"] == "exact"]
+    if answer["match"] != "exact":
+        sizes = " x ".join(str(size) for size in record["shape"].values())
+        rows.append(
+            ("figures of", f"{sizes} {record['layout']} on {record['device']['name']}, not of this problem")
+        )
+        rows.append(("use", answer["use"]))
+    return [*rows, ("age", f"{answer['age_days']:.1f} days"), *near]
 
 
 @click.command()
@@ -70,11 +94,19 @@ def export(
     kernel: str, device: str, form: str, folder: Path, db: str,
 ) -> None:  # fmt: skip
     """Write the champion as source, binary, Python module or JSON that runs without tuner."""
+    from tuner.errors import NothingFound
     from tuner.export import export as write
+    from tuner.lookup import tune_command
 
     catalogue, problem = asked(target, dims, sets, dtype, layout)
     found = answered(catalogue, problem, device, regime, kernel, db)
-    record = found.champion.record
-    declared = catalogue.of(problem.operation.name, record.device.kind, (record.kernel,))[0]
+    assert found.question is not None, "an answer says what was asked"
+    if found.match != "exact":
+        command = tune_command(found.question, str(problem.operation.origin or ""))
+        raise NothingFound(
+            f"an export is of a config that was measured for its problem, {found.question} is not tuned; the "
+            f"{found.match} answer would be {found.kernel}. Run `{command}`"
+        )
+    declared = catalogue.of(problem.operation.name, found.question.device.kind, (found.kernel,))[0]
     for path in write(found, declared, problem, form, folder):
         click.echo(str(path))

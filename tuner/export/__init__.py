@@ -66,6 +66,11 @@ def export(
     if format not in FORMATS:
         raise UnknownName("export format", format, FORMATS)
     champion = found.champion if isinstance(found, Answer) else found
+    if champion is None:
+        raise InputError(
+            f"an export is of a config that was measured, and nothing is known of {problem} or one like it; "
+            "run `tuner tune` first"
+        )
     record = champion.record
     names = [parameter.name for parameter in kernel.parameters]
     if record.kernel != kernel.name or sorted(names) != sorted(record.config):

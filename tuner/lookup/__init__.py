@@ -1,0 +1,130 @@
+"""Answers which kernel and config to use for a problem on a device; no device is touched.
+
+Tiers answer in turn: the problem's own champion (or the best trial of a study whose finals never came), the
+nearest shapes on the same device, a similar device, the kernel's default. Each says what such answers have
+cost on known problems, and says so where the library is the better choice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tuner.catalogue import Catalogue
+from tuner.errors import NothingFound
+from tuner.hardware import DeviceInfo
+from tuner.lookup.answers import Answer, Loss, Question, declared_problem, tune_command
+from tuner.lookup.asking import device_asked, kept_open, key_asked
+from tuner.lookup.book import Book
+from tuner.lookup.declared import builtin_now
+from tuner.lookup.kinship import known_device
+from tuner.lookup.legality import completed
+from tuner.lookup.stale import installed_compiler, staleness
+from tuner.lookup.tiers import TIERS, Case
+from tuner.problem import Problem
+from tuner.record import ProblemKey
+
+if TYPE_CHECKING:
+    from tuner.store import Store
+
+__all__ = ["Answer", "Loss", "Question", "answer", "best", "staleness", "tune_command"]
+
+
+def best(
+    problem: Problem | ProblemKey | str,
+    device: DeviceInfo | str = "",
+    *,
+    regime: str = "cold",
+    kernel: str | None = None,
+    db: str = "",
+) -> Answer:
+    """Which kernel and config to use for a problem on a device, or the library.
+
+    The database stays open, and what was read of it is kept while it is true.
+
+    Args:
+        problem: A problem, its key, or words such as ``gemm 4096 4096 4096 float32 nt``.
+        device: ``cpu``, ``cuda:0``, or a name such as ``NVIDIA H200``; the GPU of this machine when empty, or
+            its CPU where it has none.
+        regime: How time was taken.
+        kernel: Only this kernel.
+        db: URL of the database; that of ``TUNER_DB``, else ``studies.db`` in this folder, when empty. There
+            may be none: published results answer, too.
+
+    Raises:
+        NothingFound: No config is legal.
+        InputError: The words name no problem, or no device that is known.
+        DeviceTrouble: There is no such device here.
+        StoreTrouble: The database cannot be used.
+    """
+    where = device_asked(device) if isinstance(device, str) else device
+    return answer(kept_open(db), key_asked(problem), where, regime, kernel)
+
+
+def answer(
+    store: Store | None,
+    problem: ProblemKey,
+    device: DeviceInfo | str,
+    regime: str = "cold",
+    kernel: str | None = None,
+    catalogue: Catalogue | None = None,
+    *,
+    published: Path | None = None,
+) -> Answer:
+    """Which kernel and config to use, or the library.
+
+    Args:
+        store: Where records are; None without a database.
+        problem: What is to be computed.
+        device: Where: a device of this machine, or a name such as ``NVIDIA H200`` or a uuid.
+        regime: How time was taken.
+        kernel: Only this kernel.
+        catalogue: Kernels as they are now; the built-in ones when None. Whether a kernel of a user's own
+            file has changed is told only for a catalogue that is given: a lookup runs no code that a
+            database names.
+        published: Folder of published results; the project's own when None.
+
+    Raises:
+        NothingFound: No config is legal, or the operation is not declared and nothing is recorded of the
+            problem itself; the message gives the command to tune it.
+        UnknownName: A device name that there is no record of.
+    """
+    book = Book.open(store, published)
+    known = book.devices()
+    here = isinstance(device, DeviceInfo)
+    where = device if isinstance(device, DeviceInfo) else known_device(device, known)
+    question = Question(problem, completed(where, known), regime, kernel or "", catalogue)
+    declared = catalogue or builtin_now()
+    case = Case(question, book, declared, declared_problem(question, declared))
+    versions = {"compiler": installed_compiler(where.kind)} if here else {}
+    for tier in TIERS:
+        found = tier(case)
+        if found is not None and found.champion is not None:
+            stale, why = staleness(found.champion.record, catalogue, question.device, versions)
+            return replace(found, stale=stale, stale_reason=why)
+        if found is not None:
+            return found
+    raise NothingFound(_nothing(case))
+
+
+def _nothing(case: Case) -> str:
+    """Why there is no answer, and what to do."""
+    question = case.question
+    declared = question.catalogue and question.catalogue.operations.get(question.problem.operation)
+    origin = str(declared.origin or "") if declared else ""
+    if case.problem is not None and case.kernels():
+        why = "and no config of its kernels is legal there"
+    elif case.problem is not None:
+        why = f"and no kernel {question.kernel or 'for that device'} is declared".replace("  ", " ")
+    else:
+        why = "and its operation is not declared here, so that nothing else can answer"
+        origin = origin or _origin(case)
+    return f"{question} is not tuned, {why}. Run `{tune_command(question, origin)}`"
+
+
+def _origin(case: Case) -> str:
+    """The user's own file that records of this operation came from."""
+    store = case.book.store
+    known = store.champions(case.question.problem.operation) if store is not None else []
+    return known[0].record.origin if known else ""

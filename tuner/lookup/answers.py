@@ -1,0 +1,243 @@
+"""What a lookup is asked, and what it answers."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from tuner.catalogue import Catalogue
+from tuner.errors import TunerError
+from tuner.hardware import DeviceInfo
+from tuner.problem import Problem
+from tuner.record import Champion, ProblemKey, Record
+from tuner.space import Config
+
+#: How near the record of an answer is to the question.
+EXACT, NEAREST_SHAPE, SIMILAR_DEVICE, DEFAULT = "exact", "nearest-shape", "similar-device", "default"
+#: Loss told where none could be measured: all that can be said is that it is no more.
+UNMEASURED = 1.0
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a lookup is asked.
+
+    Attributes:
+        problem: What is to be computed.
+        device: Where.
+        regime: How time was taken.
+        kernel: Only this kernel; any when empty.
+        catalogue: Kernels as they are now; None for the built-in ones.
+    """
+
+    problem: ProblemKey
+    device: DeviceInfo
+    regime: str = "cold"
+    kernel: str = ""
+    catalogue: Catalogue | None = None
+
+    def __str__(self) -> str:
+        kernel = f", kernel {self.kernel}" if self.kernel else ""
+        return f"{self.problem} on {self.device.name} ({self.regime}{kernel})"
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What answers of a tier have cost on known records.
+
+    Attributes:
+        expected: Fraction of speed; `UNMEASURED` where it was not measured.
+        cases: Known problems that were left out and asked for.
+        said: What the figure rests on, or why there is none, for people.
+    """
+
+    expected: float = 0.0
+    cases: int = 0
+    said: str = "measured for this very problem"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a lookup found.
+
+    Attributes:
+        champion: The record that the answer comes from, with the library's from beside it. For ``exact`` the
+            problem's champion; for ``nearest-shape`` and ``similar-device`` the config's record at the place
+            that counted most; None for ``default``, which comes from no record.
+        match: How near the record is to the question: ``exact``, ``nearest-shape``, ``similar-device`` or
+            ``default``.
+        loss: Fraction of speed that such an answer costs, as measured by leaving known problems out.
+        provisional: True where finals were never held and the best trial answers.
+        stale: True where kernel, compiler or driver have changed since it was measured; None where that is
+            not known.
+        stale_reason: Why it is stale, or why that is not known.
+        question: What was asked; None where the answer is that of its own record.
+        default: Kernel and config where there is no record.
+        library: Name of the library where it is expected to be faster; empty to go by the record's speed-up.
+        reasons: Why this config, and why the library where it is that; for people.
+    """
+
+    champion: Champion | None
+    match: str = EXACT
+    loss: Loss = field(default_factory=Loss)
+    provisional: bool = False
+    stale: bool | None = False
+    stale_reason: str = ""
+    question: Question | None = None
+    default: tuple[str, Config] | None = None
+    library: str = ""
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def record(self) -> Record | None:
+        """The record that the answer comes from; None for ``default``."""
+        return self.champion.record if self.champion else None
+
+    @property
+    def kernel(self) -> str:
+        """Name of the kernel."""
+        return self.champion.record.kernel if self.champion else self._declared[0]
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """A config of the kernel that is legal for the problem and device that were asked for."""
+        return self.champion.record.config if self.champion else self._declared[1]
+
+    @property
+    def _declared(self) -> tuple[str, Config]:
+        assert self.default is not None, "an answer has a record or a default"
+        return self.default
+
+    @property
+    def expected_loss(self) -> float:
+        """Measured fraction of speed that such an answer costs; 0 for ``exact``, 1 where nothing is known."""
+        return self.loss.expected
+
+    @property
+    def use(self) -> str:
+        """``kernel``, or the library's name where the library is faster."""
+        if self.library:
+            return self.library
+        if self.champion is None or self.champion.baseline is None or self.match != EXACT:
+            return "kernel"
+        return self.champion.baseline.kernel if 0 < self.champion.speedup < 1 else "kernel"
+
+    @property
+    def age_days(self) -> float | None:
+        """Days since the record was measured; None without a record."""
+        if self.champion is None:
+            return None
+        measured = datetime.fromisoformat(self.champion.record.measured_at)
+        measured = measured if measured.tzinfo else measured.replace(tzinfo=UTC)
+        return max(0.0, (datetime.now(UTC) - measured).total_seconds() / 86400)
+
+    def to_json(self) -> dict[str, Any]:
+        """The answer as `best --json` prints it: seconds, TFLOPS, GB/s; ratios as fractions.
+
+        Problem and device are those that were asked for. The figures are the record's, of the problem and
+        device under ``record``; null where there is no record.
+        """
+        problem, device, regime = self._asked()
+        age, champion = self.age_days, self.champion
+        trials = champion.trials if champion else {}
+        return {
+            "operation": problem.operation,
+            "shape": problem.dims,
+            "dtype": problem.dtype,
+            "layout": problem.layout,
+            "device": {"name": device.name, "kind": device.kind},
+            "regime": regime,
+            "kernel": self.kernel,
+            "config": dict(self.config),
+            **_figures(self.champion),
+            "match": self.match,
+            "expected_loss": self.expected_loss,
+            "trials": {"total": 0, "measured": 0, "failed": 0} | dict(trials),
+            "record_id": champion.record.id if champion else "",
+            "measured_at": champion.record.measured_at if champion else "",
+            "use": self.use,
+            "provisional": self.provisional,
+            "stale": self.stale,
+            "stale_reason": self.stale_reason,
+            "age_days": None if age is None else round(age, 3),
+            "loss_cases": self.loss.cases,
+            "loss_said": self.loss.said,
+            "reasons": list(self.reasons),
+            "record": _place_json(champion.record) if champion else None,
+        }
+
+    def _asked(self) -> tuple[ProblemKey, DeviceInfo, str]:
+        if self.question is not None:
+            return self.question.problem, self.question.device, self.question.regime
+        assert self.champion is not None, "an answer without a question is that of a record"
+        record = self.champion.record
+        return record.problem, record.device, record.regime
+
+
+def _figures(champion: Champion | None) -> dict[str, Any]:
+    if champion is None:
+        nothing = dict.fromkeys(("time_s", "noise", "tflops", "gbps", "baseline"))
+        return {**nothing, "speedup": 0.0, "error": None}
+    record, error = champion.record, champion.record.measurement.error
+    return {
+        "time_s": record.measurement.time_s,
+        "noise": record.measurement.noise,
+        "tflops": record.tflops,
+        "gbps": record.gbps,
+        "baseline": _baseline_json(champion.baseline),
+        "speedup": champion.speedup,
+        "error": {"max_rel": error.max_rel, "rms_rel": error.rms_rel} if error else None,
+    }
+
+
+def _baseline_json(baseline: Record | None) -> dict[str, Any] | None:
+    if baseline is None:
+        return None
+    version = baseline.versions.get("library", "").removeprefix(f"{baseline.kernel} ")
+    time_s = baseline.measurement.time_s
+    return {"name": baseline.kernel, "version": version, "time_s": time_s, "tflops": baseline.tflops}
+
+
+def _place_json(record: Record) -> dict[str, Any]:
+    return {
+        "shape": record.problem.dims, "layout": record.problem.layout,
+        "device": {"name": record.device.name, "kind": record.device.kind},
+    }  # fmt: skip
+
+
+def declared_problem(question: Question, catalogue: Catalogue) -> Problem | None:
+    """The problem that a question is about; None where its operation is not declared like that."""
+    operation = catalogue.operations.get(question.problem.operation)
+    if operation is None:
+        return None
+    key = question.problem
+    try:
+        return operation.problem(key.dims, key.dtype, key.layout)
+    except TunerError:
+        return None
+
+
+def tune_command(question: Question, origin: str = "") -> str:
+    """The command that would make the lookup answer from a record of the problem itself.
+
+    Args:
+        question: What has no answer.
+        origin: The user's own file that declares the operation; empty for a built-in one.
+    """
+    problem = question.problem
+    if origin:
+        words = ["tuner", "tune", shlex.quote(origin)]
+        words += [f"--set {dim}={size}" for dim, size in problem.shape]
+    else:
+        words = ["tuner", "tune", problem.operation, *(str(size) for _, size in problem.shape)]
+    chosen = {
+        "--kernel": question.kernel,
+        "--device": "cpu" if question.device.kind == "cpu" else "",
+        "--dtype": problem.dtype if problem.dtype != "float32" else "",
+        "--layout": problem.layout,
+        "--regime": question.regime if question.regime != "cold" else "",
+    }
+    return " ".join([*words, *(f"{option} {value}" for option, value in chosen.items() if value)])

@@ -1,0 +1,103 @@
+"""Lookups by words: a problem as one writes it, a device as one calls it, a database by its URL."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tuner.catalogue import Catalogue
+from tuner.devices.detect import find
+from tuner.errors import InputError, NothingFound
+from tuner.hardware import DeviceInfo
+from tuner.lookup.declared import builtin_now
+from tuner.problem import Problem
+from tuner.record import ProblemKey
+
+if TYPE_CHECKING:
+    from tuner.store import Store
+
+#: Where records are unless ``TUNER_DB`` says otherwise: as for the command line.
+DEFAULT_DATABASE = "sqlite:///studies.db"
+
+_STORES: dict[str, Store] = {}
+_OPENING = threading.Lock()
+
+
+def device_asked(text: str) -> DeviceInfo | str:
+    """What a device's name means to a lookup: a device of this machine, or the name of one in the records.
+
+    Raises:
+        DeviceTrouble: There is no such device here.
+    """
+    if text in ("", "cpu", "cuda") or text.startswith(("cuda:", "fake:")):
+        return find(text).info
+    return text
+
+
+def opened(url: str = "") -> Store | None:
+    """A database to read; None where there is none, or nothing of ours in it.
+
+    Args:
+        url: Database; that of ``TUNER_DB``, else ``studies.db`` in this folder, when empty.
+
+    Raises:
+        StoreTrouble: It cannot be used.
+    """
+    url = url or os.environ.get("TUNER_DB") or DEFAULT_DATABASE
+    path = url.removeprefix("sqlite:///").partition("?")[0]
+    if path != url and not path.startswith((":memory:", "file:")) and path and not Path(path).exists():
+        return None  # without loading SQLAlchemy, which takes longer than all else
+    from tuner.store import Store
+
+    try:
+        return Store.open(url, read_only=True)
+    except NothingFound:
+        return None
+
+
+def kept_open(url: str = "") -> Store | None:
+    """As `opened`, but a database stays open for the next question of this process."""
+    url = url or os.environ.get("TUNER_DB") or DEFAULT_DATABASE
+    key = f"{Path.cwd()} {url}" if url.startswith("sqlite:///") else url
+    with _OPENING:
+        if key not in _STORES:
+            store = opened(url)
+            if store is None:
+                return None
+            _STORES[key] = store
+        return _STORES[key]
+
+
+def key_asked(problem: Problem | ProblemKey | str, catalogue: Catalogue | None = None) -> ProblemKey:
+    """The key of a problem.
+
+    Args:
+        problem: A problem, its key, or words: an operation, its dims, and maybe dtype and layout, such as
+            ``gemm 4096 4096 4096 float32 nt``.
+        catalogue: Operations; the built-in ones when None.
+
+    Raises:
+        InputError: The words name no problem.
+    """
+    if isinstance(problem, ProblemKey):
+        return problem
+    if isinstance(problem, str):
+        problem = _problem_of(problem, catalogue or builtin_now())
+    return ProblemKey(problem.operation.name, problem.shape, problem.dtype, problem.layout)
+
+
+def _problem_of(words: str, catalogue: Catalogue) -> Problem:
+    name, *rest = words.split() or [""]
+    operation = catalogue.operation(name)
+    sizes = [int(word) for word in rest if word.isdigit()]
+    if len(sizes) != len(operation.dims):
+        wanted = " ".join(dim.upper() for dim in operation.dims)
+        raise InputError(f"{name} takes {wanted}: {len(operation.dims)} dims, got {len(sizes)} in {words!r}")
+    others = [word for word in rest if not word.isdigit()]
+    dtype = next((word for word in others if word in operation.dtypes), "")
+    layout = next((word for word in others if word != dtype), "")
+    if len(others) > (dtype != "") + (layout != ""):
+        raise InputError(f"a problem has one dtype and one layout, got {' '.join(others)} in {words!r}")
+    return operation.problem(dict(zip(operation.dims, sizes, strict=True)), dtype, layout)

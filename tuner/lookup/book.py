@@ -1,0 +1,147 @@
+"""What lookups have read, kept while it is true: matrices and what was learnt from them, in this process."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tuner.catalogue import Catalogue
+from tuner.hardware import DeviceInfo
+from tuner.lookup.answers import Question
+from tuner.lookup.features import Floats, Geometry
+from tuner.lookup.known import Matrix, Subject, gather
+from tuner.lookup.legality import Flags, Points
+from tuner.lookup.transfer import Landscape, Model, Numbers
+from tuner.problem import Problem
+from tuner.record import Champion
+from tuner.shipped import entries, tuned_folder
+
+if TYPE_CHECKING:
+    from tuner.store import Store
+
+#: State of store and files on which a page rests.
+State = tuple[Any, ...]
+
+
+@dataclass
+class Page:
+    """All that is known of a subject, ready to be asked.
+
+    Attributes:
+        matrix: Places and configs.
+        landscape: What is computed from it; None without places.
+        kept: What else was computed from it, by name.
+    """
+
+    matrix: Matrix
+    landscape: Landscape | None
+    _points: dict[str, tuple[Numbers, Points]] = field(default_factory=dict)
+    _models: dict[tuple[int, ...], Model] = field(default_factory=dict)
+    kept: dict[Any, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        by_kernel: dict[str, list[int]] = {}
+        for number, (kernel, _) in enumerate(self.matrix.columns):
+            by_kernel.setdefault(kernel, []).append(number)
+        for kernel, numbers in by_kernel.items():
+            configs = [self.matrix.columns[number][1] for number in numbers]
+            self._points[kernel] = np.array(numbers), Points(self.matrix.kernels[kernel], configs)
+
+    def legal(self, problem: Problem, device: DeviceInfo, kernel: str = "") -> tuple[Flags, Flags]:
+        """Per column: legal for a problem on a device; and worth trying, too."""
+        right = np.zeros(len(self.matrix.columns), bool)
+        fast = right.copy()
+        for name, (numbers, points) in self._points.items():
+            if kernel in ("", name):
+                right[numbers], fast[numbers] = points.flags(problem, device)
+        return right, fast
+
+    def places(self, fits: Callable[[int], bool]) -> Floats:
+        """Per place 1.0 where it fits, else 0.0."""
+        return np.array([float(fits(number)) for number in range(len(self.matrix.places))])
+
+    def model(self, left_out: int | None = None) -> Model:
+        """What was learnt from all places, or from all but one."""
+        assert self.landscape is not None, "a page without places has nothing to learn from"
+        key = () if left_out is None else (left_out,)
+        if key not in self._models:
+            self._models[key] = self.landscape.fit(self.places(lambda place: place != left_out))
+        return self._models[key]
+
+
+@dataclass(frozen=True)
+class Book:
+    """A store, or none, and the published results, in their present state.
+
+    Attributes:
+        store: Where records are; None without a database.
+        published: Folder of published results; the project's own when None.
+        state: Changes whenever an answer might.
+    """
+
+    store: Store | None
+    published: Path | None
+    state: State
+
+    @classmethod
+    def open(cls, store: Store | None, published: Path | None = None) -> Book:
+        """Looks at the present state, which takes next to no time."""
+        stamp: tuple[int, ...] = ()
+        if store is not None:
+            from tuner.store.matrix import stamp as stamp_of
+
+            stamp = stamp_of(store)
+        files = [(str(path), path.stat()) for path in sorted((published or tuned_folder()).glob("*/*.json"))]
+        return cls(store, published, (*stamp, *((name, x.st_mtime_ns, x.st_size) for name, x in files)))
+
+    @property
+    def _kept(self) -> dict[Any, Any]:
+        """What is kept of this store and folder in this state."""
+        kept = _KEPT.setdefault(self.store if self.store is not None else _NO_STORE, {})
+        if kept.get(self.published, (None,))[0] != self.state:
+            kept[self.published] = self.state, {}
+        found: dict[Any, Any] = kept[self.published][1]
+        return found
+
+    def page(self, subject: Subject, catalogue: Catalogue) -> Page:
+        """All that is known of a subject, by kernels as they are now."""
+        kept, key = self._kept, (subject, id(catalogue))
+        if key not in kept:
+            matrix = gather(self.store, subject, catalogue, self.published)
+            kept[key] = Page(matrix, Landscape(matrix, Geometry()) if matrix.places else None)
+            kept[key].kept["catalogue"] = catalogue  # while it is kept, no other has its id
+        found: Page = kept[key]
+        return found
+
+    def devices(self) -> list[DeviceInfo]:
+        """Every device that there are records or published results of; the store's own last."""
+        kept = self._kept
+        if "devices" not in kept:
+            shipped = [each.champion.record.device for each in entries("", self.published)]
+            own = self.store.devices() if self.store is not None else []
+            kept["devices"] = [*dict.fromkeys(shipped), *own]
+        found: list[DeviceInfo] = kept["devices"]
+        return found
+
+    def published_champion(self, question: Question) -> Champion | None:
+        """The published champion of this very problem and device."""
+        for each in entries(question.problem.operation, self.published):
+            record = each.champion.record
+            place = record.problem, record.regime, record.device.kind, record.device.name
+            asked = question.problem, question.regime, question.device.kind, question.device.name
+            if place == asked and question.kernel in ("", record.kernel):
+                return each.champion
+        return None
+
+
+class _NoStore:
+    """Stands for the absence of a database."""
+
+
+_NO_STORE = _NoStore()
+_KEPT: weakref.WeakKeyDictionary[Any, dict[Any, tuple[State, dict[Any, Any]]]] = weakref.WeakKeyDictionary()

@@ -1,0 +1,157 @@
+"""Which configs are legal for a problem on a device: nothing else is ever answered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.enumeration import Columns, holds, value_array
+from tuner.errors import DeclarationError
+from tuner.hardware import DeviceInfo
+from tuner.kernel import Kernel
+from tuner.problem import Problem
+from tuner.space import Config, Constraint, Parameter
+
+Flags = NDArray[np.bool_]
+
+#: What every CUDA device since compute capability 7.5 has at the least (CUDA C++ Programming Guide, "Compute
+#: Capabilities"), for a GPU of which nothing else is known.
+LEAST_OF_CUDA: Mapping[str, int] = {
+    "warp_size": 32, "max_threads_per_block": 1024, "max_threads_per_sm": 1024,
+    "shared_bytes_per_block": 48 << 10, "shared_bytes_per_sm": 64 << 10, "registers_per_block": 64 << 10,
+    "registers_per_thread": 255,
+}  # fmt: skip
+
+
+def completed(device: DeviceInfo, known: Sequence[DeviceInfo]) -> DeviceInfo:
+    """A device with the limits that are missing: a GPU tells its limits only to the process that opens it.
+
+    Args:
+        device: As far as it is known.
+        known: Devices in full. One of the same name gives what is missing; for a GPU, what is missing then
+            comes from the weakest of its architecture, except the number of multiprocessors, and at last from
+            what every GPU has.
+    """
+    same = [each for each in known if (each.kind, each.name) == (device.kind, device.name)]
+    for each in reversed(same):
+        device = _filled(device, each.to_json())
+    if device.kind != "cuda":
+        return device
+    alike = [each for each in known if each.kind == "cuda" and each.architecture == device.architecture]
+    if device.architecture and alike:
+        weakest = {name: min(getattr(each, name) for each in alike) for name in LEAST_OF_CUDA}
+        device = _filled(device, weakest)
+    return _filled(device, LEAST_OF_CUDA)
+
+
+def _filled(device: DeviceInfo, data: Mapping[str, Any]) -> DeviceInfo:
+    missing = {name: value for name, value in data.items() if value and not getattr(device, name)}
+    return replace(device, **missing)
+
+
+class Points:
+    """Configs of one kernel, ready to be checked for any problem and device."""
+
+    def __init__(self, kernel: Kernel, configs: Sequence[Mapping[str, Any]]) -> None:
+        """Takes configs.
+
+        Args:
+            kernel: Declares parameters and constraints.
+            configs: Any mappings; what is not a point of the kernel's parameters is not legal.
+        """
+        self._kernel = kernel
+        self._fits = np.array([_is_point(kernel.parameters, config) for config in configs], dtype=bool)
+        points = [config for config, fits in zip(configs, self._fits, strict=True) if fits]
+        self._arrays = {
+            each.name: value_array([config[each.name] for config in points]) for each in kernel.parameters
+        }
+        self._count = len(points)
+
+    def flags(self, problem: Problem, device: DeviceInfo) -> tuple[Flags, Flags]:
+        """Which configs obey the constraints.
+
+        Args:
+            problem: What is to be computed.
+            device: Where.
+
+        Returns:
+            Two flags a config: legal; and, beyond that, worth trying by the constraints that are for speed.
+        """
+        right, fast = self._fits.copy(), self._fits.copy()
+        if not self._count:
+            return right, fast
+        among_right, among_fast = np.ones(self._count, bool), np.ones(self._count, bool)
+        for constraint in self._kernel.constraints:
+            obeyed = self._obeyed(constraint, problem, device)
+            among_fast &= obeyed
+            if not constraint.for_speed:
+                among_right &= obeyed
+        right[self._fits] = among_right
+        fast[self._fits] = among_fast
+        return right, fast
+
+    def _obeyed(self, constraint: Constraint, problem: Problem, device: DeviceInfo) -> Flags:
+        """Whether each obeys; none does where the rule cannot be asked, for limits that are not known say."""
+        try:
+            columns = Columns(self._arrays)
+            return holds(
+                lambda c: constraint.rule(problem, device, c), constraint.sentence, columns, self._count
+            )
+        except DeclarationError:
+            return np.zeros(self._count, bool)
+
+
+def legal(
+    kernel: Kernel, problem: Problem, device: DeviceInfo, configs: Sequence[Mapping[str, Any]]
+) -> tuple[Flags, Flags]:
+    """`Points.flags` of some configs."""
+    return Points(kernel, configs).flags(problem, device)
+
+
+def _is_point(parameters: Sequence[Parameter], config: Mapping[str, Any]) -> bool:
+    return len(config) == len(parameters) and all(
+        each.name in config and config[each.name] in each.values for each in parameters
+    )
+
+
+def nearby(kernel: Kernel, config: Mapping[str, Any]) -> list[Config]:
+    """The config with one parameter changed, every way there is, the nearest values first."""
+    found: list[tuple[int, Config]] = []
+    for each in kernel.parameters:
+        at = each.values.index(config[each.name])
+        for other, value in enumerate(each.values):
+            if other != at:
+                changed = {**config, each.name: value}
+                found.append((abs(other - at), Config({x.name: changed[x.name] for x in kernel.parameters})))
+    return [config for _, config in sorted(found, key=lambda pair: pair[0])]
+
+
+def default_of(kernel: Kernel, problem: Problem, device: DeviceInfo) -> Config | None:
+    """The first of a kernel's declared starts that is legal here, those worth trying first.
+
+    Without one, the first legal config of its space; None where there is none.
+    """
+    from tuner.space import Space
+
+    starts = list(kernel.first_configs())
+    if not kernel.parameters:
+        starts = [Config({})]
+    right, fast = legal(kernel, problem, device, starts)
+    for flags in (fast, right):
+        for config, fits in zip(starts, flags, strict=True):
+            if fits:
+                return config
+    binding = [each for each in kernel.constraints if not each.for_speed]
+    for constraints in (kernel.constraints, binding):
+        try:
+            space = Space.build(kernel.parameters, constraints, problem, device, limit=200_000)
+        except DeclarationError:
+            return None
+        if len(space):
+            first: Config = space[0]
+            return first
+    return None

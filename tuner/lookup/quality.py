@@ -1,0 +1,168 @@
+"""What answers cost: known problems are left out one at a time, asked for, and the answer's loss looked up.
+
+The loss is a fraction of speed: 1 - (time of the best of champion and library) / (time of what was answered).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tuner.hardware import DeviceInfo
+from tuner.lookup.answers import DEFAULT, NEAREST_SHAPE, UNMEASURED, Loss
+from tuner.lookup.book import Page
+from tuner.lookup.choice import choose
+from tuner.lookup.kinship import alike
+from tuner.lookup.known import Column, Place
+from tuner.lookup.legality import default_of
+from tuner.problem import Problem
+
+#: Known losses below which no loss is told.
+LEAST_CASES = 3
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A known problem that was left out and asked for.
+
+    Attributes:
+        place: Its number in the matrix.
+        kernel: Kernel that was answered.
+        config: Its config.
+        library: The library's name where it was answered.
+        loss: Fraction of speed; None where what was answered has never been timed there.
+    """
+
+    place: int
+    kernel: str
+    config: dict[str, Any]
+    library: str
+    loss: float | None
+
+
+def leave_one_out(page: Page, match: str) -> list[LeftOut]:
+    """Leaves every problem that has a champion out, and asks for it.
+
+    Args:
+        page: What is known.
+        match: The tier that is to answer.
+
+    Returns:
+        A case for each problem that the tier has an answer for.
+    """
+    key = "left out", match
+    if key not in page.kept:
+        page.kept[key] = [case for case in map(_ASKED[match], _known(page)) if case is not None]
+    found: list[LeftOut] = page.kept[key]
+    return found
+
+
+def _known(page: Page) -> list[tuple[Page, int]]:
+    return [(page, number) for number, place in enumerate(page.matrix.places) if place.champion is not None]
+
+
+def _by_shape(asked: tuple[Page, int]) -> LeftOut | None:
+    page, number = asked
+    places = page.matrix.places
+    name = places[number].device.name
+    return _elsewhere(page, number, lambda other: other != number and places[other].device.name == name)
+
+
+def _by_device(asked: tuple[Page, int]) -> LeftOut | None:
+    page, number = asked
+    places = page.matrix.places
+    _, kin = alike(places[number].device, (place.device for place in places))
+    names = {device.name for device in kin}
+    return _elsewhere(page, number, lambda other: places[other].device.name in names)
+
+
+def _elsewhere(page: Page, number: int, fits: Callable[[int], bool]) -> LeftOut | None:
+    place = page.matrix.places[number]
+    choice = choose(page, place.problem, place.device, page.places(fits), left_out=number)
+    if choice is None:
+        return None
+    if choice.by_library:
+        return _case(page, number, (choice.kernel, choice.config), place.library)
+    return _case(page, number, (choice.kernel, choice.config), "")
+
+
+def _by_default(asked: tuple[Page, int]) -> LeftOut | None:
+    """What a device would be answered of which nothing is known: the library, or the default without one."""
+    page, number = asked
+    place = page.matrix.places[number]
+    for name in reversed(list(page.matrix.kernels)):
+        config = default_of(page.matrix.kernels[name], place.problem, place.device)
+        if config is not None:
+            return _case(page, number, (name, config), place.library)
+    return None
+
+
+_ASKED: dict[str, Callable[[tuple[Page, int]], LeftOut | None]] = {
+    NEAREST_SHAPE: _by_shape, "similar-device": _by_device, DEFAULT: _by_default,
+}  # fmt: skip
+
+
+def _case(page: Page, number: int, column: Column, library: str) -> LeftOut:
+    kernel, config = column
+    place = page.matrix.places[number]
+    return LeftOut(number, kernel, dict(config), library, loss_at(place, None if library else column))
+
+
+def loss_at(place: Place, column: Column | None) -> float | None:
+    """What a config, or for None the library, costs at a known place; None where it was never timed there."""
+    library_s = math.inf
+    if place.champion is not None and place.speedup > 0:
+        library_s = place.speedup * place.times[place.champion].time_s
+    if column is None:
+        time_s = library_s
+    else:
+        time = place.times.get(column)
+        time_s = time.time_s if time else math.inf
+    if math.isinf(time_s):
+        return None
+    return max(0.0, 1.0 - min(place.best_s, library_s) / time_s)
+
+
+def expected_loss(page: Page, match: str, problem: Problem, device: DeviceInfo) -> Loss:
+    """What an answer of a tier is to be expected to cost: the losses of known problems, the near ones first.
+
+    Args:
+        page: What is known.
+        match: The tier.
+        problem: What was asked for.
+        device: Where.
+    """
+    cases = leave_one_out(page, match)
+    measured = [case for case in cases if case.loss is not None]
+    if len(measured) < LEAST_CASES or page.landscape is None:
+        return Loss(UNMEASURED, len(measured), _too_few(len(measured), len(cases)))
+    variances = page.landscape.variances(page.model(), problem, device)[[case.place for case in measured]]
+    near = 1 / (variances + np.median(variances))
+    losses = [case.loss or 0.0 for case in measured]
+    expected = float(np.average(losses, weights=near))
+    return Loss(expected, len(measured), f"{summary(cases)}; near ones count more")
+
+
+def _too_few(measured: int, cases: int) -> str:
+    return (
+        f"not measured: of {cases} known problems that were left out and asked for, {measured} have a time of "
+        f"what was answered, and {LEAST_CASES} are needed"
+    )
+
+
+def summary(cases: Sequence[LeftOut]) -> str:
+    """Mean and worst of the cases, for people."""
+    losses = [case.loss for case in cases if case.loss is not None]
+    if not losses:
+        return _too_few(0, len(cases))
+    missing = len(cases) - len(losses)
+    rest = f", {missing} more without a time" if missing else ""
+    return (
+        f"{len(losses)} known problems left out and asked for{rest}: "
+        f"mean {statistics.fmean(losses):.1%}, worst {max(losses):.1%}"
+    )

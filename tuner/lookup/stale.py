@@ -1,0 +1,87 @@
+"""Whether what a record says still holds: kernel, compiler and driver as they are now against as they were."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+from collections.abc import Mapping
+
+from tuner.catalogue import Catalogue
+from tuner.hardware import DeviceInfo
+from tuner.lookup.declared import builtin_now
+from tuner.record import Record
+
+#: Kind of device -> package whose version tells the compiler's, and the compiler's name in records. A CUDA
+#: compiler that did not come as one of these packages tells its version only to a process that loads it.
+_COMPILERS = {
+    "cpu": (("numba", "Numba {0}"),),
+    "cuda": (("nvidia-cuda-nvrtc", "NVRTC {1}.{2}"), ("nvidia-cuda-nvrtc-cu12", "NVRTC {1}.{2}")),
+}
+
+
+def staleness(
+    record: Record,
+    catalogue: Catalogue | None = None,
+    device: DeviceInfo | None = None,
+    versions: Mapping[str, str] | None = None,
+) -> tuple[bool | None, str]:
+    """Whether kernel, compiler or driver have changed since a record was measured.
+
+    Args:
+        record: A kernel's record.
+        catalogue: Kernels as they are now; the built-in ones when None, which say nothing of a kernel of a
+            user's own file.
+        device: The device as it is now; None to leave the driver out. A device of another name than the
+            record's is left out too, and so is a CPU's: its operating system does not change its kernels.
+        versions: What takes part now, as an open device tells it; ``compiler`` and ``driver`` are compared.
+            Without ``compiler`` that is left out.
+
+    Returns:
+        True where something has changed, None where that is not known of the kernel; and what.
+    """
+    stale, why = _by_source(record, catalogue)
+    if stale:
+        return stale, why
+    for what, then, now in _compared(record, device, versions or {}):
+        if then and now and then != now:
+            return True, f"the {what} was {then} when it was measured and is {now}; tune again"
+    return stale, why
+
+
+def _by_source(record: Record, catalogue: Catalogue | None) -> tuple[bool | None, str]:
+    if catalogue is None and record.origin:
+        return None, f"kernel {record.kernel!r} is declared in {record.origin}, which was not read"
+    for kernel in (catalogue or builtin_now()).kernels:
+        named = (kernel.operation, kernel.target, kernel.name)
+        if named == (record.problem.operation, record.device.kind, record.kernel):
+            if kernel.source_hash == record.source_hash:
+                return False, ""
+            return True, (
+                f"kernel {record.kernel!r} has changed since: its source was {record.source_hash} and is "
+                f"{kernel.source_hash}; tune again"
+            )
+    return True, f"kernel {record.kernel!r} is no longer declared; tune again"
+
+
+def _compared(
+    record: Record, device: DeviceInfo | None, versions: Mapping[str, str]
+) -> list[tuple[str, str, str]]:
+    """(what, version then, version now), where both may be empty."""
+    if device is None or (device.kind, device.name) != (record.device.kind, record.device.name):
+        return []
+    found = [("compiler", record.versions.get("compiler", ""), versions.get("compiler", ""))]
+    if device.kind == "cuda":
+        found.append(("driver", record.device.driver, versions.get("driver", "") or device.driver))
+    return found
+
+
+@functools.cache
+def installed_compiler(kind: str) -> str:
+    """The compiler that would be used here for a kind of device; empty where that is not known."""
+    for package, form in _COMPILERS.get(kind, ()):
+        try:
+            version = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        return form.format(version, *version.split("."))
+    return ""

@@ -1,0 +1,256 @@
+"""The tiers of a lookup, from the problem itself to a kernel's default; each answers or returns None."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tuner.catalogue import Catalogue
+from tuner.kernel import Kernel
+from tuner.lookup.answers import (
+    DEFAULT,
+    NEAREST_SHAPE,
+    SIMILAR_DEVICE,
+    Answer,
+    Question,
+)
+from tuner.lookup.book import Book, Page
+from tuner.lookup.choice import (
+    Choice,
+    choose,
+    library_name,
+    library_reasons,
+    reasons_for,
+    time_of,
+)
+from tuner.lookup.features import Floats
+from tuner.lookup.kinship import alike
+from tuner.lookup.known import Place, Subject
+from tuner.lookup.legality import default_of, legal
+from tuner.lookup.quality import expected_loss
+from tuner.lookup.stale import staleness
+from tuner.measurement import Measurement, Outcome
+from tuner.problem import Problem
+from tuner.record import Champion, Record, Role
+from tuner.space import Config
+
+
+@dataclass(frozen=True)
+class Case:
+    """A question with all that answers it.
+
+    Attributes:
+        question: What is asked; its device is complete.
+        book: What is known.
+        catalogue: Kernels as they are now.
+        problem: The problem as declared now; None where it is not, and only its own records can answer.
+    """
+
+    question: Question
+    book: Book
+    catalogue: Catalogue
+    problem: Problem | None
+
+    @property
+    def subject(self) -> Subject:
+        """What the question is about, whatever its shape."""
+        asked = self.question
+        return Subject(asked.problem.operation, asked.problem.dtype, asked.device.kind, asked.regime)
+
+    @property
+    def page(self) -> Page:
+        """What is known of the subject."""
+        return self.book.page(self.subject, self.catalogue)
+
+    def kernels(self) -> list[Kernel]:
+        """The kernels that may answer, as declared now."""
+        return [
+            kernel
+            for kernel in self.catalogue.kernels
+            if (kernel.operation, kernel.target) == (self.question.problem.operation, self.question.device.kind)
+            and self.question.kernel in ("", kernel.name)
+        ]
+
+    def may_run(self, record: Record) -> bool:
+        """False where a record's config breaks a rule of its kernel as it is now.
+
+        A kernel that is not declared any more, or in a file that was not read, cannot be asked.
+        """
+        declared = [kernel for kernel in self.kernels() if kernel.name == record.kernel]
+        if self.problem is None or not declared:
+            return True
+        return bool(legal(declared[0], self.problem, self.question.device, [record.config])[0][0])
+
+
+def exact(case: Case) -> Answer | None:
+    """The champion of this very problem: one of this board first, then what is not stale, then the latest."""
+    question = case.question
+    store = case.book.store
+    own = None
+    if store is not None:
+        own = store.champion(question.problem, question.device, question.regime, question.kernel or None)
+    found = [each for each in (own, case.book.published_champion(question)) if each is not None]
+    found = [each for each in found if case.may_run(each.record)]
+    if not found:
+        return None
+
+    def merit(champion: Champion) -> tuple[bool, bool, str]:
+        uuid = champion.record.device.uuid
+        stale, _ = staleness(champion.record, question.catalogue, question.device)
+        return bool(uuid) and uuid == question.device.uuid, not stale, champion.crowned_at
+
+    return Answer(max(found, key=merit), question=question)
+
+
+def best_trial(case: Case) -> Answer | None:
+    """The fastest trial of a study whose finals never came, against the baseline as last measured.
+
+    Kernels as they are now come first. Trials are timed one by one and the best of many is partly luck, so
+    its speed is an upper bound.
+    """
+    question, store = case.question, case.book.store
+    if store is None:
+        return None
+    of = question.problem, question.device, question.regime
+    now = {kernel.name: kernel.source_hash for kernel in case.kernels()}
+    anyhow = {question.kernel: ""} if question.kernel else None
+    record = store.best_record(*of, kernels=now) or store.best_record(*of, kernels=anyhow)
+    if record is None or not case.may_run(record):
+        return None
+    baseline = store.best_record(*of, role=Role.BASELINE)
+    ours, theirs = record.measurement.time_s, baseline.measurement.time_s if baseline else None
+    speedup = theirs / ours if ours and theirs else 0.0
+    champion = Champion(record, baseline, speedup, "ambiguous", store.counts(*of))
+    return Answer(champion, provisional=True, question=question)
+
+
+def nearest_shape(case: Case) -> Answer | None:
+    """A config that was timed at other shapes on this device."""
+    asked = case.question
+    if case.problem is None:
+        return None
+    places = case.page.matrix.places
+
+    def fits(number: int) -> bool:
+        place = places[number]
+        return place.device.name == asked.device.name and place.problem != case.problem
+
+    return _from_elsewhere(case, case.page.places(fits), NEAREST_SHAPE, [])
+
+
+def similar_device(case: Case) -> Answer | None:
+    """A config that was timed on a device that is like this one."""
+    if case.problem is None:
+        return None
+    places = case.page.matrix.places
+    what, kin = alike(case.question.device, (place.device for place in places))
+    names = {device.name for device in kin}
+    if not names:
+        return None
+    named = ", ".join(sorted(names))
+    why = [f"no {case.subject.operation} is known on {case.question.device.name}; {named} is {what}"]
+    asked = case.page.places(lambda at: places[at].device.name in names)
+    return _from_elsewhere(case, asked, SIMILAR_DEVICE, why)
+
+
+def _from_elsewhere(case: Case, asked: Floats, match: str, why: list[str]) -> Answer | None:
+    page, problem, question = case.page, case.problem, case.question
+    assert problem is not None, "asked only for a declared problem"
+    choice = choose(page, problem, question.device, asked, kernel=question.kernel)
+    if choice is None:
+        return None
+    choice = _with_all_cores(case, page.matrix.places[choice.place], choice)
+    reasons = [*why, *reasons_for(page, choice)]
+    library = ""
+    if choice.by_library:
+        order = [int(at) for at in np.argsort(-choice.weights, kind="stable") if choice.weights[at] > 0]
+        library = library_name(page, problem, question.device, order)
+        gain, told = math.expm1(choice.slower - choice.library), "; ".join(library_reasons(page, choice))
+        reasons.append(f"{library} is expected to be {gain:.1%} faster than this config: {told}")
+    return Answer(
+        _champion(case, choice), match, expected_loss(page, match, problem, question.device),
+        question=question, library=library, reasons=tuple(reasons),
+    )  # fmt: skip
+
+
+def _with_all_cores(case: Case, place: Place, choice: Choice) -> Choice:
+    """On a CPU with more or fewer cores, THREADS in proportion, where that is legal and worth trying."""
+    threads, cores = choice.config.get("THREADS"), case.question.device.cores
+    before = place.device.cores
+    if not isinstance(threads, int) or threads < 2 or not cores or not before or cores == before:
+        return choice
+    kernel = case.page.matrix.kernels[choice.kernel]
+    values = [value for each in kernel.parameters if each.name == "THREADS" for value in each.values]
+    fitting = [value for value in values if isinstance(value, int) and value <= threads * cores / before]
+    if not fitting or max(fitting) == threads or case.problem is None:
+        return choice
+    config = Config({**choice.config, "THREADS": max(fitting)})
+    if not legal(kernel, case.problem, case.question.device, [config])[1][0]:
+        return choice
+    what = f"THREADS={max(fitting)} for THREADS={threads}, since {cores} cores are not {before}"
+    return replace(choice, config=config, changed=", ".join(filter(None, (choice.changed, what))))
+
+
+def _champion(case: Case, choice: Choice) -> Champion:
+    """The record that a choice rests on, with the library's from beside it."""
+    page, store = case.page, case.book.store
+    place, time = page.matrix.places[choice.place], time_of(page, choice)
+    numbers = [each for each in (time.number, place.beside) if isinstance(each, int)]
+    stored: dict[int, Record] = {}
+    if store is not None and numbers:
+        from tuner.store.matrix import numbered
+
+        stored = numbered(store, numbers)
+    kernel, config = page.matrix.columns[choice.column]
+    if time.number is not None:
+        record = stored[time.number]
+    else:
+        assert time.record is not None, "a time is a store's or published"
+        record = time.record
+        if (record.kernel, dict(record.config)) != (kernel, dict(config)):
+            measured = Measurement(Outcome.MEASURED, samples_s=(time.time_s,))
+            role = Role.FINAL if time.final else Role.TRIAL
+            record = replace(
+                record, kernel=kernel, config=dict(config), source_hash=time.source_hash, measurement=measured,
+                role=role, id="",
+            )  # fmt: skip
+    if choice.config != record.config:
+        record = replace(record, config=dict(choice.config))
+    beside = stored.get(place.beside) if isinstance(place.beside, int) else place.beside
+    speedup = 0.0
+    if place.champion is not None and place.speedup > 0:
+        speedup = place.speedup * place.times[place.champion].time_s / time.time_s
+    return Champion(record, beside, speedup, "ambiguous", {})
+
+
+def default(case: Case) -> Answer | None:
+    """The default of the last kernel of the ladder that has a legal config.
+
+    The library runs, if there is one, since nobody has seen a kernel beat it here.
+    """
+    question, problem = case.question, case.problem
+    if problem is None:
+        return None
+    for kernel in reversed(case.kernels()):
+        config = default_of(kernel, problem, question.device)
+        if config is None:
+            continue
+        baseline = problem.operation.baselines.get(question.device.kind)
+        library = baseline.named(problem.dtype) if baseline else ""
+        reasons = [
+            f"nothing is known of {question.problem.operation} on {question.device.name} or a device like it"
+        ]
+        if library:
+            reasons.append(f"{library} is the safer choice: no kernel was seen to be faster here")
+        return Answer(
+            None, DEFAULT, expected_loss(case.page, DEFAULT, problem, question.device), question=question,
+            default=(kernel.name, config), library=library, reasons=tuple(reasons), stale=False,
+        )  # fmt: skip
+    return None
+
+
+#: In the order in which they are asked.
+TIERS: tuple[Callable[[Case], Answer | None], ...] = (exact, best_trial, nearest_shape, similar_device, default)

@@ -1,0 +1,249 @@
+"""What times at known places say of a config at another: the ranking that lookups use, learnt from records.
+
+Written down as logarithms of time. A config's standing at a place is how much slower than the best it is
+there. From one place to another it changes by what its whole blocks cost (waves over the multiprocessors,
+padding at the edges), times a factor that is learnt, and by an unknown part whose variance grows with how far
+the places lie apart. How much each respect counts for "apart" (dims, work, flops per byte, alignment,
+layout, sizes of the device) is learnt from configs that were timed at both of two places: so nearness is
+what records show, not a formula. The standings of all known places are then averaged, each weighted by the
+inverse of its variance, with a prior that stands for a config of which nothing is known nearby.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.hardware import DeviceInfo
+from tuner.lookup.features import (
+    ARCHITECTURE_WEIGHT,
+    DEVICE_WEIGHTS,
+    QUANTISATION,
+    Floats,
+    Geometry,
+    apart,
+    device_features,
+    prior_weights,
+    shape_features,
+)
+from tuner.lookup.known import Matrix
+from tuner.lookup.legality import Flags
+from tuner.problem import Problem
+
+Numbers = NDArray[np.intp]
+
+#: Variance of log(time) between two timings of one config at one place: 1 %, squared.
+NOISE = 1e-4
+#: Of what a block model predicts, this much is believed before records say better...
+TRUST = 0.7
+#: ...as strongly as if so many pairs of places had said so.
+TRUST_PAIRS = 6.0
+#: The same for the prior weights of nearness.
+WEIGHT_PAIRS = 10.0
+#: Standing, and its variance, of a config of which nothing is known nearby, before records say better.
+UNKNOWN, UNKNOWN_VARIANCE = 0.2, 0.02
+#: Standings that count as much as these two.
+UNKNOWN_COUNT = 10.0
+#: Standard deviations by which a config is taken to be slower than it seems.
+CAUTION = 0.5
+#: Rounds of the fit of weights that may not be negative.
+ROUNDS = 12
+
+
+@dataclass(frozen=True)
+class Model:
+    """What was learnt.
+
+    Attributes:
+        trust: How much of (waves, padding) shows in time.
+        weights: Variance that each unit of being apart brings.
+        unknown: Standing of a config of which nothing is known nearby.
+        unknown_variance: Its variance.
+    """
+
+    trust: Floats
+    weights: Floats
+    unknown: float
+    unknown_variance: float
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What is expected at a place, relative to the best config there.
+
+    Attributes:
+        slower: Per column: log of time over the best; infinite where nothing is known of it elsewhere.
+        order: Per column: what to rank by; as `slower` with the cost of whole blocks at the place.
+        library: The library's; NaN where no place knows it.
+        weights: Per place of the matrix: how much it counts, 0 for those that were left out.
+    """
+
+    slower: Floats
+    order: Floats
+    library: float
+    weights: Floats
+
+
+class Landscape:
+    """A matrix with all that is computed from it once."""
+
+    def __init__(self, matrix: Matrix, geometry: Geometry) -> None:
+        """Computes features and pairs.
+
+        Args:
+            matrix: What is known; at least one place.
+            geometry: Costs of whole blocks.
+        """
+        self.matrix, self.geometry = matrix, geometry
+        first = matrix.places[0].problem
+        self._dims, letters = len(first.shape), len(first.layout)
+        self._shapes = np.stack([shape_features(place.problem) for place in matrix.places])
+        self._devices = np.stack([device_features(place.device) for place in matrix.places])
+        self._architectures = np.array([place.device.architecture for place in matrix.places])
+        self._known = ~np.isnan(matrix.slower)
+        self._slower = np.where(self._known, matrix.slower, 0.0)
+        self._costs = self._known_costs()
+        self.prior_weights = np.concatenate(
+            [prior_weights(self._dims, letters), DEVICE_WEIGHTS, [ARCHITECTURE_WEIGHT]]
+        )
+        self.apart = np.stack([self.apart_from(place.problem, place.device) for place in matrix.places])
+        self._pairs = self._summed_pairs()
+
+    def known_at(self, places: Floats) -> Flags:
+        """Per column: whether any of these places knows it."""
+        return np.asarray((places @ self._known) > 0)
+
+    def apart_from(self, problem: Problem, device: DeviceInfo) -> Floats:
+        """How far every place lies from a problem on a device; shape (places, respects)."""
+        shapes = apart(shape_features(problem), self._shapes, self._dims)
+        devices = np.abs(self._devices - device_features(device))
+        other = (self._architectures != device.architecture).astype(float)
+        return np.concatenate([shapes, devices, other[:, None]], axis=1)
+
+    def _known_costs(self) -> Floats:
+        """Costs of whole blocks where a time is known, less those of the best config there."""
+        matrix = self.matrix
+        costs = np.zeros((QUANTISATION, *matrix.slower.shape))
+        for row, column in zip(*np.nonzero(self._known), strict=True):
+            place, (kernel, config) = matrix.places[row], matrix.columns[column]
+            declared = matrix.kernels[kernel]
+            costs[:, row, column] = self.geometry.costs(declared, place.problem, place.device, config)
+        for row in range(len(matrix.places)):
+            best = int(np.argmin(np.where(self._known[row], matrix.slower[row], np.inf)))
+            costs[:, row] -= np.where(self._known[row], costs[:, row, best : best + 1], 0.0)
+        return costs
+
+    def _summed_pairs(self) -> tuple[Floats, Floats, Floats, Floats]:
+        """Per pair of places, over the configs known at both: count, and sums of products of differences.
+
+        The differences are those in standing and in costs.
+        """
+        known, slower, costs = self._known.astype(float), self._slower, self._costs
+        values = [slower, *costs]
+        count = known @ known.T
+        products = np.zeros((len(values), len(values), *count.shape))
+        for i, left in enumerate(values):
+            for j, right in enumerate(values[: i + 1]):
+                both = (left * right) @ known.T
+                cross = left @ right.T
+                products[i, j] = products[j, i] = both + both.T - cross - cross.T
+        return count, products[0, 0], products[0, 1:], products[1:, 1:]
+
+    def fit(self, places: Floats) -> Model:
+        """Learns from some of the places.
+
+        Args:
+            places: Per place: 1 to learn from it, 0 to leave it out.
+        """
+        count, squares, mixed, costs = self._pairs
+        use = np.triu(np.outer(places, places), 1) * (count > 0)
+        safe = np.maximum(count, 1.0)
+        expected = self.apart @ self.prior_weights + 2 * NOISE
+        weight = use * count / (count + 5.0) / expected
+        scale = TRUST_PAIRS * 0.01
+        left = np.tensordot(costs / safe, weight, ([2, 3], [0, 1])) + scale * np.eye(QUANTISATION)
+        right = np.tensordot(mixed / safe, weight, ([1, 2], [0, 1])) + scale * TRUST
+        trust = np.clip(np.linalg.solve(left, right), 0.0, 1.5)
+        residual = squares - 2 * np.tensordot(trust, mixed, 1)
+        residual = (residual + np.einsum("i,ijst,j->st", trust, costs, trust)) / safe
+        rows = np.nonzero(use)
+        weights = self._weights(self.apart[rows], residual[rows] - 2 * NOISE, expected[rows])
+        return Model(trust, weights, *self._unknown(trust, places))
+
+    def _weights(self, steps: Floats, squares: Floats, expected: Floats) -> Floats:
+        """Weights of nearness that explain the squared differences, none below 0, drawn to the prior's."""
+        prior = self.prior_weights
+        if not len(steps):
+            return prior
+        shares = steps * prior / expected[:, None]
+        gram = shares.T @ shares + WEIGHT_PAIRS / len(prior) * np.eye(len(prior))
+        target = shares.T @ (np.minimum(squares, 0.25) / expected) + WEIGHT_PAIRS / len(prior)
+        factors = np.ones(len(prior))
+        for _ in range(ROUNDS):
+            for i in range(len(prior)):
+                rest = target[i] - gram[i] @ factors + gram[i, i] * factors[i]
+                factors[i] = max(0.05, rest / gram[i, i])
+        return prior * factors
+
+    def _unknown(self, trust: Floats, places: Floats) -> tuple[float, float]:
+        """How configs stand at places in general."""
+        counts = self._known * places[:, None]
+        standing = self._slower - np.tensordot(trust, self._costs, 1)
+        total = float(counts.sum()) + UNKNOWN_COUNT
+        mean = (float((counts * standing).sum()) + UNKNOWN_COUNT * UNKNOWN) / total
+        spread = float((counts * (standing - mean) ** 2).sum())
+        mean = max(mean, 0.05)
+        return mean, max((spread + UNKNOWN_COUNT * UNKNOWN_VARIANCE) / total, 0.005)
+
+    def variances(self, model: Model, problem: Problem, device: DeviceInfo) -> Floats:
+        """Per place: variance of log(time ratio) between it and a problem on a device."""
+        found: Floats = self.apart_from(problem, device) @ model.weights + NOISE
+        return found
+
+    def standing(
+        self, model: Model, problem: Problem, device: DeviceInfo, places: Floats, columns: Numbers
+    ) -> Standing:
+        """What is to be expected of some columns for a problem on a device.
+
+        Args:
+            model: What was learnt.
+            problem: Problem.
+            device: Device.
+            places: Per place: 1 to ask it, 0 to leave it out.
+            columns: Numbers of the columns that are legal there.
+        """
+        weights = places / self.variances(model, problem, device)
+        own = self._slower - np.tensordot(model.trust, self._costs, 1)
+        known = self._known[:, columns]
+        share = weights @ known
+        total = share + 1 / model.unknown_variance
+        sums = weights @ np.where(known, own[:, columns], 0.0)
+        slower = (sums + model.unknown / model.unknown_variance) / total
+        # Nothing is faster than the best, so what is not known well can only be slower than it seems.
+        slower = np.maximum(slower, 0.0) + CAUTION / np.sqrt(total)
+        order = slower + self._costs_there(model, problem, device, columns, slower)
+        return Standing(slower, order, self._library(weights), weights)
+
+    def _costs_there(
+        self, model: Model, problem: Problem, device: DeviceInfo, columns: Numbers, slower: Floats
+    ) -> Floats:
+        """What whole blocks cost there; infinite for columns that have no chance."""
+        costs = np.full(len(columns), np.inf)
+        for at in np.argsort(slower, kind="stable")[:CHANCES]:
+            kernel, config = self.matrix.columns[columns[at]]
+            declared = self.matrix.kernels[kernel]
+            there = self.geometry.costs(declared, problem, device, config)
+            costs[at] = float(model.trust @ np.array(there))
+        return costs
+
+    def _library(self, weights: Floats) -> float:
+        told = ~np.isnan(self.matrix.library) & (weights > 0)
+        if not told.any():
+            return float("nan")
+        return float(np.average(self.matrix.library[told], weights=weights[told]))
+
+
+#: Columns for which the cost of whole blocks is computed.
+CHANCES = 80

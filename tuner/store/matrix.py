@@ -1,0 +1,216 @@
+"""The SELECTs that lookups need: the fastest times of every problem of an operation, found by index.
+
+Full records are not read here: a row has what ranking needs, and the number of its record in this database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import sqlalchemy as sa
+
+from tuner.hardware import DeviceInfo
+from tuner.measurement import Outcome
+from tuner.record import ProblemKey, Record
+from tuner.store import opening, rows, tables
+
+if TYPE_CHECKING:
+    from tuner.store.reading import Reader
+
+#: Outcomes whose times count: what was pruned was timed too, and is slow.
+TIMED = (Outcome.MEASURED.value, Outcome.PRUNED.value)
+
+
+class Seen(NamedTuple):
+    """One time of a config, as ranking needs it.
+
+    Attributes:
+        problem: What was computed.
+        device: Where.
+        kernel: Kernel's name; the library's for a baseline.
+        source_hash: Of the kernel; empty for a baseline.
+        config: The config as JSON text; equal configs of one kernel have equal texts.
+        role: Why it was measured: a value of `Role`.
+        time_s: Median in seconds.
+        number: Of the record.
+        measured_at: ISO 8601, UTC.
+    """
+
+    problem: ProblemKey
+    device: DeviceInfo
+    kernel: str
+    source_hash: str
+    config: str
+    role: str
+    time_s: float
+    number: int
+    measured_at: str
+
+
+class Crowned(NamedTuple):
+    """A champion as ranking needs it.
+
+    Attributes:
+        record: The champion's time.
+        baseline: Name of the library that it was timed beside; empty without one.
+        speedup: Time of the library over that of the champion; 0 without one.
+        beside: Number of the library's record; None without one.
+        crowned_at: ISO 8601, UTC.
+    """
+
+    record: Seen
+    baseline: str
+    speedup: float
+    beside: int | None
+    crowned_at: str
+
+
+def stamp(store: Reader) -> tuple[int, int]:
+    """Changes with every record and champion that is added."""
+    wanted = sa.select(
+        *(
+            sa.select(sa.func.coalesce(sa.func.max(table.c.number), 0)).scalar_subquery()
+            for table in (tables.records, tables.champions)
+        )
+    )
+    with opening.explained(store._where), store._engine.connect() as connection:
+        of_records, of_champions = connection.execute(wanted).one()
+    return int(of_records), int(of_champions)
+
+
+def fastest(store: Reader, operation: str, dtype: str, kind: str, regime: str, rows_at_most: int) -> list[Seen]:
+    """The fastest times of every problem of an operation on every device of a kind.
+
+    Args:
+        store: Where.
+        operation: Name.
+        dtype: Element type.
+        kind: Of the devices: ``cuda`` or ``cpu``.
+        regime: How time was taken.
+        rows_at_most: Rows in all, shared out evenly among problems and devices.
+
+    Returns:
+        Per problem and device, fastest first.
+    """
+    of = tables.records.c
+    with opening.explained(store._where), store._engine.connect() as connection:
+        names = _Names.read(connection, operation, dtype, kind)
+        pairs = connection.execute(_pairs(operation, dtype, kind, regime)).all()
+        some = (
+            sa.select(of.kernel, of.config, of.role, of.time_s, of.number, of.measured_at)
+            .where(
+                of.problem == sa.bindparam("problem"), of.regime == regime,
+                of.device == sa.bindparam("device"), of.time_s.is_not(None), of.outcome.in_(TIMED),
+            )
+            .order_by(of.time_s)
+            .limit(max(8, rows_at_most // max(1, len(pairs))))
+        )  # fmt: skip
+        found = []
+        for problem, device in pairs:
+            where = names.problems[problem], names.devices[device]
+            for kernel, *row in connection.execute(some, {"problem": problem, "device": device}):
+                found.append(Seen(*where, *names.kernel(connection, kernel), *row))
+    return found
+
+
+def crowned(store: Reader, operation: str, dtype: str, kind: str, regime: str) -> list[Crowned]:
+    """The last champion of every problem of an operation on every device of a kind."""
+    champion, record = tables.champions.c, tables.records
+    library, later = record.alias("library"), tables.champions.alias("later")
+    last = (
+        sa.select(sa.func.max(later.c.crowned_at))
+        .where(
+            later.c.problem == champion.problem, later.c.regime == regime, later.c.device == champion.device,
+        )
+        .correlate(tables.champions)
+        .scalar_subquery()
+    )  # fmt: skip
+    wanted = (
+        sa.select(
+            champion.problem, champion.device, champion.speedup, champion.crowned_at,
+            library.c.number, library.c.kernel,
+            record.c.kernel, record.c.config, record.c.role, record.c.time_s, record.c.number,
+            record.c.measured_at,
+        )
+        .join(record, champion.record == record.c.number)
+        .outerjoin(library, champion.baseline == library.c.number)
+        .join(tables.problems, champion.problem == tables.problems.c.number)
+        .join(tables.devices, champion.device == tables.devices.c.number)
+        .where(
+            *_these(operation, dtype, kind), champion.regime == regime, champion.crowned_at == last,
+            record.c.time_s.is_not(None),
+        )
+        .order_by(champion.crowned_at, champion.id)
+    )  # fmt: skip
+    with opening.explained(store._where), store._engine.connect() as connection:
+        names = _Names.read(connection, operation, dtype, kind)
+        found = []
+        for problem, device, speedup, crowned_at, number, library_kernel, kernel, *row in connection.execute(
+            wanted
+        ):
+            where = names.problems[problem], names.devices[device]
+            best = Seen(*where, *names.kernel(connection, kernel), *row)
+            name = names.kernel(connection, library_kernel)[0] if number is not None else ""
+            found.append(Crowned(best, name, speedup, number, crowned_at))
+    return found
+
+
+def numbered(store: Reader, numbers: Sequence[int]) -> dict[int, Record]:
+    """Records by their numbers in this database."""
+    with opening.explained(store._where), store._engine.connect() as connection:
+        return store._by_number(connection, sorted(numbers))
+
+
+def _these(operation: str, dtype: str, kind: str) -> tuple[Any, ...]:
+    problem = tables.problems.c
+    return problem.operation == operation, problem.dtype == dtype, tables.devices.c.kind == kind
+
+
+def _pairs(operation: str, dtype: str, kind: str, regime: str) -> sa.Select[Any]:
+    """Numbers of problem and device of which there is a time; a look into an index for each."""
+    problem, device, of = tables.problems, tables.devices, tables.records.c
+    is_there = (
+        sa.select(of.number)
+        .where(
+            of.problem == problem.c.number, of.regime == regime, of.device == device.c.number,
+            of.time_s.is_not(None),
+        )
+        .correlate(problem, device)
+        .exists()
+    )  # fmt: skip
+    return (
+        sa.select(problem.c.number, device.c.number)
+        .select_from(problem.join(device, sa.true()))
+        .where(*_these(operation, dtype, kind), is_there)
+        .order_by(problem.c.number, device.c.number)
+    )
+
+
+@dataclass
+class _Names:
+    """What the numbers in records stand for."""
+
+    problems: dict[int, ProblemKey]
+    devices: dict[int, DeviceInfo]
+    kernels: dict[int, tuple[str, str]]
+
+    @classmethod
+    def read(cls, connection: sa.Connection, operation: str, dtype: str, kind: str) -> _Names:
+        problem, device = tables.problems.c, tables.devices.c
+        problems = sa.select(*tables.problems.c).where(problem.operation == operation, problem.dtype == dtype)
+        devices = sa.select(device.number, device.info).where(device.kind == kind)
+        return cls(
+            {row.number: rows.problem_of(dict(row._mapping)) for row in connection.execute(problems)},
+            {row.number: rows.device_of(row.info) for row in connection.execute(devices)},
+            {},
+        )
+
+    def kernel(self, connection: sa.Connection, number: int) -> tuple[str, str]:
+        """Name and source hash of a kernel; all are read when one is missing."""
+        if number not in self.kernels:
+            of = tables.kernels.c
+            every = sa.select(of.number, of.name, of.source_hash)
+            self.kernels = {row[0]: (row[1], row[2]) for row in connection.execute(every)}
+        return self.kernels[number]
