@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 
 from tuner.awkward import awkward_problems
 from tuner.compiling import CompilePool
 from tuner.execution import Executor
-from tuner.finals import judge, pairs_of, shortlist
+from tuner.finals import judge, pairs_of, shortlist, threads_of
 from tuner.kernel import Kernel, render
 from tuner.measure import Contestant
 from tuner.measurement import Measurement, Outcome
 from tuner.preparation import key_of
-from tuner.record import Champion, Pair, Role
+from tuner.record import Champion, Pair, Record, Role
 from tuner.scribe import Scribe
 from tuner.space import Config
 from tuner.standings import Standings
@@ -61,9 +62,14 @@ class Coronation:
         finalists = [each for each in finalists if each in compiled]
         if not finalists:
             return None
-        measured = self._executor.finals([compiled[each] for each in finalists], budget_s)
-        baseline = measured.pop() if len(measured) > len(finalists) else None
-        return self._crown(finalists, measured, baseline, holder_plays, trials)
+        threads = threads_of(config for _, config in finalists)
+        measured = self._executor.finals([compiled[each] for each in finalists], budget_s, threads)
+        finals = [
+            self._scribe.of_kernel(Role.FINAL, self._kernels[kernel], config, each)
+            for (kernel, config), each in zip(finalists, measured, strict=False)
+        ]
+        libraries = [self._scribe.of_baseline(each) for each in measured[len(finalists) :]]
+        return self._crown(finals, libraries, holder_plays, trials)
 
     def _compiled(
         self,
@@ -99,35 +105,27 @@ class Coronation:
 
     def _crown(
         self,
-        finalists: list[tuple[str, Config]],
-        measured: list[Measurement],
-        baseline: Measurement | None,
+        finals: Sequence[Record],
+        libraries: Sequence[Record],
         holder_plays: bool,
         trials: Mapping[str, int],
     ) -> Champion | None:
-        records = [
-            self._scribe.of_kernel(Role.FINAL, self._kernels[kernel], config, measurement)
-            for (kernel, config), measurement in zip(finalists, measured, strict=True)
-        ]
-        library = self._scribe.of_baseline(baseline) if baseline is not None else None
-        self._scribe.store.add([*records, *([library] if library else [])])
-        burdens = [self._burden(each.kernel, each.measurement) for each in records]
-        judged = judge(measured, holder_plays, burdens)
+        """Stores all; the library that counts is the fastest of its numbers of threads."""
+        self._scribe.store.add([*finals, *libraries])
+        burdens = [self._burden(each.kernel, each.measurement) for each in finals]
+        judged = judge([each.measurement for each in finals], holder_plays, burdens)
         if judged is None:
             return None
-        winner, speedup = measured[judged.winner], 0.0
-        if baseline is not None and baseline.samples_s:
-            speedup = compare(winner.samples_s, baseline.samples_s).ratio
-        played = [
-            (f"{kernel} {config}", each) for (kernel, config), each in zip(finalists, measured, strict=True)
-        ]
-        played.insert(0, played.pop(judged.winner))
-        if library is not None and baseline is not None:
-            played.append((library.kernel, baseline))
-        pairs = pairs_of(played)
-        champion = Champion(records[judged.winner], library, speedup, judged.verdict, trials, pairs)
+        winner = finals[judged.winner]
+        others = [each for each in finals if each is not winner]
+        pairs = pairs_of([(_named(each), each.measurement) for each in (winner, *others, *libraries)])
+        library = min(libraries, key=lambda each: each.measurement.time_s or math.inf, default=None)
+        speedup = 0.0
+        if library is not None and library.measurement.samples_s:
+            speedup = compare(winner.measurement.samples_s, library.measurement.samples_s).ratio
+        champion = Champion(winner, library, speedup, judged.verdict, trials, pairs)
         self._scribe.store.crown(champion)
-        self.pairs = tuple(pair for pair in pairs if pair.one == played[0][0])
+        self.pairs = tuple(pair for pair in pairs if pair.one == _named(winner))
         return champion
 
     def _burden(self, kernel: str, measurement: Measurement) -> float:
@@ -145,3 +143,11 @@ class Coronation:
         if kernel is None or kernel.source_hash != champion.record.source_hash:
             return None
         return champion
+
+
+def _named(record: Record) -> str:
+    """Kernel and config, or the library with its threads where they are known."""
+    if record.role is not Role.BASELINE:
+        return f"{record.kernel} {Config(record.config)}"
+    threads = int(record.measurement.circumstances.get("threads", 0))
+    return f"{record.kernel}, {threads} thread{'s' if threads > 1 else ''}" if threads else record.kernel

@@ -172,24 +172,32 @@ class Executor:
             self._recycle()
         return str(data.get("trouble") or data["wrong"])
 
-    def finals(self, contestants: Sequence[Contestant], budget_s: float) -> list[Measurement]:
-        """Measures finalists interleaved with the library, whose measurement comes last.
+    def finals(
+        self, contestants: Sequence[Contestant], budget_s: float, threads: Sequence[int] = ()
+    ) -> list[Measurement]:
+        """Measures finalists interleaved with the library, whose measurements come last.
 
         Where the worker does not survive that, each finalist shows alone whether it was the one, and the
         others play again.
 
+        Args:
+            contestants: The finalists.
+            budget_s: Wall time for the rounds in seconds.
+            threads: CPU threads that they use; see `tuner.measure.Bench.finals`.
+
         Raises:
             DeviceTrouble: The worker failed all the same.
         """
-        found = self._interleaved(contestants, budget_s)
+        found = self._interleaved(contestants, budget_s, threads)
         if not isinstance(found, str):
             return found
         lost: dict[int, str] = {}
         for number, each in enumerate(contestants):
-            alone = self._interleaved([each], budget_s / len(contestants))
+            alone = self._interleaved([each], budget_s / len(contestants), ())
             if isinstance(alone, str):
                 lost[number] = alone
-        found = self._interleaved([x for number, x in enumerate(contestants) if number not in lost], budget_s)
+        sound = [each for number, each in enumerate(contestants) if number not in lost]
+        found = self._interleaved(sound, budget_s, threads)
         if isinstance(found, str):
             raise DeviceTrouble(f"{self._found.info.name} cannot play the finals: {found}; run `tuner doctor`")
         timed = iter(found)
@@ -201,9 +209,12 @@ class Executor:
         ]
         return [*finalists, *timed]
 
-    def _interleaved(self, contestants: Sequence[Contestant], budget_s: float) -> list[Measurement] | str:
+    def _interleaved(
+        self, contestants: Sequence[Contestant], budget_s: float, threads: Sequence[int]
+    ) -> list[Measurement] | str:
         """The measurements, or what the worker did not survive; it has been replaced then."""
-        message = {"do": "finals", "budget_s": budget_s, "contestants": [_to_json(x) for x in contestants]}
+        named = [_to_json(each) for each in contestants]
+        message = {"do": "finals", "budget_s": budget_s, "threads": list(threads), "contestants": named}
         code = b"".join(contestant.code for contestant in contestants)
         try:
             data = self._worker.ask(message, code, LONG_LIMIT_S).data

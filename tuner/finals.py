@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tuner.measurement import Measurement, Outcome
 from tuner.record import Pair
@@ -13,6 +14,8 @@ from tuner.statistics import compare
 
 #: Challengers beside the reigning champion.
 FINALISTS = 4
+#: Parameter by which a kernel for CPUs says how many threads it uses.
+THREADS = "THREADS"
 #: A config this much slower than the best in the search is no finalist.
 FINALIST_WITHIN = 1.10
 
@@ -44,6 +47,11 @@ def shortlist(
     close = [each for each in ranked if standings[each] <= FINALIST_WITHIN * standings[ranked[0]]]
     challengers = [each for each in close if each != reigning][:FINALISTS]
     return [*([reigning] if reigning else []), *challengers]
+
+
+def threads_of(configs: Iterable[Mapping[str, Any]]) -> tuple[int, ...]:
+    """The numbers of threads that configs ask for, as far as they say."""
+    return tuple(sorted({int(config[THREADS]) for config in configs if THREADS in config}))
 
 
 def judge(measured: Sequence[Measurement], first_reigns: bool, burdens: Sequence[float]) -> Judged | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -70,14 +70,12 @@ class Bench:
                 return Measurement(outcome, wrong, (), error, contestant.compiled, stages)
             with _stage(stages, "time"):
                 screened = screen(self.device, run, self.regime, incumbent_s)
-            seen = dict(self.device.circumstances())
+            seen = dict(self.device.circumstances(run))
             if self.energy and not screened.pruned:
                 with _stage(stages, "power"):
                     seen |= self._energy(run, statistics.median(screened.samples_s))
-        except LaunchFailed as failure:
-            self.unwell |= failure.device_unwell
-            outcome = Outcome.LAUNCH_FAILED
-            return Measurement(outcome, str(failure), (), error, contestant.compiled, stages)
+        except (LaunchFailed, MemoryError) as failure:
+            return self._failed(failure, error, contestant.compiled, stages)
         return Measurement(
             outcome=Outcome.PRUNED if screened.pruned else Outcome.MEASURED,
             reason=screened.pruned,
@@ -98,9 +96,8 @@ class Bench:
         """What is wrong with a config's output; empty when nothing is."""
         try:
             return self._verify(self.device.load(contestant.rendered, contestant.code, self.workload))[1]
-        except LaunchFailed as failure:
-            self.unwell |= failure.device_unwell
-            return str(failure)
+        except (LaunchFailed, MemoryError) as failure:
+            return self._failed(failure, None, contestant.compiled, {}).reason
 
     def measure_baseline(self) -> Measurement | None:
         """Verifies and times the library with the same code as a kernel."""
@@ -112,7 +109,7 @@ class Bench:
             error, wrong = self._verify(run)
         with _stage(stages, "time"):
             screened = screen(self.device, run, self.regime, None)
-        seen = self._shared_circumstances()
+        seen = dict(self.device.circumstances(run))
         if self.energy:
             with _stage(stages, "power"):
                 seen |= self._energy(run, statistics.median(screened.samples_s))
@@ -123,50 +120,68 @@ class Bench:
         power_w = self.device.power_w(run)
         return {} if power_w is None else {"power_w": power_w, "energy_j": power_w * time_s}
 
-    def _shared_circumstances(self) -> dict[str, float]:
-        """What was seen, without the occupancy, which is of the kernel loaded last."""
-        return {name: each for name, each in self.device.circumstances().items() if name != "occupancy"}
-
-    def finals(self, contestants: Sequence[Contestant], budget_s: float) -> list[Measurement]:
-        """Verifies finalists again and times them in alternation with the baseline.
+    def finals(
+        self, contestants: Sequence[Contestant], budget_s: float, threads: Sequence[int] = ()
+    ) -> list[Measurement]:
+        """Verifies finalists again and times them in alternation with the library.
 
         Args:
             contestants: The finalists.
             budget_s: Wall time for the rounds in seconds.
+            threads: CPU threads that the finalists use; the library plays with its default, and with each
+                other number of these.
 
         Returns:
-            A measurement for each; then the baseline's, if there is one.
+            A measurement for each; then the library's, if there is one: with its default of threads first.
         """
         found: list[Measurement | None] = []
-        runs: list[Run] = []
-        errors: list[tuple[Error, CompileReport | None]] = []
+        playing: list[tuple[Run, Error, CompileReport | None]] = []
         for contestant in contestants:
             try:
                 run = self.device.load(contestant.rendered, contestant.code, self.workload)
                 error, wrong = self._verify(run)
-            except LaunchFailed as failure:
-                self.unwell |= failure.device_unwell
-                found.append(Measurement(Outcome.LAUNCH_FAILED, str(failure), (), None, contestant.compiled))
+            except (LaunchFailed, MemoryError) as failure:
+                found.append(self._failed(failure, None, contestant.compiled, {}))
                 continue
             if wrong:
                 found.append(Measurement(Outcome.WRONG_RESULT, wrong, (), error, contestant.compiled))
                 continue
             found.append(None)
-            runs.append(run)
-            errors.append((error, contestant.compiled))
-        library = self.device.library(self.workload)
-        if library is not None:
-            error, _ = self._verify(library)
-            runs.append(library)
-            errors.append((error, None))
+            playing.append((run, error, contestant.compiled))
+        for run in self._libraries(threads):
             found.append(None)
-        times = interleave(self.device, runs, self.regime, budget_s)
-        seen = self._shared_circumstances()
+            playing.append((run, self._verify(run)[0], None))
+        times = interleave(self.device, [run for run, _, _ in playing], self.regime, budget_s)
         timed = iter(
-            Measurement(Outcome.MEASURED, "", samples, error, compiled, {}, seen)
-            for samples, (error, compiled) in zip(times, errors, strict=True)
+            Measurement(
+                Outcome.MEASURED, "", samples_s, error, compiled, {}, dict(self.device.circumstances(run))
+            )
+            for samples_s, (run, error, compiled) in zip(times, playing, strict=True)
         )
         return [each or next(timed) for each in found]
+
+    def _libraries(self, threads: Sequence[int]) -> list[Run]:
+        default = self.device.library(self.workload)
+        if default is None:
+            return []
+        others = set(threads) - {0, int(self.device.circumstances(default).get("threads", 0))}
+        found = [self.device.library(self.workload, count) for count in sorted(others)]
+        return [default, *(run for run in found if run is not None)]
+
+    def _failed(
+        self,
+        failure: LaunchFailed | MemoryError,
+        error: Error | None,
+        compiled: CompileReport,
+        stages: Mapping[str, float],
+    ) -> Measurement:
+        """What came of a config that could not be run. Memory that is short harms no device."""
+        reason = str(failure)
+        if isinstance(failure, LaunchFailed):
+            self.unwell |= failure.device_unwell
+        else:
+            reason = f"out of memory: {reason}"
+        return Measurement(Outcome.LAUNCH_FAILED, reason, (), error, compiled, stages)
 
 
 @contextmanager

@@ -76,11 +76,13 @@ class Baseline:
         call: ``call(xp, problem, arrays)`` writes the output arrays; ``xp`` is numpy or cupy and
             ``arrays`` maps tensor names to arrays.
         names: Dtype -> name, for dtypes where the call uses another library.
+        blas: False where the call uses no BLAS on a CPU: it runs on one thread then.
     """
 
     name: str
     call: Callable[[Any, Problem, Mapping[str, Any]], None]
     names: Mapping[str, str] = field(default_factory=dict)
+    blas: bool = True
 
     def named(self, dtype: str) -> str:
         """The library's name for a dtype."""

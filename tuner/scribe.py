@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import tuner
@@ -44,23 +44,32 @@ class Scribe:
         """File of a user's own operation; empty for a built-in one."""
         return str(self.problem.operation.origin or "")
 
+    @property
+    def work(self) -> dict[str, float]:
+        """``flops`` and ``bytes`` of a run."""
+        work = self.problem.work
+        return {"flops": work.flops, "bytes": work.bytes}
+
     def of_kernel(self, role: Role, kernel: Kernel, config: Config, measurement: Measurement) -> Record:
         """A record of a kernel's config; it is not stored yet."""
         return self._record(role, kernel.name, dict(config), kernel.source_hash, measurement)
 
     def of_baseline(self, measurement: Measurement) -> Record:
-        """A record of the library; it is not stored yet."""
+        """A record of the library, with the threads that it had; it is not stored yet."""
         name = self.problem.operation.baselines[self.device.kind].named(self.problem.dtype)
-        return self._record(Role.BASELINE, name, {}, "", measurement)
+        record = self._record(Role.BASELINE, name, {}, "", measurement)
+        if "threads" not in measurement.circumstances:
+            return record
+        threads = str(int(measurement.circumstances["threads"]))
+        return replace(record, versions={**record.versions, "blas_threads": threads})
 
     def _record(
         self, role: Role, kernel: str, config: Mapping[str, Any], source_hash: str, measurement: Measurement
     ) -> Record:
-        work = self.problem.work
         return Record(
             problem=key_of(self.problem), device=self.device, regime=self.regime, role=role, kernel=kernel,
             config=config, source_hash=source_hash, measurement=measurement,
-            work={"flops": work.flops, "bytes": work.bytes},
+            work=self.work,
             versions={"tuner": tuner.__version__, **self.versions},
             study=self.study, session=self.session, origin=self.origin,
         )  # fmt: skip

@@ -151,12 +151,12 @@ class DeviceHandlers:
         return {"measurement": measurement and measurement.to_json(), "unwell": bench.unwell}, b""
 
     def finals(self, message: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
-        """Times finalists in alternation with the library, whose measurement comes last."""
+        """Times finalists in alternation with the library, whose measurements come last."""
         bench, offset, contestants = self._ready(), 0, []
         for each in message["contestants"]:
             contestants.append(contestant_from(each, blob[offset : offset + each["code_bytes"]]))
             offset += each["code_bytes"]
-        found = bench.finals(contestants, message["budget_s"])
+        found = bench.finals(contestants, message["budget_s"], message["threads"])
         return {"measurements": [each.to_json() for each in found], "unwell": bench.unwell}, b""
 
     def transfers(self, message: dict[str, Any], _: bytes) -> tuple[dict[str, Any], bytes]:

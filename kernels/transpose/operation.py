@@ -61,6 +61,6 @@ OPERATION = Operation(
     c_reference={"b": "return double(a[index % m * n + index / m]);"},
     baselines={
         "cuda": Baseline("cuBLAS", _cublas, names={"int32": "CuPy"}),
-        "cpu": Baseline("NumPy", _numpy),
+        "cpu": Baseline("NumPy", _numpy, blas=False),
     },
 )

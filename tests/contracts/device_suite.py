@@ -114,7 +114,7 @@ class DeviceContract:
                 assert len(samples) == count
                 assert all(0 < sample < 60 for sample in samples)
             assert workload.check()[1] == ""
-        seen = dict(device.circumstances())
+        seen = dict(device.circumstances(run))
         assert all(isinstance(value, float) for value in seen.values())
 
     def test_more_runs_are_timed_than_fit_into_a_queue(

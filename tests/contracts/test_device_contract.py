@@ -5,22 +5,26 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from contracts.device_suite import DeviceContract
-from fixtures.fake_device import BOARD
+from fixtures.fake_device import BOARD, TOY
 
+from tuner import catalogue
 from tuner.correctness import Workload
 from tuner.devices import open_device
-from tuner.devices.cpu import CpuDevice
+from tuner.devices.cpu import CpuDevice, blas_versions
 from tuner.devices.fake import FakeCompiler, FakeDevice
 from tuner.devices.numba_source import NumbaCompiler
 from tuner.devices.protocol import REGIMES, Compiler, Device
 from tuner.errors import DeviceTrouble
 from tuner.kernel import Rendered
+from tuner.problem import Baseline
 
 
 class TestFakeDevice(DeviceContract):
@@ -76,6 +80,52 @@ class TestCpuDevice(DeviceContract):
     def test_it_names_the_blas_that_it_compares_with(self, device: Device) -> None:
         assert device.versions["library"].startswith("NumPy ")
         assert int(device.versions["blas_threads"]) >= 1
+
+    def test_the_library_uses_as_many_threads_as_it_is_told(self, device: Device) -> None:
+        seen: list[int] = []
+
+        def call(xp: Any, problem: Any, arrays: Any) -> None:
+            seen.append(int(blas_versions()["blas_threads"]))
+
+        default = int(device.versions["blas_threads"])
+        workload = self.with_library(device, Baseline("NumPy", call))
+        for asked, threads in ((0, default), (1, 1), (default + 1, default + 1), (0, default)):
+            run = device.library(workload, asked)
+            assert run is not None
+            run()
+            device.samples_s(run, 2, "hot")
+            assert seen == [threads] * 3
+            assert device.circumstances(run)["threads"] == threads
+            seen.clear()
+        assert int(blas_versions()["blas_threads"]) == default
+
+    def test_a_library_without_blas_has_one_thread_and_cannot_be_told(self, device: Device) -> None:
+        workload = self.with_library(device, Baseline("NumPy", lambda xp, p, arrays: None, blas=False))
+        run = device.library(workload)
+        assert run is not None
+        assert device.circumstances(run)["threads"] == 1
+        assert device.library(workload, 2) is None
+
+    def with_library(self, device: Device, library: Baseline) -> Workload:
+        operation = replace(catalogue.from_file(TOY).operation("toy"), baselines={"cpu": library})
+        return Workload(device, operation.problem({"n": 10}), 1)
+
+    def test_what_is_timed_next_waits_for_threads_that_spin(self, device: Device) -> None:
+        spinning: list[threading.Thread] = []
+        alive: list[bool] = []
+
+        def library() -> None:
+            spinning.append(threading.Thread(target=spin, args=(0.1,)))
+            spinning[0].start()
+
+        def spin(seconds: float) -> None:
+            end_s = time.thread_time() + seconds
+            while time.thread_time() < end_s:
+                pass
+
+        device.samples_s(library, 1, "hot")
+        device.samples_s(lambda: alive.append(spinning[0].is_alive()), 1, "hot")
+        assert alive == [False]
 
 
 def test_cuda_without_cupy_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,10 @@ class Room:
     """A fake device with a bench on it."""
 
     def __init__(self, folder: Path, **more: Any) -> None:
-        rules = [rule(BEST, latency_s=BEST_S), rule(SLOW, latency_s=5 * BEST_S)]
+        rules = [
+            rule(BEST, latency_s=BEST_S, traits={"occupancy": 0.5}),
+            rule(SLOW, latency_s=5 * BEST_S, traits={"occupancy": 0.25}),
+        ]
         rules += [rule(config, fault=fault) for fault, config in fault_configs().items()]
         path = folder / "device.json"
         path.write_text(json.dumps({"info": BOARD, "rules": rules, "noise": 0.0001, **more}))
@@ -58,7 +61,7 @@ def test_a_good_config_is_measured_with_all_that_is_known(room: Room) -> None:
     assert found.compiled == contestant.compiled
     assert list(found.stages_s) == ["compile", "load", "verify", "time"]
     assert found.stages_s["compile"] == 1.5
-    assert found.circumstances == {"sm_clock_hz": 1e9}
+    assert found.circumstances == {"sm_clock_hz": 1e9, "occupancy": 0.5}
     assert not room.bench.unwell
 
 
@@ -107,6 +110,31 @@ def test_the_finals_give_one_measurement_each_and_the_library_last(room: Room) -
     ]  # fmt: skip
     rounds = {len(each.samples_s) for each in found if each.samples_s}
     assert len(rounds) == 1
+
+
+def test_each_finalist_has_its_own_occupancy_and_the_library_none(room: Room) -> None:
+    found = room.bench.finals([room.contestant(each) for each in (BEST, SLOW)], 0.0)
+    assert [each.circumstances.get("occupancy") for each in found] == [0.5, 0.25, None]
+    library = room.bench.measure_baseline()
+    assert library is not None
+    assert "occupancy" not in library.circumstances
+
+
+def test_the_library_plays_with_its_default_of_threads_and_with_those_of_the_finalists(tmp_path: Path) -> None:
+    bench = Room(tmp_path, baseline_s={"1": 4e-3, "2": 3e-3, "8": 2e-3})
+    found = bench.bench.finals([bench.contestant(BEST)], 0.0, (1, 2, 4, 8))[1:]
+    assert [(each.circumstances["threads"], each.time_s) for each in found] == [
+        (8, pytest.approx(2e-3, rel=1e-3)),
+        (1, pytest.approx(4e-3, rel=1e-3)),
+        (2, pytest.approx(3e-3, rel=1e-3)),
+    ]
+    alone = bench.bench.measure_baseline()
+    assert alone is not None
+    assert alone.circumstances["threads"] == 8
+
+
+def test_a_library_without_threads_plays_once(room: Room) -> None:
+    assert len(room.bench.finals([room.contestant(BEST)], 0.0, (1, 2))) == 2
 
 
 def test_a_verification_says_what_is_wrong(room: Room) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +24,33 @@ from tuner.kernel import Rendered
 
 #: The flush reads and writes this many times the last-level cache.
 FLUSH_FACTOR = 2
+#: Threads of a library spin on after a call: OpenBLAS's for 0.11 s on the machine where this was measured, and
+#: a kernel of as many threads as cores took twice its time meanwhile. Whoever is timed next waits until this
+#: process uses less than `QUIET_SHARE` of a core in two looks, but not without end.
+QUIET_SHARE, LOOK_S, QUIET_WITHIN_S = 0.1, 0.002, 1.0
+
+
+class LibraryRun:
+    """A library's run with a number of threads of its BLAS.
+
+    Attributes:
+        threads: Threads that its BLAS may use.
+    """
+
+    def __init__(self, run: Run, pools: threadpoolctl.ThreadpoolController, threads: int) -> None:
+        self.threads = threads
+        self._run, self._pools = run, pools
+
+    def __call__(self) -> None:
+        """One run with its threads."""
+        with self.limited() as run:
+            run()
+
+    @contextmanager
+    def limited(self) -> Iterator[Run]:
+        """The bare run, while its threads are set; setting them takes longer than a small product."""
+        with self._pools.limit(limits=self.threads):
+            yield self._run
 
 
 class CpuDevice:
@@ -35,6 +63,8 @@ class CpuDevice:
             cpu_info(), architecture=llvm.get_host_cpu_name(), runtime=f"Numba {numba.__version__}"
         )
         self.versions = {"numpy": numpy.__version__, **numba_source.versions(), **blas_versions()}
+        self._pools = threadpoolctl.ThreadpoolController().select(user_api="blas")
+        self._timed_last: Run | None = None
         self._flush = numpy.ones(FLUSH_FACTOR * max(self.info.l2_bytes, 1 << 24) // 8, dtype=numpy.float64)
 
     def free_bytes(self) -> int:
@@ -71,9 +101,15 @@ class CpuDevice:
         except CompileFailed as error:
             raise LaunchFailed(str(error)) from error
 
-    def library(self, arrays: Arrays) -> Run | None:
+    def library(self, arrays: Arrays, threads: int = 0) -> Run | None:
         """The declared baseline; see the protocol."""
-        return declared_baseline(self, arrays)
+        run = declared_baseline(self, arrays)
+        default = int(self.versions.get("blas_threads", 0))
+        if run is None or not default:
+            return None if threads else run
+        if not arrays.problem.operation.baselines[self.info.kind].blas:
+            return None if threads else LibraryRun(run, self._pools, 1)
+        return LibraryRun(run, self._pools, threads or default)
 
     def synchronize(self) -> None:
         """Nothing is queued on a CPU."""
@@ -82,18 +118,24 @@ class CpuDevice:
         """Times runs with the host's monotonic clock; see the protocol."""
         if regime not in ("cold", "hot"):
             raise DeviceTrouble(f"a CPU is timed cold or hot, got regime {regime!r}; choose one of them")
+        if run is not self._timed_last:
+            wait_until_quiet()
+            self._timed_last = run
         samples = []
-        for _ in range(count):
-            if regime == "cold":
-                self._flush += 1.0
-            start = time.perf_counter()
-            run()
-            samples.append(time.perf_counter() - start)
+        with _bare(run) as timed:
+            for _ in range(count):
+                if regime == "cold":
+                    self._flush += 1.0
+                start = time.perf_counter()
+                timed()
+                samples.append(time.perf_counter() - start)
         return samples
 
-    def circumstances(self) -> Mapping[str, float]:
-        """Load average and clock as the operating system gives them."""
+    def circumstances(self, run: Run) -> Mapping[str, float]:
+        """Load average and clock as the operating system gives them, and the threads of a library."""
         seen = {"load_1min": psutil.getloadavg()[0]}
+        if isinstance(run, LibraryRun):
+            seen["threads"] = float(run.threads)
         frequency = psutil.cpu_freq()
         if frequency is not None:
             seen["clock_hz"] = frequency.current * 1e6
@@ -105,12 +147,27 @@ class CpuDevice:
         if counters.trouble:
             return None
         before_j, before_s = counters.read_j(), time.perf_counter()
-        keep_busy(run, self.synchronize)
+        with _bare(run) as bare:
+            keep_busy(bare, self.synchronize)
         after_j, after_s = counters.read_j(), time.perf_counter()
         return counters.between_j(before_j, after_j) / (after_s - before_s)
 
     def canary(self) -> None:
         """A CPU that answers is well."""
+
+
+def _bare(run: Run) -> AbstractContextManager[Run]:
+    """What is to be timed of a run."""
+    return run.limited() if isinstance(run, LibraryRun) else nullcontext(run)
+
+
+def wait_until_quiet() -> None:
+    """Waits until the threads of this process have gone to sleep, those of libraries too."""
+    end_s, quiet = time.monotonic() + QUIET_WITHIN_S, 0
+    while quiet < 2 and time.monotonic() < end_s:
+        before_s = time.process_time()
+        time.sleep(LOOK_S)
+        quiet = quiet + 1 if time.process_time() - before_s < QUIET_SHARE * LOOK_S else 0
 
 
 def blas_versions() -> dict[str, str]:

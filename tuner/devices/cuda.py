@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import time
 import warnings
@@ -13,19 +12,16 @@ from typing import Any
 import cupy
 import numpy
 from cupy.cuda import runtime
-from cupy_backends.cuda.api import driver
 from cupy_backends.cuda.libs import cublas
 
-from tuner.devices.launching import steps_of
+from tuner.devices.launching import DRIVER_ERRORS, LoadedKernel
 from tuner.devices.nvrtc import compile_cubin, nvrtc_version, target_architecture
 from tuner.devices.power import keep_busy
 from tuner.devices.protocol import Arrays, LaunchFailed, Run, declared_baseline
 from tuner.errors import DeviceTrouble
 from tuner.hardware import DeviceInfo
-from tuner.kernel import Launch, Rendered
+from tuner.kernel import Rendered
 
-#: Static shared memory a block may have without opting in (CUDA C++ Programming Guide, compute capabilities).
-DEFAULT_SHARED_BYTES = 48 * 1024
 #: Seconds between two looks at clocks and power; a look takes about a millisecond.
 LOOK_EVERY_S = 0.05
 #: Cycles after which the holding kernel gives up by itself, so that a queue that is full cannot hang.
@@ -44,7 +40,7 @@ extern "C" __global__ void hold(const volatile int* released, long long limit_cy
 
 
 def _errors() -> tuple[type[Exception], ...]:
-    return (runtime.CUDARuntimeError, driver.CUDADriverError, cublas.CUBLASError)
+    return (*DRIVER_ERRORS, cublas.CUBLASError)
 
 
 class CudaDevice:
@@ -68,7 +64,6 @@ class CudaDevice:
         self._seen: dict[str, float] = {}
         self._looked_s = 0.0
         self._before, self._after = cupy.cuda.Event(), cupy.cuda.Event()
-        self._occupancy = 0.0
         handle = cupy.cuda.device.get_cublas_handle()
         # CuPy allows TF32 only on request (CUPY_TF32); default math keeps sgemm in FP32 in any case.
         cublas.setMathMode(handle, cublas.CUBLAS_DEFAULT_MATH)
@@ -102,38 +97,11 @@ class CudaDevice:
 
     def load(self, rendered: Rendered, code: bytes, arrays: Arrays) -> Run:
         """Loads the cubin and binds the arguments; see the protocol."""
-        launch = rendered.launch
-        assert launch is not None, "a CUDA kernel has a launch"
-        try:
-            module = cupy.cuda.function.Module()
-            module.load(code)
-            function = module.get_function(rendered.entry)
-            if launch.shared_bytes > DEFAULT_SHARED_BYTES:
-                driver.funcSetAttribute(
-                    function.ptr, driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, launch.shared_bytes
-                )
-            self._occupancy = self._resident_share(function.ptr, launch)
-            steps = steps_of(module, function, launch, arrays)
-        except (*_errors(), cupy.cuda.memory.OutOfMemoryError) as error:
-            raise LaunchFailed(f"cannot be loaded: {error}") from error
+        return LoadedKernel(rendered, code, arrays, self.info)
 
-        def run() -> None:
-            try:
-                for step in steps:
-                    step()
-            except _errors() as error:
-                raise LaunchFailed(f"cannot be launched: {error}", device_unwell=True) from error
-
-        return run
-
-    def _resident_share(self, function: int, launch: Launch) -> float:
-        threads = math.prod(launch.block)
-        blocks = driver.occupancyMaxActiveBlocksPerMultiprocessor(function, threads, launch.shared_bytes)
-        return float(blocks * threads / self.info.max_threads_per_sm)
-
-    def library(self, arrays: Arrays) -> Run | None:
+    def library(self, arrays: Arrays, threads: int = 0) -> Run | None:
         """The declared baseline; see the protocol."""
-        return declared_baseline(self, arrays)
+        return None if threads else declared_baseline(self, arrays)
 
     def synchronize(self) -> None:
         """Waits for the stream; see the protocol."""
@@ -202,9 +170,9 @@ class CudaDevice:
         self.synchronize()
         return lambda: graph.launch(stream=self._stream)
 
-    def circumstances(self) -> Mapping[str, float]:
-        """What NVML saw during the last samples, and the occupancy of the kernel loaded last."""
-        return {**self._seen, "occupancy": self._occupancy}
+    def circumstances(self, run: Run) -> Mapping[str, float]:
+        """What NVML saw during the last samples, and a kernel's occupancy."""
+        return self._seen | ({"occupancy": run.occupancy} if isinstance(run, LoadedKernel) else {})
 
     def power_w(self, run: Run) -> float | None:
         """NVML's reading once it has seen nothing but `run` for as long as it averages over."""

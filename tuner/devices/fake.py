@@ -3,10 +3,12 @@
 The file holds ``info`` (fields of `DeviceInfo`) and ``rules``, a list tried in order, each with ``where``
 (config values that must match, maybe none) and ``latency_s`` or ``fault``; a fault with ``after`` shows
 only after that many runs went well. ``power_w`` of a rule is the power of its configs, ``error_rel`` how far
-their outputs are from the right ones. Beside or instead of rules, ``landscape_seed`` gives every config a
-latency of its own, between ``base_s`` and ten times that. ``power_w`` of the file holds for all without one;
-with neither the device tells no power. ``noise`` is the relative standard deviation of samples and ``pace``
-the fraction of each latency that is really waited.
+their outputs are from the right ones, ``traits`` what is known of them before they run (``occupancy``).
+Beside or instead of rules, ``landscape_seed`` gives every config a latency of its own, between ``base_s`` and
+ten times that. ``power_w`` of the file holds for all without one; with neither the device tells no power.
+``baseline_s`` is the library's time, or an object of its times by the threads that it is told to use.
+``noise`` is the relative standard deviation of samples and ``pace`` the fraction of each latency that is
+really waited.
 
 Faults: ``compile_failed``, ``compile_hang``, ``compile_crash``, ``launch_failed``, ``unwell``,
 ``wrong_result``, ``unwritten``, ``out_of_bounds``, ``hang``, ``crash``, ``rubbish``, ``exit``.
@@ -100,6 +102,7 @@ class FakeRun:
     def __init__(self, rule: Mapping[str, Any], arrays: Arrays) -> None:
         self.latency_s = float(rule.get("latency_s", 1e-3))
         self.power_w: float | None = rule.get("power_w")
+        self.traits = {name: float(each) for name, each in rule.get("traits", {}).items()}
         self._error_rel = float(rule.get("error_rel", 0.0))
         self._fault = ""
         self._later = rule.get("fault", "")
@@ -171,12 +174,19 @@ class FakeDevice:
             raise LaunchFailed("not a binary of the fake compiler")
         return FakeRun(self._table.of(rendered), arrays)
 
-    def library(self, arrays: Arrays) -> Run | None:
+    def library(self, arrays: Arrays, threads: int = 0) -> Run | None:
         """A library that takes ``baseline_s``, where the file says so and the operation has a baseline."""
         declared = self.info.kind in arrays.problem.operation.baselines
-        if "baseline_s" not in self._data or not declared:
+        by_threads = self._data.get("baseline_s")
+        if by_threads is None or not declared:
             return None
-        return FakeRun({"latency_s": self._data["baseline_s"]}, arrays)
+        if not isinstance(by_threads, Mapping):
+            return None if threads else FakeRun({"latency_s": by_threads}, arrays)
+        default = max(int(count) for count in by_threads)
+        latency_s = by_threads.get(str(threads or default))
+        if latency_s is None:
+            return None
+        return FakeRun({"latency_s": latency_s, "traits": {"threads": threads or default}}, arrays)
 
     def synchronize(self) -> None:
         """Nothing is queued."""
@@ -192,9 +202,10 @@ class FakeDevice:
         sigma = self._data.get("noise", 0.001)
         return [latency_s * max(self._random.gauss(1, sigma), 0.5) for _ in range(count)]
 
-    def circumstances(self) -> Mapping[str, float]:
-        """A steady clock."""
-        return {"sm_clock_hz": 1e9}
+    def circumstances(self, run: Run) -> Mapping[str, float]:
+        """A steady clock, and what the table knows of a run."""
+        assert isinstance(run, FakeRun)
+        return {"sm_clock_hz": 1e9, **run.traits}
 
     def power_w(self, run: Run) -> float | None:
         """What the table says of the config, else of the device; nothing is waited for."""

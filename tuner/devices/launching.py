@@ -1,7 +1,8 @@
-"""What a run of a CUDA kernel queues on the present stream: its launch, and the copies that belong to it."""
+"""A CUDA kernel on its arrays: what a run queues on the present stream, its launch and the copies around it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -9,17 +10,70 @@ from typing import Any
 import cupy
 import numpy
 from cupy.cuda import runtime
+from cupy_backends.cuda.api import driver
 
-from tuner.devices.protocol import Arrays
-from tuner.kernel import Launch, Pieces, Workspace
+from tuner.devices.protocol import Arrays, LaunchFailed
+from tuner.hardware import DeviceInfo
+from tuner.kernel import Launch, Pieces, Rendered, Workspace
 
 DEVICE_TO_DEVICE = runtime.memcpyDeviceToDevice
 #: A padded output is full of NaN at first, so that elements that are never written show; so is a workspace.
 POISON = 0xFF
+#: Static shared memory a block may have without opting in (CUDA C++ Programming Guide, compute capabilities).
+DEFAULT_SHARED_BYTES = 48 * 1024
+#: What CuPy raises when the driver refuses.
+DRIVER_ERRORS: tuple[type[Exception], ...] = (runtime.CUDARuntimeError, driver.CUDADriverError)
+LOAD_ERRORS: tuple[type[Exception], ...] = (MemoryError, *DRIVER_ERRORS)
 Step = Callable[[], None]
 
 
-def steps_of(module: Any, function: Any, launch: Launch, arrays: Arrays) -> list[Step]:
+class LoadedKernel:
+    """A kernel on its arrays; calling it queues one run.
+
+    Attributes:
+        occupancy: Share of a multiprocessor's threads that are resident while it runs.
+    """
+
+    def __init__(self, rendered: Rendered, code: bytes, arrays: Arrays, device: DeviceInfo) -> None:
+        """Loads a cubin.
+
+        Raises:
+            LaunchFailed: The driver refuses it, or its own memory does not fit.
+        """
+        launch = rendered.launch
+        assert launch is not None, "a CUDA kernel has a launch"
+        try:
+            module, function = function_of(rendered, code)
+            threads, shared = math.prod(launch.block), launch.shared_bytes
+            blocks = driver.occupancyMaxActiveBlocksPerMultiprocessor(function.ptr, threads, shared)
+            self.occupancy = float(blocks * threads / device.max_threads_per_sm)
+            self._steps = steps_of(module, function, launch, arrays)
+        except LOAD_ERRORS as error:
+            raise LaunchFailed(f"cannot be loaded: {error}") from error
+
+    def __call__(self) -> None:
+        """Queues one run."""
+        try:
+            for step in self._steps:
+                step()
+        except DRIVER_ERRORS as error:
+            raise LaunchFailed(f"cannot be launched: {error}", device_unwell=True) from error
+
+
+def function_of(rendered: Rendered, code: bytes) -> tuple[Any, Any]:
+    """CuPy's module of a cubin, and the kernel in it, allowed the shared memory that it asks for."""
+    module = cupy.cuda.function.Module()
+    module.load(code)
+    function = module.get_function(rendered.entry)
+    if rendered.launch is not None and rendered.launch.shared_bytes > DEFAULT_SHARED_BYTES:
+        wanted = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        driver.funcSetAttribute(function.ptr, wanted, rendered.launch.shared_bytes)
+    return module, function
+
+
+def steps_of(
+    module: Any, function: Any, launch: Launch, arrays: Arrays, made: dict[str, Any] | None = None
+) -> list[Step]:
     """What one run queues, in order.
 
     Args:
@@ -27,8 +81,10 @@ def steps_of(module: Any, function: Any, launch: Launch, arrays: Arrays) -> list
         function: The kernel.
         launch: Geometry, padded tensors, pieces, workspace.
         arrays: What the kernel computes on.
+        made: Larger arrays by tensor, and the workspace as ``""``, of an earlier run on the same stream; those
+            that are missing are made and put there.
     """
-    arguments = list(arrays.arguments())
+    arguments, made = list(arrays.arguments()), {} if made is None else made
     before: list[Step] = []
     after: list[Step] = []
     wanted = {each.tensor: tuple(each.shape) for each in launch.padded}
@@ -36,14 +92,19 @@ def steps_of(module: Any, function: Any, launch: Launch, arrays: Arrays) -> list
         array = arguments[number]
         if wanted.get(tensor.name, array.shape) == array.shape:
             continue
-        larger = arguments[number] = cupy.zeros(wanted[tensor.name], dtype=tensor.dtype)
+        if tensor.name not in made:
+            made[tensor.name] = cupy.zeros(wanted[tensor.name], dtype=tensor.dtype)
+            if tensor.output:
+                made[tensor.name].view(cupy.uint8).fill(POISON)
+        larger = arguments[number] = made[tensor.name]
         if tensor.output:
-            larger.view(cupy.uint8).fill(POISON)
             after.append(_copying(array, larger))
         else:
             before.append(_copying(larger, array))
     if launch.workspace is not None:
-        arguments.append(workspace(launch.workspace))
+        if "" not in made:
+            made[""] = workspace(launch.workspace)
+        arguments.append(made[""])
     grid, block, shared = three(launch.grid), three(launch.block), launch.shared_bytes
 
     def launched(*more: Any) -> None:

@@ -108,8 +108,16 @@ class Device(Protocol):
         """
         ...
 
-    def library(self, arrays: Arrays) -> Run | None:
-        """A run of the operation's baseline; None where it declares none for this kind of device."""
+    def library(self, arrays: Arrays, threads: int = 0) -> Run | None:
+        """A run of the operation's baseline.
+
+        Args:
+            arrays: What it computes on.
+            threads: CPU threads that it is told to use; 0 leaves it its default.
+
+        Returns:
+            None where the operation declares none for this kind of device, or it cannot be told.
+        """
         ...
 
     def synchronize(self) -> None:
@@ -128,8 +136,11 @@ class Device(Protocol):
         """
         ...
 
-    def circumstances(self) -> Mapping[str, float]:
-        """Clocks, temperature and power as last seen during a call of `samples_s`."""
+    def circumstances(self, run: Run) -> Mapping[str, float]:
+        """Clocks, temperature and power as last seen during a call of `samples_s`, and what is known of a run.
+
+        The latter is ``occupancy`` for a kernel on a GPU, ``threads`` for a library on a CPU.
+        """
         ...
 
     def power_w(self, run: Run) -> float | None:

@@ -1,0 +1,64 @@
+"""The crown on a CPU: the library plays with as many threads as the finalists, and with all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures.fake_device import BEST_S, TOY, stored, study
+
+from tuner.record import Champion, Role
+
+
+def crowned(folder: Path, threads: int, baseline_s: Any) -> Champion:
+    """The champion of a study of a kernel that uses so many threads."""
+    declared = TOY.read_text().replace('choice("FUSED", False, True)', f'choice("THREADS", {threads})')
+    (folder / "toy.py").write_text(declared)
+    for source in ("toy.cu", "toy.numba.py"):
+        (folder / source).write_text(TOY.with_name(source).read_text())
+    info = {"kind": "cpu", "name": "Fake CPU", "cores": 8}
+    rules = [{"where": {"CHUNK": 256}, "latency_s": BEST_S}]
+    data = {"info": info, "landscape_seed": 3, "base_s": 1e-3, "rules": rules, "baseline_s": baseline_s}
+    (folder / "cpu.json").write_text(json.dumps(data))
+    result = study(folder, f"fake:{folder}/cpu.json", file=folder / "toy.py")
+    assert result.champion is not None
+    assert [pair.other for pair in result.pairs] == [
+        pair.other for pair in result.champion.pairs if pair.one == result.champion.pairs[0].one
+    ]
+    return result.champion
+
+
+def libraries(champion: Champion) -> dict[str, tuple[float, str]]:
+    """Library and threads -> its time over the champion's, and the champion's verdict."""
+    return {
+        pair.other: (pytest.approx(pair.comparison.ratio, rel=0.01), pair.comparison.verdict)
+        for pair in champion.pairs
+        if pair.one == champion.pairs[0].one and pair.other.startswith("NumPy")
+    }
+
+
+@pytest.mark.parametrize(("one_s", "eight_s"), [(3.0, 1.5), (1.5, 3.0), (3.0, 0.5)])
+def test_the_speedup_is_over_the_better_of_all_threads_and_as_many_as_the_champions(
+    tmp_path: Path, one_s: float, eight_s: float
+) -> None:
+    champion = crowned(tmp_path, 1, {"1": one_s * BEST_S, "2": 1e-9, "8": eight_s * BEST_S})
+    assert dict(champion.record.config) == {"CHUNK": 256, "THREADS": 1}
+    assert champion.speedup == pytest.approx(min(one_s, eight_s), rel=0.01)
+    assert champion.baseline is not None
+    assert champion.baseline.versions["blas_threads"] == ("1" if one_s < eight_s else "8")
+    verdicts = {True: "faster", False: "slower"}
+    assert libraries(champion) == {
+        "NumPy, 8 threads": (eight_s, verdicts[eight_s > 1]),
+        "NumPy, 1 thread": (one_s, verdicts[one_s > 1]),
+    }
+    # Before the search with its default, then both in the finals; each record says its threads.
+    threads = [each.versions["blas_threads"] for each in stored(tmp_path, Role.BASELINE)]
+    assert sorted(threads) == ["1", "8", "8"]
+
+
+def test_a_champion_that_uses_all_threads_meets_the_library_once(tmp_path: Path) -> None:
+    champion = crowned(tmp_path, 8, {"1": 1.5 * BEST_S, "8": 2 * BEST_S})
+    assert champion.speedup == pytest.approx(2.0, rel=0.01)
+    assert list(libraries(champion)) == ["NumPy, 8 threads"]
