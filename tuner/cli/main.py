@@ -22,6 +22,7 @@ COMMANDS = {
     "export": ("tuner.cli.ask", "export", "Write the champion as source, binary, Python module or JSON."),
     "ladder": ("tuner.cli.ladder", "ladder", "Each kernel of an operation, and what each step buys."),
     "nightly": ("tuner.cli.night", "nightly", "Tune the problems of a plan until a deadline."),
+    "records": ("tuner.cli.records", "records", "Export, import, publish, list and check records."),
     "simulate": ("tuner.cli.replay", "simulate", "Replay a study on a recorded space, without a device."),
     "devices": ("tuner.cli.look", "devices", "The devices found here."),
     "kernels": ("tuner.cli.look", "kernels", "The kernels there are, with parameters and constraints."),

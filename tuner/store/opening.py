@@ -208,8 +208,8 @@ def ready_to_read(engine: sa.Engine, where: str) -> None:
             raise NothingFound(f"the database {where} holds no records yet; run `tuner tune` first")
         if schema != SCHEMAS[-1]:
             raise StoreTrouble(
-                f"the database {where} has schema {schema} and {SCHEMAS[-1]} is needed; a command that "
-                f"writes, such as `tuner tune`, brings it forward"
+                f"the database {where} has schema {schema} and {SCHEMAS[-1]} is needed; "
+                f"`tuner records upgrade`, or any command that writes, brings it forward"
             )
 
 

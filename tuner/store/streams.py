@@ -12,7 +12,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from tuner.record import Champion, ProblemKey, Record
+from tuner.measurement import Outcome
+from tuner.record import Champion, ProblemKey, Record, Role
 from tuner.store import opening, queries, rows, tables
 from tuner.store.reading import Reader
 
@@ -46,6 +47,86 @@ def count(store: Reader) -> int:
     """How many records there are."""
     with opening.explained(store._where), store._engine.connect() as connection:
         return int(connection.execute(sa.select(sa.func.count()).select_from(tables.records)).scalar_one())
+
+
+@dataclass(frozen=True)
+class Tally:
+    """How much there is of one operation on one device.
+
+    Attributes:
+        operation: Name.
+        device: Name.
+        problems: Different problems.
+        trials: Records of trials.
+        failed: Of them, those whose outcome is neither MEASURED nor PRUNED.
+        finals: Records of finals and of the library.
+        champions: Champions that were ever crowned.
+        first: When the first was measured; ISO 8601, UTC.
+        last: When the last was.
+    """
+
+    operation: str
+    device: str
+    problems: int
+    trials: int
+    failed: int
+    finals: int
+    champions: int
+    first: str
+    last: str
+
+
+def tallies(store: Reader) -> list[Tally]:
+    """How much there is, by operation and device."""
+    of, problem, device = tables.records, tables.problems.c, tables.devices.c
+    is_trial = of.c.role == Role.TRIAL.value
+    well = of.c.outcome.in_((Outcome.MEASURED.value, Outcome.PRUNED.value))
+
+    def grouped(table: sa.Table, *columns: sa.ColumnElement[Any]) -> Any:
+        return (
+            sa.select(problem.operation, device.name, *columns)
+            .select_from(table)
+            .join(tables.problems, table.c.problem == problem.number)
+            .join(tables.devices, table.c.device == device.number)
+            .group_by(problem.operation, device.name)
+            .order_by(problem.operation, device.name)
+        )
+
+    counted = grouped(
+        of, sa.func.count(of.c.problem.distinct()), _sum(is_trial), _sum(sa.and_(is_trial, sa.not_(well))),
+        _sum(sa.not_(is_trial)), sa.func.min(of.c.measured_at), sa.func.max(of.c.measured_at),
+    )  # fmt: skip
+    with opening.explained(store._where), store._engine.connect() as connection:
+        found = connection.execute(grouped(tables.champions, sa.func.count())).all()
+        crowned = {(row[0], row[1]): int(row[2]) for row in found}
+        return [
+            Tally(
+                row[0], row[1], int(row[2]), int(row[3]), int(row[4]), int(row[5]),
+                crowned.get((row[0], row[1]), 0), str(row[6]), str(row[7]),
+            )
+            for row in connection.execute(counted).all()
+        ]  # fmt: skip
+
+
+def _sum(condition: Any) -> Any:
+    return sa.func.sum(sa.case((condition, 1), else_=0))
+
+
+def recent(store: Reader, wanted: Selection, limit: int) -> list[Record]:
+    """The records that were stored last, the last first."""
+    problems, devices = _numbers(store, wanted)
+    of, last = tables.records.c, 0
+    chosen: list[int] = []
+    page = sa.select(of.number, of.problem, of.device, of.regime).order_by(of.number.desc()).limit(AT_ONCE)
+    with opening.explained(store._where), store._engine.connect() as connection:
+        while len(chosen) < limit:
+            found = connection.execute(page.where(of.number < last) if last else page).all()
+            chosen += [row.number for row in found if _fits(row, wanted, problems, devices)]
+            if len(found) < AT_ONCE:
+                break
+            last = found[-1].number
+        by_number = store._by_number(connection, chosen[:limit])
+    return [by_number[number] for number in chosen[:limit]]
 
 
 def records(store: Reader, wanted: Selection) -> Iterator[Record]:

@@ -29,7 +29,7 @@ BATCH = 500
 #: How many broken lines are told of by name.
 TOLD = 20
 
-#: Called now and then with the bytes done and the bytes there are.
+#: Called now and then with what is done and what there is in all: records on export, bytes on import.
 Progress = Callable[[int, int], None]
 
 
@@ -52,32 +52,39 @@ class Counts:
     broken_lines: int = 0
 
 
-def export(store: Store, path: Path | None, wanted: Selection | None = None) -> Counts:
+def export(
+    store: Store, path: Path | None, wanted: Selection | None = None, *, progress: Progress | None = None
+) -> Counts:
     """Writes records, then champions, each by id: the same records make the same text.
 
     Args:
         store: From where.
         path: To which file; one that is there is replaced once all is written. None for stdout.
         wanted: Which; all when None.
+        progress: Told how far it is.
     """
+    wanted = wanted or Selection()
     if path is None:
-        return _written(store, wanted or Selection(), sys.stdout)
+        return _written(store, wanted, sys.stdout, progress)
     fresh = path.with_name(f".{path.name}.part")
     try:
         with _writer(fresh, path.suffix) as out:
-            counts = _written(store, wanted or Selection(), out)
+            counts = _written(store, wanted, out, progress)
         fresh.replace(path)
     finally:
         fresh.unlink(missing_ok=True)
     return counts
 
 
-def _written(store: Store, wanted: Selection, out: IO[str]) -> Counts:
+def _written(store: Store, wanted: Selection, out: IO[str], progress: Progress | None) -> Counts:
+    there = streams.count(store) if progress else 0
     print(lines.header(), file=out)
     records = champions = 0
     for record in streams.records(store, wanted):
         print(lines.line_of(record), file=out)
         records += 1
+        if progress and records % BATCH == 0:
+            progress(records, there)
     for champion in streams.champions(store, wanted):
         print(lines.line_of(champion), file=out)
         champions += 1

@@ -1,0 +1,170 @@
+"""``tuner records``: records to and from files, and results that come with the project."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tuner.cli.options import database_option, json_option
+from tuner.cli.show import print_json
+from tuner.cli.stored import check, list_, selection, selection_options, show, stats, upgrade
+from tuner.errors import NothingFound
+
+if TYPE_CHECKING:
+    from tuner.travel import Cached, Counts
+
+#: Seconds between two plain lines of progress.
+PLAIN_EVERY_S = 5.0
+
+
+@click.group()
+def records() -> None:
+    """Export, import, publish, list and check records."""
+
+
+@contextmanager
+def _progress(what: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """Shows how far something is on stderr: a bar on a terminal, a line now and then elsewhere."""
+    if quiet or not sys.stderr.isatty():
+        shown_s = time.monotonic()
+
+        def tell(done: int, there: int) -> None:
+            nonlocal shown_s
+            if not quiet and time.monotonic() - shown_s > PLAIN_EVERY_S:
+                shown_s = time.monotonic()
+                click.echo(f"{what}: {done / max(there, 1):.0%}", err=True)
+
+        yield tell
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what)
+        yield lambda done, there: bar.update(task, completed=done, total=max(there, 1))
+
+
+@records.command("export")
+@click.argument("file", metavar="FILE|-")
+@selection_options
+@click.option("--quiet", is_flag=True, help="No progress.")
+@database_option
+def export_(file: str, operation: str, shape: str, device: str, regime: str, quiet: bool, db: str) -> None:
+    """Write records and champions as JSON lines; FILE.gz and FILE.zst are compressed, - is stdout."""
+    from tuner.store import Store
+    from tuner.travel import export
+
+    path = None if file == "-" else Path(file)
+    wanted = selection(operation, shape, device, regime)
+    with Store.open(db, read_only=True) as store, _progress("exporting", quiet) as progress:
+        counts = export(store, path, wanted, progress=progress)
+    if not quiet:
+        click.echo(f"{counts.records} records and {counts.champions} champions written to {file}", err=True)
+
+
+@records.command("import")
+@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@click.option("--skip-broken", is_flag=True, help="Take the good lines of a damaged file, and list the others.")
+@click.option("--device", default="", help="Of a Kernel Tuner cache: its device's name.")
+@click.option("--kernel-file", type=click.Path(path_type=Path), help="Of a cache: FILE.py with its kernel.")
+@click.option("--kernel", default="", help="Of a cache: name of its kernel.")
+@click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="Of a cache: a dim of its problem.")
+@click.option("--dtype", default="", help="Of a cache: its element type.")
+@click.option("--layout", default="", help="Of a cache: its layout.")
+@click.option("--regime", default="hot", show_default=True, help="Of a cache: how time was taken.")
+@click.option("--quiet", is_flag=True, help="No progress.")
+@database_option
+@json_option
+def import_(
+    files: tuple[str, ...], skip_broken: bool, quiet: bool, db: str, as_json: bool, **told: Any
+) -> None:
+    """Add the records of files: what `export` writes, or Kernel Tuner's caches (.json).
+
+    Records are known by UUID: files may come in any order, any number of times.
+    """
+    from tuner.store import Store
+
+    with Store.open(db) as store:
+        for file in files:
+            with _progress(f"importing {file}", quiet) as progress:
+                counts = _imported(store, file, skip_broken, progress, told)
+            for number, why in counts.broken:
+                click.echo(f"tuner: {file}, line {number}: {why}", err=True)
+            if counts.broken_lines > len(counts.broken):
+                click.echo(f"tuner: {file}: {counts.broken_lines} broken lines in all", err=True)
+            if as_json:
+                print_json({"file": file, **asdict(counts)})
+            else:
+                click.echo(
+                    f"{file}: {counts.records} records and {counts.champions} champions are new, "
+                    f"{counts.known} were known"
+                )
+
+
+def _imported(store: Any, file: str, skip_broken: bool, progress: Any, told: dict[str, Any]) -> Counts:
+    from tuner.travel import Counts, is_cache, records_of, take
+
+    if file == "-":
+        with tempfile.NamedTemporaryFile(prefix="tuner-import-") as copy:
+            shutil.copyfileobj(sys.stdin.buffer, copy)
+            copy.flush()
+            return take(store, Path(copy.name), skip_broken=skip_broken, progress=progress)
+    path = Path(file)
+    if not is_cache(path):
+        return take(store, path, skip_broken=skip_broken, progress=progress)
+    found = list(records_of(_cached(path, **told)))
+    new = store.add(found)
+    return Counts(records=new, known=len(found) - new)
+
+
+def _cached(
+    path: Path, *, device: str, kernel_file: Path | None, kernel: str, sets: tuple[str, ...], dtype: str,
+    layout: str, regime: str,
+) -> Cached:  # fmt: skip
+    from tuner.travel import Cached
+
+    if kernel_file is None:
+        return Cached(path, device, kernel=kernel, regime=regime)
+    from tuner.cli.options import asked
+    from tuner.preparation import key_of
+
+    catalogue, problem = asked(str(kernel_file), (), sets, dtype, layout)
+    known = catalogue.of(problem.operation.name, only=(kernel,) if kernel else ())
+    declared = known[-1]
+    work = problem.work
+    return Cached(
+        path, device, key_of(problem), declared.name, declared.source_hash, str(problem.operation.origin or ""),
+        {"flops": work.flops, "bytes": work.bytes}, regime,
+    )  # fmt: skip
+
+
+@records.command()
+@click.option("--device", default="", help="Only the device of this name or uuid.")
+@click.option("--operation", default="", help="Only this operation.")
+@click.option("--regime", default="", help="Only this regime.")
+@click.option("-o", "folder", type=click.Path(path_type=Path), help="Folder; the project's own configs/tuned.")
+@database_option
+def publish(device: str, operation: str, regime: str, folder: Path | None, db: str) -> None:
+    """Write the champions as text for review, one file per device and operation."""
+    from tuner.shipped import publish as write
+    from tuner.store import Store
+
+    with Store.open(db, read_only=True) as store:
+        written = write(store, folder, operation=operation, device=device, regime=regime)
+    if not written:
+        raise NothingFound(f"no champion of a built-in kernel in {db} fits; run `tuner tune`, or name others")
+    for path in written:
+        click.echo(str(path))
+
+
+for each in (check, list_, show, stats, upgrade):
+    records.add_command(each)
