@@ -218,7 +218,9 @@ def test_a_problem_that_does_not_fit_is_refused_and_nothing_is_stored(
 ) -> None:
     answer = told("tune", str(TOY), "2000000000", "--device", device)
     assert_refused(answer, 2, "must fit into free memory (16 GiB on Fake board)", "choose smaller dims")
-    assert_refused(told("best", str(TOY), "2000000000", "--device", device), 1, "is not tuned")
+    assert (
+        json.loads(told("best", str(TOY), "2000000000", "--device", device, "--json")[1])["match"] == "default"
+    )
 
 
 def test_an_empty_space_lists_what_each_constraint_rejects(told: Told, here: Path) -> None:
@@ -271,15 +273,24 @@ def test_a_users_file_with_a_mistake_is_told_where(
     assert_refused(answer, code, message)
 
 
-def test_nothing_tuned_yet_is_told(told: Told, device: str) -> None:
-    assert_refused(told("best", str(TOY), "5", "--device", device), 1, "there is no database", "tuner tune")
-    assert_refused(
-        told("best", str(TOY), "5", "--device", device, "--db", "sqlite:///x.db"), 1, "there is no database"
-    )
+def test_what_is_not_tuned_is_answered_from_what_is_near(told: Told, here: Path, device: str) -> None:
+    def matched(*arguments: str) -> str:
+        code, out, err = told("best", str(TOY), *arguments, "--json")
+        assert (code, err) == (0, "")
+        return str(json.loads(out)["match"])
+
+    assert matched("5", "--device", device) == "default"
+    assert matched("5", "--device", device, "--db", "sqlite:///x.db") == "default"
+    assert not (here / "x.db").exists()
     told("tune", str(TOY), "5", "--device", device, "--trials", "1", "--quiet")
-    assert_refused(told("best", str(TOY), "6", "--device", device), 1, "toy 6 float32 plain on Fake board")
+    assert matched("6", "--device", device) == "nearest-shape"
+    other = write_device(here / "other.json", info={"name": "Other board", "uuid": "OTHER-1"})
+    assert matched("5", "--device", other) == "similar-device"
+    assert matched("5", "--device", device, "--regime", "hot") == "default"
     assert_refused(told("best", str(TOY), "5", "--device", "Fake bored"), 2, "did you mean Fake board")
-    assert_refused(told("best", str(TOY), "5", "--device", device, "--regime", "hot"), 1, "(hot) is not tuned")
+    assert "not of this problem" in told("best", str(TOY), "6", "--device", device)[1]
+    refused = told("export", str(TOY), "6", "--device", device, "-o", "out")
+    assert_refused(refused, 1, "toy 6 float32 plain on Fake board (cold) is not tuned", "tuner tune")
 
 
 def test_an_export_that_cannot_be_written_is_told(told: Told, here: Path, device: str) -> None:
@@ -323,9 +334,9 @@ def test_a_second_process_is_told_who_holds_the_device(told: Told, device: str, 
     [
         (["tune", "gemm", "x", "1", "1"], 2, "tuner: a dim is a whole number"),
         (
-            ["best", "gemm", "1", "1", "1", "--device", "cpu", "--db", "sqlite:///none.db"],
+            ["best", "gemm", "1", "1", "1", "--device", "cpu", "--kernel", "x", "--db", "sqlite:///none.db"],
             1,
-            "there is no database",
+            "no kernel x is declared",
         ),
     ],
 )

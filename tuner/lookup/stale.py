@@ -43,7 +43,7 @@ def staleness(
     if stale:
         return stale, why
     for what, then, now in _compared(record, device, versions or {}):
-        if then and now and then != now:
+        if then and now and then != now and (what == "driver" or then.split()[0] == now.split()[0]):
             return True, f"the {what} was {then} when it was measured and is {now}; tune again"
     return stale, why
 
