@@ -33,84 +33,9 @@ constexpr int GROUP = 32 * WARPS_T * WARPS_W;
 constexpr int THREADS = GROUP * WARPS_K;
 constexpr int KS = WIDE_ALONG_K || THIN_ALONG_K ? GROUPED : 1;  // k that are read together
 
-// One operand on its way from global memory to tiles of SPAN x BK in shared memory, and from there to registers.
-// ALONG_K: neighbours in k are neighbours in memory; a row is 16 bytes longer than BK, so that rows differ in banks.
-template <int SPAN, int COUNT, int LANES, bool ALONG_K, int WIDTH>
-struct Operand {
-    static constexpr int LINE = ALONG_K ? BK + GROUPED : SPAN;
-    static constexpr int SIZE = LINE * (ALONG_K ? SPAN : BK);
-    static constexpr int PER_LINE = (ALONG_K ? BK : SPAN) / WIDTH;
-    static constexpr int COPIES = SPAN * BK / WIDTH;
-    static constexpr int PASSES = (COPIES + GROUP - 1) / GROUP;
-    static constexpr int PACKED = ALONG_K ? 1 : COUNT < GROUPED ? COUNT : GROUPED;
-
-    const SCALAR* from;
-    size_t step;
-    unsigned offset[PASSES];
-
-    static __device__ int copy(int pass) { return (int)threadIdx.x % GROUP + pass * GROUP; }
-    static __device__ bool has(int pass) { return (pass + 1) * GROUP <= COPIES || copy(pass) < COPIES; }
-    static __device__ int k_of(int pass) { return ALONG_K ? copy(pass) % PER_LINE * WIDTH : copy(pass) / PER_LINE; }
-    static __device__ int span_of(int pass) { return ALONG_K ? copy(pass) / PER_LINE : copy(pass) % PER_LINE * WIDTH; }
-
-    // Tiles begin at row `first` of `count`, at `k_first` of `depth` and then every `k_step`.
-    __device__ void aim(const SCALAR* operand, unsigned first, unsigned count, unsigned k_first, unsigned k_step, unsigned depth)
-    {
-        const size_t line = ALONG_K ? depth : count;
-        from = operand + (ALONG_K ? first * line + k_first : k_first * line + first);
-        step = ALONG_K ? k_step : k_step * line;
-        const unsigned last = count - (ALONG_K ? 1 : WIDTH) - first;
-#pragma unroll
-        for (int pass = 0; pass < PASSES; ++pass) {
-            const unsigned at = min((unsigned)span_of(pass), last), k = k_of(pass);
-            offset[pass] = ALONG_K ? at * (unsigned)line + k : k * (unsigned)line + at;
-        }
-    }
-
-    template <bool WHOLE>
-    __device__ void start(SCALAR* tile, int depth)
-    {
-#pragma unroll
-        for (int pass = 0; pass < PASSES; ++pass) {
-            if (!has(pass)) continue;
-            const bool valid = WHOLE || k_of(pass) < depth;
-            SCALAR* to = tile + (ALONG_K ? span_of(pass) * LINE + k_of(pass) : k_of(pass) * LINE + span_of(pass));
-            copy_async<WIDTH * sizeof(SCALAR)>(to, valid ? from + offset[pass] : from, valid);
-        }
-        from += step;
-    }
-
-    // Where element i of a thread's COUNT lies, counted from its first one.
-    static __device__ int place(int i) { return i / PACKED * PACKED * LANES + i % PACKED; }
-    static __device__ int first_of(int warp, int lane) { return warp * LANES * COUNT + lane * PACKED; }
-
-    static __device__ void read(SCALAR (&part)[KS][COUNT], const SCALAR* tile, int first, int k)
-    {
-        if constexpr (ALONG_K) {
-#pragma unroll
-            for (int i = 0; i < COUNT; ++i) {
-                const Pack<GROUPED> pack = *(const Pack<GROUPED>*)(tile + (first + place(i)) * LINE + k);
-#pragma unroll
-                for (int e = 0; e < KS; ++e) part[e][i] = pack.element[e];
-            }
-        } else {
-#pragma unroll
-            for (int e = 0; e < KS; ++e)
-#pragma unroll
-                for (int i = 0; i < COUNT; i += PACKED) {
-                    const Pack<PACKED> pack = *(const Pack<PACKED>*)(tile + (k + e) * LINE + first + place(i));
-#pragma unroll
-                    for (int x = 0; x < PACKED; ++x) part[e][i + x] = pack.element[x];
-                }
-        }
-    }
-};
-
-using Wide = Operand<BW, TW, LANES_W, WIDE_ALONG_K, VECTOR_W>;
-using Thin = Operand<BT, TT, LANES_T, THIN_ALONG_K, VECTOR_T>;
+using Wide = Operand<BW, TW, LANES_W, WIDE_ALONG_K, VECTOR_W, GROUP, KS>;
+using Thin = Operand<BT, TT, LANES_T, THIN_ALONG_K, VECTOR_T, GROUP, KS>;
 constexpr int STAGE = Wide::SIZE + Thin::SIZE;
-// k steps that the compiler writes out: more of them would only fill the instruction cache.
-constexpr int WRITTEN_OUT = TT * TW * BK <= 2048 ? BK / KS : 2048 / (TT * TW * KS) > 0 ? 2048 / (TT * TW * KS) : 1;
 
 // Sums of a group in shared memory, in C's order. A longer row spreads threads over the banks.
 constexpr int INNER = THIN_IS_M ? BW : BT;
@@ -121,22 +46,6 @@ __device__ void sync_group()
 {
     if constexpr (GROUP == 32) __syncwarp();
     else __syncthreads();
-}
-
-__device__ void multiply(SCALAR (&sum)[TT][TW], const SCALAR* tile, int first_t, int first_w)
-{
-#pragma unroll WRITTEN_OUT
-    for (int k = 0; k < BK; k += KS) {
-        SCALAR thin[KS][TT], wide[KS][TW];
-        Wide::read(wide, tile, first_w, k);
-        Thin::read(thin, tile + Wide::SIZE, first_t, k);
-#pragma unroll
-        for (int e = 0; e < KS; ++e)
-#pragma unroll
-            for (int i = 0; i < TT; ++i)
-#pragma unroll
-                for (int j = 0; j < TW; ++j) sum[i][j] += thin[e][i] * wide[e][j];
-    }
 }
 
 __device__ void leave(SCALAR* sums, const SCALAR (&sum)[TT][TW], int first_t, int first_w)
@@ -200,8 +109,7 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
     const int group = threadIdx.x / GROUP, warp = threadIdx.x % GROUP / 32;
     int lane_t, lane_w;
     split_lane<LANES_T>(threadIdx.x % 32, lane_t, lane_w);
-    const int first_t = Thin::first_of(warp / WARPS_W, lane_t);
-    const int first_w = Wide::first_of(warp % WARPS_W, lane_w);
+    const int read_t = Thin::reads_from(warp / WARPS_W, lane_t), read_w = Wide::reads_from(warp % WARPS_W, lane_w);
 
     // Groups and blocks take tiles in turn, so that what is read at the same time lies close together.
     constexpr int K_STEP = SPLIT_K * WARPS_K * BK;
@@ -237,13 +145,14 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
         await_group<STAGES - 2>();
         sync_group();
         start_next(ring + fill * STAGE);
-        multiply(sum, ring + now * STAGE, first_t, first_w);
+        const SCALAR* tile = ring + now * STAGE;
+        multiply<Thin, Wide, KS>(sum, tile + Wide::SIZE + read_t, tile + read_w);
         now = now + 1 == STAGES ? 0 : now + 1;
         fill = fill + 1 == STAGES ? 0 : fill + 1;
     }
 
     __syncthreads();
-    leave(shared + group * SUMS, sum, first_t, first_w);
+    leave(shared + group * SUMS, sum, Thin::first_of(warp / WARPS_W, lane_t), Wide::first_of(warp % WARPS_W, lane_w));
     __syncthreads();
     const size_t line = THIN_IS_M ? count_w : count_t;
     SCALAR* const corner = c + (THIN_IS_M ? tile_t * line + tile_w : tile_w * line + tile_t);

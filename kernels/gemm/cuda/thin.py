@@ -157,7 +157,7 @@ KERNEL = Kernel(
     name="thin",
     target="cuda",
     source=Path("thin.cu"),
-    includes=(Path("copies.cuh"),),
+    includes=(Path("copies.cuh"), Path("operands.cuh")),
     idea="for a thin C: the large operand read once, K split among warps and blocks",
     parameters=(
         choice("THIN", "m", "n"),

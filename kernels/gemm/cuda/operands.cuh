@@ -1,0 +1,133 @@
+// What thin, shallow and small share: an operand's way from global memory through shared memory to registers, by
+// asynchronous copies and as it lies, so that all four layouts copy in wide pieces and read in wide pieces.
+
+// A lane's place among DOWN x 32 / DOWN lanes. Bits of its number go along and down in turn: lanes that differ in bit 0
+// have the same `down` and lanes that differ in bit 1 the same `along`, which lets the hardware serve half a warp's
+// 128-bit reads from shared memory at once.
+template <int DOWN>
+__device__ __forceinline__ void split_lane(int lane, int& down, int& along)
+{
+    down = along = 0;
+    int weight_down = 1, weight_along = 1;
+#pragma unroll
+    for (int bit = 0; bit < 5; ++bit) {
+        const int value = lane >> bit & 1;
+        if (weight_along == 32 / DOWN || (bit % 2 == 1 && weight_down < DOWN)) {
+            down += value * weight_down;
+            weight_down *= 2;
+        } else {
+            along += value * weight_along;
+            weight_along *= 2;
+        }
+    }
+}
+
+// One operand: tiles of SPAN x BK, of which a thread reads COUNT rows (columns of op(B)); LANES lanes of a warp read
+// different ones. GROUP threads copy a tile together, WIDTH elements at a time.
+// ALONG_K: neighbours in memory are neighbours in k. They stay so in shared memory, where a row is 16 bytes longer than
+// BK, and rows that lanes read together lie side by side, so that they differ in banks; KS steps of k are read at once.
+template <int SPAN, int COUNT, int LANES, bool ALONG_K, int WIDTH, int GROUP, int KS>
+struct Operand {
+    static constexpr int LINE = ALONG_K ? BK + GROUPED : SPAN;
+    static constexpr int SIZE = LINE * (ALONG_K ? SPAN : BK);
+    static constexpr int PER_LINE = (ALONG_K ? BK : SPAN) / WIDTH;
+    static constexpr int COPIES = SPAN * BK / WIDTH;
+    static constexpr int PASSES = (COPIES + GROUP - 1) / GROUP;
+    static constexpr int PACKED = COUNT < GROUPED ? COUNT : GROUPED;  // rows of a thread that are neighbours
+    static constexpr int PART = LANES * COUNT;                       // rows of a warp
+
+    const SCALAR* from;
+    size_t step;
+    unsigned offset[PASSES];
+
+    static __device__ unsigned copy(int pass) { return threadIdx.x % GROUP + pass * GROUP; }
+    static __device__ bool has(int pass) { return (pass + 1) * GROUP <= COPIES || copy(pass) < COPIES; }
+    static __device__ unsigned k_of(int pass) { return ALONG_K ? copy(pass) % PER_LINE * WIDTH : copy(pass) / PER_LINE; }
+    static __device__ unsigned span_of(int pass) { return ALONG_K ? copy(pass) / PER_LINE : copy(pass) % PER_LINE * WIDTH; }
+
+    // Where an element lies in the tile.
+    static __device__ unsigned in_tile(unsigned span, unsigned k)
+    {
+        if constexpr (!ALONG_K) return k * LINE + span;
+        const unsigned inside = span % PART, i = inside / (LANES * PACKED) * PACKED + inside % PACKED;
+        return (span - inside + i * LANES + inside / PACKED % LANES) * LINE + k;
+    }
+
+    // Tiles begin at row `first` of `count`, at `k_first` of `depth` and then every `k_step`.
+    __device__ void aim(const SCALAR* operand, unsigned first, unsigned count, unsigned k_first, unsigned k_step, unsigned depth)
+    {
+        const size_t line = ALONG_K ? depth : count;
+        from = operand + (ALONG_K ? first * line + k_first : k_first * line + first);
+        step = ALONG_K ? k_step : k_step * line;
+        const unsigned last = count - (ALONG_K ? 1 : WIDTH) - first;
+#pragma unroll
+        for (int pass = 0; pass < PASSES; ++pass) {
+            const unsigned at = min(span_of(pass), last), k = k_of(pass);
+            offset[pass] = ALONG_K ? at * (unsigned)line + k : k * (unsigned)line + at;
+        }
+    }
+
+    // Starts copying the next tile; what lies `depth` deep or deeper is zero.
+    template <bool WHOLE>
+    __device__ void start(SCALAR* tile, int depth)
+    {
+#pragma unroll
+        for (int pass = 0; pass < PASSES; ++pass) {
+            if (!has(pass)) continue;
+            const bool valid = WHOLE || (int)k_of(pass) < depth;
+            SCALAR* to = tile + in_tile(span_of(pass), k_of(pass));
+            copy_async<WIDTH * sizeof(SCALAR)>(to, valid ? from + offset[pass] : from, valid);
+        }
+        from += step;
+    }
+
+    // The first row of a lane of the warps that are number `warp` along this operand, and, from there, its row `i`.
+    static __device__ int first_of(int warp, int lane) { return warp * PART + lane * PACKED; }
+    static __device__ int place(int i) { return i / PACKED * PACKED * LANES + i % PACKED; }
+
+    // Where that lane begins to read in a tile.
+    static __device__ int reads_from(int warp, int lane) { return ALONG_K ? (warp * PART + lane) * LINE : first_of(warp, lane); }
+
+    // `tile` is where this lane begins to read.
+    static __device__ void read(SCALAR (&part)[KS][COUNT], const SCALAR* tile, int k)
+    {
+        if constexpr (ALONG_K) {
+#pragma unroll
+            for (int i = 0; i < COUNT; ++i) {
+                const Pack<GROUPED> pack = *(const Pack<GROUPED>*)(tile + i * LANES * LINE + k);
+#pragma unroll
+                for (int e = 0; e < KS; ++e) part[e][i] = pack.element[e];
+            }
+        } else {
+#pragma unroll
+            for (int e = 0; e < KS; ++e)
+#pragma unroll
+                for (int i = 0; i < COUNT; i += PACKED) {
+                    const Pack<PACKED> pack = *(const Pack<PACKED>*)(tile + (k + e) * LINE + place(i));
+#pragma unroll
+                    for (int x = 0; x < PACKED; ++x) part[e][i + x] = pack.element[x];
+                }
+        }
+    }
+};
+
+// Multiplies a tile of each operand, from where this lane begins to read them.
+template <class Rows, class Columns, int KS, int ROWS, int COLUMNS>
+__device__ __forceinline__ void multiply(SCALAR (&sum)[ROWS][COLUMNS], const SCALAR* rows, const SCALAR* columns)
+{
+    // Steps of k that are written out: more of them would only fill the instruction cache.
+    constexpr int MOST = 2048 / (ROWS * COLUMNS * KS) > 0 ? 2048 / (ROWS * COLUMNS * KS) : 1;
+    constexpr int WRITTEN_OUT = MOST < BK / KS ? MOST : BK / KS;
+#pragma unroll WRITTEN_OUT
+    for (int k = 0; k < BK; k += KS) {
+        SCALAR of_row[KS][ROWS], of_column[KS][COLUMNS];
+        Columns::read(of_column, columns, k);
+        Rows::read(of_row, rows, k);
+#pragma unroll
+        for (int e = 0; e < KS; ++e)
+#pragma unroll
+            for (int i = 0; i < ROWS; ++i)
+#pragma unroll
+                for (int j = 0; j < COLUMNS; ++j) sum[i][j] += of_row[e][i] * of_column[e][j];
+    }
+}
