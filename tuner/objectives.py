@@ -80,6 +80,8 @@ class Front:
         objectives: Their names.
         points: The front, the fastest first.
         beaten: Objectives of the measured configs that are not on it.
+        champion: The champion of the finals as measured in the search, where it may lie a little off the front;
+            None without one.
         library: The library, measured before the search; None without one.
         work: ``flops`` and ``bytes`` of a run.
     """
@@ -87,17 +89,31 @@ class Front:
     objectives: tuple[str, ...]
     points: tuple[Point, ...]
     beaten: tuple[tuple[float, ...], ...]
+    champion: Point | None
     library: Point | None
     work: Mapping[str, float]
 
-    def to_json(self) -> list[dict[str, Any]]:
-        """The front as JSON objects: seconds, joules, watts, TFLOPS and GB/s, the fastest first."""
-        return [self._json(each) for each in self.points]
+    def is_champion(self, point: Point) -> bool:
+        """True for the champion's config."""
+        mine = self.champion
+        return mine is not None and (point.kernel, point.config) == (mine.kernel, mine.config)
+
+    def values(self, point: Point) -> tuple[float, ...]:
+        """The objectives of a point."""
+        return values_of(point.measurement, self.objectives) or ()
+
+    def as_keys(self) -> dict[str, Any]:
+        """What a front adds to a JSON object: ``objectives``, and ``front`` with the fastest first.
+
+        Seconds, joules, watts, TFLOPS and GB/s.
+        """
+        return {"objectives": list(self.objectives), "front": [self._json(each) for each in self.points]}
 
     def _json(self, point: Point) -> dict[str, Any]:
         found = point.measurement
         time_s = found.time_s or 0.0
         return {
+            "champion": self.is_champion(point),
             "kernel": point.kernel,
             "config": dict(point.config),
             "time_s": time_s,

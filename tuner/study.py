@@ -35,7 +35,7 @@ from tuner.preparation import (
     trials_elsewhere,
 )
 from tuner.progress import Progress, Request, Result
-from tuner.record import Record, Role
+from tuner.record import Champion, Record, Role
 from tuner.scribe import Scribe
 from tuner.search import Observation, Search, front
 from tuner.search_loop import SearchLoop
@@ -156,10 +156,10 @@ class Study:
             closing.start()
         closing.join()
         self._watch.tick("done")
-        return Result(champion, self.progress, loop.stop, coronation.pairs, self._front())
+        return Result(champion, self.progress, loop.stop, coronation.pairs, self._front(champion))
 
-    def _front(self) -> Front | None:
-        """The front without those that the finals found wrong."""
+    def _front(self, champion: Champion | None) -> Front | None:
+        """The front without those that the finals found wrong; None with one objective."""
         standings, objectives = self._standings, self._request.objectives
         if len(objectives) == 1:
             return None
@@ -168,17 +168,22 @@ class Study:
             for record in self._records(Role.FINAL)
             if record.measurement.outcome is Outcome.WRONG_RESULT
         }
-        right = [each for each in standings.weighed if each not in wrong]
-        values = [standings.values(each) for each in right]
-        on_it = sorted(front(values), key=lambda at: values[at])
-        points = [Point(*right[at], standings.weighed[right[at]]) for at in on_it]
-        beaten = tuple(values[at] for at in set(range(len(values))).difference(on_it))
+        points = {each: Point(*each, found) for each, found in standings.weighed.items() if each not in wrong}
+        values = {each: standings.values(each) for each in points}
+        ranked = sorted(points, key=lambda each: values[each])
+        on_it = [ranked[at] for at in front([values[each] for each in ranked])]
         library = None
         if self._library is not None and values_of(self._library, objectives) is not None:
-            name = self._scribe.of_baseline(self._library).kernel
-            library = Point(name, Config({}), self._library)
-        work = self._request.problem.work
-        return Front(objectives, tuple(points), beaten, library, {"flops": work.flops, "bytes": work.bytes})
+            library = Point(self._scribe.of_baseline(self._library).kernel, Config({}), self._library)
+        winner = (champion.record.kernel, Config(champion.record.config)) if champion else None
+        return Front(
+            objectives=objectives,
+            points=tuple(points[each] for each in on_it),
+            beaten=tuple(values[each] for each in ranked if each not in on_it),
+            champion=points.get(winner) if winner else None,
+            library=library,
+            work=self._scribe.work,
+        )
 
     def _open(self, stack: ExitStack) -> SearchLoop:
         request, problem = self._request, self._request.problem

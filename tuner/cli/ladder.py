@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from tuner.catalogue import builtin
-from tuner.cli.options import asked, database_option, json_option, problem_options
+from tuner.cli.options import asked, database_option, json_option, problem_options, writable_folder
 from tuner.cli.show import config_text, duration, print_json, rate, speed, table
 from tuner.devices.detect import Found, find
 from tuner.errors import InputError
@@ -50,7 +50,7 @@ def ladder(
         raise InputError(f"--seconds is above 0, got {seconds}; give e.g. 10")
     sweeps = folder is not None if options["sweeps"] is None else options["sweeps"]
     if folder is not None:
-        _check_folder(folder)
+        writable_folder(folder)
     plan, found = _plan(target, dims, (sets, dtype, layout), options["device"], (options["kernels"], sweeps))
     classic = (options["classic"] or plan.classic) and seconds is None
     climbed = _climbed(plan, found, regime, None if classic else seconds or DEFAULT_SECONDS, options)
@@ -82,19 +82,6 @@ def _plan(
     if found.target != plan.target:
         raise InputError(f"{target} is for {plan.target}, got --device {found.spec}; choose another device")
     return plan, found
-
-
-def _check_folder(folder: Path) -> None:
-    """Finds out before the climb, not after it, that the page cannot be written."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".tuner"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise InputError(
-            f"-o takes a folder that can be written, got {folder} ({error}); choose another"
-        ) from error
 
 
 def _climbed(

@@ -8,15 +8,20 @@ import time
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from tuner.cli.fronts import check_plot, plot_front, show_front
 from tuner.cli.options import database_option, json_option
 from tuner.cli.progress_view import ProgressView
 from tuner.cli.show import config_text, duration, print_json, speed, table
 from tuner.devices.detect import find_all
 from tuner.errors import DeviceTrouble, Interrupted, NothingFound, TunerError
 from tuner.plan import Plan, PlanItem, clock_time, read_plan, seconds_until
+
+if TYPE_CHECKING:
+    from tuner.nightly import NightItem
 
 
 @click.command()
@@ -25,31 +30,35 @@ from tuner.plan import Plan, PlanItem, clock_time, read_plan, seconds_until
 @click.option("--device", default="", help="Overrules the plan's: cpu, cuda, cuda:N.")
 @click.option("--seed", type=int, help="Of the searches; drawn afresh unless given.")
 @click.option("--again", is_flag=True, help="Go on with problems that are done, too.")
+@click.option("-o", "folder", type=click.Path(path_type=Path), help="Write plots of fronts to this folder.")
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
 @database_option
 @json_option
 def nightly(
-    path: Path, until: str | None, device: str, seed: int | None, again: bool, quiet: bool, db: str,
-    as_json: bool,
+    path: Path, until: str | None, device: str, seed: int | None, again: bool, folder: Path | None, quiet: bool,
+    db: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Tune the problems of a plan until a deadline.
 
-    Problems already done for this device, driver and source are skipped, so a night that was killed goes
-    on where it was.
+    Where the plan allows more than the night has, problems get slices of it, the next one where the recent gain
+    is largest; a problem that does not gain any more is stopped. Problems already done for this device,
+    driver and source are skipped, so a night that was killed goes on where it was.
     """
     from tuner.locks import occupied
-    from tuner.nightly import Night, NightItem
+    from tuner.nightly import Night
     from tuner.store import Store
     from tuner.study import INTERRUPTED
 
     plan = read_plan(path)
+    check_plot(folder, any(len(item.objectives) > 1 for item in plan.items))
     found = find_all(device or plan.device)
     deadline_s = _deadline_s(plan, until)
     items: list[NightItem] = []
     stopped: TunerError | None = None
     with Store.open(db) as store, occupied(db, found, f"nightly {path}"):
         seed = secrets.randbits(32) if seed is None else seed
-        night = Night(plan, store, found, seed, deadline_s, db, again)
+        say = _nothing if quiet else _said
+        night = Night(plan, store, found, seed, deadline_s, db, again, say)
         try:
             for each in night.run(lambda item: _view(item, quiet)):
                 items.append(each)
@@ -59,12 +68,23 @@ def nightly(
             stopped = error
         except KeyboardInterrupt:
             stopped = Interrupted(INTERRUPTED)
-        items += [NightItem(each, "not reached", why=str(stopped)) for each in plan.items[len(items) :]]
+        places = {item.key: place for place, item in enumerate(plan.items)}
+        items = sorted([*items, *night.unfinished(str(stopped))], key=lambda each: places[each.item.key])
     _show(items, str(stopped or ""), as_json)
+    for each in items:
+        plot_front(each.front, each.after, folder)
     if stopped is not None:
         raise stopped
     if items and all(each.state == "failed" for each in items):
         raise NothingFound("no problem of the plan could be tuned")
+
+
+def _said(item: PlanItem, slices: int, gain: float) -> None:
+    click.echo(f"{item.problem}: slice {slices}, {gain:.1%} gained", err=True)
+
+
+def _nothing(item: PlanItem, slices: int, gain: float) -> None:
+    """Quiet."""
 
 
 def _deadline_s(plan: Plan, until: str | None) -> float | None:
@@ -83,7 +103,7 @@ def _view(item: PlanItem, quiet: bool) -> Iterator[ProgressView]:
         yield view
 
 
-def _show(items: list, stopped: str, as_json: bool) -> None:  # type: ignore[type-arg]
+def _show(items: list[NightItem], stopped: str, as_json: bool) -> None:
     if as_json:
         states = [each.state for each in items]
         print_json(
@@ -98,11 +118,12 @@ def _show(items: list, stopped: str, as_json: bool) -> None:  # type: ignore[typ
     for each in items:
         after = each.after
         row = [str(each.item.problem), each.state]
-        if after is None or not after.record.measurement.time_s:
+        time_s = after.record.measurement.time_s if after else None
+        if after is None or not time_s:
             rows.append((*row, "-", "-", "-", "-", each.why.splitlines()[0][:100] if each.why else ""))
             continue
         record = after.record
-        work, time_s = record.work, record.measurement.time_s
+        work = record.work
         fresh = each.state == "tuned"
         change = f"{each.improvement:.3f} x ({after.verdict})" if fresh and each.improvement else "-"
         shown = f"{duration(time_s)}, {speed(work['flops'], work['bytes'], time_s)}"
@@ -110,3 +131,6 @@ def _show(items: list, stopped: str, as_json: bool) -> None:  # type: ignore[typ
         rows.append((*row, f"{record.kernel} {config_text(record.config)}", shown, ratio, change, each.why))
     columns = ("problem", "state", "champion", "speed", "x library", "against before", "why")
     table("The night", columns, rows)
+    for each in items:
+        if each.front is not None and each.after is not None:
+            show_front(each.front, each.after)

@@ -48,6 +48,32 @@ def json_option(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
 
+def objective_option(command: F) -> F:
+    """``--objective``: what is minimised, `time` alone or with others."""
+    decorate = click.option(
+        "--objective", default="time", show_default=True, metavar="time[,energy][,error]",
+        help="What is minimised; several keep a Pareto front.",
+    )  # fmt: skip
+    return decorate(command)
+
+
+def writable_folder(folder: Path) -> None:
+    """Makes a folder for ``-o``, and finds out before the work, not after it, that it cannot be written.
+
+    Raises:
+        InputError: It cannot.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".tuner"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise InputError(
+            f"-o takes a folder that can be written, got {folder} ({error}); choose another"
+        ) from error
+
+
 def asked(
     target: str, dims: Sequence[str], sets: Sequence[str], dtype: str, layout: str
 ) -> tuple[Catalogue, Problem]:

@@ -59,6 +59,8 @@ class ProgressView:
             if progress.baseline_s is not None:
                 parts.append(f"{progress.baseline_s / progress.best_s:.1%} of the library")
             parts.append(progress.best)
+        if progress.front:
+            parts.append(f"{progress.front} on the front")
         failures = [
             f"{count} {name.lower().replace('_', ' ')}"
             for name, count in sorted(progress.outcomes.items())

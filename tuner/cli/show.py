@@ -20,12 +20,20 @@ def print_json(data: object) -> None:
 
 def duration(seconds: float) -> str:
     """A time with three digits and its unit."""
-    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
-        if seconds >= scale:
-            return (
-                f"{seconds / scale:.3g} {unit}" if seconds / scale < 1000 else f"{seconds / scale:.0f} {unit}"
-            )
-    return f"{seconds / 1e-9:.3g} ns"
+    return _scaled(seconds, "s")
+
+
+def energy(joules: float) -> str:
+    """An energy with three digits and its unit."""
+    return _scaled(joules, "J")
+
+
+def _scaled(value: float, unit: str) -> str:
+    for scale, prefix in ((1.0, ""), (1e-3, "m"), (1e-6, "u")):
+        if value >= scale:
+            shown = value / scale
+            return f"{shown:.3g} {prefix}{unit}" if shown < 1000 else f"{shown:.0f} {prefix}{unit}"
+    return f"{value / 1e-9:.3g} n{unit}"
 
 
 def clock(seconds: float) -> str:

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import math
 import secrets
+from pathlib import Path
 from typing import Any
 
 import click
 
 from tuner.catalogue import Catalogue
-from tuner.cli.options import asked, chosen_kernels, database_option, json_option, problem_options
+from tuner.cli.fronts import check_plot, plot_front, show_front
+from tuner.cli.options import (
+    asked,
+    chosen_kernels,
+    database_option,
+    json_option,
+    objective_option,
+    problem_options,
+)
 from tuner.cli.progress_view import ProgressView
 from tuner.cli.show import answer_rows, clock, duration, pairs, print_json, table
 from tuner.devices.detect import find_all
 from tuner.errors import InputError, NothingFound
 from tuner.lookup import Answer, staleness
+from tuner.objectives import read_objectives
 from tuner.progress import Progress, Request, Result
 from tuner.record import Pair
 
@@ -27,6 +37,8 @@ from tuner.record import Pair
 @click.option("--trials", type=int, help="Trials of the study in all, those of earlier runs included.")
 @click.option("--seed", type=int, help="Of the search; drawn afresh unless given.")
 @click.option("--sampler", default="tile", show_default=True, help="Search strategy.")
+@objective_option
+@click.option("-o", "folder", type=click.Path(path_type=Path), help="Write a plot of the front to this folder.")
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
 @database_option
 @json_option
@@ -39,8 +51,13 @@ def tune(
     OPERATION DIM... is e.g. "gemm 1024 1024 1024"; FILE.py declares a kernel of your own, whose dims are
     given by --set. The same command again continues where the last one ended.
     """
+    from tuner.preparation import check_power
+
+    objectives = read_objectives(options["objective"])
+    check_plot(options["folder"], len(objectives) > 1)
     catalogue, problem = asked(target, dims, sets, dtype, layout)
     found = find_all(device)
+    check_power(objectives, found[0])
     request = Request(
         problem=problem,
         kernels=chosen_kernels(catalogue, problem, found[0].target, kernels),
@@ -49,10 +66,12 @@ def tune(
         seed=secrets.randbits(32) if options["seed"] is None else options["seed"],
         sampler=options["sampler"],
         storage_url=options["db"],
+        objectives=objectives,
         **_budget(options["seconds"], options["trials"]),
     )
     result = run_study(request, options["db"], quiet=options["quiet"])
     _show(catalogue, result, options["as_json"])
+    plot_front(result.front, result.champion, options["folder"])
 
 
 def _budget(seconds: float | None, trials: int | None) -> dict[str, Any]:
@@ -85,7 +104,7 @@ def _show(catalogue: Catalogue, result: Result, as_json: bool) -> None:
     stale, why = staleness(result.champion.record, catalogue)
     answer = Answer(result.champion, stale=stale, stale_reason=why).to_json()
     if as_json:
-        print_json(answer)
+        print_json(answer | (result.front.as_keys() if result.front else {}))
         return
     if result.pairs:
         table(
@@ -100,6 +119,8 @@ def _show(catalogue: Catalogue, result: Result, as_json: bool) -> None:
         said = f"{duration(time_s)}, {ratio:.3f} x (before the search, in a process of its own)"
         rows.insert(-3, (f"with {core}", said))
     pairs(f"Champion of {result.champion.record.problem}", rows)
+    if result.front is not None:
+        show_front(result.front, result.champion)
     if progress.reasons:
         failed = [
             (name, str(progress.outcomes[name]), reason.splitlines()[0][:200])

@@ -10,6 +10,7 @@ from typing import Any
 
 from tuner.catalogue import Catalogue
 from tuner.errors import InputError
+from tuner.objectives import TIME
 from tuner.problem import Problem
 
 #: Seconds for a problem whose plan gives it neither seconds nor trials.
@@ -29,6 +30,7 @@ class PlanItem:
         kernels: Names of the kernels that compete; all where empty.
         seconds: Budget of its study in seconds; None without that limit.
         trials: Budget of its study in trials; None without that limit.
+        objectives: What is minimised.
     """
 
     problem: Problem
@@ -38,13 +40,15 @@ class PlanItem:
     kernels: tuple[str, ...] = ()
     seconds: float | None = DEFAULT_SECONDS
     trials: int | None = None
+    objectives: tuple[str, ...] = TIME
 
     @property
     def key(self) -> tuple[Any, ...]:
         """What makes two items the same work: all but the budgets."""
         problem = self.problem
         name = problem.operation.name
-        return name, self.file, problem.shape, problem.dtype, problem.layout, self.regime, self.kernels
+        what = name, self.file, problem.shape, problem.dtype, problem.layout
+        return *what, self.regime, self.kernels, self.objectives
 
 
 @dataclass(frozen=True)

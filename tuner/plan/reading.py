@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tuner import catalogue
 from tuner.catalogue import Catalogue
 from tuner.errors import InputError, PlanError, UnknownName
+from tuner.objectives import TIME, read_objectives
 from tuner.plan.complaints import Complaints
 from tuner.plan.items import DEFAULT_SECONDS, Plan, PlanItem, clock_time
 from tuner.plan.toml_lines import KeyPath, key_lines
@@ -21,6 +22,8 @@ from tuner.problem import Operation, Problem
 if TYPE_CHECKING:
     from tuner.plan.schema import DefaultsTable, ProblemTable
 
+#: Samplers that minimise several objectives (see `tuner.search`, which is slow to load).
+SEVERAL = ("tile", "random", "bruteforce")
 #: More problems than this are a slip of the pen: at a second each they take more than a day.
 MAX_PROBLEMS = 100_000
 
@@ -90,13 +93,26 @@ class _Reader:
             ) from None
         dtypes = self._choices(at, table, "dtype", defaults.dtype, operation.dtypes)
         layouts = self._choices(at, table, "layout", defaults.layout, operation.layouts)
+        objectives = self._objectives(at, table, defaults)
         trials = table.trials or defaults.trials
         seconds = table.seconds or defaults.seconds or (None if trials else DEFAULT_SECONDS)
         regime = table.regime or defaults.regime or "cold"
         for key, shape in self._shapes(at, table, operation):
             for dtype, layout in itertools.product(dtypes, layouts):
                 problem = self._problem((*at, key), operation, shape, dtype, layout)
-                yield PlanItem(problem, found, file, regime, kernels, seconds, trials)
+                yield PlanItem(problem, found, file, regime, kernels, seconds, trials, objectives)
+
+    def _objectives(self, at: KeyPath, table: ProblemTable, defaults: DefaultsTable) -> tuple[str, ...]:
+        own, default = table.objective, defaults.objective
+        place = ("defaults", "objective") if own is None else (*at, "objective")
+        try:
+            found = read_objectives(next((each for each in (own, default) if each is not None), TIME))
+        except InputError as error:
+            raise self._complain(place, f"objective: {error}") from None
+        if len(found) > 1 and defaults.sampler not in SEVERAL:
+            rule = f"several objectives need one of the samplers {', '.join(SEVERAL)}"
+            raise self._complain(place, f"objective: {rule}, got sampler {defaults.sampler!r}; choose tile")
+        return found
 
     def _operation(self, at: KeyPath, table: ProblemTable) -> tuple[Catalogue, Operation, Path | None]:
         """Where a problem's kernels are, its operation, and the user's file if it names one."""

@@ -17,6 +17,7 @@ Regime = Literal["cold", "hot", "cold-graph", "hot-graph"]
 
 _NAMES = "a list of one or more names"
 _REGIME = "cold, hot, cold-graph or hot-graph"
+_OBJECTIVE = 'objectives such as "time,energy", or a list of them'
 _SECONDS = "a number of seconds above 0"
 _TRIALS = "a whole number of 1 or more"
 
@@ -32,6 +33,7 @@ class DefaultsTable(BaseModel):
     layout: str | None = Field(default=None, description="the name of a layout")
     kernels: Names | None = Field(default=None, description=_NAMES)
     sampler: str = Field(default="tile", min_length=1, description="the name of a sampler")
+    objective: str | Names | None = Field(default=None, description=_OBJECTIVE)
     seconds: Seconds | None = Field(default=None, description=_SECONDS)
     trials: Size | None = Field(default=None, description=_TRIALS)
 
@@ -58,6 +60,7 @@ class ProblemTable(BaseModel):
     layouts: Names | None = Field(default=None, description=_NAMES)
     regime: Regime | None = Field(default=None, description=_REGIME)
     kernels: Names | None = Field(default=None, description=_NAMES)
+    objective: str | Names | None = Field(default=None, description=_OBJECTIVE)
     seconds: Seconds | None = Field(default=None, description=_SECONDS)
     trials: Size | None = Field(default=None, description=_TRIALS)
 

@@ -1,12 +1,16 @@
-"""A ladder as plots and as one self-contained page."""
+"""Plots: a ladder, also as one self-contained page, and the Pareto front of a study."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 from tuner.errors import EnvironmentTrouble, InputError
 from tuner.ladder import Ladder
+from tuner.objectives import Front
 from tuner.plots.page import page
+from tuner.record import Record
 
 
 def write_page(ladder: Ladder, folder: Path) -> list[Path]:
@@ -23,22 +27,61 @@ def write_page(ladder: Ladder, folder: Path) -> list[Path]:
         InputError: The folder cannot be written.
         EnvironmentTrouble: The plotting library is not installed.
     """
-    try:
+    with _plotting(), _written(folder):
         from tuner.plots.figures import figures
-    except ImportError as error:
-        raise EnvironmentTrouble(
-            f"plots need matplotlib, which cannot be imported ({error}); install it"
-        ) from error
-    drawn = figures(ladder)
-    try:
+
+        drawn = figures(ladder)
         folder.mkdir(parents=True, exist_ok=True)
         paths = [folder / "index.html"]
         paths[0].write_text(page(ladder, drawn), encoding="utf-8")
         for name, (_, image) in drawn.items():
             paths.append(folder / f"{name}.png")
             paths[-1].write_bytes(image)
+    return paths
+
+
+def write_front(front: Front, champion: Record, folder: Path) -> Path:
+    """Writes the plot of a front as PNG.
+
+    Args:
+        front: Of a study.
+        champion: Of the same study.
+        folder: Is made where it does not exist.
+
+    Returns:
+        The file, named by problem and regime.
+
+    Raises:
+        InputError: The folder cannot be written.
+        EnvironmentTrouble: The plotting library is not installed.
+    """
+    problem = champion.problem
+    sizes = "x".join(str(size) for _, size in problem.shape)
+    parts = ("front", problem.operation, sizes, problem.dtype, problem.layout, champion.regime)
+    path = folder / ("-".join([*filter(None, parts), *front.objectives[1:]]) + ".png")
+    with _plotting(), _written(folder):
+        from tuner.plots.fronts import front_image
+
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(front_image(front, champion))
+    return path
+
+
+@contextlib.contextmanager
+def _plotting() -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        raise EnvironmentTrouble(
+            f"plots need matplotlib, which cannot be imported ({error}); install it"
+        ) from error
+
+
+@contextlib.contextmanager
+def _written(folder: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise InputError(
             f"-o takes a folder that can be written, got {folder} ({error}); choose another"
         ) from error
-    return paths

@@ -57,12 +57,17 @@ def figures(ladder: Ladder) -> dict[str, Image]:
 
 
 def _png(draw: Callable[..., None], *what: Any) -> bytes:
-    figure = Figure(figsize=(9.0, 4.8), dpi=DPI, layout="constrained")
+    figure = Figure(figsize=(9.0, 4.8), layout="constrained")
     axes = figure.add_subplot()
     axes.spines[["top", "right"]].set_visible(False)
     draw(axes, *what)
+    return png(figure)
+
+
+def png(figure: Figure) -> bytes:
+    """A figure as an image."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
+    figure.savefig(buffer, format="png", dpi=DPI)
     return buffer.getvalue()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 #: Slices whose gain counts as recent; older ones fade.
 FADE = 0.5
@@ -16,12 +16,12 @@ SLICES_WITHOUT_GAIN = 3
 
 @dataclass
 class _Problem:
-    best_s: float | None = None
+    best: float | None = None
     slices: int = 0
     gain: float = 0.0
     without_gain: int = 0
     stopped: str = ""
-    since: int = field(default=0)
+    since: int = 0
 
 
 class Budget:
@@ -43,31 +43,37 @@ class Budget:
 
     def next(self) -> str | None:
         """The problem to work on; None where all have stopped."""
-        open_ones = {name: each for name, each in self._problems.items() if not each.stopped}
-        for name, each in open_ones.items():
-            if not each.slices:
-                return name
-        if not open_ones:
-            return None
-        return max(open_ones, key=lambda name: self._worth(open_ones[name]))
+        return next(iter(self.ranked()), None)
+
+    def ranked(self) -> list[str]:
+        """The problems that have not stopped, the one to work on first."""
+        running = {name: each for name, each in self._problems.items() if not each.stopped}
+        # Sorting keeps the order of preference among those without a slice.
+        return sorted(running, key=lambda name: (running[name].slices > 0, -self._worth(running[name])))
 
     def _worth(self, problem: _Problem) -> float:
+        if not problem.slices:
+            return 0.0
         waited = self._slices - problem.since
         return problem.gain + LEAST_GAIN * waited / len(self._problems)
 
-    def report(self, problem: str, best_s: float | None, stopped: str = "") -> None:
+    def report(self, problem: str, best: float | None, stopped: str = "") -> float:
         """Says what a slice brought.
 
         Args:
             problem: Its name.
-            best_s: Best time so far in seconds; None before there is one.
+            best: Best time so far in seconds, or another number above 0 that falls as the search gets on; None
+                before there is one.
             stopped: Why its search has nothing more to ask; empty while it has.
+
+        Returns:
+            The share by which the slice made it less; `FIRST_GAIN` for the first.
         """
         each = self._problems[problem]
         gain = 0.0
-        if best_s is not None:
-            gain = FIRST_GAIN if each.best_s is None else max(0.0, 1.0 - best_s / each.best_s)
-            each.best_s = best_s if each.best_s is None else min(best_s, each.best_s)
+        if best is not None:
+            gain = FIRST_GAIN if each.best is None else max(0.0, 1.0 - best / each.best)
+            each.best = best if each.best is None else min(best, each.best)
         each.slices += 1
         self._slices += 1
         each.since = self._slices
@@ -76,7 +82,15 @@ class Budget:
         if stopped:
             each.stopped = stopped
         elif each.without_gain >= SLICES_WITHOUT_GAIN:
-            each.stopped = f"converged: {each.without_gain} slices in a row gained less than {LEAST_GAIN:.1%}"
+            many = f"{each.without_gain} slices in a row"
+            each.stopped = f"converged: {many} gained less than {LEAST_GAIN:.1%}"
+            if each.best is None:
+                each.stopped = f"nothing was measured in {many}"
+        return gain
+
+    def stop(self, problem: str, why: str = "finished") -> None:
+        """Takes a problem out."""
+        self._problems[problem].stopped = why
 
     @property
     def stopped(self) -> dict[str, str]:

@@ -1,0 +1,72 @@
+"""Pareto fronts for people: a table on stdout, a plot in a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tuner.cli.options import writable_folder
+from tuner.cli.show import config_text, duration, energy, speed, table
+from tuner.errors import InputError
+from tuner.objectives import Front, Point
+from tuner.record import Champion
+
+
+def show_front(front: Front, champion: Champion) -> None:
+    """The front of a study on stdout."""
+    record = champion.record
+    title = f"The front of {' and '.join(front.objectives)}, as measured in the search: {record.problem}"
+    _front_table(title, front)
+
+
+def check_plot(folder: Path | None, several: bool) -> None:
+    """Finds out before the work that there will be nothing to plot, or nowhere to write it.
+
+    Raises:
+        InputError: The folder cannot be written, or there is one objective.
+    """
+    if folder is None:
+        return
+    if not several:
+        raise InputError(
+            "-o writes a plot of the front, which takes several objectives, got time alone; "
+            "add e.g. --objective time,error, or leave -o away"
+        )
+    writable_folder(folder)
+
+
+def plot_front(front: Front | None, champion: Champion | None, folder: Path | None) -> None:
+    """Writes the plot of a front, where there is one, and says on stderr where it is."""
+    if front is None or champion is None or folder is None:
+        return
+    from tuner.plots import write_front
+
+    click.echo(str(write_front(front, champion.record, folder)), err=True)
+
+
+def _front_table(title: str, front: Front) -> None:
+    """The points, the fastest first, then the champion where it is not among them, and the library."""
+    rows = [_cells("champion" if front.is_champion(each) else "", each, front) for each in front.points]
+    if front.champion is not None and not any(front.is_champion(each) for each in front.points):
+        rows.append(_cells("champion, off the front by the search's noise", front.champion, front))
+    if front.library is not None:
+        rows.append(_cells("library", front.library, front))
+    names = ("", "time", "speed", "energy a run", "power", "rms error", "kernel", "config")
+    shown = [at for at in range(len(names)) if any(row[at] not in ("", "-") for row in rows)]
+    table(title, [names[at] for at in shown], [[row[at] for at in shown] for row in rows])
+
+
+def _cells(label: str, point: Point, front: Front) -> tuple[str, ...]:
+    found, joules = point.measurement, point.energy_j
+    time_s = found.time_s or 0.0
+    return (
+        label,
+        duration(time_s),
+        speed(front.work["flops"], front.work["bytes"], time_s),
+        "-" if joules is None else energy(joules),
+        "-" if joules is None else f"{joules / time_s:.0f} W",
+        f"{found.error.rms_rel:.2e}" if found.error else "-",
+        point.kernel,
+        config_text(point.config),
+    )

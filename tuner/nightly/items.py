@@ -1,0 +1,76 @@
+"""What became of a problem in a night. Plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tuner.objectives import Front
+from tuner.plan import PlanItem
+from tuner.record import Champion
+
+
+@dataclass(frozen=True)
+class NightItem:
+    """What became of one problem.
+
+    Attributes:
+        item: From the plan.
+        state: ``tuned``, ``done before``, ``failed`` or ``not reached``: without finals, for lack of time or
+            because the night was interrupted; its trials count all the same.
+        before: The champion before this night.
+        after: The champion now.
+        why: For ``tuned``, why the study ended; else the message.
+        slices: Slices of the night that it had.
+        spent_s: Seconds that it had, finals included.
+        trials: ``total``, ``measured`` and ``failed`` trials, then each outcome's count, with those of earlier
+            nights. Empty where nothing was opened.
+        front: Where it has several objectives and was tuned.
+    """
+
+    item: PlanItem
+    state: str
+    before: Champion | None = None
+    after: Champion | None = None
+    why: str = ""
+    slices: int = 0
+    spent_s: float = 0.0
+    trials: Mapping[str, int] = field(default_factory=dict)
+    front: Front | None = None
+
+    @property
+    def improvement(self) -> float | None:
+        """Time of the champion before over that of the one now; None where one is missing.
+
+        The two were not measured in one run: the verdict, which was, says whether a difference is real.
+        """
+        if self.before is None or self.after is None:
+            return None
+        before_s, after_s = self.before.record.measurement.time_s, self.after.record.measurement.time_s
+        return before_s / after_s if before_s and after_s else None
+
+    def to_json(self) -> dict[str, Any]:
+        """The item as a JSON object."""
+        return {
+            **self.item.problem.to_json(),
+            "regime": self.item.regime,
+            "state": self.state,
+            "why": self.why,
+            "slices": self.slices,
+            "spent_s": self.spent_s,
+            "trials": dict(self.trials),
+            "before": self.before and _champion_json(self.before),
+            "after": self.after and _champion_json(self.after),
+            "improvement": self.improvement,
+            "verdict": self.after.verdict if self.after and self.state == "tuned" else None,
+            **(self.front.as_keys() if self.front else {}),
+        }
+
+
+def _champion_json(champion: Champion) -> dict[str, Any]:
+    record = champion.record
+    return {
+        "kernel": record.kernel, "config": dict(record.config), "time_s": record.measurement.time_s,
+        "tflops": record.tflops, "gbps": record.gbps, "speedup": champion.speedup, "record_id": record.id,
+    }  # fmt: skip

@@ -1,0 +1,209 @@
+"""One run through a plan: slices to the problems that gain, finals for each, until a deadline."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+
+from tuner.devices.detect import Found
+from tuner.errors import InputError, NothingFound
+from tuner.kernel import Kernel
+from tuner.nightly.entries import Entry, Stage, View
+from tuner.nightly.items import NightItem
+from tuner.nightly.slices import Share, Slices
+from tuner.plan import Plan, PlanItem
+from tuner.preparation import key_of, study_name
+from tuner.progress import Request
+from tuner.record import Champion, Role
+from tuner.search import Budget
+from tuner.store import Store
+
+#: Why a problem is finished whose search could go on.
+TIME_IS_UP = "the night's time is up"
+
+
+def kernels_of(item: PlanItem, target: str) -> tuple[Kernel, ...]:
+    """The kernels that compete for an item.
+
+    Raises:
+        InputError: There is none for the target.
+    """
+    found = item.catalogue.of(item.problem.operation.name, target, item.kernels)
+    if not found:
+        raise InputError(f"{item.problem.operation.name} has no kernel for {target}")
+    return found
+
+
+@dataclass
+class Night:
+    """One run through a plan.
+
+    Attributes:
+        plan: What to tune.
+        store: Where records go.
+        found: The device, or several of one kind.
+        seed: Of the searches.
+        deadline_s: `time.monotonic` at which to stop; None without a deadline.
+        storage_url: Database of Optuna's tables.
+        again: True to go on with problems that are done, too.
+        said: Told of each slice: the problem, how many slices it has had, by which share this one gained.
+    """
+
+    plan: Plan
+    store: Store
+    found: tuple[Found, ...]
+    seed: int
+    deadline_s: float | None
+    storage_url: str | None = None
+    again: bool = False
+    said: Callable[[PlanItem, int, float], None] = lambda item, slices, gain: None
+    _entries: dict[str, Entry] = field(default_factory=dict, init=False)
+    _enlisted: int = field(default=0, init=False)
+
+    def run(self, view: View = lambda item: nullcontext(lambda progress: None)) -> Iterator[NightItem]:
+        """Tunes the problems in slices, and says of each what became of it as soon as that is known.
+
+        Problems whose champion is stale come first, then the plan's order holds. A problem that fails for a
+        reason of its own does not end the night.
+
+        Args:
+            view: Shows the progress of each study.
+
+        Raises:
+            DeviceTrouble: The device stays unwell.
+            Interrupted: SIGINT or SIGTERM came.
+        """
+        for number, item in enumerate(self.plan.items):
+            ended = self._enlist(f"{number}: {item.problem}", item)
+            self._enlisted = number + 1
+            if ended is not None:
+                yield ended
+        order = sorted(self._entries, key=lambda name: not self._is_stale(self._entries[name]))
+        self._budget = Budget(order)
+        self._slices = Slices(self._left_s, [self._entries[name].share for name in order])
+        self._stage = Stage(self.store, view)
+        try:
+            while self._entries:
+                ended = self._step()
+                if ended is not None:
+                    yield ended
+        finally:
+            self._stage.close()
+
+    def unfinished(self, why: str) -> list[NightItem]:
+        """What is left to say where the night was ended from outside."""
+        begun = [entry.ended("not reached", why) for entry in self._entries.values()]
+        unseen = self.plan.items[self._enlisted :]
+        return [*begun, *(NightItem(item, "not reached", why=why) for item in unseen)]
+
+    def _enlist(self, name: str, item: PlanItem) -> NightItem | None:
+        """Takes a problem in; where there is nothing to do for it, says so."""
+        before = self._champion(item)
+        try:
+            kernels = kernels_of(item, self.found[0].target)
+        except InputError as error:
+            return NightItem(item, "failed", before, before, str(error))
+        if not self.again and self._is_done(item, kernels, before):
+            return NightItem(item, "done before", before, before)
+        share = Share(math.inf if item.seconds is None else item.seconds)
+        self._entries[name] = Entry(name, item, kernels, before, share)
+        return None
+
+    def _step(self) -> NightItem | None:
+        """A slice for the problem that is worth most, or the end of one."""
+        for entry in self._candidates():
+            seconds = self._slices.next_s(entry.share)
+            if seconds > 0:
+                return self._slice(entry, seconds)
+        begun = [entry for entry in self._entries.values() if entry.share.begun]
+        if begun:
+            return self._finals(self._stage.entry or begun[0], TIME_IS_UP)
+        entry = next(iter(self._entries.values()))
+        self._leave(entry)
+        return entry.ended("not reached", "the deadline came first")
+
+    def _candidates(self) -> list[Entry]:
+        """The most valuable first; while all have time enough, the one that is open goes on."""
+        ranked = [self._entries[name] for name in self._budget.ranked()]
+        if self._stage.entry is not None and not self._slices.contended:
+            ranked.insert(0, self._stage.entry)
+        return ranked
+
+    def _slice(self, entry: Entry, seconds: float) -> NightItem | None:
+        """A slice; the finals too where the problem's search ends, or no time for another slice is left."""
+        try:
+            if self._stage.entry is not entry:
+                self._open(entry, begin=not entry.share.begun)
+            why = self._stage.search(seconds)
+        except (InputError, NothingFound) as error:
+            return self._failed(entry, error)
+        gain = self._budget.report(entry.name, self._stage.study.worth, why)
+        self.said(entry.item, entry.share.slices, gain)
+        why = self._budget.stopped.get(entry.name, "")
+        if not why and not self._slices.spare:
+            why = TIME_IS_UP
+        return self._finals(entry, why) if why else None
+
+    def _finals(self, entry: Entry, why: str) -> NightItem:
+        try:
+            if self._stage.entry is not entry:
+                self._open(entry)
+            ended = self._stage.finish(why)
+        except (InputError, NothingFound) as error:
+            return self._failed(entry, error)
+        self._leave(entry)
+        return ended
+
+    def _failed(self, entry: Entry, error: InputError | NothingFound) -> NightItem:
+        self._stage.close()
+        self._leave(entry)
+        return entry.ended("failed", str(error))
+
+    def _leave(self, entry: Entry) -> None:
+        """Nothing is left to do for a problem."""
+        self._budget.stop(entry.name)
+        self._slices.shares.remove(entry.share)
+        del self._entries[entry.name]
+
+    def _open(self, entry: Entry, begin: bool = False) -> None:
+        item, share, left_s = entry.item, entry.share, self._left_s()
+        if begin:
+            self._slices.begin(share)
+        limits = [each for each in (share.rest_s, left_s) if not math.isinf(each)]
+        request = Request(
+            problem=item.problem, kernels=entry.kernels, found=self.found, regime=item.regime,
+            seconds=max(min(limits), 1.0) if limits else None, trials=item.trials, seed=self.seed,
+            sampler=self.plan.sampler, storage_url=self.storage_url, objectives=item.objectives,
+            finals_s=min(share.finals_s, max(left_s, 1.0)),
+        )  # fmt: skip
+        self._slices.opened(share, self._stage.open(entry, request))
+
+    def _left_s(self) -> float:
+        return math.inf if self.deadline_s is None else self.deadline_s - time.monotonic()
+
+    def _champion(self, item: PlanItem) -> Champion | None:
+        return self.store.champion(key_of(item.problem), self.found[0].info, item.regime)
+
+    def _is_done(self, item: PlanItem, kernels: tuple[Kernel, ...], champion: Champion | None) -> bool:
+        """True where this study was held to its finals with these kernels, as they are, and this driver."""
+        if champion is None:
+            return False
+        key, device = key_of(item.problem), self.found[0].info
+        name = study_name(key, device, item.regime, kernels, item.objectives)
+        if (champion.record.study, champion.record.device.driver) == (name, device.driver):
+            return True
+        # The champion may come from a study of other kernels or objectives that was held since.
+        finals = self.store.records(problem=key, device=device, role=Role.FINAL)
+        return any(each.study == name and each.device.driver == device.driver for each in finals)
+
+    def _is_stale(self, entry: Entry) -> bool:
+        """True where the champion's kernel, or the driver, is another than it was."""
+        if entry.before is None:
+            return False
+        record = entry.before.record
+        now = {kernel.name: kernel.source_hash for kernel in entry.kernels}
+        changed = record.kernel in now and now[record.kernel] != record.source_hash
+        return changed or record.device.driver != self.found[0].info.driver
