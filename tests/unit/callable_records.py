@@ -3,20 +3,59 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+import tuner
+from tuner.callables import dispatch
 from tuner.catalogue import builtin
 from tuner.devices.detect import cpu_info
 from tuner.hardware import DeviceInfo
 from tuner.kernel import Kernel
 from tuner.measurement import Error, Measurement, Outcome
+from tuner.preparation import key_of
 from tuner.record import Champion, Record, Role
 from tuner.store import Store
 
 #: Kernels that compile in a moment.
 QUICK = {("gemm", "cpu"): "blocked", ("gemv", "cpu"): "naive", ("transpose", "cpu"): "blocked"}
 CATALOGUE = builtin()
+
+
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database without records: copied sooner than made."""
+    path = tmp_path_factory.mktemp("records") / "studies.db"
+    Store.open(f"sqlite:///{path}").close()
+    return path
+
+
+@pytest.fixture
+def own_records(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, empty_database: Path) -> Iterator[None]:
+    """Nothing is known of earlier tests, and the database is this test's own."""
+    shutil.copy(empty_database, tmp_path / "studies.db")
+    monkeypatch.setenv("TUNER_DB", f"sqlite:///{tmp_path}/studies.db")
+    tuner.clear_caches()
+    yield
+    tuner.clear_caches()
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the kernels that calls were prepared for, in order."""
+    names: list[str] = []
+    prepare = dispatch.kernel_call
+
+    def noted(request: Any, decision: Any, family: Any) -> Any:
+        names.append(decision.kernel.name)
+        return prepare(request, decision, family)
+
+    monkeypatch.setattr(dispatch, "kernel_call", noted)
+    return names
 
 
 def declared(operation: str, target: str, name: str) -> Kernel:
@@ -44,8 +83,6 @@ def crowned(
     measured = Measurement(Outcome.MEASURED, samples_s=(time_s,) * 3, error=Error(1e-6, 2e-7, 0.1))
     library_s = library_s or time_s * speedup
     beside = Measurement(Outcome.MEASURED, samples_s=(library_s,) * 3, error=Error(1e-6, 2e-7, 0.1))
-    from tuner.preparation import key_of
-
     common: dict[str, Any] = {"problem": key_of(problem), "device": device, "regime": "cold"}
     work = {"flops": problem.work.flops, "bytes": problem.work.bytes}
     record = Record(

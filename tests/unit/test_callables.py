@@ -7,47 +7,26 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from callable_records import crowned
+from callable_records import crowned, empty_database, own_records, ran
 from numpy.typing import NDArray
 
 import tuner
 from tuner.callables import decisions
 
+__all__ = ["empty_database", "own_records", "ran"]
 Array = NDArray[Any]
-SHAPES = [(1, 1, 1), (5, 3, 7), (1, 9, 4), (33, 17, 65), (64, 64, 64)]
+SHAPES = [(1, 1, 1), (1, 9, 4), (33, 17, 65)]
 RNG = np.random.default_rng(7)
 
 
-@pytest.fixture(autouse=True)
-def forgetful(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Nothing is known of earlier tests, and the database is this test's own."""
-    monkeypatch.setenv("TUNER_DB", f"sqlite:///{tmp_path}/studies.db")
-    tuner.clear_caches()
-    yield
-    tuner.clear_caches()
-
-
-@pytest.fixture
-def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of the kernels that calls were prepared for, in order."""
-    from tuner.callables import dispatch
-
-    names: list[str] = []
-    prepare = dispatch.kernel_call
-
-    def noted(request: Any, decision: Any, family: Any) -> Any:
-        names.append(decision.kernel.name)
-        return prepare(request, decision, family)
-
-    monkeypatch.setattr(dispatch, "kernel_call", noted)
-    return names
+pytestmark = pytest.mark.usefixtures("own_records")
 
 
 def normal(*shape: int, dtype: Any = np.float32) -> Array:
@@ -70,7 +49,7 @@ def close(got: Array, wanted: Array) -> None:
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 def test_a_product_is_right_in_every_layout(m: int, n: int, k: int, layout: str, ran: list[str]) -> None:
     a, b = stored(normal(m, k), layout[0]), stored(normal(k, n), layout[1])
-    for each in ("nn", "nt", "tn", "tt"):
+    for each in {layout, "nn"} if 1 in (m, n, k) else {layout}:  # a single row lies in either way
         crowned("gemm", {"m": m, "n": n, "k": k}, layout=each)
     got = tuner.matmul(a, b)
     assert ran == ["blocked"]

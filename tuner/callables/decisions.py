@@ -9,20 +9,20 @@ from __future__ import annotations
 import os
 import warnings
 from dataclasses import dataclass, replace
-from functools import cache
-from typing import Any
 
-from tuner.catalogue import Catalogue, builtin
-from tuner.errors import NothingFound, TunerError
+from tuner.errors import NothingFound, StoreTrouble
 from tuner.hardware import DeviceInfo
 from tuner.kernel import Kernel
 from tuner.lookup import Answer, answer
+from tuner.lookup.answers import DEFAULT, EXACT, UNMEASURED
+from tuner.lookup.asking import kept_open, opened
+from tuner.lookup.declared import builtin_now
 from tuner.problem import Problem
 from tuner.record import ProblemKey
 from tuner.space import Config
 
-#: Where the user's own records are, unless ``TUNER_DB`` says otherwise: as for the command line.
-DEFAULT_DATABASE = "sqlite:///studies.db"
+#: Loss that is reckoned with where none could be measured yet: the worst that is put up with elsewhere.
+UNMEASURED_LOSS = 0.2
 #: Bytes of an array that are copied in a second, and seconds that any copy takes: what devices of recent
 #: years surpass, since a copy that turns out quicker than assumed does no harm.
 COPIED_BYTES_PER_S = {"cpu": 2e9, "cuda": 5e11}
@@ -63,12 +63,6 @@ class Decision:
         return self.saves_s > copied_bytes / COPIED_BYTES_PER_S[kind] + copies * COPY_S[kind]
 
 
-@cache
-def catalogue() -> Catalogue:
-    """The built-in kernels, read once."""
-    return builtin()
-
-
 def problem_of(key: ProblemKey) -> Problem:
     """The problem that a key names, of a built-in operation.
 
@@ -76,7 +70,7 @@ def problem_of(key: ProblemKey) -> Problem:
         UnknownName: No such operation, dtype or layout.
         InputError: A dim that is missing or below 1.
     """
-    return catalogue().operation(key.operation).problem(key.dims, key.dtype, key.layout)
+    return builtin_now().operation(key.operation).problem(key.dims, key.dtype, key.layout)
 
 
 def decide(key: ProblemKey, device: DeviceInfo | str) -> Decision:
@@ -93,7 +87,7 @@ def decide(key: ProblemKey, device: DeviceInfo | str) -> Decision:
     problem = problem_of(key)
     if isinstance(device, str):
         elsewhere = _looked_up(key, device)
-        return _judged(_bare(problem, elsewhere.champion.record.device, elsewhere))
+        return _judged(_bare(problem, _device_of(elsewhere), elsewhere))
     bare = _bare(problem, device)
     try:
         return _judged(_bare(problem, device, _looked_up(key, device)))
@@ -118,32 +112,48 @@ def _judged(bare: Decision) -> Decision:
     def by_library(why: str) -> Decision:
         return replace(bare, why=why)
 
-    champion = getattr(found, "champion", None)
+    told = "; ".join(found.reasons)
     if found.use != "kernel":
-        speedup = f" (the kernel reached {champion.speedup:.3f} of its speed)" if champion else ""
-        return by_library(f"{found.use} was measured to be faster{speedup}")
-    if champion is None or champion.record is None or found.match == "default":
-        return by_library("nothing near was measured, so that no kernel is known to be faster")
-    record = champion.record
-    kernel = _declared(problem, device, record.kernel)
+        return by_library(told or f"measured: the kernel reaches {_speedup(found):.3f} of its speed")
+    if found.match == DEFAULT:
+        return by_library(told or "nothing near was measured")
+    kernel = _declared(problem, device, found.kernel)
     if kernel is None:
-        return by_library(f"kernel {record.kernel!r} is not among the built-in ones")
+        return by_library(f"kernel {found.kernel!r} is not among the built-in ones, and no other code is run")
     config, illegal = _legal_config(kernel, problem, device, found)
     if config is None:
         return by_library(illegal)
-    expected = champion.speedup * (1.0 - found.expected_loss)
-    if champion.speedup and found.match != "exact" and expected < 1.0:
+    if found.match != EXACT and _speedup(found) * (1.0 - reckoned_loss(found)) < 1.0:
         return by_library(
-            f"the {found.match} record is {champion.speedup:.3f} x {library}, and such answers lose "
-            f"{found.expected_loss:.1%}, so that {library} is expected to be faster"
+            f"{told}; at {_speedup(found):.3f} x {library} there, less {reckoned_loss(found):.1%} that such "
+            f"answers may lose, {library} is the safer choice"
         )
-    against = f"{champion.speedup:.3f} x {library}" if champion.speedup else "no library beside it"
-    why = f"measured at {against}" if found.match == "exact" else f"its {found.match} record: {against}"
-    return replace(bare, why=why, kernel=kernel, config=config, saves_s=_saves_s(problem, found))
+    if found.match == EXACT:
+        told = (
+            f"measured at {_speedup(found):.3f} x {library}"
+            if _speedup(found)
+            else "measured, no library beside"
+        )
+    return replace(bare, why=told, kernel=kernel, config=config, saves_s=_saves_s(problem, found))
+
+
+def _speedup(found: Answer) -> float:
+    """Of the record's kernel over the library; 0 where the library was not measured beside it."""
+    return found.champion.speedup if found.champion else 0.0
+
+
+def reckoned_loss(found: Answer) -> float:
+    """The loss of such answers as measured, or as it may be where it was not."""
+    return UNMEASURED_LOSS if found.expected_loss >= UNMEASURED else found.expected_loss
+
+
+def _device_of(found: Answer) -> DeviceInfo:
+    assert found.question is not None, "a lookup keeps its question"
+    return found.question.device
 
 
 def _declared(problem: Problem, device: DeviceInfo, name: str) -> Kernel | None:
-    for kernel in catalogue().kernels:
+    for kernel in builtin_now().kernels:
         if (kernel.operation, kernel.target, kernel.name) == (problem.operation.name, device.kind, name):
             return kernel
     return None
@@ -153,7 +163,7 @@ def _legal_config(
     kernel: Kernel, problem: Problem, device: DeviceInfo, found: Answer
 ) -> tuple[Config | None, str]:
     """The answer's config where the kernel as it is now may run it here; else why not."""
-    values = dict(getattr(found, "config", None) or found.champion.record.config)
+    values = dict(found.config)
     names = [parameter.name for parameter in kernel.parameters]
     if sorted(names) != sorted(values):
         return None, f"kernel {kernel.name!r} has other parameters now; tune again"
@@ -166,31 +176,32 @@ def _legal_config(
 
 def _saves_s(problem: Problem, found: Answer) -> float:
     """By the record's times, scaled by work where it is another shape's."""
-    record, baseline = found.champion.record, found.champion.baseline
-    ours, theirs = record.measurement.time_s, baseline.measurement.time_s if baseline else None
-    if not ours or not theirs:
+    if found.champion is None or not found.champion.speedup:
         return 0.0
+    record = found.champion.record
+    ours_s = record.measurement.time_s or 0.0
     unit = "flops" if record.work.get("flops") else "bytes"
     scale = getattr(problem.work, unit) / record.work[unit]
-    return float(scale * (theirs - ours / (1.0 - found.expected_loss)))
+    return float(scale * ours_s * (found.champion.speedup - 1.0 / (1.0 - reckoned_loss(found))))
 
 
 def _looked_up(key: ProblemKey, device: DeviceInfo | str) -> Answer:
-    """The answer from the user's store, or without one where it is missing or broken."""
-    from tuner.store import Store
-
-    url = os.environ.get("TUNER_DB") or DEFAULT_DATABASE
+    """The answer from the user's records and the published ones; without the former where they are broken."""
+    forked = os.getpid() != _PROCESS  # whose connections are another's
+    store = None
     try:
-        with Store.open(url, read_only=True, patience_s=1.0) as store:
-            return answer(store, key, device)
-    except NothingFound:
-        pass
-    except TunerError as error:
-        warn_once(f"records of the database {url} are left out: {error}")
-    nowhere: Any = None
-    return answer(nowhere, key, device)
+        store = opened() if forked else kept_open()
+        return answer(store, key, device)
+    except StoreTrouble as error:
+        warn_once(f"the records of your database are left out: {error}")
+        return answer(None, key, device)
+    finally:
+        if forked and store is not None:
+            store.close()
 
 
+#: The process that loaded this module.
+_PROCESS = os.getpid()
 _WARNED: set[str] = set()
 
 

@@ -9,11 +9,12 @@ from typing import Any
 import numpy
 
 from tuner.callables.arrays import Operand, dense_strides
-from tuner.callables.decisions import Decision, decide
+from tuner.callables.decisions import Decision, decide, problem_of
 from tuner.callables.dispatch import ARGUMENTS, REQUESTS, common_family, decision_for, request_of
 from tuner.callables.foreign import view
 from tuner.callables.requests import Request
 from tuner.errors import UnknownName
+from tuner.record import ProblemKey
 
 #: Operation -> the function that computes it.
 FUNCTIONS = {"gemm": "matmul", "gemv": "gemv", "transpose": "transpose"}
@@ -34,10 +35,13 @@ class Explanation:
         config: Its config.
         match: How near the record is: ``exact``, ``nearest-shape``, ``similar-device``, ``default``; empty
             without an answer.
-        expected_loss: Fraction of speed that such an answer costs.
+        expected_loss: Fraction of speed that such an answer costs; 1 where that is not known.
+        loss_said: What that figure rests on.
         speedup: Of the kernel over the library, by the record; 0 where that is unknown.
-        record_id: The record.
+        record: Problem and device of the record; empty without one.
+        record_id: Its id.
         measured_at: When it was measured, ISO 8601 in UTC.
+        stale: What has changed since it was measured; empty where nothing is known to have.
         memory: Tensor of the problem -> what is passed for it.
         copies: The arrays that are copied, and why; for the kernel only.
     """
@@ -52,9 +56,12 @@ class Explanation:
     config: dict[str, Any]
     match: str
     expected_loss: float
+    loss_said: str
     speedup: float
+    record: str
     record_id: str
     measured_at: str
+    stale: str
     memory: dict[str, str]
     copies: tuple[str, ...]
 
@@ -69,11 +76,14 @@ class Explanation:
         lines += [("problem", self.problem)] if self.problem else []
         lines += [("device", self.device), ("runs", named if self.use == "kernel" else self.use)]
         lines += [("why", self.why)]
-        if self.kernel:
-            lines += [("record", f"{named}, {self.speedup:.3f} x the library")] if self.use != "kernel" else []
-            lines += [("match", f"{self.match}, expected loss {self.expected_loss:.1%}")]
-        if self.record_id:
-            lines += [("measured", f"{self.measured_at}, record {self.record_id}")]
+        if self.kernel and self.use != "kernel":
+            lines += [("not", named + (f", {self.speedup:.3f} x {self.use}" if self.speedup else ""))]
+        if self.match:
+            lines += [("match", self.match), ("loss", f"{self.expected_loss:.1%} expected: {self.loss_said}")]
+        if self.record:
+            lines += [("record", f"{self.record}, {self.measured_at}, {self.record_id or 'published'}")]
+        if self.stale:
+            lines += [("stale", self.stale)]
         if self.memory and self.use == "kernel":
             lines += [("memory", ", ".join(f"{name}: {said}" for name, said in self.memory.items()))]
             lines += [("copies", "; ".join(self.copies) or "none")]
@@ -179,10 +189,8 @@ def _row_major(shape: tuple[int, ...], dtype: str, device: str) -> Operand:
 
 def _of_dims(function: str, dims: dict[str, int], dtype: str, layout: str, device: str) -> Request:
     """The request of a call with arrays as an operation's layout says."""
-    from tuner.callables.decisions import catalogue
-
     operation = next(name for name, each in FUNCTIONS.items() if each == function)
-    problem = catalogue().operation(operation).problem(dims, dtype, layout)
+    problem = problem_of(ProblemKey(operation, tuple(dims.items()), dtype, layout))
     given = [_row_major(tensor.shape, tensor.dtype, device) for tensor in problem.inputs]
     for place, letter in enumerate(problem.layout):
         stored = given[place]
@@ -205,8 +213,7 @@ def _decision(request: Request, device: str) -> Decision | None:
 def _explained(request: Request, decision: Decision | None) -> Explanation:
     operands = tuple(f"{name} {operand.dtype} {operand.shape}" for name, operand in request.operands.items())
     found = decision.answer if decision else None
-    champion = found.champion if found else None
-    record = champion.record if champion else None
+    record = found.record if found else None
     names = [tensor.name for tensor in decision.problem.tensors] if decision else []
     return Explanation(
         function=request.function,
@@ -215,13 +222,16 @@ def _explained(request: Request, decision: Decision | None) -> Explanation:
         device=decision.device.name if decision else request.device,
         use="kernel" if decision and decision.kernel else _library(request, decision),
         why=decision.why if decision else request.why,
-        kernel=record.kernel if record else "",
-        config=dict(record.config) if record else {},
+        kernel=found.kernel if found else "",
+        config=dict(found.config) if found else {},
         match=found.match if found else "",
         expected_loss=found.expected_loss if found else 0.0,
-        speedup=champion.speedup if champion else 0.0,
+        loss_said=found.loss.said if found else "",
+        speedup=found.champion.speedup if found and found.champion else 0.0,
+        record=f"{record.problem} on {record.device.name}" if record else "",
         record_id=record.id if record else "",
         measured_at=record.measured_at if record else "",
+        stale=found.stale_reason if found and found.stale else "",
         memory={name: str(of) for name, of in zip(names, request.tensors, strict=False)},
         copies=tuple(str(of) for of in request.copied),
     )
