@@ -1,68 +1,346 @@
-"""Threads that sleep between calls, so that a kernel's parts run side by side.
+"""A crew: threads that sleep between calls, wake quickly, and take jobs until none is left.
 
-A kernel compiled with nogil=True leaves Python's lock while it runs, so ordinary threads run it in parallel.
-They wait on a queue, where they use no processor time, and wake within some tens of microseconds; one that
-has had nothing to do for IDLE_S ends. The number of threads is the number of parts, and no setting of NumPy's
-or Numba's own threads is read or changed.
+    def gemm(a, b, c, m, n, k):                          the caller's side, Python
+        run_together(THREADS, c.dtype, (address_of(a), ..., m, n, k))
 
-This text needs no constants in front of it, and is itself put in front of kernels that use it.
+    def work(crew, member, like, words):                 every member's side, compiled, defined by the kernel
+        job = take(crew, 0)                              that this text is put in front of
+        while job < jobs:
+            ...
+            finish(crew, 0)
+            job = take(crew, 0)
+        if member == 0:                                  the caller: what it asked for must be done
+            wait_until(crew, 0, jobs)
+
+Waking a thread takes time, and the system may put one aside for longer than a call takes. So nobody waits for a
+thread, only for jobs that a thread has taken: who comes late finds less to do. The caller is member 0; it takes jobs
+like the others.
+
+A thread that waits spins for some tens of microseconds, as the next call may follow at once, then sleeps in the
+system until it is called, and ends after IDLE_S. Threads wait in compiled code, outside Python's lock: to wake one
+costs neither Python nor the caller's time, since whoever is awake wakes two more. No setting of NumPy's or Numba's
+threads is read or changed.
+
+What members share lies in `crew`, an array of 64-bit words. Each word that several write lies on a line of its own:
+else every write would take the line from the caches of all others.
+
+This text needs no constants in front of it, and is itself put in front of kernels that use it. It needs Linux: the
+semaphores of other systems differ.
 """
 
-# ruff: noqa: ANN001, ANN201, ANN202
+# ruff: noqa: ANN001, ANN201, ANN202, F821
+import collections
+import contextlib
+import ctypes
 import os
-import queue
+import platform
 import threading
 
-IDLE_S = 5.0
-#: Where to hand work to each thread that waits.
-_waiting = []
-# A forked child has none of its parent's threads.
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_waiting.clear)
+import numpy as np
+from numba import njit, types
+from numba.core.cgutils import get_or_insert_function, ir
+from numba.extending import intrinsic
+
+IDLE_S = 5
+#: Looks at a word before a thread sleeps: 20 to 100 microseconds.
+SPINS = 2000
+NAP_US = 20
+#: For functions that only compiled code calls: nothing for Python to call is made of them.
+INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+
+WORD, HALF_WORD = ir.IntType(64), ir.IntType(32)
+LINE, LINE_BYTES = 16, 128  # as some CPUs fetch two lines of 64 bytes at once
+# Lines of a crew. OPEN: the number of the call that may be joined, or 0. INSIDE: members that are in it.
+# ASLEEP: members that a token of the semaphore will wake. ALIVE: threads. From FIRST_COUNT on, two for each kind
+# of jobs: how many were taken, and how many are finished.
+OPEN, INSIDE, ASLEEP, ALIVE, SEMAPHORE, CALLS, WORDS, FIRST_COUNT = range(8)
+KINDS = 2
+LINES = FIRST_COUNT + 2 * KINDS
 
 
-def _serve(inbox):
-    while True:
-        try:
-            function, arguments, done = inbox.get(timeout=IDLE_S)
-        except queue.Empty:
-            try:
-                _waiting.remove(inbox)
-            except ValueError:
-                continue  # taken a moment ago: work is on its way
-            return
-        failure = None
-        try:
-            function(*arguments)
-        except BaseException as error:
-            failure = error
-        _waiting.append(inbox)
-        del function, arguments  # not to keep arrays alive while asleep
-        done.put(failure)
+# Words that several threads read and write. Nothing that stands before or after one of these moves across it.
 
 
-def _hand_out(function, arguments, done):
-    try:
-        inbox = _waiting.pop()
-    except IndexError:
-        inbox = queue.SimpleQueue()
-        threading.Thread(target=_serve, args=(inbox,), name="kernel", daemon=True).start()
-    inbox.put((function, arguments, done))
+def _line(builder, crew, number):
+    """Address of the first word of a line."""
+    return builder.gep(crew, [builder.mul(number, number.type(LINE))])
 
 
-def run_together(function, parts):
-    """Calls function(*part) for every part at the same time, the first one in the calling thread.
+@intrinsic
+def read_word(context, crew, line):
+    """The word, as the last who wrote it left it."""
 
-    Raises:
-        BaseException: What a part raised, after all have ended.
+    def generate(target, builder, signature, args):
+        return builder.load_atomic(_line(builder, *args), "seq_cst", 8)
+
+    return types.int64(crew, types.intp), generate
+
+
+@intrinsic
+def write_word(context, crew, line, value):
+    """Writes the word."""
+
+    def generate(target, builder, signature, args):
+        builder.store_atomic(args[2], _line(builder, *args[:2]), "seq_cst", 8)
+        return target.get_dummy_value()
+
+    return types.void(crew, types.intp, types.int64), generate
+
+
+@intrinsic
+def add_to_word(context, crew, line, value):
+    """Adds to the word, and returns what it was before."""
+
+    def generate(target, builder, signature, args):
+        return builder.atomic_rmw("add", _line(builder, *args[:2]), args[2], "seq_cst")
+
+    return types.int64(crew, types.intp, types.int64), generate
+
+
+@intrinsic
+def take_from_word(context, crew, line):
+    """Takes 1 from the word unless it is 0; True where it was not."""
+
+    def generate(target, builder, signature, args):
+        before = builder.atomic_rmw("usub_sat", _line(builder, *args), WORD(1), "seq_cst")
+        return builder.icmp_signed("!=", before, WORD(0))
+
+    return types.boolean(crew, types.intp), generate
+
+
+@intrinsic
+def pause(context):
+    """Leaves the core to others for some cycles, in a loop that looks at a word again and again."""
+    name, *numbers = {"x86_64": ("llvm.x86.sse2.pause",), "aarch64": ("llvm.aarch64.hint", 1)}.get(
+        platform.machine(), ("llvm.donothing",)
+    )
+
+    def generate(target, builder, signature, args):
+        hint = ir.FunctionType(ir.VoidType(), [HALF_WORD] * len(numbers))
+        function = get_or_insert_function(builder.module, hint, name)
+        builder.call(function, [HALF_WORD(number) for number in numbers])
+        return target.get_dummy_value()
+
+    return types.void(), generate
+
+
+@intrinsic
+def crew_at(context, address):
+    """The words of a crew from their address."""
+    words = types.CPointer(types.int64)
+
+    def generate(target, builder, signature, args):
+        return builder.inttoptr(args[0], WORD.as_pointer())
+
+    return words(types.intp), generate
+
+
+@intrinsic
+def place_at(context, address, like):
+    """The memory at an address, as elements of the dtype of an array."""
+
+    def generate(target, builder, signature, args):
+        return builder.inttoptr(args[0], target.get_value_type(signature.return_type))
+
+    return types.CPointer(like.dtype)(types.intp, like), generate
+
+
+_sem_post = types.ExternalFunction("sem_post", types.int32(types.intp))
+_sem_timedwait = types.ExternalFunction("sem_timedwait", types.int32(types.intp, types.intp))
+_clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.intp))
+_usleep = types.ExternalFunction("usleep", types.int32(types.int32))
+
+
+# Jobs.
+
+
+def _count(kind, finished):
+    """The line that counts the jobs of a kind."""
+    return WORD(FIRST_COUNT + 2 * kind.literal_value + finished)
+
+
+@intrinsic(prefer_literal=True)
+def take(context, crew, kind):
+    """The number of the next job of a kind, from 0 on; those beyond the last are for the taker to see."""
+
+    def generate(target, builder, signature, args):
+        return builder.atomic_rmw("add", _line(builder, args[0], _count(kind, 0)), WORD(1), "seq_cst")
+
+    return types.int64(crew, kind), generate
+
+
+@intrinsic(prefer_literal=True)
+def finish(context, crew, kind):
+    """Says that a job is done."""
+
+    def generate(target, builder, signature, args):
+        builder.atomic_rmw("add", _line(builder, args[0], _count(kind, 1)), WORD(1), "seq_cst")
+        return target.get_dummy_value()
+
+    return types.void(crew, kind), generate
+
+
+@njit(**INNER)
+def wait_until(crew, kind, finished):
+    """Waits until so many jobs of a kind are done."""
+    spins = 0
+    while read_word(crew, FIRST_COUNT + 2 * kind + 1) < finished:
+        spins += 1
+        if spins < SPINS:
+            pause()
+        else:
+            _usleep(NAP_US)
+
+
+@intrinsic(prefer_literal=True)
+def word(context, crew, number):
+    """What the caller said: one of the whole numbers of the call."""
+
+    def generate(target, builder, signature, args):
+        return builder.load(builder.gep(args[0], [WORD(WORDS * LINE + number.literal_value)]))
+
+    return types.int64(crew, number), generate
+
+
+# Calls.
+
+
+@njit(**INNER)
+def _next_call(crew, semaphore, until, last):
+    """Waits for a call after the last and goes inside; 0 where none came for IDLE_S.
+
+    A member that sleeps is counted in ASLEEP first, then looks once more. Whoever takes it from the count owes it
+    a token of the semaphore, so a token is neither lost nor left over. `until` is room for a time.
     """
-    done = queue.SimpleQueue()
-    for part in parts[1:]:
-        _hand_out(function, part, done)
+    spins, counted, time = 0, False, crew_at(until)
+    while True:
+        call = read_word(crew, OPEN)
+        if call != 0 and call != last:
+            add_to_word(crew, INSIDE, 1)
+            # Nothing of the call may be used before this look: it may have ended in between.
+            if read_word(crew, OPEN) == call and (not counted or take_from_word(crew, ASLEEP)):
+                return call
+            add_to_word(crew, INSIDE, -1)
+        spins += 1
+        if spins < SPINS:
+            pause()
+        elif not counted:
+            add_to_word(crew, ASLEEP, 1)
+            counted = True
+        else:
+            _clock_gettime(0, until)
+            time[0] += IDLE_S
+            if _sem_timedwait(semaphore, until) != 0 and take_from_word(crew, ASLEEP):
+                return 0
+            spins, counted = 0, False
+
+
+@njit(cache=True, nogil=True)
+def _take_part(address, member, like, words):
+    """All that a member does: the caller works on one call, a thread on every call until none comes any more."""
+    crew, semaphore, until = (
+        crew_at(address),
+        address + LINE_BYTES * SEMAPHORE,
+        address + LINE_BYTES * (LINES + member),
+    )
+    call = 0
+    if member == 0:
+        for number in range(len(words)):
+            crew[WORDS * LINE + number] = words[number]
+        for count in range(2 * KINDS):
+            write_word(crew, FIRST_COUNT + count, 0)
+        call = add_to_word(crew, CALLS, 1) + 1
+        write_word(crew, OPEN, call)
+    else:
+        add_to_word(crew, ALIVE, 1)
+        call = _next_call(crew, semaphore, until, 0)
+    while call:
+        for _ in range(2):
+            if take_from_word(crew, ASLEEP):
+                _sem_post(semaphore)
+        work(crew, member, like)
+        if member == 0:
+            write_word(crew, OPEN, 0)
+            while read_word(crew, INSIDE) > 0:
+                pause()
+            return
+        add_to_word(crew, INSIDE, -1)
+        call = _next_call(crew, semaphore, until, call)
+    add_to_word(crew, ALIVE, -1)
+
+
+class Crew:
+    """The threads of one call at a time, and what they share.
+
+    Attributes:
+        address: Of its words.
+        like: An empty array of the dtype that it works on.
+        space: Memory that members need for the call; kept, as the system would clear it anew for every call.
+    """
+
+    def __init__(self, threads, dtype):
+        room = np.zeros((LINES + threads + 1) * LINE, np.int64)
+        self._words = room[-room.ctypes.data % LINE_BYTES // 8 :]
+        self.address, self.like, self.space = self._words.ctypes.data, np.empty(0, dtype), room[:0]
+        self._threads = [None] * (threads - 1)
+        ctypes.CDLL(None).sem_init(ctypes.c_void_p(self.address + LINE_BYTES * SEMAPHORE), 0, 0)
+
+    def reserve(self, elements):
+        """The address of so many elements, at the start of a line."""
+        need = elements * self.like.itemsize + LINE_BYTES
+        if self.space.nbytes < need:
+            self.space = np.empty(need, np.uint8)
+        address = self.space.ctypes.data
+        return address + -address % LINE_BYTES
+
+    def complete(self, words):
+        """Starts the threads that have never been, or have gone."""
+        if self._words[ALIVE * LINE] >= len(self._threads):
+            return
+        for number, thread in enumerate(self._threads):
+            if thread is None or not thread.is_alive():
+                task = (self, number + 1, (0,) * words)
+                self._threads[number] = threading.Thread(target=_serve, args=task, name="kernel", daemon=True)
+                try:
+                    self._threads[number].start()
+                except RuntimeError:  # the system gives no more; the others do the work
+                    self._threads[number] = None
+                    return
+
+
+def _serve(crew, member, words):
+    _take_part(crew.address, member, crew.like, words)
+    # Nobody has called for long: the crew and its space are given up, if it is not called just now.
+    with contextlib.suppress(ValueError):
+        _idle[crew.like.dtype].remove(crew)
+
+
+#: Crews without a call, by the dtype that they work on.
+_idle = collections.defaultdict(list)
+# A forked child has none of its parent's threads.
+os.register_at_fork(after_in_child=_idle.clear)
+
+
+def run_together(threads, dtype, words, elements=0):
+    """Works on one call, together with so many threads less the caller's.
+
+    Args:
+        threads: How many work.
+        dtype: Of the arrays worked on.
+        words: Whole numbers that `work` reads by `word`: addresses of arrays, dims and the like.
+        elements: Of the dtype; so much space is told as one more word, the last.
+    """
+    crews = _idle[dtype]
     try:
-        function(*parts[0])
-    finally:
-        failures = [done.get() for _ in parts[1:]]
-    for failure in failures:
-        if failure is not None:
-            raise failure
+        crew = crews.pop()
+    except IndexError:
+        crew = Crew(threads, dtype)
+    if _take_part.overloads:  # the first call compiles, and works alone
+        crew.complete(len(words) + 1)
+    _take_part(crew.address, 0, crew.like, (*words, crew.reserve(elements)))
+    crews.append(crew)
+
+
+def address_of(array):
+    """Where an array's elements begin."""
+    return array.__array_interface__["data"][0]

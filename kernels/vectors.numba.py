@@ -166,14 +166,15 @@ def forward(context, address, elements):
     )
 
 
-@intrinsic
-def byte_address(context, address):
-    """An address as a number of bytes."""
+@intrinsic(prefer_literal=True)
+def room(context, like, elements):
+    """Memory for so many elements of a kind, for as long as the function runs."""
 
     def generate(target, builder, signature, args):
-        return builder.ptrtoint(args[0], target.get_value_type(types.intp))
+        element = target.get_value_type(like.dtype)
+        return cgutils.alloca_once(builder, element, INDEX(lanes_of(elements)))
 
-    return types.intp(address), generate
+    return like(like, elements), generate
 
 
 @intrinsic(prefer_literal=True)

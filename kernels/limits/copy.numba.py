@@ -8,10 +8,9 @@ Constants in front of this text: STREAM, THREADS.
 
 # ruff: noqa: ANN001, ANN201, ANN202, F821
 import numpy as np
-from numba import njit
 
-#: Elements of a vector: one line of the cache, or two.
-LANES = 16
+#: Elements of a vector: one line of the cache, or two. Elements of a job.
+LANES, PIECE = 16, 1 << 16
 
 
 @intrinsic
@@ -28,32 +27,37 @@ def store_past_the_cache(context, address, vector):
     return types.void(address, vector), generate
 
 
-@njit(cache=True, nogil=True)
-def _part(x, y, first, last):
-    for i in range(first, last):
-        y[i] = x[i]
-
-
-@njit(cache=True, nogil=True)
-def _lines(x, y, first, last):
-    for i in range(first, last, LANES):
-        store_past_the_cache(pointer(y, i), load(pointer(x, i), LANES))
+@njit(inline="always")
+def work(crew, member, like):
+    """Takes pieces; the caller also copies what lies before and after the whole lines."""
+    x, y, n = place_at(word(crew, 0), like), place_at(word(crew, 1), like), word(crew, 2)
+    start, end = word(crew, 3), word(crew, 4)
+    if member == 0:
+        for i in range(start):
+            y[i] = x[i]
+        for i in range(end, n):
+            y[i] = x[i]
+    pieces = -(-(end - start) // PIECE)
+    piece = take(crew, 0)
+    while piece < pieces:
+        first = start + piece * PIECE
+        last = min(end, first + PIECE)
+        for i in range(first, last, LANES):
+            if STREAM:
+                store_past_the_cache(forward(y, i), load(forward(x, i), LANES))
+            else:
+                store(forward(y, i), load(forward(x, i), LANES))
+        finish(crew, 0)
+        piece = take(crew, 0)
+    if member == 0:
+        wait_until(crew, 0, pieces)
 
 
 def copy(x, y, n):
     """Writes y."""
     # Elements are only moved: whole numbers travel as floats of the same size.
     real = np.float32 if x.itemsize == 4 else np.float64
-    x, y = x.view(real), y.view(real)
-    first, last = 0, n
-    if STREAM:
-        vector_bytes = LANES * y.itemsize
-        first = min(n, -y.ctypes.data % vector_bytes // y.itemsize)
-        last = first + (n - first) // LANES * LANES
-        _part(x, y, 0, first)
-        _part(x, y, last, n)
-    vectors = -(-(last - first) // LANES)
-    count = max(1, min(THREADS, vectors))
-    bounds = [min(last, first + vectors * part // count * LANES) for part in range(count + 1)]
-    move = _lines if STREAM else _part
-    run_together(move, [(x, y, bounds[part], bounds[part + 1]) for part in range(count)])
+    vector_bytes = LANES * y.itemsize
+    start = min(n, -address_of(y) % vector_bytes // y.itemsize)
+    end = start + (n - start) // LANES * LANES
+    run_together(THREADS, np.dtype(real), (address_of(x), address_of(y), n, start, end))

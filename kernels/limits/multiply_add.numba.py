@@ -6,26 +6,29 @@ Constants in front of this text: LANES, THREADS.
 """
 
 # ruff: noqa: ANN001, ANN201, ANN202, F821
-from numba import njit
-
 # This module's own function takes the name.
 multiply_add_vectors = multiply_add
 
 
-@njit(cache=True, nogil=True)
-def _vectors(x, y, steps, first, last):
-    half, one = broadcast(x.dtype.type(0.5), LANES), broadcast(x.dtype.type(1), LANES)
-    for vector in range(first, last):
-        count = min(LANES, x.size - vector * LANES)
-        value = load_first(pointer(x, vector * LANES), count, LANES)
+@njit(inline="always")
+def work(crew, member, like):
+    """Takes vectors."""
+    x, y, n, steps = place_at(word(crew, 0), like), place_at(word(crew, 1), like), word(crew, 2), word(crew, 3)
+    half, one = broadcast(like.dtype.type(0.5), LANES), broadcast(like.dtype.type(1), LANES)
+    vectors = -(-n // LANES)
+    vector = take(crew, 0)
+    while vector < vectors:
+        first, count = vector * LANES, min(LANES, n - vector * LANES)
+        value = load_first(forward(x, first), count, LANES)
         for _ in range(steps):
             value = multiply_add_vectors(value, half, one)
-        store_first(pointer(y, vector * LANES), value, count)
+        store_first(forward(y, first), value, count)
+        finish(crew, 0)
+        vector = take(crew, 0)
+    if member == 0:
+        wait_until(crew, 0, vectors)
 
 
 def multiply_add(x, y, n, steps):
     """Writes y."""
-    vectors = -(-n // LANES)
-    count = min(THREADS, vectors)
-    bounds = [vectors * part // count for part in range(count + 1)]
-    run_together(_vectors, [(x, y, steps, bounds[part], bounds[part + 1]) for part in range(count)])
+    run_together(THREADS, y.dtype, (address_of(x), address_of(y), n, steps))

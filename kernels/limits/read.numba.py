@@ -4,20 +4,31 @@ Constants in front of this text: THREADS.
 """
 
 # ruff: noqa: ANN001, ANN201, ANN202, F821
-from numba import njit
+from numba import carray
 
 
-@njit(cache=True, nogil=True, fastmath={"contract", "reassoc"})
-def _rows(x, sums, first, last):
-    for row in range(first, last):
-        total = x.dtype.type(0)
-        for j in range(x.shape[1]):
-            total += x[row, j]
-        sums[row] = total
+@njit(nogil=True, fastmath={"contract", "reassoc"})
+def _sum(row):
+    total = row.dtype.type(0)
+    for j in range(row.size):
+        total += row[j]
+    return total
+
+
+@njit(inline="always")
+def work(crew, member, like):
+    """Takes rows."""
+    parts, n = word(crew, 2), word(crew, 3)
+    x, sums = carray(place_at(word(crew, 0), like), (parts, n)), place_at(word(crew, 1), like)
+    row = take(crew, 0)
+    while row < parts:
+        sums[row] = _sum(x[row])
+        finish(crew, 0)
+        row = take(crew, 0)
+    if member == 0:
+        wait_until(crew, 0, parts)
 
 
 def read(x, sums, parts, n):
     """Writes sums."""
-    count = min(THREADS, parts)
-    bounds = [parts * part // count for part in range(count + 1)]
-    run_together(_rows, [(x, sums, bounds[part], bounds[part + 1]) for part in range(count)])
+    run_together(THREADS, x.dtype, (address_of(x), address_of(sums), parts, n))

@@ -103,7 +103,7 @@ def test_agrees_with_float64(compiled: Build, name: str, layouts: tuple[str, ...
 def tiles(width: int, mr: int, nr: int, threads: int = 1, **others: object) -> dict:
     """A config of `packed` with blocks so small that small shapes have many of them, and edges everywhere."""
     blocks = {"WIDTH": width, "MR": mr, "NR": nr, "MC": 2 * mr, "KC": 40, "NC": 2 * nr}
-    return blocks | {"UNROLL": 2, "PREFETCH": 0, "THREADS": threads, "SPLIT": "rows"} | others
+    return blocks | {"UNROLL": 2, "PREFETCH": 0, "THREADS": threads, "SHARE": "B", "SLABS": 1} | others
 
 
 @pytest.mark.parametrize(
@@ -113,8 +113,8 @@ def tiles(width: int, mr: int, nr: int, threads: int = 1, **others: object) -> d
         ("float32", "nt", tiles(16, 14, 32, UNROLL=4)),
         ("float32", "tn", tiles(8, 6, 16)),
         ("float32", "tt", tiles(4, 5, 12, UNROLL=1)),
-        ("float32", "tt", tiles(8, 4, 24, threads=4, SPLIT="both")),
-        ("float32", "nn", tiles(16, 2, 80, threads=3, SPLIT="columns")),
+        ("float32", "tt", tiles(8, 4, 24, threads=4, SHARE="both", SLABS=2)),
+        ("float32", "nn", tiles(16, 2, 80, threads=3, SLABS=2)),
         ("float64", "nt", tiles(8, 6, 16, threads=2)),
         ("float64", "tn", tiles(2, 4, 6)),
     ],
@@ -159,7 +159,7 @@ def test_sums_stay_in_registers_where_the_constraint_says_so(
     assert bool(rule.rule(problem(9, 9, 9), HOST, config)) is not spills
     run = compiled(KERNELS["packed"], problem(9, 9, 9), config)
     run(*(np.ones((9, 9), np.float32) for _ in range(3)), 9, 9, 9)
-    (assembly,) = sys.modules[run.__module__]._part_of_c.inspect_asm().values()
+    (assembly,) = sys.modules[run.__module__]._take_part.inspect_asm().values()
     loops = innermost_loops(assembly)
     assert loops
     assert any("(%rsp" in line for loop in loops for line in loop) is spills

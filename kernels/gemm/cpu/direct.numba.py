@@ -9,29 +9,28 @@ transposed, or PACK_B says so, a strip of B is packed first; where PACK_A says s
         for a strip of B       NR    packed, or as it lies
             for rows of A      MR    a tile of C: MR * NR multiply-adds for MR + NR loads
 
-At the edges of C tiles of one vector per row take over, which read and write the used part only.
+At the edges of C tiles of one vector per row take over, which read and write the used part only. Threads take parts
+of C, of whole tiles, and each packs what it needs for itself.
 
 Constants in front of this text: WIDTH (lanes of a vector), MR, NR, KC, PACK_A, PACK_B, STREAM (C is
 written past the caches, where it is aligned), UNROLL (products per turn of
-the innermost loop), PREFETCH (how many strips ahead B's lines are asked for; 0: not at all), THREADS, SPLIT;
-A_TRANSPOSED and B_TRANSPOSED (as stored).
+the innermost loop), PREFETCH (how many strips ahead B's lines are asked for; 0: not at all), THREADS, SPLIT (what
+threads share: rows, columns or both); A_TRANSPOSED and B_TRANSPOSED (as stored).
 Letters: i, j, p run over M, N, K.
 """
 
 # ruff: noqa: ANN001, ANN201, ANN202, F821
-from numba import njit
-
-VECTORS = MR * NR // WIDTH
+TILE, VECTORS = MR * NR, MR * NR // WIDTH  # elements of a tile, and vectors
 B_IS_PACKED = B_TRANSPOSED or PACK_B
+COLUMN = MR * WIDTH  # elements of a tile of one vector a row
 pack_a = packer(MR, A_TRANSPOSED, WIDTH)
 pack_b = packer(NR, not B_TRANSPOSED, WIDTH)
 
 
 @njit(inline="always")
-def _whole_tile(factors, vectors, depth, to, c_row, add_to_c):
-    """MR x NR of C; factors: address in A and its steps along M and K, vectors: in B and its step along K."""
-    (a, across, along), (b, b_step) = factors, vectors
-    tile = empty_sums(to, VECTORS, WIDTH)
+def _whole_tile(a, across, along, b, b_step, depth, c, c_row, add_to_c):
+    """MR x NR of C; `across` and `along` are A's steps along M and K, `b_step` is B's along K."""
+    tile = empty_sums(c, VECTORS, WIDTH)
     for _ in range(depth // UNROLL):
         if PREFETCH and not B_IS_PACKED:
             # The same row, so that the page is known: the next strip lies in many pages, a step of K in each.
@@ -42,74 +41,100 @@ def _whole_tile(factors, vectors, depth, to, c_row, add_to_c):
     for _ in range(depth % UNROLL):
         tile = add_products(tile, MR, 1, a, across, along, b, b_step)
         a, b = forward(a, along), forward(b, b_step)
-    if STREAM and not add_to_c:
-        stream_tile(tile, MR, to, c_row)
+    if add_to_c:
+        store_tile(add_tile(tile, MR, c, c_row), MR, c, c_row)
+    elif STREAM:
+        stream_tile(tile, MR, c, c_row)
     else:
-        store_tile(tile, MR, to, c_row, add_to_c)
+        store_tile(tile, MR, c, c_row)
 
 
 @njit(inline="always")
-def _part_of_tile(factors, vectors, depth, place, rows, columns):
+def _part_of_tile(a, across, along, b, b_step, depth, c, c_row, add_to_c, rows, columns):
     """The same for fewer rows or columns, one vector of columns after the other."""
-    to, c_row, add_to_c = place
+    aside = room(c, COLUMN)
     for j in range(0, columns, WIDTH):
-        (a, across, along), (b, b_step) = factors, vectors
-        b, used = forward(b, j), min(WIDTH, columns - j)
-        tile = empty_sums(to, MR, WIDTH)
+        left, right, used = a, forward(b, j), min(WIDTH, columns - j)
+        tile = empty_sums(c, MR, WIDTH)
         for _ in range(depth):
-            tile = add_product_part(tile, a, across, b, rows, used)
-            a, b = forward(a, along), forward(b, b_step)
-        store_part(tile, MR, forward(to, j), c_row, add_to_c, rows, used)
+            tile = add_product_part(tile, left, across, right, rows, used)
+            left, right = forward(left, along), forward(right, b_step)
+        store_tile(tile, MR, aside, WIDTH)
+        store_part(aside, WIDTH, forward(c, j), c_row, add_to_c, rows, used)
 
 
 @njit(inline="always")
-def _strip_of_c(factors, vectors, depth, place, height, columns):
-    """Rows of A, from the factors on, times a strip of B."""
-    (a, a_tile, across, along), (to, c_row, add_to_c) = factors, place
-    for i in range(0, height, MR):
-        here, down = (forward(a, i // MR * a_tile), across, along), forward(to, i * c_row)
-        if columns == NR and height - i >= MR:
-            _whole_tile(here, vectors, depth, down, c_row, add_to_c)
-        else:
-            _part_of_tile(here, vectors, depth, (down, c_row, add_to_c), min(MR, height - i), columns)
-
-
-def _part_of_c(a, b, c, m, n, k, top, bottom, left, right):
-    """Rows top to bottom and columns left to right of C."""
-    height, a_row, b_row = bottom - top, a.shape[1], b.shape[1]
-    across, along = (1, a_row) if A_TRANSPOSED else (a_row, 1)
-    a, b, c = a.reshape(a.size), b.reshape(b.size), c.reshape(c.size)
-    panels = aligned(a, (height + MR - 1) // MR * MR * min(k, KC)) if PACK_A else a
-    strip = aligned(b, NR * min(k, KC)) if B_IS_PACKED else b
+def _part_of_c(a, b, c, m, n, k, top, bottom, left, right, panels, strip):
+    """Rows top to bottom and columns left to right of C; room for packed panels of A and a packed strip of B."""
+    height, a_row, b_row = bottom - top, m if A_TRANSPOSED else k, k if B_TRANSPOSED else n
+    a_across, a_along = (1, a_row) if A_TRANSPOSED else (a_row, 1)
     for p in range(0, k, KC):
-        depth, corner = min(KC, k - p), top * across + p * along
+        depth = min(KC, k - p)
+        factors, across, along, a_tile = (
+            forward(a, top * a_across + p * a_along),
+            a_across,
+            a_along,
+            MR * a_across,
+        )
         if PACK_A:
-            pack_a(panels, a, corner, a_row, height, depth)
-            factors = (pointer(panels, 0), MR * depth, 1, MR)
-        else:
-            factors = (pointer(a, corner), MR * across, across, along)
+            pack_a(panels, factors, a_row, height, depth)
+            factors, across, along, a_tile = panels, 1, MR, MR * depth
         for j in range(left, right, NR):
-            columns, first = min(NR, right - j), j * b_row + p if B_TRANSPOSED else p * b_row + j
+            columns = min(NR, right - j)
+            vectors, b_step = forward(b, j * b_row + p if B_TRANSPOSED else p * b_row + j), b_row
             if B_IS_PACKED:
-                pack_b(strip, b, first, b_row, columns, depth)
-                vectors = (pointer(strip, 0), NR)
-            else:
-                vectors = (pointer(b, first), b_row)
-            _strip_of_c(factors, vectors, depth, (pointer(c, top * n + j), n, p > 0), height, columns)
+                pack_b(strip, vectors, b_row, columns, depth)
+                vectors, b_step = strip, NR
+            for i in range(0, height, MR):
+                here, down = forward(factors, i // MR * a_tile), forward(c, (top + i) * n + j)
+                if columns == NR and height - i >= MR:
+                    _whole_tile(here, across, along, vectors, b_step, depth, down, n, p > 0)
+                else:
+                    rows = min(MR, height - i)
+                    _part_of_tile(here, across, along, vectors, b_step, depth, down, n, p > 0, rows, columns)
 
 
 if THREADS == 1:
-    _all_of_c = njit(inline="always")(_part_of_c)
-
     # Called without a line of Python between: for the smallest problems a call costs as much as the work.
     @njit(cache=True, nogil=True)
     def gemm(a, b, c, m, n, k):
         """Writes c."""
-        _all_of_c(a, b, c, m, n, k, 0, m, 0, n)
+        depth = min(k, KC)
+        panels = np.empty((m + MR) * depth if PACK_A else 0, c.dtype)
+        strip = np.empty(NR * depth if B_IS_PACKED else 0, c.dtype)
+        first_a, first_b, first_c = pointer(a, 0), pointer(b, 0), pointer(c, 0)
+        _part_of_c(first_a, first_b, first_c, m, n, k, 0, m, 0, n, pointer(panels, 0), pointer(strip, 0))
 
 else:
-    _compiled_part_of_c = njit(cache=True, nogil=True)(_part_of_c)
+
+    @njit(inline="always")
+    def work(crew, member, like):
+        """Takes parts of C."""
+        a, b, c = place_at(word(crew, 0), like), place_at(word(crew, 1), like), place_at(word(crew, 2), like)
+        m, n, k, rows, columns = word(crew, 3), word(crew, 4), word(crew, 5), word(crew, 6), word(crew, 7)
+        depth, across = min(k, KC), -(-n // columns)
+        parts = across * -(-m // rows)
+        panels = forward(place_at(word(crew, 8), like), member * (rows + NR) * depth)
+        strip = forward(panels, rows * depth)
+        part = take(crew, 0)
+        while part < parts:
+            top, left = part // across * rows, part % across * columns
+            bottom, right = min(m, top + rows), min(n, left + columns)
+            _part_of_c(a, b, c, m, n, k, top, bottom, left, right, panels, strip)
+            finish(crew, 0)
+            part = take(crew, 0)
+        if member == 0:
+            wait_until(crew, 0, parts)
+
+    def _side(total, parts, unit):
+        return -(-total // (parts * unit)) * unit
 
     def gemm(a, b, c, m, n, k):
-        """Writes c: each thread computes a part of its own."""
-        share(_compiled_part_of_c, a, b, c, m, n, k)
+        """Writes c."""
+        strips = [count for count in range(1, THREADS + 1) if THREADS % count == 0]
+        bands = {
+            "rows": THREADS, "columns": 1, "both": min(strips, key=lambda count: m / count + n * count / THREADS)
+        }[SPLIT]  # fmt: skip
+        rows, columns = _side(m, bands, MR), _side(n, THREADS // bands, NR)
+        words = (address_of(a), address_of(b), address_of(c), m, n, k, rows, columns)
+        run_together(THREADS, c.dtype, words, THREADS * (rows + NR) * min(k, KC))

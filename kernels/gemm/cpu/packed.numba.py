@@ -14,40 +14,38 @@ memory is made to hold what is used most often:
 Packing makes panels that are read from front to back, whatever the layout of A and B; see there. Tiles at the
 edges are computed whole, from panels filled up with zeros, and stored in part.
 
+Threads share all of it. Loops 5 and 4 are a sequence of steps; a step has two kinds of jobs, taken by whoever is
+free: to pack a strip of the block of B, and, when that is done by all, to multiply: MC rows of A by one of SLABS
+parts of the block of B. Each thread packs its rows of A for itself, or, with SHARE both, A is packed in strips like
+B; that pays where several threads need the same rows. There are two blocks of B, used by turns, so that the next
+can be packed while others still multiply by this one, and nobody waits more than once a step.
+
 Source of the scheme: K. Goto and R. van de Geijn, "Anatomy of High-Performance Matrix Multiplication", ACM
 TOMS 34 (2008); F. Van Zee and R. van de Geijn, "BLIS: A Framework for Rapidly Instantiating BLAS
-Functionality", ACM TOMS 41 (2015).
+Functionality", ACM TOMS 41 (2015). The sharing of jobs is our own.
 
 Constants in front of this text: WIDTH (lanes of a vector), MR, NR, MC, KC, NC, UNROLL (products per turn of
 the innermost loop), PREFETCH (how many products ahead a panel's lines are asked for; 0: not at all), THREADS,
-SPLIT (what threads share: rows, columns or both); A_TRANSPOSED and B_TRANSPOSED (as stored).
+SHARE (what is packed once for all: B, or both), SLABS; A_TRANSPOSED and B_TRANSPOSED (as stored).
 Letters: i, j, p run over M, N, K.
 """
 
 # ruff: noqa: ANN001, ANN201, ANN202, F821
-from numba import njit
-
-VECTORS = MR * NR // WIDTH
+TILE, VECTORS = MR * NR, MR * NR // WIDTH  # elements of a tile, and vectors
 A_ELEMENTS, B_ELEMENTS = UNROLL * MR, UNROLL * NR  # used up by one turn of the innermost loop
-# Functions are inlined by Numba, before LLVM sees them, so that all is compiled once and not once per function.
+PACK, MULTIPLY = 0, 1
+SHARE_A = SHARE == "both"
+HALVES = 1 if THREADS == 1 else 2
 pack_a = packer(MR, A_TRANSPOSED, WIDTH)
 pack_b = packer(NR, not B_TRANSPOSED, WIDTH)
 
 
 @njit(inline="always")
-def _evenly(total, limit, unit):
-    """A step of at most limit (or one unit) that cuts total into parts of nearly the same size."""
-    parts = (total + limit - 1) // limit
-    return ((total + parts - 1) // parts + unit - 1) // unit * unit
-
-
-@njit(inline="always")
-def _tile_of_c(panels, place, rows, columns):
+def _tile_of_c(a, b, depth, c, c_row, add_to_c, rows, columns):
     """The innermost loop: a panel of A times a panel of B, into a tile of C of which so much is used."""
-    (a, b, depth), (to, c_row, add_to_c) = panels, place
-    tile = empty_sums(to, VECTORS, WIDTH)
+    tile = empty_sums(c, VECTORS, WIDTH)
     if PREFETCH:
-        prefetch_rows(to, c_row, MR, NR)
+        prefetch_rows(c, c_row, MR, NR)
     for _ in range(depth // UNROLL):
         if PREFETCH:
             prefetch(forward(a, PREFETCH * MR), A_ELEMENTS)
@@ -58,44 +56,101 @@ def _tile_of_c(panels, place, rows, columns):
         tile = add_products(tile, MR, 1, a, 1, MR, b, NR)
         a, b = forward(a, MR), forward(b, NR)
     if rows == MR and columns == NR:
-        store_tile(tile, MR, to, c_row, add_to_c)
+        if add_to_c:
+            tile = add_tile(tile, MR, c, c_row)
+        store_tile(tile, MR, c, c_row)
     else:
-        store_part(tile, MR, to, c_row, add_to_c, rows, columns)
+        aside = room(c, TILE)
+        store_tile(tile, MR, aside, NR)
+        store_part(aside, NR, c, c_row, add_to_c, rows, columns)
 
 
 @njit(inline="always")
-def _block_of_c(blocks, place, height, width):
-    """Loops 2 and 1: a packed block of A times a packed block of B."""
-    (block_a, block_b, depth), (to, c_row, add_to_c) = blocks, place
+def _block_of_c(block_a, block_b, depth, c, c_row, add_to_c, height, width):
+    """Loops 2 and 1: a packed block of A times packed panels of B."""
     for j in range(0, width, NR):
-        b, columns = forward(block_b, j * depth), min(NR, width - j)
         for i in range(0, height, MR):
-            panels = (forward(block_a, i * depth), b, depth)
-            tile_at = forward(to, i * c_row + j)
-            _tile_of_c(panels, (tile_at, c_row, add_to_c), min(MR, height - i), columns)
+            a, b, to = forward(block_a, i * depth), forward(block_b, j * depth), forward(c, i * c_row + j)
+            _tile_of_c(a, b, depth, to, c_row, add_to_c, min(MR, height - i), min(NR, width - j))
 
 
-@njit(cache=True, nogil=True)
-def _part_of_c(a, b, c, m, n, k, top, bottom, left, right):
-    """Loops 5, 4 and 3 over rows top to bottom and columns left to right of C."""
-    a_row, b_row = a.shape[1], b.shape[1]
-    a, b, c = a.reshape(a.size), b.reshape(b.size), c.reshape(c.size)
-    wide = _evenly(right - left, NC, NR)
-    deep = _evenly(k, KC, 1)
-    high = _evenly(bottom - top, MC, MR)
-    packed_b, packed_a = aligned(b, wide * deep), aligned(a, high * deep)
-    for j in range(left, right, wide):
-        width = min(wide, right - j)
+@njit(inline="always")
+def work(crew, member, like):
+    """Loops 5, 4 and 3."""
+    a, b, c = place_at(word(crew, 0), like), place_at(word(crew, 1), like), place_at(word(crew, 2), like)
+    m, n, k = word(crew, 3), word(crew, 4), word(crew, 5)
+    # Steps of the loops, and how much is packed, or multiplied by, in one job.
+    wide, deep, high, slab = word(crew, 6), word(crew, 7), word(crew, 8), word(crew, 9)
+    b_strip, a_strip, space = word(crew, 10), word(crew, 11), place_at(word(crew, 12), like)
+    a_row, b_row = m if A_TRANSPOSED else k, k if B_TRANSPOSED else n
+    b_strips, a_strips, slabs = -(-wide // b_strip), -(-m // a_strip) if SHARE_A else 0, -(-wide // slab)
+    packs, products = b_strips + a_strips, slabs * -(-m // high)
+    # Where the packed blocks lie: of B, then of A for all or for each.
+    b_room, a_room = wide * deep, a_strips * a_strip * deep if SHARE_A else high * deep
+    blocks_b, blocks_a = space, forward(space, HALVES * b_room)
+    pack, product, step, held = -1, -1, 0, -1
+    for j in range(0, n, wide):
+        width = min(wide, n - j)
         for p in range(0, k, deep):
-            depth = min(deep, k - p)
-            pack_b(packed_b, b, j * b_row + p if B_TRANSPOSED else p * b_row + j, b_row, width, depth)
-            for i in range(top, bottom, high):
-                height = min(high, bottom - i)
-                pack_a(packed_a, a, p * a_row + i if A_TRANSPOSED else i * a_row + p, a_row, height, depth)
-                blocks = (pointer(packed_a, 0), pointer(packed_b, 0), depth)
-                _block_of_c(blocks, (pointer(c, i * n + j), n, p > 0), height, width)
+            depth, half = min(deep, k - p), step % HALVES
+            block_b = forward(blocks_b, half * b_room)
+            block_a = forward(blocks_a, (half if SHARE_A else member) * a_room)
+            if pack < step * packs:
+                pack = take(crew, PACK)
+            while pack < (step + 1) * packs:
+                strip = pack - step * packs
+                if strip < b_strips:
+                    start = strip * b_strip
+                    corner = (j + start) * b_row + p if B_TRANSPOSED else p * b_row + j + start
+                    size = min(b_strip, width - start)
+                    pack_b(forward(block_b, start * depth), forward(b, corner), b_row, size, depth)
+                elif SHARE_A:
+                    start = (strip - b_strips) * a_strip
+                    corner = p * a_row + start if A_TRANSPOSED else start * a_row + p
+                    pack_a(
+                        forward(block_a, start * depth),
+                        forward(a, corner),
+                        a_row,
+                        min(a_strip, m - start),
+                        depth,
+                    )
+                finish(crew, PACK)
+                pack = take(crew, PACK)
+            wait_until(crew, PACK, (step + 1) * packs)
+            # Tiles of C are added to in the order of the steps, and the other halves may be packed anew.
+            wait_until(crew, MULTIPLY, step * products)
+            if product < step * products:
+                product = take(crew, MULTIPLY)
+            while product < (step + 1) * products:
+                rows, part = (product - step * products) // slabs, (product - step * products) % slabs
+                i, left = rows * high, part * slab
+                height = min(high, m - i)
+                if not SHARE_A and held != product // slabs:
+                    held, corner = product // slabs, p * a_row + i if A_TRANSPOSED else i * a_row + p
+                    pack_a(block_a, forward(a, corner), a_row, height, depth)
+                panels_a = forward(block_a, i * depth if SHARE_A else 0)
+                panels_b, to = forward(block_b, left * depth), forward(c, i * n + j + left)
+                _block_of_c(panels_a, panels_b, depth, to, n, p > 0, height, min(slab, width - left))
+                finish(crew, MULTIPLY)
+                product = take(crew, MULTIPLY)
+            step += 1
+    if member == 0:
+        wait_until(crew, MULTIPLY, step * products)
+
+
+def _evenly(total, limit, unit):
+    """A step of at most limit (or one unit) that cuts total into parts of nearly the same size."""
+    parts = -(-total // max(limit, unit))
+    return -(-total // (parts * unit)) * unit
 
 
 def gemm(a, b, c, m, n, k):
-    """Writes c: each thread computes a part of its own, with packed blocks of its own."""
-    share(_part_of_c, a, b, c, m, n, k)
+    """Writes c."""
+    wide, deep, high = _evenly(n, NC, NR), _evenly(k, KC, 1), _evenly(m, MC, MR)
+    slab = _evenly(wide, -(-wide // SLABS), NR)
+    b_strip, a_strip = (
+        _evenly(total, -(-total // (2 * THREADS)), unit) for total, unit in ((wide, NR), (m, MR))
+    )
+    elements = HALVES * wide * deep + (HALVES * (m + MR * 2 * THREADS) if SHARE_A else THREADS * high) * deep
+    places = (address_of(a), address_of(b), address_of(c))
+    run_together(THREADS, c.dtype, (*places, m, n, k, wide, deep, high, slab, b_strip, a_strip), elements)

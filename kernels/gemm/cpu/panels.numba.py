@@ -8,11 +8,8 @@ Where the source already runs along the panel, packing copies. Where it runs alo
 round in registers: riffling two halves of a deck log2(rows) times transposes it.
 """
 
+
 # ruff: noqa: ANN001, ANN201, ANN202, F821
-import numpy as np
-from numba import njit
-
-
 def _powers_of_two(total, limit):
     """Yields (start, size): total cut into powers of two, the largest first, none above limit."""
     start = 0
@@ -70,41 +67,42 @@ def copy_turned(context, to, source, row_step, rows, lanes):
 def packer(panel, runs_along_panel, lanes):
     """Makes the function that packs blocks into panels so many elements wide.
 
-    The function it makes takes the place to pack to, the source and the index of the block's first element;
-    the source's elements from one row to the next; the block's width across the panels and its depth.
+    The function it makes takes the place to pack to; the block's first element, and the source's elements from
+    one row to the next; the block's width across the panels and its depth.
     """
-    across, along = (1, 0) if runs_along_panel else (0, 1)
 
-    @njit(inline="always")
-    def pack(packed, source, first, row, width, depth):
+    @njit(**INNER)
+    def pack(packed, source, row, width, depth):
         whole = width - width % panel
         done = depth if runs_along_panel else depth - depth % lanes
         if runs_along_panel:
             # Rows outside: what is read lies in sequence, what is written in a few long strips.
             for p in range(depth):
                 for start in range(0, whole, panel):
-                    place = pointer(source, first + start + p * row)
-                    copy_elements(pointer(packed, start * depth + p * panel), place, panel, lanes)
+                    copy_elements(
+                        forward(packed, start * depth + p * panel),
+                        forward(source, start + p * row),
+                        panel,
+                        lanes,
+                    )
         else:
             for start in range(0, whole, panel):
                 for p in range(0, done, lanes):
-                    place = pointer(source, first + start * row + p)
-                    copy_turned(pointer(packed, start * depth + p * panel), place, row, panel, lanes)
+                    copy_turned(
+                        forward(packed, start * depth + p * panel),
+                        forward(source, start * row + p),
+                        row,
+                        panel,
+                        lanes,
+                    )
+        # One by one: what is left of K, and the columns of a panel that is used in part.
+        across, along = (1, row) if runs_along_panel else (row, 1)
         for start in range(0, width, panel):
             to, used = start * depth, min(panel, width - start)
             for p in range(done if used == panel else 0, depth):
                 for i in range(used):
-                    across_step, along_step = across + row * along, along + row * across
-                    packed[to + p * panel + i] = source[first + (start + i) * across_step + p * along_step]
+                    packed[to + p * panel + i] = source[(start + i) * across + p * along]
                 for i in range(used, panel):
                     packed[to + p * panel + i] = 0
 
     return pack
-
-
-@njit(inline="always")
-def aligned(like, elements):
-    """An array of so many elements that starts at a whole line of the cache."""
-    raw = np.empty(elements + 64, like.dtype)
-    skipped = (-byte_address(pointer(raw, 0))) % 64 // like.itemsize
-    return raw[skipped : skipped + elements]

@@ -86,22 +86,32 @@ def _each_vector(builder, sums, tile, c, row_elements, height):
 
 
 @intrinsic(prefer_literal=True)
-def store_tile(context, tile, rows, c, c_row, add_to_c):
-    """Writes a whole tile to C, or adds it to what C holds."""
+def add_tile(context, tile, rows, c, c_row):
+    """The tile with what C holds added to it."""
     height, _ = _tile_shape(tile, rows)
 
     def generate(target, builder, signature, args):
-        sums, _, address, step, adding = args
-        with builder.if_else(adding) as (then, otherwise):
-            with then:
-                for _, _, value, to in _each_vector(builder, sums, tile, address, step, height):
-                    emit_store(builder, builder.fadd(emit_load(builder, to, value.type), value), to)
-            with otherwise:
-                for _, _, value, to in _each_vector(builder, sums, tile, address, step, height):
-                    emit_store(builder, value, to)
+        sums, _, address, step = args
+        each = _each_vector(builder, sums, tile, address, step, height)
+        return cgutils.pack_array(
+            builder, [builder.fadd(emit_load(builder, at, value.type), value) for _, _, value, at in each]
+        )
+
+    return tile(tile, rows, c, types.intp), generate
+
+
+@intrinsic(prefer_literal=True)
+def store_tile(context, tile, rows, c, c_row):
+    """Writes a whole tile to C."""
+    height, _ = _tile_shape(tile, rows)
+
+    def generate(target, builder, signature, args):
+        sums, _, address, step = args
+        for _, _, value, at in _each_vector(builder, sums, tile, address, step, height):
+            emit_store(builder, value, at)
         return target.get_dummy_value()
 
-    return types.void(tile, rows, c, types.intp, types.boolean), generate
+    return types.void(tile, rows, c, types.intp), generate
 
 
 @intrinsic(prefer_literal=True)
@@ -135,27 +145,16 @@ def stream_tile(context, tile, rows, c, c_row):
     return types.void(tile, rows, c, types.intp), generate
 
 
-@intrinsic(prefer_literal=True)
-def store_part(context, tile, rows, c, c_row, add_to_c, used_rows, used_columns):
-    """The same for the first rows and columns of a tile; the rest of C is not touched."""
-    height, _ = _tile_shape(tile, rows)
-
-    def generate(target, builder, signature, args):
-        sums, _, address, step, adding, used_height, used_width = args
-        for i, j, value, to in _each_vector(builder, sums, tile, address, step, height):
-            here = builder.sub(used_width, used_width.type(j * tile.dtype.lanes))
-            inside = builder.and_(
-                builder.icmp_signed(">", used_height, used_height.type(i)),
-                builder.icmp_signed(">", here, here.type(0)),
-            )
-            with builder.if_then(inside):
-                # Where nothing is added, no lane is loaded: C may hold anything before it is first written.
-                lanes = builder.select(adding, here, here.type(0))
-                before = emit_load_first(builder, to, lanes, value.type)
-                emit_store_first(builder, builder.fadd(before, value), to, here)
-        return target.get_dummy_value()
-
-    return types.void(tile, rows, c, types.intp, types.boolean, types.intp, types.intp), generate
+@njit(**INNER)
+def store_part(aside, aside_row, c, c_row, add_to_c, rows, columns):
+    """Brings so many rows and columns of a tile that was stored aside to C; the rest of C is not touched."""
+    for i in range(rows):
+        for j in range(0, columns, WIDTH):
+            value, used = load(forward(aside, i * aside_row + j), WIDTH), min(WIDTH, columns - j)
+            to = forward(c, i * c_row + j)
+            if add_to_c:
+                value = add(value, load_first(to, used, WIDTH))
+            store_first(to, value, used)
 
 
 @intrinsic(prefer_literal=True)

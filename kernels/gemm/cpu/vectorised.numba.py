@@ -14,8 +14,7 @@ Letters: i, j, p run over M, N, K.
 """
 
 # ruff: noqa: ANN001, ANN201, ANN202, F821
-import numpy as np
-from numba import njit
+from numba import carray
 
 
 @njit(inline="always")
@@ -51,11 +50,15 @@ def _row_by_rows(row, b, c, i, n, k):
         c[i, j] = total(sums)
 
 
-@njit(cache=True, nogil=True)
-def _rows(a, b, c, first, last):
-    n, k = c.shape[1], a.shape[0] if A_TRANSPOSED else a.shape[1]
-    row = np.empty(k, a.dtype)
-    for i in range(first, last):
+@njit(inline="always")
+def work(crew, member, like):
+    """Takes rows of C."""
+    m, n, k = word(crew, 3), word(crew, 4), word(crew, 5)
+    a = carray(place_at(word(crew, 0), like), (k, m) if A_TRANSPOSED else (m, k))
+    b = carray(place_at(word(crew, 1), like), (n, k) if B_TRANSPOSED else (k, n))
+    c, row = carray(place_at(word(crew, 2), like), (m, n)), np.empty(k, like.dtype)
+    i = take(crew, 0)
+    while i < m:
         # Stored the other way round, a row of op(A) is gathered once and used for all of C's row.
         if A_TRANSPOSED:
             for p in range(k):
@@ -66,10 +69,12 @@ def _rows(a, b, c, first, last):
             _row_by_rows(row, b, c, i, n, k)
         else:
             _row_by_columns(row, b, c, i, n, k)
+        finish(crew, 0)
+        i = take(crew, 0)
+    if member == 0:
+        wait_until(crew, 0, m)
 
 
 def gemm(a, b, c, m, n, k):
-    """Writes c: each thread computes rows of its own."""
-    parts = min(THREADS, m)
-    bounds = [m * part // parts for part in range(parts + 1)]
-    run_together(_rows, [(a, b, c, bounds[part], bounds[part + 1]) for part in range(parts)])
+    """Writes c."""
+    run_together(THREADS, c.dtype, (address_of(a), address_of(b), address_of(c), m, n, k))

@@ -12,8 +12,6 @@ Letters: i, j run over M, N; i0, j0 are where a block begins.
 """
 
 # ruff: noqa: ANN001, ANN201, ANN202, F821
-import numpy as np
-from numba import njit
 
 
 @intrinsic(prefer_literal=True)
@@ -54,44 +52,44 @@ def turn(context, source, source_stride, target, target_stride, lanes):
     return types.void(source, source_stride, target, target_stride, lanes), generate
 
 
-@njit(cache=True, nogil=True)
-def _one_by_one(a, b, top, bottom, left, right):
+@njit(**INNER)
+def _one_by_one(a, b, m, n, top, bottom, left, right):
     for j in range(left, right):
         for i in range(top, bottom):
-            b[j, i] = a[i, j]
+            b[j * m + i] = a[i * n + j]
 
 
-@njit(nogil=True)
-def _block(a, b, top, bottom, left, right):
-    n, m = a.shape[1], a.shape[0]
-    whole_bottom = top + (bottom - top) // WIDTH * WIDTH
-    whole_right = left + (right - left) // WIDTH * WIDTH
-    for j in range(left, whole_right, WIDTH):
-        for i in range(top, whole_bottom, WIDTH):
-            turn(pointer(a, i * n + j), n, pointer(b, j * m + i), m, WIDTH)
-    _one_by_one(a, b, whole_bottom, bottom, left, right)
-    _one_by_one(a, b, top, whole_bottom, whole_right, right)
-
-
-@njit(cache=True, nogil=True)
-def _blocks(a, b, start, first, last):
-    """Blocks of the rows from start on, numbered along the rows of B: one thread writes what lies together."""
-    m, n = a.shape
-    down = (m - start + ROWS - 1) // ROWS
-    for block in range(first, last):
+@njit(inline="always")
+def work(crew, member, like):
+    """Takes blocks, numbered along the rows of B: one thread after the other writes what lies together."""
+    a, b = place_at(word(crew, 0), like), place_at(word(crew, 1), like)
+    m, n, start = word(crew, 2), word(crew, 3), word(crew, 4)
+    down, across = (m - start + ROWS - 1) // ROWS, (n + COLUMNS - 1) // COLUMNS
+    jobs = down * across
+    if member == 0:
+        _one_by_one(a, b, m, n, 0, start, 0, n)
+    block = take(crew, 0)
+    while block < jobs:
         top, left = start + block % down * ROWS, block // down * COLUMNS
-        _block(a, b, top, min(top + ROWS, m), left, min(left + COLUMNS, n))
+        bottom, right = min(top + ROWS, m), min(left + COLUMNS, n)
+        whole_bottom, whole_right = (
+            top + (bottom - top) // WIDTH * WIDTH,
+            left + (right - left) // WIDTH * WIDTH,
+        )
+        for j in range(left, whole_right, WIDTH):
+            for i in range(top, whole_bottom, WIDTH):
+                turn(forward(a, i * n + j), n, forward(b, j * m + i), m, WIDTH)
+        _one_by_one(a, b, m, n, whole_bottom, bottom, left, right)
+        _one_by_one(a, b, m, n, top, whole_bottom, whole_right, right)
+        finish(crew, 0)
+        block = take(crew, 0)
+    if member == 0:
+        wait_until(crew, 0, jobs)
 
 
 def transpose(a, b, m, n):
     """Writes b."""
     # Elements are only moved: whole numbers travel as floats of the same size.
     real = np.float32 if a.itemsize == 4 else np.float64
-    a, b = a.view(real), b.view(real)
-    start = min(m, -b.ctypes.data % (WIDTH * b.itemsize) // b.itemsize) if STREAM else 0
-    if start:
-        _one_by_one(a, b, 0, start, 0, n)
-    blocks = -(-(m - start) // ROWS) * -(-n // COLUMNS)
-    parts = max(1, min(THREADS, blocks))
-    bounds = [blocks * part // parts for part in range(parts + 1)]
-    run_together(_blocks, [(a, b, start, bounds[part], bounds[part + 1]) for part in range(parts)])
+    start = min(m, -address_of(b) % (WIDTH * b.itemsize) // b.itemsize) if STREAM else 0
+    run_together(THREADS, np.dtype(real), (address_of(a), address_of(b), m, n, start))

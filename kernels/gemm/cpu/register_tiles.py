@@ -1,0 +1,187 @@
+"""gemm on the CPU with a tile of C in vector registers: `packed` as the best libraries do it, `direct` without packing.
+
+`direct` is for small and for long and thin matrices, where packing costs more than it gives.
+"""
+
+# ruff: noqa: SIM300
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tuner.kernel import Kernel
+from tuner.problem import DTYPE_BYTES
+from tuner.space import Constraint, Value, choice, powers_of_two
+
+
+def _registers(device: Any) -> int:
+    """Vector registers of the CPU: AVX-512 has 32, what is narrower is taken to have 16."""
+    return 32 if device.vector_bytes >= 64 else 16
+
+
+#: Rules that leave out what is not worth trying; what breaks them is right all the same.
+for_speed = partial(Constraint, for_speed=True)
+
+#: A good tile (WIDTH, MR, NR) for each width of vectors and dtype.
+TILES = (
+    (8, 4, 24), (16, 6, 64), (16, 8, 48), (16, 14, 32), (8, 8, 24), (8, 14, 16),
+    (4, 4, 12), (4, 6, 8), (2, 4, 6), (2, 6, 4),
+)  # fmt: skip
+TILE_PARAMETERS = (
+    choice("WIDTH", 2, 4, 8, 16),
+    choice("MR", 2, 4, 6, 8, 10, 12, 14),
+    choice("NR", 4, 6, 8, 12, 16, 24, 32, 48, 64, 80, 96),
+)
+TILE_RULES = (
+    for_speed(
+        "vectors are as wide as the CPU's",
+        lambda p, d, c: c.WIDTH * DTYPE_BYTES[p.dtype] == min(max(d.vector_bytes, 16), 64),
+    ),
+    Constraint("NR is a multiple of WIDTH", lambda p, d, c: c.NR % c.WIDTH == 0),
+    for_speed(
+        "the tile, a row of B and a factor fit into the vector registers, else they spill",
+        lambda p, d, c: c.MR * (c.NR // c.WIDTH) + c.NR // c.WIDTH + 1 <= _registers(d),
+    ),
+    for_speed(
+        "a tile has 8 vectors, else each multiply-add waits for the one before it",
+        lambda p, d, c: c.MR * (c.NR // c.WIDTH) >= 8,
+    ),
+)
+THREAD_RULES = (
+    for_speed("no more threads than cores", lambda p, d, c: c.THREADS <= max(d.cores, 1)),
+    for_speed(
+        "a tile for each thread", lambda p, d, c: (c.THREADS == 1) | (c.THREADS * c.MR * c.NR <= p.m * p.n)
+    ),
+)
+#: Sources that both are made of, in front of their own.
+PARTS = tuple(
+    Path(name)
+    for name in ("../../vectors.numba.py", "../../threads.numba.py", "tile.numba.py", "panels.numba.py")
+)
+
+#: Blocks (MC, KC, NC) of `packed` for large problems, and for small ones.
+LARGE, SMALL = (48, 384, 2048), (48, 128, 256)
+
+
+def _packed(
+    tile: tuple[int, ...], blocks: tuple[int, ...], threads: int = 1, slabs: int = 1
+) -> dict[str, Value]:
+    return {
+        "WIDTH": tile[0], "MR": tile[1], "NR": tile[2], "MC": blocks[0], "KC": blocks[1], "NC": blocks[2],
+        "UNROLL": 1, "PREFETCH": 8, "THREADS": threads, "SHARE": "B" if slabs == 1 else "both", "SLABS": slabs,
+    }  # fmt: skip
+
+
+def _direct(tile: tuple[int, int, int], **others: Value) -> dict[str, Value]:
+    return {
+        "WIDTH": tile[0], "MR": tile[1], "NR": tile[2], "KC": 64, "PACK_A": False, "PACK_B": False,
+        "STREAM": False, "UNROLL": 1, "PREFETCH": 0, "THREADS": 1, "SPLIT": "rows",
+    } | others  # fmt: skip
+
+
+PACKED = Kernel(
+    operation="gemm",
+    name="packed",
+    target="cpu",
+    source=Path("packed.numba.py"),
+    includes=PARTS,
+    idea="five loops round a tile of C in vector registers; A and B packed into panels that the caches hold",
+    parameters=(
+        *TILE_PARAMETERS,
+        choice("MC", 24, 48, 96, 192, 384, 768),
+        choice("KC", 64, 128, 192, 256, 384, 512, 768, 1024),
+        choice("NC", 256, 512, 1024, 2048, 4096, 8192),
+        choice("UNROLL", 1, 2, 4),
+        choice("PREFETCH", 0, 8, 16, 32),
+        powers_of_two("THREADS", 1, 256),
+        choice("SHARE", "B", "both"),
+        powers_of_two("SLABS", 1, 64),
+    ),
+    constraints=(
+        *TILE_RULES,
+        for_speed(
+            "a panel of A fits into the first-level cache",
+            lambda p, d, c: c.MR * c.KC * DTYPE_BYTES[p.dtype] <= (d.l1_bytes or 32 << 10),
+        ),
+        for_speed("MC is at most twice M", lambda p, d, c: (c.MC == 24) | (c.MC <= 2 * p.m)),
+        for_speed("KC is at most twice K", lambda p, d, c: (c.KC == 64) | (c.KC <= 2 * p.k)),
+        for_speed("NC is at most twice N", lambda p, d, c: (c.NC == 256) | (c.NC <= 2 * p.n)),
+        *THREAD_RULES,
+        for_speed(
+            "A is packed once for all where several multiply by the same rows",
+            lambda p, d, c: (c.SHARE == "B") | ((c.THREADS > 1) & (c.SLABS > 1)),
+        ),
+        for_speed(
+            "slabs are a panel or more",
+            lambda p, d, c: (c.SLABS == 1) | ((c.SLABS * c.NR <= c.NC) & (c.SLABS * c.NR <= p.n)),
+        ),
+        for_speed(
+            "a step has a job for each thread, and one thread shares with nobody",
+            lambda p, d, c: ((c.THREADS > 1) | (c.SLABS == 1)) & (c.THREADS * c.MC <= (p.m + c.MC) * c.SLABS),
+        ),
+    ),
+    defaults=_packed(TILES[0], LARGE),
+    starts=(
+        *(_packed(tile, LARGE) for tile in TILES[1:]),
+        *(_packed(tile, LARGE, threads, threads) for threads in (2, 4, 8, 16, 32, 64) for tile in TILES[:4]),
+        *(_packed(tile, SMALL) for tile in TILES),
+    ),
+)
+
+DIRECT = Kernel(
+    operation="gemm",
+    name="direct",
+    target="cpu",
+    source=Path("direct.numba.py"),
+    includes=PARTS,
+    idea="a tile of C in vector registers, A and B read where they are: for small and for long and thin shapes",
+    parameters=(
+        *TILE_PARAMETERS,
+        choice("KC", 64, 256, 512, 1024, 4096, 16384),
+        choice("PACK_A", False, True),
+        choice("PACK_B", False, True),
+        choice("STREAM", False, True),
+        choice("UNROLL", 1, 2, 4),
+        choice("PREFETCH", 0, 1, 2),
+        powers_of_two("THREADS", 1, 256),
+        choice("SPLIT", "rows", "columns", "both"),
+    ),
+    constraints=(
+        *TILE_RULES,
+        for_speed(
+            "the addresses of at most 8 rows of A fit into the general registers",
+            lambda p, d, c: c.PACK_A | (c.MR <= 8) | (p.layout[0] == "t"),
+        ),
+        for_speed(
+            "a tile is less than twice as wide as C", lambda p, d, c: (c.NR == c.WIDTH) | (c.NR < 2 * p.n)
+        ),
+        for_speed("KC is less than twice K", lambda p, d, c: (c.KC == 64) | (c.KC < 2 * p.k)),
+        for_speed(
+            "what is streamed past the caches is written once, and would not fit into them",
+            lambda p, d, c: (
+                (c.STREAM ^ True)
+                | ((c.KC >= p.k) & (2 * p.m * p.n * DTYPE_BYTES[p.dtype] > (d.l2_bytes or 32 << 20)))
+            ),
+        ),
+        for_speed(
+            "B that is stored transposed is packed in any case",
+            lambda p, d, c: (c.PACK_B ^ True) | (p.layout[1] == "n"),
+        ),
+        for_speed(
+            "strips of B are asked for ahead where B is read as it lies",
+            lambda p, d, c: (c.PREFETCH == 0) | ((c.PACK_B ^ True) & (p.layout[1] == "n")),
+        ),
+        *THREAD_RULES,
+        for_speed(
+            "how C is split is a choice only where there are threads",
+            lambda p, d, c: (c.THREADS > 1) | (c.SPLIT == "rows"),
+        ),
+    ),
+    defaults=_direct(TILES[0]),
+    # For small problems, then for a long and thin B, then for a large C and a short K.
+    starts=(
+        *(_direct(tile) for tile in TILES[1:]),
+        *(_direct(tile, KC=512) for tile in TILES),
+        *(_direct(tile, PACK_A=True, PREFETCH=2) for tile in TILES),
+        *(_direct(tile, PACK_B=True, STREAM=True) for tile in TILES),
+    ),
+)
