@@ -4,76 +4,23 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
+from lookup_records import BOARD, CPU, NAIVE, answer, crown, gemm, library, record, source_hash
 
 from tuner.catalogue import Catalogue, builtin
 from tuner.errors import NothingFound, UnknownName
-from tuner.hardware import DeviceInfo
-from tuner.lookup import Answer, staleness
-from tuner.lookup import answer as looked_up
-from tuner.measurement import Error, Measurement, Outcome
-from tuner.record import Champion, ProblemKey, Record, Role
+from tuner.lookup import staleness
+from tuner.measurement import Measurement, Outcome
+from tuner.record import ProblemKey, Role
 from tuner.store import Store
 
-BOARD = DeviceInfo(
-    "NVIDIA H200", "cuda", uuid="GPU-1", architecture="sm_90", driver="580.1", compute_capability=90,
-    sm_count=132, warp_size=32, max_threads_per_block=1024, max_threads_per_sm=2048,
-    shared_bytes_per_block=232448, shared_bytes_per_sm=233472, registers_per_block=65536,
-    registers_per_thread=255, l2_bytes=60 << 20,
-)  # fmt: skip
-CPU = DeviceInfo("AMD EPYC (AVX-512, 2 cores)", "cpu", uuid="cpu-1", cores=2, vector_bytes=64)
-#: A legal config of gemm's first kernel.
-NAIVE = {"BLOCK_X": 32, "BLOCK_Y": 8, "ACCUMULATE": "plain", "PITCH": 1}
 #: Keys that scripts rely on, in the order in which they are printed.
 CONTRACT = [
     "operation", "shape", "dtype", "layout", "device", "regime", "kernel", "config", "time_s", "noise",
     "tflops", "gbps", "baseline", "speedup", "error", "match", "expected_loss", "trials", "record_id",
     "measured_at",
 ]  # fmt: skip
-
-
-def gemm(m: int, n: int, k: int, layout: str = "nn") -> ProblemKey:
-    return ProblemKey("gemm", (("m", m), ("n", n), ("k", k)), "float32", layout)
-
-
-def source_hash(name: str = "naive", target: str = "cuda") -> str:
-    return next(k.source_hash for k in builtin().kernels if (k.name, k.target) == (name, target))
-
-
-def record(problem: ProblemKey, time_s: float = 2e-3, **more: Any) -> Record:
-    work = {"flops": 2e9, "bytes": 12e6}
-    measurement = Measurement(
-        Outcome.MEASURED, samples_s=(time_s, time_s, time_s * 1.5), error=Error(1e-6, 2e-7, 0.1)
-    )
-    given = {
-        "device": BOARD, "regime": "cold", "role": Role.TRIAL, "kernel": "naive", "config": NAIVE,
-        "source_hash": source_hash(), "measurement": measurement, "work": work,
-    } | more  # fmt: skip
-    return Record(problem, **given)
-
-
-def library(problem: ProblemKey, time_s: float = 1e-3, **more: Any) -> Record:
-    given = {
-        "role": Role.BASELINE, "kernel": "cuBLAS", "config": {}, "source_hash": "",
-        "versions": {"library": "cuBLAS 130100"},
-    } | more  # fmt: skip
-    return record(problem, time_s, **given)
-
-
-def crown(store: Store, of: Record, baseline: Record | None = None, speedup: float = 0.0) -> Champion:
-    trials = {"total": 9, "measured": 7, "failed": 2, "CRASHED": 2}
-    champion = Champion(of, baseline, speedup, "first", trials)
-    store.crown(champion)
-    return champion
-
-
-def answer(
-    store: Store | None, problem: ProblemKey, device: DeviceInfo | str, *more: Any, **named: Any
-) -> Answer:
-    """A lookup that knows no published results."""
-    return looked_up(store, problem, device, *more, published=Path("/nothing/published"), **named)
 
 
 @pytest.fixture

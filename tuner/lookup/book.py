@@ -13,11 +13,9 @@ import numpy as np
 from tuner.catalogue import Catalogue
 from tuner.hardware import DeviceInfo
 from tuner.lookup.answers import Question
-from tuner.lookup.features import Floats, Geometry
+from tuner.lookup.features import Floats
 from tuner.lookup.known import Matrix, Subject, gather
-from tuner.lookup.legality import Flags, Points
-from tuner.lookup.transfer import Landscape, Model, Numbers
-from tuner.problem import Problem
+from tuner.lookup.transfer import Landscape, Model
 from tuner.record import Champion
 from tuner.shipped import entries, tuned_folder
 
@@ -40,26 +38,8 @@ class Page:
 
     matrix: Matrix
     landscape: Landscape | None
-    _points: dict[str, tuple[Numbers, Points]] = field(default_factory=dict)
     _models: dict[tuple[int, ...], Model] = field(default_factory=dict)
     kept: dict[Any, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        by_kernel: dict[str, list[int]] = {}
-        for number, (kernel, _) in enumerate(self.matrix.columns):
-            by_kernel.setdefault(kernel, []).append(number)
-        for kernel, numbers in by_kernel.items():
-            configs = [self.matrix.columns[number][1] for number in numbers]
-            self._points[kernel] = np.array(numbers), Points(self.matrix.kernels[kernel], configs)
-
-    def legal(self, problem: Problem, device: DeviceInfo, kernel: str = "") -> tuple[Flags, Flags]:
-        """Per column: legal for a problem on a device; and worth trying, too."""
-        right = np.zeros(len(self.matrix.columns), bool)
-        fast = right.copy()
-        for name, (numbers, points) in self._points.items():
-            if kernel in ("", name):
-                right[numbers], fast[numbers] = points.flags(problem, device)
-        return right, fast
 
     def places(self, fits: Callable[[int], bool]) -> Floats:
         """Per place 1.0 where it fits, else 0.0."""
@@ -113,7 +93,7 @@ class Book:
         kept, key = self._kept, (subject, id(catalogue))
         if key not in kept:
             matrix = gather(self.store, subject, catalogue, self.published)
-            kept[key] = Page(matrix, Landscape(matrix, Geometry()) if matrix.places else None)
+            kept[key] = Page(matrix, Landscape(matrix) if matrix.places else None)
             kept[key].kept["catalogue"] = catalogue  # while it is kept, no other has its id
         found: Page = kept[key]
         return found

@@ -74,7 +74,7 @@ def choose(
     landscape = page.landscape
     if landscape is None or not places.any():
         return None
-    right, fast = page.legal(problem, device, kernel)
+    right, fast = landscape.legal(problem, device, kernel)
     asked = landscape.known_at(places)
     for flags in (fast & asked, right & asked):
         columns = np.flatnonzero(flags)

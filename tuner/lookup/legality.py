@@ -54,7 +54,12 @@ def _filled(device: DeviceInfo, data: Mapping[str, Any]) -> DeviceInfo:
 
 
 class Points:
-    """Configs of one kernel, ready to be checked for any problem and device."""
+    """Configs of one kernel, ready to be checked for any problem and device.
+
+    Attributes:
+        fits: Per config: whether it is a point of the kernel's parameters.
+        arrays: Parameter -> values of the configs that are.
+    """
 
     def __init__(self, kernel: Kernel, configs: Sequence[Mapping[str, Any]]) -> None:
         """Takes configs.
@@ -64,9 +69,9 @@ class Points:
             configs: Any mappings; what is not a point of the kernel's parameters is not legal.
         """
         self._kernel = kernel
-        self._fits = np.array([_is_point(kernel.parameters, config) for config in configs], dtype=bool)
-        points = [config for config, fits in zip(configs, self._fits, strict=True) if fits]
-        self._arrays = {
+        self.fits = np.array([_is_point(kernel.parameters, config) for config in configs], dtype=bool)
+        points = [config for config, fits in zip(configs, self.fits, strict=True) if fits]
+        self.arrays = {
             each.name: value_array([config[each.name] for config in points]) for each in kernel.parameters
         }
         self._count = len(points)
@@ -81,7 +86,7 @@ class Points:
         Returns:
             Two flags a config: legal; and, beyond that, worth trying by the constraints that are for speed.
         """
-        right, fast = self._fits.copy(), self._fits.copy()
+        right, fast = self.fits.copy(), self.fits.copy()
         if not self._count:
             return right, fast
         among_right, among_fast = np.ones(self._count, bool), np.ones(self._count, bool)
@@ -90,14 +95,14 @@ class Points:
             among_fast &= obeyed
             if not constraint.for_speed:
                 among_right &= obeyed
-        right[self._fits] = among_right
-        fast[self._fits] = among_fast
+        right[self.fits] = among_right
+        fast[self.fits] = among_fast
         return right, fast
 
     def _obeyed(self, constraint: Constraint, problem: Problem, device: DeviceInfo) -> Flags:
         """Whether each obeys; none does where the rule cannot be asked, for limits that are not known say."""
         try:
-            columns = Columns(self._arrays)
+            columns = Columns(self.arrays)
             return holds(
                 lambda c: constraint.rule(problem, device, c), constraint.sentence, columns, self._count
             )

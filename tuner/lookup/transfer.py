@@ -20,14 +20,13 @@ from tuner.hardware import DeviceInfo
 from tuner.lookup.features import (
     ARCHITECTURE_WEIGHT,
     DEVICE_WEIGHTS,
-    QUANTISATION,
     Floats,
-    Geometry,
     apart,
     device_features,
     prior_weights,
     shape_features,
 )
+from tuner.lookup.geometry import COSTS, Family
 from tuner.lookup.known import Matrix
 from tuner.lookup.legality import Flags
 from tuner.problem import Problem
@@ -89,14 +88,14 @@ class Standing:
 class Landscape:
     """A matrix with all that is computed from it once."""
 
-    def __init__(self, matrix: Matrix, geometry: Geometry) -> None:
+    def __init__(self, matrix: Matrix) -> None:
         """Computes features and pairs.
 
         Args:
             matrix: What is known; at least one place.
-            geometry: Costs of whole blocks.
         """
-        self.matrix, self.geometry = matrix, geometry
+        self.matrix = matrix
+        self._families = _families(matrix)
         first = matrix.places[0].problem
         self._dims, letters = len(first.shape), len(first.layout)
         self._shapes = np.stack([shape_features(place.problem) for place in matrix.places])
@@ -122,17 +121,35 @@ class Landscape:
         other = (self._architectures != device.architecture).astype(float)
         return np.concatenate([shapes, devices, other[:, None]], axis=1)
 
+    def legal(self, problem: Problem, device: DeviceInfo, kernel: str = "") -> tuple[Flags, Flags]:
+        """Per column: legal for a problem on a device; and worth trying, too.
+
+        Args:
+            problem: What is to be computed.
+            device: Where.
+            kernel: Only this kernel; any when empty.
+        """
+        right = np.zeros(len(self.matrix.columns), bool)
+        fast = right.copy()
+        for numbers, family in self._families:
+            if kernel in ("", family.kernel.name):
+                right[numbers], fast[numbers] = family.points.flags(problem, device)
+        return right, fast
+
+    def costs(self, problem: Problem, device: DeviceInfo) -> Floats:
+        """Per column what whole blocks cost: (waves, padding)."""
+        costs = np.zeros((COSTS, len(self.matrix.columns)))
+        for numbers, family in self._families:
+            costs[:, numbers] = family.costs(problem, device)
+        return costs
+
     def _known_costs(self) -> Floats:
         """Costs of whole blocks where a time is known, less those of the best config there."""
         matrix = self.matrix
-        costs = np.zeros((QUANTISATION, *matrix.slower.shape))
-        for row, column in zip(*np.nonzero(self._known), strict=True):
-            place, (kernel, config) = matrix.places[row], matrix.columns[column]
-            declared = matrix.kernels[kernel]
-            costs[:, row, column] = self.geometry.costs(declared, place.problem, place.device, config)
-        for row in range(len(matrix.places)):
-            best = int(np.argmin(np.where(self._known[row], matrix.slower[row], np.inf)))
-            costs[:, row] -= np.where(self._known[row], costs[:, row, best : best + 1], 0.0)
+        costs = np.stack([self.costs(place.problem, place.device) for place in matrix.places], axis=1)
+        for row, known in enumerate(self._known):
+            best = int(np.argmin(np.where(known, matrix.slower[row], np.inf)))
+            costs[:, row] = np.where(known, costs[:, row] - costs[:, row, best : best + 1], 0.0)
         return costs
 
     def _summed_pairs(self) -> tuple[Floats, Floats, Floats, Floats]:
@@ -163,7 +180,7 @@ class Landscape:
         expected = self.apart @ self.prior_weights + 2 * NOISE
         weight = use * count / (count + 5.0) / expected
         scale = TRUST_PAIRS * 0.01
-        left = np.tensordot(costs / safe, weight, ([2, 3], [0, 1])) + scale * np.eye(QUANTISATION)
+        left = np.tensordot(costs / safe, weight, ([2, 3], [0, 1])) + scale * np.eye(COSTS)
         right = np.tensordot(mixed / safe, weight, ([1, 2], [0, 1])) + scale * TRUST
         trust = np.clip(np.linalg.solve(left, right), 0.0, 1.5)
         residual = squares - 2 * np.tensordot(trust, mixed, 1)
@@ -223,20 +240,8 @@ class Landscape:
         slower = (sums + model.unknown / model.unknown_variance) / total
         # Nothing is faster than the best, so what is not known well can only be slower than it seems.
         slower = np.maximum(slower, 0.0) + CAUTION / np.sqrt(total)
-        order = slower + self._costs_there(model, problem, device, columns, slower)
+        order = slower + model.trust @ self.costs(problem, device)[:, columns]
         return Standing(slower, order, self._library(weights), weights)
-
-    def _costs_there(
-        self, model: Model, problem: Problem, device: DeviceInfo, columns: Numbers, slower: Floats
-    ) -> Floats:
-        """What whole blocks cost there; infinite for columns that have no chance."""
-        costs = np.full(len(columns), np.inf)
-        for at in np.argsort(slower, kind="stable")[:CHANCES]:
-            kernel, config = self.matrix.columns[columns[at]]
-            declared = self.matrix.kernels[kernel]
-            there = self.geometry.costs(declared, problem, device, config)
-            costs[at] = float(model.trust @ np.array(there))
-        return costs
 
     def _library(self, weights: Floats) -> float:
         told = ~np.isnan(self.matrix.library) & (weights > 0)
@@ -245,5 +250,12 @@ class Landscape:
         return float(np.average(self.matrix.library[told], weights=weights[told]))
 
 
-#: Columns for which the cost of whole blocks is computed.
-CHANCES = 80
+def _families(matrix: Matrix) -> list[tuple[Numbers, Family]]:
+    """Numbers of the columns of each kernel."""
+    by_kernel: dict[str, list[int]] = {}
+    for number, (kernel, _) in enumerate(matrix.columns):
+        by_kernel.setdefault(kernel, []).append(number)
+    return [
+        (np.array(numbers), Family(matrix.kernels[kernel], [matrix.columns[number][1] for number in numbers]))
+        for kernel, numbers in by_kernel.items()
+    ]

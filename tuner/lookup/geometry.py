@@ -1,0 +1,159 @@
+"""What whole blocks and tiles cost: learnt once a kernel from its launch rule, then computed for arrays.
+
+Launch rules are functions of one config and slow beside all else here. So a few configs are launched at long
+and short dims, which tells how many elements of each dim a block takes. Where that follows a law of the
+parameters (``BM``, ``BLOCK*ITEMS``, ``BLOCK//SPAN*ROWS``, times a constant) the law stands for the rule.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tuner.hardware import DeviceInfo
+from tuner.kernel import Kernel
+from tuner.lookup.features import Floats
+from tuner.lookup.legality import Points
+from tuner.problem import Problem
+from tuner.space import Config
+
+#: Costs that `Family.costs` tells apart: waves and padding.
+COSTS = 2
+#: Configs that a law is learnt from.
+PROBES = 12
+#: A dim this long has whole blocks: divisible by all common tiles.
+LONG_DIM = 15360
+#: How exactly a law must hold, as a fraction.
+EXACTNESS = 0.02
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How a kernel lays out its blocks, for each of its configs.
+
+    Attributes:
+        tiles: Dim -> elements of it that one block takes; dims that blocks are not laid out along are missing.
+        others: Blocks for each tile, along no dim (shares of a sum, say).
+    """
+
+    tiles: Mapping[str, Floats]
+    others: Floats
+
+
+class Family:
+    """The configs of one kernel among those that are known."""
+
+    def __init__(self, kernel: Kernel, configs: Sequence[Config]) -> None:
+        """Takes configs.
+
+        Args:
+            kernel: Their kernel.
+            configs: The configs; what is no point of the kernel as it is now is never legal.
+        """
+        self.kernel, self.points = kernel, Points(kernel, configs)
+        self._configs = [config for config, fits in zip(configs, self.points.fits, strict=True) if fits]
+        self._blocks: dict[tuple[str, str], Blocks | None] = {}
+
+    def costs(self, problem: Problem, device: DeviceInfo) -> Floats:
+        """Logarithms of time that whole blocks cost: waves and padding.
+
+        Waves: blocks go round over the multiprocessors, and the fullest one sets the time; with fewer blocks
+        than multiprocessors the idle ones cost it. Padding: blocks, or the register tiles of a CPU kernel
+        (parameters MR, NR), reach beyond the problem's edges.
+
+        Returns:
+            Shape (2, configs); zeros where the launch rule follows no law.
+        """
+        costs = np.zeros((COSTS, len(self.points.fits)))
+        blocks = self._blocks_of(problem)
+        if blocks is None:
+            return costs
+        count, padding = blocks.others.copy(), np.zeros(len(blocks.others))
+        for dim, size in problem.shape:
+            if dim in blocks.tiles:
+                along = np.ceil(size / blocks.tiles[dim] - 1e-9)
+                count *= along
+                padding += np.log(along * blocks.tiles[dim] / size)
+        costs[1, self.points.fits] = np.maximum(padding, 0.0)
+        if self.kernel.launch is not None and device.sm_count:
+            rounds = np.ceil(count / device.sm_count - 1e-9)
+            costs[0, self.points.fits] = np.log(rounds * device.sm_count / count)
+        return costs
+
+    def _blocks_of(self, problem: Problem) -> Blocks | None:
+        key = problem.dtype, problem.layout
+        if key not in self._blocks:
+            self._blocks[key] = self._learn(problem) if self._configs else None
+        return self._blocks[key]
+
+    def _learn(self, problem: Problem) -> Blocks | None:
+        columns = {name: np.asarray(each) for name, each in self.points.arrays.items()}
+        if self.kernel.launch is None:
+            tiles = {dim: columns.get(f"{dim.upper()}R") for dim, _ in problem.shape}
+            found = {dim: tile.astype(float) for dim, tile in tiles.items() if tile is not None}
+            return Blocks(found, np.ones(len(self._configs))) if found else None
+        at = np.unique(np.linspace(0, len(self._configs) - 1, PROBES).astype(int))
+        try:
+            probed = [_probe(self.kernel, problem, self._configs[number]) for number in at]
+        except Exception:  # a launch rule of anybody's, at dims that it may not be made for
+            return None
+        numbers = {name: each.astype(float) for name, each in columns.items() if each.dtype.kind in "iuf"}
+        laws = {name: _law(numbers, at, [each[name] for each in probed]) for name in probed[0]}
+        if any(law is None for law in laws.values()):
+            return None
+        told = {name: law for name, law in laws.items() if law is not None}
+        others = told.pop("")
+        return Blocks({dim: tile for dim, tile in told.items() if np.isfinite(tile).all()}, others)
+
+
+def _probe(kernel: Kernel, problem: Problem, config: Config) -> dict[str, float]:
+    """Elements of each dim that a block takes, infinite where blocks are not laid out along it; "": others."""
+    long = dict.fromkeys(problem.dims, LONG_DIM)
+    blocks = _count(kernel, problem, config, long)
+    found, others = {}, float(blocks)
+    for dim in long:
+        ratio = blocks / _count(kernel, problem, config, {**long, dim: 1})
+        found[dim] = LONG_DIM / ratio if ratio > 1 else math.inf
+        others /= ratio
+    return {**found, "": others}
+
+
+def _count(kernel: Kernel, problem: Problem, config: Config, dims: Mapping[str, int]) -> int:
+    assert kernel.launch is not None
+    asked = problem.operation.problem(dims, problem.dtype, problem.layout)
+    return math.prod(kernel.launch(asked, config).grid)
+
+
+def _law(parameters: Mapping[str, Floats], at: Any, values: Sequence[float]) -> Floats | None:
+    """The value for every config by the simplest law that holds for those probed; None where none does."""
+    told = np.array(values)
+    count = len(next(iter(parameters.values()))) if parameters else int(at.max()) + 1
+    if np.isinf(told).all():
+        return np.full(count, math.inf)
+    if np.isinf(told).any():
+        return None
+    for terms in _terms(parameters, count):
+        factors = told / terms[at]
+        if float(np.ptp(factors)) <= EXACTNESS * float(factors.mean()):
+            found: Floats = terms * float(np.median(factors))
+            return found
+    return None
+
+
+def _terms(parameters: Mapping[str, Floats], count: int) -> Iterator[Floats]:
+    """What a law may say, the simplest first."""
+    yield np.ones(count)
+    positive = {name: each for name, each in parameters.items() if (each > 0).all()}
+    yield from positive.values()
+    for left, right in itertools.combinations(positive.values(), 2):
+        yield left * right
+    for left, right in itertools.permutations(positive.values(), 2):
+        shared = np.maximum(left // right, 1.0)
+        yield shared
+        for other in positive.values():
+            yield shared * other
