@@ -8,39 +8,16 @@ from pathlib import Path
 
 import pytest
 from fixtures.postgres import Databases
+from fixtures.records import BOARD, CPU, champion, full_record, record, square
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tuner.errors import InputError
-from tuner.hardware import DeviceInfo
-from tuner.measurement import CompileReport, Error, Measurement, Outcome
-from tuner.record import Champion, Pair, ProblemKey, Record, Role, new_id
+from tuner.measurement import Error, Measurement, Outcome
+from tuner.record import Pair, Record, Role, new_id
 from tuner.statistics import Comparison
-from tuner.store import Store
-
-BOARD = DeviceInfo("NVIDIA H200", "cuda", uuid="GPU-1", architecture="sm_90", driver="580.1", sm_count=132)
-CPU = DeviceInfo("AMD EPYC (AVX-512, 2 cores)", "cpu", uuid="cpu-1", cores=2)
-
-
-def square(n: int, layout: str = "nn") -> ProblemKey:
-    return ProblemKey("gemm", (("m", n), ("n", n), ("k", n)), "float32", layout)
-
-
-def measured(*samples_s: float) -> Measurement:
-    return Measurement(Outcome.MEASURED, samples_s=samples_s)
-
-
-def record(problem: ProblemKey, time_s: float = 1e-3, device: DeviceInfo = BOARD, **more: object) -> Record:
-    given = {
-        "regime": "cold", "role": Role.TRIAL, "kernel": "tiled", "config": {"BM": 64, "VECTOR": 4},
-        "source_hash": "aaaa", "measurement": measured(time_s), "work": {"flops": 2.0, "bytes": 12.0},
-    } | more  # fmt: skip
-    return Record(problem, device, **given)
-
-
-def champion(of: Record, crowned_at: str = "2026-01-01T00:00:00.000000+00:00", **more: object) -> Champion:
-    given = {"baseline": None, "speedup": 0.0, "verdict": "first", "trials": {"total": 1}} | more
-    return Champion(of, crowned_at=crowned_at, **given)
+from tuner.store import Store, streams
+from tuner.store.streams import Selection
 
 
 @pytest.fixture(scope="session")
@@ -85,22 +62,6 @@ def reopened(url: str, store: Store) -> Iterator[Callable[[], Store]]:
     yield again
     for each in opened:
         each.close()
-
-
-def full_record() -> Record:
-    measurement = Measurement(
-        outcome=Outcome.MEASURED,
-        reason="",
-        samples_s=tuple(1e-3 + index * 3.2e-8 for index in range(60)),
-        error=Error(1.5e-6, 2.5e-7, 0.125),
-        compiled=CompileReport(128, 16, 32768, 8, "cafe", "NVRTC 13.0"),
-        stages_s={"compile": 0.5, "verify": 0.25},
-        circumstances={"sm_hz": 1.98e9},
-    )
-    return record(
-        square(64), measurement=measurement, versions={"tuner": "0.1.0", "driver": "580.1"}, study="gemm 64",
-        session="s1", origin="/home/me/own.py", config={"BM": 64, "PAD": True, "BORDER": "check", "SCALE": 0.5},
-    )  # fmt: skip
 
 
 def test_a_record_comes_back_as_it_went_in(store: Store, reopened: Callable[[], Store]) -> None:
@@ -263,6 +224,69 @@ def test_a_device_is_listed_once_as_it_was_described_last(store: Store) -> None:
     store.add([record(square(64)), record(square(64), device=CPU), record(square(64), device=updated)])
     assert store.devices() == [CPU, updated]
     assert len(store.records(device=BOARD)) == 2
+
+
+def test_what_is_new_is_counted(store: Store) -> None:
+    first, second = record(square(64)), record(square(64))
+    assert store.add(first) == 1
+    assert store.add([first, second, second]) == 1
+    assert store.add([]) == 0
+    crowned = champion(first, baseline=second)
+    assert store.crown([crowned, crowned]) == 1
+    assert store.crown(crowned) == 0
+
+
+def test_texts_that_a_database_does_not_take_are_kept_as_near_as_can_be(store: Store) -> None:
+    odd = record(square(64), measurement=Measurement(Outcome.COMPILE_FAILED, "a NUL \0 and half a pair \ud800"))
+    store.add(odd)
+    assert store.record(odd.id).measurement.reason == "a NUL \N{SYMBOL FOR NULL} and half a pair ?"
+
+
+def test_no_answer_depends_on_the_order_of_adding(store: Store) -> None:
+    """Numbers of rows do; ties are broken by ids, and devices are told apart by when they were measured on."""
+    time = "2026-01-01T00:00:00.000000+00:00"
+    tied = [champion(record(square(64)), id=f"00000000-0000-4000-8000-00000000000{n}") for n in (1, 3, 2)]
+    later, earlier = replace(BOARD, driver="590"), replace(BOARD, driver="570")
+    store.add(record(square(65), device=later, measured_at="2026-02-02T00:00:00.000000+00:00"))
+    store.add(record(square(65), device=earlier, measured_at=time))
+    for each in tied:
+        store.crown(replace(each, record=replace(each.record, measured_at=time), crowned_at=time))
+    assert store.champion(square(64), BOARD, "cold").id == tied[1].id
+    assert [each.id for each in store.champions()] == [tied[1].id]
+    assert [each.id for each in store.champions(history=True)] == sorted(each.id for each in tied)
+    assert store.devices() == [later]
+
+
+def test_all_records_are_streamed_by_id(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "AT_ONCE", 3)
+    some = [record(square(64 + n % 2), device=(BOARD, CPU)[n % 3 == 0]) for n in range(10)]
+    store.add(some)
+    crowned = [champion(each) for each in some]
+    store.crown(crowned)
+    by_id = sorted(some, key=lambda each: each.id)
+    assert list(streams.records(store, Selection())) == by_id
+    assert streams.count(store) == 10
+    chosen = Selection("gemm", (64, 64, 64), "NVIDIA H200", "cold")
+    fits = [each for each in by_id if each.problem == square(64) and each.device == BOARD]
+    assert 0 < len(fits) < 5
+    assert list(streams.records(store, chosen)) == fits
+    assert {each.record.id for each in streams.champions(store, chosen)} == {each.id for each in fits}
+    assert list(streams.champions(store, Selection())) == sorted(crowned, key=lambda each: each.id)
+    assert list(streams.records(store, Selection("gemv"))) == []
+    assert streams.recent(store, Selection(), 4) == some[:-5:-1]
+    assert streams.recent(store, Selection(regime="hot"), 4) == []
+
+
+def test_what_there_is_is_tallied(store: Store) -> None:
+    failed = Measurement(Outcome.WRONG_RESULT, "wrong")
+    days = [f"2026-01-0{day}T00:00:00.000000+00:00" for day in (2, 1, 3)]
+    store.add([record(square(64), measured_at=days[0]), record(square(65), measured_at=days[1])])
+    final = record(square(64), role=Role.FINAL, measured_at=days[2])
+    store.add(record(square(64), measurement=failed, measured_at=days[0]))
+    store.crown(champion(final))
+    assert streams.tallies(store) == [
+        streams.Tally("gemm", "NVIDIA H200", 2, 3, 1, 1, 1, days[1], days[2]),
+    ]
 
 
 def test_a_failed_call_stores_nothing_and_the_next_one_works(store: Store) -> None:

@@ -95,7 +95,7 @@ def _record_json(record: Record) -> dict[str, Any]:
             "operation": problem.operation, "shape": problem.shape, "dtype": problem.dtype,
             "layout": problem.layout,
         },
-        "device": record.device.to_json(),
+        "device": dict(vars(record.device)),
         "regime": record.regime,
         "role": record.role.value,
         "kernel": record.kernel,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import struct
@@ -89,7 +90,8 @@ def problem_of(row: Mapping[str, Any]) -> ProblemKey:
     return ProblemKey(row["operation"], shape, row["dtype"], row["layout"])
 
 
-def device_row(device: DeviceInfo) -> dict[str, str]:
+@functools.lru_cache(maxsize=256)
+def device_row(device: DeviceInfo) -> Mapping[str, str]:
     """Columns of a device; every change of a field, of the driver's version say, makes another row."""
     info = text_of(device.to_json())
     name = {"kind": device.kind, "name": device.name, "uuid": device.uuid}
@@ -116,7 +118,6 @@ def run_row(record: Record) -> dict[str, str]:
 def record_row(record: Record) -> dict[str, Any]:
     """Columns of a record but for its references."""
     measurement = record.measurement
-    told = measurement.to_json()
     return {
         "id": checked_id(record.id),
         "regime": record.regime,
@@ -126,8 +127,8 @@ def record_row(record: Record) -> dict[str, Any]:
         "config": text_of(dict(record.config), ordered=False),
         "samples": pack_samples(measurement.samples_s),
         "work": text_of(dict(record.work)),
-        "error": text_of(told["error"]) if measurement.error else None,
-        "compiled": text_of(told["compiled"]) if measurement.compiled else None,
+        "error": text_of(vars(measurement.error)) if measurement.error else None,
+        "compiled": text_of(vars(measurement.compiled)) if measurement.compiled else None,
         "stages": text_of(dict(measurement.stages_s)),
         "circumstances": text_of(dict(measurement.circumstances)),
         "reason": storable(measurement.reason),
