@@ -9,11 +9,12 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tuner.devices import host
 from tuner.hardware import DeviceInfo
 from tuner.kernel import Rendered
 from tuner.measure import Contestant
 from tuner.measurement import CompileReport, Measurement, Outcome
-from tuner.worker import Worker, WorkerFailed, answered
+from tuner.worker import MEMORY_VARIABLE, Worker, WorkerFailed, answered
 from tuner.worker_main import rendered_to_json
 
 #: Compile workers at the most; each takes about 150 MB.
@@ -24,6 +25,10 @@ KEPT_CORES = 2
 LIMIT_FACTOR = 10.0
 #: ...but always this long, in seconds.
 LIMIT_FLOOR_S = 60.0
+#: Bytes that a compile worker may take at the most; less where its share of the machine's memory is less.
+MEMORY_BYTES = 24 << 30
+#: Bytes that each may take however many there are.
+MEMORY_FLOOR_BYTES = 4 << 30
 #: A kernel that stores more than this to local memory, per thread, loses to one that does not: on an H200
 #: every spilling config of a first GEMM space came last.
 MAX_SPILL_BYTES = 512
@@ -82,8 +87,10 @@ class CompilePool:
         self._took_s: deque[float] = deque(maxlen=200)
 
     def _start(self) -> Worker:
+        share = max(host.memory_bytes() // self.size, MEMORY_FLOOR_BYTES)
         # NVRTC's own cache gives back code without the compiler's report.
-        return Worker("compile", self._spec, {"CUDA_CACHE_DISABLE": "1"})
+        variables = {"CUDA_CACHE_DISABLE": "1", MEMORY_VARIABLE: str(min(share, MEMORY_BYTES))}
+        return Worker("compile", self._spec, variables)
 
     @property
     def pending(self) -> int:
@@ -144,6 +151,8 @@ class CompilePool:
         if "failed" in data:
             stages = {"compile": data["compile_s"]}
             failed = Measurement(Outcome.COMPILE_FAILED, data["failed"], stages_s=stages)
+            if data["spent"]:
+                self._retire(number)
             self._ready.append(Compiled(job.ticket, None, failed))
             return
         report = CompileReport(**data["compiled"])

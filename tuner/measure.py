@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from tuner.correctness import Workload
 from tuner.devices.protocol import Device, LaunchFailed, Run
 from tuner.kernel import Rendered
-from tuner.measurement import CompileReport, Error, Measurement, Outcome
+from tuner.measurement import CompileReport, Error, Measurement, Outcome, memory_reason
 from tuner.timing import interleave, screen
 
 
@@ -175,12 +175,13 @@ class Bench:
         compiled: CompileReport,
         stages: Mapping[str, float],
     ) -> Measurement:
-        """What came of a config that could not be run. Memory that is short harms no device."""
-        reason = str(failure)
+        """What came of a config that could not be run; who holds memory that is short goes with the worker."""
         if isinstance(failure, LaunchFailed):
             self.unwell |= failure.device_unwell
+            reason = str(failure)
         else:
-            reason = f"out of memory: {reason}"
+            self.unwell = True
+            reason = memory_reason(failure)
         return Measurement(Outcome.LAUNCH_FAILED, reason, (), error, compiled, stages)
 
 

@@ -10,6 +10,14 @@ from typing import Any
 
 from tuner.statistics import noise
 
+#: Words in the reason of what failed for lack of memory.
+OUT_OF_MEMORY = "out of memory"
+
+
+def memory_reason(error: MemoryError) -> str:
+    """What is told of an allocation that failed."""
+    return f"{OUT_OF_MEMORY}: {error}" if str(error) else OUT_OF_MEMORY
+
 
 class Outcome(enum.StrEnum):
     """How the measurement of a config ended."""

@@ -15,7 +15,7 @@ from tuner.compiling import Compiled, CompilePool, ruled_out
 from tuner.execution import Executor, run_limit_s
 from tuner.kernel import Kernel, render
 from tuner.measure import Contestant
-from tuner.measurement import Measurement, Outcome
+from tuner.measurement import OUT_OF_MEMORY, Measurement, Outcome
 from tuner.objectives import values_of
 from tuner.preparation import check_energy
 from tuner.record import Role
@@ -190,8 +190,9 @@ class SearchLoop:
         trial = self._measuring.pop(number)
         assert trial.contestant is not None
         measurement = self._executors[number].finish()
-        if measurement.outcome is Outcome.CRASHED and not trial.crashes:
-            # It may be innocent: somebody else may have killed the worker. Twice is its own fault.
+        lost = measurement.outcome is Outcome.CRASHED or OUT_OF_MEMORY in measurement.reason
+        if lost and not trial.crashes:
+            # It may be innocent: others may have killed the worker, or hold the memory. Twice is its own fault.
             trial.crashes += 1
             self._compiled.appendleft(trial)
             return

@@ -27,6 +27,8 @@ from tuner.errors import DeviceTrouble, InputError
 START_LIMIT_S = 120.0
 #: Seconds that the rest of a frame may take once its first bytes are there.
 FRAME_LIMIT_S = 30.0
+#: Variable with the bytes that a worker may take beyond those it has when it is ready.
+MEMORY_VARIABLE = "TUNER_WORKER_BYTES"
 #: Characters of a dead worker's standard error that go into the reason.
 STDERR_TAIL = 600
 

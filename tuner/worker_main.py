@@ -18,22 +18,23 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from tuner import catalogue
 from tuner.channel import Channel, ChannelBroken
 from tuner.correctness import Workload
-from tuner.devices import open_device
+from tuner.devices import host, open_device
 from tuner.devices.protocol import CompileFailed, Compiler, LaunchFailed, compiler_for
 from tuner.devices.transfers import transfers_s
 from tuner.errors import InputError, TunerError
 from tuner.kernel import Launch, Rendered
 from tuner.measure import Bench, Contestant
-from tuner.measurement import CompileReport
+from tuner.measurement import OUT_OF_MEMORY, CompileReport, memory_reason
 from tuner.problem import Problem
+from tuner.worker import MEMORY_VARIABLE
 
 #: Linux: the signal that a process gets when its parent ends.
 PR_SET_PDEATHSIG = 1
-#: Address space of a compile worker: a compilation that explodes fails alone.
-COMPILE_MEMORY_BYTES = 24 << 30
 
 Handler = Callable[[dict[str, Any], bytes], tuple[dict[str, Any], bytes]]
 
@@ -78,7 +79,10 @@ class CompileHandlers:
         self._problems: dict[str, Problem] = {}
 
     def compile(self, message: dict[str, Any], _: bytes) -> tuple[dict[str, Any], bytes]:
-        """Compiles a rendered kernel; ``failed`` is the compiler's text where it refuses."""
+        """Compiles a rendered kernel; ``failed`` is the compiler's text where it refuses.
+
+        ``spent`` says that the worker is better replaced: it may hold what the compiler took.
+        """
         start = time.perf_counter()
         key = repr(message["problem"])
         if key not in self._problems:
@@ -86,8 +90,10 @@ class CompileHandlers:
         rendered = rendered_from(message["rendered"])
         try:
             binary = self._compiler.compile(rendered, message["architecture"], self._problems[key])
-        except CompileFailed as failure:
-            return {"failed": str(failure), "compile_s": time.perf_counter() - start}, b""
+        except (CompileFailed, MemoryError) as failure:
+            reason = memory_reason(failure) if isinstance(failure, MemoryError) else str(failure)
+            seconds = time.perf_counter() - start
+            return {"failed": reason, "spent": OUT_OF_MEMORY in reason, "compile_s": seconds}, b""
         seconds = time.perf_counter() - start
         return {"compiled": asdict(binary.report), "compile_s": seconds}, binary.code
 
@@ -182,10 +188,23 @@ def serve(channel: Channel, handlers: CompileHandlers | DeviceHandlers) -> None:
         except (TunerError, LaunchFailed) as error:
             reply, code = {"trouble": str(error), "bad_input": isinstance(error, InputError)}, b""
         except MemoryError as error:
-            reply, code = {"trouble": f"out of memory: {error}"}, b""
+            reply, code = {"trouble": memory_reason(error)}, b""
         except Exception:
             reply, code = {"trouble": f"unexpected in a worker:\n{traceback.format_exc()}"}, b""
         channel.send(reply, code)
+
+
+def limit_memory(role: str, spec: str) -> None:
+    """Lets an allocation fail before the machine runs out of memory: what takes it is told, and fails alone.
+
+    Memory of a GPU is no matter of this; its driver maps far more than it takes.
+    """
+    asked = os.environ.get(MEMORY_VARIABLE)
+    if asked is None and (role, spec) != ("device", "cpu"):
+        return
+    held = psutil.Process().memory_info()
+    limit = held.data + (host.free_bytes() if asked is None else int(asked))
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
 def main(arguments: list[str]) -> None:
@@ -200,11 +219,11 @@ def main(arguments: list[str]) -> None:
     try:
         handlers: CompileHandlers | DeviceHandlers
         if role == "compile":
-            resource.setrlimit(resource.RLIMIT_AS, (COMPILE_MEMORY_BYTES, COMPILE_MEMORY_BYTES))
             os.nice(5)
             handlers = CompileHandlers(spec)
         else:
             handlers = DeviceHandlers(spec)
+        limit_memory(role, spec)
     except (TunerError, ImportError, OSError) as error:
         channel.receive()
         channel.send({"trouble": f"{error}"})

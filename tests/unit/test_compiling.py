@@ -64,15 +64,15 @@ def test_every_ticket_comes_back_once_whatever_happens(
     # Workers are up before time counts.
     assert set(pool.compile_all({1: rendered(BEST, tmp_path), 2: rendered(BEST, tmp_path)})) == {1, 2}
     monkeypatch.setattr(compiling, "LIMIT_FLOOR_S", 3.0)
-    faults = ("compile_failed", "compile_crash", "compile_hang")
+    faults = ("compile_failed", "compile_crash", "compile_memory", "compile_hang")
     for ticket, fault in enumerate(faults):
         pool.submit(ticket, rendered(fault_configs()[fault], tmp_path))
     good = [{"BLOCK": block, "ITEMS": 1, "ORDER": "striped"} for block in (32, 64, 128, 256)]
     for ticket, config in enumerate(good, start=10):
         pool.submit(ticket, rendered(config, tmp_path))
-    assert pool.pending == 7
-    found = drained(pool, 7)
-    assert set(found) == {0, 1, 2, 10, 11, 12, 13}
+    assert pool.pending == 8
+    found = drained(pool, 8)
+    assert set(found) == {0, 1, 2, 3, 10, 11, 12, 13}
     assert pool.pending == 0
     for ticket, fault in enumerate(faults):
         failure = found[ticket].failure

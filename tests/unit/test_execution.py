@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 import pytest
-from fixtures.fake_device import BEST, BEST_S, TOY, fault_configs, request, rule, write_device
+from fixtures.fake_device import BEST, BEST_S, FAULTS, TOY, fault_configs, request, rule, write_device
 
 from tuner import execution
 from tuner.devices.detect import Found, find
@@ -64,9 +64,9 @@ def test_a_worker_is_replaced_after_each_failure_that_it_does_not_survive(
     monkeypatch.setattr(execution, "LIMIT_FACTOR", 1.0)
     good = contestant(tmp_path, BEST)
     restarts = 0
-    for fault, outcome in (("crash", "CRASHED"), ("unwell", "LAUNCH_FAILED"), ("hang", "TIMED_OUT")):
+    for fault in ("crash", "killed", "unwell", "out_of_memory", "hang"):
         found = measured(executor, contestant(tmp_path, fault_configs()[fault]))
-        assert found.outcome.value == outcome
+        assert found.outcome.value == FAULTS[fault][0]
         restarts += 1
         assert executor.restarts == restarts
         assert measured(executor, good).outcome is Outcome.MEASURED

@@ -25,7 +25,7 @@ class Module:
 
     def load(self, code: bytes) -> None:
         if code not in BLOCKS:
-            raise MemoryError("out of memory to allocate 1 byte")
+            raise MemoryError("1 byte cannot be allocated")
         self.code = code
 
     def get_function(self, entry: str) -> Any:
@@ -69,7 +69,7 @@ def test_the_device_tells_the_occupancy_of_the_run_that_is_asked_for_and_none_of
     assert device.circumstances(lambda: None) == {"sm_clock_hz": 1e9}
 
 
-def test_memory_that_is_short_is_a_reason_and_leaves_the_device_well() -> None:
-    with pytest.raises(LaunchFailed, match="cannot be loaded: out of memory") as caught:
+def test_memory_that_is_short_is_a_reason_and_ends_the_worker_that_holds_it() -> None:
+    with pytest.raises(LaunchFailed, match="cannot be loaded: out of memory: 1 byte") as caught:
         loaded(b"too large", 128)
-    assert not caught.value.device_unwell
+    assert caught.value.device_unwell

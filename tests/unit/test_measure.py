@@ -21,7 +21,7 @@ CATALOGUE = catalogue.from_file(TOY)
 PROBLEM = CATALOGUE.operation("toy").problem({"n": 300})
 SLOW = {"BLOCK": 64, "ITEMS": 16, "ORDER": "striped"}
 #: Faults that a process survives, and that come after compiling.
-SURVIVED = ("launch_failed", "unwell", "wrong_result", "unwritten", "out_of_bounds")
+SURVIVED = ("launch_failed", "unwell", "wrong_result", "unwritten", "out_of_bounds", "out_of_memory")
 
 
 class Room:
@@ -81,7 +81,7 @@ def test_a_failure_is_an_outcome_with_its_reason(room: Room, fault: str) -> None
     assert reason in found.reason
     assert found.samples_s == ()
     assert "time" not in found.stages_s
-    assert room.bench.unwell is (fault == "unwell")
+    assert room.bench.unwell is (fault in ("unwell", "out_of_memory"))
     # The next config is not blamed for it.
     assert room.bench.measure(room.contestant(BEST), None).outcome is Outcome.MEASURED
 

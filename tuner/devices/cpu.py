@@ -15,12 +15,13 @@ import numpy
 import psutil
 import threadpoolctl
 
-from tuner.devices import numba_source
+from tuner.devices import host, numba_source
 from tuner.devices.detect import cpu_info
 from tuner.devices.power import EnergyCounters, keep_busy
 from tuner.devices.protocol import Arrays, CompileFailed, LaunchFailed, Run, declared_baseline
 from tuner.errors import DeviceTrouble
 from tuner.kernel import Rendered
+from tuner.measurement import memory_reason
 
 #: The flush reads and writes this many times the last-level cache.
 FLUSH_FACTOR = 2
@@ -69,7 +70,7 @@ class CpuDevice:
 
     def free_bytes(self) -> int:
         """Memory that is available without swapping."""
-        return int(psutil.virtual_memory().available)
+        return host.free_bytes()
 
     def random(self, seed: int) -> Any:
         """NumPy's generator."""
@@ -86,6 +87,9 @@ class CpuDevice:
         def run() -> None:
             try:
                 entry(*arguments)
+            except MemoryError as error:
+                # Whoever holds the memory goes with the worker.
+                raise LaunchFailed(memory_reason(error), device_unwell=True) from error
             except Exception as error:
                 raise LaunchFailed(f"{type(error).__name__}: {error}") from error
 

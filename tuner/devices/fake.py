@@ -10,8 +10,9 @@ ten times that. ``power_w`` of the file holds for all without one; with neither 
 ``noise`` is the relative standard deviation of samples and ``pace`` the fraction of each latency that is
 really waited.
 
-Faults: ``compile_failed``, ``compile_hang``, ``compile_crash``, ``launch_failed``, ``unwell``,
-``wrong_result``, ``unwritten``, ``out_of_bounds``, ``hang``, ``crash``, ``rubbish``, ``exit``.
+Faults: ``compile_failed``, ``compile_hang``, ``compile_crash``, ``compile_memory``, ``launch_failed``,
+``unwell``, ``wrong_result``, ``unwritten``, ``out_of_bounds``, ``out_of_memory``, ``hang``, ``crash``,
+``killed``, ``rubbish``, ``exit``.
 """
 
 from __future__ import annotations
@@ -91,6 +92,8 @@ class FakeCompiler:
                 time.sleep(3600)
             case "compile_crash":
                 os.kill(os.getpid(), signal.SIGSEGV)
+            case "compile_memory":
+                bytearray(1 << 62)
         digest = hashlib.sha256(rendered.text.encode()).hexdigest()[:24]
         report = CompileReport(registers=32, binary_hash=digest, compiler="fake 1")
         return Binary(rendered.text.encode(), report)
@@ -120,8 +123,12 @@ class FakeRun:
                 raise LaunchFailed("an illegal memory access was encountered (fake)", device_unwell=True)
             case "hang":
                 time.sleep(3600)
+            case "out_of_memory":
+                bytearray(1 << 62)
             case "crash":
                 os.kill(os.getpid(), signal.SIGSEGV)
+            case "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
             case "exit":
                 os._exit(7)
             case "rubbish":

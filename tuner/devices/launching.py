@@ -15,6 +15,7 @@ from cupy_backends.cuda.api import driver
 from tuner.devices.protocol import Arrays, LaunchFailed
 from tuner.hardware import DeviceInfo
 from tuner.kernel import Launch, Pieces, Rendered, Workspace
+from tuner.measurement import memory_reason
 
 DEVICE_TO_DEVICE = runtime.memcpyDeviceToDevice
 #: A padded output is full of NaN at first, so that elements that are never written show; so is a workspace.
@@ -23,7 +24,6 @@ POISON = 0xFF
 DEFAULT_SHARED_BYTES = 48 * 1024
 #: What CuPy raises when the driver refuses.
 DRIVER_ERRORS: tuple[type[Exception], ...] = (runtime.CUDARuntimeError, driver.CUDADriverError)
-LOAD_ERRORS: tuple[type[Exception], ...] = (MemoryError, *DRIVER_ERRORS)
 Step = Callable[[], None]
 
 
@@ -48,7 +48,10 @@ class LoadedKernel:
             blocks = driver.occupancyMaxActiveBlocksPerMultiprocessor(function.ptr, threads, shared)
             self.occupancy = float(blocks * threads / device.max_threads_per_sm)
             self._steps = steps_of(module, function, launch, arrays)
-        except LOAD_ERRORS as error:
+        except MemoryError as error:
+            # Whoever holds the memory goes with the worker: a context keeps what a kernel's stack once took.
+            raise LaunchFailed(f"cannot be loaded: {memory_reason(error)}", device_unwell=True) from error
+        except DRIVER_ERRORS as error:
             raise LaunchFailed(f"cannot be loaded: {error}") from error
 
     def __call__(self) -> None:

@@ -23,7 +23,7 @@ import numpy
 from tuner.devices.cubin_cache import cache_root
 from tuner.devices.protocol import Binary, CompileFailed
 from tuner.kernel import Rendered
-from tuner.measurement import CompileReport
+from tuner.measurement import CompileReport, memory_reason
 from tuner.problem import DTYPE_BYTES, Problem, Tensor
 
 #: Compiling runs the kernel once; sizes are cut to this, so that even a slow kernel returns at once.
@@ -100,6 +100,8 @@ def ready(rendered: Rendered, problem: Problem) -> Callable[..., Any]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", numba.NumbaWarning)
             entry(*arrays, *(scalar.item() for scalar in scalars))
+    except MemoryError as error:
+        raise CompileFailed(memory_reason(error)) from error
     except Exception as error:
         raise CompileFailed(f"{type(error).__name__}: {error}") from error
     return entry
