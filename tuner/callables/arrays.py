@@ -136,9 +136,7 @@ class NumpyFamily:
         """See `Family`."""
         numpy.copyto(out, result)
 
-    def overlap(self, one: Any, other: Any) -> bool:
-        """See `Family`."""
-        return numpy.may_share_memory(one, other)
+    overlap = staticmethod(numpy.may_share_memory)
 
     def at_home(self, call: Callable[..., Any], device: str) -> Callable[..., Any]:
         """There is one CPU."""
@@ -329,11 +327,11 @@ def family_of(array: Any) -> Family | None:
 
 
 #: One family for each library that was met; a dict, since two threads may put the same in.
-_FAMILIES: dict[tuple[type, int], Family] = {}
+_FAMILIES: dict[tuple[type, Any], Family] = {}
 
 
 def _made(kind: type[CupyFamily] | type[TorchFamily], module: Any) -> Family:
-    return _FAMILIES.setdefault((kind, id(module)), kind(module))
+    return _FAMILIES.setdefault((kind, module), kind(module))
 
 
 def shares_memory_with_others(array: Any) -> bool:
