@@ -1,0 +1,135 @@
+// gemm, shallow: k is small, so the time is that of writing C; everything else is to happen meanwhile.
+//
+// Floor    Bytes: 4 m n written, and 4 k (m + n) read, which is little. Operations: 2 m n k. With 67 TFLOPS against 4.1 TB/s
+//          a float is written in the time of 32 products: k up to 16 is bound by writing, 32 by both, 64 and more by
+//          arithmetic.
+// Idea     There is no long loop over k to hide latency in, so the loop runs over tiles of C instead: a block computes every
+//          gridDim.x-th tile, and the copies of the next tile's operands are on their way while this one is multiplied and
+//          stored. Stores are 128 bits wide and marked as used once; a store needs no answer, so that only a second
+//          block on the multiprocessor is wanted to multiply while this one's stores queue up. Blocks that run at the
+//          same time write tiles next to each other: whole rows of C.
+// Edges    Rows and columns past the edge read the last row or column again, and are not stored. What lies past k is zero.
+// Layout   C is m x n, row-major. A is stored m x k, or k x m when A_TRANSPOSED; B is stored k x n, or n x k when
+//          B_TRANSPOSED. Dense; rows of A are divisible by VECTOR_A, rows of B by VECTOR_B.
+// Source   own work.
+// Letters  TM TN            elements of C of a thread
+//          LANES_M          lanes of a warp down C; 32 / LANES_M lie along its rows
+//          WARPS_M WARPS_N  warps of a block, down C and along its rows
+//          BK STAGES        depth of a tile of the operands, and how many of them shared memory holds
+//          TILES            tiles of C of a block
+//          VECTOR_A VECTOR_B  elements of a copy of A and of B
+//          STREAM           stores are marked as used once
+//          BLOCKS_PER_SM    blocks that must fit into a multiprocessor: bounds the registers
+
+constexpr int LANES_N = 32 / LANES_M;
+constexpr int BM = WARPS_M * LANES_M * TM, BN = WARPS_N * LANES_N * TN;
+constexpr int THREADS = 32 * WARPS_M * WARPS_N;
+constexpr int KS = A_TRANSPOSED && !B_TRANSPOSED ? 1 : GROUPED;  // k that are read together
+
+using Rows = Operand<BM, TM, LANES_M, !A_TRANSPOSED, VECTOR_A, THREADS, KS>;
+using Columns = Operand<BN, TN, LANES_N, B_TRANSPOSED, VECTOR_B, THREADS, KS>;
+constexpr int STAGE = Rows::SIZE + Columns::SIZE;
+
+template <int BYTES> struct Raw;
+template <> struct Raw<4> { using Type = unsigned; };
+template <> struct Raw<8> { using Type = uint2; };
+template <> struct Raw<16> { using Type = uint4; };
+
+template <int WIDTH>
+__device__ __forceinline__ void put(SCALAR* to, const Pack<WIDTH>& pack)
+{
+    using Access = typename Raw<WIDTH * sizeof(SCALAR)>::Type;
+    if constexpr (STREAM) __stcs((Access*)to, *(const Access*)&pack);
+    else *(Access*)to = *(const Access*)&pack;
+}
+
+template <int WIDTH, bool INSIDE>
+__device__ void write(const SCALAR (&sum)[TM][TN], SCALAR* c, unsigned row, unsigned column, unsigned m, unsigned n)
+{
+#pragma unroll
+    for (int i = 0; i < TM; ++i) {
+        const unsigned at_row = row + Rows::place(i);
+        if (!INSIDE && at_row >= m) continue;
+        SCALAR* const line = c + (size_t)at_row * n;
+#pragma unroll
+        for (int j = 0; j < TN; j += WIDTH) {
+            const unsigned at_column = column + Columns::place(j);
+            if (!INSIDE && at_column >= n) continue;
+            Pack<WIDTH> pack;
+#pragma unroll
+            for (int e = 0; e < WIDTH; ++e) pack.element[e] = sum[i][j + e];
+            put(line + at_column, pack);
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
+gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restrict__ c, int m, int n, int k)
+{
+    extern __shared__ __align__(16) SCALAR shared[];
+
+    const int warp = threadIdx.x / 32, warp_m = warp / WARPS_N, warp_n = warp % WARPS_N;
+    int lane_m, lane_n;
+    split_lane<LANES_M>(threadIdx.x % 32, lane_m, lane_n);
+    const int read_a = Rows::reads_from(warp_m, lane_m), read_b = Columns::reads_from(warp_n, lane_n);
+
+    const unsigned tiles_n = ((unsigned)n - 1) / BN + 1, tiles = (((unsigned)m - 1) / BM + 1) * tiles_n;
+    const int pieces = (k - 1) / BK + 1;  // of a tile's operands, along k
+    int steps = (int)((tiles - blockIdx.x - 1) / gridDim.x + 1) * pieces;
+
+    Rows from_a;
+    Columns from_b;
+    unsigned tile_to_start = blockIdx.x, tile = blockIdx.x;
+    int to_start = steps, piece_to_start = 0, piece = 0;
+    auto start_next = [&](SCALAR* stage) {
+        if (to_start > 0) {
+            if (piece_to_start == 0) {
+                from_a.aim(a, tile_to_start / tiles_n * BM, m, 0, BK, k);
+                from_b.aim(b, tile_to_start % tiles_n * BN, n, 0, BK, k);
+                tile_to_start += gridDim.x;
+            }
+            const int depth = k - piece_to_start * BK;
+            if (depth >= BK) {
+                from_a.template start<true>(stage, BK);
+                from_b.template start<true>(stage + Rows::SIZE, BK);
+            } else {
+                from_a.template start<false>(stage, depth);
+                from_b.template start<false>(stage + Rows::SIZE, depth);
+            }
+            piece_to_start = piece_to_start + 1 == pieces ? 0 : piece_to_start + 1;
+            --to_start;
+        }
+        close_group();  // empty at the end, so that waiting stays the same
+    };
+#pragma unroll
+    for (int stage = 0; stage < STAGES - 1; ++stage) start_next(shared + stage * STAGE);
+
+    SCALAR sum[TM][TN] = {};
+    int now = 0, fill = STAGES - 1;
+    for (; steps > 0; --steps) {
+        await_group<STAGES - 2>();
+        __syncthreads();
+        start_next(shared + fill * STAGE);
+        const SCALAR* stage = shared + now * STAGE;
+        multiply<Rows, Columns, KS>(sum, stage + read_a, stage + Rows::SIZE + read_b);
+        now = now + 1 == STAGES ? 0 : now + 1;
+        fill = fill + 1 == STAGES ? 0 : fill + 1;
+        if (++piece < pieces) continue;
+
+        const unsigned first_row = tile / tiles_n * BM, first_column = tile % tiles_n * BN;
+        const unsigned row = first_row + Rows::first_of(warp_m, lane_m);
+        const unsigned column = first_column + Columns::first_of(warp_n, lane_n);
+        if (n % GROUPED != 0)
+            write<1, false>(sum, c, row, column, m, n);
+        else if (first_row + BM <= (unsigned)m && first_column + BN <= (unsigned)n)
+            write<GROUPED, true>(sum, c, row, column, m, n);
+        else
+            write<GROUPED, false>(sum, c, row, column, m, n);
+#pragma unroll
+        for (int i = 0; i < TM; ++i)
+#pragma unroll
+            for (int j = 0; j < TN; ++j) sum[i][j] = 0;
+        piece = 0;
+        tile += gridDim.x;
+    }
+}

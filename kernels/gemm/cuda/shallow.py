@@ -1,0 +1,209 @@
+"""gemm on CUDA for small k: C is written at the speed of memory while the next tile's operands come in."""
+
+from pathlib import Path
+from typing import Any
+
+from tuner.kernel import Kernel, Launch, ceil_div
+from tuner.problem import DTYPE_BYTES, Problem
+from tuner.space import Config, Constraint, Value, choice, powers_of_two
+
+#: Registers beside sums, values read together and offsets of copies: addresses, loop, what moves ahead.
+OTHER_REGISTERS = 20
+#: Registers are handed out in eights per thread, and evenly to the four schedulers of a multiprocessor.
+REGISTER_STEP = 8
+SCHEDULERS = 4
+#: k up to which C's writing counts.
+SHALLOW_MOST = 256
+#: Elements of C below which there is too little to write for its speed to matter.
+C_LEAST = 1 << 20
+
+
+def _tile(c: Any) -> tuple[Any, Any]:
+    """A block's tile of C: rows and columns."""
+    return c.WARPS_M * c.LANES_M * c.TM, c.WARPS_N * (32 // c.LANES_M) * c.TN
+
+
+def _threads(c: Any) -> Any:
+    return 32 * c.WARPS_M * c.WARPS_N
+
+
+def _blocks(p: Problem, c: Any) -> Any:
+    bm, bn = _tile(c)
+    return ceil_div(ceil_div(p.m, bm) * ceil_div(p.n, bn), c.TILES)
+
+
+def _lines(p: Problem) -> tuple[int, int]:
+    """Elements of a stored row of A and of B."""
+    a, b, _ = p.tensors
+    return a.shape[1], b.shape[1]
+
+
+def _along_k(p: Problem) -> tuple[int, int]:
+    """1 for A and for B where neighbours in memory are neighbours in k, else 0."""
+    return int(p.layout[0] == "n"), int(p.layout[1] == "t")
+
+
+def _shared_bytes(p: Problem, c: Any) -> Any:
+    size, (bm, bn), (a, b) = DTYPE_BYTES[p.dtype], _tile(c), _along_k(p)
+    return c.STAGES * size * (c.BK * (bm + bn) + 16 // size * (a * bm + b * bn))
+
+
+def _registers(p: Problem, c: Any) -> Any:
+    """Registers of a thread, estimated: sums, the shorter operand's values and two of the other, offsets."""
+    size, (bm, bn) = DTYPE_BYTES[p.dtype], _tile(c)
+    fewer = c.TM * (c.TM <= c.TN) + c.TN * (c.TM > c.TN)
+    together = 16 // size * (fewer + 2) if any(_along_k(p)) else c.TM + c.TN
+    copies = ceil_div(bm * c.BK, c.VECTOR_A * _threads(c)) + ceil_div(bn * c.BK, c.VECTOR_B * _threads(c))
+    return size // 4 * (c.TM * c.TN + together) + copies + OTHER_REGISTERS
+
+
+def _register_limit(d: Any, c: Any) -> Any:
+    """Registers that BLOCKS_PER_SM blocks leave to a thread."""
+    warps = ceil_div(_threads(c), d.warp_size) * c.BLOCKS_PER_SM
+    slots = ceil_div(warps, SCHEDULERS) * SCHEDULERS * d.warp_size
+    return d.registers_per_block // slots // REGISTER_STEP * REGISTER_STEP
+
+
+def _widest(p: Problem, line: int) -> int:
+    """Elements of the widest copy that is aligned in rows of that length."""
+    most = 16 // DTYPE_BYTES[p.dtype]
+    return max(vector for vector in (1, 2, 4) if vector <= most and line % vector == 0)
+
+
+def _launch(p: Problem, c: Config) -> Launch:
+    return Launch(grid=(_blocks(p, c),), block=(_threads(c),), shared_bytes=_shared_bytes(p, c))
+
+
+def _start(*values: int) -> dict[str, Value]:
+    """A config of TM, TN, LANES_M, WARPS_M, WARPS_N, BK, STAGES, TILES and BLOCKS_PER_SM."""
+    names = ("TM", "TN", "LANES_M", "WARPS_M", "WARPS_N", "BK", "STAGES", "TILES", "BLOCKS_PER_SM")
+    chosen = dict(zip(names, values, strict=True)) | {"VECTOR_A": 4, "VECTOR_B": 4, "STREAM": 1}
+    return {each.name: chosen[each.name] for each in PARAMETERS}
+
+
+PARAMETERS = (
+    choice("TM", 4, 8, 16),
+    choice("TN", 4, 8, 16),
+    choice("LANES_M", 2, 4, 8),
+    powers_of_two("WARPS_M", 1, 8),
+    powers_of_two("WARPS_N", 1, 8),
+    choice("BK", 8, 16, 32),
+    choice("STAGES", 2, 3, 4),
+    powers_of_two("TILES", 1, 64),
+    choice("VECTOR_A", 1, 2, 4),
+    choice("VECTOR_B", 1, 2, 4),
+    choice("STREAM", 0, 1),
+    choice("BLOCKS_PER_SM", 1, 2, 3, 4),
+)
+
+KERNEL = Kernel(
+    operation="gemm",
+    name="shallow",
+    target="cuda",
+    source=Path("shallow.cu"),
+    includes=(Path("copies.cuh"), Path("operands.cuh")),
+    idea="for small k: a block goes through tiles of C, which it writes while the next one's operands come in",
+    parameters=PARAMETERS,
+    constraints=(
+        Constraint(
+            "asynchronous copies need compute capability 8.0",
+            lambda p, d, c: (d.compute_capability >= 80) & (c.STAGES > 0),
+        ),
+        Constraint(
+            "k is small and C large",
+            lambda p, d, c: (p.k <= SHALLOW_MOST) & (p.m * p.n >= C_LEAST) & (c.STAGES > 0),
+            for_speed=True,
+        ),
+        Constraint(
+            "an asynchronous copy moves 16 bytes at most",
+            lambda p, d, c: (
+                (DTYPE_BYTES[p.dtype] * c.VECTOR_A <= 16) & (DTYPE_BYTES[p.dtype] * c.VECTOR_B <= 16)
+            ),
+        ),
+        Constraint(
+            "stored rows of A are divisible by VECTOR_A, those of B by VECTOR_B",
+            lambda p, d, c: (_lines(p)[0] % c.VECTOR_A == 0) & (_lines(p)[1] % c.VECTOR_B == 0),
+        ),
+        Constraint(
+            "copies are as wide as alignment allows",
+            lambda p, d, c: (_widest(p, _lines(p)[0]) == c.VECTOR_A) & (_widest(p, _lines(p)[1]) == c.VECTOR_B),
+            for_speed=True,
+        ),
+        Constraint(
+            "a thread has at most 128 registers of sums",
+            lambda p, d, c: c.TM * c.TN * DTYPE_BYTES[p.dtype] <= 512,
+        ),
+        Constraint(
+            "a block has at least two warps and no more threads than the device allows",
+            lambda p, d, c: (_threads(c) >= 2 * d.warp_size) & (_threads(c) <= d.max_threads_per_block),
+        ),
+        Constraint(
+            "the tile is less than twice as long as C in either direction, or the smallest",
+            lambda p, d, c: (
+                ((2 * p.m > _tile(c)[0]) | (_tile(c)[0] <= 32))
+                & ((2 * p.n > _tile(c)[1]) | (_tile(c)[1] <= 32))
+            ),
+            for_speed=True,
+        ),
+        Constraint(
+            "a tile is no deeper than k, or the least deep, and k fills three quarters of its tiles",
+            lambda p, d, c: (c.BK == 8) | (4 * p.k >= 3 * c.BK * ceil_div(p.k, c.BK)),
+            for_speed=True,
+        ),
+        Constraint(
+            "a thread has at least 32 elements of C, so that shared memory keeps up with arithmetic",
+            lambda p, d, c: c.TM * c.TN >= 32,
+            for_speed=True,
+        ),
+        Constraint(
+            "offsets within a tile fit into 32 bits",
+            lambda p, d, c: (_tile(c)[0] + _tile(c)[1] + c.BK) * float(max(p.m, p.n, p.k)) < 2.0**32,
+        ),
+        Constraint(
+            "STAGES tiles of both operands fit into a block's shared memory",
+            lambda p, d, c: _shared_bytes(p, c) <= d.shared_bytes_per_block,
+        ),
+        Constraint(
+            "BLOCKS_PER_SM blocks fit into a multiprocessor's threads and shared memory",
+            lambda p, d, c: (
+                (_threads(c) * c.BLOCKS_PER_SM <= d.max_threads_per_sm)
+                & (
+                    (_shared_bytes(p, c) + d.shared_bytes_per_sm - d.shared_bytes_per_block) * c.BLOCKS_PER_SM
+                    <= d.shared_bytes_per_sm
+                )
+            ),
+        ),
+        Constraint(
+            "sums, values and offsets of copies fit into the registers that BLOCKS_PER_SM blocks leave",
+            lambda p, d, c: (
+                (_registers(p, c) <= _register_limit(d, c)) & (_registers(p, c) <= d.registers_per_thread)
+            ),
+        ),
+        Constraint(
+            "BLOCKS_PER_SM above 1 lowers the register limit, else it changes nothing",
+            lambda p, d, c: (c.BLOCKS_PER_SM == 1) | (_register_limit(d, c) < d.registers_per_thread),
+            for_speed=True,
+        ),
+        Constraint(
+            "blocks go through several tiles only where they keep three quarters of the device busy",
+            lambda p, d, c: (c.TILES == 1) | (4 * _blocks(p, c) >= 3 * d.sm_count * c.BLOCKS_PER_SM),
+            for_speed=True,
+        ),
+        Constraint(
+            "a multiprocessor has at least eight warps",
+            lambda p, d, c: _threads(c) * c.BLOCKS_PER_SM >= 8 * d.warp_size,
+            for_speed=True,
+        ),
+    ),
+    launch=_launch,
+    defaults=_start(8, 8, 4, 2, 2, 16, 2, 2, 3),
+    starts=(
+        _start(8, 8, 4, 4, 2, 16, 3, 16, 2),
+        _start(8, 8, 4, 4, 2, 32, 2, 16, 2),
+        _start(8, 8, 4, 2, 2, 16, 3, 8, 3),
+        _start(4, 8, 4, 4, 2, 16, 3, 16, 3),
+        _start(8, 16, 8, 2, 4, 16, 3, 16, 1),
+        _start(8, 16, 8, 2, 4, 16, 3, 4, 1),
+        _start(8, 16, 8, 2, 4, 32, 2, 4, 1),
+    ),
+)
