@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy
 
-from tuner.callables.arrays import NUMPY, Family, TorchFamily, index_of
+from tuner.callables.arrays import NUMPY, Family, index_of
 from tuner.callables.decisions import Decision
-from tuner.callables.layouts import Placed
+from tuner.callables.gpu_arrays import TorchFamily
+from tuner.callables.layouts import Placed, is_dense
 from tuner.callables.requests import Request
 from tuner.kernel import Rendered, render
 
@@ -125,14 +126,15 @@ def _kernel_call(request: Request, family: Family, run: Runs, turn: bool) -> Pre
 
 def _direct(request: Request, family: Family, run: Runs, turn: bool) -> Prepared:
     """Where the tensors are the arrays as they come: the shortest way, which most calls take."""
-    shape, empty, overlap = request.shape, family.empty, family.overlap
-    target, write = request.tensors[-1], _writing(request, family, run, turn)
-    plain = target.argument == "out" and not target.copied and not (target.turned and turn)
+    shape, empty, target = request.shape, family.empty, request.tensors[-1]
+    write, overlaps = _writing(request, family, run, turn), _overlaps(request, family)
+    long_way = bool(target.copied) or (target.turned and turn)
+    over_a, over_b = overlaps[0], overlaps[-1]
 
     def one(a: Any, out: Any) -> Any:
         if out is None:
             out = empty(shape, a)
-        elif overlap(out, a):
+        elif long_way or over_a(out, a):
             return write((a,), (a,), out)
         run(a, out)
         return out
@@ -140,16 +142,33 @@ def _direct(request: Request, family: Family, run: Runs, turn: bool) -> Prepared
     def two(a: Any, b: Any, out: Any) -> Any:
         if out is None:
             out = empty(shape, a)
-        elif overlap(out, a) or overlap(out, b):
+        elif long_way or over_a(out, a) or over_b(out, b):
             return write((a, b), (a, b), out)
         run(a, b, out)
         return out
 
-    if target.argument != "out" or plain:
-        return one if len(request.tensors) == 2 else two
-    if len(request.tensors) == 2:
-        return lambda a, out: write((a,), (a,), out)
-    return lambda a, b, out: write((a, b), (a, b), out)
+    return one if len(overlaps) == 1 else two
+
+
+def _overlaps(request: Request, family: Family) -> list[Callable[[Any, Any], bool]]:
+    """Per input: whether `out` may share memory with it."""
+    names = [name for name in request.operands if name != "out"]
+    out, address = request.operands.get("out"), family.address
+    if out is None or family is NUMPY:
+        return [family.overlap for _ in names]
+
+    def of_dense(out_bytes: int, bytes_: int) -> Callable[[Any, Any], bool]:
+        def check(to: Any, array: Any) -> bool:
+            one, other = address(to), address(array)
+            return one < other + bytes_ and other < one + out_bytes
+
+        return check
+
+    operands = [request.operands[name] for name in names]
+    return [
+        of_dense(out.bytes, each.bytes) if is_dense(out) and is_dense(each) else family.overlap
+        for each in operands
+    ]
 
 
 def _taking(of: Placed, family: Family, turn: bool) -> Callable[[Any], Any] | None:
@@ -164,7 +183,7 @@ def _taking(of: Placed, family: Family, turn: bool) -> Callable[[Any], Any] | No
 def _writing(request: Request, family: Family, run: Runs, turn: bool) -> Callable[..., Any]:
     """What allocates the result or takes the caller's, and runs the kernel on it."""
     shape, target = request.shape, request.tensors[-1]
-    empty, overlap, assign = family.empty, family.overlap, family.assign
+    empty, assign, overlaps = family.empty, family.assign, _overlaps(request, family)
     stored = shape[::-1] if target.turned else shape
 
     def made(tensors: Any, given: Any, out: Any) -> Any:
@@ -173,7 +192,7 @@ def _writing(request: Request, family: Family, run: Runs, turn: bool) -> Callabl
         return result
 
     def into(tensors: Any, given: Any, out: Any) -> Any:
-        for array in given:
+        for array, overlap in zip(given, overlaps, strict=True):
             if overlap(out, array):
                 return copied(tensors, given, out)
         run(*tensors, out.T if target.turned and turn else out)

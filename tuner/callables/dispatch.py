@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy
 
-from tuner.callables.arrays import NUMPY, Family, family_of, shares_memory_with_others
+from tuner.callables.arrays import NUMPY, Family, index_of
 from tuner.callables.calls import Prepared, kernel_call, library_call
 from tuner.callables.decisions import Decision, decide, forget_warnings, warn_once
+from tuner.callables.families import family_of, shares_memory_with_others
 from tuner.callables.requests import Request, gemv_request, matmul_request, transpose_request
 from tuner.hardware import DeviceInfo
 from tuner.record import ProblemKey
@@ -229,7 +230,7 @@ def device_info(device: str) -> DeviceInfo:
         else:
             from tuner.devices.calling import device_info as gpu_info
 
-            found = gpu_info(int(device.partition(":")[2]))
+            found = gpu_info(index_of(device))
         _devices[device] = found
     return found
 

@@ -36,6 +36,11 @@ def is_row_major(operand: Operand) -> bool:
     return True
 
 
+def is_dense(operand: Operand) -> bool:
+    """Whether elements lie without gaps, row-major or column-major."""
+    return is_row_major(operand) or is_row_major(turned(operand))
+
+
 def turned(operand: Operand) -> Operand:
     """The transposed view of two axes."""
     return Operand(

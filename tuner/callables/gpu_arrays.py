@@ -1,0 +1,169 @@
+"""Arrays of CuPy and tensors of PyTorch, whose modules the caller has loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from tuner.callables.arrays import Operand, dense_strides, index_of
+
+#: GPU kernels read whole vectors: an array begins at a multiple of this.
+ALIGNMENT_BYTES = 16
+
+
+class CupyFamily:
+    """Arrays of CuPy, given as the module, which the caller has loaded."""
+
+    name = "CuPy"
+
+    def __init__(self, cupy: Any) -> None:
+        self._xp, self.base = cupy, cupy.ndarray
+
+    def key(self, array: Any) -> Hashable:
+        """The device, and how the pointer is aligned, beside what says how it lies."""
+        data = array.data
+        return array.shape, array.strides, array.dtype, data.device_id, data.ptr % ALIGNMENT_BYTES
+
+    def operand(self, array: Any) -> Operand:
+        """See `Family`."""
+        dtype, data = array.dtype, array.data
+        return Operand(
+            self.name, array.shape, array.strides, dtype.name if dtype.isnative else dtype.str, dtype.itemsize,
+            f"cuda:{data.device_id}", data.ptr % ALIGNMENT_BYTES == 0, True, type(array) is self._xp.ndarray,
+        )  # fmt: skip
+
+    def empty(self, shape: tuple[int, ...], like: Any) -> Any:
+        """See `Family`."""
+        return self._xp.empty(shape, like.dtype)
+
+    def dense(self, array: Any, turned: bool) -> Any:
+        """See `Family`."""
+        return self._xp.array(array.T if turned else array, order="C", copy=True)
+
+    def assign(self, out: Any, result: Any) -> None:
+        """See `Family`."""
+        self._xp.copyto(out, result)
+
+    def address(self, array: Any) -> int:
+        """See `Family`."""
+        return array.data.ptr  # type: ignore[no-any-return]
+
+    def overlap(self, one: Any, other: Any) -> bool:
+        """See `Family`."""
+        return _meet(_span(one.data.ptr, one), _span(other.data.ptr, other))
+
+    def at_home(self, call: Callable[..., Any], device: str) -> Callable[..., Any]:
+        """Arrays may lie on another GPU than the current one."""
+        index, current, to = index_of(device), self._xp.cuda.runtime.getDevice, self._xp.cuda.Device
+
+        def called(*arrays: Any) -> Any:
+            if current() == index:
+                return call(*arrays)
+            with to(index):
+                return call(*arrays)
+
+        return called
+
+    def matmul(self, a: Any, b: Any, out: Any) -> Any:
+        """``cupy.matmul``; for two axes by ``ndarray.dot``, which does the same with less around it."""
+        if out is None and a.ndim <= 2 and b.ndim <= 2:
+            return a.dot(b)
+        return self._xp.matmul(a, b) if out is None else self._xp.matmul(a, b, out=out)
+
+    def transpose(self, a: Any, out: Any) -> Any:
+        """CuPy's copy of the transposed view."""
+        if out is None:
+            return self._xp.array(a.T, order="C", copy=True)
+        self._xp.copyto(out, a.T.copy() if self.overlap(a, out) else a.T)
+        return out
+
+
+class TorchFamily:
+    """Tensors of PyTorch, given as the module, which the caller has loaded."""
+
+    name = "PyTorch"
+
+    def __init__(self, torch: Any) -> None:
+        self._torch, self.base = torch, torch.Tensor
+
+    def key(self, array: Any) -> Hashable:
+        """Whether gradients or a pending negation belong to it, beside what CuPy's key has."""
+        return (
+            array.shape, array.stride(), array.dtype, array.device, array.data_ptr() % ALIGNMENT_BYTES,
+            array.requires_grad, array.is_neg(),
+        )  # fmt: skip
+
+    def operand(self, array: Any) -> Operand:
+        """Tensors that carry gradients, lie in the host's memory or are not strided are left to PyTorch."""
+        dtype, itemsize = str(array.dtype).rpartition(".")[2], array.element_size()
+        device, shape = str(array.device), tuple(array.shape)
+        if device.partition(":")[0] != "cuda" or not self._is_plain(array):
+            strides = dense_strides(shape, itemsize)
+            return Operand(self.name, shape, strides, dtype, itemsize, device, plain=False)
+        strides = tuple(step * itemsize for step in array.stride())
+        aligned = array.data_ptr() % ALIGNMENT_BYTES == 0
+        return Operand(self.name, shape, strides, dtype, itemsize, device, aligned)
+
+    def _is_plain(self, array: Any) -> bool:
+        strided = getattr(self._torch, "strided", None)
+        return (
+            type(array) is self._torch.Tensor
+            and not array.requires_grad
+            and not array.is_neg()
+            and getattr(array, "layout", strided) == strided
+        )
+
+    def empty(self, shape: tuple[int, ...], like: Any) -> Any:
+        """See `Family`."""
+        return like.new_empty(shape)
+
+    def dense(self, array: Any, turned: bool) -> Any:
+        """See `Family`."""
+        made = array.new_empty(tuple(array.shape)[::-1] if turned else tuple(array.shape))
+        made.copy_(array.t() if turned else array)
+        return made
+
+    def assign(self, out: Any, result: Any) -> None:
+        """See `Family`."""
+        out.copy_(result)
+
+    def address(self, array: Any) -> int:
+        """See `Family`."""
+        return array.data_ptr()  # type: ignore[no-any-return]
+
+    def overlap(self, one: Any, other: Any) -> bool:
+        """See `Family`."""
+        return _meet(*(_span(each.data_ptr(), self.operand(each)) for each in (one, other)))
+
+    def at_home(self, call: Callable[..., Any], device: str) -> Callable[..., Any]:
+        """PyTorch goes where its tensors are, and a launch sees to that itself."""
+        return call
+
+    def stream(self, array: Any) -> int:
+        """Handle of PyTorch's current stream on a tensor's device."""
+        return int(self._torch.cuda.current_stream(array.device).cuda_stream)
+
+    def matmul(self, a: Any, b: Any, out: Any) -> Any:
+        """``torch.matmul``."""
+        return self._torch.matmul(a, b) if out is None else self._torch.matmul(a, b, out=out)
+
+    def transpose(self, a: Any, out: Any) -> Any:
+        """PyTorch's copy of the transposed view."""
+        turned = a.permute(*reversed(range(a.ndim)))
+        if out is None:
+            return turned.contiguous() if a.ndim > 1 else turned.clone()
+        return out.copy_(turned.clone() if self.overlap(a, out) else turned)
+
+
+def _span(pointer: int, array: Any) -> tuple[int, int]:
+    """Addresses of the first byte and behind the last."""
+    if 0 in array.shape:
+        return pointer, pointer
+    steps = [step * (size - 1) for size, step in zip(array.shape, array.strides, strict=True)]
+    return pointer + sum(min(step, 0) for step in steps), pointer + array.itemsize + sum(
+        max(step, 0) for step in steps
+    )
+
+
+def _meet(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    return one[0] < other[1] and other[0] < one[1]
