@@ -29,6 +29,9 @@ BATCH = 500
 #: How many broken lines are told of by name.
 TOLD = 20
 
+#: Bytes of a file that are read at a time.
+CHUNK_BYTES = 1 << 16
+
 #: Called now and then with what is done and what there is in all: records on export, bytes on import.
 Progress = Callable[[int, int], None]
 
@@ -194,12 +197,12 @@ class LinesFile:
         start = raw.read(4)
         raw.seek(0)
         if start[:2] == b"\x1f\x8b":
-            with io.TextIOWrapper(gzip.GzipFile(fileobj=raw), encoding="utf-8", newline="\n") as text:
-                yield from text
+            with gzip.GzipFile(fileobj=raw) as unpacked:
+                yield from _lines_of(iter(lambda: unpacked.read(CHUNK_BYTES), b""))
         elif start == b"\x28\xb5\x2f\xfd":
             yield from _lines_of(_unpacked(raw))
         else:
-            yield from io.TextIOWrapper(raw, encoding="utf-8", newline="\n")
+            yield from _lines_of(iter(lambda: raw.read(CHUNK_BYTES), b""))
 
 
 def _unpacked(raw: IO[bytes]) -> Iterator[bytes]:
@@ -209,7 +212,7 @@ def _unpacked(raw: IO[bytes]) -> Iterator[bytes]:
         EOFError: The last frame does not end, which the library's own reader would not tell.
     """
     frame = zstandard.ZstdDecompressor().decompressobj()
-    while packed := raw.read(1 << 16):
+    while packed := raw.read(CHUNK_BYTES):
         while packed:
             if frame.eof:
                 frame = zstandard.ZstdDecompressor().decompressobj()
