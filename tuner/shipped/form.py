@@ -226,8 +226,8 @@ def entries_of(data: Mapping[str, Any]) -> tuple[Published, ...]:
         baseline = _record_of(library, data["versions"], of, where, regime, Role.BASELINE) if library else None
         speedup = told["speedup"]
         champion = Champion(
-            record, baseline, speedup["ratio"], told["verdict"], told["trials"], told["champion_id"],
-            told["crowned_at"],
+            record, baseline, speedup["ratio"], told["verdict"], told["trials"], id=told["champion_id"],
+            crowned_at=told["crowned_at"],
         )  # fmt: skip
         runners_up = tuple(RunnerUp(**each | {"role": Role(each["role"])}) for each in told["runners_up"])
         found.append(Published(champion, speedup["low"], speedup["high"], runners_up))
