@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tuner import catalogue, execution
+from tuner import catalogue, compiling, execution
 from tuner.devices.detect import find
 from tuner.progress import Request
 from tuner.record import Role
 from tuner.store import Store
 from tuner.study import Study
+from tuner.worker import MEMORY_VARIABLE
 
 FAULTY = Path(__file__).parents[1] / "fixtures" / "faulty_cpu.py"
+#: What workers may take here: enough for what is sound, and soon used up.
+SCANT_BYTES = 256 << 20
 ENDS = {
     "none": ("MEASURED", ""),
     "segfault": ("CRASHED", "SIGSEGV"),
     "endless": ("TIMED_OUT", "did not answer in time"),
-    "memory": ("LAUNCH_FAILED", "MemoryError"),
+    "hog": ("LAUNCH_FAILED", "out of memory: Unable to allocate 8.00 MiB"),
+    "explode": ("COMPILE_FAILED", "out of memory"),
     "wrong": ("WRONG_RESULT", "times what rounding explains"),
 }
 
@@ -28,11 +33,11 @@ def test_each_real_fault_is_one_outcome_and_the_sound_config_is_crowned(
 ) -> None:
     monkeypatch.setattr(execution, "LIMIT_FLOOR_S", 5.0)
     monkeypatch.setattr(execution, "LIMIT_FACTOR", 1.0)
+    monkeypatch.setattr(compiling, "MEMORY_BYTES", SCANT_BYTES)
     declared = catalogue.from_file(FAULTY)
     problem = declared.operation("faulty_cpu").problem({"n": 100_000})
-    request = Request(
-        problem, declared.of("faulty_cpu"), (find("cpu"),), seconds=None, seed=1, sampler="random"
-    )
+    scant = replace(find("cpu"), environment=((MEMORY_VARIABLE, str(SCANT_BYTES)),))
+    request = Request(problem, declared.of("faulty_cpu"), (scant,), seconds=None, seed=1, sampler="random")
     with Store.open(f"sqlite:///{tmp_path / 'studies.db'}") as store:
         result = Study(request, store).run()
         trials = [record for record in store.records() if record.role is Role.TRIAL]
