@@ -26,9 +26,9 @@ def config(**changes: int | str) -> Config:
 
 
 @pytest.mark.parametrize("layout", GEMM.layouts)
-@pytest.mark.parametrize("turn", ["copy", "read"])
+@pytest.mark.parametrize("turn", ["copy", "relay"])
 def test_rows_of_any_length_can_be_padded_for_wide_copies(layout: str, turn: str, folder: Path) -> None:
-    chosen = config(PITCH=4, TURN_A=turn, TURN_B=turn)
+    chosen = config(PITCH=4, TURN=turn)
     for seed, sizes in enumerate(((37, 70, 21), (1, 3, 5), (33, 64, 16))):
         problem = GEMM.problem(dict(zip("mnk", sizes, strict=True)), layout=layout)
         assert_right(KERNEL, problem, chosen, folder, ORDERS[seed])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -12,10 +13,12 @@ import numpy
 from cupy.cuda import runtime
 from cupy_backends.cuda.api import driver
 
+from tuner.devices.nvrtc import compile_cubin, target_architecture
 from tuner.devices.protocol import Arrays, LaunchFailed
 from tuner.hardware import DeviceInfo
 from tuner.kernel import Launch, Pieces, Rendered, Workspace
 from tuner.measurement import memory_reason
+from tuner.padding import COPY_THREADS, copy_rows_grid, copy_rows_source
 
 DEVICE_TO_DEVICE = runtime.memcpyDeviceToDevice
 #: A padded output is full of NaN at first, so that elements that are never written show; so is a workspace.
@@ -121,15 +124,22 @@ def steps_of(
 def _copying(target: Any, source: Any) -> Step:
     """Copies the rows and columns that two arrays have in common."""
     rows, columns = (min(sizes) for sizes in zip(target.shape, source.shape, strict=True))
-    width = columns * source.itemsize
+    function = _copy_rows(cupy.cuda.runtime.getDevice(), target.itemsize)
+    grid = (*copy_rows_grid(rows, columns), 1)
+    arguments = (
+        target, numpy.int64(target.strides[0] // target.itemsize),
+        source, numpy.int64(source.strides[0] // source.itemsize), numpy.int64(rows), numpy.int64(columns),
+    )  # fmt: skip
+    return partial(function, grid, (COPY_THREADS, 1, 1), arguments, 0)
 
-    def copy() -> None:
-        runtime.memcpy2DAsync(
-            target.data.ptr, target.strides[0], source.data.ptr, source.strides[0], width, rows,
-            DEVICE_TO_DEVICE, cupy.cuda.get_current_stream().ptr,
-        )  # fmt: skip
 
-    return copy
+@functools.cache
+def _copy_rows(device: int, element_bytes: int) -> Any:
+    """The kernel that copies rows, compiled once for each device."""
+    capability = int(cupy.cuda.Device(device).compute_capability)
+    module = cupy.cuda.function.Module()
+    module.load(compile_cubin(copy_rows_source(element_bytes), target_architecture(capability))[0])
+    return module.get_function("copy_rows")
 
 
 def workspace(wanted: Workspace) -> Any:

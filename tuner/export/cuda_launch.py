@@ -76,11 +76,10 @@ def _with_memory(entry: str, face: Interface) -> str:
         copies.append(f"        status = padded({name}, {given}, {', '.join(sizes)}, stream);")
         if argument.tensor.output:
             rows, columns, _, pitch = (f"({size})" for size in sizes)
-            row = f"{columns} * sizeof({kind})"
             results.append("    if (status == cudaSuccess)")
             results.append(
-                f"        status = cudaMemcpy2DAsync({argument.name}, {row}, {name}, {pitch} * sizeof({kind}), "
-                f"{row}, {rows}, cudaMemcpyDeviceToDevice, stream);"
+                f"        status = copied({argument.name}, {columns}, static_cast<const {kind}*>({name}), "
+                f"{pitch}, {rows}, {columns}, stream);"
             )
         freeing.append(f"    if ({name} != nullptr) cudaFreeAsync({name}, stream);")
     if face.launch.workspace:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from string import Template
 
+from tuner.padding import COPY_BLOCKS_DOWN, COPY_ROWS, COPY_ROWS_TEMPLATE, COPY_THREADS
+
 WHOLE = Template("""\
 $header
 $includes
@@ -62,19 +64,28 @@ $results
 $freeing
     return status;""")
 
-PADDED_COPY = """\
+PADDED_COPY = f"""\
+{COPY_ROWS_TEMPLATE}
+template <typename T>
+static cudaError_t copied(T* to, long long to_row, const T* from, long long from_row, long long rows,
+                          long long columns, cudaStream_t stream) {{
+    const long long down = ceil_div(rows, {COPY_ROWS}), shared_bytes = 0;
+    const dim3 grid(unsigned(ceil_div(columns, {COPY_THREADS})),
+                    unsigned(down < {COPY_BLOCKS_DOWN} ? down : {COPY_BLOCKS_DOWN})), block({COPY_THREADS});
+    ::copy_rows<<<grid, block, shared_bytes, stream>>>(to, to_row, from, from_row, rows, columns);
+    return cudaGetLastError();
+}}
+
 // A larger array whose first rows and columns are those of `array`, zeros beyond; freed by cudaFreeAsync.
 template <typename T>
 static cudaError_t padded(T*& larger, const T* array, long long rows, long long columns, long long larger_rows,
-                          long long larger_columns, cudaStream_t stream) {
+                          long long larger_columns, cudaStream_t stream) {{
     const size_t bytes = larger_rows * larger_columns * sizeof(T);
     cudaError_t status = cudaMallocAsync(&larger, bytes, stream);
     if (status == cudaSuccess) status = cudaMemsetAsync(larger, 0, bytes, stream);
     if (status != cudaSuccess || array == nullptr) return status;
-    const size_t row = columns * sizeof(T);
-    return cudaMemcpy2DAsync(
-        larger, larger_columns * sizeof(T), array, row, row, rows, cudaMemcpyDeviceToDevice, stream);
-}
+    return copied(larger, larger_columns, array, columns, rows, columns, stream);
+}}
 
 """
 

@@ -116,7 +116,7 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
 
     const int warp = threadIdx.x / 32;
     int lane_m, lane_n;
-    place_lane(threadIdx.x % 32, lane_m, lane_n);
+    split_lane<LANES_M>(threadIdx.x % 32, lane_m, lane_n);
     const int thread_row = warp / WARPS_N * (LANES_M * TM) + lane_m * GROUPED;
     const int thread_column = warp % WARPS_N * (LANES_N * TN) + lane_n * GROUPED;
 

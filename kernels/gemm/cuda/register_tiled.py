@@ -52,7 +52,7 @@ KERNEL = Kernel(
     name="register_tiled",
     target="cuda",
     source=Path("register_tiled.cu"),
-    includes=(Path("tiles.cuh"),),
+    includes=(Path("copies.cuh"), Path("lanes.cuh"), Path("tiles.cuh")),
     idea="tiles in shared memory, TM x TN elements of C in a thread's registers, the next tile prefetched",
     parameters=(
         choice("BM", 32, 64, 96, 128, 192, 256),

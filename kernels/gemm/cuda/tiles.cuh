@@ -1,36 +1,11 @@
 // What kernels share that keep a TM x TN piece of C in every thread's registers: who computes and writes which piece.
 //
-// A warp has LANES_M lanes down C and LANES_N along its rows. A thread's rows and columns come in groups of GROUPED
+// Comes after copies.cuh and lanes.cuh. A warp has LANES_M lanes down C and LANES_N along its rows. A thread's rows and columns come in groups of GROUPED
 // neighbours (one 128-bit access) that lie LANES_M * GROUPED rows, or LANES_N * GROUPED columns, apart.
 
 constexpr int LANES_N = 32 / LANES_M;
 constexpr int WARPS_N = BN / (LANES_N * TN);
 constexpr int THREADS = (BM / TM) * (BN / TN);
-constexpr int GROUPED = 16 / sizeof(SCALAR);  // elements of a 128-bit access
-
-template <int WIDTH>
-struct alignas(WIDTH * sizeof(SCALAR)) Pack {
-    SCALAR element[WIDTH];
-};
-
-// A lane's place in its warp. Bits of the lane number go to n and m in turn: lanes that differ in bit 0 share rows and
-// lanes that differ in bit 1 share columns, which lets the hardware serve half a warp's 128-bit reads at once.
-__device__ void place_lane(int lane, int& lane_m, int& lane_n)
-{
-    lane_m = lane_n = 0;
-    int weight_m = 1, weight_n = 1;
-#pragma unroll
-    for (int bit = 0; bit < 5; ++bit) {
-        const int value = lane >> bit & 1;
-        if (weight_n == LANES_N || (bit % 2 == 1 && weight_m < LANES_M)) {
-            lane_m += value * weight_m;
-            weight_m *= 2;
-        } else {
-            lane_n += value * weight_n;
-            weight_n *= 2;
-        }
-    }
-}
 
 // Which tile of C the block computes: SWATH rows of tiles are walked together, column by column, so that blocks that run
 // at the same time share operands in L2.

@@ -10,7 +10,9 @@ from tuner.space import Config, Constraint, choice
 #: Registers beside sums, fragments and the tile in flight: addresses, loop, what the compiler moves ahead.
 OTHER_REGISTERS = 20
 #: Sharing k beyond this many blocks for each multiprocessor only adds sums to be written and read again.
-BLOCKS_PER_SM_AT_MOST = 8
+BLOCKS_PER_SM_AT_MOST = 5
+#: Sums of a thread from which on the order of products was seen to matter.
+MANY_SUMS = 64
 
 
 def _threads(c: Any) -> Any:
@@ -22,34 +24,36 @@ def _along_k(p: Problem) -> tuple[bool, bool]:
     return p.layout[0] == "n", p.layout[1] == "t"
 
 
+def _widths(p: Problem, c: Any) -> list[Any]:
+    """Elements of a copy of A and of B: VECTOR, or one where copying turns the operand."""
+    relayed = c.TURN == "relay"
+    return [1 + (c.VECTOR - 1) * ((1 - along) + along * relayed) for along in _along_k(p)]
+
+
 def _shared_bytes(p: Problem, c: Any) -> Any:
-    """STAGES stages of a tile of A and a tile of B; where one is turned, its rows are 16 bytes longer."""
-    rows = 0
-    for along, turn, span in zip(_along_k(p), (c.TURN_A, c.TURN_B), (c.BM, c.BN), strict=True):
-        read = turn == "read"
-        rows = rows + along * (read * span + (1 - read) * c.BK)
-    return c.STAGES * (DTYPE_BYTES[p.dtype] * c.BK * (c.BM + c.BN) + 16 * rows)
+    """STAGES tiles of A and of B; of a relayed operand two, and STAGES relays. Turned ones are skewed."""
+    size = DTYPE_BYTES[p.dtype]
+    elements = 0
+    for along, width, span in zip(_along_k(p), _widths(p, c), (c.BM, c.BN), strict=True):
+        wanted, least = 32 * width // c.BK, 16 // size
+        skew = along * c.BK // width * (wanted * (wanted > least) + least * (wanted <= least))
+        relay = along * (c.TURN == "relay")
+        tile, extra = span * c.BK + skew, span * c.BK * relay
+        elements = elements + tile * (c.STAGES + relay * (2 - c.STAGES)) + extra * c.STAGES
+    return size * elements
 
 
 def _copies(p: Problem, c: Any) -> tuple[Any, Any]:
-    """Copies per tile of A and of B: VECTOR elements each, or one where copying turns the operand."""
-    a, b = (
-        span * c.BK // (1 + (c.VECTOR - 1) * (1 - along * (turn == "copy")))
-        for along, turn, span in zip(_along_k(p), (c.TURN_A, c.TURN_B), (c.BM, c.BN), strict=True)
-    )
-    return a, b
+    """Copies per tile of A and of B."""
+    a, b = _widths(p, c)
+    return c.BM * c.BK // a, c.BN * c.BK // b
 
 
 def _registers(p: Problem, c: Any) -> Any:
-    """Registers of a thread, estimated: sums, fragments for two steps, the addresses of its copies.
-
-    A fragment that is turned by reading holds as many steps as 16 bytes have elements.
-    """
+    """Registers of a thread, estimated: sums, two fragments, addresses of copies."""
     words = DTYPE_BYTES[p.dtype] // 4
-    more = 4 // words - 1
-    fragments = c.TM * (1 + more * (c.TURN_A == "read")) + c.TN * (1 + more * (c.TURN_B == "read"))
-    addresses = 2 * sum(_copies(p, c)) // _threads(c)
-    return words * (c.TM * c.TN + 2 * fragments) + addresses + OTHER_REGISTERS
+    values = c.TM * c.TN + 2 * (c.TM + c.TN)
+    return words * values + 2 * sum(_copies(p, c)) // _threads(c) + OTHER_REGISTERS
 
 
 def _register_limit(d: Any, c: Any) -> Any:
@@ -100,7 +104,7 @@ KERNEL = Kernel(
     name="warp_tiled",
     target="cuda",
     source=Path("warp_tiled.cu"),
-    includes=(Path("tiles.cuh"),),
+    includes=(Path("copies.cuh"), Path("lanes.cuh"), Path("tiles.cuh")),
     idea="register_tiled with asynchronous copies, several tiles ahead",
     parameters=(
         choice("BM", 32, 64, 96, 128, 192, 256),
@@ -114,9 +118,9 @@ KERNEL = Kernel(
         choice("SWATH", 1, 8, 16),
         choice("BLOCKS_PER_SM", 1, 2, 3, 4),
         choice("SPLIT_K", 1, 2, 4, 8, 16, 32),
-        choice("TURN_A", "copy", "read"),
-        choice("TURN_B", "copy", "read"),
+        choice("TURN", "copy", "relay"),
         choice("PITCH", 1, 4),
+        choice("ORDER", "rows", "columns", "snake"),
     ),
     constraints=(
         Constraint(
@@ -152,13 +156,13 @@ KERNEL = Kernel(
             for_speed=True,
         ),
         Constraint(
-            "TURN_A says something only where A is stored along k",
-            lambda p, d, c: (c.TURN_A == "copy") | _along_k(p)[0],
+            "TURN says something only where A or B is stored along k",
+            lambda p, d, c: (c.TURN == "copy") | any(_along_k(p)),
             for_speed=True,
         ),
         Constraint(
-            "TURN_B says something only where B is stored along k",
-            lambda p, d, c: (c.TURN_B == "copy") | _along_k(p)[1],
+            "ORDER is worth trying where a thread has many sums",
+            lambda p, d, c: (c.ORDER == "rows") | (c.TM * c.TN >= MANY_SUMS),
             for_speed=True,
         ),
         Constraint(
@@ -203,6 +207,6 @@ KERNEL = Kernel(
     defaults={
         "BM": 128, "BN": 128, "BK": 16, "TM": 8, "TN": 8,
         "LANES_M": 8, "STAGES": 3, "VECTOR": 4, "SWATH": 8, "BLOCKS_PER_SM": 1,
-        "SPLIT_K": 1, "TURN_A": "copy", "TURN_B": "copy", "PITCH": 1,
+        "SPLIT_K": 1, "TURN": "relay", "PITCH": 1, "ORDER": "rows",
     },
 )  # fmt: skip
