@@ -1,0 +1,329 @@
+"""Callables on a real GPU: every kernel, on the caller's stream, from several threads, for all arrays."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from unit.callable_records import CATALOGUE, crowned, empty_database, own_records, ran
+
+import tuner
+from tuner.callables.dispatch import device_info
+from tuner.devices.detect import gpus
+from tuner.kernel import Kernel
+from tuner.problem import Problem
+from tuner.space import Config
+
+__all__ = ["empty_database", "own_records", "ran"]
+cp = pytest.importorskip("cupy")
+pytestmark = pytest.mark.usefixtures("own_records")
+#: Problems of each operation: even, odd, thin; layouts that need turning.
+PROBLEMS = {
+    "gemm": [((128, 192, 64), "nn"), ((129, 67, 45), "nt"), ((8, 512, 513), "tn"), ((300, 4, 250), "tt")],
+    "gemv": [((256, 512), "n"), ((301, 67), "t"), ((67, 20000), "n")],
+    "transpose": [((256, 128), ""), ((301, 67), "")],
+}
+KERNELS = [kernel for kernel in CATALOGUE.kernels if kernel.target == "cuda"]
+DIMS = {"gemm": ("m", "n", "k"), "gemv": ("m", "n"), "transpose": ("m", "n")}
+#: Configs whose run is more than a launch, beside the kernels' first ones.
+MORE: dict[str, dict[str, Any]] = {
+    "gemm naive": {"PITCH": 32}, "gemm tiled": {"BORDER": "pad"}, "gemm row_shared": {"PITCH": 32},
+    "gemv constant": {"PIECE": 256},
+}  # fmt: skip
+
+
+def problem_of(operation: str, sizes: tuple[int, ...], layout: str, dtype: str = "float32") -> Problem:
+    return CATALOGUE.operation(operation).problem(dict(zip(DIMS[operation], sizes, strict=True)), dtype, layout)
+
+
+def legal(kernel: Kernel, problem: Problem) -> list[Config]:
+    """The kernel's first configs that are legal here, and those of `MORE`."""
+    device = device_info("cuda:0")
+    more = MORE.get(f"{kernel.operation} {kernel.name}")
+    configs = [*kernel.first_configs()]
+    configs += [Config({**config, **more}) for config in configs[:1] if more]
+    return [
+        config
+        for config in configs
+        if all(each.for_speed or each.rule(problem, device, config) for each in kernel.constraints)
+    ]
+
+
+def chosen(kernel: Kernel, problem: Problem, config: Config, speedup: float = 2.0) -> None:
+    """Has the kernel run (or the library, below a speed-up of 1) for the problem."""
+    crowned(
+        problem.operation.name, problem.dims, problem.dtype, problem.layout, dict(config), speedup, kernel.name,
+        device_info("cuda:0"),
+    )  # fmt: skip
+    tuner.clear_caches()
+
+
+def first(operation: str, sizes: tuple[int, ...], layout: str, name: str, dtype: str = "float32") -> None:
+    """Has a kernel's first legal config run."""
+    (kernel,) = CATALOGUE.of(operation, "cuda", (name,))
+    problem = problem_of(operation, sizes, layout, dtype)
+    chosen(kernel, problem, legal(kernel, problem)[0])
+
+
+def operands(problem: Problem, seed: int = 0) -> list[Any]:
+    """A caller's arrays for a problem: views where the layout says so."""
+    random = cp.random.default_rng(seed)
+    arrays = [
+        (random.standard_normal(each.shape) * 8).astype(each.dtype)
+        for each in problem.tensors
+        if not each.output
+    ]
+    letters = problem.layout.ljust(len(arrays), "n")
+    return [array.T if letter == "t" else array for array, letter in zip(arrays, letters, strict=True)]
+
+
+def call_of(problem: Problem) -> Callable[..., Any]:
+    function: Callable[..., Any] = getattr(
+        tuner, {"gemm": "matmul"}.get(problem.operation.name, problem.operation.name)
+    )
+    return function
+
+
+def wanted(arrays: list[Any]) -> Any:
+    if len(arrays) == 1:
+        return arrays[0].T
+    return cp.matmul(*(each.astype(cp.float64) for each in arrays))
+
+
+def close(got: Any, right: Any, terms: int) -> None:
+    assert isinstance(got, cp.ndarray)
+    assert got.shape == right.shape
+    tolerance = 64 * {4: 2.0**-24, 8: 2.0**-53}[got.dtype.itemsize] * 8 * terms**0.5
+    error = float(cp.abs(got - right).max())
+    assert error <= tolerance * 8, error
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: f"{kernel.operation}-{kernel.name}")
+def test_every_kernel_is_right_on_two_streams(kernel: Kernel, ran: list[str]) -> None:
+    for sizes, layout in PROBLEMS[kernel.operation]:
+        problem = problem_of(kernel.operation, sizes, layout)
+        for config in legal(kernel, problem):
+            chosen(kernel, problem, config)
+            call, streams = call_of(problem), [cp.cuda.Stream(non_blocking=True) for _ in range(2)]
+            results = []
+            for turn in range(4):
+                with streams[turn % 2]:
+                    arrays = operands(problem, seed=turn)
+                    results.append((call(*arrays), arrays))
+            cp.cuda.runtime.deviceSynchronize()
+            for got, arrays in results:
+                close(got, wanted(arrays), sizes[-1])
+    assert set(ran) <= {kernel.name}
+
+
+def test_every_kernel_is_run_by_some_problem() -> None:
+    device_info("cuda:0")
+    for kernel in KERNELS:
+        problems = [problem_of(kernel.operation, *given) for given in PROBLEMS[kernel.operation]]
+        assert any(legal(kernel, problem) for problem in problems), kernel.name
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_library_is_right_where_it_runs(dtype: str) -> None:
+    for operation, given in PROBLEMS.items():
+        for sizes, layout in given:
+            problem = problem_of(operation, sizes, layout, dtype)
+            kernel = next(each for each in KERNELS if each.operation == operation and legal(each, problem))
+            chosen(kernel, problem, legal(kernel, problem)[0], speedup=0.5)
+            arrays = operands(problem)
+            assert tuner.explain(call_of(problem), *arrays).use == "cuBLAS"
+            close(call_of(problem)(*arrays), wanted(arrays), sizes[-1])
+            out = cp.full(wanted(arrays).shape, cp.nan, dtype)
+            assert call_of(problem)(*arrays, out=out) is out
+            close(out, wanted(arrays), sizes[-1])
+
+
+def test_it_runs_behind_what_is_queued_on_the_callers_stream() -> None:
+    first("gemm", (512, 512, 512), "nn", "register_tiled")
+    a, b = cp.zeros((512, 512), cp.float32), cp.ones((512, 512), cp.float32)
+    tuner.matmul(a, b)
+    stream = cp.cuda.Stream(non_blocking=True)
+    for _ in range(5):
+        with stream:
+            busy = cp.zeros(1 << 26, cp.float32)
+            for _ in range(20):
+                busy += 1
+            a[...] = busy[0]
+            got = tuner.matmul(a, b)
+            a[...] = -1
+        stream.synchronize()
+        assert float(got[0, 0]) == 20 * 512
+
+
+def test_threads_with_streams_of_their_own() -> None:
+    cases = []
+    for sizes, name in (((128, 192, 64), "register_tiled"), ((129, 67, 45), "tiled"), ((96, 33, 70), "naive")):
+        problem = problem_of("gemm", sizes, "nn")
+        (kernel,) = CATALOGUE.of("gemm", "cuda", (name,))
+        chosen(kernel, problem, legal(kernel, problem)[-1])
+        cases.append(problem)
+    wrong: list[BaseException] = []
+
+    def work(seed: int) -> None:
+        try:
+            with cp.cuda.Stream(non_blocking=True) as stream:
+                for turn in range(60):
+                    problem = cases[(seed + turn) % len(cases)]
+                    arrays = operands(problem, seed=seed * 100 + turn)
+                    got = tuner.matmul(*arrays)
+                    right = wanted(arrays)
+                    stream.synchronize()
+                    close(got, right, problem.k)
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_threads_on_one_stream() -> None:
+    """Padded copies and constant memory belong to a stream: two threads must not mix what they queue there."""
+    problem = problem_of("gemv", (67, 20000), "n")
+    (kernel,) = CATALOGUE.of("gemv", "cuda", ("constant",))
+    chosen(kernel, problem, legal(kernel, problem)[-1])
+    stream = cp.cuda.Stream(non_blocking=True)
+    given = [operands(problem, seed=seed) for seed in range(4)]
+    cp.cuda.runtime.deviceSynchronize()
+    results: list[list[Any]] = [[] for _ in given]
+
+    def work(place: int) -> None:
+        with stream:
+            results[place] = [tuner.gemv(*given[place]) for _ in range(50)]
+
+    threads = [threading.Thread(target=work, args=(place,)) for place in range(len(given))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    stream.synchronize()
+    for arrays, got in zip(given, results, strict=True):
+        for each in got:
+            close(each, wanted(arrays), 20000)
+
+
+def test_views_and_results_that_are_given(ran: list[str]) -> None:
+    for layout in ("nn", "tn", "nt", "tt"):
+        first("gemm", (64, 96, 128), layout, "register_tiled")
+    first("gemm", (96, 64, 128), "nn", "register_tiled")
+    whole = cp.random.default_rng(0).standard_normal((300, 301)).astype(cp.float32)
+    b = cp.ascontiguousarray(whole[:128, :96])
+    views = {
+        "dense": cp.ascontiguousarray(whole[:64, :128]),
+        "gaps": whole[:64, 1:129],
+        "turned with gaps": whole[:128, :64].T,
+        "backwards": whole[63::-1, 127::-1],
+        "begins in between": whole.ravel()[1 : 64 * 128 + 1].reshape(64, 128),
+    }
+    for a in views.values():
+        close(tuner.matmul(a, b), wanted([a, b]), 128)
+        out = whole[100:164, 100:196]
+        assert tuner.matmul(a, b, out=out) is out
+        close(out, wanted([a, b]), 128)
+    turned = cp.empty((96, 64), cp.float32).T
+    close(tuner.matmul(views["dense"], b, out=turned), wanted([views["dense"], b]), 128)
+    square, other = (cp.ascontiguousarray(whole[:96, :96]) for _ in range(2))
+    right = wanted([square, other])
+    close(tuner.matmul(square, other, out=square), right, 96)
+
+
+class ByDlpack:
+    """Offers an array by DLPack alone."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    shape = property(lambda self: self.array.shape)
+
+    def __dlpack__(self, **more: Any) -> Any:
+        return self.array.__dlpack__(**more)
+
+    def __dlpack_device__(self) -> Any:
+        return self.array.__dlpack_device__()
+
+    def __array_namespace__(self) -> Any:
+        return type("library", (), {"from_dlpack": staticmethod(lambda array: ByDlpack(cp.from_dlpack(array)))})
+
+
+class ByInterface:
+    """Offers an array by the CUDA array interface alone."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    shape = property(lambda self: self.array.shape)
+    __cuda_array_interface__ = property(lambda self: self.array.__cuda_array_interface__)
+
+
+@pytest.mark.parametrize("kind", [ByDlpack, ByInterface])
+def test_other_libraries_share_their_memory(kind: Any, ran: list[str]) -> None:
+    first("gemm", (64, 96, 128), "nt", "register_tiled")
+    arrays = operands(problem_of("gemm", (64, 96, 128), "nt"))
+    got = tuner.matmul(*map(kind, arrays))
+    assert isinstance(got, ByDlpack if kind is ByDlpack else cp.ndarray)
+    close(getattr(got, "array", got), wanted(arrays), 128)
+    out = cp.zeros((64, 96), cp.float32)
+    tuner.matmul(*map(kind, arrays), out=kind(out))
+    close(out, wanted(arrays), 128)
+    assert set(ran) == {"register_tiled"}
+
+
+def test_pytorch_gets_tensors_back(ran: list[str]) -> None:
+    torch = pytest.importorskip("torch")
+    first("gemm", (64, 96, 128), "nt", "register_tiled")
+    a, b = torch.randn(64, 128, device="cuda"), torch.randn(96, 128, device="cuda").T
+    with torch.cuda.stream(torch.cuda.Stream()):
+        got = tuner.matmul(a, b)
+    torch.cuda.synchronize()
+    assert torch.allclose(got, a @ b, rtol=1e-4, atol=1e-3)
+    assert ran == ["register_tiled"]
+
+
+def test_what_kernels_cannot_do_cupy_does() -> None:
+    half = cp.ones((4, 4), cp.float16)
+    assert tuner.matmul(half, half).dtype == cp.float16
+    assert tuner.matmul(cp.ones((2, 3, 4)), cp.ones((4, 5))).shape == (2, 3, 5)
+    assert not tuner.matmul(cp.ones((3, 0)), cp.ones((0, 2))).any()
+    assert float(tuner.matmul(cp.ones(5), cp.ones(5))) == 5.0
+    with pytest.raises(ValueError, match="core dimension k"):
+        tuner.matmul(cp.ones((2, 3)), cp.ones((2, 3)))
+    with pytest.raises(TypeError, match="one library"):
+        tuner.matmul(cp.ones((2, 2)), np.ones((2, 2)))
+
+
+def test_a_warm_call_can_be_captured_into_a_graph() -> None:
+    first("gemm", (128, 192, 64), "nn", "register_tiled")
+    arrays = operands(problem_of("gemm", (128, 192, 64), "nn"))
+    out = cp.empty((128, 192), cp.float32)
+    tuner.matmul(*arrays, out=out)
+    out.fill(0)
+    stream = cp.cuda.Stream(non_blocking=True)
+    cp.cuda.runtime.deviceSynchronize()
+    with stream:
+        stream.begin_capture()
+        tuner.matmul(*arrays, out=out)
+        graph = stream.end_capture()
+        graph.launch(stream)
+    stream.synchronize()
+    close(out, wanted(arrays), 64)
+
+
+@pytest.mark.skipif(len(gpus()) < 2, reason="needs two GPUs")
+def test_arrays_on_another_gpu_are_computed_there() -> None:
+    with cp.cuda.Device(1):
+        arrays = operands(problem_of("gemm", (128, 192, 64), "nn"))
+    got = tuner.matmul(*arrays)
+    assert got.device.id == 1
+    with cp.cuda.Device(1):
+        close(got, wanted(arrays), 64)
