@@ -18,11 +18,13 @@ from tuner.errors import EnvironmentTrouble, InputError, TunerError
 #: Subcommand -> module and name of its implementation, loaded when it is called: ``--help`` stays quick.
 COMMANDS = {
     "tune": ("tuner.cli.tune", "tune", "Search the best kernel and config for a problem, and store it."),
-    "best": ("tuner.cli.ask", "best", "The stored champion for a problem."),
+    "best": ("tuner.cli.ask", "best", "The config to use for a problem, or the library."),
     "export": ("tuner.cli.ask", "export", "Write the champion as source, binary, Python module or JSON."),
     "ladder": ("tuner.cli.ladder", "ladder", "Each kernel of an operation, and what each step buys."),
     "nightly": ("tuner.cli.night", "nightly", "Tune the problems of a plan until a deadline."),
     "records": ("tuner.cli.records", "records", "Export, import, publish, list and check records."),
+    "distil": ("tuner.cli.distil", "distil", "Few configs for many shapes, and a function that chooses."),
+    "lookup-quality": ("tuner.cli.quality", "lookup_quality", "What answers for unknown problems cost."),
     "simulate": ("tuner.cli.replay", "simulate", "Replay a study on a recorded space, without a device."),
     "devices": ("tuner.cli.look", "devices", "The devices found here."),
     "kernels": ("tuner.cli.look", "kernels", "The kernels there are, with parameters and constraints."),

@@ -7,6 +7,7 @@ cost on known problems, and says so where the library is the better choice.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -98,10 +99,20 @@ def answer(
     declared = catalogue or builtin_now()
     case = Case(question, book, declared, declared_problem(question, declared))
     versions = {"compiler": installed_compiler(where.kind)} if here else {}
+    return book.once(
+        (question.problem, question.device, regime, kernel, id(declared), catalogue is None, here),
+        lambda: _first_answer(case, versions),
+        declared,
+    )
+
+
+def _first_answer(case: Case, versions: Mapping[str, str]) -> Answer:
+    """Of the first tier that has one, marked where it is stale."""
+    question = case.question
     for tier in TIERS:
         found = tier(case)
         if found is not None and found.champion is not None:
-            stale, why = staleness(found.champion.record, catalogue, question.device, versions)
+            stale, why = staleness(found.champion.record, question.catalogue, question.device, versions)
             return replace(found, stale=stale, stale_reason=why)
         if found is not None:
             return found

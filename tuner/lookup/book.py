@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,10 @@ from tuner.shipped import entries, tuned_folder
 if TYPE_CHECKING:
     from tuner.store import Store
 
+T = TypeVar("T")
+
+#: Answers kept while nothing changes.
+ANSWERS_KEPT = 10_000
 #: State of store and files on which a page rests.
 State = tuple[Any, ...]
 
@@ -96,6 +100,22 @@ class Book:
             kept[key] = Page(matrix, Landscape(matrix) if matrix.places else None)
             kept[key].kept["catalogue"] = catalogue  # while it is kept, no other has its id
         found: Page = kept[key]
+        return found
+
+    def once(self, key: tuple[Any, ...], answer: Callable[[], T], resting_on: object) -> T:
+        """What was answered to a question in this state, or is now.
+
+        Args:
+            key: The question; its ids are of `resting_on`.
+            answer: Answers it.
+            resting_on: Is kept with the answer, so that nothing else has its id.
+        """
+        answers = self._kept.setdefault("answers", {})
+        if key not in answers:
+            if len(answers) >= ANSWERS_KEPT:
+                answers.clear()
+            answers[key] = answer(), resting_on
+        found: T = answers[key][0]
         return found
 
     def devices(self) -> list[DeviceInfo]:

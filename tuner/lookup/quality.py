@@ -9,7 +9,6 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -20,7 +19,9 @@ from tuner.lookup.choice import choose
 from tuner.lookup.kinship import alike
 from tuner.lookup.known import Column, Place
 from tuner.lookup.legality import default_of
+from tuner.lookup.remembered import recall, remember
 from tuner.problem import Problem
+from tuner.space import Config
 
 #: Known losses below which no loss is told.
 LEAST_CASES = 3
@@ -34,13 +35,15 @@ class LeftOut:
         place: Its number in the matrix.
         kernel: Kernel that was answered.
         config: Its config.
+        source: Number of the place whose record counted most; None for a default.
         library: The library's name where it was answered.
         loss: Fraction of speed; None where what was answered has never been timed there.
     """
 
     place: int
     kernel: str
-    config: dict[str, Any]
+    config: Config
+    source: int | None
     library: str
     loss: float | None
 
@@ -57,9 +60,26 @@ def leave_one_out(page: Page, match: str) -> list[LeftOut]:
     """
     key = "left out", match
     if key not in page.kept:
-        page.kept[key] = [case for case in map(_ASKED[match], _known(page)) if case is not None]
+        page.kept[key] = _recalled(page, match) or _asked(page, match)
     found: list[LeftOut] = page.kept[key]
     return found
+
+
+def _asked(page: Page, match: str) -> list[LeftOut]:
+    cases = [case for case in map(_ASKED[match], _known(page)) if case is not None]
+    told = [
+        (case.place, case.kernel, dict(case.config), case.source, case.library, case.loss) for case in cases
+    ]
+    remember(page.matrix, match, told)
+    return cases
+
+
+def _recalled(page: Page, match: str) -> list[LeftOut]:
+    """The cases as another process asked them; empty where none did."""
+    return [
+        LeftOut(place, kernel, Config(config), source, library, loss)
+        for place, kernel, config, source, library, loss in recall(page.matrix, match) or ()
+    ]
 
 
 def _known(page: Page) -> list[tuple[Page, int]]:
@@ -86,9 +106,8 @@ def _elsewhere(page: Page, number: int, fits: Callable[[int], bool]) -> LeftOut 
     choice = choose(page, place.problem, place.device, page.places(fits), left_out=number)
     if choice is None:
         return None
-    if choice.by_library:
-        return _case(page, number, (choice.kernel, choice.config), place.library)
-    return _case(page, number, (choice.kernel, choice.config), "")
+    library = place.library if choice.by_library else ""
+    return _case(page, number, (choice.kernel, choice.config), library, choice.place)
 
 
 def _by_default(asked: tuple[Page, int]) -> LeftOut | None:
@@ -107,10 +126,14 @@ _ASKED: dict[str, Callable[[tuple[Page, int]], LeftOut | None]] = {
 }  # fmt: skip
 
 
-def _case(page: Page, number: int, column: Column, library: str) -> LeftOut:
-    kernel, config = column
+def _case(page: Page, number: int, column: Column, library: str, source: int | None = None) -> LeftOut:
     place = page.matrix.places[number]
-    return LeftOut(number, kernel, dict(config), library, loss_at(place, None if library else column))
+    return LeftOut(number, *column, source, library, loss_at(place, None if library else column))
+
+
+def unmeasured(cases: Sequence[LeftOut]) -> list[LeftOut]:
+    """The cases whose answer has never been timed at its problem."""
+    return [case for case in cases if case.loss is None and not case.library]
 
 
 def loss_at(place: Place, column: Column | None) -> float | None:

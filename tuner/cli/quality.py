@@ -1,0 +1,120 @@
+"""``tuner lookup-quality``: what answers cost, measured by leaving known problems out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tuner.cli.options import database_option, json_option
+from tuner.cli.shapes import ShapesKnown, measuring_options, shapes_known, subject_options
+from tuner.cli.show import config_text, print_json, table
+
+if TYPE_CHECKING:
+    from tuner.lookup.book import Page
+    from tuner.lookup.quality import LeftOut
+    from tuner.remeasure import Wanted
+
+TIERS = ("nearest-shape", "similar-device", "default")
+
+
+@click.command()
+@click.argument("operation", default="gemm")
+@click.option(
+    "--tier", type=click.Choice(TIERS), default=TIERS[0], show_default=True, help="Which is to answer."
+)
+@click.option(
+    "-o", "output", type=click.Path(path_type=Path), default=None, help="File for a table in Markdown."
+)
+@subject_options
+@measuring_options
+@database_option
+@json_option
+def lookup_quality(
+    operation: str, tier: str, output: Path | None, device: str, dtype: str, regime: str,
+    measure: bool | None, seconds: float | None, db: str, as_json: bool,
+) -> None:  # fmt: skip
+    """What answers cost: each known problem is left out and asked for."""
+    from tuner.lookup.quality import leave_one_out, summary
+
+    with shapes_known(operation, device, dtype, regime, db) as asked:
+
+        def on_device() -> list[LeftOut]:
+            places = asked.page().matrix.places
+            return [
+                case
+                for case in leave_one_out(asked.page(), tier)
+                if places[case.place].device.name == asked.device.name
+            ]
+
+        cases, left = asked.measured(on_device, lambda found: _missing(asked.page(), found), measure, seconds)
+        told = summary(cases)
+        if output is not None:
+            output.write_text(_markdown(asked, cases, tier, told), encoding="utf-8")
+        if as_json:
+            print_json(_quality_json(asked.page(), cases, tier, told))
+            return
+        rows = [_quality_row(asked.page(), case) for case in cases]
+        table(f"Answers of tier {tier} on {asked.device.name}", ("left out", "answered", "of", "loss"), rows)
+        click.echo(told)
+        if left:
+            click.echo(f"{len(left)} times are missing; `--measure` takes them, on the device", err=True)
+
+
+def _missing(page: Page, cases: list[LeftOut]) -> list[Wanted]:
+    """The times of what was answered and never timed there."""
+    from tuner.lookup.quality import unmeasured
+    from tuner.remeasure import Wanted
+
+    found = []
+    for case in unmeasured(cases):
+        place = page.matrix.places[case.place]
+        found.append(Wanted(place.problem, page.matrix.kernels[case.kernel], case.config, place.best_s))
+    return found
+
+
+def _quality_row(page: Page, case: LeftOut) -> tuple[str, str, str, str]:
+    place = page.matrix.places[case.place]
+    answered = case.library or f"{case.kernel} {config_text(case.config)}"
+    source = str(page.matrix.places[case.source].problem) if case.source is not None else "-"
+    return str(place.problem), answered, source, "not measured" if case.loss is None else f"{case.loss:.2%}"
+
+
+def _quality_json(page: Page, cases: list[LeftOut], tier: str, told: str) -> dict[str, Any]:
+    losses = [case.loss for case in cases if case.loss is not None]
+    return {
+        "tier": tier,
+        "cases": [
+            {
+                **page.matrix.places[case.place].problem.to_json(),
+                "device": page.matrix.places[case.place].device.name, "kernel": case.kernel,
+                "config": dict(case.config), "use": case.library or "kernel", "loss": case.loss,
+            }
+            for case in cases
+        ],
+        "measured": len(losses),
+        "mean": sum(losses) / len(losses) if losses else None,
+        "worst": max(losses) if losses else None,
+        "said": told,
+    }  # fmt: skip
+
+
+def _markdown(asked: ShapesKnown, cases: list[LeftOut], tier: str, told: str) -> str:
+    subject = asked.page().matrix.subject
+    rows = [
+        f"| {' | '.join((problem, f'`{answered}`', source, loss))} |"
+        for problem, answered, source, loss in (_quality_row(asked.page(), case) for case in cases)
+    ]
+    return "\n".join(
+        [
+            f"# Lookups of {subject.operation} {subject.dtype} on {asked.device.name}, {subject.regime}",
+            "",
+            f"Tier `{tier}`: {told}.",
+            "",
+            "| left out | answered | nearest of its records | loss |",
+            "|---|---|---|---|",
+            *rows,
+            "",
+        ]
+    )

@@ -1,0 +1,181 @@
+"""What is known of an operation's shapes on a device, and how what is missing is timed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from tuner.errors import DeviceTrouble
+
+if TYPE_CHECKING:
+    from tuner.devices.detect import Found
+    from tuner.lookup.book import Book, Page
+    from tuner.remeasure import Wanted
+    from tuner.store import Store
+
+F = TypeVar("F", bound=Callable[..., object])
+T = TypeVar("T")
+
+#: Rounds of timing what is missing and choosing anew.
+ROUNDS = 6
+
+
+def subject_options(command: F) -> F:
+    """``--device``, ``--dtype`` and ``--regime`` of what is known."""
+    for decorate in (
+        click.option("--regime", default="cold", show_default=True, help="How time is taken."),
+        click.option("--dtype", default="", help="Element type; the operation's first unless given."),
+        click.option("--device", default="", help='cpu, cuda:N, or a name such as "NVIDIA H200".'),
+    ):
+        command = decorate(command)
+    return command
+
+
+def measuring_options(command: F) -> F:
+    """``--measure`` and ``--seconds``."""
+    for decorate in (
+        click.option("--seconds", type=float, default=None, help="For timing; no limit unless given."),
+        click.option(
+            "--measure/--no-measure", default=None,
+            help="Time what is missing; where the device is here, unless told otherwise.",
+        ),
+    ):  # fmt: skip
+        command = decorate(command)
+    return command
+
+
+class ShapesKnown:
+    """An operation on a device, with what is known of it.
+
+    Attributes:
+        device: The device, complete.
+    """
+
+    def __init__(
+        self, operation: str, device: str, dtype: str, regime: str, store: Store | None, db: str
+    ) -> None:
+        """Finds the device.
+
+        Args:
+            operation: A built-in one.
+            device: As ``--device``.
+            dtype: Element type; the operation's first when empty.
+            regime: How time was taken.
+            store: Where records are; None without a database.
+            db: The database's URL.
+
+        Raises:
+            UnknownName: No such operation, dtype, or device.
+        """
+        from tuner.lookup.asking import device_asked
+        from tuner.lookup.declared import builtin_now
+        from tuner.lookup.kinship import known_device
+        from tuner.lookup.known import Subject
+        from tuner.lookup.legality import completed
+
+        self._store, self._db, self._spec = store, db, device
+        self._catalogue = builtin_now()
+        declared = self._catalogue.operation(operation)
+        known, where = self._book().devices(), device_asked(device)
+        self.device = completed(known_device(where, known) if isinstance(where, str) else where, known)
+        problem = declared.problem(dict.fromkeys(declared.dims, 1), dtype)
+        self._subject = Subject(operation, problem.dtype, self.device.kind, regime)
+
+    def _book(self) -> Book:
+        from tuner.lookup.book import Book
+
+        return Book.open(self._store)
+
+    def page(self) -> Page:
+        """What is known now."""
+        return self._book().page(self._subject, self._catalogue)
+
+    def measured(
+        self,
+        choose: Callable[[], T],
+        missing: Callable[[T], list[Wanted]],
+        measure: bool | None,
+        seconds: float | None,
+    ) -> tuple[T, list[Wanted]]:
+        """Chooses, times what is missing, and chooses again, until nothing is missing or time is up.
+
+        Args:
+            choose: From what is known now.
+            missing: The times that a choice lacks.
+            measure: Whether to time; None to do so where the device is on this machine.
+            seconds: For that; None for no limit.
+
+        Returns:
+            The last choice, and the times that it still lacks.
+
+        Raises:
+            DeviceTrouble: To be timed on a device that is not here, or that is unwell.
+        """
+        found = choose()
+        wanted = missing(found)
+        if not wanted or measure is False:
+            return found, wanted
+        here = self._here()
+        if here is not None:
+            return self._rounds(here, choose, missing, seconds)
+        if measure:
+            raise DeviceTrouble(
+                f"--measure times on {self.device.name}, which is not on this machine; run the command there"
+            )
+        return found, wanted
+
+    def _rounds(
+        self, here: Found, choose: Callable[[], T], missing: Callable[[T], list[Wanted]], seconds: float | None
+    ) -> tuple[T, list[Wanted]]:
+        from tuner.locks import occupied
+        from tuner.remeasure import Remeasuring
+        from tuner.store import Store
+
+        deadline_s = None if seconds is None else time.monotonic() + seconds
+        study = f"missing times of {self._subject.operation}"
+        tried: set[tuple[Any, ...]] = set()
+        with Store.open(self._db) as store, occupied(self._db, (here,), study):
+            before, self._store = self._store, store
+            measuring = Remeasuring(store, here, self._subject.regime, study)
+            try:
+                for _ in range(ROUNDS):
+                    found = choose()
+                    wanted = missing(found)
+                    fresh = [each for each in wanted if _named(each) not in tried]
+                    if not fresh or (deadline_s is not None and time.monotonic() > deadline_s):
+                        break
+                    tried |= {_named(each) for each in fresh}
+                    measuring.run(fresh, deadline_s, lambda text: click.echo(text, err=True))
+            finally:
+                measuring.close()
+                self._store = before
+        return found, wanted
+
+    def _here(self) -> Found | None:
+        """The device on this machine; None where there is none of that name."""
+        from tuner.devices.detect import find, gpus
+
+        if self._spec.startswith("fake:"):
+            return find(self._spec)
+        return next((each for each in (*gpus(), find("cpu")) if each.info.name == self.device.name), None)
+
+
+def _named(wanted: Wanted) -> tuple[Any, ...]:
+    return wanted.problem, wanted.kernel.name, wanted.config
+
+
+@contextmanager
+def shapes_known(operation: str, device: str, dtype: str, regime: str, db: str) -> Iterator[ShapesKnown]:
+    """What is known of an operation on a device; the database is open meanwhile."""
+    from tuner.lookup.asking import opened
+
+    store = opened(db)
+    try:
+        yield ShapesKnown(operation, device, dtype, regime, store, db)
+    finally:
+        if store is not None:
+            store.close()
