@@ -37,7 +37,9 @@ def test_each_real_fault_is_one_outcome_and_the_sound_config_is_crowned(
     declared = catalogue.from_file(FAULTY)
     problem = declared.operation("faulty_cpu").problem({"n": 100_000})
     scant = replace(find("cpu"), environment=((MEMORY_VARIABLE, str(SCANT_BYTES)),))
-    request = Request(problem, declared.of("faulty_cpu"), (scant,), seconds=None, seed=1, sampler="random")
+    request = Request(
+        problem, declared.of("faulty_cpu"), (scant,), seconds=None, seed=1, sampler="random", finals_s=0.5
+    )
     with Store.open(f"sqlite:///{tmp_path / 'studies.db'}") as store:
         result = Study(request, store).run()
         trials = [record for record in store.records() if record.role is Role.TRIAL]
