@@ -27,6 +27,8 @@ from tuner.search.sampler import IDENTITY
 
 #: What the process runs.
 _CHILD = "from tuner.search.mirror import main; main()"
+#: Variable of its environment that holds the database's URL.
+_URL = "TUNER_MIRROR_URL"
 #: While the study runs, the process rests this many times as long as it writes.
 REST = 4.0
 #: Seconds that closing waits for the last trials to be written.
@@ -58,7 +60,8 @@ class Mirror:
         """
         self._trials: queue.SimpleQueue[FrozenTrial | None] = queue.SimpleQueue()
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _CHILD, storage_url, study_name, *objectives],
+            [sys.executable, "-c", _CHILD, study_name, *objectives],
+            env=os.environ | {_URL: storage_url},  # it may hold a password, and arguments are for all to see
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -138,8 +141,8 @@ def _read_all(source: IO[bytes], waiting: queue.SimpleQueue[FrozenTrial | None])
 
 
 def main() -> None:
-    """The process: trials come from stdin; URL, study and objectives are its arguments."""
+    """The process: trials come from stdin; study and objectives are its arguments."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     with contextlib.suppress(OSError, AttributeError):
         os.nice(19)
-    write_trials(sys.stdin.buffer, sys.argv[1], sys.argv[2], sys.argv[3:])
+    write_trials(sys.stdin.buffer, os.environ[_URL], sys.argv[1], sys.argv[2:])
