@@ -6,7 +6,7 @@ import logging
 import random
 import select
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from tuner.devices.detect import Found
@@ -26,6 +26,9 @@ LIMIT_FLOOR_S = 10.0
 LONG_LIMIT_S = 600.0
 #: Fresh workers that may fail their canary in a row before the device counts as unwell.
 MAX_UNWELL = 3
+
+#: How a device-side assertion that fails begins to say so, on the worker's standard error.
+ASSERTION = "Assertion `"
 
 _log = logging.getLogger(__name__)
 
@@ -146,9 +149,13 @@ class Executor:
         if "trouble" in data:
             self._recycle()
             return Measurement(Outcome.CRASHED, data["trouble"])
+        measurement = Measurement.from_json(data["measurement"])
         if data["unwell"]:
+            said = [line for line in self._worker.last_words().splitlines() if ASSERTION in line]
+            if said:
+                measurement = replace(measurement, reason=f"{measurement.reason}: {said[-1]}")
             self._recycle()
-        return Measurement.from_json(data["measurement"])
+        return measurement
 
     def verify(self, contestant: Contestant, cases: Sequence[tuple[Mapping[str, Any], Launch | None]]) -> str:
         """Checks a compiled config at other shapes.

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fixtures.fake_device import TOY, database
 
-from tuner import catalogue, execution
+from tuner import catalogue, compiling, execution
 from tuner.cli.main import run
 from tuner.devices.detect import find
+from tuner.devices.nvrtc import NvrtcCompiler
+from tuner.execution import Executor
+from tuner.kernel import Kernel, render
+from tuner.measure import Contestant
+from tuner.measurement import Measurement, Outcome
+from tuner.problem import Problem
 from tuner.progress import Request
 from tuner.record import ProblemKey, Role
+from tuner.space import Config
 from tuner.store import Store
 from tuner.study import Study
 
@@ -24,6 +32,10 @@ ENDS = {
     "illegal": ("LAUNCH_FAILED", "illegal"),
     "misaligned": ("LAUNCH_FAILED", "misaligned"),
     "trap": ("LAUNCH_FAILED", "rror"),
+    "assert": ("LAUNCH_FAILED", "Assertion `y[0] == 1.0f` failed"),
+    "heap": ("LAUNCH_FAILED", "illegal"),
+    "workspace": ("LAUNCH_FAILED", "cannot be loaded: out of memory"),
+    "stack": ("LAUNCH_FAILED", "cannot be"),
     "endless": ("TIMED_OUT", "did not answer in time"),
     "wrong": ("WRONG_RESULT", "times what rounding explains"),
     "unwritten": ("WRONG_RESULT", "left elements unwritten"),
@@ -32,6 +44,7 @@ ENDS = {
     "shared": ("LAUNCH_FAILED", "cannot be"),
     "threads": ("LAUNCH_FAILED", "cannot be"),
     "syntax": ("COMPILE_FAILED", "error"),
+    "explode": ("COMPILE_FAILED", "out of memory"),
 }
 
 
@@ -40,6 +53,7 @@ def test_every_real_fault_is_one_outcome_and_the_right_config_is_crowned(
 ) -> None:
     monkeypatch.setattr(execution, "LIMIT_FLOOR_S", 15.0)
     monkeypatch.setattr(execution, "LIMIT_FACTOR", 1.0)
+    monkeypatch.setattr(compiling, "MEMORY_BYTES", 512 << 20)
     declared = catalogue.from_file(FAULTY)
     problem = declared.operation("faulty").problem({"n": 100_000})
     asked = Request(problem, declared.of("faulty"), (find("cuda:0"),), seconds=None, seed=1, sampler="random")
@@ -55,6 +69,53 @@ def test_every_real_fault_is_one_outcome_and_the_right_config_is_crowned(
             assert (found[fault].outcome.value, reason in found[fault].reason) == (outcome, True), found[
                 fault
             ].reason
+
+
+def test_the_worker_is_replaced_after_each_error_and_the_next_config_is_measured() -> None:
+    declared = catalogue.from_file(FAULTY)
+    problem, kernel = declared.operation("faulty").problem({"n": 100_000}), declared.of("faulty")[0]
+    executor = Executor(find("cuda:0"))
+    try:
+        executor.open()
+        executor.prepare({**problem.to_json(), "origin": str(FAULTY)}, "cold")
+        for number, fault in enumerate(("assert", "illegal", "heap", "workspace", "stack"), start=1):
+            assert _measured(executor, kernel, problem, fault).outcome is Outcome.LAUNCH_FAILED
+            assert executor.restarts == number
+            assert _measured(executor, kernel, problem, "none").outcome is Outcome.MEASURED
+            assert executor.restarts == number
+    finally:
+        executor.close()
+
+
+def _measured(executor: Executor, kernel: Kernel, problem: Problem, fault: str) -> Measurement:
+    rendered = render(kernel, problem, Config({"FAULT": fault}))
+    binary = NvrtcCompiler().compile(rendered, executor.info.architecture, problem)
+    executor.begin(Contestant(rendered, binary.code, binary.report), None)
+    while not executor.arrived():
+        time.sleep(0.01)
+    return executor.finish()
+
+
+def test_each_finalist_and_no_library_has_an_occupancy(here: Path) -> None:
+    arguments = ["gemm", "512", "384", "640", "--device", "cuda:0", "--trials", "12", "--quiet"]
+    assert run(["tune", *arguments]) == 0
+    with Store.open(f"sqlite:///{here}/studies.db", read_only=True) as store:
+        records = store.records()
+    for record in records:
+        known = record.measurement.circumstances.get("occupancy")
+        assert (known is None) == (record.role is Role.BASELINE)
+        assert known is None or 0 < known <= 1
+    # A final tells the same of a config as its trial did.
+    told = {
+        role: {
+            (each.kernel, str(each.config)): each.measurement.circumstances["occupancy"]
+            for each in records
+            if each.role is role
+        }
+        for role in (Role.TRIAL, Role.FINAL)
+    }
+    assert told[Role.FINAL]
+    assert told[Role.FINAL].items() <= told[Role.TRIAL].items()
 
 
 @pytest.mark.parametrize("regime", ["cold", "hot-graph"])
