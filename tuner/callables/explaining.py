@@ -14,6 +14,7 @@ from tuner.callables.dispatch import ARGUMENTS, REQUESTS, common_family, decisio
 from tuner.callables.foreign import view
 from tuner.callables.requests import Request
 from tuner.errors import UnknownName
+from tuner.lookup.answers import UNMEASURED
 from tuner.record import ProblemKey
 
 #: Operation -> the function that computes it.
@@ -79,7 +80,9 @@ class Explanation:
         if self.kernel and self.use != "kernel":
             lines += [("not", named + (f", {self.speedup:.3f} x {self.use}" if self.speedup else ""))]
         if self.match:
-            lines += [("match", self.match), ("loss", f"{self.expected_loss:.1%} expected: {self.loss_said}")]
+            known = self.expected_loss < UNMEASURED
+            loss = f"{self.expected_loss:.1%} expected, {self.loss_said}" if known else self.loss_said
+            lines += [("match", self.match), ("loss", loss)]
         if self.record:
             lines += [("record", f"{self.record}, {self.measured_at}, {self.record_id or 'published'}")]
         if self.stale:

@@ -22,8 +22,10 @@ class Placed:
     copied: str = ""
 
     def __str__(self) -> str:
-        said = f"the transpose of {self.argument}" if self.turned else f"{self.argument}"
-        return f"a copy of {said} ({self.copied})" if self.copied else said
+        if self.argument == "result":
+            return "a new array"
+        said = f"the transpose of {self.argument}" if self.turned else self.argument
+        return f"a copy of {said} ({self.copied})" if self.copied else f"{said} as it lies"
 
 
 def is_row_major(operand: Operand) -> bool:
