@@ -100,7 +100,8 @@ def test_each_finalist_and_no_library_has_an_occupancy(here: Path) -> None:
     arguments = ["gemm", "512", "384", "640", "--device", "cuda:0", "--trials", "12", "--quiet"]
     assert run(["tune", *arguments]) == 0
     with Store.open(f"sqlite:///{here}/studies.db", read_only=True) as store:
-        records = store.records()
+        # What was stopped by the compiler's report never ran.
+        records = [each for each in store.records() if each.measurement.samples_s]
     for record in records:
         known = record.measurement.circumstances.get("occupancy")
         assert (known is None) == (record.role is Role.BASELINE)
