@@ -11,7 +11,6 @@ TYPE_CHECKING = False  # type checkers take it for true, and see the names that 
 if TYPE_CHECKING:
     from tuner.callables import clear_caches, explain, gemv, matmul, transpose
     from tuner.lookup import best
-    from tuner.lookup import best
 
 #: Name -> module that it is loaded from.
 _AT_FIRST_USE = {
