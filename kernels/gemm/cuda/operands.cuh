@@ -131,3 +131,34 @@ __device__ __forceinline__ void multiply(SCALAR (&sum)[ROWS][COLUMNS], const SCA
                 for (int j = 0; j < COLUMNS; ++j) sum[i][j] += of_row[e][i] * of_column[e][j];
     }
 }
+
+// Leaves a thread's sums in shared memory, where a row of C has PITCH elements, or a column where TURNED.
+template <class Rows, class Columns, int PITCH, bool TURNED, int ROWS, int COLUMNS>
+__device__ void leave(SCALAR* sums, const SCALAR (&sum)[ROWS][COLUMNS], int row, int column)
+{
+    constexpr int WIDTH = TURNED ? 1 : Columns::PACKED;
+#pragma unroll
+    for (int i = 0; i < ROWS; ++i)
+#pragma unroll
+        for (int j = 0; j < COLUMNS; j += WIDTH) {
+            const int at_row = row + Rows::place(i), at_column = column + Columns::place(j);
+            Pack<WIDTH> pack;
+#pragma unroll
+            for (int e = 0; e < WIDTH; ++e) pack.element[e] = sum[i][j + e];
+            *(Pack<WIDTH>*)(sums + (TURNED ? at_column * PITCH + at_row : at_row * PITCH + at_column)) = pack;
+        }
+}
+
+// The sums of what SHARES parts, `apart` elements from each other, have for WIDTH elements, in their order.
+template <int SHARES, int WIDTH>
+__device__ Pack<WIDTH> total(const SCALAR* part, size_t apart)
+{
+    Pack<WIDTH> sums = *(const Pack<WIDTH>*)part;
+#pragma unroll 8
+    for (int share = 1; share < SHARES; ++share) {
+        const Pack<WIDTH> more = *(const Pack<WIDTH>*)(part + share * apart);
+#pragma unroll
+        for (int e = 0; e < WIDTH; ++e) sums.element[e] += more.element[e];
+    }
+    return sums;
+}

@@ -101,7 +101,7 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
         }
         close_group();  // empty at the end, so that waiting stays the same
     };
-#pragma unroll
+#pragma unroll 1
     for (int stage = 0; stage < STAGES - 1; ++stage) start_next(shared + stage * STAGE);
 
     SCALAR sum[TM][TN] = {};

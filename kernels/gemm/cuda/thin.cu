@@ -48,35 +48,6 @@ __device__ void sync_group()
     else __syncthreads();
 }
 
-__device__ void leave(SCALAR* sums, const SCALAR (&sum)[TT][TW], int first_t, int first_w)
-{
-    constexpr int WIDTH = THIN_IS_M ? Wide::PACKED : 1;
-#pragma unroll
-    for (int i = 0; i < TT; ++i)
-#pragma unroll
-        for (int j = 0; j < TW; j += WIDTH) {
-            const int t = first_t + Thin::place(i), w = first_w + Wide::place(j);
-            Pack<WIDTH> pack;
-#pragma unroll
-            for (int x = 0; x < WIDTH; ++x) pack.element[x] = sum[i][j + x];
-            *(Pack<WIDTH>*)(sums + (THIN_IS_M ? t * PADDED + w : w * PADDED + t)) = pack;
-        }
-}
-
-// The sums of what SHARES parts have for WIDTH elements, in their order.
-template <int SHARES, int WIDTH>
-__device__ Pack<WIDTH> total(const SCALAR* part, size_t apart)
-{
-    Pack<WIDTH> sums = *(const Pack<WIDTH>*)part;
-#pragma unroll 8
-    for (int share = 1; share < SHARES; ++share) {
-        const Pack<WIDTH> more = *(const Pack<WIDTH>*)(part + share * apart);
-#pragma unroll
-        for (int e = 0; e < WIDTH; ++e) sums.element[e] += more.element[e];
-    }
-    return sums;
-}
-
 #if SPLIT_K > 1
 // True in the block that arrives last of those that share a tile of C; `counter` is then zero again.
 __device__ bool arrives_last(unsigned* counter)
@@ -136,7 +107,7 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
         }
         close_group();  // empty at the end, so that waiting stays the same
     };
-#pragma unroll
+#pragma unroll 1
     for (int stage = 0; stage < STAGES - 1; ++stage) start_next(ring + stage * STAGE);
 
     SCALAR sum[TT][TW] = {};
@@ -152,7 +123,8 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
     }
 
     __syncthreads();
-    leave(shared + group * SUMS, sum, Thin::first_of(warp / WARPS_W, lane_t), Wide::first_of(warp % WARPS_W, lane_w));
+    const int t = Thin::first_of(warp / WARPS_W, lane_t), w = Wide::first_of(warp % WARPS_W, lane_w);
+    leave<Thin, Wide, PADDED, !THIN_IS_M>(shared + group * SUMS, sum, t, w);
     __syncthreads();
     const size_t line = THIN_IS_M ? count_w : count_t;
     SCALAR* const corner = c + (THIN_IS_M ? tile_t * line + tile_w : tile_w * line + tile_t);
