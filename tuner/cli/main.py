@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: list[str]) -> int:
     """Runs the command line and returns the exit code."""
     try:
-        command_line.main(arguments, prog_name="tuner", standalone_mode=False)
+        ended = command_line.main(arguments, prog_name="tuner", standalone_mode=False)
     except TunerError as error:
         return _say(str(error), error.exit_code)
     except click.NoSuchOption as error:
@@ -87,8 +87,6 @@ def run(arguments: list[str]) -> int:
     except click.UsageError as error:
         usage = f"\n{error.ctx.get_usage()}" if error.ctx else ""
         return _say(error.format_message() + usage, InputError.exit_code)
-    except click.exceptions.Exit as exit_:
-        return exit_.exit_code
     except (click.Abort, KeyboardInterrupt):
         return _say("interrupted", 130)
     except BrokenPipeError:
@@ -98,7 +96,8 @@ def run(arguments: list[str]) -> int:
             raise
         where = f"{error.filename}: " if error.filename else ""
         return _say(where + SYSTEM_ERRORS[error.errno], EnvironmentTrouble.exit_code)
-    return 0
+    # Without its standalone mode, click returns the code of an `Exit` instead of raising it.
+    return ended if isinstance(ended, int) else 0
 
 
 def _say(message: str, code: int) -> int:
