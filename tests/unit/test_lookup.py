@@ -12,7 +12,8 @@ from tuner.catalogue import Catalogue, builtin
 from tuner.errors import NothingFound, UnknownName
 from tuner.lookup import staleness
 from tuner.measurement import Measurement, Outcome
-from tuner.record import ProblemKey, Role
+from tuner.record import Champion, Pair, ProblemKey, Role
+from tuner.statistics import Comparison
 from tuner.store import Store
 
 #: Keys that scripts rely on, in the order in which they are printed.
@@ -44,7 +45,23 @@ def test_the_answer_is_the_json_that_scripts_rely_on(store: Store) -> None:
         "trials": {"total": 9, "measured": 7, "failed": 2, "CRASHED": 2}, "record_id": best.id,
     }  # fmt: skip
     assert told["measured_at"] == best.measured_at
-    assert (told["provisional"], told["stale"]) == (False, False)
+    assert (told["provisional"], told["stale"], told["pairs"]) == (False, False, [])
+
+
+def test_the_verdicts_of_the_finals_and_the_librarys_threads_are_told(store: Store) -> None:
+    problem = gemm(64, 64, 64)
+    best, numpy = record(problem, role=Role.FINAL), library(problem)
+    numpy = replace(numpy, measurement=replace(numpy.measurement, circumstances={"threads": 2.0}))
+    pair = Pair("naive BLOCK=16", "cuBLAS, 2 threads", 1e-3, Comparison(0.5, 0.4, 0.6, "slower"))
+    store.crown(Champion(best, numpy, 0.5, "first", {}, (pair,)))
+    told = answer(store, problem, BOARD).to_json()
+    assert told["baseline"]["threads"] == 2
+    assert told["pairs"] == [
+        {
+            "one": "naive BLOCK=16", "other": "cuBLAS, 2 threads", "time_s": 1e-3, "ratio": 0.5, "low": 0.4,
+            "high": 0.6, "verdict": "slower",
+        }
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tuner.cli.options import asked, database_option, json_option, problem_options
-from tuner.cli.show import answer_rows, config_text, pairs, print_json
+from tuner.cli.show import answer_rows, config_text, pairs, print_json, versus
 
 if TYPE_CHECKING:
     from tuner.catalogue import Catalogue
@@ -79,6 +79,8 @@ def lookup_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
             ("figures of", f"{sizes} {record['layout']} on {record['device']['name']}, not of this problem")
         )
         rows.append(("use", answer["use"]))
+    finals = [versus(pair) for pair in answer["pairs"] if pair["one"] == answer["pairs"][0]["one"]]
+    rows += [("against", f"{other}, {time}: {how}") for other, time, how in finals]
     return [*rows, ("age", f"{answer['age_days']:.1f} days"), *near]
 
 

@@ -87,6 +87,12 @@ def pairs(title: str, rows: Sequence[tuple[str, str]]) -> None:
     Console(width=None if sys.stdout.isatty() else 120).print(shown)
 
 
+def versus(pair: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Of a pair in JSON: who the other is, its time, and how the one compares with it."""
+    interval = f"{pair['low']:.3f} to {pair['high']:.3f}"
+    return pair["other"], duration(pair["time_s"]), f"{pair['verdict']}: {pair['ratio']:.3f} x ({interval})"
+
+
 def answer_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What people want to know of an answer."""
     error, baseline = answer["error"], answer["baseline"]
@@ -98,7 +104,9 @@ def answer_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("speed", rate(answer)),
     ]
     if baseline:
-        rows.append((f"{baseline['name']}", f"{duration(baseline['time_s'])}, version {baseline['version']}"))
+        threads = f", threads {baseline['threads']}" if "threads" in baseline else ""
+        told = f"{duration(baseline['time_s'])}{threads}, version {baseline['version']}"
+        rows.append((f"{baseline['name']}", told))
         rows.append(("speed-up", f"{answer['speedup']:.3f} x {baseline['name']}"))
     if answer.get("use", "kernel") != "kernel":
         rows.append(("use", f"{answer['use']}: the library is faster here"))

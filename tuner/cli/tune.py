@@ -20,13 +20,12 @@ from tuner.cli.options import (
     problem_options,
 )
 from tuner.cli.progress_view import ProgressView
-from tuner.cli.show import answer_rows, clock, duration, pairs, print_json, table
+from tuner.cli.show import answer_rows, clock, duration, pairs, print_json, table, versus
 from tuner.devices.detect import find_all
 from tuner.errors import InputError, NothingFound
 from tuner.lookup import Answer, staleness
 from tuner.objectives import read_objectives
 from tuner.progress import Progress, Request, Result
-from tuner.record import Pair
 
 
 @click.command()
@@ -110,7 +109,7 @@ def _show(catalogue: Catalogue, result: Result, as_json: bool) -> None:
         table(
             "The finals, interleaved",
             ("champion against", "takes", "champion is"),
-            [_pair_row(x) for x in result.pairs],
+            [versus(pair.to_json()) for pair in result.pairs],
         )
     rows = answer_rows(answer)
     if progress.best_blas is not None:
@@ -128,12 +127,6 @@ def _show(catalogue: Catalogue, result: Result, as_json: bool) -> None:
         ]
         table("Failed trials", ("outcome", "count", "first reason"), failed)
     click.echo(f"{result.stopped}; {where_time_went(progress)}", err=True)
-
-
-def _pair_row(pair: Pair) -> tuple[str, str, str]:
-    found = pair.comparison
-    how = f"{found.verdict}: {found.ratio:.3f} x ({found.low:.3f} to {found.high:.3f})"
-    return pair.other, duration(pair.time_s), how
 
 
 def where_time_went(progress: Progress) -> str:

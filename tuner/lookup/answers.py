@@ -159,6 +159,7 @@ class Answer:
             "record_id": champion.record.id if champion else "",
             "measured_at": champion.record.measured_at if champion else "",
             "use": self.use,
+            "pairs": [pair.to_json() for pair in champion.pairs] if champion else [],
             "provisional": self.provisional,
             "stale": self.stale,
             "stale_reason": self.stale_reason,
@@ -198,7 +199,9 @@ def _baseline_json(baseline: Record | None) -> dict[str, Any] | None:
         return None
     version = baseline.versions.get("library", "").removeprefix(f"{baseline.kernel} ")
     time_s = baseline.measurement.time_s
-    return {"name": baseline.kernel, "version": version, "time_s": time_s, "tflops": baseline.tflops}
+    threads = baseline.measurement.circumstances.get("threads")
+    told = {"name": baseline.kernel, "version": version, "time_s": time_s, "tflops": baseline.tflops}
+    return told if threads is None else told | {"threads": int(threads)}
 
 
 def _place_json(record: Record) -> dict[str, Any]:
