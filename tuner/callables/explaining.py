@@ -84,11 +84,16 @@ class Explanation:
             loss = f"{self.expected_loss:.1%} expected, {self.loss_said}" if known else self.loss_said
             lines += [("match", self.match), ("loss", loss)]
         if self.record:
-            lines += [("record", f"{self.record}, {self.measured_at}, {self.record_id or 'published'}")]
+            here = f"{self.problem} on {self.device}"
+            lines += [("record", f"{self.record_id or 'published'}, {self.measured_at}")]
+            lines += [("", f"of {self.record}")] if self.record != here else []
         if self.stale:
             lines += [("stale", self.stale)]
         if self.memory and self.use == "kernel":
-            lines += [("memory", ", ".join(f"{name}: {said}" for name, said in self.memory.items()))]
+            memory = (
+                said if said.startswith(f"{name} ") else f"{name}: {said}" for name, said in self.memory.items()
+            )
+            lines += [("memory", ", ".join(memory))]
             lines += [("copies", "; ".join(self.copies) or "none")]
         return "\n".join(f"{name:9}{said}" for name, said in lines)
 
