@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures.fake_device import BEST, BEST_S, TOY, stored, write_device
+from fixtures.fake_device import BEST, BEST_S, LEGAL, TOY, configs, stored, write_device
 
 from tuner.cli.main import run
 from tuner.devices.detect import find
+from tuner.errors import Interrupted
 from tuner.locks import occupied
-from tuner.nightly import Night
-from tuner.plan import read_plan
+from tuner.nightly import Night, slices
+from tuner.plan import PlanItem, read_plan
+from tuner.record import Role
 from tuner.store import Store
 
 Report = dict[str, Any]
@@ -117,6 +120,61 @@ def test_a_killed_night_goes_on_where_it_was(told: Told, here: Path) -> None:
     assert len(stored(here, n=200)) == 4
 
 
+def test_an_interrupted_night_keeps_what_its_slices_measured(
+    told: Told, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "plan.toml").write_text(PLAN.replace("trials = 100", "seconds = 1000"))
+    heard: list[int] = []
+
+    def said(item: PlanItem, number: int, gain: float) -> None:
+        heard.append(item.problem.dims["n"])
+        if set(heard) == {100, 200}:
+            raise Interrupted("as if by Ctrl-C")
+
+    with Store.open("sqlite:///studies.db") as store, monkeypatch.context() as patch:
+        for name, value in {"LEAST_SLICE_S": 0.2, "MOST_SLICE_S": 0.4, "OPENINGS": 0}.items():
+            patch.setattr(slices, name, value)
+        # There is less time than the problems may take, so both have a slice before either has more.
+        device = (find("fake:device.json"),)
+        night = Night(read_plan(here / "plan.toml"), store, device, 1, time.monotonic() + 500, said=said)
+        with pytest.raises(Interrupted, match=r"as if by Ctrl-C"):
+            list(night.run())
+    assert [(each.state, each.why) for each in night.unfinished("stop")] == [("not reached", "stop")] * 2
+    assert all(each.slices and each.spent_s and each.trials for each in night.unfinished("stop"))
+    kept = stored(here, n=100)
+    assert not stored(here, role=Role.FINAL, n=100)
+    answer = told(PLAN, "--json")
+    assert states(answer) == ["tuned", "tuned"]
+    trials = stored(here, n=100)
+    assert {each.id for each in kept} <= {each.id for each in trials}
+    assert len(configs(trials)) == len(set(configs(trials))) == LEGAL
+    (first, _) = json.loads(answer[1])["problems"]
+    assert first["trials"]["total"] == LEGAL
+    assert first["slices"] >= 1
+    assert first["spent_s"] > 0
+
+
+def test_stale_champions_come_first_and_others_are_no_reason_to_tune_again(told: Told, here: Path) -> None:
+    few = PLAN.replace("trials = 100", "trials = 2").replace("[100, 200]", "[100, 200, 300]")
+    assert states(told(few.replace("[100, 200, 300]", "[200, 300]"), "--json")) == ["tuned"] * 2
+    # A study of other objectives crowns a champion of its own; the one before stays done.
+    both = few.replace("[100, 200, 300]", "[300]").replace("trials = 2", 'trials = 2\nobjective = "time,error"')
+    code, out, err = told(both, "--json", "-o", "plots")
+    assert code == 0, err
+    (item,) = json.loads(out)["problems"]
+    assert item["objectives"] == ["time", "error"]
+    assert item["front"][0]["config"]
+    assert len(list((here / "plots").iterdir())) == 1
+    assert "The front of time and error" in told(both, "--again", "--quiet")[1]
+    assert states(told(few.replace("[100, 200, 300]", "[300]"), "--json")) == ["done before"]
+    with (here / "toy.cu").open("a") as source:
+        source.write("// another\n")
+    answer = told(few, "--json")
+    assert states(answer) == ["tuned"] * 3
+    told_of = [line.split(":")[0] for line in answer[2].splitlines() if ": tuned" in line]
+    assert told_of == [f"toy {n} float32 plain" for n in (200, 300, 100)]
+
+
 def test_what_the_deadline_leaves_is_said(told: Told, here: Path) -> None:
     assert states(told("seconds = 0.5\n" + PLAN, "--json")) == ["not reached", "not reached"]
     assert not stored(here, role=None, n=100)
@@ -170,6 +228,7 @@ def test_a_second_night_is_told_who_is_at_work(told: Told, here: Path) -> None:
         (PLAN, ["--db", "studies.db"], 3, "did you mean sqlite:///studies.db?"),
         (PLAN.replace("trials", "trails"), [], 2, "plan.toml:8: unknown key 'trails'; did you mean trials"),
         (PLAN.replace("= 100", '= "many"'), [], 2, "plan.toml:8"),
+        (PLAN, ["-o", "plots"], 2, "-o writes a plot of the front, which takes several objectives"),
         ("[defaults]\n", [], 2, "a plan has one or more [[problems]] tables"),
         (PLAN.replace("toy.py", "gone.py"), [], 2, "a kernel file must exist"),
         ("[[problems]\n", [], 2, "plan.toml:1: a plan must be valid TOML"),

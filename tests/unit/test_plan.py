@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 
 from tuner.errors import InputError, PlanError
 from tuner.plan import DEFAULT_SECONDS, Plan, clock_time, read_plan, seconds_until
+from tuner.plan.reading import SEVERAL
 from tuner.plan.toml_lines import KeyPath, key_lines, line_of
+from tuner.search import SAMPLERS
+from tuner.search.foreign import FOREIGN
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 OWN_KERNEL = """
@@ -108,6 +111,13 @@ def test_without_any_budget_a_problem_gets_the_default(
     assert (item.seconds, item.trials) == expected
 
 
+def test_objectives_are_a_text_or_a_list_and_make_a_problem_of_their_own(read: Read) -> None:
+    own = "objective = ['error', 'time']\n"
+    plan = read(f"[defaults]\nobjective = 'energy,time'\n{GEMM}squares = [8]\n{GEMM}squares = [8]\n{own}")
+    assert [item.objectives for item in plan.items] == [("time", "energy"), ("time", "error")]
+    assert read(VALID).items[0].objectives == ("time",)
+
+
 def test_a_users_own_file_counts_from_the_plan(read: Read, tmp_path: Path) -> None:
     plan = read('[[problems]]\nfile = "own.py"\nset = {n = [1000, 2000]}\ndtypes = ["float64", "float32"]\n')
     assert {item.file for item in plan.items} == {(tmp_path / "own.py").resolve()}
@@ -149,6 +159,8 @@ TOP_LEVEL_MISTAKES = [
     ("[defaults]\ntrials = true\n" + VALID, 2, r"trials is a whole number of 1 or more, got True"),
     ("[defaults]\nregime = 'warm'\n" + VALID, 2, r"regime is cold, hot, .*, got 'warm'"),
     ("[defaults]\nsampler = 'tyle'\n" + VALID, 2, r"unknown sampler 'tyle'; did you mean tile"),
+    ("[defaults]\nobjective = 'time,power'\n" + VALID, 2, r"objective: unknown objective 'power'"),
+    ("[defaults]\nobjective = 3\n" + VALID, 2, r"objective is objectives such as \"time,energy\", .*, got 3"),
     ("[defaults]\nlayout = 'mn'\n" + VALID, 2, r"unknown layout 'mn'; did you mean"),
     ("[defaults]\nkernels = ['nave']\n" + VALID, 2, r"unknown kernel of gemm 'nave'; did you mean naive"),
     ("\n\nseconds 3", 3, r"a plan must be valid TOML: .*; correct that line"),
@@ -169,6 +181,8 @@ PROBLEM_MISTAKES = [
     ("squares = [8]\nm = 3", 4, r"a problem has one of .*, got squares and m; keep one"),
     ("squares = [8]\nlayout = 'nn'\nlayouts = ['nt']", 5, r"layout and layouts exclude each other"),
     ("squares = [8]\ndtype = 'float23'", 4, r"unknown dtype 'float23'; did you mean float32"),
+    ("squares = [8]\nobjective = ['energy']", 4, r"objective: the objectives are time, or time with"),
+    ("squares = [8]\nobjective = ''", 4, r"objective: unknown objective ''"),
     ("squares = [8]\nlayouts = ['nn', 'xx']", 4, r"unknown layout 'xx'; choose one of: nn, nt, tn, tt"),
     ("squares = [8]\nkernels = ['blockd']", 4, r"unknown kernel of gemm 'blockd'; did you mean blocked"),
     (f"m = {[1] * 400}\nn = {[1] * 400}\nk = 1", 3, r"m: a plan has at most 100000 problems, got 160000"),
@@ -192,6 +206,14 @@ SOURCE_MISTAKES = [
 def test_a_wrong_plan_is_told_by_file_line_and_key(read: Read, text: str, line: int, message: str) -> None:
     with pytest.raises(PlanError, match=rf"plan\.toml:{line}: {message}"):
         read(text)
+
+
+def test_several_objectives_need_a_sampler_that_can(read: Read) -> None:
+    with pytest.raises(
+        PlanError, match=r"plan\.toml:5: objective: several objectives need .* got sampler 'tpe'"
+    ):
+        read(f"[defaults]\nsampler = 'tpe'\n{GEMM}objective = 'time,error'\nsquares = [8]\n")
+    assert sorted([*SEVERAL, *FOREIGN]) == sorted(SAMPLERS)
 
 
 def test_the_first_mistake_is_told_first(read: Read) -> None:

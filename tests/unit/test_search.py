@@ -14,8 +14,8 @@ from scipy.stats import norm
 
 from tuner.errors import InputError, UnknownName
 from tuner.measurement import Outcome
-from tuner.search import Budget, Observation, Search
-from tuner.search.budget import SLICES_WITHOUT_GAIN
+from tuner.search import Budget, Observation, Search, front_value
+from tuner.search.budget import SLICES_WITHOUT_GAIN, TRIALS_WITHOUT_GAIN
 from tuner.search.history import History
 from tuner.search.pareto import front, weightings
 from tuner.search.sampler import SpaceSampler
@@ -288,7 +288,7 @@ def test_every_problem_gets_a_slice_and_then_the_one_that_gains() -> None:
     while (name := budget.next()) is not None and len(order) < 12:
         order.append(name)
         best[name] *= 0.8 if name == "b" else 0.999
-        budget.report(name, best[name])
+        budget.report(name, best[name], 40 * len(order))
     assert order[:3] == ["a", "b", "c"]
     assert order[3:].count("b") >= 6
 
@@ -298,15 +298,31 @@ def test_converged_problems_stop_with_a_reason() -> None:
     slices = 0
     while (name := budget.next()) is not None:
         slices += 1
-        budget.report(name, 1.0, "space covered" if name == "b" else "")
+        budget.report(name, 1.0, TRIALS_WITHOUT_GAIN * slices, "space covered" if name == "b" else "")
     assert slices == 1 + 1 + SLICES_WITHOUT_GAIN
     assert budget.stopped["b"] == "space covered"
-    assert budget.stopped["a"].startswith("converged: 3 slices in a row gained less than")
+    assert budget.stopped["a"].startswith("converged: 3 slices in a row, of ")
 
 
-def test_a_problem_without_a_time_yet_has_no_gain() -> None:
-    budget = Budget(["a"])
-    for _ in range(SLICES_WITHOUT_GAIN):
-        assert budget.next() == "a"
-        budget.report("a", None)
-    assert budget.next() is None
+def test_few_trials_or_none_that_worked_are_no_convergence() -> None:
+    budget = Budget(["slow", "failing"])
+    for slices in range(2 * SLICES_WITHOUT_GAIN):
+        budget.report("slow", 1.0, 2 * slices)
+        budget.report("failing", None, 100 * slices)
+    assert budget.stopped == {}
+    # The first time is a gain, from which on it counts.
+    budget.report("failing", 1.0, 1000)
+    assert budget.next() == "failing"
+    for slices in range(SLICES_WITHOUT_GAIN):
+        budget.report("failing", 1.0, 1100 + slices)
+    assert list(budget.stopped) == ["failing"]
+    budget.stop("slow")
+    assert budget.ranked() == []
+
+
+def test_one_number_tells_how_good_a_front_is() -> None:
+    assert front_value([(3.0,), (2.0,)]) == pytest.approx(2.0)
+    points = [(1.0, 8.0), (4.0, 2.0)]
+    better = front_value([*points, (1.0, 4.0)])
+    assert better < front_value(points) == pytest.approx(front_value([*points, (5.0, 9.0)]))
+    assert front_value([(0.5 * x, 0.5 * y) for x, y in points]) == pytest.approx(0.5 * front_value(points))

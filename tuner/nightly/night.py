@@ -137,15 +137,22 @@ class Night:
         try:
             if self._stage.entry is not entry:
                 self._open(entry, begin=not entry.share.begun)
-            why = self._stage.search(seconds)
+            # The first slice is two: only the second half shows what a problem gains.
+            halves = 1 if entry.share.slices else 2
+            for _ in range(halves):
+                self._search(entry, seconds / halves)
         except (InputError, NothingFound) as error:
             return self._failed(entry, error)
-        gain = self._budget.report(entry.name, self._stage.study.worth, why)
-        self.said(entry.item, entry.share.slices, gain)
         why = self._budget.stopped.get(entry.name, "")
         if not why and not self._slices.spare:
             why = TIME_IS_UP
         return self._finals(entry, why) if why else None
+
+    def _search(self, entry: Entry, seconds: float) -> None:
+        if entry.name not in self._budget.stopped:
+            why = self._stage.search(seconds)
+            gain = self._budget.report(entry.name, self._stage.study.worth, entry.trials["total"], why)
+            self.said(entry.item, entry.share.slices, gain)
 
     def _finals(self, entry: Entry, why: str) -> NightItem:
         try:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 #: Slices whose gain counts as recent; older ones fade.
 FADE = 0.5
-#: What a problem's first time counts as, so that each gets a second slice.
+#: What a problem's first time counts as, until a second slice has shown a gain.
 FIRST_GAIN = 0.1
-#: A problem is converged when its gain stays below this share for so many slices in a row.
+#: A problem is converged when its gain stays below this share for so many slices in a row, and as many trials.
 LEAST_GAIN = 0.005
 SLICES_WITHOUT_GAIN = 3
+TRIALS_WITHOUT_GAIN = 30
 
 
 @dataclass
@@ -20,6 +21,7 @@ class _Problem:
     slices: int = 0
     gain: float = 0.0
     without_gain: int = 0
+    trials: int = 0
     stopped: str = ""
     since: int = 0
 
@@ -57,13 +59,14 @@ class Budget:
         waited = self._slices - problem.since
         return problem.gain + LEAST_GAIN * waited / len(self._problems)
 
-    def report(self, problem: str, best: float | None, stopped: str = "") -> float:
+    def report(self, problem: str, best: float | None, trials: int, stopped: str = "") -> float:
         """Says what a slice brought.
 
         Args:
             problem: Its name.
             best: Best time so far in seconds, or another number above 0 that falls as the search gets on; None
                 before there is one.
+            trials: Finished so far.
             stopped: Why its search has nothing more to ask; empty while it has.
 
         Returns:
@@ -77,16 +80,23 @@ class Budget:
         each.slices += 1
         self._slices += 1
         each.since = self._slices
-        each.gain = gain if each.slices == 1 else FADE * each.gain + (1 - FADE) * gain
-        each.without_gain = 0 if gain >= LEAST_GAIN else each.without_gain + 1
-        if stopped:
-            each.stopped = stopped
-        elif each.without_gain >= SLICES_WITHOUT_GAIN:
-            many = f"{each.without_gain} slices in a row"
-            each.stopped = f"converged: {many} gained less than {LEAST_GAIN:.1%}"
-            if each.best is None:
-                each.stopped = f"nothing was measured in {many}"
+        each.gain = gain if each.slices <= 2 else FADE * each.gain + (1 - FADE) * gain
+        if gain >= LEAST_GAIN or each.best is None:
+            each.without_gain, each.trials = 0, trials
+        else:
+            each.without_gain += 1
+        each.stopped = stopped or self._converged(each, trials - each.trials)
         return gain
+
+    @staticmethod
+    def _converged(problem: _Problem, trials: int) -> str:
+        """Why a problem need not go on after so many slices and trials without gain; empty where it should."""
+        if problem.without_gain < SLICES_WITHOUT_GAIN or trials < TRIALS_WITHOUT_GAIN:
+            return ""
+        return (
+            f"converged: {problem.without_gain} slices in a row, of {trials} trials, gained less than "
+            f"{LEAST_GAIN:.1%} each"
+        )
 
     def stop(self, problem: str, why: str = "finished") -> None:
         """Takes a problem out."""
