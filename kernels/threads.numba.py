@@ -274,6 +274,7 @@ class Crew:
 
     Attributes:
         address: Of its words.
+        threads: All but the caller's; None in the place of one that has not begun.
         like: An empty array of the dtype that it works on.
         space: Memory that members need for the call; kept, as the system would clear it anew for every call.
     """
@@ -282,7 +283,7 @@ class Crew:
         room = np.zeros((LINES + threads + 1) * LINE, np.int64)
         self._words = room[-room.ctypes.data % LINE_BYTES // 8 :]
         self.address, self.like, self.space = self._words.ctypes.data, np.empty(0, dtype), room[:0]
-        self._threads = [None] * (threads - 1)
+        self.threads = [None] * (threads - 1)
         ctypes.CDLL(None).sem_init(ctypes.c_void_p(self.address + LINE_BYTES * SEMAPHORE), 0, 0)
 
     def reserve(self, elements):
@@ -295,16 +296,16 @@ class Crew:
 
     def complete(self, words):
         """Starts the threads that have never been, or have gone."""
-        if self._words[ALIVE * LINE] >= len(self._threads):
+        if self._words[ALIVE * LINE] >= len(self.threads):
             return
-        for number, thread in enumerate(self._threads):
+        for number, thread in enumerate(self.threads):
             if thread is None or not thread.is_alive():
                 task = (self, number + 1, (0,) * words)
-                self._threads[number] = threading.Thread(target=_serve, args=task, name="kernel", daemon=True)
+                self.threads[number] = threading.Thread(target=_serve, args=task, name="kernel", daemon=True)
                 try:
-                    self._threads[number].start()
+                    self.threads[number].start()
                 except RuntimeError:  # the system gives no more; the others do the work
-                    self._threads[number] = None
+                    self.threads[number] = None
                     return
 
 
@@ -312,10 +313,10 @@ def _serve(crew, member, words):
     _take_part(crew.address, member, crew.like, words)
     # Nobody has called for long: the crew and its space are given up, if it is not called just now.
     with contextlib.suppress(ValueError):
-        _idle[crew.like.dtype].remove(crew)
+        _idle[len(crew.threads) + 1, crew.like.dtype].remove(crew)
 
 
-#: Crews without a call, by the dtype that they work on.
+#: Crews without a call, by their size and the dtype that they work on.
 _idle = collections.defaultdict(list)
 # A forked child has none of its parent's threads.
 os.register_at_fork(after_in_child=_idle.clear)
@@ -330,7 +331,7 @@ def run_together(threads, dtype, words, elements=0):
         words: Whole numbers that `work` reads by `word`: addresses of arrays, dims and the like.
         elements: Of the dtype; so much space is told as one more word, the last.
     """
-    crews = _idle[dtype]
+    crews = _idle[threads, dtype]
     try:
         crew = crews.pop()
     except IndexError:

@@ -100,6 +100,15 @@ def emit_multiply_add(builder, x, y, z):
     return builder.call(function, [x, y, z])
 
 
+def emit_total(builder, vector):
+    """The sum of all lanes, halves added to halves."""
+    while vector.type.count > 1:
+        half = vector.type.count // 2
+        low, high = (emit_shuffle(builder, vector, vector, range(at, at + half)) for at in (0, half))
+        vector = builder.fadd(low, high)
+    return builder.extract_element(vector, INDEX(0))
+
+
 def emit_mask(builder, count, lanes):
     """True in the first `count` lanes."""
     numbers = ir.VectorType(count.type, lanes)
@@ -260,18 +269,7 @@ def multiply_add(context, x, y, z):
 @intrinsic
 def total(context, vector):
     """The sum of all lanes, halves added to halves (lanes are a power of two)."""
-
-    def generate(target, builder, signature, args):
-        (rest,) = args
-        while rest.type.count > 1:
-            half = rest.type.count // 2
-            rest = builder.fadd(
-                emit_shuffle(builder, rest, rest, range(half)),
-                emit_shuffle(builder, rest, rest, range(half, 2 * half)),
-            )
-        return builder.extract_element(rest, INDEX(0))
-
-    return vector.dtype(vector), generate
+    return vector.dtype(vector), lambda target, builder, signature, args: emit_total(builder, *args)
 
 
 @intrinsic(prefer_literal=True)

@@ -29,6 +29,10 @@ CONFIGS = {
         {"BLOCK": 16, "AT_ONCE": 2, "THREADS": 2},
         {"BLOCK": 32, "AT_ONCE": 4, "THREADS": 1},
     ],
+    ("gemv", "streaming"): [
+        {"WIDTH": 16, "AT_ONCE": 4, "UNROLL": 2, "BLOCK": 16, "PARTS": 1, "PREFETCH": 512, "THREADS": 1},
+        {"WIDTH": 2, "AT_ONCE": 2, "UNROLL": 2, "BLOCK": 32, "PARTS": 4, "PREFETCH": 0, "THREADS": 3},
+    ],
     ("read", "read"): [{"THREADS": 2}],
     ("copy", "copy"): [{"STREAM": True, "THREADS": 2}, {"STREAM": False, "THREADS": 3}],
     ("multiply_add", "multiply_add"): [{"LANES": 64, "THREADS": 2}],

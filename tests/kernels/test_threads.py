@@ -1,97 +1,137 @@
-"""The threads of the CPU kernels: they share work, sleep, end, and hand failures on."""
+"""The threads of the CPU kernels: they share jobs, sleep, end, and disturb nobody."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 import threading
 import time
+from collections.abc import Callable
 from types import ModuleType
 
+import numpy as np
 import pytest
+import threadpoolctl
 
 from tuner.catalogue import kernels_folder
 
+#: A kernel: job i adds 1 to element i; with `meet`, every job waits until so many have begun.
+KERNEL = """
 
-@pytest.fixture
-def threads(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("threads_under_test", kernels_folder() / "threads.numba.py")
-    module = importlib.util.module_from_spec(spec)
+@njit(**INNER)
+def work(crew, member, like):
+    out, jobs, meet = place_at(word(crew, 0), like), word(crew, 1), word(crew, 2)
+    job = take(crew, 0)
+    while job < jobs:
+        finish(crew, 1)
+        wait_until(crew, 1, meet)
+        out[job] += 1.0
+        finish(crew, 0)
+        job = take(crew, 0)
+    if member == 0:
+        wait_until(crew, 0, jobs)
+
+
+def add_one(out, threads, meet=0):
+    run_together(threads, out.dtype, (address_of(out), out.size, meet))
+"""
+
+
+@pytest.fixture(scope="module")
+def crews(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    """The text and a kernel as a module; its threads end after a second."""
+    text = (kernels_folder() / "threads.numba.py").read_text(encoding="utf-8")
+    assert "IDLE_S = 5" in text
+    path = tmp_path_factory.mktemp("crews") / "crews_under_test.py"
+    path.write_text(text.replace("IDLE_S = 5", "IDLE_S = 1") + KERNEL, encoding="utf-8")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    monkeypatch.setattr(module, "IDLE_S", 0.2)
+    module.add_one(np.zeros(3), 1)  # compiles; the first call works alone
     return module
 
 
-def ours() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "kernel"]
+def ours() -> int:
+    return sum(thread.name == "kernel" for thread in threading.enumerate())
 
 
-def wait_until(condition, limit_s: float = 10.0) -> None:  # noqa: ANN001
+def wait_until(condition: Callable[[], bool], limit_s: float = 20.0) -> None:
     end = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < end, "waited in vain"
         time.sleep(0.01)
 
 
-def test_parts_run_at_the_same_time_and_threads_are_used_again(threads: ModuleType) -> None:
-    before = len(ours())
+@pytest.mark.parametrize("threads", [1, 2, 3, 7])
+@pytest.mark.parametrize("jobs", [0, 1, 5, 1000])
+def test_every_job_is_done_once(crews: ModuleType, threads: int, jobs: int) -> None:
+    out = np.zeros(jobs)
+    for times in range(1, 20):
+        crews.add_one(out, threads)
+        assert (out == times).all()
+
+
+def test_threads_work_at_the_same_time_are_as_many_as_asked_and_are_used_again(crews: ModuleType) -> None:
+    wait_until(lambda: ours() == 0)
+    out = np.zeros(4)
     for _ in range(5):
-        together = threading.Barrier(3, timeout=10)
-        threads.run_together(together.wait, [(), (), ()])
-    assert len(ours()) - before <= 2
-    wait_until(lambda: len(ours()) == before)
-    threads.run_together(threading.Barrier(2, timeout=10).wait, [(), ()])
+        crews.add_one(out, 4, meet=4)  # each of four jobs waits for the others: no thread can do two
+        assert ours() == 3
+    assert (out == 5).all()
 
 
-def test_callers_do_not_disturb_each_other(threads: ModuleType) -> None:
-    sums = [[0] * 4 for _ in range(6)]
+def test_callers_do_not_disturb_each_other(crews: ModuleType) -> None:
+    outs = [np.zeros(50) for _ in range(4)]
 
-    def put(row: list[int], at: int) -> None:
-        row[at] = at + 1
+    def call(out: np.ndarray) -> None:
+        for _ in range(50):
+            crews.add_one(out, 3)
 
-    def call(row: list[int]) -> None:
-        for _ in range(20):
-            threads.run_together(put, [(row, at) for at in range(4)])
-
-    callers = [threading.Thread(target=call, args=(row,)) for row in sums]
+    callers = [threading.Thread(target=call, args=(out,)) for out in outs]
     for caller in callers:
         caller.start()
     for caller in callers:
-        caller.join(10)
-    assert sums == [[1, 2, 3, 4]] * 6
+        caller.join(60)
+    assert all((out == 50).all() for out in outs)
 
 
-@pytest.mark.parametrize("bad", [0, 2])
-def test_a_failure_is_raised_after_every_part_has_ended(threads: ModuleType, bad: int) -> None:
-    ended = []
-
-    def part(number: int) -> None:
-        if number == bad:
-            raise ValueError(f"part {number}")
-        time.sleep(0.02)
-        ended.append(number)
-
-    with pytest.raises(ValueError, match=f"part {bad}"):
-        threads.run_together(part, [(0,), (1,), (2,), (3,)])
-    assert sorted(ended) == [number for number in range(4) if number != bad]
-
-
-def test_waiting_threads_use_no_processor_time(threads: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "IDLE_S", 5.0)
-    threads.run_together(threading.Barrier(4, timeout=10).wait, [()] * 4)
-    started = time.process_time()
+def test_threads_sleep_after_a_call_then_end_and_give_back_their_memory(crews: ModuleType) -> None:
+    out = np.zeros(4)
+    crews.add_one(out, 4, meet=4)
+    started_s = time.process_time()
     time.sleep(0.5)
-    assert time.process_time() - started < 0.25  # three that spin would use well over that
+    assert time.process_time() - started_s < 0.1  # one thread that spins would take half a second
+    wait_until(lambda: ours() == 0)
+    assert not crews._idle[4, out.dtype]
+    crews.add_one(out, 4, meet=4)
+    assert (out == 2).all()
+
+
+def test_numpys_threads_are_left_as_they_are_and_work_beside(crews: ModuleType) -> None:
+    before = [(pool["filepath"], pool["num_threads"]) for pool in threadpoolctl.threadpool_info()]
+    a, out = np.ones((300, 300)), np.zeros(64)
+    products: list[np.ndarray] = []
+    beside = threading.Thread(target=lambda: products.extend(a @ a for _ in range(20)))
+    beside.start()
+    for _ in range(200):
+        crews.add_one(out, 2)
+    beside.join(60)
+    assert (out == 200).all()
+    assert len(products) == 20
+    assert all((product == 300).all() for product in products)
+    assert [(pool["filepath"], pool["num_threads"]) for pool in threadpoolctl.threadpool_info()] == before
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-def test_a_forked_child_starts_threads_of_its_own(threads: ModuleType) -> None:
-    threads.run_together(threading.Barrier(2, timeout=10).wait, [(), ()])
+def test_a_forked_child_starts_threads_of_its_own(crews: ModuleType) -> None:
+    out = np.zeros(2)
+    crews.add_one(out, 2, meet=2)
     child = os.fork()
     if child == 0:
         try:
-            threads.run_together(threading.Barrier(2, timeout=10).wait, [(), ()])
-            os._exit(0)
+            crews.add_one(out, 2, meet=2)
+            os._exit(0 if (out == 2).all() else 1)
         finally:
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -1,0 +1,67 @@
+"""gemv on the CPU, our own: rows or columns side by side in vector registers, and threads that share the reading."""
+
+# ruff: noqa: SIM300
+from pathlib import Path
+
+from tuner.kernel import Kernel, ceil_div
+from tuner.problem import DTYPE_BYTES
+from tuner.space import Constraint, choice, powers_of_two
+
+KERNEL = Kernel(
+    operation="gemv",
+    name="streaming",
+    target="cpu",
+    source=Path("streaming.numba.py"),
+    includes=(Path("../../vectors.numba.py"), Path("../../threads.numba.py")),
+    idea="A read once by threads, several rows or columns side by side; what sums up stays in registers",
+    parameters=(
+        choice("WIDTH", 2, 4, 8, 16),
+        choice("AT_ONCE", 1, 2, 4, 8),
+        choice("UNROLL", 1, 2, 4),
+        powers_of_two("BLOCK", 16, 16384),
+        powers_of_two("PARTS", 1, 64),
+        choice("PREFETCH", 0, 256, 512, 1024),
+        powers_of_two("THREADS", 1, 256),
+    ),
+    constraints=(
+        Constraint(
+            "vectors are as wide as the CPU's",
+            lambda p, d, c: c.WIDTH * DTYPE_BYTES[p.dtype] == min(max(d.vector_bytes, 16), 64),
+            for_speed=True,
+        ),
+        Constraint(
+            "4 to 16 vectors are read side by side",
+            lambda p, d, c: (c.AT_ONCE * c.UNROLL >= 4) & (c.AT_ONCE * c.UNROLL <= 16),
+            for_speed=True,
+        ),
+        Constraint(
+            "only columns are cut into parts, each of 8 columns or more, and only for threads",
+            lambda p, d, c: (
+                (c.PARTS == 1) | ((c.PARTS <= 4 * c.THREADS) & (8 * c.PARTS <= p.n) & (p.layout == "t"))
+            ),
+            for_speed=True,
+        ),
+        Constraint("no more threads than cores", lambda p, d, c: c.THREADS <= max(d.cores, 1), for_speed=True),
+        Constraint(
+            "a band, or a part of one, for each thread",
+            lambda p, d, c: c.THREADS <= ceil_div(p.m, c.BLOCK) * c.PARTS,
+            for_speed=True,
+        ),
+        Constraint(
+            "a band has less than twice the rows of A, or the fewest",
+            lambda p, d, c: (c.BLOCK == 16) | (c.BLOCK < 2 * p.m),
+            for_speed=True,
+        ),
+    ),
+    defaults={
+        "WIDTH": 8, "AT_ONCE": 4, "UNROLL": 1, "BLOCK": 64, "PARTS": 1, "PREFETCH": 0, "THREADS": 1,
+    },
+    starts=tuple(
+        {
+            "WIDTH": width, "AT_ONCE": 4, "UNROLL": 2, "BLOCK": block, "PARTS": parts, "PREFETCH": 512,
+            "THREADS": threads,
+        }
+        for width in (2, 4, 8, 16)
+        for block, parts, threads in ((64, 1, 1), (64, 1, 2), (64, 1, 16), (2048, 1, 2), (4096, 4, 2), (4096, 32, 16))
+    ),
+)  # fmt: skip
