@@ -15,14 +15,15 @@ from tuner.space import Config, Parameter, Space, Value
 def pinned_space(kernel: Kernel, pins: Mapping[str, Value], problem: Problem, device: DeviceInfo) -> Space:
     """The legal configs in which the pinned parameters have their values.
 
-    A rule that is for speed alone does not bind where it leaves nothing: a step is shown as it was published.
+    A rule that is for speed alone does not bind where it leaves nothing of the pinned values: a step is shown
+    as it was published. Without pins nothing is left of a kernel that is meant for other shapes.
     """
     parameters = [
         Parameter(each.name, (pins[each.name],), each.scale) if each.name in pins else each
         for each in kernel.parameters
     ]
     found = Space.build(parameters, kernel.constraints, problem, device)
-    if len(found):
+    if len(found) or not pins:
         return found
     return Space.build(parameters, [each for each in kernel.constraints if not each.for_speed], problem, device)
 
