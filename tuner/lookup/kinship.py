@@ -67,12 +67,8 @@ def alike(device: DeviceInfo, others: Iterable[DeviceInfo]) -> tuple[str, list[D
     ]
     same_model = [each for each in kin if model(each) and model(each) == model(device)]
     if same_model:
-        return f"also {_an(model(device))}", same_model
+        return f"of the same model ({model(device).upper()})", same_model
     if device.kind == "cpu":
         return f"a CPU with vectors of {device.vector_bytes} bytes, too", kin
     same = [each for each in kin if device.architecture and each.architecture == device.architecture]
     return f"of architecture {device.architecture}, too", same
-
-
-def _an(name: str) -> str:
-    return f"{'an' if name[:1] in 'aeiou8' else 'a'} {name.upper()}"
