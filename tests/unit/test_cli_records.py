@@ -63,6 +63,18 @@ def test_records_go_from_one_database_to_another(told: Told, stored: Path, here:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("source", ["studies.db", URL])
+def test_another_database_is_imported_as_it_is(told: Told, stored: Path, source: str) -> None:
+    code, out, _ = told("import", source, "--db", "sqlite:///other.db")
+    assert (code, out) == (0, f"{source}: 3 records and 1 champions are new, 0 were known\n")
+    assert (
+        told("export", "a.jsonl", "--quiet")[0]
+        == told("export", "b.jsonl", "--db", "sqlite:///other.db")[0]
+        == 0
+    )
+    assert Path("a.jsonl").read_bytes() == Path("b.jsonl").read_bytes()
+
+
 def test_records_go_through_pipes(told: Told, stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code, out, _ = told("export", "-", "--device", CPU.name, "--quiet")
     assert code == 0

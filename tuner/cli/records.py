@@ -72,7 +72,7 @@ def export_(file: str, operation: str, shape: str, device: str, regime: str, qui
 
 
 @records.command("import")
-@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@click.argument("files", metavar="FILE|URL...", nargs=-1, required=True)
 @click.option("--skip-broken", is_flag=True, help="Take the good lines of a damaged file, and list the others.")
 @click.option("--device", default="", help="Of a Kernel Tuner cache: its device's name.")
 @click.option("--kernel-file", type=click.Path(path_type=Path), help="Of a cache: FILE.py with its kernel.")
@@ -87,7 +87,7 @@ def export_(file: str, operation: str, shape: str, device: str, regime: str, qui
 def import_(
     files: tuple[str, ...], skip_broken: bool, quiet: bool, db: str, as_json: bool, **told: Any
 ) -> None:
-    """Add the records of files: what `export` writes, or Kernel Tuner's caches (.json).
+    """Add the records of files: what `export` writes, other databases, or Kernel Tuner's caches (.json).
 
     Records are known by UUID: files may come in any order, any number of times.
     """
@@ -111,7 +111,8 @@ def import_(
 
 
 def _imported(store: Any, file: str, skip_broken: bool, progress: Any, told: dict[str, Any]) -> Counts:
-    from tuner.travel import Counts, is_cache, records_of, take
+    from tuner.store import Store
+    from tuner.travel import Counts, is_cache, merge, records_of, take
 
     if file == "-":
         with tempfile.NamedTemporaryFile(prefix="tuner-import-") as copy:
@@ -119,11 +120,22 @@ def _imported(store: Any, file: str, skip_broken: bool, progress: Any, told: dic
             copy.flush()
             return take(store, Path(copy.name), skip_broken=skip_broken, progress=progress)
     path = Path(file)
+    if "://" in file or _is_database(path):
+        with Store.open(file if "://" in file else f"sqlite:///{file}", read_only=True) as source:
+            return merge(store, source, progress)
     if not is_cache(path):
         return take(store, path, skip_broken=skip_broken, progress=progress)
     found = list(records_of(_cached(path, **told)))
     new = store.add(found)
     return Counts(records=new, known=len(found) - new)
+
+
+def _is_database(path: Path) -> bool:
+    """Whether a file is one of SQLite's."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(16) == b"SQLite format 3\0"
 
 
 def _cached(

@@ -10,9 +10,10 @@ from __future__ import annotations
 import contextlib
 import gzip
 import io
+import itertools
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -130,16 +131,38 @@ def take(store: Store, path: Path, *, skip_broken: bool = False, progress: Progr
                     f"not: {told}. Nothing of the file was imported; mend it, or take what is good with "
                     f"--skip-broken"
                 )
-    return _taken(store, file)
+    return _taken(store, file.told())
 
 
-def _taken(store: Store, file: LinesFile) -> Counts:
+def merge(store: Store, source: Store, progress: Progress | None = None) -> Counts:
+    """Adds what another store holds and this one does not; both may be written to meanwhile.
+
+    Args:
+        store: Where to.
+        source: From where.
+        progress: Told how far it is.
+    """
+    there = streams.count(source)
+
+    def told() -> Iterator[tuple[int, Record | Champion]]:
+        everything = itertools.chain(
+            streams.records(source, Selection()), streams.champions(source, Selection())
+        )
+        for number, each in enumerate(everything, 1):
+            if progress and number % BATCH == 0:
+                progress(min(number, there), there)
+            yield number, each
+
+    return _taken(store, told())
+
+
+def _taken(store: Store, found: Iterable[tuple[int, Record | Champion | str | None]]) -> Counts:
     records: list[Record] = []
     champions: list[Champion] = []
     broken: list[tuple[int, str]] = []
     new = {"records": 0, "champions": 0}
     seen = broken_lines = 0
-    for number, told in file.told():
+    for number, told in found:
         if isinstance(told, Record):
             records.append(told)
         elif isinstance(told, Champion):
