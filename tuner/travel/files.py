@@ -145,7 +145,7 @@ def merge(store: Store, source: Store, progress: Progress | None = None) -> Coun
     there = streams.count(source)
 
     def told() -> Iterator[tuple[int, Record | Champion]]:
-        everything = itertools.chain(
+        everything: Iterable[Record | Champion] = itertools.chain(
             streams.records(source, Selection()), streams.champions(source, Selection())
         )
         for number, each in enumerate(everything, 1):
