@@ -320,6 +320,27 @@ def test_a_problem_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked[2:] == ["gemm 4 x 5 x 6 float32 nn"]
 
 
+def test_shapes_share_a_compiled_kernel(monkeypatch: pytest.MonkeyPatch, ran: list[str]) -> None:
+    from tuner.callables import calls
+    from tuner.devices import numba_source
+
+    compiled: list[str] = []
+    ready = numba_source.ready
+
+    def noted(rendered: Any, problem: Any) -> Any:
+        compiled.append(rendered.hash)
+        return ready(rendered, problem)
+
+    monkeypatch.setattr(numba_source, "ready", noted)
+    monkeypatch.setattr(calls, "_ENTRIES", {})
+    for m in (5, 6, 7):
+        crowned("gemm", {"m": m, "n": 4, "k": 3})
+        a, b = normal(m, 3), normal(3, 4)
+        close(tuner.matmul(a, b), a @ b)
+    assert ran == ["blocked"] * 3
+    assert len(compiled) == 1
+
+
 def test_prepared_calls_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
     from tuner.callables import dispatch
 
@@ -346,12 +367,14 @@ def test_a_broken_database_is_said_once_and_left_out(content: bytes, tmp_path: P
 def test_a_kernel_that_cannot_be_compiled_leaves_the_call_to_the_library(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    from tuner.callables import calls
     from tuner.devices import numba_source
 
     def fails(*_: object) -> None:
         raise OSError("the cache folder is full")
 
     monkeypatch.setattr(numba_source, "ready", fails)
+    monkeypatch.setattr(calls, "_ENTRIES", {})
     crowned("gemm", {"m": 4, "n": 5, "k": 6})
     a, b = normal(4, 6), normal(6, 5)
     with pytest.warns(tuner.callables.CallableWarning, match="cache folder is full"):

@@ -44,6 +44,7 @@ def board(monkeypatch: pytest.MonkeyPatch) -> Board:
     monkeypatch.setattr(calling.runtime, "getDevice", lambda: made.device)
     monkeypatch.setattr(calling.cupy.cuda, "Device", lambda index: contextlib.nullcontext())
     monkeypatch.setattr(calling, "_KEPT", calling._Kept())
+    monkeypatch.setattr(calling, "_FUNCTIONS", {})
     return made
 
 
@@ -106,6 +107,12 @@ def test_steps_are_given_what_the_stream_keeps(board: Board, monkeypatch: pytest
     assert seen[0][1] is seen[1][1]
     assert seen[0][1] is not seen[2][1]
     assert seen[0][2] == ((6, 4), "float32", "memory")
+
+
+def test_shapes_share_what_is_loaded_unless_they_need_other_shared_memory(board: Board) -> None:
+    for launch in (PLAIN, Launch((9, 9), (32,), 1024), Launch((7, 2), (32,), 2048)):
+        loaded(launch)
+    assert board.loaded == 2
 
 
 def test_padding_that_changes_no_shape_is_none(board: Board) -> None:

@@ -22,6 +22,8 @@ from tuner.kernel import Rendered, render
 Prepared = Callable[..., Any]
 #: Runs a kernel on stored arrays, in the order of the problem's tensors.
 Runs = Callable[..., None]
+#: Hash of a rendered CPU kernel -> its entry function, ready to run.
+_ENTRIES: dict[str, Callable[..., Any]] = {}
 
 
 def library_call(request: Request, decision: Decision | None, family: Family) -> Prepared:
@@ -71,7 +73,8 @@ def kernel_call(request: Request, decision: Decision, family: Family) -> Prepare
 def _on_host(rendered: Rendered, request: Request, decision: Decision) -> Runs:
     from tuner.devices.numba_source import ready
 
-    entry = ready(rendered, decision.problem)
+    # Shapes share what is compiled: a rendered kernel holds for all of them.
+    entry = _ENTRIES.get(rendered.hash) or _ENTRIES.setdefault(rendered.hash, ready(rendered, decision.problem))
     scalars = tuple(numpy.dtype(each.dtype).type(each.value).item() for each in decision.problem.scalars)
     if all(operand.writable for operand in request.operands.values()):
         if len(request.tensors) == 2:

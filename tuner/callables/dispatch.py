@@ -22,7 +22,7 @@ from tuner.callables.requests import Request, gemv_request, matmul_request, tran
 from tuner.hardware import DeviceInfo
 from tuner.record import ProblemKey
 
-#: Prepared calls that a function keeps; the oldest go first.
+#: Prepared calls that a function keeps, and decisions that are kept; the oldest go first.
 KEPT = 4096
 #: Function -> what names its arrays, and what their request is.
 ARGUMENTS = {"matmul": ("a", "b"), "gemv": ("a", "x"), "transpose": ("a",)}
@@ -196,10 +196,13 @@ def request_of(function: str, family: Family, arrays: tuple[Any, ...], out: Any)
 def _remember(function: str, family: Family, given: tuple[Any, ...], call: Prepared) -> None:
     _key_of.setdefault(family.base, family.key)
     keys = tuple(family.key(array) for array in given)
-    calls = _prepared[function]
-    while len(calls) >= KEPT:
-        del calls[next(iter(calls))]
-    calls[keys if len(keys) > 1 else keys[0]] = call
+    _keep(_prepared[function], keys if len(keys) > 1 else keys[0], call)
+
+
+def _keep(kept: dict[Any, Any], key: Hashable, value: Any) -> None:
+    while len(kept) >= KEPT:
+        del kept[next(iter(kept))]
+    kept[key] = value
 
 
 def decision_for(request: Request) -> Decision | None:
@@ -210,7 +213,7 @@ def decision_for(request: Request) -> Decision | None:
         found = _decided.get((request.problem, request.device))
         if found is None:
             found = decide(request.problem, device_info(request.device))
-            _decided[request.problem, request.device] = found
+            _keep(_decided, (request.problem, request.device), found)
     copies = request.copied
     if found.kernel is None or not copies or found.worth_copying(request.copied_bytes, len(copies)):
         return found

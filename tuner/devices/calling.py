@@ -124,6 +124,25 @@ class _Kept:
 _KEPT = _Kept()
 
 
+#: What was loaded: rendered kernel, dynamic shared memory it may have, GPU -> cubin, module, function.
+_FUNCTIONS: dict[tuple[str, int, int], tuple[bytes, Any, Any]] = {}
+
+
+def _function(rendered: Rendered, problem: Problem, architecture: str, index: int) -> tuple[bytes, Any, Any]:
+    """Compiles and loads, unless another shape has had the same kernel loaded."""
+    assert rendered.launch is not None, "a CUDA kernel has a launch"
+    key = rendered.hash, rendered.launch.shared_bytes, index
+    if key not in _FUNCTIONS:
+        compiler = NvrtcCompiler()
+        try:
+            code = compiler.compile(rendered, architecture, problem).code
+        finally:
+            compiler.close()
+        with cupy.cuda.Device(index):
+            _FUNCTIONS[key] = (code, *function_of(rendered, code))
+    return _FUNCTIONS[key]
+
+
 class Loaded:
     """A rendered kernel on one GPU.
 
@@ -140,11 +159,6 @@ class Loaded:
         """
         assert rendered.launch is not None, "a CUDA kernel has a launch"
         self._rendered, self._launch, self._problem, self._index = rendered, rendered.launch, problem, index
-        compiler = NvrtcCompiler()
-        try:
-            self._code = compiler.compile(rendered, device.architecture, problem).code
-        finally:
-            compiler.close()
         launch, shapes = rendered.launch, {tensor.name: tensor.shape for tensor in problem.tensors}
         self._larger_bytes = sum(
             math.prod(each.shape) * DTYPE_BYTES[problem.dtype]
@@ -156,8 +170,7 @@ class Loaded:
         self._shared = launch.shared_bytes
         self._scalars = tuple(numpy.dtype(each.dtype).type(each.value) for each in problem.scalars)
         self._queueing = threading.Lock()
-        with cupy.cuda.Device(index):
-            self._module, self._function = function_of(rendered, self._code)
+        self._code, self._module, self._function = _function(rendered, problem, device.architecture, index)
 
     def run(self, *arrays: Any) -> None:
         """Queues a run on the current stream; the GPU must be the current device.
