@@ -172,6 +172,19 @@ def test_without_database_the_default_answers_and_the_library_is_to_be_used() ->
     assert answer(None, gemm(8, 8, 8), CPU, kernel="naive").kernel == "naive"
 
 
+@pytest.mark.parametrize(
+    ("shape", "kernel"),
+    [
+        ((4096, 4096, 4096), "warp_tiled"), ((16, 8192, 8192), "thin"), ((4096, 8192, 32), "shallow"),
+        ((256, 256, 256), "small"),
+    ],
+)  # fmt: skip
+def test_the_default_is_of_a_kernel_that_is_meant_for_the_shape(
+    shape: tuple[int, int, int], kernel: str
+) -> None:
+    assert answer(None, gemm(*shape), BOARD).kernel == kernel
+
+
 def test_the_command_for_what_cannot_be_answered(store: Store) -> None:
     told = r"no kernel nosuch is declared. Run `tuner tune gemm 8 9 10 --kernel nosuch --device cpu --layout tt"
     with pytest.raises(NothingFound, match=told):

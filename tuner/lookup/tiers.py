@@ -227,29 +227,34 @@ def _champion(case: Case, choice: Choice) -> Champion:
 
 
 def default(case: Case) -> Answer | None:
-    """The default of the last kernel of the ladder that has a legal config.
+    """The default of the last kernel of the ladder that has a legal config worth trying, or a legal one.
 
     The library runs, if there is one, since nobody has seen a kernel beat it here.
     """
     question, problem = case.question, case.problem
     if problem is None:
         return None
-    for kernel in reversed(case.kernels()):
-        config = default_of(kernel, problem, question.device)
-        if config is None:
-            continue
-        baseline = problem.operation.baselines.get(question.device.kind)
-        library = baseline.named(problem.dtype) if baseline else ""
-        reasons = [
-            f"nothing is known of {question.problem.operation} on {question.device.name} or a device like it"
-        ]
-        if library:
-            reasons.append(f"{library} is the safer choice: no kernel was seen to be faster here")
-        return Answer(
-            None, DEFAULT, expected_loss(case.page, DEFAULT, problem, question.device), question=question,
-            default=(kernel.name, config), library=library, reasons=tuple(reasons), stale=False,
-        )  # fmt: skip
-    return None
+    found = [
+        (kernel, config)
+        for kernel in reversed(case.kernels())
+        if (config := default_of(kernel, problem, question.device)) is not None
+    ]
+    # A kernel may be meant for other shapes: it is asked last. The order is kept otherwise.
+    found.sort(key=lambda each: not legal(each[0], problem, question.device, [each[1]])[1][0])
+    if not found:
+        return None
+    kernel, config = found[0]
+    baseline = problem.operation.baselines.get(question.device.kind)
+    library = baseline.named(problem.dtype) if baseline else ""
+    reasons = [
+        f"nothing is known of {question.problem.operation} on {question.device.name} or a device like it"
+    ]
+    if library:
+        reasons.append(f"{library} is the safer choice: no kernel was seen to be faster here")
+    return Answer(
+        None, DEFAULT, expected_loss(case.page, DEFAULT, problem, question.device), question=question,
+        default=(kernel.name, config), library=library, reasons=tuple(reasons), stale=False,
+    )  # fmt: skip
 
 
 #: In the order in which they are asked.
