@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -362,6 +364,34 @@ def test_a_broken_database_is_said_once_and_left_out(content: bytes, tmp_path: P
         warnings.simplefilter("error")
         close(tuner.matmul(a[:3], b), a[:3] @ b)
         close(tuner.matmul(a, b), a @ b)
+
+
+def test_a_locked_database_is_waited_for_a_moment_and_then_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decisions, "PATIENCE_S", 0.05)
+    with sqlite3.connect(tmp_path / "studies.db") as other:
+        other.execute("PRAGMA journal_mode=DELETE")
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.warns(tuner.callables.CallableWarning, match="locked"):
+            tuner.matmul(normal(4, 6), normal(6, 5))
+        monkeypatch.setattr(decisions, "kept_open", lambda **_: pytest.fail("asked again"))
+        tuner.matmul(normal(3, 6), normal(6, 5))
+    other.close()
+
+
+def test_a_forked_process_opens_the_database_itself(ran: list[str]) -> None:
+    crowned("gemm", {"m": 5, "n": 4, "k": 3})
+    crowned("gemm", {"m": 6, "n": 4, "k": 3})
+    a, b = normal(6, 3), normal(3, 4)
+    tuner.matmul(a[:5], b)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # other tests' threads are asleep
+        child = os.fork()
+    if child == 0:
+        right = np.allclose(tuner.matmul(a, b), a @ b, rtol=1e-4) and ran == ["blocked"] * 2
+        os._exit(0 if right else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_a_kernel_that_cannot_be_compiled_leaves_the_call_to_the_library(

@@ -7,6 +7,7 @@ least as fast; where nothing was measured, or what was measured does not carry o
 from __future__ import annotations
 
 import os
+import time
 import warnings
 from dataclasses import dataclass, replace
 
@@ -23,6 +24,8 @@ from tuner.space import Config
 
 #: Loss that is reckoned with where none could be measured yet: the worst that is put up with elsewhere.
 UNMEASURED_LOSS = 0.2
+#: Seconds that a call waits for a database that is locked, and for which one that failed is not asked again.
+PATIENCE_S, LEFT_OUT_S = 1.0, 60.0
 #: Bytes of an array that are copied in a second, and seconds that any copy takes: what devices of recent
 #: years surpass, since a copy that turns out quicker than assumed does no harm.
 COPIED_BYTES_PER_S = {"cpu": 2e9, "cuda": 5e11}
@@ -187,13 +190,17 @@ def _saves_s(problem: Problem, found: Answer) -> float:
 
 def _looked_up(key: ProblemKey, device: DeviceInfo | str) -> Answer:
     """The answer from the user's records and the published ones; without the former where they are broken."""
+    global _left_out_until_s
+    if time.monotonic() < _left_out_until_s:
+        return answer(None, key, device)
     forked = os.getpid() != _PROCESS  # whose connections are another's
     store = None
     try:
-        store = opened() if forked else kept_open()
+        store = (opened if forked else kept_open)(patience_s=PATIENCE_S)
         return answer(store, key, device)
     except StoreTrouble as error:
         warn_once(f"the records of your database are left out: {error}")
+        _left_out_until_s = time.monotonic() + LEFT_OUT_S
         return answer(None, key, device)
     finally:
         if forked and store is not None:
@@ -202,6 +209,7 @@ def _looked_up(key: ProblemKey, device: DeviceInfo | str) -> Answer:
 
 #: The process that loaded this module.
 _PROCESS = os.getpid()
+_left_out_until_s = 0.0
 _WARNED: set[str] = set()
 
 
@@ -212,6 +220,8 @@ def warn_once(message: str) -> None:
         warnings.warn(message, CallableWarning, stacklevel=2)
 
 
-def forget_warnings() -> None:
-    """Lets every warning be given once more."""
+def forget() -> None:
+    """Has the database asked again where it was left out, and lets every warning be given once more."""
+    global _left_out_until_s
+    _left_out_until_s = 0.0
     _WARNED.clear()

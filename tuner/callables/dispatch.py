@@ -16,7 +16,7 @@ import numpy
 
 from tuner.callables.arrays import NUMPY, Family, index_of
 from tuner.callables.calls import Prepared, kernel_call, library_call
-from tuner.callables.decisions import Decision, decide, forget_warnings, warn_once
+from tuner.callables.decisions import Decision, decide, forget, warn_once
 from tuner.callables.families import family_of, shares_memory_with_others
 from tuner.callables.requests import Request, gemv_request, matmul_request, transpose_request
 from tuner.hardware import DeviceInfo
@@ -129,7 +129,7 @@ def clear_caches() -> None:
         for prepared in _prepared.values():
             prepared.clear()
         _decided.clear()
-        forget_warnings()
+        forget()
 
 
 def _first(function: str, arrays: tuple[Any, ...], out: Any) -> Any:

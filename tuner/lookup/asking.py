@@ -36,11 +36,12 @@ def device_asked(text: str) -> DeviceInfo | str:
     return text
 
 
-def opened(url: str = "") -> Store | None:
+def opened(url: str = "", patience_s: float = 30.0) -> Store | None:
     """A database to read; None where there is none, or nothing of ours in it.
 
     Args:
         url: Database; that of ``TUNER_DB``, else ``studies.db`` in this folder, when empty.
+        patience_s: Seconds to wait for a process that keeps it locked.
 
     Raises:
         StoreTrouble: It cannot be used.
@@ -52,18 +53,18 @@ def opened(url: str = "") -> Store | None:
     from tuner.store import Store
 
     try:
-        return Store.open(url, read_only=True)
+        return Store.open(url, read_only=True, patience_s=patience_s)
     except NothingFound:
         return None
 
 
-def kept_open(url: str = "") -> Store | None:
+def kept_open(url: str = "", patience_s: float = 30.0) -> Store | None:
     """As `opened`, but a database stays open for the next question of this process."""
     url = url or os.environ.get("TUNER_DB") or DEFAULT_DATABASE
     key = f"{Path.cwd()} {url}" if url.startswith("sqlite:///") else url
     with _OPENING:
         if key not in _STORES:
-            store = opened(url)
+            store = opened(url, patience_s)
             if store is None:
                 return None
             _STORES[key] = store
