@@ -21,11 +21,18 @@ def _registers(device: Any) -> int:
 #: Rules that leave out what is not worth trying; what breaks them is right all the same.
 for_speed = partial(Constraint, for_speed=True)
 
-#: A good tile (WIDTH, MR, NR) for each width of vectors and dtype.
-TILES = (
-    (8, 4, 24), (16, 6, 64), (16, 8, 48), (16, 14, 32), (8, 8, 24), (8, 14, 16),
-    (4, 4, 12), (4, 6, 8), (2, 4, 6), (2, 6, 4),
+#: Good tiles (WIDTH, MR, NR) for each width of vectors and dtype: of `packed`, which may have any height, and of
+#: `direct`, which has an address in a register for each row.
+TALL = (
+    (16, 14, 32), (16, 8, 48), (16, 6, 64), (8, 14, 16), (8, 8, 24), (8, 6, 16), (8, 4, 24),
+    (4, 6, 8), (4, 4, 12), (2, 6, 4), (2, 4, 6),
 )  # fmt: skip
+FLAT = (
+    (16, 8, 32), (16, 8, 48), (16, 6, 64), (8, 8, 16), (8, 8, 24), (8, 6, 16), (8, 4, 24),
+    (4, 6, 8), (4, 4, 12), (2, 6, 4), (2, 4, 6),
+)  # fmt: skip
+#: For a C of few columns: a vector a row.
+NARROW = ((16, 8, 16), (8, 8, 8), (4, 8, 4), (2, 8, 4))
 TILE_PARAMETERS = (
     choice("WIDTH", 2, 4, 8, 16),
     choice("MR", 2, 4, 6, 8, 10, 12, 14),
@@ -58,16 +65,17 @@ PARTS = tuple(
     for name in ("../../vectors.numba.py", "../../threads.numba.py", "tile.numba.py", "panels.numba.py")
 )
 
-#: Blocks (MC, KC, NC) of `packed` for large problems, and for small ones.
-LARGE, SMALL = (48, 384, 2048), (48, 128, 256)
+#: Blocks (MC, KC, NC) of `packed`; which are legal depends on the size of the problem.
+BLOCKS = ((48, 384, 2048), (48, 256, 512), (48, 128, 256))
+#: Threads of first configs, more before fewer; no more are legal than the CPU has cores.
+MANY = (64, 32, 16, 8, 4, 2)
 
 
-def _packed(
-    tile: tuple[int, ...], blocks: tuple[int, ...], threads: int = 1, slabs: int = 1
-) -> dict[str, Value]:
+def _packed(tile: tuple[int, ...], blocks: tuple[int, ...], threads: int = 1) -> dict[str, Value]:
+    slabs = 1 if threads == 1 else max(2, threads // 2)
     return {
         "WIDTH": tile[0], "MR": tile[1], "NR": tile[2], "MC": blocks[0], "KC": blocks[1], "NC": blocks[2],
-        "UNROLL": 1, "PREFETCH": 8, "THREADS": threads, "SHARE": "B" if slabs == 1 else "both", "SLABS": slabs,
+        "UNROLL": 1, "PREFETCH": 8, "THREADS": threads, "SHARE": "B" if threads == 1 else "both", "SLABS": slabs,
     }  # fmt: skip
 
 
@@ -103,8 +111,18 @@ PACKED = Kernel(
             lambda p, d, c: c.MR * c.KC * DTYPE_BYTES[p.dtype] <= (d.l1_bytes or 32 << 10),
         ),
         for_speed("MC is at most twice M", lambda p, d, c: (c.MC == 24) | (c.MC <= 2 * p.m)),
-        for_speed("KC is at most twice K", lambda p, d, c: (c.KC == 64) | (c.KC <= 2 * p.k)),
-        for_speed("NC is at most twice N", lambda p, d, c: (c.NC == 256) | (c.NC <= 2 * p.n)),
+        for_speed(
+            "KC is at most twice K, and not far below it where K is small",
+            lambda p, d, c: ((c.KC == 64) | (c.KC <= 2 * p.k)) & (c.KC >= min(p.k, 128)),
+        ),
+        for_speed(
+            "NC is at most four times N, and not below it where N is small",
+            lambda p, d, c: ((c.NC == 256) | (c.NC <= 4 * p.n)) & (c.NC >= min(p.n, 2048)),
+        ),
+        for_speed(
+            "C has several tiles in each direction, else packing is not worth its time",
+            lambda p, d, c: ((4 * c.MR <= p.m) & (2 * c.NR <= p.n)) | ((c.MR == 8) & (c.NR == c.WIDTH)),
+        ),
         *THREAD_RULES,
         for_speed(
             "A is packed once for all where several multiply by the same rows",
@@ -119,11 +137,10 @@ PACKED = Kernel(
             lambda p, d, c: ((c.THREADS > 1) | (c.SLABS == 1)) & (c.THREADS * c.MC <= (p.m + c.MC) * c.SLABS),
         ),
     ),
-    defaults=_packed(TILES[0], LARGE),
+    defaults=_packed((8, 4, 24), BLOCKS[0]),
     starts=(
-        *(_packed(tile, LARGE) for tile in TILES[1:]),
-        *(_packed(tile, LARGE, threads, threads) for threads in (2, 4, 8, 16, 32, 64) for tile in TILES[:4]),
-        *(_packed(tile, SMALL) for tile in TILES),
+        *(_packed(tile, blocks, threads) for threads in MANY for tile in TALL for blocks in BLOCKS[:2]),
+        *(_packed(tile, blocks) for tile in TALL for blocks in BLOCKS),
     ),
 )
 
@@ -151,10 +168,8 @@ DIRECT = Kernel(
             "the addresses of at most 8 rows of A fit into the general registers",
             lambda p, d, c: c.PACK_A | (c.MR <= 8) | (p.layout[0] == "t"),
         ),
-        for_speed(
-            "a tile is less than twice as wide as C", lambda p, d, c: (c.NR == c.WIDTH) | (c.NR < 2 * p.n)
-        ),
-        for_speed("KC is less than twice K", lambda p, d, c: (c.KC == 64) | (c.KC < 2 * p.k)),
+        for_speed("a tile is at most as wide as C", lambda p, d, c: (c.NR == c.WIDTH) | (c.NR <= p.n)),
+        for_speed("KC is at most twice K", lambda p, d, c: (c.KC == 64) | (c.KC <= 2 * p.k)),
         for_speed(
             "what is streamed past the caches is written once, and would not fit into them",
             lambda p, d, c: (
@@ -176,12 +191,27 @@ DIRECT = Kernel(
             lambda p, d, c: (c.THREADS > 1) | (c.SPLIT == "rows"),
         ),
     ),
-    defaults=_direct(TILES[0]),
-    # For small problems, then for a long and thin B, then for a large C and a short K.
+    defaults=_direct((8, 4, 24)),
     starts=(
-        *(_direct(tile) for tile in TILES[1:]),
-        *(_direct(tile, KC=512) for tile in TILES),
-        *(_direct(tile, PACK_A=True, PREFETCH=2) for tile in TILES),
-        *(_direct(tile, PACK_B=True, STREAM=True) for tile in TILES),
+        # A small C; few rows; few columns; a short K.
+        *(_direct(tile, KC=depth) for depth in (256, 64) for tile in FLAT),
+        *(
+            _direct(
+                tile,
+                KC=512,
+                PACK_A=True,
+                PREFETCH=2,
+                THREADS=threads,
+                SPLIT="columns" if threads > 1 else "rows",
+            )
+            for threads in (*MANY, 1)
+            for tile in FLAT[::2]
+        ),
+        *(_direct(tile, KC=4096, UNROLL=4, THREADS=threads) for threads in (*MANY, 1) for tile in NARROW),
+        *(
+            _direct(tile, PACK_B=True, STREAM=True, THREADS=threads)
+            for threads in (*MANY, 1)
+            for tile in FLAT[::2]
+        ),
     ),
 )
