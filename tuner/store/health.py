@@ -6,10 +6,10 @@ where SQLite finds damage, the pages of the file itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
@@ -18,6 +18,8 @@ from tuner.record import Champion, Record
 from tuner.store import Store, opening, queries, sound, tables
 from tuner.store.ledger import ledger_file, readable
 from tuner.store.salvage import salvaged
+
+Told = TypeVar("Told")
 
 #: Rows that are read, or stored, at a time.
 AT_ONCE = 500
@@ -72,11 +74,11 @@ def check(url: str) -> Health:
     records = champions = damaged = 0
     complaints = list(_structure(url))
     try:
-        for told in _tables(url):
-            records += isinstance(told, Record)
+        for told in _tables(url, sound.id_of):
+            records += isinstance(told, str)
             champions += isinstance(told, Champion)
             damaged += told is None
-            ids.update([told.id] if told else [])
+            ids.update(_ids(told))
     except (StoreTrouble, NothingFound) as error:
         if file is None:
             raise
@@ -84,9 +86,9 @@ def check(url: str) -> Health:
     copied: set[str] = set()
     copy_damaged = 0
     if file is not None:
-        for told in readable(ledger_file(file)):
-            copied.update(_ids(told))
-            copy_damaged += told is None
+        for line in readable(ledger_file(file)):
+            copied.update(_ids(line))
+            copy_damaged += line is None
     only_copied, only_stored = len(copied - ids), len(ids - copied)
     return Health(
         where, tuple(complaints[:COMPLAINTS]), records, champions, damaged,
@@ -94,13 +96,13 @@ def check(url: str) -> Health:
     )  # fmt: skip
 
 
-def _ids(told: Record | Champion | None) -> Iterator[str]:
-    """The ids that a line of the copy brings: a champion's has its records in it."""
+def _ids(told: Record | Champion | str | None) -> Iterator[str]:
+    """The ids that are told, a champion's with those of its records: a line of the copy has them in it."""
     if isinstance(told, Champion):
         yield told.record.id
         yield from [told.baseline.id] if told.baseline else []
     if told is not None:
-        yield told.id
+        yield told if isinstance(told, str) else told.id
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,7 @@ def rescue(url: str, into: Path) -> Rescued:
         raise NothingFound(f"there is no database at {file}, nor a second copy of one")
     with Store.open(f"sqlite:///{into}") as store:
         try:
-            from_tables = _stored(store, _tables(url))
+            from_tables = _stored(store, _tables(url, sound.record_of))
         except (StoreTrouble, NothingFound):
             if file is None:
                 raise
@@ -181,14 +183,18 @@ def _structure(url: str) -> Iterator[str]:
         engine.dispose()
 
 
-def _tables(url: str) -> Iterator[Record | Champion | None]:
+def _tables(url: str, read: Callable[[Mapping[str, Any]], Told | None]) -> Iterator[Told | Champion | None]:
     """Records, then champions, as the database reads them; None for each row that is damaged.
+
+    Args:
+        url: Database.
+        read: What becomes of a record's row.
 
     Raises:
         StoreTrouble: The structure is damaged where it was to be read next.
     """
     with Store.open(url, read_only=True) as store, opening.explained(store._where):
-        yield from (sound.record_of(row) if row else None for row in _pages(store, _records()))
+        yield from (read(row) if row else None for row in _pages(store, _records()))
         for row in _pages(store, sa.select(tables.champions), tables.champions):
             if row is None:
                 yield None
