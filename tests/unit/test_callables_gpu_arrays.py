@@ -135,6 +135,20 @@ def test_gradients_and_host_tensors_stay_with_pytorch(log: Log) -> None:
     assert len(log.runs) == 1
 
 
+def test_a_tensor_without_strides_stays_with_pytorch(log: Log) -> None:
+    class Sparse(TorchTensor):
+        layout = "sparse"
+
+        def stride(self) -> tuple[int, ...]:
+            raise RuntimeError("sparse tensors do not have strides")
+
+    vars(sys.modules["torch"]).update(strided="strided", Tensor=Sparse)
+    a = Sparse(on_gpu(normal(4, 4)))
+    for _ in range(2):
+        close(tuner.matmul(a, a), a.host @ a.host)
+    assert (log.runs, log.library) == ([], ["torch.matmul"] * 2)
+
+
 def test_an_unknown_library_shares_its_memory_and_gets_its_own_kind_back(log: Log) -> None:
     champion_of("gemm", "nt", m=4, n=6, k=5)
     a, b = Shared(on_gpu(normal(4, 5))), Shared(stored(normal(5, 6), "t"))

@@ -26,9 +26,9 @@ from tuner.space import Config
 UNMEASURED_LOSS = 0.2
 #: Seconds that a call waits for a database that is locked, and for which one that failed is not asked again.
 PATIENCE_S, LEFT_OUT_S = 1.0, 60.0
-#: Bytes of an array that are copied in a second, and seconds that any copy takes: what devices of recent
-#: years surpass, since a copy that turns out quicker than assumed does no harm.
-COPIED_BYTES_PER_S = {"cpu": 2e9, "cuda": 5e11}
+#: Bytes of an array that are copied in a second, and seconds that any copy takes: guesses, low ones, since a copy
+#: that turns out quicker does no harm.
+COPIED_BYTES_PER_S = {"cpu": 2e9, "cuda": 1e11}
 COPY_S = {"cpu": 2e-6, "cuda": 10e-6}
 
 

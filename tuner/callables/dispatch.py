@@ -194,8 +194,11 @@ def request_of(function: str, family: Family, arrays: tuple[Any, ...], out: Any)
 
 
 def _remember(function: str, family: Family, given: tuple[Any, ...], call: Prepared) -> None:
+    try:
+        keys = tuple(family.key(array) for array in given)
+    except RuntimeError:  # what has no strides
+        return
     _key_of.setdefault(family.base, family.key)
-    keys = tuple(family.key(array) for array in given)
     _keep(_prepared[function], keys if len(keys) > 1 else keys[0], call)
 
 
