@@ -6,8 +6,9 @@ import collections
 import math
 import select
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from tuner.ask_ahead import AskAhead
@@ -23,6 +24,7 @@ from tuner.scribe import Scribe
 from tuner.search import Candidate
 from tuner.standings import Standings, take_in
 from tuner.stopwatch import REPORT_EVERY_S, Stopwatch
+from tuner.write_behind import WriteBehind
 
 #: Seconds between two looks at what the search has found while nothing else is under way.
 THINK_S = 0.002
@@ -70,6 +72,7 @@ class SearchLoop:
         self._measuring: dict[int, _Trial] = {}
         self._seen: dict[tuple[str, Any], Measurement] = {}
         self._until_s = math.inf
+        self._write = WriteBehind(scribes[0].store.add, inline=self.shares_cores)
         self.stop = ""
 
     def run(self, kernels: dict[str, Kernel], trials: int | None, seconds: float | None = None) -> None:
@@ -85,22 +88,27 @@ class SearchLoop:
         """
         self._kernels, self._limit = kernels, trials
         self._until_s = math.inf if seconds is None else time.monotonic() + seconds
-        while True:
-            with self._watch.spent("bookkeeping"):
-                self._ask()
-            if not self._under_way and (self.stop or self.search.exhausted):
-                self.stop = self.stop or self.search.stopped or "nothing is left to try"
-                return
-            self._wait()
-            for compiled in self._pool.ready():
-                self._take_compiled(compiled)
-            for number in [each for each in self._measuring if self._executors[each].arrived()]:
-                self._take_measured(number)
-            self._dispatch()
-            self._watch.progress.spent_s["thinking"] = self.search.thinking_s
-            self._watch.tick()
-            if self._out_of_budget() and not self._measuring:
-                return
+        with self._write:
+            while self._step():
+                pass
+
+    def _step(self) -> bool:
+        """Goes round once; False where the search has ended, or is to pause."""
+        with self._watch.spent("bookkeeping"):
+            self._ask()
+        if not self._under_way and not self._write.pending and (self.stop or self.search.exhausted):
+            self.stop = self.stop or self.search.stopped or "nothing is left to try"
+            return False
+        self._wait()
+        for compiled in self._pool.ready():
+            self._take_compiled(compiled)
+        for number in [each for each in self._measuring if self._executors[each].arrived()]:
+            self._take_measured(number)
+        self._dispatch()
+        self._watch.progress.spent_s["thinking"] = self.search.thinking_s
+        self._watch.progress.spent_s["storing"] = self._write.storing_s
+        self._watch.tick()
+        return bool(self._measuring) or not self._out_of_budget()
 
     def _out_of_budget(self) -> bool:
         if not self.stop:
@@ -207,25 +215,25 @@ class SearchLoop:
         self._finish(trial, measurement, number)
 
     def _finish(self, trial: _Trial, measurement: Measurement, device: int = 0) -> None:
-        """Stores first, then tells: what is told is never lost."""
+        """Stores first, then tells: what the search knows is never lost."""
         with self._watch.spent("bookkeeping"):
             candidate, progress = trial.candidate, self._watch.progress
             kernel, scribe = self._kernels[candidate.kernel], self._scribes[device]
-            scribe.store.add(scribe.of_kernel(Role.TRIAL, kernel, candidate.config, measurement))
-            self._tell(candidate, measurement)
+            record = scribe.of_kernel(Role.TRIAL, kernel, candidate.config, measurement)
+            self._write.put(record, self._telling(candidate, measurement))
             take_in(kernel.name, candidate.config, measurement, progress, self._standings, trial.contestant)
             del self._trials[candidate.number]
 
-    def _tell(self, candidate: Candidate, measurement: Measurement) -> None:
+    def _telling(self, candidate: Candidate, measurement: Measurement) -> Callable[[], None]:
+        """What tells the search of a trial."""
         objectives = self._standings.objectives
         if len(objectives) == 1:
-            self.search.tell(candidate, measurement.outcome, measurement.time_s)
-            return
+            return partial(self.search.tell, candidate, measurement.outcome, measurement.time_s)
         if not self._standings.weighed:
             check_energy(objectives, self._scribes[0].device, measurement)
         values = values_of(measurement, objectives)
         time_s, others = (values[0], values[1:]) if values else (None, ())
-        self.search.tell(candidate, measurement.outcome, time_s, others)
+        return partial(self.search.tell, candidate, measurement.outcome, time_s, others)
 
 
 def _code_key(contestant: Contestant) -> tuple[str, Any]:

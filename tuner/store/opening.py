@@ -89,7 +89,9 @@ def make_engine(url: URL, *, read_only: bool, patience_s: float) -> sa.Engine:
     if file is not None:
         options["creator"] = _connector(file, read_only=read_only, patience_s=patience_s)
     elif url.get_backend_name() == "sqlite":
-        options["connect_args"] = {"timeout": patience_s}
+        # One connection for all threads: each of its own would find a database of its own.
+        options["connect_args"] = {"timeout": patience_s, "check_same_thread": False}
+        options["poolclass"] = sa.StaticPool
     elif url.get_backend_name() == "postgresql":
         options = postgres.options(read_only=read_only, patience_s=patience_s)
     try:
