@@ -137,20 +137,28 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
         parts[blockIdx.y * (BT * BW) + x]
             = total<WARPS_K, 1>(shared + x / INNER * PADDED + x % INNER, SUMS).element[0];
     if (!arrives_last((unsigned*)workspace + blockIdx.x)) return;
-    constexpr int WIDTH = GROUPED;
+    constexpr int WIDTH = GROUPED, MOST = SPLIT_K < 16 ? 16 / SPLIT_K : 1;
+    const SCALAR* const from = parts;
 #else
-    constexpr int WIDTH = 1;
+    constexpr int WIDTH = 1, MOST = 8;
+    const SCALAR* const from = shared;
 #endif
-    for (unsigned x = threadIdx.x * WIDTH; x < BT * BW; x += THREADS * WIDTH) {
-#if SPLIT_K > 1
-        const Pack<WIDTH> sums = total<SPLIT_K, WIDTH>(parts + x, BT * BW);
-#else
-        const Pack<WIDTH> sums = total<WARPS_K, WIDTH>(shared + x / INNER * PADDED + x % INNER, SUMS);
-#endif
+    // Elements whose parts are asked for together, before any is stored: latency is all that this costs.
+    constexpr int STEP = THREADS * WIDTH, ROUNDS = (BT * BW + STEP - 1) / STEP, AT_ONCE = ROUNDS < MOST ? ROUNDS : MOST;
+    for (unsigned start = threadIdx.x * WIDTH; start < BT * BW; start += AT_ONCE * STEP) {
+        Pack<WIDTH> sums[AT_ONCE];
 #pragma unroll
-        for (int e = 0; e < WIDTH; ++e) {
-            const unsigned row = (x + e) / INNER, column = (x + e) % INNER;
-            if (row < rows && column < columns) corner[row * line + column] = sums.element[e];
+        for (int i = 0; i < AT_ONCE; ++i) {
+            const unsigned x = start + i * STEP;
+            if constexpr (SPLIT_K > 1) sums[i] = total<SPLIT_K, WIDTH>(from + x, BT * BW);
+            else sums[i] = total<WARPS_K, WIDTH>(from + x / INNER * PADDED + x % INNER, SUMS);
         }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i)
+#pragma unroll
+            for (int e = 0; e < WIDTH; ++e) {
+                const unsigned x = start + i * STEP + e, row = x / INNER, column = x % INNER;
+                if (row < rows && column < columns) corner[row * line + column] = sums[i].element[e];
+            }
     }
 }
