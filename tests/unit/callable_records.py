@@ -75,6 +75,7 @@ def crowned(
     device: DeviceInfo | None = None,
     time_s: float = 1e-3,
     library_s: float = 0.0,
+    regime: str = "cold",
 ) -> Champion:
     """Stores a champion in the database of ``TUNER_DB``; its kernel's other parameters take their defaults."""
     device = device or cpu_info()
@@ -83,7 +84,7 @@ def crowned(
     measured = Measurement(Outcome.MEASURED, samples_s=(time_s,) * 3, error=Error(1e-6, 2e-7, 0.1))
     library_s = library_s or time_s * speedup
     beside = Measurement(Outcome.MEASURED, samples_s=(library_s,) * 3, error=Error(1e-6, 2e-7, 0.1))
-    common: dict[str, Any] = {"problem": key_of(problem), "device": device, "regime": "cold"}
+    common: dict[str, Any] = {"problem": key_of(problem), "device": device, "regime": regime}
     work = {"flops": problem.work.flops, "bytes": problem.work.bytes}
     record = Record(
         **common, role=Role.FINAL, kernel=chosen.name, measurement=measured, work=work,

@@ -84,6 +84,23 @@ def test_nothing_measured_is_the_librarys() -> None:
     assert told.match == "default"
 
 
+@pytest.mark.parametrize(("speedup", "use"), [(1.01, "NumPy"), (1.03, "kernel")])
+def test_a_lead_must_be_more_than_noise(speedup: float, use: str) -> None:
+    crowned("gemm", SHAPE, speedup=speedup)
+    told = tuner.explain(*arrays())
+    assert told.use == use
+    assert ("too small to count on" in told.why) == (use == "NumPy")
+
+
+@pytest.mark.parametrize(("speedup", "use"), [(0.9, "NumPy"), (1.3, "kernel")])
+def test_a_kernel_must_have_won_in_every_regime_that_was_measured(speedup: float, use: str) -> None:
+    crowned("gemm", SHAPE, speedup=1.5)
+    crowned("gemm", SHAPE, speedup=speedup, regime="hot")
+    told = tuner.explain(*arrays())
+    assert (told.use, told.speedup) == (use, pytest.approx(1.5))
+    assert ("in the hot regime" in told.why) == (use == "NumPy")
+
+
 def test_an_answer_from_another_shape_must_be_faster_by_more_than_it_may_lose() -> None:
     crowned("gemm", SHAPE, speedup=1.1)
     barely = tuner.explain(*arrays(m=41))

@@ -26,8 +26,12 @@ from tuner.space import Config
 UNMEASURED_LOSS = 0.2
 #: Seconds that a call waits for a database that is locked, and for which one that failed is not asked again.
 PATIENCE_S, LEFT_OUT_S = 1.0, 60.0
-#: Bytes of an array that are copied in a second, and seconds that any copy takes: guesses, low ones, since a copy
-#: that turns out quicker does no harm.
+#: Lead over the library below which the library runs: within what noise, and a cache that is warm, may change.
+LEAD = 1.02
+#: Regimes beside ``cold`` in which the kernel must not have lost, where they were measured.
+OTHER_REGIMES = ("hot",)
+#: Bytes of an array that are copied in a second, and seconds that any copy takes: guesses, low ones, since a
+#: copy that turns out quicker does no harm.
 COPIED_BYTES_PER_S = {"cpu": 2e9, "cuda": 1e11}
 COPY_S = {"cpu": 2e-6, "cuda": 10e-6}
 
@@ -90,10 +94,10 @@ def decide(key: ProblemKey, device: DeviceInfo | str) -> Decision:
     problem = problem_of(key)
     if isinstance(device, str):
         elsewhere = _looked_up(key, device)
-        return _judged(_bare(problem, _device_of(elsewhere), elsewhere))
+        return _in_every_regime(_judged(_bare(problem, _device_of(elsewhere), elsewhere)), key)
     bare = _bare(problem, device)
     try:
-        return _judged(_bare(problem, device, _looked_up(key, device)))
+        return _in_every_regime(_judged(_bare(problem, device, _looked_up(key, device))), key)
     except NothingFound as error:
         return replace(bare, why=f"no record tells of a kernel that is faster: {error}")
     except Exception as error:  # a lookup that fails must not break a product
@@ -131,6 +135,8 @@ def _judged(bare: Decision) -> Decision:
             f"{told}; at {_speedup(found):.3f} x {library} there, less {reckoned_loss(found):.1%} that such "
             f"answers may lose, {library} is the safer choice"
         )
+    if found.match == EXACT and 0 < _speedup(found) < LEAD:
+        return by_library(f"measured at {_speedup(found):.3f} x {library}, a lead too small to count on")
     if found.match == EXACT:
         told = (
             f"measured at {_speedup(found):.3f} x {library}"
@@ -138,6 +144,16 @@ def _judged(bare: Decision) -> Decision:
             else "measured, no library beside"
         )
     return replace(bare, why=told, kernel=kernel, config=config, saves_s=_saves_s(problem, found))
+
+
+def _in_every_regime(found: Decision, key: ProblemKey) -> Decision:
+    """The library where it won in another regime: what a program finds in the caches is not known."""
+    for regime in OTHER_REGIMES if found.kernel else ():
+        other = _looked_up(key, found.device, regime)
+        if other.match == EXACT and (other.use != "kernel" or 0 < _speedup(other) < LEAD):
+            why = f"in the {regime} regime the best kernel is {_speedup(other):.3f} x {found.library}"
+            return replace(found, kernel=None, config=None, saves_s=0.0, why=why)
+    return found
 
 
 def _speedup(found: Answer) -> float:
@@ -188,20 +204,20 @@ def _saves_s(problem: Problem, found: Answer) -> float:
     return float(scale * ours_s * (found.champion.speedup - 1.0 / (1.0 - reckoned_loss(found))))
 
 
-def _looked_up(key: ProblemKey, device: DeviceInfo | str) -> Answer:
+def _looked_up(key: ProblemKey, device: DeviceInfo | str, regime: str = "cold") -> Answer:
     """The answer from the user's records and the published ones; without the former where they are broken."""
     global _left_out_until_s
     if time.monotonic() < _left_out_until_s:
-        return answer(None, key, device)
+        return answer(None, key, device, regime)
     forked = os.getpid() != _PROCESS  # whose connections are another's
     store = None
     try:
         store = (opened if forked else kept_open)(patience_s=PATIENCE_S)
-        return answer(store, key, device)
+        return answer(store, key, device, regime)
     except StoreTrouble as error:
         warn_once(f"the records of your database are left out: {error}")
         _left_out_until_s = time.monotonic() + LEFT_OUT_S
-        return answer(None, key, device)
+        return answer(None, key, device, regime)
     finally:
         if forked and store is not None:
             store.close()
