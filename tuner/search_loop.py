@@ -221,6 +221,8 @@ class SearchLoop:
             kernel, scribe = self._kernels[candidate.kernel], self._scribes[device]
             record = scribe.of_kernel(Role.TRIAL, kernel, candidate.config, measurement)
             self._write.put(record, self._telling(candidate, measurement))
+            if not self._standings.weighed:
+                check_energy(self._standings.objectives, scribe.device, measurement)
             take_in(kernel.name, candidate.config, measurement, progress, self._standings, trial.contestant)
             del self._trials[candidate.number]
 
@@ -229,8 +231,6 @@ class SearchLoop:
         objectives = self._standings.objectives
         if len(objectives) == 1:
             return partial(self.search.tell, candidate, measurement.outcome, measurement.time_s)
-        if not self._standings.weighed:
-            check_energy(objectives, self._scribes[0].device, measurement)
         values = values_of(measurement, objectives)
         time_s, others = (values[0], values[1:]) if values else (None, ())
         return partial(self.search.tell, candidate, measurement.outcome, time_s, others)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tuner.measure import Contestant
 from tuner.measurement import Measurement, Outcome
-from tuner.objectives import TIME, values_of
+from tuner.objectives import TIME, resolved, values_of
 from tuner.progress import Progress
 from tuner.search import front, front_value
 from tuner.space import Config
@@ -55,8 +57,14 @@ class Standings:
         """Takes in all objectives of a measured config, where there are several."""
         if len(self.objectives) > 1 and values_of(measurement, self.objectives) is not None:
             self.weighed[kernel, config] = measurement
-            on_it = [each for each in self.front if each != (kernel, config)] + [(kernel, config)]
-            self.front = [on_it[at] for at in front([self.values(each) for each in on_it])]
+            self.front = self.front_of(
+                [each for each in self.front if each != (kernel, config)] + [(kernel, config)]
+            )
+
+    def front_of(self, configs: Iterable[tuple[str, Config]]) -> list[tuple[str, Config]]:
+        """Those of weighed configs that no other of them beats, the fastest first."""
+        ranked = sorted(configs, key=self.values)
+        return [ranked[at] for at in front([resolved(self.values(each)) for each in ranked])]
 
     def values(self, of: tuple[str, Config]) -> tuple[float, ...]:
         """The objectives of a config that has been weighed."""

@@ -37,7 +37,7 @@ from tuner.preparation import (
 from tuner.progress import Progress, Request, Result
 from tuner.record import Champion, Record, Role
 from tuner.scribe import Scribe
-from tuner.search import Observation, Search, front
+from tuner.search import Observation, Search
 from tuner.search_loop import SearchLoop
 from tuner.space import Config
 from tuner.standings import Standings, take_in
@@ -169,9 +169,7 @@ class Study:
             if record.measurement.outcome is Outcome.WRONG_RESULT
         }
         points = {each: Point(*each, found) for each, found in standings.weighed.items() if each not in wrong}
-        values = {each: standings.values(each) for each in points}
-        ranked = sorted(points, key=lambda each: values[each])
-        on_it = [ranked[at] for at in front([values[each] for each in ranked])]
+        on_it = standings.front_of(points)
         library = None
         if self._library is not None and values_of(self._library, objectives) is not None:
             library = Point(self._scribe.of_baseline(self._library).kernel, Config({}), self._library)
@@ -179,7 +177,7 @@ class Study:
         return Front(
             objectives=objectives,
             points=tuple(points[each] for each in on_it),
-            beaten=tuple(values[each] for each in ranked if each not in on_it),
+            beaten=tuple(standings.values(each) for each in points if each not in on_it),
             champion=points.get(winner) if winner else None,
             library=library,
             work=self._scribe.work,
