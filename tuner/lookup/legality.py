@@ -135,7 +135,29 @@ def nearby(kernel: Kernel, config: Mapping[str, Any]) -> list[Config]:
     return [config for _, config in sorted(found, key=lambda pair: pair[0])]
 
 
-def default_of(kernel: Kernel, problem: Problem, device: DeviceInfo) -> Config | None:
+def default_among(
+    kernels: Sequence[Kernel], problem: Problem, device: DeviceInfo
+) -> tuple[Kernel, Config] | None:
+    """The default of the last kernel that has one worth trying here; else of the last that has a legal one.
+
+    Args:
+        kernels: In the order of the ladder; one that is meant for other shapes says so by constraints that
+            are for speed.
+        problem: What is to be computed.
+        device: Where.
+    """
+    merely_right: list[tuple[Kernel, Config]] = []
+    for kernel in reversed(kernels):
+        config = _default_of(kernel, problem, device)
+        if config is None:
+            continue
+        if legal(kernel, problem, device, [config])[1][0]:
+            return kernel, config
+        merely_right.append((kernel, config))
+    return merely_right[0] if merely_right else None
+
+
+def _default_of(kernel: Kernel, problem: Problem, device: DeviceInfo) -> Config | None:
     """The first of a kernel's declared starts that is legal here, those worth trying first.
 
     Without one, the first legal config of its space; None where there is none.

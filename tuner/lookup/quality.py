@@ -18,7 +18,7 @@ from tuner.lookup.book import Page
 from tuner.lookup.choice import choose
 from tuner.lookup.kinship import alike
 from tuner.lookup.known import Column, Place
-from tuner.lookup.legality import default_of
+from tuner.lookup.legality import default_among
 from tuner.lookup.remembered import recall, remember
 from tuner.problem import Problem
 from tuner.space import Config
@@ -114,11 +114,8 @@ def _by_default(asked: tuple[Page, int]) -> LeftOut | None:
     """What a device would be answered of which nothing is known: the library, or the default without one."""
     page, number = asked
     place = page.matrix.places[number]
-    for name in reversed(list(page.matrix.kernels)):
-        config = default_of(page.matrix.kernels[name], place.problem, place.device)
-        if config is not None:
-            return _case(page, number, (name, config), place.library)
-    return None
+    found = default_among(list(page.matrix.kernels.values()), place.problem, place.device)
+    return _case(page, number, (found[0].name, found[1]), place.library) if found else None
 
 
 _ASKED: dict[str, Callable[[tuple[Page, int]], LeftOut | None]] = {

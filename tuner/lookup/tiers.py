@@ -29,7 +29,7 @@ from tuner.lookup.choice import (
 from tuner.lookup.features import Floats
 from tuner.lookup.kinship import alike
 from tuner.lookup.known import Place, Subject
-from tuner.lookup.legality import default_of, legal
+from tuner.lookup.legality import default_among, legal
 from tuner.lookup.quality import expected_loss
 from tuner.lookup.stale import staleness
 from tuner.measurement import Measurement, Outcome
@@ -234,16 +234,10 @@ def default(case: Case) -> Answer | None:
     question, problem = case.question, case.problem
     if problem is None:
         return None
-    found = [
-        (kernel, config)
-        for kernel in reversed(case.kernels())
-        if (config := default_of(kernel, problem, question.device)) is not None
-    ]
-    # A kernel may be meant for other shapes: it is asked last. The order is kept otherwise.
-    found.sort(key=lambda each: not legal(each[0], problem, question.device, [each[1]])[1][0])
-    if not found:
+    found = default_among(case.kernels(), problem, question.device)
+    if found is None:
         return None
-    kernel, config = found[0]
+    kernel, config = found
     baseline = problem.operation.baselines.get(question.device.kind)
     library = baseline.named(problem.dtype) if baseline else ""
     reasons = [
