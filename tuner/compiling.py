@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tuner.devices import host
@@ -21,8 +21,8 @@ from tuner.worker_main import rendered_to_json
 MAX_WORKERS = 16
 #: Cores left to the study, its search and the device worker.
 KEPT_CORES = 2
-#: A compilation may take this many times the slow end (95 %) of those before it...
-LIMIT_FACTOR = 10.0
+#: A compilation may take this many times the slow end of those before it, this quantile of them...
+LIMIT_FACTOR, SLOW_END = 10.0, 0.95
 #: ...but always this long, in seconds.
 LIMIT_FLOOR_S = 60.0
 #: Bytes that a compile worker may take at the most; less where its share of the machine's memory is less.
@@ -131,14 +131,9 @@ class CompilePool:
                 }  # fmt: skip
                 worker = self._workers[number] = self._workers[number] or self._start()
                 try:
-                    worker.request(message, limit_s=self._limit_s())
+                    worker.request(message, limit_s=compile_limit_s(self._took_s))
                 except WorkerFailed as failure:
                     self._bury(number, failure)
-
-    def _limit_s(self) -> float:
-        took = sorted(self._took_s)
-        slow = took[int(0.95 * (len(took) - 1))] if took else 0.0
-        return max(LIMIT_FLOOR_S, LIMIT_FACTOR * slow)
 
     def _collect(self, number: int, worker: Worker) -> None:
         try:
@@ -205,6 +200,13 @@ class CompilePool:
         """Kills the workers."""
         for number in range(self.size):
             self._retire(number)
+
+
+def compile_limit_s(took_s: Iterable[float]) -> float:
+    """Seconds that a compilation may take after others took so many."""
+    took = sorted(took_s)
+    slow = took[int(SLOW_END * (len(took) - 1))] if took else 0.0
+    return max(LIMIT_FLOOR_S, LIMIT_FACTOR * slow)
 
 
 def ruled_out(contestant: Contestant, device: DeviceInfo) -> Measurement | None:

@@ -10,9 +10,11 @@ from pathlib import Path
 import psutil
 import pytest
 from fixtures.fake_device import BEST, BOARD, FAULTS, TOY, fault_configs, request, write_device
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tuner import compiling
-from tuner.compiling import Compiled, CompilePool, ruled_out
+from tuner.compiling import Compiled, CompilePool, compile_limit_s, ruled_out
 from tuner.hardware import DeviceInfo
 from tuner.kernel import Launch, Rendered, render
 from tuner.measure import Contestant
@@ -84,6 +86,15 @@ def test_every_ticket_comes_back_once_whatever_happens(
         assert contestant is not None
         assert contestant.code == contestant.rendered.text.encode()
         assert found[ticket].compile_s == contestant.compile_s >= 0
+
+
+@given(st.lists(st.floats(0.001, 600.0), max_size=200))
+def test_the_time_limit_follows_past_compilations_and_has_a_floor(took_s: list[float]) -> None:
+    limit_s = compile_limit_s(took_s)
+    slower = sum(each * compiling.LIMIT_FACTOR > limit_s for each in took_s)
+    assert limit_s >= compiling.LIMIT_FLOOR_S
+    assert slower <= 0.05 * len(took_s) + 1
+    assert limit_s in (compiling.LIMIT_FLOOR_S, *(compiling.LIMIT_FACTOR * each for each in took_s))
 
 
 def test_a_worker_killed_from_outside_costs_nothing(make: Make, tmp_path: Path) -> None:

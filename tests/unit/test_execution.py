@@ -75,6 +75,11 @@ def test_a_worker_is_replaced_after_each_failure_that_it_does_not_survive(
     assert executor.restarts == restarts
 
 
+@pytest.mark.parametrize(("best_s", "limit_s"), [(None, 30.0), (1e-6, 10.0), (0.05, 15.0), (1.0, 300.0)])
+def test_the_time_limit_follows_the_best_config_and_has_a_floor(best_s: float | None, limit_s: float) -> None:
+    assert execution.run_limit_s(best_s) == pytest.approx(limit_s)
+
+
 def test_a_worker_killed_between_two_configs_costs_nothing(make: Make, tmp_path: Path) -> None:
     executor = make()
     worker = psutil.Process(executor.channel.pid)
