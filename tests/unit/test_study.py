@@ -33,7 +33,7 @@ from tuner import compiling, execution
 from tuner.errors import DeviceTrouble, InputError, NothingFound
 from tuner.measurement import Outcome
 from tuner.progress import Progress, Result
-from tuner.record import Role
+from tuner.record import Record, Role
 from tuner.store import Store
 from tuner.study import Study
 
@@ -150,6 +150,22 @@ def test_a_champion_that_stays_the_same_keeps_its_crown(tmp_path: Path, device: 
     assert again.champion.verdict in ("same", "slower")
     assert again.pairs[-1].other == "CuPy"
     assert again.pairs[-1].comparison.ratio == pytest.approx(2.0, rel=0.01)
+
+
+def test_configs_of_equal_machine_code_are_timed_once(tmp_path: Path) -> None:
+    study(tmp_path, write_device(tmp_path / "device.json", idle=["ORDER"]))
+    trials = stored(tmp_path)
+    assert len(trials) == LEGAL
+    by_code: dict[tuple[Any, Any], list[Record]] = {}
+    for record in trials:
+        by_code.setdefault((record.config["BLOCK"], record.config["ITEMS"]), []).append(record)
+    assert len(by_code) == LEGAL / 2
+    for first, twin in by_code.values():
+        assert first.config["ORDER"] != twin.config["ORDER"]
+        assert first.measurement.samples_s == twin.measurement.samples_s
+        assert first.measurement.outcome is twin.measurement.outcome
+        # Only one of them was loaded and timed.
+        assert sum("time" in each.measurement.stages_s for each in (first, twin)) == 1
 
 
 def test_an_edited_kernel_is_measured_again_and_the_old_records_stay(tmp_path: Path, device: str) -> None:

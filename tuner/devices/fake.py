@@ -6,9 +6,9 @@ only after that many runs went well. ``power_w`` of a rule is the power of its c
 their outputs are from the right ones, ``traits`` what is known of them before they run (``occupancy``).
 Beside or instead of rules, ``landscape_seed`` gives every config a latency of its own, between ``base_s`` and
 ten times that. ``power_w`` of the file holds for all without one; with neither the device tells no power.
-``baseline_s`` is the library's time, or an object of its times by the threads that it is told to use.
-``noise`` is the relative standard deviation of samples and ``pace`` the fraction of each latency that is
-really waited.
+``idle`` names parameters that leave the machine code as it is. ``baseline_s`` is the library's time, or an
+object of its times by the threads that it is told to use. ``noise`` is the relative standard deviation of
+samples and ``pace`` the fraction of each latency that is really waited.
 
 Faults: ``compile_failed``, ``compile_hang``, ``compile_crash``, ``compile_memory``, ``launch_failed``,
 ``unwell``, ``wrong_result``, ``unwritten``, ``out_of_bounds``, ``out_of_memory``, ``hang``, ``crash``,
@@ -81,7 +81,8 @@ class FakeCompiler:
     """`Compiler` of the fake device: the binary is the source."""
 
     def __init__(self, path: str) -> None:
-        self._table = _Table(_read(path))
+        self._data = _read(path)
+        self._table = _Table(self._data)
 
     def compile(self, rendered: Rendered, architecture: str, problem: Problem) -> Binary:
         """Fails, hangs or crashes where the table says so; see the protocol."""
@@ -94,7 +95,10 @@ class FakeCompiler:
                 os.kill(os.getpid(), signal.SIGSEGV)
             case "compile_memory":
                 bytearray(1 << 62)
-        digest = hashlib.sha256(rendered.text.encode()).hexdigest()[:24]
+        code = rendered.text
+        for name in self._data.get("idle", ()):
+            code = re.sub(rf"^#define {name} .*$", "", code, flags=re.MULTILINE)
+        digest = hashlib.sha256(code.encode()).hexdigest()[:24]
         report = CompileReport(registers=32, binary_hash=digest, compiler="fake 1")
         return Binary(rendered.text.encode(), report)
 
