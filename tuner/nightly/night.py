@@ -150,8 +150,11 @@ class Night:
 
     def _search(self, entry: Entry, seconds: float) -> None:
         if entry.name not in self._budget.stopped:
+            before_s = entry.share.spent_s
             why = self._stage.search(seconds)
-            gain = self._budget.report(entry.name, self._stage.study.worth, entry.trials["total"], why)
+            gain = self._budget.report(
+                entry.name, self._stage.study.worth, entry.trials["total"], why, entry.share.spent_s - before_s
+            )
             self.said(entry.item, entry.share.slices, gain)
 
     def _finals(self, entry: Entry, why: str) -> NightItem:

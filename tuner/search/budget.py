@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 #: Slices whose gain counts as recent; older ones fade.
 FADE = 0.5
+#: Slices are compared by their gain in so many seconds.
+PER_S = 60.0
 #: What a problem's first time counts as, until a second slice has shown a gain.
 FIRST_GAIN = 0.1
 #: A problem is converged when its gain stays below this share for so many slices in a row, and as many trials.
@@ -30,8 +32,9 @@ class Budget:
     """Decides which problem gets the next slice.
 
     Every problem gets one slice first. From then on the problem with the largest recent gain is next, where
-    gain is the share by which a slice made the best time shorter, averaged with weights that fade. A problem
-    that waits is worth a little more with every slice that others get, so that none starves.
+    gain is the share by which a slice made the best time shorter, for the seconds that it took, averaged with
+    weights that fade. A problem that waits is worth a little more with every slice that others get, so that
+    none starves.
     """
 
     def __init__(self, problems: Iterable[str]) -> None:
@@ -59,7 +62,9 @@ class Budget:
         waited = self._slices - problem.since
         return problem.gain + LEAST_GAIN * waited / len(self._problems)
 
-    def report(self, problem: str, best: float | None, trials: int, stopped: str = "") -> float:
+    def report(
+        self, problem: str, best: float | None, trials: int, stopped: str = "", seconds: float = PER_S
+    ) -> float:
         """Says what a slice brought.
 
         Args:
@@ -68,6 +73,7 @@ class Budget:
                 before there is one.
             trials: Finished so far.
             stopped: Why its search has nothing more to ask; empty while it has.
+            seconds: That the slice took.
 
         Returns:
             The share by which the slice made it less; `FIRST_GAIN` for the first.
@@ -80,7 +86,8 @@ class Budget:
         each.slices += 1
         self._slices += 1
         each.since = self._slices
-        each.gain = gain if each.slices <= 2 else FADE * each.gain + (1 - FADE) * gain
+        rate = gain * PER_S / max(seconds, 1e-3)
+        each.gain = rate if each.slices <= 2 else FADE * each.gain + (1 - FADE) * rate
         if gain >= LEAST_GAIN or each.best is None:
             each.without_gain, each.trials = 0, trials
         else:
