@@ -43,22 +43,20 @@ __device__ __forceinline__ void put(SCALAR* to, const Pack<WIDTH>& pack)
     else *(Access*)to = *(const Access*)&pack;
 }
 
+// Stores a thread's sums, of which the first goes `to` there; `rows` and `columns` are left of C from there on.
 template <int WIDTH, bool INSIDE>
-__device__ void write(const SCALAR (&sum)[TM][TN], SCALAR* c, unsigned row, unsigned column, unsigned m, unsigned n)
+__device__ void write(const SCALAR (&sum)[TM][TN], SCALAR* to, size_t line, int rows, int columns)
 {
 #pragma unroll
     for (int i = 0; i < TM; ++i) {
-        const unsigned at_row = row + Rows::place(i);
-        if (!INSIDE && at_row >= m) continue;
-        SCALAR* const line = c + (size_t)at_row * n;
+        if (!INSIDE && Rows::place(i) >= rows) continue;
 #pragma unroll
         for (int j = 0; j < TN; j += WIDTH) {
-            const unsigned at_column = column + Columns::place(j);
-            if (!INSIDE && at_column >= n) continue;
+            if (!INSIDE && Columns::place(j) >= columns) continue;
             Pack<WIDTH> pack;
 #pragma unroll
             for (int e = 0; e < WIDTH; ++e) pack.element[e] = sum[i][j + e];
-            put(line + at_column, pack);
+            put(to + Rows::place(i) * line + Columns::place(j), pack);
         }
     }
 }
@@ -75,7 +73,7 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
 
     const unsigned tiles_n = ((unsigned)n - 1) / BN + 1, tiles = (((unsigned)m - 1) / BM + 1) * tiles_n;
     const int pieces = (k - 1) / BK + 1;  // of a tile's operands, along k
-    int steps = (int)((tiles - blockIdx.x - 1) / gridDim.x + 1) * pieces;
+    const int steps = (int)((tiles - blockIdx.x - 1) / gridDim.x + 1) * pieces;
 
     Rows from_a;
     Columns from_b;
@@ -88,43 +86,37 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
                 from_b.aim(b, tile_to_start % tiles_n * BN, n, 0, BK, k);
                 tile_to_start += gridDim.x;
             }
-            const int depth = k - piece_to_start * BK;
-            if (depth >= BK) {
-                from_a.template start<true>(stage, BK);
-                from_b.template start<true>(stage + Rows::SIZE, BK);
-            } else {
-                from_a.template start<false>(stage, depth);
-                from_b.template start<false>(stage + Rows::SIZE, depth);
-            }
+            from_a.template start<false>(stage, k - piece_to_start * BK);
+            from_b.template start<false>(stage + Rows::SIZE, k - piece_to_start * BK);
             piece_to_start = piece_to_start + 1 == pieces ? 0 : piece_to_start + 1;
             --to_start;
         }
         close_group();  // empty at the end, so that waiting stays the same
     };
-#pragma unroll 1
-    for (int stage = 0; stage < STAGES - 1; ++stage) start_next(shared + stage * STAGE);
 
     SCALAR sum[TM][TN] = {};
-    int now = 0, fill = STAGES - 1;
-    for (; steps > 0; --steps) {
-        await_group<STAGES - 2>();
-        __syncthreads();
+    int now = 0, fill = 0;
+    for (int step = 1 - STAGES; step < steps; ++step) {
+        if (step >= 0) {
+            await_group<STAGES - 2>();
+            __syncthreads();
+        }
         start_next(shared + fill * STAGE);
+        fill = fill + 1 == STAGES ? 0 : fill + 1;
+        if (step < 0) continue;
         const SCALAR* stage = shared + now * STAGE;
         multiply<Rows, Columns, KS>(sum, stage + read_a, stage + Rows::SIZE + read_b);
         now = now + 1 == STAGES ? 0 : now + 1;
-        fill = fill + 1 == STAGES ? 0 : fill + 1;
         if (++piece < pieces) continue;
 
         const unsigned first_row = tile / tiles_n * BM, first_column = tile % tiles_n * BN;
         const unsigned row = first_row + Rows::first_of(warp_m, lane_m);
         const unsigned column = first_column + Columns::first_of(warp_n, lane_n);
-        if (n % GROUPED != 0)
-            write<1, false>(sum, c, row, column, m, n);
-        else if (first_row + BM <= (unsigned)m && first_column + BN <= (unsigned)n)
-            write<GROUPED, true>(sum, c, row, column, m, n);
+        SCALAR* const to = c + (size_t)row * n + column;
+        if (n % GROUPED == 0 && first_row + BM <= (unsigned)m && first_column + BN <= (unsigned)n)
+            write<GROUPED, true>(sum, to, n, 0, 0);
         else
-            write<GROUPED, false>(sum, c, row, column, m, n);
+            write<1, false>(sum, to, n, (int)(m - row), (int)(n - column));
 #pragma unroll
         for (int i = 0; i < TM; ++i)
 #pragma unroll

@@ -107,19 +107,20 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
         }
         close_group();  // empty at the end, so that waiting stays the same
     };
-#pragma unroll 1
-    for (int stage = 0; stage < STAGES - 1; ++stage) start_next(ring + stage * STAGE);
 
     SCALAR sum[TT][TW] = {};
-    int now = 0, fill = STAGES - 1;
-    for (int step = 0; step < steps; ++step) {
-        await_group<STAGES - 2>();
-        sync_group();
+    int now = 0, fill = 0;
+    for (int step = 1 - STAGES; step < steps; ++step) {
+        if (step >= 0) {
+            await_group<STAGES - 2>();
+            sync_group();
+        }
         start_next(ring + fill * STAGE);
+        fill = fill + 1 == STAGES ? 0 : fill + 1;
+        if (step < 0) continue;
         const SCALAR* tile = ring + now * STAGE;
         multiply<Thin, Wide, KS>(sum, tile + Wide::SIZE + read_t, tile + read_w);
         now = now + 1 == STAGES ? 0 : now + 1;
-        fill = fill + 1 == STAGES ? 0 : fill + 1;
     }
 
     __syncthreads();
