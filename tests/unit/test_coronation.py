@@ -1,4 +1,4 @@
-"""The crown on a CPU: the library plays with as many threads as the finalists, and with all."""
+"""Finals and crown: who is struck off, and the library with as many threads as the finalists and with all."""
 
 from __future__ import annotations
 
@@ -7,9 +7,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures.fake_device import BEST_S, TOY, stored, study
+from fixtures.fake_device import BEST, BEST_S, TOY, rule, stored, study, write_device
 
+from tuner.measurement import Outcome
 from tuner.record import Champion, Role
+
+
+def test_a_finalist_that_is_wrong_at_an_awkward_shape_is_not_crowned(tmp_path: Path) -> None:
+    second = BEST | {"ORDER": "blocked"}
+    rules = [
+        rule(BEST, latency_s=BEST_S, fault="wrong_result", only_at=1),
+        rule(second, latency_s=1.05 * BEST_S),
+    ]
+    result = study(tmp_path, write_device(tmp_path / "device.json", rules=rules))
+    assert result.champion is not None
+    assert dict(result.champion.record.config) == second
+    finals = {record.config["ORDER"]: record.measurement for record in stored(tmp_path, Role.FINAL)}
+    assert finals["striped"].outcome is Outcome.WRONG_RESULT
+    assert finals["striped"].reason.startswith("at toy 1 float32 plain: largest error")
+    assert finals["blocked"].outcome is Outcome.MEASURED
 
 
 def crowned(folder: Path, threads: int, baseline_s: Any) -> Champion:

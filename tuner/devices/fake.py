@@ -1,9 +1,10 @@
 """A device that exists in a JSON file only: a table of latencies and faults, for tests and rehearsals.
 
 The file holds ``info`` (fields of `DeviceInfo`) and ``rules``, a list tried in order, each with ``where``
-(config values that must match, maybe none) and ``latency_s`` or ``fault``; a fault with ``after`` shows
-only after that many runs went well. ``power_w`` of a rule is the power of its configs, ``error_rel`` how far
-their outputs are from the right ones, ``traits`` what is known of them before they run (``occupancy``).
+(config values that must match, maybe none) and ``latency_s`` or ``fault``, or both: a fault with ``after``
+shows only after that many runs went well, one with ``only_at`` where the first dim is that. ``power_w`` of a
+rule is the power of its configs, ``error_rel`` how far their outputs are from the right ones, ``traits`` what
+is known of them before they run (``occupancy``).
 Beside or instead of rules, ``landscape_seed`` gives every config a latency of its own, between ``base_s`` and
 ten times that. ``power_w`` of the file holds for all without one; with neither the device tells no power.
 ``idle`` names parameters that leave the machine code as it is. ``baseline_s`` is the library's time, or an
@@ -112,7 +113,8 @@ class FakeRun:
         self.traits = {name: float(each) for name, each in rule.get("traits", {}).items()}
         self._error_rel = float(rule.get("error_rel", 0.0))
         self._fault = ""
-        self._later = rule.get("fault", "")
+        here = rule.get("only_at") in (None, arrays.problem.shape[0][1])
+        self._later = rule.get("fault", "") if here else ""
         self._good_runs = int(rule.get("after", 0))
         self._arrays = arrays
 
