@@ -12,20 +12,20 @@
         if member == 0:                                  the caller: what it asked for must be done
             wait_until(crew, 0, jobs)
 
-Waking a thread takes time, and the system may put one aside for longer than a call takes. So nobody waits for a
-thread, only for jobs that a thread has taken: who comes late finds less to do. The caller is member 0; it takes jobs
-like the others.
+Waking a thread takes time, and the system may put one aside for longer than a call takes. So nobody waits for
+a thread, only for jobs that a thread has taken: who comes late finds less to do. The caller is member 0; it
+takes jobs like the others.
 
 A thread that waits spins for some tens of microseconds, as the next call may follow at once, then sleeps in the
-system until it is called, and ends after IDLE_S. Threads wait in compiled code, outside Python's lock: to wake one
-costs neither Python nor the caller's time, since whoever is awake wakes two more. No setting of NumPy's or Numba's
-threads is read or changed.
+system until it is called, and ends after IDLE_S. Threads wait in compiled code, outside Python's lock: to wake
+one costs Python nothing, and the caller little, since whoever is awake wakes two more. No setting of NumPy's or
+Numba's threads is read or changed.
 
-What members share lies in `crew`, an array of 64-bit words. Each word that several write lies on a line of its own:
-else every write would take the line from the caches of all others.
+What members share lies in `crew`, an array of 64-bit words. Each word that several write lies on a line of its
+own: else every write would take the line from the caches of all others.
 
-This text needs no constants in front of it, and is itself put in front of kernels that use it. It needs Linux: the
-semaphores of other systems differ.
+This text needs no constants in front of it, and is itself put in front of kernels that use it. It needs Linux:
+the semaphores of other systems differ.
 """
 
 # ruff: noqa: ANN001, ANN201, ANN202, F821
@@ -50,9 +50,9 @@ INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 WORD, HALF_WORD = ir.IntType(64), ir.IntType(32)
 LINE, LINE_BYTES = 16, 128  # as some CPUs fetch two lines of 64 bytes at once
-# Lines of a crew. OPEN: the number of the call that may be joined, or 0. INSIDE: members that are in it.
-# ASLEEP: members that a token of the semaphore will wake. ALIVE: threads. From FIRST_COUNT on, two for each kind
-# of jobs: how many were taken, and how many are finished.
+# Lines of a crew. OPEN: the number of the call that may be joined, or 0. INSIDE: threads that are in it.
+# ASLEEP: threads that wait for a token of the semaphore. ALIVE: threads. CALLS: calls so far. WORDS: what the
+# caller says. From FIRST_COUNT on, two for each kind of jobs: how many were taken, and how many are finished.
 OPEN, INSIDE, ASLEEP, ALIVE, SEMAPHORE, CALLS, WORDS, FIRST_COUNT = range(8)
 KINDS = 2
 LINES = FIRST_COUNT + 2 * KINDS
@@ -209,8 +209,8 @@ def word(context, crew, number):
 def _next_call(crew, semaphore, until, last):
     """Waits for a call after the last and goes inside; 0 where none came for IDLE_S.
 
-    A member that sleeps is counted in ASLEEP first, then looks once more. Whoever takes it from the count owes it
-    a token of the semaphore, so a token is neither lost nor left over. `until` is room for a time.
+    A member that sleeps is counted in ASLEEP first, then looks once more. Whoever takes it from the count owes
+    it a token of the semaphore, so a token is neither lost nor left over. `until` is room for a time.
     """
     spins, counted, time = 0, False, crew_at(until)
     while True:
@@ -237,7 +237,7 @@ def _next_call(crew, semaphore, until, last):
 
 @njit(cache=True, nogil=True)
 def _take_part(address, member, like, words):
-    """All that a member does: the caller works on one call, a thread on every call until none comes any more."""
+    """All that a member does: the caller works on one call, a thread on each until none comes any more."""
     crew, semaphore, until = (
         crew_at(address),
         address + LINE_BYTES * SEMAPHORE,
@@ -279,7 +279,7 @@ class Crew:
         space: Memory that members need for the call; kept, as the system would clear it anew for every call.
     """
 
-    def __init__(self, threads, dtype):
+    def __init__(self, threads, dtype) -> None:
         room = np.zeros((LINES + threads + 1) * LINE, np.int64)
         self._words = room[-room.ctypes.data % LINE_BYTES // 8 :]
         self.address, self.like, self.space = self._words.ctypes.data, np.empty(0, dtype), room[:0]

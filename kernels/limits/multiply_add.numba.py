@@ -5,7 +5,7 @@ Idea: a vector of LANES elements is as many chains of multiply-adds that do not 
 Constants in front of this text: LANES, THREADS.
 """
 
-# ruff: noqa: ANN001, ANN201, ANN202, F821
+# ruff: noqa: ANN001, ANN201, F821
 # This module's own function takes the name.
 multiply_add_vectors = multiply_add
 

@@ -9,13 +9,13 @@ transposed, or PACK_B says so, a strip of B is packed first; where PACK_A says s
         for a strip of B       NR    packed, or as it lies
             for rows of A      MR    a tile of C: MR * NR multiply-adds for MR + NR loads
 
-At the edges of C tiles of one vector per row take over, which read and write the used part only. Threads take parts
-of C, of whole tiles, and each packs what it needs for itself.
+At the edges of C tiles of one vector per row take over, which read and write the used part only. Threads take
+parts of C, of whole tiles, and each packs what it needs for itself.
 
-Constants in front of this text: WIDTH (lanes of a vector), MR, NR, KC, PACK_A, PACK_B, STREAM (C is
-written past the caches, where it is aligned), UNROLL (products per turn of
-the innermost loop), PREFETCH (how many strips ahead B's lines are asked for; 0: not at all), THREADS, SPLIT (what
-threads share: rows, columns or both); A_TRANSPOSED and B_TRANSPOSED (as stored).
+Constants in front of this text: WIDTH (lanes of a vector), MR, NR, KC, PACK_A, PACK_B, STREAM (C is written
+past the caches, where it is aligned), UNROLL (products per turn of the innermost loop), PREFETCH (how many
+strips ahead B's lines are asked for; 0: not at all), THREADS, SPLIT (what threads share: rows, columns or both);
+A_TRANSPOSED and B_TRANSPOSED (as stored).
 Letters: i, j, p run over M, N, K.
 """
 
@@ -65,7 +65,7 @@ def _part_of_tile(a, across, along, b, b_step, depth, c, c_row, add_to_c, rows, 
 
 @njit(inline="always")
 def _part_of_c(a, b, c, m, n, k, top, bottom, left, right, panels, strip):
-    """Rows top to bottom and columns left to right of C; room for packed panels of A and a packed strip of B."""
+    """Rows top to bottom and columns left to right of C; room for panels of A and a strip of B."""
     height, a_row, b_row = bottom - top, m if A_TRANSPOSED else k, k if B_TRANSPOSED else n
     a_across, a_along = (1, a_row) if A_TRANSPOSED else (a_row, 1)
     for p in range(0, k, KC):
@@ -133,7 +133,9 @@ else:
         """Writes c."""
         strips = [count for count in range(1, THREADS + 1) if THREADS % count == 0]
         bands = {
-            "rows": THREADS, "columns": 1, "both": min(strips, key=lambda count: m / count + n * count / THREADS)
+            "rows": THREADS,
+            "columns": 1,
+            "both": min(strips, key=lambda count: m / count + n * count / THREADS),
         }[SPLIT]  # fmt: skip
         rows, columns = _side(m, bands, MR), _side(n, THREADS // bands, NR)
         words = (address_of(a), address_of(b), address_of(c), m, n, k, rows, columns)

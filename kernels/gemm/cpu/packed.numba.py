@@ -14,11 +14,12 @@ memory is made to hold what is used most often:
 Packing makes panels that are read from front to back, whatever the layout of A and B; see there. Tiles at the
 edges are computed whole, from panels filled up with zeros, and stored in part.
 
-Threads share all of it. Loops 5 and 4 are a sequence of steps; a step has two kinds of jobs, taken by whoever is
-free: to pack a strip of the block of B, and, when that is done by all, to multiply: MC rows of A by one of SLABS
-parts of the block of B. Each thread packs its rows of A for itself, or, with SHARE both, A is packed in strips like
-B; that pays where several threads need the same rows. There are two blocks of B, used by turns, so that the next
-can be packed while others still multiply by this one, and nobody waits more than once a step.
+Threads share all of it. Loops 5 and 4 are a sequence of steps; a step has two kinds of jobs, taken by whoever
+is free: to pack a strip of the block of B, and, when that is done, to multiply: MC rows of A by one of SLABS
+parts of the block of B. Each thread packs its rows of A for itself, or, with SHARE both, A is packed in strips
+like B; that pays where several threads need the same rows. There are two blocks of B, used by turns, so that
+the next can be packed while others still multiply by this one, and nobody waits more than once a step. Jobs
+are many and small, since cores are not equally fast: other programs run on them, or two of them are one.
 
 Source of the scheme: K. Goto and R. van de Geijn, "Anatomy of High-Performance Matrix Multiplication", ACM
 TOMS 34 (2008); F. Van Zee and R. van de Geijn, "BLIS: A Framework for Rapidly Instantiating BLAS

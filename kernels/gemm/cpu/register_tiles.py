@@ -1,6 +1,7 @@
-"""gemm on the CPU with a tile of C in vector registers: `packed` as the best libraries do it, `direct` without packing.
+"""gemm on the CPU with a tile of C in vector registers: two kernels.
 
-`direct` is for small and for long and thin matrices, where packing costs more than it gives.
+`packed` does it as the best libraries do. `direct` reads A and B where they are, which is better for small and
+for long and thin matrices, where packing costs more than it gives.
 """
 
 # ruff: noqa: SIM300
@@ -21,8 +22,8 @@ def _registers(device: Any) -> int:
 #: Rules that leave out what is not worth trying; what breaks them is right all the same.
 for_speed = partial(Constraint, for_speed=True)
 
-#: Good tiles (WIDTH, MR, NR) for each width of vectors and dtype: of `packed`, which may have any height, and of
-#: `direct`, which has an address in a register for each row.
+#: Good tiles (WIDTH, MR, NR) for each width of vectors and dtype: of `packed`, which may have any height, and
+#: of `direct`, which has an address in a register for each row.
 TALL = (
     (16, 14, 32), (16, 8, 48), (16, 6, 64), (8, 14, 16), (8, 8, 24), (8, 6, 16), (8, 4, 24),
     (4, 6, 8), (4, 4, 12), (2, 6, 4), (2, 4, 6),
@@ -75,7 +76,7 @@ def _packed(tile: tuple[int, ...], blocks: tuple[int, ...], threads: int = 1) ->
     slabs = 1 if threads == 1 else max(2, threads // 2)
     return {
         "WIDTH": tile[0], "MR": tile[1], "NR": tile[2], "MC": blocks[0], "KC": blocks[1], "NC": blocks[2],
-        "UNROLL": 1, "PREFETCH": 8, "THREADS": threads, "SHARE": "B" if threads == 1 else "both", "SLABS": slabs,
+        "UNROLL": 1, "PREFETCH": 8, "THREADS": threads, "SHARE": "B" if slabs == 1 else "both", "SLABS": slabs,
     }  # fmt: skip
 
 

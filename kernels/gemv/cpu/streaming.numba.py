@@ -7,9 +7,9 @@ registers or the nearest cache.
     A by rows:     AT_ONCE dot products share each piece of x; the lanes are added last
     A by columns:  AT_ONCE columns, each scaled by its x, are added to a band of y at once
 
-Threads take bands of BLOCK elements of y. Where A lies by columns a band is a narrow strip of every column, which
-memory does not like to deliver; with PARTS above 1 bands may be wide, as threads also take parts of the columns,
-each with sums of its own, which are added up in a second round of jobs.
+Threads take bands of BLOCK elements of y. Where A lies by columns a band is a narrow strip of every column,
+which memory does not like to deliver; with PARTS above 1 bands may be wide, as threads also take parts of the
+columns, each with sums of its own, which are added up in a second round of jobs.
 
 Constants in front of this text: WIDTH (lanes of a vector), AT_ONCE, UNROLL, BLOCK, PARTS, PREFETCH (how many
 elements ahead lines are asked for; 0: not at all), THREADS; A_TRANSPOSED (as stored).

@@ -1,4 +1,4 @@
-"""gemv on the CPU, our own: rows or columns side by side in vector registers, and threads that share the reading."""
+"""gemv on the CPU, our own: rows or columns side by side in vector registers, read by several threads."""
 
 # ruff: noqa: SIM300
 from pathlib import Path
@@ -62,6 +62,8 @@ KERNEL = Kernel(
             "THREADS": threads,
         }
         for width in (2, 4, 8, 16)
-        for block, parts, threads in ((64, 1, 1), (64, 1, 2), (64, 1, 16), (2048, 1, 2), (4096, 4, 2), (4096, 32, 16))
+        for block, parts, threads in (
+            (64, 1, 16), (64, 1, 2), (4096, 32, 16), (4096, 4, 2), (2048, 1, 2), (64, 1, 1), (4096, 1, 1)
+        )
     ),
 )  # fmt: skip

@@ -1,0 +1,96 @@
+"""The page that cpu_results writes: a table of its rows, and means of groups of them."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+from tuner.statistics import compare, noise
+
+
+def best_core_type(kept: dict[str, Any]) -> str:
+    """The core type to tell OpenBLAS; empty where none is 3 % faster than its own choice."""
+    own, *others = kept["core_types"].items()
+    name, flops = max(others, key=lambda each: each[1], default=own)
+    return str(name) if flops > 1.03 * own[1] else ""
+
+
+def file_name(info: Any) -> str:
+    """Of the page."""
+    return "cpu-" + re.sub(r"[^a-z0-9]+", "-", info.name.lower()).strip("-") + ".md"
+
+
+def geometric_mean(values: list[float]) -> float:
+    """Of ratios."""
+    return math.exp(sum(math.log(each) for each in values) / len(values)) if values else math.nan
+
+
+def ratio(found: dict[str, Any], other: str = "NumPy") -> Any:
+    """How much faster ours is."""
+    return compare(found["times_s"]["ours"], found["times_s"][other])
+
+
+def cells(row: Any, kept: dict[str, Any]) -> list[str]:
+    """A row of the table."""
+    done, problem = kept["rows"][row.key], row.item.problem
+    mine, work = done["installed"], problem.work
+    time_s, theirs_s = mine["medians_s"]["ours"], mine["medians_s"]["NumPy"]
+    gemm = problem.operation.name == "gemm"
+    speed, unit = (work.flops, "GFLOPS") if gemm else (work.bytes, "GB/s")
+    of_limit = "-"
+    if gemm:
+        of_limit = f"{work.flops / time_s / kept['peaks_flops'][f'{problem.dtype} {row.cores}']:.0%} of peak"
+    else:
+        plain = {name: mine["medians_s"][name] for name in mine["medians_s"] if name[:4] in ("read", "copy")}
+        if plain:
+            name, least_s = min(plain.items(), key=lambda each: each[1])
+            of_limit = f"{least_s / time_s:.2f} of {name.split()[0]}"
+    against = [f"**{ratio(each).ratio:.3f}** ({ratio(each).low:.3f} to {ratio(each).high:.3f})" for each in
+               (mine, done.get("best", mine))]  # fmt: skip
+    config = " ".join(f"{name}={value}" for name, value in done["champion"]["config"].items())
+    return [
+        " ".join(row.key.split()[:-2]), str(row.cores), f"{speed / time_s / 1e9:.1f} {unit}", of_limit,
+        f"{speed / theirs_s / 1e9:.1f}", against[0], against[1] if gemm or "best" in done else "-",
+        f"{noise(mine['times_s']['ours']):.1%}, {noise(mine['times_s']['NumPy']):.1%}",
+        f"`{done['champion']['kernel']}` {config}",
+    ]  # fmt: skip
+
+
+def page(rows: list[Any], kept: dict[str, Any], info: Any) -> str:
+    """The Markdown."""
+    done = [row for row in rows if row.key in kept["rows"]]
+    peaks = ", ".join(f"{name} cores: {flops / 1e9:.1f}" for name, flops in sorted(kept["peaks_flops"].items()))
+    types = ", ".join(f"{name}: {flops / 1e9:.1f}" for name, flops in kept["core_types"].items())
+    own = kept["blas"]
+    best = best_core_type(kept) or "its own choice, so that the two columns are one measurement"
+    loads, dates = kept["loads"] or [0.0], kept["dates"] or ["-"]
+    lines = [
+        f"# CPU kernels on {info.name}",
+        "",
+        f"- {own['library']}, core type {own.get('blas_core_type')}; Numba {kept['numba']}",
+        f"- Peak in GFLOPS, by multiply-adds in registers alone (`kernels/limits/multiply_add`): {peaks}",
+        f"- NumPy at 1024^3 on one core in GFLOPS, by OpenBLAS's core type: {types}. Best: {best}.",
+        f"- Load average: {min(loads):.1f} to {max(loads):.1f}; dates: {min(dates)} to {max(dates)} (UTC)",
+        "- Ratios are median times of NumPy over ours, round by round, with 95 % intervals; operands stay the",
+        "  same. NumPy has as many threads as the row has cores. Made by `scripts/bench/cpu_results`.",
+        "",
+    ]
+    titles = ("problem", "cores", "ours", "of the limit", "NumPy", "NumPy / ours", "best core type / ours",
+              "noise: ours, NumPy's", "champion")  # fmt: skip
+    lines += ["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
+    lines += ["| " + " | ".join(cells(row, kept)) + " |" for row in done]
+    lines += [
+        "",
+        "| group | rows | NumPy / ours, geometric mean | best core type / ours | least |",
+        "|---|---|---|---|---|",
+    ]
+    for group in dict.fromkeys(row.group for row in done):
+        found = [kept["rows"][row.key] for row in done if row.group == group]
+        numpy = [ratio(each["installed"]).ratio for each in found]
+        best = [ratio(each.get("best", each["installed"])).ratio for each in found]
+        means = f"{geometric_mean(numpy):.3f} | {geometric_mean(best):.3f}"
+        lines.append(f"| {group} | {len(found)} | {means} | {min(best):.3f} |")
+    missing = [row.key for row in rows if row.key not in kept["rows"]]
+    lines += ["", f"Not measured yet: {', '.join(missing)}."] if missing else []
+    return "\n".join([*lines, ""])
