@@ -102,6 +102,16 @@ class Book:
         found: Page = kept[key]
         return found
 
+    def may_know(self, question: Question, subject: Subject, catalogue: Catalogue) -> bool:
+        """False where the store is known to have no record of a problem on a device."""
+        page = self._kept.get((subject, id(catalogue)))
+        if self.store is None or page is None:
+            return self.store is not None
+        recorded = page.matrix.recorded
+        return any(
+            (question.problem, each) in recorded for each in (question.device.name, question.device.uuid)
+        )
+
     def once(self, key: tuple[Any, ...], answer: Callable[[], T], resting_on: object) -> T:
         """What was answered to a question in this state, or is now.
 

@@ -25,7 +25,7 @@ from tuner.space import Config
 #: Costs that `Family.costs` tells apart: waves and padding.
 COSTS = 2
 #: Configs that a law is learnt from.
-PROBES = 12
+PROBES = 8
 #: A dim this long has whole blocks: divisible by all common tiles.
 LONG_DIM = 15360
 #: How exactly a law must hold, as a fraction.

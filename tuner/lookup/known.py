@@ -7,8 +7,8 @@ empty. It is filled from the store and from the published results, few rows of e
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 #: Rows read from a store for one operation, dtype, kind of device and regime.
-ROWS_READ = 8000
+ROWS_READ = 5000
 #: The best configs of each place that may be answered elsewhere; finalists and champions always may.
 BEST_OF_A_PLACE = 12
 #: A config that takes longer than exp of this times the best is simply slow.
@@ -127,6 +127,8 @@ class Matrix:
             `SLOW`; NaN where it is not known.
         library: Per place: log of the library's time over the best config's; NaN where not known.
         kernels: Kernel's name -> declaration, for all columns.
+        recorded: Problems with the names, and with the uuids, of devices of which the store has a time or a
+            champion of any kernel.
     """
 
     subject: Subject
@@ -135,6 +137,7 @@ class Matrix:
     slower: Floats
     library: Floats
     kernels: Mapping[str, Kernel]
+    recorded: frozenset[tuple[ProblemKey, str]] = frozenset()
 
     def time(self, place: int, column: int) -> Time | None:
         """Where and when a time was taken."""
@@ -160,17 +163,22 @@ def gather(
     }
     if operation is None:
         return Matrix(subject, (), (), np.zeros((0, 0)), np.zeros(0), kernels)
-    places = _Places(catalogue, subject, kernels)
+    places, recorded = _Places(catalogue, subject, kernels), set[tuple[ProblemKey, str]]()
     if store is not None:
         from tuner.store import matrix
 
         asked = subject.operation, subject.dtype, subject.kind, subject.regime
-        for crowned in matrix.crowned(store, *asked):
+        champions = matrix.crowned(store, *asked)
+        for crowned in champions:
             places.crown(crowned)
-        places.take(matrix.fastest(store, *asked, ROWS_READ))
+        fastest = matrix.fastest(store, *asked, ROWS_READ)
+        places.take(fastest)
+        first = [*(rows[0] for rows in fastest if rows), *(each.record for each in champions)]
+        recorded = {(row.problem, each) for row in first for each in (row.device.name, row.device.uuid)}
     for entry in entries(subject.operation, published):
         places.publish(entry)
-    return _matrix(subject, [each for each in places.found.values() if each.times], kernels)
+    found = _matrix(subject, [each for each in places.found.values() if each.times], kernels)
+    return replace(found, recorded=frozenset(recorded))
 
 
 class _Places:
@@ -220,30 +228,24 @@ class _Places:
             place.champion, place.crowned_at = column, crowned.crowned_at
             place.library, place.speedup, place.beside = crowned.baseline, crowned.speedup, crowned.beside
 
-    def take(self, rows: Iterable[Seen]) -> None:
-        """Takes a store's fastest times in.
+    def take(self, groups: Sequence[Sequence[Seen]]) -> None:
+        """Takes a store's fastest times in, one group a problem and device.
 
-        Of each place the best and its finalists, and whatever of these configs is known at other places.
+        Of each the best and its finalists, and whatever of these configs is known at other places.
         """
-        by_place: dict[tuple[ProblemKey, str], list[Seen]] = {}
-        for row in rows:
-            by_place.setdefault((row.problem, row.device.name), []).append(row)
-        wanted: set[tuple[str, str]] = set()
-        for found in by_place.values():
-            kernels = [row for row in found if row.role != Role.BASELINE]
-            wanted |= {(row.kernel, row.config) for row in kernels[:BEST_OF_A_PLACE]}
-            wanted |= {(row.kernel, row.config) for row in kernels if row.role == Role.FINAL}
-        wanted |= {key for key, column in self._configs.items() if column is not None}
-        wanted |= {
-            (kernel.name, _text(config))
-            for kernel in self._kernels.values()
-            for config in kernel.first_configs()
-        }
-        for found in by_place.values():
-            for row in found:
-                if (row.kernel, row.config) in wanted and row.role != Role.BASELINE:
-                    column, place = self.column(row.kernel, row.config), self.at(row.problem, row.device)
-                    if column is not None and place is not None:
+        kernels = [[row for row in rows if row.role != Role.BASELINE] for rows in groups]
+        wanted = {key for key, column in self._configs.items() if column is not None}
+        for rows in kernels:
+            wanted |= {(row.kernel, row.config) for row in rows[:BEST_OF_A_PLACE]}
+            wanted |= {(row.kernel, row.config) for row in rows if row.role == Role.FINAL}
+        for kernel in self._kernels.values():
+            wanted |= {(kernel.name, _text(config)) for config in kernel.first_configs()}
+        for rows in kernels:
+            place = self.at(rows[0].problem, rows[0].device) if rows else None
+            for row in rows:
+                if place is not None and (row.kernel, row.config) in wanted:
+                    column = self.column(row.kernel, row.config)
+                    if column is not None:
                         place.add(column, _time(row, final=row.role == Role.FINAL))
 
     def publish(self, entry: Published) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -37,6 +38,9 @@ from tuner.problem import Problem
 from tuner.record import Champion, Record, Role
 from tuner.space import Config
 
+if TYPE_CHECKING:
+    from tuner.store import Store
+
 
 @dataclass(frozen=True)
 class Case:
@@ -65,6 +69,12 @@ class Case:
         """What is known of the subject."""
         return self.book.page(self.subject, self.catalogue)
 
+    @property
+    def store(self) -> Store | None:
+        """The store, where it may have a record of the problem itself."""
+        asked = self.question, self.subject, self.catalogue
+        return self.book.store if self.book.may_know(*asked) else None
+
     def kernels(self) -> list[Kernel]:
         """The kernels that may answer, as declared now."""
         return [
@@ -88,8 +98,7 @@ class Case:
 def exact(case: Case) -> Answer | None:
     """The champion of this very problem: one of this board first, then what is not stale, then the latest."""
     question = case.question
-    store = case.book.store
-    own = None
+    store, own = case.store, None
     if store is not None:
         own = store.champion(question.problem, question.device, question.regime, question.kernel or None)
     found = [each for each in (own, case.book.published_champion(question)) if each is not None]
@@ -111,7 +120,7 @@ def best_trial(case: Case) -> Answer | None:
     Kernels as they are now come first. Trials are timed one by one and the best of many is partly luck, so
     its speed is an upper bound.
     """
-    question, store = case.question, case.book.store
+    question, store = case.question, case.store
     if store is None:
         return None
     of = question.problem, question.device, question.regime
@@ -194,16 +203,23 @@ def _with_all_cores(case: Case, place: Place, choice: Choice) -> Choice:
     return replace(choice, config=config, changed=", ".join(filter(None, (choice.changed, what))))
 
 
+def _stored(page: Page, store: Store | None, numbers: Sequence[int]) -> dict[int, Record]:
+    """A store's records by number, each read once."""
+    read: dict[int, Record] = page.kept.setdefault("records", {})
+    missing = [number for number in numbers if number not in read]
+    if store is not None and missing:
+        from tuner.store.matrix import numbered
+
+        read |= numbered(store, missing)
+    return read
+
+
 def _champion(case: Case, choice: Choice) -> Champion:
     """The record that a choice rests on, with the library's from beside it."""
     page, store = case.page, case.book.store
     place, time = page.matrix.places[choice.place], time_of(page, choice)
     numbers = [each for each in (time.number, place.beside) if isinstance(each, int)]
-    stored: dict[int, Record] = {}
-    if store is not None and numbers:
-        from tuner.store.matrix import numbered
-
-        stored = numbered(store, numbers)
+    stored = _stored(page, store, numbers)
     kernel, config = page.matrix.columns[choice.column]
     if time.number is not None:
         record = stored[time.number]

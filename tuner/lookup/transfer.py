@@ -157,14 +157,15 @@ class Landscape:
 
         The differences are those in standing and in costs.
         """
+        # Not by BLAS: its threads cost more than they gain here.
         known, slower, costs = self._known.astype(float), self._slower, self._costs
         values = [slower, *costs]
-        count = known @ known.T
+        count = np.einsum("ac,bc->ab", known, known)
         products = np.zeros((len(values), len(values), *count.shape))
         for i, left in enumerate(values):
             for j, right in enumerate(values[: i + 1]):
-                both = (left * right) @ known.T
-                cross = left @ right.T
+                both = np.einsum("ac,bc->ab", left * right, known)
+                cross = np.einsum("ac,bc->ab", left, right)
                 products[i, j] = products[j, i] = both + both.T - cross - cross.T
         return count, products[0, 0], products[0, 1:], products[1:, 1:]
 
@@ -195,7 +196,7 @@ class Landscape:
         if not len(steps):
             return prior
         shares = steps * prior / expected[:, None]
-        gram = shares.T @ shares + WEIGHT_PAIRS / len(prior) * np.eye(len(prior))
+        gram = np.einsum("ri,rj->ij", shares, shares) + WEIGHT_PAIRS / len(prior) * np.eye(len(prior))
         target = shares.T @ (np.minimum(squares, 0.25) / expected) + WEIGHT_PAIRS / len(prior)
         factors = np.ones(len(prior))
         for _ in range(ROUNDS):

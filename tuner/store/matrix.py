@@ -80,7 +80,9 @@ def stamp(store: Reader) -> tuple[int, int]:
     return int(of_records), int(of_champions)
 
 
-def fastest(store: Reader, operation: str, dtype: str, kind: str, regime: str, rows_at_most: int) -> list[Seen]:
+def fastest(
+    store: Reader, operation: str, dtype: str, kind: str, regime: str, rows_at_most: int
+) -> list[list[Seen]]:
     """The fastest times of every problem of an operation on every device of a kind.
 
     Args:
@@ -92,7 +94,7 @@ def fastest(store: Reader, operation: str, dtype: str, kind: str, regime: str, r
         rows_at_most: Rows in all, shared out evenly among problems and devices.
 
     Returns:
-        Per problem and device, fastest first.
+        For each problem and device, fastest first.
     """
     of = tables.records.c
     with opening.explained(store._where), store._engine.connect() as connection:
@@ -110,8 +112,8 @@ def fastest(store: Reader, operation: str, dtype: str, kind: str, regime: str, r
         found = []
         for problem, device in pairs:
             where = names.problems[problem], names.devices[device]
-            for kernel, *row in connection.execute(some, {"problem": problem, "device": device}):
-                found.append(Seen(*where, *names.kernel(connection, kernel), *row))
+            timed = connection.execute(some, {"problem": problem, "device": device})
+            found.append([Seen(*where, *names.kernel(connection, kernel), *row) for kernel, *row in timed])
     return found
 
 
