@@ -35,6 +35,8 @@ def test_the_laws_of_the_built_in_kernels_count_blocks_as_their_launches_do(name
     waves, padding = known.costs(problem, BOARD)
     for config, cost in zip(configs, waves, strict=True):
         assert of.launch is not None
+        if config.get("BLOCKS"):
+            continue  # these stay, and take tile after tile
         blocks = math.prod(of.launch(problem, config).grid)
         rounds = ceil_div(blocks, BOARD.sm_count)
         assert math.exp(cost) == pytest.approx(rounds * BOARD.sm_count / blocks, rel=0.02)

@@ -25,7 +25,7 @@ from tuner.space import Config
 #: Costs that `Family.costs` tells apart: waves and padding.
 COSTS = 2
 #: Configs that a law is learnt from.
-PROBES = 8
+PROBES = 10
 #: A dim this long has whole blocks: divisible by all common tiles.
 LONG_DIM = 15360
 #: How exactly a law must hold, as a fraction.
@@ -102,6 +102,10 @@ class Family:
             probed = [_probe(self.kernel, problem, self._configs[number]) for number in at]
         except Exception:  # a launch rule of anybody's, at dims that it may not be made for
             return None
+        # Blocks that stay and take tile after tile are as many at any shape; their tiles are those of the others.
+        laid_out = [any(map(math.isfinite, (each[dim] for dim in problem.dims))) for each in probed]
+        if any(laid_out):
+            at, probed = at[laid_out], [each for each, fits in zip(probed, laid_out, strict=True) if fits]
         numbers = {name: each.astype(float) for name, each in columns.items() if each.dtype.kind in "iuf"}
         laws = {name: _law(numbers, at, [each[name] for each in probed]) for name in probed[0]}
         if any(law is None for law in laws.values()):
