@@ -102,7 +102,7 @@ class Family:
             probed = [_probe(self.kernel, problem, self._configs[number]) for number in at]
         except Exception:  # a launch rule of anybody's, at dims that it may not be made for
             return None
-        # Blocks that stay and take tile after tile are as many at any shape; their tiles are those of the others.
+        # Blocks that stay and take tile after tile are as many at any shape; their tiles are like the others'.
         laid_out = [any(map(math.isfinite, (each[dim] for dim in problem.dims))) for each in probed]
         if any(laid_out):
             at, probed = at[laid_out], [each for each, fits in zip(probed, laid_out, strict=True) if fits]
