@@ -29,6 +29,7 @@ class Request:
         objectives: What is minimised (see `tuner.objectives`); with several, the fastest config is champion
             all the same, and the result has a front.
         finals_s: Seconds of `seconds` that are kept for the finals; a share unless given.
+        library: The library as measured a while ago, for a study that goes on; measured unless given.
     """
 
     problem: Problem
@@ -42,6 +43,7 @@ class Request:
     storage_url: str | None = None
     objectives: tuple[str, ...] = TIME
     finals_s: float | None = None
+    library: Measurement | None = None
 
 
 @dataclass

@@ -70,13 +70,18 @@ class Study:
         self._standings = Standings(request.objectives)
         self._executors: list[Executor] = []
         self._stack = ExitStack()
-        self._library: Measurement | None = None
+        self._library = request.library
         self._searching = False
 
     @property
     def progress(self) -> Progress:
         """How it stands."""
         return self._watch.progress
+
+    @property
+    def library(self) -> Measurement | None:
+        """The library before the search; None without one."""
+        return self._library
 
     @property
     def worth(self) -> float | None:
@@ -220,14 +225,16 @@ class Study:
         )  # fmt: skip
 
     def _baseline(self) -> None:
-        with self._watch.spent("baseline"):
-            measurement = self._executors[0].baseline()
-        if measurement is not None:
-            self._library = measurement
-            check_energy(self._request.objectives, self._scribe.device, measurement)
-            self.progress.baseline_s = measurement.time_s
-            self._store.add(self._scribe.of_baseline(measurement))
-            self._best_blas_baseline()
+        known = self._library
+        if known is None:
+            with self._watch.spent("baseline"):
+                self._library = self._executors[0].baseline()
+        if self._library is not None:
+            check_energy(self._request.objectives, self._scribe.device, self._library)
+            self.progress.baseline_s = self._library.time_s
+            if known is None:
+                self._store.add(self._scribe.of_baseline(self._library))
+                self._best_blas_baseline()
 
     def _best_blas_baseline(self) -> None:
         """NumPy with the core type that suits this CPU, in a process of its own, where it chose another."""

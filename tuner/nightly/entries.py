@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 
 from tuner.kernel import Kernel
+from tuner.measurement import Measurement
 from tuner.nightly.items import NightItem
 from tuner.nightly.slices import Share
 from tuner.objectives import Front
@@ -33,6 +34,7 @@ class Entry:
         before: The champion before this night.
         share: What it may take of the night.
         trials: Counts so far.
+        library: As measured when the problem was first opened.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Entry:
     before: Champion | None
     share: Share
     trials: Mapping[str, int] = field(default_factory=dict)
+    library: Measurement | None = None
 
     def ended(
         self, state: str, why: str, after: Champion | None = None, front: Front | None = None
@@ -94,7 +97,7 @@ class Stage:
             raise
         finally:
             entry.share.spent_s += time.monotonic() - begun_s
-        entry.trials = self.study.progress.totals
+        entry.trials, entry.library = self.study.progress.totals, self.study.library
         return time.monotonic() - begun_s
 
     def close(self) -> None:

@@ -187,7 +187,7 @@ class Night:
             problem=item.problem, kernels=entry.kernels, found=self.found, regime=item.regime,
             seconds=max(min(limits), 1.0) if limits else None, trials=item.trials, seed=self.seed,
             sampler=self.plan.sampler, storage_url=self.storage_url, objectives=item.objectives,
-            finals_s=min(share.finals_s, max(left_s, 1.0)),
+            finals_s=min(share.finals_s, max(left_s, 1.0)), library=entry.library,
         )  # fmt: skip
         self._slices.opened(share, self._stage.open(entry, request))
 
