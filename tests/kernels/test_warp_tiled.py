@@ -34,6 +34,13 @@ def test_rows_of_any_length_can_be_padded_for_wide_copies(layout: str, turn: str
         assert_right(KERNEL, problem, chosen, folder, ORDERS[seed])
 
 
+@pytest.mark.parametrize("blocks", [2, 4, 6, 14, 40])
+def test_blocks_that_stay_share_tiles_of_any_number(blocks: int, folder: Path) -> None:
+    for seed, sizes in enumerate(((97, 196, 92), (161, 132, 8), (33, 64, 204), (1, 4, 4))):
+        problem = GEMM.problem(dict(zip("mnk", sizes, strict=True)))
+        assert_right(KERNEL, problem, config(BLOCKS=blocks, STAGES=2), folder, ORDERS[seed % 3])
+
+
 def test_rows_that_are_not_padded_must_be_aligned() -> None:
     problem = GEMM.problem({"m": 37, "n": 70, "k": 21})
     from gpu_models import H200
@@ -42,10 +49,12 @@ def test_rows_that_are_not_padded_must_be_aligned() -> None:
     assert not is_right(KERNEL, problem, config(PITCH=1), H200)
 
 
-@pytest.mark.parametrize("split", [2, 8])
-def test_blocks_that_share_k_add_up_in_the_same_order(split: int, folder: Path) -> None:
+@pytest.mark.parametrize(
+    "sharing", [{"SPLIT_K": 2}, {"SPLIT_K": 8}, {"BLOCKS": 4}, {"BLOCKS": 10}], ids=lambda each: str(each)
+)
+def test_blocks_that_share_k_add_up_in_the_same_order(sharing: dict[str, int], folder: Path) -> None:
     problem = GEMM.problem({"m": 33, "n": 68, "k": 92})
-    rendered = render(KERNEL, problem, config(SPLIT_K=split))
+    rendered = render(KERNEL, problem, config(**sharing))
     assert rendered.launch is not None
     rng = np.random.default_rng(3)
     arrays = {each.name: rng.standard_normal(each.shape).astype(each.dtype) for each in problem.inputs}

@@ -23,8 +23,9 @@ from tuner.padding import COPY_THREADS, copy_rows_grid, copy_rows_source
 DEVICE_TO_DEVICE = runtime.memcpyDeviceToDevice
 #: A padded output is full of NaN at first, so that elements that are never written show; so is a workspace.
 POISON = 0xFF
-#: Static shared memory a block may have without opting in (CUDA C++ Programming Guide, compute capabilities).
-DEFAULT_SHARED_BYTES = 48 * 1024
+#: Dynamic shared memory a block may have without opting in: 48 KB (CUDA C++ Programming Guide, compute
+#: capabilities), less a kilobyte for what a kernel declares statically, which counts too.
+DEFAULT_SHARED_BYTES = 47 * 1024
 #: What CuPy raises when the driver refuses.
 DRIVER_ERRORS: tuple[type[Exception], ...] = (runtime.CUDARuntimeError, driver.CUDADriverError)
 Step = Callable[[], None]

@@ -3,24 +3,28 @@
 // Idea     Copies go from global to shared memory without passing through registers (cp.async, sm_80 and later) and
 //          STAGES - 1 tiles are on their way while one is multiplied: latency is hidden with few warps, and the
 //          registers that held the tile in flight can hold a larger thread tile instead.
-//          Where C has too few tiles to keep the device busy, SPLIT_K blocks share the k of each: they leave their sums in
-//          the workspace, and the last to arrive adds them up in the order of k, so that results never differ.
-// Turning  An operand whose neighbours in memory are neighbours in k must be turned on its way to [BK][SPAN]. TURN says how:
-//          `copy` copies it element by element, to where it belongs; `relay` copies VECTOR elements at a time to a place
-//          of the thread's own, from where the thread stores them to where they belong while it multiplies the tile
-//          before: a quarter of the copies, for twice the shared memory.
+// Sharing  Where C has too few tiles to keep the device busy, SPLIT_K blocks share the k of each. Where the last wave
+//          of tiles would leave multiprocessors idle, BLOCKS blocks (as many as run at once) stay for the whole product:
+//          of the tiles that are no whole waves, and of one wave more, each takes an equal share of all k, then whole
+//          tiles (stream-K: Osama et al., 2023). Blocks that share a tile leave their sums in the workspace, and the last
+//          to arrive adds them up in the order of k, so that results never differ.
+// Turning  An operand whose neighbours in memory are neighbours in k must be turned on its way to [BK][SPAN]. TURN says
+//          how. `copy`: element by element, to where each belongs. `relay`: VECTOR elements at a time to a place of the
+//          thread's own, from where it stores them to where they belong while it multiplies the tile before: a quarter
+//          of the copies, for twice the shared memory.
 // Edges    Rows and columns past the edge read the last row or column again (their results are not stored), so
 //          that no copy in the loop is conditional. What k leaves over BK is done first, padded with zeros.
 // Layout   C is m x n, row-major. A is stored m x k, or k x m when A_TRANSPOSED; B is stored k x n, or n x k when
-//          B_TRANSPOSED; k and the rows of A and B are padded with zeros to multiples of PITCH. Rows of A and B divisible
-//          by VECTOR, arrays aligned to VECTOR elements, C to 16 bytes.
+//          B_TRANSPOSED; k and the rows of A and B are padded with zeros to multiples of PITCH. Rows of A and B are
+//          divisible by VECTOR, arrays aligned to VECTOR elements, C to 16 bytes.
 // Source   own work after the public ladders of SGEMM kernels (thread tiles, warp tiles, multistage copies).
 // Letters  BM BN BK       tile of a block
 //          TM TN          tile of a thread, in groups of GROUPED elements that lie LANES * GROUPED apart
 //          LANES_M        lanes of a warp down C; 32 / LANES_M lanes lie along its rows
 //          STAGES         tiles that shared memory holds
 //          VECTOR         elements of one global access (of an operand that is not turned by copying)
-//          ORDER          order of the products of a step: along rows, along columns, or rows to and fro (snake)
+//          ORDER          order of the products of a step: rows of C one way, or to and fro (snake)
+//          ARRIVE         where in the multiplication of a tile the copies of the next one are waited for, and relayed
 //          SWATH          block rows that are walked together, column by column, for the sake of L2
 //          BLOCKS_PER_SM  blocks that must fit into a multiprocessor: bounds the registers
 
@@ -110,142 +114,245 @@ struct Operand {
 using OperandA = Operand<BM, !A_TRANSPOSED>;
 using OperandB = Operand<BN, B_TRANSPOSED>;
 
-// Leaves this block's sums in the workspace and says whether all others of the tile have done so; if so, adds them up.
-__device__ bool gather(SCALAR (&sum)[TM][TN], unsigned char* workspace)
+#if BLOCKS > 0
+#define WORK_IN __shared__
+#else
+#define WORK_IN
+#endif
+
+constexpr int ARRIVES_AT = ARRIVE == ARRIVE_middle ? BK / 2 : BK - 1;  // step of a tile's k
+constexpr unsigned STAYING = BLOCKS > 0 ? BLOCKS : 1;
+constexpr int PACKS = TM * TN / GROUPED;  // of a thread's sums
+
+// The pieces of the product that a block computes: some steps of k of a tile of C, which other blocks may share.
+struct Work {
+    unsigned tiles, per_tile;      // tiles of C; tiles of k, BK deep, of each
+    unsigned shared_units, at, end, whole;  // only where blocks stay: units are tiles of k
+    unsigned tile, first, count;   // the piece at hand: tiles `first` to `first + count` of the k of `tile`
+    unsigned fellows, place;       // blocks that share the tile, and which of them this one is
+    bool begun, left;              // left: there is a piece at hand
+
+    static __device__ unsigned begin_of(unsigned block, unsigned units) {
+        return (unsigned)((unsigned long long)block * units / STAYING);
+    }
+    static __device__ unsigned block_of(unsigned unit, unsigned units) {
+        return (unsigned)(((unit + 1ull) * STAYING - 1) / units);
+    }
+
+    __device__ void start(unsigned m, unsigned n, unsigned depth) {
+        tiles = ((m + BM - 1) / BM) * ((n + BN - 1) / BN);
+        per_tile = (depth - 1) / BK + 1;
+        begun = false;
+        if constexpr (BLOCKS > 0) {
+            const unsigned over = tiles % STAYING;
+            const unsigned shared_tiles = over == 0 || tiles < STAYING ? over : over + STAYING;
+            shared_units = shared_tiles * per_tile;
+            at = begin_of(blockIdx.x, shared_units);
+            end = begin_of(blockIdx.x + 1, shared_units);
+            whole = shared_tiles + blockIdx.x;
+        }
+    }
+
+    // Goes to the next piece.
+    __device__ void next() {
+        fellows = 1;
+        left = true;
+        if constexpr (BLOCKS > 0) {
+            if (at < end) {
+                tile = at / per_tile;
+                first = at % per_tile;
+                count = min(per_tile - first, end - at);
+                const unsigned leader = block_of(tile * per_tile, shared_units);
+                fellows = block_of((tile + 1) * per_tile - 1, shared_units) - leader + 1;
+                place = blockIdx.x - leader;
+                at += count;
+                return;
+            }
+            first = 0;
+            count = per_tile;
+            tile = whole;
+            whole += STAYING;
+            left = tile < tiles;
+        } else {
+            left = !begun;
+            begun = true;
+            tile = blockIdx.x;
+            place = blockIdx.y;
+            fellows = SPLIT_K;
+            first = place * per_tile / SPLIT_K;
+            count = (place + 1) * per_tile / SPLIT_K - first;
+        }
+    }
+
+    // Where this thread's packs lie in the workspace, after a counter for each tile.
+    __device__ Pack<GROUPED>* sums(unsigned char* workspace) const {
+        return (Pack<GROUPED>*)(workspace + (tiles * 4 + 255) / 256 * 256) + threadIdx.x;
+    }
+
+    // Which of the workspace's places a fellow has. A block that stays shares at most two tiles: the one that it begins
+    // inside of, and the one that it ends inside of.
+    __device__ size_t slot(unsigned fellow) const {
+        if constexpr (BLOCKS == 0) return (size_t)tile * SPLIT_K + fellow;
+        const unsigned block = blockIdx.x - place + fellow;
+        return 2 * block + (begin_of(block, shared_units) <= tile * per_tile);
+    }
+};
+
+// Leaves this block's sums in the workspace and says whether all fellows have done so.
+__device__ __forceinline__ bool leave(const SCALAR (&sum)[TM][TN], const Work& work, unsigned char* workspace,
+                                      bool& last)
 {
-    constexpr int PACKS = TM * TN / GROUPED;
-    const unsigned tiles = gridDim.x, tile = blockIdx.x, mine = blockIdx.y;
-    unsigned* arrived = (unsigned*)workspace + tile;
-    Pack<GROUPED>* sums = (Pack<GROUPED>*)(workspace + (tiles * 4 + 255) / 256 * 256);
-    sums += (size_t)tile * SPLIT_K * PACKS * THREADS + threadIdx.x;
-    SCALAR* own = &sum[0][0];
+    Pack<GROUPED>* mine = work.sums(workspace) + work.slot(work.place) * PACKS * THREADS;
 #pragma unroll
     for (int p = 0; p < PACKS; ++p) {
         Pack<GROUPED> pack;
 #pragma unroll
-        for (int e = 0; e < GROUPED; ++e) pack.element[e] = own[p * GROUPED + e];
-        sums[(mine * PACKS + p) * THREADS] = pack;
+        for (int e = 0; e < GROUPED; ++e) pack.element[e] = (&sum[0][0])[p * GROUPED + e];
+        mine[p * THREADS] = pack;
     }
     __threadfence();
     __syncthreads();
-    __shared__ bool last;
-    if (threadIdx.x == 0) last = atomicInc(arrived, SPLIT_K - 1) == SPLIT_K - 1;  // and it is zero again
+    unsigned* arrived = (unsigned*)workspace + work.tile;
+    if (threadIdx.x == 0) last = atomicInc(arrived, work.fellows - 1) == work.fellows - 1;  // and it is zero again
     __syncthreads();
-    if (!last) return false;
     __threadfence();
-#pragma unroll
+    return last;
+}
+
+// Adds up what all fellows have left, pack by pack: few registers, so that the loop over k is compiled as without it.
+__device__ __forceinline__ void add_up(const Work& work, unsigned char* workspace, SCALAR* c, unsigned row,
+                                       unsigned column, unsigned m, unsigned n)
+{
+#pragma unroll 4
     for (int p = 0; p < PACKS; ++p) {
         Pack<GROUPED> total{};
-#pragma unroll
-        for (int split = 0; split < SPLIT_K; ++split) {
-            const Pack<GROUPED> pack = sums[(split * PACKS + p) * THREADS];
+        for (unsigned fellow = 0; fellow < work.fellows; ++fellow) {
+            const Pack<GROUPED> pack = work.sums(workspace)[(work.slot(fellow) * PACKS + p) * THREADS];
 #pragma unroll
             for (int e = 0; e < GROUPED; ++e) total.element[e] += pack.element[e];
         }
+        const int i = p * GROUPED / TN, j = p * GROUPED % TN;
+        const unsigned at_row = row + i / GROUPED * GROUPED * LANES_M + i % GROUPED, at_column = column + j * LANES_N;
+        if (at_row >= m) continue;
+        SCALAR* to = c + (size_t)at_row * n + at_column;
+        if (n % GROUPED == 0 && at_column < n) *(Pack<GROUPED>*)to = total;
+        if (n % GROUPED == 0) continue;
 #pragma unroll
-        for (int e = 0; e < GROUPED; ++e) own[p * GROUPED + e] = total.element[e];
+        for (int e = 0; e < GROUPED; ++e)
+            if (at_column + e < n) to[e] = total.element[e];
     }
-    return true;
 }
 
 // One step of k. In which order the products are written decides which registers the compiler gives to the sums, and so
 // how often two operands of a product wait for the same bank: nothing tells beforehand, hence ORDER is tuned.
 __device__ __forceinline__ void multiply(SCALAR (&sum)[TM][TN], const SCALAR (&a)[TM], const SCALAR (&b)[TN])
 {
-    constexpr bool BY_ROWS = ORDER != ORDER_columns;
 #pragma unroll
-    for (int x = 0; x < (BY_ROWS ? TM : TN); ++x)
+    for (int i = 0; i < TM; ++i)
 #pragma unroll
-        for (int y = 0; y < (BY_ROWS ? TN : TM); ++y) {
-            const int turned = ORDER == ORDER_snake && x % 2 == 1 ? TN - 1 - y : y;
-            const int i = BY_ROWS ? x : turned, j = BY_ROWS ? turned : x;
+        for (int y = 0; y < TN; ++y) {
+            const int j = ORDER == ORDER_snake && i % 2 == 1 ? TN - 1 - y : y;
             sum[i][j] += a[i] * b[j];
         }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restrict__ c, int m, int n, int k
-#if SPLIT_K > 1
+#if SPLIT_K > 1 || BLOCKS > 0
      , unsigned char* workspace
 #endif
 )
 {
     extern __shared__ __align__(16) SCALAR shared[];
+    SCALAR* const shared_a = shared;
+    SCALAR* const shared_b = shared + OperandA::SIZE;
 
-    unsigned first_row, first_column;
-    place_tile(blockIdx.x, m, n, first_row, first_column);
     const int warp = threadIdx.x / 32;
     int lane_m, lane_n;
     split_lane<LANES_M>(threadIdx.x % 32, lane_m, lane_n);
-
-    // The tiles of k that this block multiplies. The first of all is what k leaves over BK.
-    const int depth = (k + PITCH - 1) / PITCH * PITCH;
-    const int all_tiles = (depth - 1) / BK + 1, left_over = depth - (all_tiles - 1) * BK;
-    const int first_tile = (int)blockIdx.y * all_tiles / SPLIT_K;
-    const int tiles = ((int)blockIdx.y + 1) * all_tiles / SPLIT_K - first_tile;
-    const int first_k = first_tile == 0 ? 0 : left_over + (first_tile - 1) * BK;
-
-    OperandA from_a;
-    OperandB from_b;
-    from_a.aim(a, first_row, A_TRANSPOSED ? (m + PITCH - 1) / PITCH * PITCH : m, depth, first_k);
-    from_b.aim(b, first_column, B_TRANSPOSED ? n : (n + PITCH - 1) / PITCH * PITCH, depth, first_k);
-
-    SCALAR* const shared_a = shared;
-    SCALAR* const shared_b = shared + OperandA::SIZE;
-    const int first_depth = first_tile == 0 ? left_over : BK;
-    from_a.template start<false>(shared_a, 0, first_depth);
-    from_b.template start<false>(shared_b, 0, first_depth);
-    close_group();
-    auto start = [&](int stage, int tile) {
-        if (tile < tiles) {
-            from_a.template start<true>(shared_a, stage, BK);
-            from_b.template start<true>(shared_b, stage, BK);
-        }
-        close_group();  // empty where no tile is left, so that waiting stays the same
-    };
-    // Waits for the thread's own copies of a tile.
-    auto arrive = [&](int stage, int tile) {
-        await_group<STAGES - 2>();
-        from_a.turn(shared_a, stage, tile);
-        from_b.turn(shared_b, stage, tile);
-    };
-#pragma unroll
-    for (int stage = 1; stage < STAGES - 1; ++stage) start(stage, stage);
-    arrive(0, 0);
-    __syncthreads();
-
-    SCALAR sum[TM][TN] = {};
-    SCALAR part_a[2][TM], part_b[2][TN];
     const int thread_row = warp / WARPS_N * (LANES_M * TM) + lane_m * GROUPED;
     const int thread_column = warp % WARPS_N * (LANES_N * TN) + lane_n * GROUPED;
-    const SCALAR* tile_a = OperandA::tile_of(shared_a, 0, 0) + thread_row;
-    const SCALAR* tile_b = OperandB::tile_of(shared_b, 0, 0) + thread_column;
-    OperandA::read<LANES_M>(part_a[0], tile_a, 0);
-    OperandB::read<LANES_N>(part_b[0], tile_b, 0);
 
-    int stage = 0, stage_to_fill = STAGES - 1;
-    for (int tile = 0; tile < tiles; ++tile) {
-        start(stage_to_fill, tile + STAGES - 1);
-        stage_to_fill = stage_to_fill + 1 == STAGES ? 0 : stage_to_fill + 1;
-        if (tile + 1 < tiles) stage = stage + 1 == STAGES ? 0 : stage + 1;
-#pragma unroll
-        for (int p = 0; p < BK; ++p) {
-            const int now = p % 2, next = 1 - now;
-            if (p == BK / 2) arrive(stage, tile + 1);
-            if (p + 1 == BK) {
-                __syncthreads();
-                // Where nothing follows this reads what is there, so that the loop needs no second body.
-                tile_a = OperandA::tile_of(shared_a, stage, tile + 1) + thread_row;
-                tile_b = OperandB::tile_of(shared_b, stage, tile + 1) + thread_column;
+    const int depth = (k + PITCH - 1) / PITCH * PITCH;
+    WORK_IN Work work;  // of blocks that stay, in shared memory: the loop over k needs every register
+    bool leads = true;
+    if constexpr (BLOCKS > 0) leads = threadIdx.x == 0;
+    if (leads) work.start(m, n, depth);
+    for (;;) {
+        if constexpr (BLOCKS > 0) __syncthreads();  // all are done with the piece before
+        if (leads) work.next();
+        if constexpr (BLOCKS > 0) __syncthreads();
+        if (!work.left) break;
+        unsigned first_row, first_column;
+        place_tile(work.tile, m, n, first_row, first_column);
+        const int tiles = work.count;
+        // The first tile of all is what k leaves over BK.
+        const int left_over = depth - ((int)work.per_tile - 1) * BK;
+        const int first_k = work.first == 0 ? 0 : left_over + ((int)work.first - 1) * BK;
+        const int first_depth = work.first == 0 ? left_over : BK;
+
+        OperandA from_a;
+        OperandB from_b;
+        from_a.aim(a, first_row, A_TRANSPOSED ? (m + PITCH - 1) / PITCH * PITCH : m, depth, first_k);
+        from_b.aim(b, first_column, B_TRANSPOSED ? n : (n + PITCH - 1) / PITCH * PITCH, depth, first_k);
+        from_a.template start<false>(shared_a, 0, first_depth);
+        from_b.template start<false>(shared_b, 0, first_depth);
+        close_group();
+        auto start = [&](int stage, int tile) {
+            if (tile < tiles) {
+                from_a.template start<true>(shared_a, stage, BK);
+                from_b.template start<true>(shared_b, stage, BK);
             }
-            OperandA::read<LANES_M>(part_a[next], tile_a, (p + 1) % BK);
-            OperandB::read<LANES_N>(part_b[next], tile_b, (p + 1) % BK);
-            multiply(sum, part_a[now], part_b[now]);
-        }
-    }
+            close_group();  // empty where no tile is left, so that waiting stays the same
+        };
+        // Waits for the thread's own copies of a tile.
+        auto arrive = [&](int stage, int tile) {
+            await_group<STAGES - 2>();
+            from_a.turn(shared_a, stage, tile);
+            from_b.turn(shared_b, stage, tile);
+        };
+#pragma unroll
+        for (int stage = 1; stage < STAGES - 1; ++stage) start(stage, stage);
+        arrive(0, 0);
+        __syncthreads();
 
-#if SPLIT_K > 1
-    if (!gather(sum, workspace)) return;
+        SCALAR sum[TM][TN] = {};
+        SCALAR part_a[2][TM], part_b[2][TN];
+        const SCALAR* tile_a = OperandA::tile_of(shared_a, 0, 0) + thread_row;
+        const SCALAR* tile_b = OperandB::tile_of(shared_b, 0, 0) + thread_column;
+        OperandA::read<LANES_M>(part_a[0], tile_a, 0);
+        OperandB::read<LANES_N>(part_b[0], tile_b, 0);
+
+        int stage = 0, stage_to_fill = STAGES - 1;
+        for (int tile = 0; tile < tiles; ++tile) {
+            start(stage_to_fill, tile + STAGES - 1);
+            stage_to_fill = stage_to_fill + 1 == STAGES ? 0 : stage_to_fill + 1;
+            if (tile + 1 < tiles) stage = stage + 1 == STAGES ? 0 : stage + 1;
+#pragma unroll
+            for (int p = 0; p < BK; ++p) {
+                const int now = p % 2, next = 1 - now;
+                if (p == ARRIVES_AT) arrive(stage, tile + 1);
+                if (p + 1 == BK) {
+                    __syncthreads();
+                    // Where nothing follows this reads what is there, so that the loop needs no second body.
+                    tile_a = OperandA::tile_of(shared_a, stage, tile + 1) + thread_row;
+                    tile_b = OperandB::tile_of(shared_b, stage, tile + 1) + thread_column;
+                }
+                OperandA::read<LANES_M>(part_a[next], tile_a, (p + 1) % BK);
+                OperandB::read<LANES_N>(part_b[next], tile_b, (p + 1) % BK);
+                multiply(sum, part_a[now], part_b[now]);
+            }
+        }
+
+        if constexpr (BLOCKS > 0) place_tile(work.tile, m, n, first_row, first_column);
+#if SPLIT_K > 1 || BLOCKS > 0
+        __shared__ bool last;  // of its fellows to arrive
+        if (work.fellows > 1) {
+            if (leave(sum, work, workspace, last))
+                add_up(work, workspace, c, first_row + thread_row, first_column + thread_column, m, n);
+            continue;
+        }
 #endif
-    write_tile(sum, c, first_row, first_column, thread_row, thread_column, m, n);
+        write_tile(sum, c, first_row, first_column, thread_row, thread_column, m, n);
+    }
 }

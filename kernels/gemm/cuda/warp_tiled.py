@@ -5,13 +5,17 @@ from typing import Any
 
 from tuner.kernel import Kernel, Launch, Padded, Workspace, ceil_div
 from tuner.problem import DTYPE_BYTES, Problem
-from tuner.space import Config, Constraint, choice
+from tuner.space import Config, Constraint, Value, choice
 
 #: Registers beside sums, fragments and the tile in flight: addresses, loop, what the compiler moves ahead.
 OTHER_REGISTERS = 20
 #: Sharing k beyond this many blocks for each multiprocessor only adds sums to be written and read again.
 BLOCKS_PER_SM_AT_MOST = 5
-#: Sums of a thread from which on the order of products was seen to matter.
+#: Beyond so many waves of tiles the last one matters no more.
+WAVES_AT_MOST = 40
+#: Blocks that stay at the most: multiprocessors of the largest devices, times BLOCKS_PER_SM.
+MOST_BLOCKS = 640
+#: Sums of a thread from which on the order of work was seen to matter.
 MANY_SUMS = 64
 
 
@@ -82,22 +86,29 @@ def _tiles(p: Problem, c: Any) -> Any:
 
 
 def _workspace(p: Problem, c: Any) -> Workspace | None:
-    """A counter for each tile of C, then the sums of each of its SPLIT_K blocks."""
-    if c.SPLIT_K == 1:
+    """A counter for each tile of C, then the sums of blocks that share tiles."""
+    if c.SPLIT_K == 1 and c.BLOCKS == 0:
         return None
     counters = ceil_div(4 * _tiles(p, c), 256) * 256
-    return Workspace(counters + _tiles(p, c) * (c.SPLIT_K * c.BM * c.BN * DTYPE_BYTES[p.dtype]), counters)
+    sums = 2 * c.BLOCKS if c.BLOCKS else _tiles(p, c) * c.SPLIT_K
+    return Workspace(counters + sums * (c.BM * c.BN * DTYPE_BYTES[p.dtype]), counters)
 
 
 def _launch(p: Problem, c: Config) -> Launch:
     return Launch(
-        grid=(_tiles(p, c), c.SPLIT_K),
+        grid=(c.BLOCKS,) if c.BLOCKS else (_tiles(p, c), c.SPLIT_K),
         block=(_threads(c),),
         shared_bytes=_shared_bytes(p, c),
         padded=_padded(p, c),
         workspace=_workspace(p, c),
     )
 
+
+DEFAULT: dict[str, Value] = {
+    "BM": 128, "BN": 128, "BK": 16, "TM": 8, "TN": 8, "LANES_M": 8, "STAGES": 3, "VECTOR": 4, "SWATH": 8,
+    "BLOCKS_PER_SM": 1, "SPLIT_K": 1, "BLOCKS": 0, "TURN": "relay", "PITCH": 1, "ORDER": "rows",
+    "ARRIVE": "end",
+}  # fmt: skip
 
 KERNEL = Kernel(
     operation="gemm",
@@ -107,6 +118,9 @@ KERNEL = Kernel(
     includes=(Path("copies.cuh"), Path("lanes.cuh"), Path("tiles.cuh")),
     idea="register_tiled with asynchronous copies, several tiles ahead",
     parameters=(
+        # First, since the device leaves few of their values: all else is then combined with those alone.
+        choice("BLOCKS_PER_SM", 1, 2, 3, 4),
+        choice("BLOCKS", 0, *range(2, MOST_BLOCKS + 1, 2)),
         choice("BM", 32, 64, 96, 128, 192, 256),
         choice("BN", 32, 64, 96, 128, 192, 256),
         choice("BK", 8, 16, 32),
@@ -116,11 +130,11 @@ KERNEL = Kernel(
         choice("STAGES", 2, 3, 4, 5),
         choice("VECTOR", 1, 2, 4),
         choice("SWATH", 1, 8, 16),
-        choice("BLOCKS_PER_SM", 1, 2, 3, 4),
         choice("SPLIT_K", 1, 2, 4, 8, 16, 32),
         choice("TURN", "copy", "relay"),
         choice("PITCH", 1, 4),
-        choice("ORDER", "rows", "columns", "snake"),
+        choice("ORDER", "rows", "snake"),
+        choice("ARRIVE", "end", "middle"),
     ),
     constraints=(
         Constraint(
@@ -156,20 +170,38 @@ KERNEL = Kernel(
             for_speed=True,
         ),
         Constraint(
-            "TURN says something only where A or B is stored along k",
-            lambda p, d, c: (c.TURN == "copy") | any(_along_k(p)),
+            "k is shared by SPLIT_K blocks of a tile or by BLOCKS blocks of all, not by both",
+            lambda p, d, c: (c.SPLIT_K == 1) | (c.BLOCKS == 0),
+        ),
+        Constraint(
+            "BLOCKS is what the device runs at once",
+            lambda p, d, c: (c.BLOCKS == 0) | (d.sm_count * c.BLOCKS_PER_SM == c.BLOCKS),
             for_speed=True,
         ),
         Constraint(
-            "ORDER is worth trying where a thread has many sums",
-            lambda p, d, c: (c.ORDER == "rows") | (c.TM * c.TN >= MANY_SUMS),
+            "blocks stay where the last wave of tiles is not whole, and one of few",
+            lambda p, d, c: (
+                (c.BLOCKS == 0)
+                | (
+                    (_tiles(p, c) % (c.BLOCKS + (c.BLOCKS == 0)) != 0)
+                    & (_tiles(p, c) <= WAVES_AT_MOST * c.BLOCKS)
+                )
+            ),
+            for_speed=True,
+        ),
+        Constraint(
+            "TURN says something only where A or B is stored along k",
+            lambda p, d, c: (c.TURN == "relay") | any(_along_k(p)),
+            for_speed=True,
+        ),
+        Constraint(
+            "ORDER and ARRIVE are worth trying where a thread has many sums",
+            lambda p, d, c: ((c.ORDER == "rows") & (c.ARRIVE == "end")) | (c.TM * c.TN >= MANY_SUMS),
             for_speed=True,
         ),
         Constraint(
             "rows are padded only where that makes wide reads possible",
-            lambda p, d, c: (
-                (c.PITCH == 1) | ((c.VECTOR == c.PITCH) & (_left_over(p, c.PITCH) > 0))
-            ),
+            lambda p, d, c: (c.PITCH == 1) | ((c.VECTOR == c.PITCH) & (_left_over(p, c.PITCH) > 0)),
             for_speed=True,
         ),
         Constraint(
@@ -204,9 +236,20 @@ KERNEL = Kernel(
         ),
     ),
     launch=_launch,
-    defaults={
-        "BM": 128, "BN": 128, "BK": 16, "TM": 8, "TN": 8,
-        "LANES_M": 8, "STAGES": 3, "VECTOR": 4, "SWATH": 8, "BLOCKS_PER_SM": 1,
-        "SPLIT_K": 1, "TURN": "relay", "PITCH": 1, "ORDER": "rows",
-    },
-)  # fmt: skip
+    defaults=DEFAULT,
+    starts=(
+        # Large products: the largest tile that leaves the sums in registers.
+        DEFAULT | {"BN": 256, "BK": 32, "TN": 16, "STAGES": 2},
+        DEFAULT | {"BN": 256, "TN": 16, "BLOCKS_PER_SM": 1},
+        # Rows that are not aligned: padded, or read element by element.
+        DEFAULT | {"BM": 64, "BN": 192, "BK": 8, "TN": 12, "LANES_M": 4, "SWATH": 1, "PITCH": 4},
+        DEFAULT | {"BM": 96, "BN": 64, "BK": 8, "TM": 12, "LANES_M": 4, "VECTOR": 1, "TURN": "copy"},
+        # Few tiles: small ones, and k shared.
+        DEFAULT | {"BM": 64, "BN": 128, "TN": 4, "STAGES": 4, "BLOCKS_PER_SM": 2},
+        DEFAULT | {"BM": 64, "BN": 128, "BK": 8, "LANES_M": 4, "STAGES": 4, "SWATH": 1, "SPLIT_K": 2},
+        DEFAULT | {"BM": 64, "LANES_M": 4, "SPLIT_K": 4},
+        DEFAULT | {"SPLIT_K": 8},
+        # Little k: small tiles, which write C while others load.
+        DEFAULT | {"BM": 32, "BK": 8, "LANES_M": 4, "SWATH": 1},
+    ),
+)
