@@ -20,8 +20,9 @@ from tuner.coronation import Coronation
 from tuner.devices.detect import with_best_blas
 from tuner.errors import Interrupted
 from tuner.execution import Executor
+from tuner.fronts import found_wrong, front_of
 from tuner.measurement import Measurement, Outcome
-from tuner.objectives import TIME, Front, Point, values_of
+from tuner.objectives import TIME, Front, values_of
 from tuner.preparation import (
     check_energy,
     check_fits,
@@ -164,29 +165,14 @@ class Study:
         return Result(champion, self.progress, loop.stop, coronation.pairs, self._front(champion))
 
     def _front(self, champion: Champion | None) -> Front | None:
-        """The front without those that the finals found wrong; None with one objective."""
-        standings, objectives = self._standings, self._request.objectives
-        if len(objectives) == 1:
+        """None with one objective."""
+        if len(self._request.objectives) == 1:
             return None
-        wrong = {
-            (record.kernel, Config(record.config))
-            for record in self._records(Role.FINAL)
-            if record.measurement.outcome is Outcome.WRONG_RESULT
-        }
-        points = {each: Point(*each, found) for each, found in standings.weighed.items() if each not in wrong}
-        on_it = standings.front_of(points)
         library = None
-        if self._library is not None and values_of(self._library, objectives) is not None:
-            library = Point(self._scribe.of_baseline(self._library).kernel, Config({}), self._library)
-        winner = (champion.record.kernel, Config(champion.record.config)) if champion else None
-        return Front(
-            objectives=objectives,
-            points=tuple(points[each] for each in on_it),
-            beaten=tuple(standings.values(each) for each in points if each not in on_it),
-            champion=points.get(winner) if winner else None,
-            library=library,
-            work=self._scribe.work,
-        )
+        if self._library is not None:
+            library = self._scribe.of_baseline(self._library).kernel, self._library
+        wrong = found_wrong(self._records(Role.FINAL))
+        return front_of(self._standings, wrong, champion, library, self._scribe.work)
 
     def _open(self, stack: ExitStack) -> SearchLoop:
         request, problem = self._request, self._request.problem

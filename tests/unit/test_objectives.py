@@ -215,7 +215,35 @@ def test_tune_shows_the_front_as_a_table_as_json_and_as_a_plot(told: Told, here:
         "champion", "kernel", "config", "time_s", "noise", "tflops", "gbps", "energy_j", "power_w", "error",
     }  # fmt: skip
     assert len(list((here / "plots").iterdir())) == 2
+    _check_stored(told, here, answer["front"])
     assert "front" not in json.loads(told(*asked, "--json", "--quiet")[1])
+
+
+def _check_stored(told: Told, here: Path, points: list[dict[str, Any]]) -> None:
+    """What was measured shows the same front later, for any of its objectives."""
+    asked = ("front", str(TOY), "1000")
+    code, out, err = told(*asked, "--objective", "time,energy,error", "--json", "-o", "later")
+    assert code == 0, err
+    assert json.loads(out)["front"] == points
+    assert json.loads(out)["device"] == {"name": "Fake board", "kind": "cuda"}
+    assert len(list((here / "later").iterdir())) == 1
+    code, out, _ = told(*asked)
+    assert code == 0
+    assert "The front of time and error" in out
+    assert out.count("champion") == 1
+    code, out, err = told(*asked, "--objective", "time")
+    assert (code, out) == (2, "")
+    assert "a front has several objectives" in err
+    code, out, err = told("front", str(TOY), "7")
+    assert (code, out) == (1, "")
+    assert "nothing is known of toy 7" in err
+
+
+def test_a_front_takes_trials_that_have_all_objectives(told: Told) -> None:
+    assert told("tune", str(TOY), "5", "--trials", "2", "--quiet")[0] == 0
+    code, out, err = told("front", str(TOY), "5", "--objective", "time,energy")
+    assert (code, out) == (1, "")
+    assert "was measured to the end for time and energy; run `tuner tune ... --objective time,energy`" in err
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,48 @@ from pathlib import Path
 
 import click
 
-from tuner.cli.options import writable_folder
-from tuner.cli.show import config_text, duration, energy, speed, table
+from tuner.cli.options import asked, database_option, json_option, problem_options, writable_folder
+from tuner.cli.show import config_text, duration, energy, print_json, speed, table
 from tuner.errors import InputError
-from tuner.objectives import Front, Point
+from tuner.objectives import Front, Point, read_objectives
 from tuner.record import Champion
+
+
+@click.command()
+@problem_options
+@click.option("--device", default="", help='cpu, cuda:N, or a name such as "NVIDIA H200".')
+@click.option("--objective", default="time,error", show_default=True, metavar="time[,energy][,error]",
+              help="What is minimised: two or three.")  # fmt: skip
+@click.option("-o", "folder", type=click.Path(path_type=Path), help="Write a plot of the front to this folder.")
+@database_option
+@json_option
+def front(
+    target: str, dims: tuple[str, ...], sets: tuple[str, ...], dtype: str, layout: str, regime: str,
+    device: str, objective: str, folder: Path | None, db: str, as_json: bool,
+) -> None:  # fmt: skip
+    """The Pareto front of what was measured for a problem, without touching a device.
+
+    Of studies with these objectives, and of what others measured that has them all.
+    """
+    from tuner.fronts import stored_front
+    from tuner.lookup.asking import device_asked
+    from tuner.preparation import key_of
+    from tuner.store import Store
+
+    objectives = read_objectives(objective)
+    if len(objectives) == 1:
+        raise InputError("a front has several objectives, got time alone; give e.g. --objective time,energy")
+    check_plot(folder, several=True)
+    _, problem = asked(target, dims, sets, dtype, layout)
+    with Store.open(db, read_only=True) as store:
+        found, champion = stored_front(store, key_of(problem), device_asked(device), regime, objectives)
+    if as_json:
+        where = champion.record.device
+        named = {"device": {"name": where.name, "kind": where.kind}, "regime": regime}
+        print_json(problem.to_json() | named | found.as_keys())
+    else:
+        show_front(found, champion)
+    plot_front(found, champion, folder)
 
 
 def show_front(front: Front, champion: Champion) -> None:

@@ -19,6 +19,7 @@ from tuner.errors import EnvironmentTrouble, InputError, TunerError
 COMMANDS = {
     "tune": ("tuner.cli.tune", "tune", "Search the best kernel and config for a problem, and store it."),
     "best": ("tuner.cli.ask", "best", "The config to use for a problem, or the library."),
+    "front": ("tuner.cli.fronts", "front", "The configs that trade time against energy or error."),
     "export": ("tuner.cli.ask", "export", "Write the champion as source, binary, Python module or JSON."),
     "ladder": ("tuner.cli.ladder", "ladder", "Each kernel of an operation, and what each step buys."),
     "nightly": ("tuner.cli.night", "nightly", "Tune the problems of a plan until a deadline."),
