@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ from fixtures.fake_device import BOARD, TOY
 
 from tuner import catalogue
 from tuner.correctness import Workload
-from tuner.devices import open_device
+from tuner.devices import cpu, open_device
 from tuner.devices.cpu import CpuDevice, blas_versions
 from tuner.devices.fake import FakeCompiler, FakeDevice
 from tuner.devices.numba_source import NumbaCompiler
@@ -110,22 +108,61 @@ class TestCpuDevice(DeviceContract):
         operation = replace(catalogue.from_file(TOY).operation("toy"), baselines={"cpu": library})
         return Workload(device, operation.problem({"n": 10}), 1)
 
-    def test_what_is_timed_next_waits_for_threads_that_spin(self, device: Device) -> None:
-        spinning: list[threading.Thread] = []
-        alive: list[bool] = []
+    def test_whatever_is_timed_next_waits_until_threads_are_quiet(
+        self, device: Device, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        told: list[str] = []
+        monkeypatch.setattr(cpu, "wait_until_quiet", lambda: told.append("waits"))
+
+        def kernel() -> None:
+            told.append("kernel")
 
         def library() -> None:
-            spinning.append(threading.Thread(target=spin, args=(0.1,)))
-            spinning[0].start()
+            told.append("library")
 
-        def spin(seconds: float) -> None:
-            end_s = time.thread_time() + seconds
-            while time.thread_time() < end_s:
-                pass
+        for run in (kernel, kernel, library, kernel):
+            device.samples_s(run, 1, "hot")
+        assert told == ["waits", "kernel", "kernel", "waits", "library", "waits", "kernel"]
 
-        device.samples_s(library, 1, "hot")
-        device.samples_s(lambda: alive.append(spinning[0].is_alive()), 1, "hot")
-        assert alive == [False]
+
+@pytest.mark.parametrize(
+    ("shares", "looks"),
+    [
+        ([0.0, 0.0], 2),
+        ([0.99, 0.99, 0.0, 0.5, 0.01, 0.02, 1.0], 6),
+        ([1.0] * 1000, round(cpu.QUIET_WITHIN_S / cpu.LOOK_S)),
+    ],
+    ids=["quiet", "spins for a while", "spins for ever"],
+)
+def test_threads_are_quiet_when_they_use_no_processor_in_two_looks(
+    monkeypatch: pytest.MonkeyPatch, shares: list[float], looks: int
+) -> None:
+    clock = SpunClock(shares)
+    monkeypatch.setattr(cpu, "time", clock)
+    cpu.wait_until_quiet()
+    assert clock.looks == looks
+
+
+class SpunClock:
+    """Stands for `time`: while one look sleeps, threads use a share of a core."""
+
+    def __init__(self, shares: list[float]) -> None:
+        self.shares, self.looks = shares, 0
+        self.now_s = self.used_s = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        """Time and processor time go on."""
+        self.now_s += seconds
+        self.used_s += seconds * self.shares[self.looks]
+        self.looks += 1
+
+    def monotonic(self) -> float:
+        """Seconds."""
+        return self.now_s
+
+    def process_time(self) -> float:
+        """Seconds of a core."""
+        return self.used_s
 
 
 def test_cuda_without_cupy_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
