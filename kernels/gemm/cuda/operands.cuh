@@ -76,7 +76,7 @@ struct Operand {
             if (!has(pass)) continue;
             const bool valid = WHOLE || (int)k_of(pass) < depth;
             SCALAR* to = tile + in_tile(span_of(pass), k_of(pass));
-            copy_async<WIDTH * sizeof(SCALAR)>(to, valid ? from + offset[pass] : from, valid);
+            copy_async<WIDTH * sizeof(SCALAR)>(to, from + offset[pass], valid);
         }
         from += step;
     }

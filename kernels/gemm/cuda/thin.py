@@ -141,6 +141,7 @@ def _starts() -> list[dict[str, Value]]:
             _start(thin, (8, 4, 2, 1, 2, 4), STAGES=3, SPLIT_K=2),
             _start(thin, (8, 8, 4, 1, 2, 4), BK=16, STAGES=3, SPLIT_K=2),
             _start(thin, (8, 8, 4, 1, 4, 2), BK=16, STAGES=4, SPLIT_K=4),
+            _start(thin, (16, 8, 2, 1, 1, 8), BK=16, STAGES=2, SPLIT_K=2),
             _start(thin, (8, 8, 8, 1, 4, 2), BK=16, STAGES=4),
             _start(thin, (8, 8, 4, 2, 2, 2), BK=16, STAGES=4),
             _start(thin, (8, 8, 4, 4, 2, 1), BK=16, STAGES=4),
