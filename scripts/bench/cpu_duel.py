@@ -26,6 +26,8 @@ REST_S = 0.04
 MAX_ROUNDS, LEAST_ROUNDS = 31, 5
 #: The loop that measures the peak: elements for each core, and multiply-adds done to each.
 ELEMENTS, STEPS = 2048, 4000
+#: N of the products by which core types of OpenBLAS are compared.
+SQUARE = 1024
 Run = Callable[[], Any]
 
 
@@ -99,14 +101,21 @@ def contestants(asked: dict[str, Any]) -> tuple[dict[str, Run], float]:
 
 
 def peaks(asked: dict[str, Any]) -> dict[str, Run]:
-    """Loops of multiply-adds in registers alone."""
+    """Loops of multiply-adds in registers alone, for both dtypes."""
     dims = {"n": ELEMENTS * asked["cores"], "steps": STEPS}
     return {
-        f"{lanes} lanes": limit(
-            "multiply_add", {"LANES": lanes, "THREADS": asked["cores"]}, dims, asked["dtype"]
-        )
-        for lanes in (64, 128, 256)
+        f"{dtype} {lanes}": limit("multiply_add", {"LANES": lanes, "THREADS": asked["cores"]}, dims, dtype)
+        for dtype, lanes in (("float32", 128), ("float32", 256), ("float64", 64), ("float64", 128))
     }
+
+
+def products(asked: dict[str, Any]) -> dict[str, Run]:
+    """NumPy alone, to see what its BLAS makes of a core type."""
+    import numpy as np
+
+    a = np.ones((SQUARE, SQUARE), np.float32)
+    c = np.empty_like(a)
+    return {"NumPy": lambda: np.matmul(a, a, out=c)}
 
 
 def timed(runs: dict[str, Run], seconds: float) -> dict[str, list[float]]:
@@ -142,7 +151,8 @@ def main() -> None:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-asked["cores"] :])
     from tuner.devices.cpu import blas_versions
 
-    runs, difference = (peaks(asked), 0.0) if asked["operation"] == "peak" else contestants(asked)
+    alone = {"peaks": peaks, "products": products}.get(asked["operation"])
+    runs, difference = (alone(asked), 0.0) if alone else contestants(asked)
     taken = timed(runs, asked["seconds"])
     medians = {name: statistics.median(samples) for name, samples in taken.items()}
     print(

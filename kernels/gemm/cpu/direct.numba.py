@@ -14,8 +14,8 @@ parts of C, of whole tiles, and each packs what it needs for itself.
 
 Constants in front of this text: WIDTH (lanes of a vector), MR, NR, KC, PACK_A, PACK_B, STREAM (C is written
 past the caches, where it is aligned), UNROLL (products per turn of the innermost loop), PREFETCH (how many
-strips ahead B's lines are asked for; 0: not at all), THREADS, SPLIT (what threads share: rows, columns or both);
-A_TRANSPOSED and B_TRANSPOSED (as stored).
+strips ahead B's lines are asked for; 0: not at all), THREADS, SPLIT (what threads share: rows, columns or
+both); A_TRANSPOSED and B_TRANSPOSED (as stored).
 Letters: i, j, p run over M, N, K.
 """
 

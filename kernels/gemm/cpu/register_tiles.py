@@ -34,6 +34,8 @@ FLAT = (
 )  # fmt: skip
 #: For a C of few columns: a vector a row.
 NARROW = ((16, 8, 16), (8, 8, 8), (4, 8, 4), (2, 8, 4))
+#: Threads: also as many as CPUs have cores that are no power of two.
+COUNTS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 128, 192, 256)
 TILE_PARAMETERS = (
     choice("WIDTH", 2, 4, 8, 16),
     choice("MR", 2, 4, 6, 8, 10, 12, 14),
@@ -101,7 +103,7 @@ PACKED = Kernel(
         choice("NC", 256, 512, 1024, 2048, 4096, 8192),
         choice("UNROLL", 1, 2, 4),
         choice("PREFETCH", 0, 8, 16, 32),
-        powers_of_two("THREADS", 1, 256),
+        choice("THREADS", *COUNTS),
         choice("SHARE", "B", "both"),
         powers_of_two("SLABS", 1, 64),
     ),
@@ -160,7 +162,7 @@ DIRECT = Kernel(
         choice("STREAM", False, True),
         choice("UNROLL", 1, 2, 4),
         choice("PREFETCH", 0, 1, 2),
-        powers_of_two("THREADS", 1, 256),
+        choice("THREADS", *COUNTS),
         choice("SPLIT", "rows", "columns", "both"),
     ),
     constraints=(

@@ -7,6 +7,9 @@ from tuner.kernel import Kernel, ceil_div
 from tuner.problem import DTYPE_BYTES
 from tuner.space import Constraint, choice, powers_of_two
 
+#: Threads: also as many as CPUs have cores that are no power of two.
+COUNTS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 128, 192, 256)
+
 KERNEL = Kernel(
     operation="gemv",
     name="streaming",
@@ -21,7 +24,7 @@ KERNEL = Kernel(
         powers_of_two("BLOCK", 16, 16384),
         powers_of_two("PARTS", 1, 64),
         choice("PREFETCH", 0, 256, 512, 1024),
-        powers_of_two("THREADS", 1, 256),
+        choice("THREADS", *COUNTS),
     ),
     constraints=(
         Constraint(

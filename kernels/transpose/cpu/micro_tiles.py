@@ -13,6 +13,9 @@ def _vector_bytes(p: Any, c: Any) -> Any:
     return DTYPE_BYTES[p.dtype] * c.WIDTH
 
 
+#: Threads: also as many as CPUs have cores that are no power of two.
+COUNTS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 128, 192, 256)
+
 KERNEL = Kernel(
     operation="transpose",
     name="micro_tiles",
@@ -25,7 +28,7 @@ KERNEL = Kernel(
         powers_of_two("ROWS", 16, 512),
         powers_of_two("COLUMNS", 16, 512),
         choice("STREAM", False, True),
-        powers_of_two("THREADS", 1, 256),
+        choice("THREADS", *COUNTS),
     ),
     constraints=(
         Constraint("no more threads than cores", lambda p, d, c: c.THREADS <= max(d.cores, 1), for_speed=True),
