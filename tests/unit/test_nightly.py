@@ -129,7 +129,7 @@ def test_an_interrupted_night_keeps_what_its_slices_measured(
     (here / "plan.toml").write_text(PLAN.replace("trials = 100", "seconds = 1000"))
     heard: list[int] = []
 
-    def said(item: PlanItem, number: int, gain: float) -> None:
+    def said(item: PlanItem, number: int, gain: float | None) -> None:
         heard.append(item.problem.dims["n"])
         turns = [n for n, _ in itertools.groupby(heard)]
         if turns[:3] == [100, 200, 100] and turns[-1] == 100 and stored(here, n=100):

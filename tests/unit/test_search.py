@@ -288,7 +288,8 @@ def test_every_problem_gets_a_slice_and_then_the_one_that_gains() -> None:
     while (name := budget.next()) is not None and len(order) < 12:
         order.append(name)
         best[name] *= 0.8 if name == "b" else 0.999
-        budget.report(name, best[name], 40 * len(order))
+        gain = budget.report(name, best[name], 40 * len(order))
+        assert gain is None or gain == pytest.approx(0.2 if name == "b" else 0.001)
     assert order[:3] == ["a", "b", "c"]
     assert order[3:].count("b") >= 6
 
@@ -311,10 +312,10 @@ def test_few_trials_or_none_that_worked_are_no_convergence() -> None:
         budget.report("failing", None, 100 * slices)
     assert budget.stopped == {}
     # The first time is a gain, from which on it counts.
-    budget.report("failing", 1.0, 1000)
+    assert budget.report("failing", 1.0, 1000) is None
     assert budget.next() == "failing"
     for slices in range(SLICES_WITHOUT_GAIN):
-        budget.report("failing", 1.0, 1100 + slices)
+        assert budget.report("failing", 1.0, 1100 + slices) == 0.0
     assert list(budget.stopped) == ["failing"]
     budget.stop("slow")
     assert budget.ranked() == []

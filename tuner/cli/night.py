@@ -79,11 +79,12 @@ def nightly(
         raise NothingFound("no problem of the plan could be tuned")
 
 
-def _said(item: PlanItem, slices: int, gain: float) -> None:
-    click.echo(f"{item.problem}: slice {slices}, {gain:.1%} gained", err=True)
+def _said(item: PlanItem, slices: int, gain: float | None) -> None:
+    told = "" if gain is None else f", {gain:.1%} gained"
+    click.echo(f"{item.problem}: slice {slices}{told}", err=True)
 
 
-def _nothing(item: PlanItem, slices: int, gain: float) -> None:
+def _nothing(item: PlanItem, slices: int, gain: float | None) -> None:
     """Quiet."""
 
 

@@ -49,7 +49,8 @@ class Night:
         deadline_s: `time.monotonic` at which to stop; None without a deadline.
         storage_url: Database of Optuna's tables.
         again: True to go on with problems that are done, too.
-        said: Told of each slice: the problem, how many slices it has had, by which share this one gained.
+        said: Told of each slice: the problem, how many slices it has had, by which share this one gained; None
+            where nothing was measured before.
     """
 
     plan: Plan
@@ -59,7 +60,7 @@ class Night:
     deadline_s: float | None
     storage_url: str | None = None
     again: bool = False
-    said: Callable[[PlanItem, int, float], None] = lambda item, slices, gain: None
+    said: Callable[[PlanItem, int, float | None], None] = lambda item, slices, gain: None
     _entries: dict[str, Entry] = field(default_factory=dict, init=False)
     _enlisted: int = field(default=0, init=False)
 

@@ -64,7 +64,7 @@ class Budget:
 
     def report(
         self, problem: str, best: float | None, trials: int, stopped: str = "", seconds: float = PER_S
-    ) -> float:
+    ) -> float | None:
         """Says what a slice brought.
 
         Args:
@@ -76,9 +76,10 @@ class Budget:
             seconds: That the slice took.
 
         Returns:
-            The share by which the slice made it less; `FIRST_GAIN` for the first.
+            The share by which the slice made it less; None where there was nothing before it.
         """
         each = self._problems[problem]
+        first = each.best is None
         gain = 0.0
         if best is not None:
             gain = FIRST_GAIN if each.best is None else max(0.0, 1.0 - best / each.best)
@@ -93,7 +94,7 @@ class Budget:
         else:
             each.without_gain += 1
         each.stopped = stopped or self._converged(each, trials - each.trials)
-        return gain
+        return None if first else gain
 
     @staticmethod
     def _converged(problem: _Problem, trials: int) -> str:
