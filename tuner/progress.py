@@ -63,8 +63,8 @@ class Progress:
             CPU supports, where it chose another by itself.
         spent_s: Where time went. Wall time: ``opening`` (with ``baseline``), ``measuring``, ``compiling``
             (no config was ready to measure), ``searching`` (none was ready to compile), ``bookkeeping``
-            and ``finals``. Device time within ``measuring``: ``load``, ``verify``, ``time``. Beside it:
-            ``compile`` of all workers, ``thinking`` of the search, and ``storing``.
+            and ``finals``. Device time within ``measuring``: ``load``, ``verify``, ``time``, ``power``.
+            Beside it: ``compile`` of all workers, ``thinking`` of the search, and ``storing``.
         left_s: Seconds left; None without a limit.
         elapsed_s: Seconds since the start.
     """

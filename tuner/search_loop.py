@@ -208,7 +208,7 @@ class SearchLoop:
             self._seen[_code_key(trial.contestant)] = measurement
         elif measurement.compiled is None:
             measurement = replace(measurement, compiled=trial.contestant.compiled)
-        for stage in ("load", "verify", "time"):
+        for stage in ("load", "verify", "time", "power"):
             self._watch.add(stage, measurement.stages_s.get(stage, 0.0))
         # The device has its next config before this one is written down.
         self._dispatch()

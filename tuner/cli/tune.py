@@ -139,5 +139,5 @@ def where_time_went(progress: Progress) -> str:
         return ", ".join(told) or "nothing"
 
     wall = listed("opening", "measuring", "compiling", "searching", "bookkeeping", "finals")
-    device, beside = listed("load", "verify", "time"), listed("compile", "thinking", "storing")
+    device, beside = listed("load", "verify", "time", "power"), listed("compile", "thinking", "storing")
     return f"{clock(progress.elapsed_s)} in all: {wall}; of measuring: {device}; beside it: {beside}"
