@@ -1,27 +1,6 @@
 // What thin, shallow and small share: an operand's way from global memory through shared memory to registers, by
 // asynchronous copies and as it lies, so that all four layouts copy in wide pieces and read in wide pieces.
 
-// A lane's place among DOWN x 32 / DOWN lanes. Bits of its number go along and down in turn: lanes that differ in bit 0
-// have the same `down` and lanes that differ in bit 1 the same `along`, which lets the hardware serve half a warp's
-// 128-bit reads from shared memory at once.
-template <int DOWN>
-__device__ __forceinline__ void split_lane(int lane, int& down, int& along)
-{
-    down = along = 0;
-    int weight_down = 1, weight_along = 1;
-#pragma unroll
-    for (int bit = 0; bit < 5; ++bit) {
-        const int value = lane >> bit & 1;
-        if (weight_along == 32 / DOWN || (bit % 2 == 1 && weight_down < DOWN)) {
-            down += value * weight_down;
-            weight_down *= 2;
-        } else {
-            along += value * weight_along;
-            weight_along *= 2;
-        }
-    }
-}
-
 // One operand: tiles of SPAN x BK, of which a thread reads COUNT rows (columns of op(B)); LANES lanes of a warp read
 // different ones. GROUP threads copy a tile together, WIDTH elements at a time.
 // ALONG_K: neighbours in memory are neighbours in k. They stay so in shared memory, where a row is 16 bytes longer than

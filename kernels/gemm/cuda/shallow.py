@@ -9,9 +9,6 @@ from tuner.space import Config, Constraint, Value, choice, powers_of_two
 
 #: Registers beside sums, values read together and offsets of copies: addresses, loop, what moves ahead.
 OTHER_REGISTERS = 20
-#: Registers are handed out in eights per thread, and evenly to the four schedulers of a multiprocessor.
-REGISTER_STEP = 8
-SCHEDULERS = 4
 #: k up to which C's writing counts.
 SHALLOW_MOST = 256
 #: Elements of C below which there is too little to write for its speed to matter.
@@ -58,10 +55,7 @@ def _registers(p: Problem, c: Any) -> Any:
 
 
 def _register_limit(d: Any, c: Any) -> Any:
-    """Registers that BLOCKS_PER_SM blocks leave to a thread."""
-    warps = ceil_div(_threads(c), d.warp_size) * c.BLOCKS_PER_SM
-    slots = ceil_div(warps, SCHEDULERS) * SCHEDULERS * d.warp_size
-    return d.registers_per_block // slots // REGISTER_STEP * REGISTER_STEP
+    return d.registers_left(_threads(c), c.BLOCKS_PER_SM)
 
 
 def _widest(p: Problem, line: int) -> int:
@@ -101,7 +95,7 @@ KERNEL = Kernel(
     name="shallow",
     target="cuda",
     source=Path("shallow.cu"),
-    includes=(Path("copies.cuh"), Path("operands.cuh")),
+    includes=(Path("copies.cuh"), Path("lanes.cuh"), Path("operands.cuh")),
     idea="for small k: a block goes through tiles of C, which it writes while the next one's operands come in",
     parameters=PARAMETERS,
     constraints=(

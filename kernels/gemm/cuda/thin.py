@@ -9,9 +9,6 @@ from tuner.space import Config, Constraint, Value, choice, powers_of_two
 
 #: Registers beside sums, values read together and offsets of copies: addresses, loop, what moves ahead.
 OTHER_REGISTERS = 28
-#: Registers are handed out in eights per thread, and evenly to the four schedulers of a multiprocessor.
-REGISTER_STEP = 8
-SCHEDULERS = 4
 #: C is thin up to this.
 THIN_MOST = 128
 #: Elements of the wide operand below which there is too little to read for its speed to matter.
@@ -86,10 +83,7 @@ def _registers(p: Problem, c: Any) -> Any:
 
 
 def _register_limit(d: Any, c: Any) -> Any:
-    """Registers that BLOCKS_PER_SM blocks leave to a thread."""
-    warps = ceil_div(_threads(c), d.warp_size) * c.BLOCKS_PER_SM
-    slots = ceil_div(warps, SCHEDULERS) * SCHEDULERS * d.warp_size
-    return d.registers_per_block // slots // REGISTER_STEP * REGISTER_STEP
+    return d.registers_left(_threads(c), c.BLOCKS_PER_SM)
 
 
 def _widest(line: Any, p: Problem, most: Any) -> Any:
@@ -158,7 +152,7 @@ KERNEL = Kernel(
     name="thin",
     target="cuda",
     source=Path("thin.cu"),
-    includes=(Path("copies.cuh"), Path("operands.cuh")),
+    includes=(Path("copies.cuh"), Path("lanes.cuh"), Path("operands.cuh")),
     idea="for a thin C: the large operand read once, K split among warps and blocks",
     parameters=(
         choice("THIN", "m", "n"),
