@@ -46,7 +46,7 @@ IDLE_S = 5
 SPINS = 2000
 NAP_US = 20
 #: For functions that only compiled code calls: nothing for Python to call is made of them.
-INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "error_model": "numpy"}
 
 WORD, HALF_WORD = ir.IntType(64), ir.IntType(32)
 LINE, LINE_BYTES = 16, 128  # as some CPUs fetch two lines of 64 bytes at once
@@ -235,7 +235,7 @@ def _next_call(crew, semaphore, until, last):
             spins, counted = 0, False
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _take_part(address, member, like, words):
     """All that a member does: the caller works on one call, a thread on each until none comes any more."""
     crew, semaphore, until = (
