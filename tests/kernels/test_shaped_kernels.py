@@ -82,6 +82,24 @@ def test_a_kernel_for_a_thin_m_and_for_a_thin_n_is_right_for_the_other_too(folde
             assert_right(KERNELS["thin"], gemm(shape), thin_config(THIN=side), folder, "forward")
 
 
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+def test_blocks_that_stay_go_through_all_tiles(layout: str, folder: Path) -> None:
+    kernel = KERNELS["shallow"]
+    config = Config(
+        {
+            "TM": 4, "TN": 4, "LANES_M": 4, "WARPS_M": 1, "WARPS_N": 2, "BK": 8, "STAGES": 3, "BLOCKS": 6,
+            "VECTOR_A": 1, "VECTOR_B": 1, "STREAM": 1, "BLOCKS_PER_SM": 2,
+        }
+    )  # fmt: skip
+    for shape, order in (((130, 200, 19), "forward"), ((97, 260, 8), "backward"), ((64, 321, 33), "random")):
+        problem = gemm(shape, layout)
+        assert is_right(kernel, problem, config)
+        launch = render(kernel, problem, config).launch
+        assert launch is not None
+        assert launch.grid == (6,)
+        assert_right(kernel, problem, config, folder, order)
+
+
 def test_a_kernel_for_small_k_goes_on_for_any(folder: Path) -> None:
     def first(kernel: Kernel, problem: Problem) -> Config:
         return next(config for config in covering(space(kernel, problem)) if is_right(kernel, tall, config))

@@ -16,7 +16,7 @@
 //          LANES_M          lanes of a warp down C; 32 / LANES_M lie along its rows
 //          WARPS_M WARPS_N  warps of a block, down C and along its rows
 //          BK STAGES        depth of a tile of the operands, and how many of them shared memory holds
-//          TILES            tiles of C of a block
+//          BLOCKS           that go through all tiles; 0: a block for each tile
 //          VECTOR_A VECTOR_B  elements of a copy of A and of B
 //          STREAM           stores are marked as used once
 //          BLOCKS_PER_SM    blocks that must fit into a multiprocessor: bounds the registers

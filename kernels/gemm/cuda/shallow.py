@@ -11,6 +11,8 @@ from tuner.space import Config, Constraint, Value, choice, powers_of_two
 OTHER_REGISTERS = 20
 #: k up to which C's writing counts.
 SHALLOW_MOST = 256
+#: Blocks at the most: multiprocessors of the largest devices, times BLOCKS_PER_SM.
+MOST_BLOCKS = 640
 #: Elements of C below which there is too little to write for its speed to matter.
 C_LEAST = 1 << 20
 
@@ -24,9 +26,10 @@ def _threads(c: Any) -> Any:
     return 32 * c.WARPS_M * c.WARPS_N
 
 
-def _blocks(p: Problem, c: Any) -> Any:
+def _tiles(p: Problem, c: Any) -> Any:
+    """Tiles of C."""
     bm, bn = _tile(c)
-    return ceil_div(ceil_div(p.m, bm) * ceil_div(p.n, bn), c.TILES)
+    return ceil_div(p.m, bm) * ceil_div(p.n, bn)
 
 
 def _lines(p: Problem) -> tuple[int, int]:
@@ -65,12 +68,13 @@ def _widest(p: Problem, line: int) -> int:
 
 
 def _launch(p: Problem, c: Config) -> Launch:
-    return Launch(grid=(_blocks(p, c),), block=(_threads(c),), shared_bytes=_shared_bytes(p, c))
+    tiles = _tiles(p, c)
+    return Launch(grid=(min(c.BLOCKS or tiles, tiles),), block=(_threads(c),), shared_bytes=_shared_bytes(p, c))
 
 
 def _start(*values: int) -> dict[str, Value]:
-    """A config of TM, TN, LANES_M, WARPS_M, WARPS_N, BK, STAGES, TILES and BLOCKS_PER_SM."""
-    names = ("TM", "TN", "LANES_M", "WARPS_M", "WARPS_N", "BK", "STAGES", "TILES", "BLOCKS_PER_SM")
+    """A config of TM, TN, LANES_M, WARPS_M, WARPS_N, BK, STAGES, BLOCKS_PER_SM and BLOCKS."""
+    names = ("TM", "TN", "LANES_M", "WARPS_M", "WARPS_N", "BK", "STAGES", "BLOCKS_PER_SM", "BLOCKS")
     chosen = dict(zip(names, values, strict=True)) | {"VECTOR_A": 4, "VECTOR_B": 4, "STREAM": 1}
     return {each.name: chosen[each.name] for each in PARAMETERS}
 
@@ -83,7 +87,7 @@ PARAMETERS = (
     powers_of_two("WARPS_N", 1, 8),
     choice("BK", 8, 16, 32),
     choice("STAGES", 2, 3, 4),
-    powers_of_two("TILES", 1, 64),
+    choice("BLOCKS", 0, *range(2, MOST_BLOCKS + 1, 2)),
     choice("VECTOR_A", 1, 2, 4),
     choice("VECTOR_B", 1, 2, 4),
     choice("STREAM", 0, 1),
@@ -102,6 +106,11 @@ KERNEL = Kernel(
         Constraint(
             "asynchronous copies need compute capability 8.0",
             lambda p, d, c: (d.compute_capability >= 80) & (c.STAGES > 0),
+        ),
+        Constraint(
+            "BLOCKS is what the device runs at once, or 0 for a block for each tile",
+            lambda p, d, c: (c.BLOCKS == 0) | (d.sm_count * c.BLOCKS_PER_SM == c.BLOCKS),
+            for_speed=True,
         ),
         Constraint(
             "k is small and C large",
@@ -130,6 +139,11 @@ KERNEL = Kernel(
         Constraint(
             "a block has at least two warps and no more threads than the device allows",
             lambda p, d, c: (_threads(c) >= 2 * d.warp_size) & (_threads(c) <= d.max_threads_per_block),
+        ),
+        Constraint(
+            "blocks that stay have at least two tiles each",
+            lambda p, d, c: _tiles(p, c) >= 2 * c.BLOCKS,
+            for_speed=True,
         ),
         Constraint(
             "the tile is less than twice as long as C in either direction, or the smallest",
@@ -179,25 +193,19 @@ KERNEL = Kernel(
             for_speed=True,
         ),
         Constraint(
-            "blocks go through several tiles only where they keep three quarters of the device busy",
-            lambda p, d, c: (c.TILES == 1) | (4 * _blocks(p, c) >= 3 * d.sm_count * c.BLOCKS_PER_SM),
-            for_speed=True,
-        ),
-        Constraint(
             "a multiprocessor has at least eight warps",
             lambda p, d, c: _threads(c) * c.BLOCKS_PER_SM >= 8 * d.warp_size,
             for_speed=True,
         ),
     ),
     launch=_launch,
-    defaults=_start(8, 8, 4, 2, 2, 16, 2, 2, 3),
+    defaults=_start(8, 8, 4, 2, 2, 16, 2, 3, 0),
     starts=(
-        _start(8, 8, 4, 4, 2, 16, 3, 16, 2),
-        _start(8, 8, 4, 4, 2, 32, 2, 16, 2),
-        _start(8, 8, 4, 2, 2, 16, 3, 8, 3),
-        _start(4, 8, 4, 4, 2, 16, 3, 16, 3),
-        _start(8, 16, 8, 2, 4, 16, 3, 16, 1),
-        _start(8, 16, 8, 2, 4, 16, 3, 4, 1),
-        _start(8, 16, 8, 2, 4, 32, 2, 4, 1),
+        _start(8, 8, 4, 4, 2, 16, 3, 2, 264),
+        _start(8, 8, 4, 4, 2, 32, 2, 2, 264),
+        _start(8, 8, 4, 2, 2, 16, 3, 3, 396),
+        _start(4, 8, 4, 4, 2, 16, 3, 3, 396),
+        _start(8, 16, 8, 2, 4, 16, 3, 1, 132),
+        _start(8, 16, 8, 2, 4, 32, 2, 1, 132),
     ),
 )
