@@ -32,7 +32,7 @@ ENDS = {
     "illegal": ("LAUNCH_FAILED", "illegal"),
     "misaligned": ("LAUNCH_FAILED", "misaligned"),
     "trap": ("LAUNCH_FAILED", "rror"),
-    "assert": ("LAUNCH_FAILED", "Assertion `y[0] == 1.0f` failed"),
+    "assert": ("LAUNCH_FAILED", "device-side assert"),
     "heap": ("LAUNCH_FAILED", "illegal"),
     "workspace": ("LAUNCH_FAILED", "cannot be loaded: out of memory"),
     "stack": ("LAUNCH_FAILED", "cannot be"),
