@@ -137,8 +137,10 @@ class Study:
         """
         self._watch.tick("searching")
         self._searching = True
-        self._loop.run(self._kernels, self._request.trials, seconds)
-        self._searching = False
+        try:
+            self._loop.run(self._kernels, self._request.trials, seconds)
+        finally:
+            self._searching = False
         if self._loop.stop == INTERRUPTED:
             raise Interrupted(INTERRUPTED)
         return self._loop.stop
