@@ -41,12 +41,7 @@ def lookup_quality(
     with shapes_known(operation, device, dtype, regime, db) as asked:
 
         def on_device() -> list[LeftOut]:
-            places = asked.page().matrix.places
-            return [
-                case
-                for case in leave_one_out(asked.page(), tier)
-                if places[case.place].device.name == asked.device.name
-            ]
+            return leave_one_out(asked.page(), tier, asked.device.name)
 
         cases, left = asked.measured(on_device, lambda found: _missing(asked.page(), found), measure, seconds)
         told = summary(cases)

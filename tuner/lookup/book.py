@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+#: Tuned problems on one device with which those on others add nothing to an answer.
+MANY_PROBLEMS = 64
 #: Answers kept while nothing changes.
 ANSWERS_KEPT = 10_000
 #: State of store and files on which a page rests.
@@ -52,7 +54,8 @@ class Page:
     def model(self, left_out: int | None = None) -> Model:
         """What was learnt from all places, or from all but one."""
         assert self.landscape is not None, "a page without places has nothing to learn from"
-        key = () if left_out is None else (left_out,)
+        learns = left_out is not None and self.landscape.learns_from(left_out)
+        key = (left_out,) if left_out is not None and learns else ()
         if key not in self._models:
             self._models[key] = self.landscape.fit(self.places(lambda place: place != left_out))
         return self._models[key]
@@ -101,6 +104,18 @@ class Book:
             kept[key].kept["catalogue"] = catalogue  # while it is kept, no other has its id
         found: Page = kept[key]
         return found
+
+    def near(self, subject: Subject, device: str) -> Subject:
+        """The subject on one device alone, where so much is known of that one that others add nothing."""
+        if self.store is None:
+            return subject
+        kept, key = self._kept, ("tuned", subject, device)
+        if key not in kept:
+            from tuner.store.matrix import Asked, tuned
+
+            asked = Asked(subject.operation, subject.dtype, subject.kind, subject.regime, device)
+            kept[key] = tuned(self.store, asked)
+        return replace(subject, device=device) if kept[key] >= MANY_PROBLEMS else subject
 
     def may_know(self, question: Question, subject: Subject, catalogue: Catalogue) -> bool:
         """False where the store is known to have no record of a problem on a device."""

@@ -74,12 +74,13 @@ def choose(
     landscape = page.landscape
     if landscape is None or not places.any():
         return None
-    right, fast = landscape.legal(problem, device, kernel)
-    asked = landscape.known_at(places)
-    for flags in (fast & asked, right & asked):
+    model = page.model(left_out)
+    places = landscape.nearest(model, problem, device, places)
+    right, fast = landscape.legal(problem, device, kernel, landscape.known_at(places))
+    for flags in (fast, right):
         columns = np.flatnonzero(flags)
         if len(columns):
-            standing = landscape.standing(page.model(left_out), problem, device, places, columns)
+            standing = landscape.standing(model, problem, device, places, columns)
             at = int(np.argmin(standing.order))
             column = int(columns[at])
             name, config = page.matrix.columns[column]

@@ -7,9 +7,8 @@ parameters (``BM``, ``BLOCK*ITEMS``, ``BLOCK//SPAN*ROWS``, times a constant) the
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,8 +87,29 @@ class Family:
     def _blocks_of(self, problem: Problem) -> Blocks | None:
         key = problem.dtype, problem.layout
         if key not in self._blocks:
-            self._blocks[key] = self._learn(problem) if self._configs else None
+            known = next((each for each in self._blocks.values() if each is not None), None)
+            if known is None or not self._holds(known, problem):
+                known = self._learn(problem) if self._configs else None
+            self._blocks[key] = known
         return self._blocks[key]
+
+    def _holds(self, blocks: Blocks, problem: Problem) -> bool:
+        """Whether what was learnt for another dtype or layout holds for this one, by two configs."""
+        if self.kernel.launch is None:
+            return True
+        for at in {0, len(self._configs) - 1}:
+            try:
+                probed = _probe(self.kernel, problem, self._configs[at])
+            except Exception:  # a launch rule of anybody's
+                return False
+            law = {"": blocks.others, **blocks.tiles}
+            found = {name: value for name, value in probed.items() if math.isfinite(value)}
+            stays = len(found) == 1
+            if not stays and any(
+                name not in law or abs(law[name][at] / value - 1) > EXACTNESS for name, value in found.items()
+            ):
+                return False
+        return True
 
     def _learn(self, problem: Problem) -> Blocks | None:
         columns = {name: np.asarray(each) for name, each in self.points.arrays.items()}
@@ -141,23 +161,29 @@ def _law(parameters: Mapping[str, Floats], at: Any, values: Sequence[float]) -> 
         return np.full(count, math.inf)
     if np.isinf(told).any():
         return None
-    for terms in _terms(parameters, count):
-        factors = told / terms[at]
-        if float(np.ptp(factors)) <= EXACTNESS * float(factors.mean()):
-            found: Floats = terms * float(np.median(factors))
+    every = np.array([np.ones(count), *(each for each in parameters.values() if (each > 0).all())])
+    for terms in _TERMS:
+        factors = told / terms(every[:, at])
+        spread, middle = np.ptp(factors, axis=-1), factors.mean(axis=-1)
+        fitting = np.argwhere(spread <= EXACTNESS * middle)
+        if len(fitting):
+            place = tuple(fitting[0])
+            some = every[list(place)]  # terms of these alone: all would be many
+            found: Floats = terms(some)[tuple(range(len(place)))] * float(np.median(factors[place]))
             return found
     return None
 
 
-def _terms(parameters: Mapping[str, Floats], count: int) -> Iterator[Floats]:
-    """What a law may say, the simplest first."""
-    yield np.ones(count)
-    positive = {name: each for name, each in parameters.items() if (each > 0).all()}
-    yield from positive.values()
-    for left, right in itertools.combinations(positive.values(), 2):
-        yield left * right
-    for left, right in itertools.permutations(positive.values(), 2):
-        shared = np.maximum(left // right, 1.0)
-        yield shared
-        for other in positive.values():
-            yield shared * other
+def _shares(each: Floats) -> Floats:
+    """How often one parameter goes into another, at least once."""
+    found: Floats = np.maximum(each[:, None] // each[None, :], 1.0)
+    return found
+
+
+#: What a law may say, the simplest first: a parameter or a constant, a product, a quotient, that times a third.
+_TERMS: tuple[Callable[[Floats], Floats], ...] = (
+    lambda each: each,
+    lambda each: each[:, None] * each[None, :],
+    _shares,
+    lambda each: _shares(each)[:, :, None] * each[None, None, :],
+)

@@ -49,12 +49,14 @@ class Subject:
         dtype: Element type.
         kind: Of the devices.
         regime: How time was taken.
+        device: Only devices of this name; all when empty.
     """
 
     operation: str
     dtype: str
     kind: str
     regime: str
+    device: str = ""
 
 
 @dataclass(frozen=True)
@@ -167,11 +169,11 @@ def gather(
     if store is not None:
         from tuner.store import matrix
 
-        asked = subject.operation, subject.dtype, subject.kind, subject.regime
-        champions = matrix.crowned(store, *asked)
+        asked = matrix.Asked(subject.operation, subject.dtype, subject.kind, subject.regime, subject.device)
+        champions = matrix.crowned(store, asked)
         for crowned in champions:
             places.crown(crowned)
-        fastest = matrix.fastest(store, *asked, ROWS_READ)
+        fastest = matrix.fastest(store, asked, ROWS_READ)
         places.take(fastest)
         first = [*(rows[0] for rows in fastest if rows), *(each.record for each in champions)]
         recorded = {(row.problem, each) for row in first for each in (row.device.name, row.device.uuid)}
@@ -251,8 +253,10 @@ class _Places:
     def publish(self, entry: Published) -> None:
         """Takes a published result in; the store's own champion stays where it is the later one."""
         record, champion = entry.champion.record, entry.champion
-        subject = Subject(record.problem.operation, record.problem.dtype, record.device.kind, record.regime)
-        if subject != self._subject:
+        found, asked = record.problem, self._subject
+        named = asked.device or record.device.name
+        subject = Subject(found.operation, found.dtype, record.device.kind, record.regime, asked.device)
+        if subject != asked or named != record.device.name:
             return
         place = self.at(record.problem, record.device)
         if place is None:

@@ -74,40 +74,49 @@ class Points:
         self.arrays = {
             each.name: value_array([config[each.name] for config in points]) for each in kernel.parameters
         }
-        self._count = len(points)
 
-    def flags(self, problem: Problem, device: DeviceInfo) -> tuple[Flags, Flags]:
+    def flags(self, problem: Problem, device: DeviceInfo, among: Flags | None = None) -> tuple[Flags, Flags]:
         """Which configs obey the constraints.
 
         Args:
             problem: What is to be computed.
             device: Where.
+            among: Only these configs; all when None.
 
         Returns:
             Two flags a config: legal; and, beyond that, worth trying by the constraints that are for speed.
         """
-        right, fast = self.fits.copy(), self.fits.copy()
-        if not self._count:
+        fits = self.fits if among is None else self.fits & among
+        right, fast = fits.copy(), fits.copy()
+        arrays = self.arrays
+        if among is not None:
+            some = among[self.fits]
+            arrays = {name: each[some] for name, each in arrays.items()}
+        count = int(np.count_nonzero(fits))
+        if not count:
             return right, fast
-        among_right, among_fast = np.ones(self._count, bool), np.ones(self._count, bool)
+        these_right, these_fast = np.ones(count, bool), np.ones(count, bool)
         for constraint in self._kernel.constraints:
-            obeyed = self._obeyed(constraint, problem, device)
-            among_fast &= obeyed
+            obeyed = _obeyed(constraint, problem, device, arrays, count)
+            these_fast &= obeyed
             if not constraint.for_speed:
-                among_right &= obeyed
-        right[self.fits] = among_right
-        fast[self.fits] = among_fast
+                these_right &= obeyed
+        right[fits] = these_right
+        fast[fits] = these_fast
         return right, fast
 
-    def _obeyed(self, constraint: Constraint, problem: Problem, device: DeviceInfo) -> Flags:
-        """Whether each obeys; none does where the rule cannot be asked, for limits that are not known say."""
-        try:
-            columns = Columns(self.arrays)
-            return holds(
-                lambda c: constraint.rule(problem, device, c), constraint.sentence, columns, self._count
-            )
-        except DeclarationError:
-            return np.zeros(self._count, bool)
+
+def _obeyed(
+    constraint: Constraint, problem: Problem, device: DeviceInfo, arrays: Mapping[str, Any], count: int
+) -> Flags:
+    """Whether each obeys; none does where the rule cannot be asked, for limits that are not known say."""
+    try:
+        return holds(
+            lambda columns: constraint.rule(problem, device, columns),
+            constraint.sentence, Columns(arrays), count,
+        )  # fmt: skip
+    except DeclarationError:
+        return np.zeros(count, bool)
 
 
 def legal(

@@ -23,6 +23,8 @@ from tuner.lookup.remembered import recall, remember
 from tuner.problem import Problem
 from tuner.space import Config
 
+#: Problems that are left out for the loss of an answer, at the most; `tuner lookup-quality` asks for all.
+CASES_ASKED = 40
 #: Known losses below which no loss is told.
 LEAST_CASES = 3
 
@@ -48,53 +50,56 @@ class LeftOut:
     loss: float | None
 
 
-def leave_one_out(page: Page, match: str) -> list[LeftOut]:
+def leave_one_out(page: Page, match: str, device: str = "", at_most: int | None = None) -> list[LeftOut]:
     """Leaves every problem that has a champion out, and asks for it.
 
     Args:
         page: What is known.
         match: The tier that is to answer.
+        device: Only problems on the device of this name; on any when empty.
+        at_most: So many problems, spread over all; every one when None.
 
     Returns:
         A case for each problem that the tier has an answer for.
     """
-    key = "left out", match
+    numbers = [
+        number
+        for number, place in enumerate(page.matrix.places)
+        if place.champion is not None and device in ("", place.device.name)
+    ]
+    if at_most is not None and len(numbers) > at_most:
+        numbers = [numbers[at * len(numbers) // at_most] for at in range(at_most)]
+    key = f"{match} {numbers}"
     if key not in page.kept:
-        page.kept[key] = _recalled(page, match) or _asked(page, match)
+        page.kept[key] = _recalled(page, key) or _asked(page, match, numbers, key)
     found: list[LeftOut] = page.kept[key]
     return found
 
 
-def _asked(page: Page, match: str) -> list[LeftOut]:
-    cases = [case for case in map(_ASKED[match], _known(page)) if case is not None]
+def _asked(page: Page, match: str, numbers: Sequence[int], key: str) -> list[LeftOut]:
+    cases = [case for case in (_ASKED[match](page, number) for number in numbers) if case is not None]
     told = [
         (case.place, case.kernel, dict(case.config), case.source, case.library, case.loss) for case in cases
     ]
-    remember(page.matrix, match, told)
+    remember(page.matrix, key, told)
     return cases
 
 
-def _recalled(page: Page, match: str) -> list[LeftOut]:
+def _recalled(page: Page, key: str) -> list[LeftOut]:
     """The cases as another process asked them; empty where none did."""
     return [
         LeftOut(place, kernel, Config(config), source, library, loss)
-        for place, kernel, config, source, library, loss in recall(page.matrix, match) or ()
+        for place, kernel, config, source, library, loss in recall(page.matrix, key) or ()
     ]
 
 
-def _known(page: Page) -> list[tuple[Page, int]]:
-    return [(page, number) for number, place in enumerate(page.matrix.places) if place.champion is not None]
-
-
-def _by_shape(asked: tuple[Page, int]) -> LeftOut | None:
-    page, number = asked
+def _by_shape(page: Page, number: int) -> LeftOut | None:
     places = page.matrix.places
     name = places[number].device.name
     return _elsewhere(page, number, lambda other: other != number and places[other].device.name == name)
 
 
-def _by_device(asked: tuple[Page, int]) -> LeftOut | None:
-    page, number = asked
+def _by_device(page: Page, number: int) -> LeftOut | None:
     places = page.matrix.places
     _, kin = alike(places[number].device, (place.device for place in places))
     names = {device.name for device in kin}
@@ -110,15 +115,14 @@ def _elsewhere(page: Page, number: int, fits: Callable[[int], bool]) -> LeftOut 
     return _case(page, number, (choice.kernel, choice.config), library, choice.place)
 
 
-def _by_default(asked: tuple[Page, int]) -> LeftOut | None:
+def _by_default(page: Page, number: int) -> LeftOut | None:
     """What a device would be answered of which nothing is known: the library, or the default without one."""
-    page, number = asked
     place = page.matrix.places[number]
     found = default_among(list(page.matrix.kernels.values()), place.problem, place.device)
     return _case(page, number, (found[0].name, found[1]), place.library) if found else None
 
 
-_ASKED: dict[str, Callable[[tuple[Page, int]], LeftOut | None]] = {
+_ASKED: dict[str, Callable[[Page, int], LeftOut | None]] = {
     NEAREST_SHAPE: _by_shape, "similar-device": _by_device, DEFAULT: _by_default,
 }  # fmt: skip
 
@@ -157,7 +161,7 @@ def expected_loss(page: Page, match: str, problem: Problem, device: DeviceInfo) 
         problem: What was asked for.
         device: Where.
     """
-    cases = leave_one_out(page, match)
+    cases = leave_one_out(page, match, device.name if match == NEAREST_SHAPE else "", CASES_ASKED)
     measured = [case for case in cases if case.loss is not None]
     if len(measured) < LEAST_CASES or page.landscape is None:
         return Loss(UNMEASURED, len(measured), _too_few(len(measured), len(cases)))

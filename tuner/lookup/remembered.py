@@ -9,6 +9,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import tuner
 from tuner.devices.cubin_cache import cache_root
 from tuner.lookup.known import Matrix
@@ -27,7 +29,8 @@ def _file(matrix: Matrix, what: str) -> Path:
         digest.update(f"{kernel} {config}".encode())
     for declared in matrix.kernels.values():
         digest.update(f"{declared.name} {declared.source_hash}".encode())
-    digest.update(matrix.slower.tobytes() + matrix.library.tobytes())
+    known = ~np.isnan(matrix.slower)
+    digest.update(np.packbits(known).tobytes() + matrix.slower[known].tobytes() + matrix.library.tobytes())
     return cache_root() / "lookup" / f"{digest.hexdigest()[:32]}.json"
 
 

@@ -29,7 +29,7 @@ from tuner.lookup.choice import (
 )
 from tuner.lookup.features import Floats
 from tuner.lookup.kinship import alike
-from tuner.lookup.known import Place, Subject
+from tuner.lookup.known import Subject
 from tuner.lookup.legality import default_among, legal
 from tuner.lookup.quality import expected_loss
 from tuner.lookup.stale import staleness
@@ -70,9 +70,14 @@ class Case:
         return self.book.page(self.subject, self.catalogue)
 
     @property
+    def own_page(self) -> Page:
+        """What is known of the subject on the device, with others where that is little."""
+        return self.book.page(self.book.near(self.subject, self.question.device.name), self.catalogue)
+
+    @property
     def store(self) -> Store | None:
         """The store, where it may have a record of the problem itself."""
-        asked = self.question, self.subject, self.catalogue
+        asked = self.question, self.book.near(self.subject, self.question.device.name), self.catalogue
         return self.book.store if self.book.may_know(*asked) else None
 
     def kernels(self) -> list[Kernel]:
@@ -141,13 +146,13 @@ def nearest_shape(case: Case) -> Answer | None:
     asked = case.question
     if case.problem is None:
         return None
-    places = case.page.matrix.places
+    places = case.own_page.matrix.places
 
     def fits(number: int) -> bool:
         place = places[number]
         return place.device.name == asked.device.name and place.problem != case.problem
 
-    return _from_elsewhere(case, case.page.places(fits), NEAREST_SHAPE, [])
+    return _from_elsewhere(case, case.own_page, case.own_page.places(fits), NEAREST_SHAPE, [])
 
 
 def similar_device(case: Case) -> Answer | None:
@@ -162,16 +167,16 @@ def similar_device(case: Case) -> Answer | None:
     named = ", ".join(sorted(names))
     why = [f"no {case.subject.operation} is known on {case.question.device.name}; {named} is {what}"]
     asked = case.page.places(lambda at: places[at].device.name in names)
-    return _from_elsewhere(case, asked, SIMILAR_DEVICE, why)
+    return _from_elsewhere(case, case.page, asked, SIMILAR_DEVICE, why)
 
 
-def _from_elsewhere(case: Case, asked: Floats, match: str, why: list[str]) -> Answer | None:
-    page, problem, question = case.page, case.problem, case.question
+def _from_elsewhere(case: Case, page: Page, asked: Floats, match: str, why: list[str]) -> Answer | None:
+    problem, question = case.problem, case.question
     assert problem is not None, "asked only for a declared problem"
     choice = choose(page, problem, question.device, asked, kernel=question.kernel)
     if choice is None:
         return None
-    choice = _with_all_cores(case, page.matrix.places[choice.place], choice)
+    choice = _with_all_cores(case, page, choice)
     reasons = [*why, *reasons_for(page, choice)]
     library = ""
     if choice.by_library:
@@ -180,18 +185,18 @@ def _from_elsewhere(case: Case, asked: Floats, match: str, why: list[str]) -> An
         gain, told = math.expm1(choice.slower - choice.library), "; ".join(library_reasons(page, choice))
         reasons.append(f"{library} is expected to be {gain:.1%} faster than this config: {told}")
     return Answer(
-        _champion(case, choice), match, expected_loss(page, match, problem, question.device),
+        _champion(case, page, choice), match, expected_loss(page, match, problem, question.device),
         question=question, library=library, reasons=tuple(reasons),
     )  # fmt: skip
 
 
-def _with_all_cores(case: Case, place: Place, choice: Choice) -> Choice:
+def _with_all_cores(case: Case, page: Page, choice: Choice) -> Choice:
     """On a CPU with more or fewer cores, THREADS in proportion, where that is legal and worth trying."""
     threads, cores = choice.config.get("THREADS"), case.question.device.cores
-    before = place.device.cores
+    before = page.matrix.places[choice.place].device.cores
     if not isinstance(threads, int) or threads < 2 or not cores or not before or cores == before:
         return choice
-    kernel = case.page.matrix.kernels[choice.kernel]
+    kernel = page.matrix.kernels[choice.kernel]
     values = [value for each in kernel.parameters if each.name == "THREADS" for value in each.values]
     fitting = [value for value in values if isinstance(value, int) and value <= threads * cores / before]
     if not fitting or max(fitting) == threads or case.problem is None:
@@ -214,9 +219,9 @@ def _stored(page: Page, store: Store | None, numbers: Sequence[int]) -> dict[int
     return read
 
 
-def _champion(case: Case, choice: Choice) -> Champion:
+def _champion(case: Case, page: Page, choice: Choice) -> Champion:
     """The record that a choice rests on, with the library's from beside it."""
-    page, store = case.page, case.book.store
+    store = case.book.store
     place, time = page.matrix.places[choice.place], time_of(page, choice)
     numbers = [each for each in (time.number, place.beside) if isinstance(each, int)]
     stored = _stored(page, store, numbers)

@@ -47,6 +47,8 @@ UNKNOWN, UNKNOWN_VARIANCE = 0.2, 0.02
 UNKNOWN_COUNT = 10.0
 #: Standard deviations by which a config is taken to be slower than it seems.
 CAUTION = 0.5
+#: Places that a model is fitted to, spread over all, and places that an answer is taken from.
+FIT_PLACES, NEAR_PLACES = 48, 64
 #: Rounds of the fit of weights that may not be negative.
 ROUNDS = 12
 
@@ -103,16 +105,41 @@ class Landscape:
         self._architectures = np.array([place.device.architecture for place in matrix.places])
         self._known = ~np.isnan(matrix.slower)
         self._slower = np.where(self._known, matrix.slower, 0.0)
-        self._costs = self._known_costs()
+        self._costs: dict[int, Floats] = {}
         self.prior_weights = np.concatenate(
             [prior_weights(self._dims, letters), DEVICE_WEIGHTS, [ARCHITECTURE_WEIGHT]]
         )
-        self.apart = np.stack([self.apart_from(place.problem, place.device) for place in matrix.places])
+        count = len(matrix.places)
+        self._sample = np.unique(np.linspace(0, count - 1, min(count, FIT_PLACES)).astype(int))
+        sampled = [matrix.places[number] for number in self._sample]
+        self._apart = np.stack(
+            [self.apart_from(place.problem, place.device)[self._sample] for place in sampled]
+        )
         self._pairs = self._summed_pairs()
+
+    def learns_from(self, place: int) -> bool:
+        """Whether a place is among those that a model is fitted to."""
+        return bool((self._sample == place).any())
 
     def known_at(self, places: Floats) -> Flags:
         """Per column: whether any of these places knows it."""
-        return np.asarray((places @ self._known) > 0)
+        return np.asarray(self._known[np.flatnonzero(places)].any(axis=0))
+
+    def nearest(self, model: Model, problem: Problem, device: DeviceInfo, places: Floats) -> Floats:
+        """Of some places those that count: the nearest.
+
+        Args:
+            model: What was learnt.
+            problem: Problem.
+            device: Device.
+            places: Per place: 1 for those to choose from.
+        """
+        if np.count_nonzero(places) <= NEAR_PLACES:
+            return places
+        variances = np.where(places > 0, self.variances(model, problem, device), np.inf)
+        near = np.zeros_like(places)
+        near[np.argpartition(variances, NEAR_PLACES)[:NEAR_PLACES]] = 1.0
+        return near
 
     def apart_from(self, problem: Problem, device: DeviceInfo) -> Floats:
         """How far every place lies from a problem on a device; shape (places, respects)."""
@@ -121,19 +148,23 @@ class Landscape:
         other = (self._architectures != device.architecture).astype(float)
         return np.concatenate([shapes, devices, other[:, None]], axis=1)
 
-    def legal(self, problem: Problem, device: DeviceInfo, kernel: str = "") -> tuple[Flags, Flags]:
+    def legal(
+        self, problem: Problem, device: DeviceInfo, kernel: str = "", among: Flags | None = None
+    ) -> tuple[Flags, Flags]:
         """Per column: legal for a problem on a device; and worth trying, too.
 
         Args:
             problem: What is to be computed.
             device: Where.
             kernel: Only this kernel; any when empty.
+            among: Only these columns; all when None.
         """
         right = np.zeros(len(self.matrix.columns), bool)
         fast = right.copy()
         for numbers, family in self._families:
-            if kernel in ("", family.kernel.name):
-                right[numbers], fast[numbers] = family.points.flags(problem, device)
+            some = None if among is None else among[numbers]
+            if kernel in ("", family.kernel.name) and (some is None or some.any()):
+                right[numbers], fast[numbers] = family.points.flags(problem, device, some)
         return right, fast
 
     def costs(self, problem: Problem, device: DeviceInfo) -> Floats:
@@ -143,14 +174,25 @@ class Landscape:
             costs[:, numbers] = family.costs(problem, device)
         return costs
 
-    def _known_costs(self) -> Floats:
-        """Costs of whole blocks where a time is known, less those of the best config there."""
-        matrix = self.matrix
-        costs = np.stack([self.costs(place.problem, place.device) for place in matrix.places], axis=1)
-        for row, known in enumerate(self._known):
-            best = int(np.argmin(np.where(known, matrix.slower[row], np.inf)))
-            costs[:, row] = np.where(known, costs[:, row] - costs[:, row, best : best + 1], 0.0)
-        return costs
+    def _known_costs(self, rows: Numbers) -> Floats:
+        """Costs of whole blocks where a time is known, less those of the best config there.
+
+        Args:
+            rows: Numbers of places.
+
+        Returns:
+            Shape (2, rows, columns); 0 where no time is known.
+        """
+        for row in rows:
+            if row not in self._costs:
+                place, known = self.matrix.places[row], np.flatnonzero(self._known[row])
+                costs = self.costs(place.problem, place.device)[:, known]
+                best = int(np.argmin(self._slower[row, known]))
+                self._costs[row] = costs - costs[:, best : best + 1]
+        found = np.zeros((COSTS, len(rows), len(self.matrix.columns)))
+        for at, row in enumerate(rows):
+            found[:, at, self._known[row]] = self._costs[row]
+        return found
 
     def _summed_pairs(self) -> tuple[Floats, Floats, Floats, Floats]:
         """Per pair of places, over the configs known at both: count, and sums of products of differences.
@@ -158,7 +200,10 @@ class Landscape:
         The differences are those in standing and in costs.
         """
         # Not by BLAS: its threads cost more than they gain here.
-        known, slower, costs = self._known.astype(float), self._slower, self._costs
+        shared = np.count_nonzero(self._known[self._sample], axis=0) > 1
+        known = self._known[self._sample][:, shared].astype(float)
+        slower = self._slower[self._sample][:, shared]
+        costs = self._known_costs(self._sample)[:, :, shared]
         values = [slower, *costs]
         count = np.einsum("ac,bc->ab", known, known)
         products = np.zeros((len(values), len(values), *count.shape))
@@ -176,9 +221,10 @@ class Landscape:
             places: Per place: 1 to learn from it, 0 to leave it out.
         """
         count, squares, mixed, costs = self._pairs
+        places = places[self._sample]
         use = np.triu(np.outer(places, places), 1) * (count > 0)
         safe = np.maximum(count, 1.0)
-        expected = self.apart @ self.prior_weights + 2 * NOISE
+        expected = self._apart @ self.prior_weights + 2 * NOISE
         weight = use * count / (count + 5.0) / expected
         scale = TRUST_PAIRS * 0.01
         left = np.tensordot(costs / safe, weight, ([2, 3], [0, 1])) + scale * np.eye(COSTS)
@@ -187,7 +233,7 @@ class Landscape:
         residual = squares - 2 * np.tensordot(trust, mixed, 1)
         residual = (residual + np.einsum("i,ijst,j->st", trust, costs, trust)) / safe
         rows = np.nonzero(use)
-        weights = self._weights(self.apart[rows], residual[rows] - 2 * NOISE, expected[rows])
+        weights = self._weights(self._apart[rows], residual[rows] - 2 * NOISE, expected[rows])
         return Model(trust, weights, *self._unknown(trust, places))
 
     def _weights(self, steps: Floats, squares: Floats, expected: Floats) -> Floats:
@@ -207,8 +253,8 @@ class Landscape:
 
     def _unknown(self, trust: Floats, places: Floats) -> tuple[float, float]:
         """How configs stand at places in general."""
-        counts = self._known * places[:, None]
-        standing = self._slower - np.tensordot(trust, self._costs, 1)
+        counts = self._known[self._sample] * places[:, None]
+        standing = self._slower[self._sample] - np.einsum("i,isc->sc", trust, self._known_costs(self._sample))
         total = float(counts.sum()) + UNKNOWN_COUNT
         mean = (float((counts * standing).sum()) + UNKNOWN_COUNT * UNKNOWN) / total
         spread = float((counts * (standing - mean) ** 2).sum())
@@ -233,12 +279,13 @@ class Landscape:
             columns: Numbers of the columns that are legal there.
         """
         weights = places / self.variances(model, problem, device)
-        own = self._slower - np.tensordot(model.trust, self._costs, 1)
-        known = self._known[:, columns]
-        share = weights @ known
+        rows = np.flatnonzero(places)
+        known = self._known[np.ix_(rows, columns)]
+        costs = np.einsum("i,isc->sc", model.trust, self._known_costs(rows)[:, :, columns])
+        own = np.where(known, self._slower[np.ix_(rows, columns)] - costs, 0.0)
+        share = weights[rows] @ known
         total = share + 1 / model.unknown_variance
-        sums = weights @ np.where(known, own[:, columns], 0.0)
-        slower = (sums + model.unknown / model.unknown_variance) / total
+        slower = (weights[rows] @ own + model.unknown / model.unknown_variance) / total
         # Nothing is faster than the best, so what is not known well can only be slower than it seems.
         slower = np.maximum(slower, 0.0) + CAUTION / np.sqrt(total)
         order = slower + model.trust @ self.costs(problem, device)[:, columns]

@@ -67,6 +67,37 @@ class Crowned(NamedTuple):
     crowned_at: str
 
 
+class Asked(NamedTuple):
+    """Which problems and devices are asked about.
+
+    Attributes:
+        operation: Name.
+        dtype: Element type.
+        kind: Of the devices: ``cuda`` or ``cpu``.
+        regime: How time was taken.
+        device: Only devices of this name; all when empty.
+    """
+
+    operation: str
+    dtype: str
+    kind: str
+    regime: str
+    device: str = ""
+
+
+def tuned(store: Reader, asked: Asked) -> int:
+    """How many problems have a champion there."""
+    champion = tables.champions.c
+    wanted = (
+        sa.select(sa.func.count(sa.distinct(champion.problem)))
+        .join(tables.problems, champion.problem == tables.problems.c.number)
+        .join(tables.devices, champion.device == tables.devices.c.number)
+        .where(*_these(asked), champion.regime == asked.regime)
+    )
+    with opening.explained(store._where), store._engine.connect() as connection:
+        return int(connection.execute(wanted).scalar_one())
+
+
 def stamp(store: Reader) -> tuple[int, int]:
     """Changes with every record and champion that is added."""
     wanted = sa.select(
@@ -80,17 +111,12 @@ def stamp(store: Reader) -> tuple[int, int]:
     return int(of_records), int(of_champions)
 
 
-def fastest(
-    store: Reader, operation: str, dtype: str, kind: str, regime: str, rows_at_most: int
-) -> list[list[Seen]]:
+def fastest(store: Reader, asked: Asked, rows_at_most: int) -> list[list[Seen]]:
     """The fastest times of every problem of an operation on every device of a kind.
 
     Args:
         store: Where.
-        operation: Name.
-        dtype: Element type.
-        kind: Of the devices: ``cuda`` or ``cpu``.
-        regime: How time was taken.
+        asked: Which problems and devices.
         rows_at_most: Rows in all, shared out evenly among problems and devices.
 
     Returns:
@@ -98,12 +124,12 @@ def fastest(
     """
     of = tables.records.c
     with opening.explained(store._where), store._engine.connect() as connection:
-        names = _Names.read(connection, operation, dtype, kind)
-        pairs = connection.execute(_pairs(operation, dtype, kind, regime)).all()
+        names = _Names.read(connection, asked)
+        pairs = connection.execute(_pairs(asked)).all()
         some = (
             sa.select(of.kernel, of.config, of.role, of.time_s, of.number, of.measured_at)
             .where(
-                of.problem == sa.bindparam("problem"), of.regime == regime,
+                of.problem == sa.bindparam("problem"), of.regime == asked.regime,
                 of.device == sa.bindparam("device"), of.time_s.is_not(None), of.outcome.in_(TIMED),
             )
             .order_by(of.time_s)
@@ -117,14 +143,15 @@ def fastest(
     return found
 
 
-def crowned(store: Reader, operation: str, dtype: str, kind: str, regime: str) -> list[Crowned]:
+def crowned(store: Reader, asked: Asked) -> list[Crowned]:
     """The last champion of every problem of an operation on every device of a kind."""
     champion, record = tables.champions.c, tables.records
     library, later = record.alias("library"), tables.champions.alias("later")
     last = (
         sa.select(sa.func.max(later.c.crowned_at))
         .where(
-            later.c.problem == champion.problem, later.c.regime == regime, later.c.device == champion.device,
+            later.c.problem == champion.problem, later.c.device == champion.device,
+            later.c.regime == asked.regime,
         )
         .correlate(tables.champions)
         .scalar_subquery()
@@ -141,13 +168,13 @@ def crowned(store: Reader, operation: str, dtype: str, kind: str, regime: str) -
         .join(tables.problems, champion.problem == tables.problems.c.number)
         .join(tables.devices, champion.device == tables.devices.c.number)
         .where(
-            *_these(operation, dtype, kind), champion.regime == regime, champion.crowned_at == last,
+            *_these(asked), champion.regime == asked.regime, champion.crowned_at == last,
             record.c.time_s.is_not(None),
         )
         .order_by(champion.crowned_at, champion.id)
     )  # fmt: skip
     with opening.explained(store._where), store._engine.connect() as connection:
-        names = _Names.read(connection, operation, dtype, kind)
+        names = _Names.read(connection, asked)
         found = []
         for problem, device, speedup, crowned_at, number, library_kernel, kernel, *row in connection.execute(
             wanted
@@ -165,18 +192,19 @@ def numbered(store: Reader, numbers: Sequence[int]) -> dict[int, Record]:
         return store._by_number(connection, sorted(numbers))
 
 
-def _these(operation: str, dtype: str, kind: str) -> tuple[Any, ...]:
-    problem = tables.problems.c
-    return problem.operation == operation, problem.dtype == dtype, tables.devices.c.kind == kind
+def _these(asked: Asked) -> tuple[Any, ...]:
+    problem, device = tables.problems.c, tables.devices.c
+    named = (device.name == asked.device,) if asked.device else ()
+    return problem.operation == asked.operation, problem.dtype == asked.dtype, device.kind == asked.kind, *named
 
 
-def _pairs(operation: str, dtype: str, kind: str, regime: str) -> sa.Select[Any]:
+def _pairs(asked: Asked) -> sa.Select[Any]:
     """Numbers of problem and device of which there is a time; a look into an index for each."""
     problem, device, of = tables.problems, tables.devices, tables.records.c
     is_there = (
         sa.select(of.number)
         .where(
-            of.problem == problem.c.number, of.regime == regime, of.device == device.c.number,
+            of.problem == problem.c.number, of.regime == asked.regime, of.device == device.c.number,
             of.time_s.is_not(None),
         )
         .correlate(problem, device)
@@ -185,7 +213,7 @@ def _pairs(operation: str, dtype: str, kind: str, regime: str) -> sa.Select[Any]
     return (
         sa.select(problem.c.number, device.c.number)
         .select_from(problem.join(device, sa.true()))
-        .where(*_these(operation, dtype, kind), is_there)
+        .where(*_these(asked), is_there)
         .order_by(problem.c.number, device.c.number)
     )
 
@@ -199,10 +227,12 @@ class _Names:
     kernels: dict[int, tuple[str, str]]
 
     @classmethod
-    def read(cls, connection: sa.Connection, operation: str, dtype: str, kind: str) -> _Names:
+    def read(cls, connection: sa.Connection, asked: Asked) -> _Names:
         problem, device = tables.problems.c, tables.devices.c
-        problems = sa.select(*tables.problems.c).where(problem.operation == operation, problem.dtype == dtype)
-        devices = sa.select(device.number, device.info).where(device.kind == kind)
+        problems = sa.select(*tables.problems.c).where(
+            problem.operation == asked.operation, problem.dtype == asked.dtype
+        )
+        devices = sa.select(device.number, device.info).where(device.kind == asked.kind)
         return cls(
             {row.number: rows.problem_of(dict(row._mapping)) for row in connection.execute(problems)},
             {row.number: rows.device_of(row.info) for row in connection.execute(devices)},
