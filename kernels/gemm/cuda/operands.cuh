@@ -1,14 +1,17 @@
 // What thin, shallow and small share: an operand's way from global memory through shared memory to registers, by
-// asynchronous copies and as it lies, so that all four layouts copy in wide pieces and read in wide pieces.
+// asynchronous copies.
 
 // One operand: tiles of SPAN x BK, of which a thread reads COUNT rows (columns of op(B)); LANES lanes of a warp read
-// different ones. GROUP threads copy a tile together, WIDTH elements at a time.
-// ALONG_K: neighbours in memory are neighbours in k. They stay so in shared memory, where a row is 16 bytes longer than
-// BK, and rows that lanes read together lie side by side, so that they differ in banks; KS steps of k are read at once.
-template <int SPAN, int COUNT, int LANES, bool ALONG_K, int WIDTH, int GROUP, int KS>
+// different ones. GROUP threads copy a tile together, VECTOR elements at a time.
+// ALONG_K: neighbours in memory are neighbours in k. Either they stay so in shared memory, where a row is 16 bytes longer
+// than BK, and rows that lanes read together lie side by side, so that they differ in banks: KS steps of k are read at
+// once. Or they are TURNED on their way: copied one by one.
+template <int SPAN, int COUNT, int LANES, bool ALONG_K, bool TURNED, int VECTOR, int GROUP, int KS>
 struct Operand {
-    static constexpr int LINE = ALONG_K ? BK + GROUPED : SPAN;
-    static constexpr int SIZE = LINE * (ALONG_K ? SPAN : BK);
+    static constexpr bool BY_ROWS = ALONG_K && !TURNED;  // how a tile lies in shared memory
+    static constexpr int WIDTH = ALONG_K && TURNED ? 1 : VECTOR;
+    static constexpr int LINE = BY_ROWS ? BK + GROUPED : SPAN + (ALONG_K ? GROUPED : 0);
+    static constexpr int SIZE = LINE * (BY_ROWS ? SPAN : BK);
     static constexpr int PER_LINE = (ALONG_K ? BK : SPAN) / WIDTH;
     static constexpr int COPIES = SPAN * BK / WIDTH;
     static constexpr int PASSES = (COPIES + GROUP - 1) / GROUP;
@@ -27,7 +30,7 @@ struct Operand {
     // Where an element lies in the tile.
     static __device__ unsigned in_tile(unsigned span, unsigned k)
     {
-        if constexpr (!ALONG_K) return k * LINE + span;
+        if constexpr (!BY_ROWS) return k * LINE + span;
         const unsigned inside = span % PART, i = inside / (LANES * PACKED) * PACKED + inside % PACKED;
         return (span - inside + i * LANES + inside / PACKED % LANES) * LINE + k;
     }
@@ -65,12 +68,12 @@ struct Operand {
     static __device__ int place(int i) { return i / PACKED * PACKED * LANES + i % PACKED; }
 
     // Where that lane begins to read in a tile.
-    static __device__ int reads_from(int warp, int lane) { return ALONG_K ? (warp * PART + lane) * LINE : first_of(warp, lane); }
+    static __device__ int reads_from(int warp, int lane) { return BY_ROWS ? (warp * PART + lane) * LINE : first_of(warp, lane); }
 
     // `tile` is where this lane begins to read.
     static __device__ void read(SCALAR (&part)[KS][COUNT], const SCALAR* tile, int k)
     {
-        if constexpr (ALONG_K) {
+        if constexpr (BY_ROWS) {
 #pragma unroll
             for (int i = 0; i < COUNT; ++i) {
                 const Pack<GROUPED> pack = *(const Pack<GROUPED>*)(tile + i * LANES * LINE + k);

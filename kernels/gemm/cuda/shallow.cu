@@ -17,6 +17,8 @@
 //          WARPS_M WARPS_N  warps of a block, down C and along its rows
 //          BK STAGES        depth of a tile of the operands, and how many of them shared memory holds
 //          BLOCKS           that go through all tiles; 0: a block for each tile
+//          TURN             read or copy: how an operand whose neighbours are neighbours in k is turned, by reading several
+//                           k at a time from shared memory (registers) or by copying it element by element (copies)
 //          VECTOR_A VECTOR_B  elements of a copy of A and of B
 //          STREAM           stores are marked as used once
 //          BLOCKS_PER_SM    blocks that must fit into a multiprocessor: bounds the registers
@@ -24,10 +26,11 @@
 constexpr int LANES_N = 32 / LANES_M;
 constexpr int BM = WARPS_M * LANES_M * TM, BN = WARPS_N * LANES_N * TN;
 constexpr int THREADS = 32 * WARPS_M * WARPS_N;
-constexpr int KS = A_TRANSPOSED && !B_TRANSPOSED ? 1 : GROUPED;  // k that are read together
+constexpr bool TURNED = TURN == TURN_copy;
+constexpr int KS = TURNED || (A_TRANSPOSED && !B_TRANSPOSED) ? 1 : GROUPED;  // k that are read together
 
-using Rows = Operand<BM, TM, LANES_M, !A_TRANSPOSED, VECTOR_A, THREADS, KS>;
-using Columns = Operand<BN, TN, LANES_N, B_TRANSPOSED, VECTOR_B, THREADS, KS>;
+using Rows = Operand<BM, TM, LANES_M, !A_TRANSPOSED, TURNED, VECTOR_A, THREADS, KS>;
+using Columns = Operand<BN, TN, LANES_N, B_TRANSPOSED, TURNED, VECTOR_B, THREADS, KS>;
 constexpr int STAGE = Rows::SIZE + Columns::SIZE;
 
 template <int BYTES> struct Raw;

@@ -43,17 +43,27 @@ def _along_k(p: Problem) -> tuple[int, int]:
     return int(p.layout[0] == "n"), int(p.layout[1] == "t")
 
 
+def _turned(c: Any) -> Any:
+    """1 where operands along k are turned by copying, else 0; also of many configs at once."""
+    return (c.TURN == "copy") * 1
+
+
 def _shared_bytes(p: Problem, c: Any) -> Any:
-    size, (bm, bn), (a, b) = DTYPE_BYTES[p.dtype], _tile(c), _along_k(p)
-    return c.STAGES * size * (c.BK * (bm + bn) + 16 // size * (a * bm + b * bn))
+    size, (bm, bn), (a, b), turned = DTYPE_BYTES[p.dtype], _tile(c), _along_k(p), _turned(c)
+    longer = (1 - turned) * (a * bm + b * bn) + turned * (a + b) * c.BK
+    return c.STAGES * size * (c.BK * (bm + bn) + 16 // size * longer)
 
 
 def _registers(p: Problem, c: Any) -> Any:
     """Registers of a thread, estimated: sums, the shorter operand's values and two of the other, offsets."""
     size, (bm, bn) = DTYPE_BYTES[p.dtype], _tile(c)
     fewer = c.TM * (c.TM <= c.TN) + c.TN * (c.TM > c.TN)
-    together = 16 // size * (fewer + 2) if any(_along_k(p)) else c.TM + c.TN
-    copies = ceil_div(bm * c.BK, c.VECTOR_A * _threads(c)) + ceil_div(bn * c.BK, c.VECTOR_B * _threads(c))
+    (a, b), turned = _along_k(p), _turned(c)
+    together = ((a + b > 0) * (1 - turned)) * (16 // size * (fewer + 2) - c.TM - c.TN) + c.TM + c.TN
+    width_a, width_b = (
+        vector - a_or_b * turned * (vector - 1) for vector, a_or_b in ((c.VECTOR_A, a), (c.VECTOR_B, b))
+    )
+    copies = ceil_div(bm * c.BK, width_a * _threads(c)) + ceil_div(bn * c.BK, width_b * _threads(c))
     return size // 4 * (c.TM * c.TN + together) + copies + OTHER_REGISTERS
 
 
@@ -72,10 +82,11 @@ def _launch(p: Problem, c: Config) -> Launch:
     return Launch(grid=(min(c.BLOCKS or tiles, tiles),), block=(_threads(c),), shared_bytes=_shared_bytes(p, c))
 
 
-def _start(*values: int) -> dict[str, Value]:
+def _start(*values: int, turn: str = "read") -> dict[str, Value]:
     """A config of TM, TN, LANES_M, WARPS_M, WARPS_N, BK, STAGES, BLOCKS_PER_SM and BLOCKS."""
     names = ("TM", "TN", "LANES_M", "WARPS_M", "WARPS_N", "BK", "STAGES", "BLOCKS_PER_SM", "BLOCKS")
-    chosen = dict(zip(names, values, strict=True)) | {"VECTOR_A": 4, "VECTOR_B": 4, "STREAM": 1}
+    others: dict[str, Value] = {"VECTOR_A": 4, "VECTOR_B": 4, "STREAM": 1, "TURN": turn}
+    chosen = others | dict(zip(names, values, strict=True))
     return {each.name: chosen[each.name] for each in PARAMETERS}
 
 
@@ -88,6 +99,7 @@ PARAMETERS = (
     choice("BK", 8, 16, 32),
     choice("STAGES", 2, 3, 4),
     choice("BLOCKS", 0, *range(2, MOST_BLOCKS + 1, 2)),
+    choice("TURN", "read", "copy"),
     choice("VECTOR_A", 1, 2, 4),
     choice("VECTOR_B", 1, 2, 4),
     choice("STREAM", 0, 1),
@@ -130,6 +142,11 @@ KERNEL = Kernel(
         Constraint(
             "copies are as wide as alignment allows",
             lambda p, d, c: (_widest(p, _lines(p)[0]) == c.VECTOR_A) & (_widest(p, _lines(p)[1]) == c.VECTOR_B),
+            for_speed=True,
+        ),
+        Constraint(
+            "copies turn where there is something to turn",
+            lambda p, d, c: (c.TURN == "read") | (sum(_along_k(p)) > 0),
             for_speed=True,
         ),
         Constraint(
@@ -206,6 +223,8 @@ KERNEL = Kernel(
         _start(8, 8, 4, 2, 2, 16, 3, 3, 396),
         _start(4, 8, 4, 4, 2, 16, 3, 3, 396),
         _start(8, 16, 8, 2, 4, 16, 3, 1, 132),
+        _start(8, 16, 8, 2, 4, 16, 3, 1, 132, turn="copy"),
+        _start(8, 8, 4, 4, 2, 16, 3, 2, 264, turn="copy"),
         _start(8, 16, 8, 2, 4, 32, 2, 1, 132),
     ),
 )

@@ -23,8 +23,8 @@ constexpr int THREADS = 32 * WARPS_K;
 constexpr int KS = A_TRANSPOSED && !B_TRANSPOSED ? 1 : GROUPED;  // k that are read together
 constexpr int K_STEP = WARPS_K * BK;  // from a tile of a warp to its next
 
-using Rows = Operand<BM, TM, LANES_M, !A_TRANSPOSED, VECTOR_A, 32, KS>;
-using Columns = Operand<BN, TN, LANES_N, B_TRANSPOSED, VECTOR_B, 32, KS>;
+using Rows = Operand<BM, TM, LANES_M, !A_TRANSPOSED, false, VECTOR_A, 32, KS>;
+using Columns = Operand<BN, TN, LANES_N, B_TRANSPOSED, false, VECTOR_B, 32, KS>;
 constexpr int STAGE = Rows::SIZE + Columns::SIZE;
 constexpr int PADDED = BN + GROUPED;  // a longer row spreads threads over the banks
 

@@ -8,8 +8,9 @@
 //          split: among WARPS_K groups of warps, each with tiles of its own, and among SPLIT_K blocks. Sums of groups
 //          meet in shared memory; those of blocks in a workspace, where the block that arrives last adds them up. Both in
 //          a fixed order: the same sums in every run. A group of one warp waits for no other until the end.
-//          A thread's sums are TT x TW of C: a value read from shared memory serves TT or TW products. Operands whose
-//          neighbours are neighbours in k stay so in shared memory and are read several k at a time.
+//          A thread's sums are TT x TW of C: a value read from shared memory serves TT or TW products.
+// Turning  An operand whose neighbours are neighbours in k may stay so in shared memory, and be read several k at a time,
+//          which asks for registers; or be turned by copying it element by element, which asks for copies. TURN says which.
 // Edges    Rows past an edge of C read its last row again, and are not stored. What lies past K is zero.
 // Layout   C is m x n, row-major. A is stored m x k, or k x m when A_TRANSPOSED; B is stored k x n, or n x k when
 //          B_TRANSPOSED. Dense; the wide operand's stored rows are divisible by VECTOR_W, the thin one's by VECTOR_T.
@@ -21,6 +22,7 @@
 //          WARPS_K         groups of a block, which share K
 //          SPLIT_K         blocks that share K
 //          BK STAGES       depth of a tile, tiles of a group in shared memory
+//          TURN            read or copy: how an operand along k is turned
 //          VECTOR_W VECTOR_T  elements of a copy of the wide and the thin operand
 //          BLOCKS_PER_SM   blocks that must fit into a multiprocessor: bounds the registers
 
@@ -31,10 +33,11 @@ constexpr int LANES_W = 32 / LANES_T;
 constexpr int BT = WARPS_T * LANES_T * TT, BW = WARPS_W * LANES_W * TW;
 constexpr int GROUP = 32 * WARPS_T * WARPS_W;
 constexpr int THREADS = GROUP * WARPS_K;
-constexpr int KS = WIDE_ALONG_K || THIN_ALONG_K ? GROUPED : 1;  // k that are read together
+constexpr bool TURNED = TURN == TURN_copy;
+constexpr int KS = !TURNED && (WIDE_ALONG_K || THIN_ALONG_K) ? GROUPED : 1;  // k that are read together
 
-using Wide = Operand<BW, TW, LANES_W, WIDE_ALONG_K, VECTOR_W, GROUP, KS>;
-using Thin = Operand<BT, TT, LANES_T, THIN_ALONG_K, VECTOR_T, GROUP, KS>;
+using Wide = Operand<BW, TW, LANES_W, WIDE_ALONG_K, TURNED, VECTOR_W, GROUP, KS>;
+using Thin = Operand<BT, TT, LANES_T, THIN_ALONG_K, TURNED, VECTOR_T, GROUP, KS>;
 constexpr int STAGE = Wide::SIZE + Thin::SIZE;
 
 // Sums of a group in shared memory, in C's order. A longer row spreads threads over the banks.

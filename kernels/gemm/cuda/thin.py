@@ -15,6 +15,8 @@ THIN_MOST = 128
 WIDE_LEAST = 1 << 20
 #: Bytes on their way that a multiprocessor needs to read at nearly full speed; fewer are not worth a trial.
 IN_FLIGHT_LEAST = 16 << 10
+#: C's thin side from which arithmetic counts, so that an operand along k may be turned by copying.
+COPIED_LEAST = 16
 #: A workspace's sums begin at a multiple of this.
 ALIGNED = 256
 
@@ -33,6 +35,11 @@ def _along_k(p: Problem, c: Any) -> tuple[Any, Any]:
     """1 for the thin and the wide operand where neighbours in memory are neighbours in k, else 0."""
     a, b = int(p.layout[0] == "n"), int(p.layout[1] == "t")
     return _if_m(c) * a + (1 - _if_m(c)) * b, _if_m(c) * b + (1 - _if_m(c)) * a
+
+
+def _turned(c: Any) -> Any:
+    """1 where operands along k are turned by copying, else 0."""
+    return (c.TURN == "copy") * 1
 
 
 def _lines(p: Problem, c: Any) -> tuple[Any, Any]:
@@ -59,27 +66,30 @@ def _tiles(p: Problem, c: Any) -> Any:
 
 def _shared_bytes(p: Problem, c: Any) -> Any:
     """Tiles of all groups, or later their sums, whichever are more."""
-    size, (bt, bw), (thin, wide) = DTYPE_BYTES[p.dtype], _tile(c), _along_k(p, c)
+    size, (bt, bw), (thin, wide), turned = DTYPE_BYTES[p.dtype], _tile(c), _along_k(p, c), _turned(c)
     grouped = 16 // size
-    stage = c.BK * (bt + bw) + grouped * (thin * bt + wide * bw)
+    longer = (1 - turned) * (thin * bt + wide * bw) + turned * (thin + wide) * c.BK
+    stage = c.BK * (bt + bw) + grouped * longer
     sums = _if_m(c) * bt * (bw + grouped) + (1 - _if_m(c)) * bw * (bt + 1)
     tiles = c.STAGES * stage
     return c.WARPS_K * size * (tiles * (tiles >= sums) + sums * (tiles < sums))
 
 
-def _passes(c: Any) -> tuple[Any, Any]:
-    """Copies that a thread makes for a tile of the thin and of the wide operand."""
-    (bt, bw), group = _tile(c), 32 * c.WARPS_T * c.WARPS_W
-    return ceil_div(bt * c.BK, c.VECTOR_T * group), ceil_div(bw * c.BK, c.VECTOR_W * group)
+def _passes(p: Problem, c: Any) -> Any:
+    """Copies that a thread makes for a tile of both operands."""
+    (bt, bw), group, (thin, wide) = _tile(c), 32 * c.WARPS_T * c.WARPS_W, _along_k(p, c)
+    width_t = c.VECTOR_T - thin * _turned(c) * (c.VECTOR_T - 1)
+    width_w = c.VECTOR_W - wide * _turned(c) * (c.VECTOR_W - 1)
+    return ceil_div(bt * c.BK, width_t * group) + ceil_div(bw * c.BK, width_w * group)
 
 
 def _registers(p: Problem, c: Any) -> Any:
     """Registers of a thread, estimated: sums, the shorter operand's values and two of the other, offsets."""
     size, (thin, wide) = DTYPE_BYTES[p.dtype], _along_k(p, c)
-    several, grouped = (thin + wide) > 0, 16 // size
+    several, grouped = ((thin + wide) > 0) * (1 - _turned(c)), 16 // size
     fewer = c.TT * (c.TT <= c.TW) + c.TW * (c.TT > c.TW)
     values = c.TT * c.TW + several * grouped * (fewer + 2) + (1 - several) * (c.TT + c.TW)
-    return size // 4 * values + sum(_passes(c)) + OTHER_REGISTERS
+    return size // 4 * values + _passes(p, c) + OTHER_REGISTERS
 
 
 def _register_limit(d: Any, c: Any) -> Any:
@@ -111,10 +121,18 @@ def _launch(p: Problem, c: Config) -> Launch:
     return Launch((tiles, c.SPLIT_K), (_threads(c),), shared_bytes=shared, workspace=workspace)
 
 
-def _start(thin: str, threads: tuple[int, ...], **others: int) -> dict[str, Value]:
+def _start(thin: str, threads: tuple[int, ...], **others: Value) -> dict[str, Value]:
     """A config from (TT, TW, LANES_T, WARPS_T, WARPS_W, WARPS_K) and the others."""
     names = ("TT", "TW", "LANES_T", "WARPS_T", "WARPS_W", "WARPS_K")
-    usual = {"BK": 32, "STAGES": 3, "SPLIT_K": 4, "VECTOR_W": 4, "VECTOR_T": 4, "BLOCKS_PER_SM": 1}
+    usual = {
+        "BK": 32,
+        "STAGES": 3,
+        "SPLIT_K": 4,
+        "VECTOR_W": 4,
+        "VECTOR_T": 4,
+        "BLOCKS_PER_SM": 1,
+        "TURN": "read",
+    }
     return {"THIN": thin, **dict(zip(names, threads, strict=True)), **usual, **others}
 
 
@@ -134,13 +152,17 @@ def _starts() -> list[dict[str, Value]]:
             _start(thin, (8, 4, 2, 1, 1, 8), BK=16, STAGES=3, SPLIT_K=1),
             _start(thin, (8, 4, 2, 1, 2, 4), STAGES=3, SPLIT_K=2),
             _start(thin, (8, 8, 4, 1, 2, 4), BK=16, STAGES=3, SPLIT_K=2),
+            _start(thin, (8, 8, 4, 1, 2, 4), BK=16, STAGES=3, SPLIT_K=2, TURN="copy"),
             _start(thin, (8, 8, 4, 1, 4, 2), BK=16, STAGES=4, SPLIT_K=4),
             _start(thin, (16, 8, 2, 1, 1, 8), BK=16, STAGES=2, SPLIT_K=2),
             _start(thin, (8, 8, 8, 1, 4, 2), BK=16, STAGES=4),
             _start(thin, (8, 8, 4, 2, 2, 2), BK=16, STAGES=4),
+            _start(thin, (8, 8, 4, 2, 2, 2), BK=16, STAGES=4, TURN="copy"),
             _start(thin, (8, 8, 4, 4, 2, 1), BK=16, STAGES=4),
+            _start(thin, (8, 8, 4, 4, 2, 1), BK=16, STAGES=4, TURN="copy"),
             _start(thin, (16, 8, 4, 2, 2, 2), BK=16, STAGES=3),
             _start(thin, (16, 8, 4, 2, 4, 1), BK=16, STAGES=4, SPLIT_K=8),
+            _start(thin, (16, 8, 4, 2, 4, 1), BK=16, STAGES=4, SPLIT_K=8, TURN="copy"),
         ]
     return found
 
@@ -165,6 +187,7 @@ KERNEL = Kernel(
         powers_of_two("BK", 8, 64),
         choice("STAGES", 2, 3, 4, 6),
         powers_of_two("SPLIT_K", 1, 32),
+        choice("TURN", "read", "copy"),
         choice("VECTOR_W", 1, 2, 4),
         choice("VECTOR_T", 1, 2, 4),
         choice("BLOCKS_PER_SM", 1, 2, 3, 4),
@@ -210,6 +233,13 @@ KERNEL = Kernel(
             lambda p, d, c: (
                 (2 * _sides(p, c)[0] > _tile(c)[0])
                 & ((_tile(c)[0] >= _sides(p, c)[0]) | (_tile(c)[0] >= THIN_MOST))
+            ),
+            for_speed=True,
+        ),
+        Constraint(
+            "copies turn where there is something to turn, and arithmetic enough for registers to matter",
+            lambda p, d, c: (
+                (c.TURN == "read") | ((sum(_along_k(p, c)) > 0) & (_sides(p, c)[0] >= COPIED_LEAST))
             ),
             for_speed=True,
         ),
