@@ -12,6 +12,7 @@ from tuner.statistics import compare, noise
 def best_core_type(kept: dict[str, Any]) -> str:
     """The core type to tell OpenBLAS; empty where none is 3 % faster than its own choice."""
     own, *others = kept["core_types"].items()
+    others = [each for each in others if f"({each[0]})" not in own[0]]
     name, flops = max(others, key=lambda each: each[1], default=own)
     return str(name) if flops > 1.03 * own[1] else ""
 

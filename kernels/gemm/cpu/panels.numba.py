@@ -5,7 +5,8 @@ wide; a panel holds PANEL elements for p = 0, then PANEL for p = 1, and so on. T
 with zeros, so that the innermost loop knows whole panels only.
 
 Where the source already runs along the panel, packing copies. Where it runs along K, it turns small squares
-round in registers: riffling two halves of a deck log2(rows) times transposes it.
+round in registers: riffling the two halves of a deck of 2^r vectors r times transposes it. A panel of 14 rows
+is turned as a deck of 16, and each store of 16 elements is followed by the next, which writes over the last two.
 """
 
 
@@ -43,6 +44,23 @@ def _riffled(builder, deck):
     return [emit_shuffle(builder, *pair, order) for pair in pairs for order in (low, high)]
 
 
+def _decks(builder, height, row_at, vector):
+    """Yields (first row, elements): for each p, the elements of all rows of a deck at p, in one vector.
+
+    A deck holds a power of two of rows, up to as many as there are lanes; the last is filled up with zeros.
+    """
+    for start in range(0, height, vector.count):
+        rows = min(vector.count, height - start)
+        deck = [emit_load(builder, row_at(start + row), vector) for row in range(rows)]
+        size = 1 << (rows - 1).bit_length()
+        deck += [emit_constant(vector, 0.0)] * (size - rows)
+        for _ in range(size.bit_length() - 1):
+            deck = _riffled(builder, deck)
+        # The deck now holds the elements p by p, `size` of each.
+        pieces = [(deck[p * size // vector.count], p * size % vector.count) for p in range(vector.count)]
+        yield start, [emit_shuffle(builder, held, held, range(at, at + size)) for held, at in pieces]
+
+
 @intrinsic(prefer_literal=True)
 def copy_turned(context, to, source, row_step, rows, lanes):
     """Does to[p * rows + i] = source[i * row_step + p] for every i < rows and p < lanes."""
@@ -50,15 +68,20 @@ def copy_turned(context, to, source, row_step, rows, lanes):
     def generate(target, builder, signature, args):
         height, width, index = lanes_of(rows), lanes_of(lanes), args[2].type
         vector = ir.VectorType(target.get_value_type(to.dtype), width)
-        for start, size in _powers_of_two(height, width):
-            places = [builder.gep(args[1], [builder.mul(args[2], index(start + i))]) for i in range(size)]
-            deck = [emit_load(builder, place, vector) for place in places]
-            for _ in range(size.bit_length() - 1):
-                deck = _riffled(builder, deck)
-            for p in range(width):
-                held, first = deck[p * size // width], p * size % width
-                piece = emit_shuffle(builder, held, held, range(first, first + size))
-                emit_store(builder, piece, builder.gep(args[0], [INDEX(p * height + start)]))
+
+        def row_at(row):
+            return builder.gep(args[1], [builder.mul(args[2], index(row))])
+
+        decks = list(_decks(builder, height, row_at, vector))
+        for p in range(width):
+            for start, elements in decks:
+                # What the last deck has too many is written over by the next p; after the last p comes nobody.
+                held = elements[p]
+                whole = p < width - 1 or start + held.type.count <= height
+                count, limit = (held.type.count, held.type.count) if whole else (height - start, width)
+                for first, size in _powers_of_two(count, limit):
+                    part = emit_shuffle(builder, held, held, range(first, first + size))
+                    emit_store(builder, part, builder.gep(args[0], [INDEX(p * height + start + first)]))
         return target.get_dummy_value()
 
     return types.void(to, source, types.intp, rows, lanes), generate
