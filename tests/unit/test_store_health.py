@@ -315,6 +315,24 @@ def test_a_second_copy_that_cannot_be_written_stops_nobody(
     assert [each.message[:35] for each in caplog.records] == ["no second copy of the records is ke"]
 
 
+def test_a_second_copy_that_lacks_something_is_completed(path: Path, made: Path) -> None:
+    url = f"sqlite:///{path}"
+    data = ledger_file(path).read_bytes()
+    ledger_file(path).write_bytes(data[: len(data) // 2])
+    assert health.check(url).only_stored > 20
+    health.complete(url)
+    found = health.check(url)
+    assert (found.copied, found.only_stored, found.only_copied) == (92, 0, 0)
+    assert health.complete(url) == 0
+    path.unlink()
+    assert rescued(path) == content(made)
+
+
+def test_a_server_has_no_second_copy() -> None:
+    with pytest.raises(InputError, match="beside a SQLite file only"):
+        health.complete("postgresql://127.0.0.1:1/none")
+
+
 def test_the_second_copy_of_another_database_is_put_aside(path: Path, made: Path) -> None:
     path.unlink()
     fresh = record(square(64))

@@ -46,12 +46,15 @@ def selection(operation: str, shape: str, device: str, regime: str) -> Selection
 @click.option(
     "--rescue", type=click.Path(path_type=Path), metavar="NEW.db", help="Save what is readable there."
 )
+@click.option("--complete", is_flag=True, help="Add to the second copy what it lacks.")
 @database_option
 @json_option
-def check(rescue: Path | None, db: str, as_json: bool) -> None:
+def check(rescue: Path | None, complete: bool, db: str, as_json: bool) -> None:
     """Find damage in a database, say what is readable, and rescue it into a new file."""
     from tuner.store import health
 
+    if complete:
+        click.echo(f"{health.complete(db)} records and champions added to the second copy", err=True)
     found = health.check(db)
     saved = health.rescue(db, rescue) if rescue else None
     if as_json:

@@ -1,11 +1,12 @@
 """Whether a database is sound, what of it can be read, and rescuing that into a new one.
 
-Three places are looked at: the tables as the database reads them, the second copy beside a SQLite file, and,
-where SQLite finds damage, the pages of the file itself.
+Three places are looked at: the tables as the database reads them, the second copy beside a SQLite file, and for a
+rescue the pages of the file itself.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +16,8 @@ import sqlalchemy as sa
 
 from tuner.errors import InputError, NothingFound, StoreTrouble
 from tuner.record import Champion, Record
-from tuner.store import Store, opening, queries, sound, tables
-from tuner.store.ledger import ledger_file, readable
+from tuner.store import Store, opening, queries, sound, streams, tables
+from tuner.store.ledger import Ledger, ledger_file, readable
 from tuner.store.salvage import salvaged
 
 Told = TypeVar("Told")
@@ -70,6 +71,8 @@ def check(url: str) -> Health:
     where, file = parts.render_as_string(hide_password=True), opening.sqlite_file(parts)
     if file is not None and not file.exists() and not ledger_file(file).exists():
         raise NothingFound(f"there is no database at {file}, nor a second copy of one")
+    # The copy first: what a running study adds meanwhile is in the tables before it is in the copy.
+    copied, copy_damaged = _copied(file)
     ids: set[str] = set()
     records = champions = damaged = 0
     complaints = list(_structure(url))
@@ -83,17 +86,44 @@ def check(url: str) -> Health:
         if file is None:
             raise
         complaints += [str(error)] if not complaints else []
-    copied: set[str] = set()
-    copy_damaged = 0
-    if file is not None:
-        for line in readable(ledger_file(file)):
-            copied.update(_ids(line))
-            copy_damaged += line is None
     only_copied, only_stored = len(copied - ids), len(ids - copied)
     return Health(
         where, tuple(complaints[:COMPLAINTS]), records, champions, damaged,
         None if file is None else len(copied), copy_damaged, only_copied, only_stored,
     )  # fmt: skip
+
+
+def _copied(file: Path | None) -> tuple[set[str], int]:
+    """Ids in the second copy, and how many stretches of it are damaged."""
+    ids: set[str] = set()
+    damaged = 0
+    for line in readable(ledger_file(file)) if file else ():
+        ids.update(_ids(line))
+        damaged += line is None
+    return ids, damaged
+
+
+def complete(url: str) -> int:
+    """Adds to the second copy what it lacks: it began after the database did, or has been damaged.
+
+    Returns:
+        How many records and champions that were.
+    """
+    file = opening.sqlite_file(opening.parsed(url))
+    if file is None:
+        raise InputError("a second copy is kept beside a SQLite file only; a server has its own backups")
+    with Store.open(url) as store:
+        ledger = Ledger(file, opening.identity(store._engine, store._where))
+        copied, _ = _copied(file)
+        everything: Iterable[Record | Champion] = itertools.chain(
+            streams.records(store, streams.Selection()), streams.champions(store, streams.Selection())
+        )
+        missing = (each for each in everything if each.id not in copied)
+        added = 0
+        while batch := list(itertools.islice(missing, AT_ONCE)):
+            ledger.append(batch)
+            added += len(batch)
+    return added
 
 
 def _ids(told: Record | Champion | str | None) -> Iterator[str]:
