@@ -1,6 +1,9 @@
 """Answers for problems and devices that nobody tuned: from what is near, and never an illegal config."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -338,3 +341,27 @@ def test_best_takes_words_and_keeps_the_database_open(store: Store, tmp_path: Pa
         each.name for each in BUILTIN.of("gemm", "cpu")
     }
     assert not (here / "none.db").exists()
+
+
+def test_best_sees_that_another_database_lies_there(tmp_path: Path) -> None:
+    url, path = f"sqlite:///{tmp_path}/studies.db", tmp_path / "studies.db"
+    for block in (8, 16):
+        with Store.open(url) as store:
+            tuned(store, gemm(64, 64, 64), {block: 1e-3})
+        assert tuner.best(gemm(64, 64, 64), BOARD, db=url).config == tiled(block)
+        path.rename(tmp_path / f"{block}.db")
+    assert (
+        tuner.best(gemm(64, 64, 64), replace(BOARD, name="Nothing", architecture=""), db=url).match == "default"
+    )
+
+
+def test_without_a_database_no_sql_is_loaded(here: Path) -> None:
+    code = (
+        "import sys, tuner; tuner.best('gemm 8 8 8', 'cpu', db='sqlite:///none.db'); "
+        "print([name for name in ('sqlalchemy', 'optuna', 'cupy', 'numba') if name in sys.modules])"
+    )
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True
+    )
+    assert done.stdout.strip() == "[]"

@@ -72,7 +72,8 @@ def lookup_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
     if record is None:
         rows = [("kernel", answer["kernel"]), ("config", config_text(answer["config"]))]
         return [*rows, ("device", answer["device"]["name"]), ("use", answer["use"]), *near]
-    rows = [row for row in answer_rows(answer) if row[0] != "use" or answer["match"] == "exact"]
+    exact = answer["match"] == "exact"
+    rows = [row for row in answer_rows(answer) if exact or row[0] not in ("use", "trials")]
     if answer["match"] != "exact":
         sizes = " x ".join(str(size) for size in record["shape"].values())
         rows.append(

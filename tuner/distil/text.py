@@ -17,6 +17,9 @@ from tuner.problem import Operation
 
 #: Length of lines.
 WIDTH = 110
+_CEIL_DIV = '''def ceil_div(numerator, denominator):
+    """The quotient, rounded up."""
+    return -(-numerator // denominator)'''
 
 
 def python_text(found: Distilled) -> str:
@@ -32,9 +35,9 @@ def python_text(found: Distilled) -> str:
     parts = [
         f'"""{_about(found, place)}"""',
         "CONFIGS = (\n" + "".join(f"    {_written(column)},\n" for column in columns) + ")",
-        'def ceil_div(numerator, denominator):\n    """The quotient, rounded up."""\n'
-        "    return -(-numerator // denominator)",
     ]
+    if any("ceil_div(" in each for rule in rules for each in rule):
+        parts.append(_CEIL_DIV)
     for number, rule in enumerate(rules):
         if rule:
             told = f'    """Whether config {number} may be used."""\n'

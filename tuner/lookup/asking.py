@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 #: Where records are unless ``TUNER_DB`` says otherwise: as for the command line.
 DEFAULT_DATABASE = "sqlite:///studies.db"
 
-_STORES: dict[str, Store] = {}
+_STORES: dict[tuple[object, ...], Store] = {}
 _OPENING = threading.Lock()
 
 
@@ -47,8 +47,8 @@ def opened(url: str = "", patience_s: float = 30.0) -> Store | None:
         StoreTrouble: It cannot be used.
     """
     url = url or os.environ.get("TUNER_DB") or DEFAULT_DATABASE
-    path = url.removeprefix("sqlite:///").partition("?")[0]
-    if path != url and not path.startswith((":memory:", "file:")) and path and not Path(path).exists():
+    file = _file(url)
+    if file is not None and not file.exists():
         return None  # without loading SQLAlchemy, which takes longer than all else
     from tuner.store import Store
 
@@ -58,17 +58,33 @@ def opened(url: str = "", patience_s: float = 30.0) -> Store | None:
         return None
 
 
-def kept_open(url: str = "", patience_s: float = 30.0) -> Store | None:
-    """As `opened`, but a database stays open for the next question of this process."""
+def kept_open(url: str = "") -> Store | None:
+    """As `opened`, but a database stays open for the next question of this process while its file stays."""
     url = url or os.environ.get("TUNER_DB") or DEFAULT_DATABASE
-    key = f"{Path.cwd()} {url}" if url.startswith("sqlite:///") else url
+    file = _file(url)
+    key = (url, *_which(file)) if file else (url,)
     with _OPENING:
         if key not in _STORES:
-            store = opened(url, patience_s)
+            store = opened(url)
             if store is None:
                 return None
             _STORES[key] = store
         return _STORES[key]
+
+
+def _file(url: str) -> Path | None:
+    """The file of a SQLite database; None for any other."""
+    path = url.removeprefix("sqlite:///").partition("?")[0]
+    return None if path == url or not path or path.startswith((":memory:", "file:")) else Path(path)
+
+
+def _which(file: Path) -> tuple[int, int]:
+    """Names a file that is there, whatever its path; another one of that path is another file."""
+    try:
+        seen = file.stat()
+    except OSError:
+        return 0, 0
+    return seen.st_dev, seen.st_ino
 
 
 def key_asked(problem: Problem | ProblemKey | str, catalogue: Catalogue | None = None) -> ProblemKey:

@@ -26,6 +26,8 @@ T = TypeVar("T")
 
 #: Tuned problems on one device with which those on others add nothing to an answer.
 MANY_PROBLEMS = 64
+#: Pages kept while nothing changes; every catalogue that is read anew has its own.
+PAGES_KEPT = 16
 #: Answers kept while nothing changes.
 ANSWERS_KEPT = 10_000
 #: State of store and files on which a page rests.
@@ -97,8 +99,10 @@ class Book:
 
     def page(self, subject: Subject, catalogue: Catalogue) -> Page:
         """All that is known of a subject, by kernels as they are now."""
-        kept, key = self._kept, (subject, id(catalogue))
+        kept, key = self._kept.setdefault("pages", {}), (subject, id(catalogue))
         if key not in kept:
+            if len(kept) >= PAGES_KEPT:
+                kept.clear()
             matrix = gather(self.store, subject, catalogue, self.published)
             kept[key] = Page(matrix, Landscape(matrix) if matrix.places else None)
             kept[key].kept["catalogue"] = catalogue  # while it is kept, no other has its id
@@ -119,7 +123,7 @@ class Book:
 
     def may_know(self, question: Question, subject: Subject, catalogue: Catalogue) -> bool:
         """False where the store is known to have no record of a problem on a device."""
-        page = self._kept.get((subject, id(catalogue)))
+        page = self._kept.get("pages", {}).get((subject, id(catalogue)))
         if self.store is None or page is None:
             return self.store is not None
         recorded = page.matrix.recorded

@@ -243,7 +243,8 @@ def _champion(case: Case, page: Page, choice: Choice) -> Champion:
     beside = stored.get(place.beside) if isinstance(place.beside, int) else place.beside
     speedup = 0.0
     if place.champion is not None and place.speedup > 0:
-        speedup = place.speedup * place.times[place.champion].time_s / time.time_s
+        # A lucky time of a search is no better than the champion of the finals.
+        speedup = place.speedup * place.times[place.champion].time_s / max(time.time_s, place.best_s)
     return Champion(record, beside, speedup, "ambiguous", {})
 
 
