@@ -307,6 +307,7 @@ from tuner import catalogue
 from tuner.ladder import read_ladder_plan
 from tuner.ladder.steps import lessons
 from tuner.plan import read_plan
+from tuner.shipped import entries, tuned_folder
 inside = Path(tuner.__file__).parent
 found = catalogue.builtin()
 assert catalogue.kernels_folder() == inside / "kernels", catalogue.kernels_folder()
@@ -316,6 +317,8 @@ nights = set((inside / "configs").glob("*.toml")) - ladders - {inside / "configs
 assert all(read_plan(path).items for path in nights)
 assert ladders and all(read_ladder_plan(path, found).problems for path in ladders)
 assert lessons()
+assert tuned_folder() == inside / "configs" / "tuned"
+assert bool(entries()) == any(tuned_folder().glob("*/*.json"))
 print(inside, len(found.kernels))
 """
     # -P: the checkout in the current folder is not to be found first.
