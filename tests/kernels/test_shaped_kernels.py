@@ -53,7 +53,7 @@ def thin_config(**chosen: object) -> Config:
     values = {
         "THIN": "m", "TT": 2, "TW": 2, "LANES_T": 2, "WARPS_T": 1, "WARPS_W": 1, "WARPS_K": 2, "BK": 8,
         "STAGES": 2, "SPLIT_K": 4, "VECTOR_W": 1, "VECTOR_T": 1, "BLOCKS_PER_SM": 1,
-        "TURN": "read",
+        "TURN": "read", "ORDER": "rows",
     }  # fmt: skip
     return Config(values | chosen)
 
@@ -90,7 +90,7 @@ def test_blocks_that_stay_go_through_all_tiles(layout: str, folder: Path) -> Non
         {
             "TM": 4, "TN": 4, "LANES_M": 4, "WARPS_M": 1, "WARPS_N": 2, "BK": 8, "STAGES": 3, "BLOCKS": 6,
             "VECTOR_A": 1, "VECTOR_B": 1, "STREAM": 1, "BLOCKS_PER_SM": 2,
-            "TURN": "read",
+            "TURN": "read", "ORDER": "rows",
         }
     )  # fmt: skip
     for shape, order in (((130, 200, 19), "forward"), ((97, 260, 8), "backward"), ((64, 321, 33), "random")):

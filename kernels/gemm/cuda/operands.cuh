@@ -93,8 +93,9 @@ struct Operand {
     }
 };
 
-// Multiplies a tile of each operand, from where this lane begins to read them.
-template <class Rows, class Columns, int KS, int ROWS, int COLUMNS>
+// Multiplies a tile of each operand, from where this lane begins to read them. SNAKE: every second row of sums backward,
+// so that what the last product of a row read is at hand for the first of the next.
+template <class Rows, class Columns, int KS, bool SNAKE, int ROWS, int COLUMNS>
 __device__ __forceinline__ void multiply(SCALAR (&sum)[ROWS][COLUMNS], const SCALAR* rows, const SCALAR* columns)
 {
     // Steps of k that are written out: more of them would only fill the instruction cache.
@@ -110,7 +111,10 @@ __device__ __forceinline__ void multiply(SCALAR (&sum)[ROWS][COLUMNS], const SCA
 #pragma unroll
             for (int i = 0; i < ROWS; ++i)
 #pragma unroll
-                for (int j = 0; j < COLUMNS; ++j) sum[i][j] += of_row[e][i] * of_column[e][j];
+                for (int step = 0; step < COLUMNS; ++step) {
+                    const int j = SNAKE && i % 2 == 1 ? COLUMNS - 1 - step : step;
+                    sum[i][j] += of_row[e][i] * of_column[e][j];
+                }
     }
 }
 

@@ -19,6 +19,7 @@
 //          BLOCKS           that go through all tiles; 0: a block for each tile
 //          TURN             read or copy: how an operand whose neighbours are neighbours in k is turned, by reading several
 //                           k at a time from shared memory (registers) or by copying it element by element (copies)
+//          ORDER            of a step's products: rows, or snake (every second row of a thread's sums backward)
 //          VECTOR_A VECTOR_B  elements of a copy of A and of B
 //          STREAM           stores are marked as used once
 //          BLOCKS_PER_SM    blocks that must fit into a multiprocessor: bounds the registers
@@ -108,7 +109,7 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
         fill = fill + 1 == STAGES ? 0 : fill + 1;
         if (step < 0) continue;
         const SCALAR* stage = shared + now * STAGE;
-        multiply<Rows, Columns, KS>(sum, stage + read_a, stage + Rows::SIZE + read_b);
+        multiply<Rows, Columns, KS, ORDER == ORDER_snake>(sum, stage + read_a, stage + Rows::SIZE + read_b);
         now = now + 1 == STAGES ? 0 : now + 1;
         if (++piece < pieces) continue;
 

@@ -11,6 +11,8 @@ from tuner.space import Config, Constraint, Value, choice, powers_of_two
 OTHER_REGISTERS = 20
 #: k up to which C's writing counts.
 SHALLOW_MOST = 256
+#: k from which arithmetic takes as long as writing.
+ORDERED_LEAST = 32
 #: Blocks at the most: multiprocessors of the largest devices, times BLOCKS_PER_SM.
 MOST_BLOCKS = 640
 #: Elements of C below which there is too little to write for its speed to matter.
@@ -85,7 +87,7 @@ def _launch(p: Problem, c: Config) -> Launch:
 def _start(*values: int, turn: str = "read") -> dict[str, Value]:
     """A config of TM, TN, LANES_M, WARPS_M, WARPS_N, BK, STAGES, BLOCKS_PER_SM and BLOCKS."""
     names = ("TM", "TN", "LANES_M", "WARPS_M", "WARPS_N", "BK", "STAGES", "BLOCKS_PER_SM", "BLOCKS")
-    others: dict[str, Value] = {"VECTOR_A": 4, "VECTOR_B": 4, "STREAM": 1, "TURN": turn}
+    others: dict[str, Value] = {"VECTOR_A": 4, "VECTOR_B": 4, "STREAM": 1, "ORDER": "rows", "TURN": turn}
     chosen = others | dict(zip(names, values, strict=True))
     return {each.name: chosen[each.name] for each in PARAMETERS}
 
@@ -100,6 +102,7 @@ PARAMETERS = (
     choice("STAGES", 2, 3, 4),
     choice("BLOCKS", 0, *range(2, MOST_BLOCKS + 1, 2)),
     choice("TURN", "read", "copy"),
+    choice("ORDER", "rows", "snake"),
     choice("VECTOR_A", 1, 2, 4),
     choice("VECTOR_B", 1, 2, 4),
     choice("STREAM", 0, 1),
@@ -142,6 +145,11 @@ KERNEL = Kernel(
         Constraint(
             "copies are as wide as alignment allows",
             lambda p, d, c: (_widest(p, _lines(p)[0]) == c.VECTOR_A) & (_widest(p, _lines(p)[1]) == c.VECTOR_B),
+            for_speed=True,
+        ),
+        Constraint(
+            "the order of products is of interest where arithmetic counts",
+            lambda p, d, c: (c.ORDER == "rows") | (p.k >= ORDERED_LEAST),
             for_speed=True,
         ),
         Constraint(

@@ -15,16 +15,19 @@
 //          LANES_M    lanes of a warp down C; 32 / LANES_M lie along its rows
 //          WARPS_K    warps of a block, which share k
 //          BK PIECES  steps of k of a tile, tiles that a warp asks for at once
+//          TURN       read or copy: how an operand whose neighbours are neighbours in k is turned, by reading several k at
+//                     a time from shared memory (registers) or by copying it element by element (copies)
 //          VECTOR_A VECTOR_B  elements of a copy of A and of B
 
 constexpr int LANES_N = 32 / LANES_M;
 constexpr int BM = LANES_M * TM, BN = LANES_N * TN;
 constexpr int THREADS = 32 * WARPS_K;
-constexpr int KS = A_TRANSPOSED && !B_TRANSPOSED ? 1 : GROUPED;  // k that are read together
+constexpr bool TURNED = TURN == TURN_copy;
+constexpr int KS = TURNED || (A_TRANSPOSED && !B_TRANSPOSED) ? 1 : GROUPED;  // k that are read together
 constexpr int K_STEP = WARPS_K * BK;  // from a tile of a warp to its next
 
-using Rows = Operand<BM, TM, LANES_M, !A_TRANSPOSED, false, VECTOR_A, 32, KS>;
-using Columns = Operand<BN, TN, LANES_N, B_TRANSPOSED, false, VECTOR_B, 32, KS>;
+using Rows = Operand<BM, TM, LANES_M, !A_TRANSPOSED, TURNED, VECTOR_A, 32, KS>;
+using Columns = Operand<BN, TN, LANES_N, B_TRANSPOSED, TURNED, VECTOR_B, 32, KS>;
 constexpr int STAGE = Rows::SIZE + Columns::SIZE;
 constexpr int PADDED = BN + GROUPED;  // a longer row spreads threads over the banks
 
@@ -78,7 +81,7 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
             await_all_but(PIECES - 1 - piece);
             __syncwarp();
             const SCALAR* const tile = tiles + piece * STAGE;
-            multiply<Rows, Columns, KS>(sum, tile + read_a, tile + read_b);
+            multiply<Rows, Columns, KS, false>(sum, tile + read_a, tile + read_b);
         }
     }
 

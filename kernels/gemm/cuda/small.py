@@ -12,6 +12,8 @@ OTHER_REGISTERS = 24
 #: Elements of C, and k, up to which latency counts more than throughput.
 C_MOST = 640 * 640
 K_MOST = 1024
+#: Products from which arithmetic counts, so that an operand along k may be turned by copying.
+COPIED_LEAST = 200**3
 #: Blocks in the second and third dimension of a grid.
 GRID_MOST = 65_535
 
@@ -46,11 +48,17 @@ def _along_k(p: Problem) -> tuple[int, int]:
     return int(p.layout[0] == "n"), int(p.layout[1] == "t")
 
 
+def _turned(c: Any) -> Any:
+    """1 where operands along k are turned by copying, else 0; also of many configs at once."""
+    return (c.TURN == "copy") * 1
+
+
 def _shared_bytes(p: Problem, c: Any) -> Any:
     """Tiles of all warps, or later their sums, whichever are more."""
-    size, (bm, bn), (a, b) = DTYPE_BYTES[p.dtype], _tile(c), _along_k(p)
+    size, (bm, bn), (a, b), turned = DTYPE_BYTES[p.dtype], _tile(c), _along_k(p), _turned(c)
     grouped = 16 // size
-    tiles = c.PIECES * (c.BK * (bm + bn) + grouped * (a * bm + b * bn))
+    longer = (1 - turned) * (a * bm + b * bn) + turned * (a + b) * c.BK
+    tiles = c.PIECES * (c.BK * (bm + bn) + grouped * longer)
     sums = bm * (bn + grouped)
     return c.WARPS_K * size * (tiles * (tiles >= sums) + sums * (tiles < sums))
 
@@ -59,8 +67,10 @@ def _registers(p: Problem, c: Any) -> Any:
     """Registers of a thread, estimated: sums, the shorter operand's values and two of the other, offsets."""
     size, (bm, bn) = DTYPE_BYTES[p.dtype], _tile(c)
     fewer = c.TM * (c.TM <= c.TN) + c.TN * (c.TM > c.TN)
-    together = 16 // size * (fewer + 2) if any(_along_k(p)) else c.TM + c.TN
-    copies = ceil_div(bm * c.BK, c.VECTOR_A * 32) + ceil_div(bn * c.BK, c.VECTOR_B * 32)
+    (a, b), turned = _along_k(p), _turned(c)
+    together = ((a + b > 0) * (1 - turned)) * (16 // size * (fewer + 2) - c.TM - c.TN) + c.TM + c.TN
+    width_a, width_b = c.VECTOR_A - a * turned * (c.VECTOR_A - 1), c.VECTOR_B - b * turned * (c.VECTOR_B - 1)
+    copies = ceil_div(bm * c.BK, width_a * 32) + ceil_div(bn * c.BK, width_b * 32)
     return size // 4 * (c.TM * c.TN + together) + copies + OTHER_REGISTERS
 
 
@@ -81,14 +91,15 @@ PARAMETERS = (
     powers_of_two("WARPS_K", 1, 32),
     powers_of_two("BK", 4, 32),
     powers_of_two("PIECES", 1, 8),
+    choice("TURN", "read", "copy"),
     choice("VECTOR_A", 1, 2, 4),
     choice("VECTOR_B", 1, 2, 4),
 )
 
 
 def _start(*values: int) -> dict[str, Value]:
-    """A config of all but the widths of copies."""
-    return dict(zip((each.name for each in PARAMETERS), (*values, 4, 4), strict=True))
+    """A config of TM, TN, LANES_M, WARPS_K, BK and PIECES."""
+    return dict(zip((each.name for each in PARAMETERS), (*values, "read", 4, 4), strict=True))
 
 
 KERNEL = Kernel(
@@ -122,6 +133,11 @@ KERNEL = Kernel(
         Constraint(
             "copies are as wide as alignment allows",
             lambda p, d, c: (_widest(p, _lines(p)[0]) == c.VECTOR_A) & (_widest(p, _lines(p)[1]) == c.VECTOR_B),
+            for_speed=True,
+        ),
+        Constraint(
+            "copies turn where there is something to turn, and arithmetic enough for registers to matter",
+            lambda p, d, c: (c.TURN == "read") | (sum(_along_k(p)) > 0) & (p.m * p.n * p.k >= COPIED_LEAST),
             for_speed=True,
         ),
         Constraint(

@@ -23,6 +23,7 @@
 //          SPLIT_K         blocks that share K
 //          BK STAGES       depth of a tile, tiles of a group in shared memory
 //          TURN            read or copy: how an operand along k is turned
+//          ORDER           of a step's products: rows, or snake (every second row of a thread's sums backward)
 //          VECTOR_W VECTOR_T  elements of a copy of the wide and the thin operand
 //          BLOCKS_PER_SM   blocks that must fit into a multiprocessor: bounds the registers
 
@@ -122,7 +123,7 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
         fill = fill + 1 == STAGES ? 0 : fill + 1;
         if (step < 0) continue;
         const SCALAR* tile = ring + now * STAGE;
-        multiply<Thin, Wide, KS>(sum, tile + Wide::SIZE + read_t, tile + read_w);
+        multiply<Thin, Wide, KS, ORDER == ORDER_snake>(sum, tile + Wide::SIZE + read_t, tile + read_w);
         now = now + 1 == STAGES ? 0 : now + 1;
     }
 

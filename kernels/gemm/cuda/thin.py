@@ -17,6 +17,8 @@ WIDE_LEAST = 1 << 20
 IN_FLIGHT_LEAST = 16 << 10
 #: C's thin side from which arithmetic counts, so that an operand along k may be turned by copying.
 COPIED_LEAST = 16
+#: Sums of a thread with which a value read from shared memory serves enough products, for any breadth of C.
+SUMS_ENOUGH = 64
 #: A workspace's sums begin at a multiple of this.
 ALIGNED = 256
 
@@ -132,6 +134,7 @@ def _start(thin: str, threads: tuple[int, ...], **others: Value) -> dict[str, Va
         "VECTOR_T": 4,
         "BLOCKS_PER_SM": 1,
         "TURN": "read",
+        "ORDER": "rows",
     }
     return {"THIN": thin, **dict(zip(names, threads, strict=True)), **usual, **others}
 
@@ -188,6 +191,7 @@ KERNEL = Kernel(
         choice("STAGES", 2, 3, 4, 6),
         powers_of_two("SPLIT_K", 1, 32),
         choice("TURN", "read", "copy"),
+        choice("ORDER", "rows", "snake"),
         choice("VECTOR_W", 1, 2, 4),
         choice("VECTOR_T", 1, 2, 4),
         choice("BLOCKS_PER_SM", 1, 2, 3, 4),
@@ -237,6 +241,11 @@ KERNEL = Kernel(
             for_speed=True,
         ),
         Constraint(
+            "the order of products is of interest where arithmetic counts",
+            lambda p, d, c: (c.ORDER == "rows") | (_sides(p, c)[0] > COPIED_LEAST),
+            for_speed=True,
+        ),
+        Constraint(
             "copies turn where there is something to turn, and arithmetic enough for registers to matter",
             lambda p, d, c: (
                 (c.TURN == "read") | ((sum(_along_k(p, c)) > 0) & (_sides(p, c)[0] >= COPIED_LEAST))
@@ -255,6 +264,14 @@ KERNEL = Kernel(
         Constraint(
             "a thread has at most 128 registers of sums",
             lambda p, d, c: c.TT * c.TW * DTYPE_BYTES[p.dtype] <= 512,
+        ),
+        Constraint(
+            "a thread's sums are enough, and square enough, for shared memory to keep up with arithmetic",
+            lambda p, d, c: (
+                ((c.TT * c.TW >= _tile(c)[0]) | (c.TT * c.TW >= SUMS_ENOUGH))
+                & ((_tile(c)[0] < COPIED_LEAST) | ((c.TW <= 4 * c.TT) & (c.TT <= 4 * c.TW)))
+            ),
+            for_speed=True,
         ),
         Constraint(
             "a block has at least two warps and no more threads than the device allows",
