@@ -1,11 +1,15 @@
 """gemm on CUDA for small k: C is written at the speed of memory while the next tile's operands come in."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tuner.kernel import Kernel, Launch, ceil_div
 from tuner.problem import DTYPE_BYTES, Problem
 from tuner.space import Config, Constraint, Value, choice, powers_of_two
+
+#: Rules that leave out what is not worth trying; what breaks them is right all the same.
+for_speed = partial(Constraint, for_speed=True)
 
 #: Registers beside sums, values read together and offsets of copies: addresses, loop, what moves ahead.
 OTHER_REGISTERS = 20
@@ -122,15 +126,13 @@ KERNEL = Kernel(
             "asynchronous copies need compute capability 8.0",
             lambda p, d, c: (d.compute_capability >= 80) & (c.STAGES > 0),
         ),
-        Constraint(
+        for_speed(
             "BLOCKS is what the device runs at once, or 0 for a block for each tile",
             lambda p, d, c: (c.BLOCKS == 0) | (d.sm_count * c.BLOCKS_PER_SM == c.BLOCKS),
-            for_speed=True,
         ),
-        Constraint(
+        for_speed(
             "k is small and C large",
             lambda p, d, c: (p.k <= SHALLOW_MOST) & (p.m * p.n >= C_LEAST) & (c.STAGES > 0),
-            for_speed=True,
         ),
         Constraint(
             "an asynchronous copy moves 16 bytes at most",
@@ -142,20 +144,17 @@ KERNEL = Kernel(
             "stored rows of A are divisible by VECTOR_A, those of B by VECTOR_B",
             lambda p, d, c: (_lines(p)[0] % c.VECTOR_A == 0) & (_lines(p)[1] % c.VECTOR_B == 0),
         ),
-        Constraint(
+        for_speed(
             "copies are as wide as alignment allows",
             lambda p, d, c: (_widest(p, _lines(p)[0]) == c.VECTOR_A) & (_widest(p, _lines(p)[1]) == c.VECTOR_B),
-            for_speed=True,
         ),
-        Constraint(
+        for_speed(
             "the order of products is of interest where arithmetic counts",
             lambda p, d, c: (c.ORDER == "rows") | (p.k >= ORDERED_LEAST),
-            for_speed=True,
         ),
-        Constraint(
+        for_speed(
             "copies turn where there is something to turn",
             lambda p, d, c: (c.TURN == "read") | (sum(_along_k(p)) > 0),
-            for_speed=True,
         ),
         Constraint(
             "a thread has at most 128 registers of sums",
@@ -165,28 +164,24 @@ KERNEL = Kernel(
             "a block has at least two warps and no more threads than the device allows",
             lambda p, d, c: (_threads(c) >= 2 * d.warp_size) & (_threads(c) <= d.max_threads_per_block),
         ),
-        Constraint(
+        for_speed(
             "blocks that stay have at least two tiles each",
             lambda p, d, c: _tiles(p, c) >= 2 * c.BLOCKS,
-            for_speed=True,
         ),
-        Constraint(
+        for_speed(
             "the tile is less than twice as long as C in either direction, or the smallest",
             lambda p, d, c: (
                 ((2 * p.m > _tile(c)[0]) | (_tile(c)[0] <= 32))
                 & ((2 * p.n > _tile(c)[1]) | (_tile(c)[1] <= 32))
             ),
-            for_speed=True,
         ),
-        Constraint(
+        for_speed(
             "a tile is no deeper than k, or the least deep, and k fills three quarters of its tiles",
             lambda p, d, c: (c.BK == 8) | (4 * p.k >= 3 * c.BK * ceil_div(p.k, c.BK)),
-            for_speed=True,
         ),
-        Constraint(
+        for_speed(
             "a thread has at least 32 elements of C, so that shared memory keeps up with arithmetic",
             lambda p, d, c: c.TM * c.TN >= 32,
-            for_speed=True,
         ),
         Constraint(
             "offsets within a tile fit into 32 bits",
@@ -212,15 +207,13 @@ KERNEL = Kernel(
                 (_registers(p, c) <= _register_limit(d, c)) & (_registers(p, c) <= d.registers_per_thread)
             ),
         ),
-        Constraint(
+        for_speed(
             "BLOCKS_PER_SM above 1 lowers the register limit, else it changes nothing",
             lambda p, d, c: (c.BLOCKS_PER_SM == 1) | (_register_limit(d, c) < d.registers_per_thread),
-            for_speed=True,
         ),
-        Constraint(
+        for_speed(
             "a multiprocessor has at least eight warps",
             lambda p, d, c: _threads(c) * c.BLOCKS_PER_SM >= 8 * d.warp_size,
-            for_speed=True,
         ),
     ),
     launch=_launch,

@@ -1,11 +1,15 @@
 """gemm on CUDA for small matrices: all loads in flight at once, k split among the warps of a block."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tuner.kernel import Kernel, Launch, ceil_div
 from tuner.problem import DTYPE_BYTES, Problem
 from tuner.space import Config, Constraint, Value, choice, powers_of_two
+
+#: Rules that leave out what is not worth trying; what breaks them is right all the same.
+for_speed = partial(Constraint, for_speed=True)
 
 #: Registers beside sums, values read together and offsets of copies: addresses, loop, what moves ahead.
 OTHER_REGISTERS = 24
@@ -115,10 +119,9 @@ KERNEL = Kernel(
             "asynchronous copies need compute capability 8.0",
             lambda p, d, c: (d.compute_capability >= 80) & (c.BK > 0),
         ),
-        Constraint(
+        for_speed(
             "C is small and k short",
             lambda p, d, c: (p.m * p.n <= C_MOST) & (p.k <= K_MOST) & (c.BK > 0),
-            for_speed=True,
         ),
         Constraint(
             "an asynchronous copy moves 16 bytes at most",
@@ -130,15 +133,13 @@ KERNEL = Kernel(
             "stored rows of A are divisible by VECTOR_A, those of B by VECTOR_B",
             lambda p, d, c: (_lines(p)[0] % c.VECTOR_A == 0) & (_lines(p)[1] % c.VECTOR_B == 0),
         ),
-        Constraint(
+        for_speed(
             "copies are as wide as alignment allows",
             lambda p, d, c: (_widest(p, _lines(p)[0]) == c.VECTOR_A) & (_widest(p, _lines(p)[1]) == c.VECTOR_B),
-            for_speed=True,
         ),
-        Constraint(
+        for_speed(
             "copies turn where there is something to turn, and arithmetic enough for registers to matter",
             lambda p, d, c: (c.TURN == "read") | (sum(_along_k(p)) > 0) & (p.m * p.n * p.k >= COPIED_LEAST),
-            for_speed=True,
         ),
         Constraint(
             "a copy along a side of the tile is no longer than that side",
@@ -154,12 +155,11 @@ KERNEL = Kernel(
         Constraint(
             "a grid has no more rows of tiles than a device takes", lambda p, d, c: _grid(p, c)[1] <= GRID_MOST
         ),
-        Constraint(
+        for_speed(
             "the tile is no longer than C in either direction, or the smallest",
             lambda p, d, c: (
                 ((p.m >= _tile(c)[0]) | (_tile(c)[0] <= 8)) & ((p.n >= _tile(c)[1]) | (_tile(c)[1] <= 8))
             ),
-            for_speed=True,
         ),
         Constraint(
             "offsets within a tile fit into 32 bits",
@@ -176,28 +176,24 @@ KERNEL = Kernel(
                 & (_registers(p, c) <= d.registers_per_thread)
             ),
         ),
-        Constraint(
+        for_speed(
             "every warp has something to do",
             lambda p, d, c: p.k > (c.WARPS_K - 1) * c.BK * c.PIECES,
-            for_speed=True,
         ),
-        Constraint(
+        for_speed(
             "no piece is left over",
             lambda p, d, c: (c.PIECES == 1) | (p.k > c.WARPS_K * c.BK * (c.PIECES - 1)),
-            for_speed=True,
         ),
-        Constraint(
+        for_speed(
             "warps go round at most four times",
             lambda p, d, c: p.k <= 4 * c.WARPS_K * c.BK * c.PIECES,
-            for_speed=True,
         ),
-        Constraint(
+        for_speed(
             "no multiprocessor has more than sixteen blocks, and large tiles leave less than half of them idle",
             lambda p, d, c: (
                 (_blocks(p, c) <= 16 * d.sm_count)
                 & ((2 * _blocks(p, c) >= d.sm_count) | (c.TM * c.TN <= 4) | (_tile(c)[0] * _tile(c)[1] <= 256))
             ),
-            for_speed=True,
         ),
     ),
     launch=_launch,

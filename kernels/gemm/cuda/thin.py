@@ -1,11 +1,15 @@
 """gemm on CUDA for a thin C: the large operand is read once, K is split among warps and blocks."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tuner.kernel import Kernel, Launch, Workspace, ceil_div
 from tuner.problem import DTYPE_BYTES, Problem
 from tuner.space import Config, Constraint, Value, choice, powers_of_two
+
+#: Rules that leave out what is not worth trying; what breaks them is right all the same.
+for_speed = partial(Constraint, for_speed=True)
 
 #: Registers beside sums, values read together and offsets of copies: addresses, loop, what moves ahead.
 OTHER_REGISTERS = 28
@@ -201,7 +205,7 @@ KERNEL = Kernel(
             "asynchronous copies need compute capability 8.0",
             lambda p, d, c: (d.compute_capability >= 80) & (c.STAGES > 0),
         ),
-        Constraint(
+        for_speed(
             "C is thin and the wide operand large",
             lambda p, d, c: (
                 (min(p.m, p.n) <= THIN_MOST)
@@ -209,12 +213,10 @@ KERNEL = Kernel(
                 & (min(max(p.m, p.n), p.k) >= 2 * THIN_MOST)
                 & (c.STAGES > 0)
             ),
-            for_speed=True,
         ),
-        Constraint(
+        for_speed(
             "THIN is the shorter side of C",
             lambda p, d, c: (c.THIN == "m") == (p.m <= p.n),
-            for_speed=True,
         ),
         Constraint(
             "an asynchronous copy moves 16 bytes at most",
@@ -227,51 +229,45 @@ KERNEL = Kernel(
             "stored rows of the wide operand are divisible by VECTOR_W, those of the thin one by VECTOR_T",
             lambda p, d, c: (_lines(p, c)[1] % c.VECTOR_W == 0) & (_lines(p, c)[0] % c.VECTOR_T == 0),
         ),
-        Constraint(
+        for_speed(
             "copies of the wide operand are as wide as its alignment allows",
             lambda p, d, c: _widest(_lines(p, c)[1], p, 4) == c.VECTOR_W,
-            for_speed=True,
         ),
-        Constraint(
+        for_speed(
             "a block's tile is the least that covers the thin side, or the widest",
             lambda p, d, c: (
                 (2 * _sides(p, c)[0] > _tile(c)[0])
                 & ((_tile(c)[0] >= _sides(p, c)[0]) | (_tile(c)[0] >= THIN_MOST))
             ),
-            for_speed=True,
         ),
-        Constraint(
+        for_speed(
             "the order of products is of interest where arithmetic counts",
             lambda p, d, c: (c.ORDER == "rows") | (_sides(p, c)[0] > COPIED_LEAST),
-            for_speed=True,
         ),
-        Constraint(
+        for_speed(
             "copies turn where there is something to turn, and arithmetic enough for registers to matter",
             lambda p, d, c: (
                 (c.TURN == "read") | ((sum(_along_k(p, c)) > 0) & (_sides(p, c)[0] >= COPIED_LEAST))
             ),
-            for_speed=True,
         ),
         Constraint(
             "a copy of the thin operand is no longer than its tile",
             lambda p, d, c: _most_thin(p, c) >= c.VECTOR_T,
         ),
-        Constraint(
+        for_speed(
             "copies of the thin operand are as wide as its alignment and tile allow",
             lambda p, d, c: _widest(_lines(p, c)[0], p, _most_thin(p, c)) == c.VECTOR_T,
-            for_speed=True,
         ),
         Constraint(
             "a thread has at most 128 registers of sums",
             lambda p, d, c: c.TT * c.TW * DTYPE_BYTES[p.dtype] <= 512,
         ),
-        Constraint(
+        for_speed(
             "a thread's sums are enough, and square enough, for shared memory to keep up with arithmetic",
             lambda p, d, c: (
-                ((c.TT * c.TW >= _tile(c)[0]) | (c.TT * c.TW >= SUMS_ENOUGH))
+                ((_tile(c)[0] <= c.TT * c.TW) | (c.TT * c.TW >= SUMS_ENOUGH))
                 & ((_tile(c)[0] < COPIED_LEAST) | ((c.TW <= 4 * c.TT) & (c.TT <= 4 * c.TW)))
             ),
-            for_speed=True,
         ),
         Constraint(
             "a block has at least two warps and no more threads than the device allows",
@@ -302,36 +298,31 @@ KERNEL = Kernel(
                 (_registers(p, c) <= _register_limit(d, c)) & (_registers(p, c) <= d.registers_per_thread)
             ),
         ),
-        Constraint(
+        for_speed(
             "BLOCKS_PER_SM above 1 lowers the register limit, else it changes nothing",
             lambda p, d, c: (c.BLOCKS_PER_SM == 1) | (_register_limit(d, c) < d.registers_per_thread),
-            for_speed=True,
         ),
-        Constraint(
+        for_speed(
             "blocks keep three quarters of the multiprocessors busy; where K is split, at most twice in turn",
             lambda p, d, c: (
                 (4 * _tiles(p, c) * c.SPLIT_K >= 3 * d.sm_count)
                 & ((_tiles(p, c) * c.SPLIT_K <= 2 * d.sm_count * c.BLOCKS_PER_SM) | (c.SPLIT_K == 1))
             ),
-            for_speed=True,
         ),
-        Constraint(
+        for_speed(
             "every group has at least two tiles to go through",
             lambda p, d, c: p.k >= 2 * c.SPLIT_K * c.WARPS_K * c.BK,
-            for_speed=True,
         ),
-        Constraint(
+        for_speed(
             "enough of the wide operand is on its way to a multiprocessor",
             lambda p, d, c: (
                 (c.STAGES - 1) * c.BK * c.WARPS_K * _tile(c)[1] * c.BLOCKS_PER_SM * DTYPE_BYTES[p.dtype]
                 >= IN_FLIGHT_LEAST
             ),
-            for_speed=True,
         ),
-        Constraint(
+        for_speed(
             "a multiprocessor has at least four warps",
             lambda p, d, c: _threads(c) * c.BLOCKS_PER_SM >= 4 * d.warp_size,
-            for_speed=True,
         ),
     ),
     launch=_launch,
