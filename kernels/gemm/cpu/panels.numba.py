@@ -6,7 +6,7 @@ with zeros, so that the innermost loop knows whole panels only.
 
 Where the source already runs along the panel, packing copies. Where it runs along K, it turns small squares
 round in registers: riffling the two halves of a deck of 2^r vectors r times transposes it. A panel of 14 rows
-is turned as a deck of 16, and each store of 16 elements is followed by the next, which writes over the last two.
+is turned as a deck of 16; each store of 16 elements is followed by the next, which writes over the last two.
 """
 
 

@@ -25,11 +25,11 @@ for_speed = partial(Constraint, for_speed=True)
 #: Good tiles (WIDTH, MR, NR) for each width of vectors and dtype: of `packed`, which may have any height, and
 #: of `direct`, which has an address in a register for each row.
 TALL = (
-    (16, 14, 32), (16, 8, 48), (16, 6, 64), (8, 14, 16), (8, 8, 24), (8, 6, 16), (8, 4, 24),
+    (16, 6, 64), (16, 14, 32), (16, 8, 48), (8, 6, 32), (8, 14, 16), (8, 8, 24), (8, 6, 16), (8, 4, 24),
     (4, 6, 8), (4, 4, 12), (2, 6, 4), (2, 4, 6),
 )  # fmt: skip
 FLAT = (
-    (16, 8, 32), (16, 8, 48), (16, 6, 64), (8, 8, 16), (8, 8, 24), (8, 6, 16), (8, 4, 24),
+    (16, 6, 64), (16, 8, 32), (16, 8, 48), (8, 6, 32), (8, 8, 16), (8, 8, 24), (8, 6, 16), (8, 4, 24),
     (4, 6, 8), (4, 4, 12), (2, 6, 4), (2, 4, 6),
 )  # fmt: skip
 #: For a C of few columns: a vector a row.
