@@ -218,7 +218,7 @@ EVENTS = [
     order=st.randoms(use_true_random=False),
 )
 def test_merging_in_any_order_any_number_of_times_ends_the_same(
-    nodes: list[list[Record | Champion]], order: object, tmp_path_factory: pytest.TempPathFactory
+    nodes: list[list[Record | Champion]], order: object, tmp_path_factory: pytest.TempPathFactory, blank: bytes
 ) -> None:
     folder = tmp_path_factory.mktemp("merged")
     files = []
@@ -230,6 +230,7 @@ def test_merging_in_any_order_any_number_of_times_ends_the_same(
     order.shuffle(shuffled)
     answers = []
     for name, sequence in (("one", files), ("two", shuffled)):
+        (folder / f"{name}.db").write_bytes(blank)
         with Store.open(f"sqlite:///{folder}/{name}.db") as store:
             for path in sequence:
                 take(store, path)
