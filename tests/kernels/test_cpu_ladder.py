@@ -39,9 +39,9 @@ CONFIGS = {
     ("transpose", "naive"): [{"THREADS": 1}],
     ("transpose", "blocked"): [{"BLOCK": 8, "THREADS": 1}, {"BLOCK": 16, "THREADS": 2}],
     ("transpose", "micro_tiles"): [
-        {"WIDTH": 4, "ROWS": 16, "COLUMNS": 32, "STREAM": False, "THREADS": 3},
-        {"WIDTH": 8, "ROWS": 32, "COLUMNS": 16, "STREAM": True, "THREADS": 1},
-        {"WIDTH": 16, "ROWS": 16, "COLUMNS": 16, "STREAM": True, "THREADS": 2},
+        {"WIDTH": 4, "ROWS": 16, "COLUMNS": 32, "STREAM": False, "PREFETCH": 0, "THREADS": 3},
+        {"WIDTH": 8, "ROWS": 32, "COLUMNS": 16, "STREAM": True, "PREFETCH": 64, "THREADS": 1},
+        {"WIDTH": 16, "ROWS": 16, "COLUMNS": 16, "STREAM": True, "PREFETCH": 32, "THREADS": 2},
     ],
 }
 CASES = [

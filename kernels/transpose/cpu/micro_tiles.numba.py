@@ -6,8 +6,11 @@ cache, so that whole lines are read and written; with STREAM the stores go round
 read the lines of B before they are overwritten. Such stores must be aligned, so the first rows of A
 are done apart, up to where rows of B are aligned. Blocks are shared out to threads in bands.
 
+A micro-tile as wide as a line of the cache uses up each line that it reads and fills each that it writes; then
+a block may be as low as a micro-tile and as wide as A, which is read along its rows.
+
 Constants in front of this text: WIDTH (elements of a vector), ROWS and COLUMNS (elements of a block of A),
-STREAM, THREADS.
+STREAM, PREFETCH (how many elements ahead lines of A are asked for; 0: not at all), THREADS.
 Letters: i, j run over M, N; i0, j0 are where a block begins.
 """
 
@@ -78,6 +81,9 @@ def work(crew, member, like):
         )
         for j in range(left, whole_right, WIDTH):
             for i in range(top, whole_bottom, WIDTH):
+                if PREFETCH:
+                    for row in range(i, i + WIDTH):
+                        prefetch(forward(a, row * n + j + PREFETCH), WIDTH)
                 turn(forward(a, i * n + j), n, forward(b, j * m + i), m, WIDTH)
         _one_by_one(a, b, m, n, whole_bottom, bottom, left, right)
         _one_by_one(a, b, m, n, top, whole_bottom, whole_right, right)

@@ -26,8 +26,9 @@ KERNEL = Kernel(
     parameters=(
         choice("WIDTH", 4, 8, 16),
         powers_of_two("ROWS", 16, 512),
-        powers_of_two("COLUMNS", 16, 512),
+        powers_of_two("COLUMNS", 16, 4096),
         choice("STREAM", False, True),
+        choice("PREFETCH", 0, 32, 64, 128),
         choice("THREADS", *COUNTS),
     ),
     constraints=(
@@ -52,5 +53,11 @@ KERNEL = Kernel(
             for_speed=True,
         ),
     ),
-    defaults={"WIDTH": 4, "ROWS": 64, "COLUMNS": 64, "STREAM": False, "THREADS": 1},
+    defaults={"WIDTH": 4, "ROWS": 64, "COLUMNS": 64, "STREAM": False, "PREFETCH": 0, "THREADS": 1},
+    starts=tuple(
+        {"WIDTH": width, "ROWS": 16, "COLUMNS": 512, "STREAM": True, "PREFETCH": ahead, "THREADS": threads}
+        for width in (16, 8)
+        for threads in (16, 8, 2, 1)
+        for ahead in (64, 0)
+    ),
 )
