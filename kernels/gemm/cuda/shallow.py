@@ -88,10 +88,16 @@ def _launch(p: Problem, c: Config) -> Launch:
     return Launch(grid=(min(c.BLOCKS or tiles, tiles),), block=(_threads(c),), shared_bytes=_shared_bytes(p, c))
 
 
-def _start(*values: int, turn: str = "read") -> dict[str, Value]:
+def _start(*values: int, turn: str = "read", vector: int = 4) -> dict[str, Value]:
     """A config of TM, TN, LANES_M, WARPS_M, WARPS_N, BK, STAGES, BLOCKS_PER_SM and BLOCKS."""
     names = ("TM", "TN", "LANES_M", "WARPS_M", "WARPS_N", "BK", "STAGES", "BLOCKS_PER_SM", "BLOCKS")
-    others: dict[str, Value] = {"VECTOR_A": 4, "VECTOR_B": 4, "STREAM": 1, "ORDER": "rows", "TURN": turn}
+    others: dict[str, Value] = {
+        "VECTOR_A": vector,
+        "VECTOR_B": vector,
+        "STREAM": 1,
+        "ORDER": "rows",
+        "TURN": turn,
+    }
     chosen = others | dict(zip(names, values, strict=True))
     return {each.name: chosen[each.name] for each in PARAMETERS}
 
@@ -226,6 +232,7 @@ KERNEL = Kernel(
         _start(8, 16, 8, 2, 4, 16, 3, 1, 132),
         _start(8, 16, 8, 2, 4, 16, 3, 1, 132, turn="copy"),
         _start(8, 8, 4, 4, 2, 16, 3, 2, 264, turn="copy"),
+        _start(4, 8, 4, 4, 2, 16, 2, 2, 0, vector=2),
         _start(8, 16, 8, 2, 4, 32, 2, 1, 132),
     ),
 )

@@ -46,7 +46,7 @@ __device__ __forceinline__ void await_all_but(int left)
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
 gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restrict__ c, int m, int n, int k)
 {
     extern __shared__ __align__(16) SCALAR shared[];

@@ -101,9 +101,9 @@ PARAMETERS = (
 )
 
 
-def _start(*values: int) -> dict[str, Value]:
+def _start(*values: int, vector: int = 4) -> dict[str, Value]:
     """A config of TM, TN, LANES_M, WARPS_K, BK and PIECES."""
-    return dict(zip((each.name for each in PARAMETERS), (*values, "read", 4, 4), strict=True))
+    return dict(zip((each.name for each in PARAMETERS), (*values, "read", vector, vector), strict=True))
 
 
 KERNEL = Kernel(
@@ -209,5 +209,7 @@ KERNEL = Kernel(
         _start(8, 8, 8, 8, 16, 4),
         _start(8, 8, 8, 16, 16, 2),
         _start(4, 8, 8, 8, 16, 4),
+        _start(4, 4, 4, 8, 8, 4, vector=2),
+        _start(2, 4, 4, 8, 8, 2, vector=2),
     ),
 )

@@ -167,6 +167,8 @@ def _starts() -> list[dict[str, Value]]:
             _start(thin, (8, 8, 4, 2, 2, 2), BK=16, STAGES=4, TURN="copy"),
             _start(thin, (8, 8, 4, 4, 2, 1), BK=16, STAGES=4),
             _start(thin, (8, 8, 4, 4, 2, 1), BK=16, STAGES=4, TURN="copy"),
+            _start(thin, (4, 4, 4, 1, 1, 8), BK=16, STAGES=3, SPLIT_K=1, VECTOR_W=2, VECTOR_T=2),
+            _start(thin, (4, 8, 8, 1, 2, 4), BK=16, STAGES=3, VECTOR_W=2, VECTOR_T=2),
             _start(thin, (16, 8, 4, 2, 2, 2), BK=16, STAGES=3),
             _start(thin, (16, 8, 4, 2, 4, 1), BK=16, STAGES=4, SPLIT_K=8),
             _start(thin, (16, 8, 4, 2, 4, 1), BK=16, STAGES=4, SPLIT_K=8, TURN="copy"),
