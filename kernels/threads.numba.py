@@ -45,6 +45,8 @@ IDLE_S = 5
 #: Looks at a word before a thread sleeps: 20 to 100 microseconds.
 SPINS = 2000
 NAP_US = 20
+#: From this size on NumPy asks the system for huge pages; those that are not used cost nothing.
+HUGE_BYTES = 1 << 22
 #: For functions that only compiled code calls: nothing for Python to call is made of them.
 INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "error_model": "numpy"}
 
@@ -286,11 +288,15 @@ class Crew:
         self.threads = [None] * (threads - 1)
         ctypes.CDLL(None).sem_init(ctypes.c_void_p(self.address + LINE_BYTES * SEMAPHORE), 0, 0)
 
+    def is_empty(self):
+        """True where no thread waits for a call."""
+        return self._words[ALIVE * LINE] == 0
+
     def reserve(self, elements):
         """The address of so many elements, at the start of a line."""
         need = elements * self.like.itemsize + LINE_BYTES
-        if self.space.nbytes < need:
-            self.space = np.empty(need, np.uint8)
+        if elements and self.space.nbytes < need:
+            self.space = np.empty(max(need, HUGE_BYTES), np.uint8)
         address = self.space.ctypes.data
         return address + -address % LINE_BYTES
 
@@ -311,9 +317,10 @@ class Crew:
 
 def _serve(crew, member, words):
     _take_part(crew.address, member, crew.like, words)
-    # Nobody has called for long: the crew and its space are given up, if it is not called just now.
-    with contextlib.suppress(ValueError):
-        _idle[len(crew.threads) + 1, crew.like.dtype].remove(crew)
+    # Nobody has called for long: the last to go gives up the crew and its space, if it is not called just now.
+    if crew.is_empty():
+        with contextlib.suppress(ValueError):
+            _idle[len(crew.threads) + 1, crew.like.dtype].remove(crew)
 
 
 #: Crews without a call, by their size and the dtype that they work on.

@@ -12,7 +12,7 @@ memory is made to hold what is used most often:
        part of K           1      a column of A times a row of B: MR * NR multiply-adds for MR + NR loads
 
 Packing makes panels that are read from front to back, whatever the layout of A and B; see there. Tiles at the
-edges are computed whole, from panels filled up with zeros, and stored in part.
+edges are computed whole, from panels filled up with anything, and stored in part.
 
 Threads share all of it. Loops 5 and 4 are a sequence of steps; a step has two kinds of jobs, taken by whoever
 is free: to pack a strip of the block of B, and, when that is done, to multiply: MC rows of A by one of SLABS

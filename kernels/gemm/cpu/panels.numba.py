@@ -1,8 +1,8 @@
 """Packing: a block of A or B copied into panels, so that the innermost loop reads memory from front to back.
 
 A block is `depth` (a part of K) long and some rows of A, or columns of B, wide. It is cut into panels PANEL
-wide; a panel holds PANEL elements for p = 0, then PANEL for p = 1, and so on. The last panel is filled up
-with zeros, so that the innermost loop knows whole panels only.
+wide; a panel holds PANEL elements for p = 0, then PANEL for p = 1, and so on. The last panel is filled up, so
+that the innermost loop knows whole panels only; with what does not matter: what comes of it is not stored.
 
 Where the source already runs along the panel, packing copies. Where it runs along K, it turns small squares
 round in registers: riffling the two halves of a deck of 2^r vectors r times transposes it. A panel of 14 rows
@@ -62,15 +62,16 @@ def _decks(builder, height, row_at, vector):
 
 
 @intrinsic(prefer_literal=True)
-def copy_turned(context, to, source, row_step, rows, lanes):
-    """Does to[p * rows + i] = source[i * row_step + p] for every i < rows and p < lanes."""
+def copy_turned(context, to, source, row_step, last, rows, lanes):
+    """Does to[p * rows + i] = source[min(i, last) * row_step + p] for every i < rows and p < lanes."""
 
     def generate(target, builder, signature, args):
         height, width, index = lanes_of(rows), lanes_of(lanes), args[2].type
         vector = ir.VectorType(target.get_value_type(to.dtype), width)
 
         def row_at(row):
-            return builder.gep(args[1], [builder.mul(args[2], index(row))])
+            inside = builder.icmp_signed("<", index(row), args[3])
+            return builder.gep(args[1], [builder.mul(args[2], builder.select(inside, index(row), args[3]))])
 
         decks = list(_decks(builder, height, row_at, vector))
         for p in range(width):
@@ -84,7 +85,7 @@ def copy_turned(context, to, source, row_step, rows, lanes):
                     emit_store(builder, part, builder.gep(args[0], [INDEX(p * height + start + first)]))
         return target.get_dummy_value()
 
-    return types.void(to, source, types.intp, rows, lanes), generate
+    return types.void(to, source, types.intp, types.intp, rows, lanes), generate
 
 
 def packer(panel, runs_along_panel, lanes):
@@ -95,37 +96,28 @@ def packer(panel, runs_along_panel, lanes):
     """
 
     @njit(**INNER)
-    def pack(packed, source, row, width, depth):
+    def pack_along(packed, source, row, width, depth):
+        # Rows outside: what is read lies in sequence, what is written in a few long strips.
         whole = width - width % panel
-        done = depth if runs_along_panel else depth - depth % lanes
-        if runs_along_panel:
-            # Rows outside: what is read lies in sequence, what is written in a few long strips.
-            for p in range(depth):
-                for start in range(0, whole, panel):
-                    copy_elements(
-                        forward(packed, start * depth + p * panel),
-                        forward(source, start + p * row),
-                        panel,
-                        lanes,
-                    )
-        else:
+        for p in range(depth):
             for start in range(0, whole, panel):
-                for p in range(0, done, lanes):
-                    copy_turned(
-                        forward(packed, start * depth + p * panel),
-                        forward(source, start * row + p),
-                        row,
-                        panel,
-                        lanes,
-                    )
-        # One by one: what is left of K, and the columns of a panel that is used in part.
-        across, along = (1, row) if runs_along_panel else (row, 1)
-        for start in range(0, width, panel):
-            to, used = start * depth, min(panel, width - start)
-            for p in range(done if used == panel else 0, depth):
-                for i in range(used):
-                    packed[to + p * panel + i] = source[(start + i) * across + p * along]
-                for i in range(used, panel):
-                    packed[to + p * panel + i] = 0
+                to, place = forward(packed, start * depth + p * panel), forward(source, start + p * row)
+                copy_elements(to, place, panel, lanes)
+            for start in range(whole, width, lanes):
+                to = forward(packed, whole * depth + p * panel + start - whole)
+                used = min(lanes, width - start)
+                store_first(to, load_first(forward(source, start + p * row), used, lanes), used)
 
-    return pack
+    @njit(**INNER)
+    def pack_turned(packed, source, row, width, depth):
+        done = depth - depth % lanes
+        for start in range(0, width, panel):
+            rows, last = forward(source, start * row), min(panel, width - start) - 1
+            to = forward(packed, start * depth)
+            for p in range(0, done, lanes):
+                copy_turned(forward(to, p * panel), forward(rows, p), row, last, panel, lanes)
+            for p in range(done, depth):
+                for i in range(panel):
+                    to[p * panel + i] = rows[min(i, last) * row + p]
+
+    return pack_along if runs_along_panel else pack_turned
