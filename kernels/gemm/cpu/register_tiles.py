@@ -68,8 +68,8 @@ PARTS = tuple(
     for name in ("../../vectors.numba.py", "../../threads.numba.py", "tile.numba.py", "panels.numba.py")
 )
 
-#: Blocks (MC, KC, NC) of `packed`; which are legal depends on the size of the problem.
-BLOCKS = ((48, 384, 2048), (48, 256, 512), (48, 128, 256))
+#: Blocks (MC, KC, NC) of `packed`: for each N above 256 one is legal.
+BLOCKS = ((48, 384, 2048), (48, 384, 1024), (48, 384, 512))
 #: Threads of first configs, more before fewer; no more are legal than the CPU has cores.
 MANY = (64, 32, 16, 8, 4, 2)
 
@@ -119,8 +119,8 @@ PACKED = Kernel(
             lambda p, d, c: ((c.KC == 64) | (c.KC <= 2 * p.k)) & (c.KC >= min(p.k, 128)),
         ),
         for_speed(
-            "NC is at most four times N, and not below it where N is small",
-            lambda p, d, c: ((c.NC == 256) | (c.NC <= 4 * p.n)) & (c.NC >= min(p.n, 2048)),
+            "NC is less than twice N, and not below it where N is small",
+            lambda p, d, c: ((c.NC == 256) | (c.NC < 2 * p.n)) & (c.NC >= min(p.n, 2048)),
         ),
         for_speed(
             "C has several tiles in each direction, else packing is not worth its time",
@@ -140,9 +140,9 @@ PACKED = Kernel(
             lambda p, d, c: ((c.THREADS > 1) | (c.SLABS == 1)) & (c.THREADS * c.MC <= (p.m + c.MC) * c.SLABS),
         ),
     ),
-    defaults=_packed((8, 4, 24), BLOCKS[0]),
+    defaults=_packed((8, 4, 24), BLOCKS[1]),
     starts=(
-        *(_packed(tile, blocks, threads) for threads in MANY for tile in TALL for blocks in BLOCKS[:2]),
+        *(_packed(tile, blocks, threads) for threads in MANY for tile in TALL for blocks in BLOCKS),
         *(_packed(tile, blocks) for tile in TALL for blocks in BLOCKS),
     ),
 )
