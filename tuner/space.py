@@ -333,6 +333,29 @@ class Space(Sequence[Config]):
         found = self.locate(np.stack(rows)[order])
         return found[found >= 0]
 
+    def around(self, index: int, radius: int, tries: int, rng: np.random.Generator) -> NDArray[np.intp]:
+        """Positions of some legal configs that differ from one in 2 to `radius` parameters, at random.
+
+        Args:
+            index: Position of the one.
+            radius: Most parameters that differ.
+            tries: Raw combinations that are drawn; the legal ones among them are returned.
+            rng: Source of chance.
+        """
+        sizes = np.array([len(each.values) for each in self.parameters])
+        free = np.flatnonzero(sizes > 1)
+        if len(free) < 2:
+            return np.zeros(0, np.intp)
+        rows = np.repeat(self._codes[index][None], tries, axis=0)
+        columns = free[np.argsort(rng.random((tries, len(free))), axis=1)[:, :radius]]
+        changes = rng.integers(2, radius + 1, tries)
+        for nth, column in enumerate(columns.T):
+            at = np.flatnonzero(nth < changes)
+            size = sizes[column[at]]
+            rows[at, column[at]] = (rows[at, column[at]] + 1 + rng.integers(0, size - 1)) % size
+        found = self.locate(np.unique(rows, axis=0))
+        return found[found >= 0]
+
 
 def _bound(constraint: Constraint, problem: Any, device: Any) -> Rule:
     return lambda columns: constraint.rule(problem, device, columns)

@@ -177,6 +177,18 @@ def test_neighbours_differ_in_one_parameter_and_come_nearest_first() -> None:
     assert steps == sorted(steps)
 
 
+def test_what_is_around_a_config_is_legal_and_differs_in_few_parameters() -> None:
+    space = Space.build(PARAMETERS, (THREADS, WHOLE), None, None)
+    centre = space.index_of({"X": 4, "V": 1, "Y": 4, "MODE": "a"})
+    found = space.around(centre, 3, 400, np.random.default_rng(1))
+    differing = (space.codes[found] != space.codes[centre]).sum(axis=1)
+    assert set(differing.tolist()) == {2, 3}
+    assert len(set(found.tolist())) == len(found) > 10
+    assert np.array_equal(found, space.around(centre, 3, 400, np.random.default_rng(1)))
+    lone = Space.build((choice("X", 1, 2, 4), choice("Y", 1)), (), None, None)
+    assert not len(lone.around(0, 3, 400, np.random.default_rng(1)))
+
+
 def test_positions_follow_the_scale() -> None:
     space = Space.build(
         (powers_of_two("X", 1, 16), choice("V", 1, 2, 3, 5), choice("MODE", "a", "b")), (), None, None

@@ -18,9 +18,14 @@ Rows = NDArray[np.intp]
 
 #: Configs with a time before anything is believed.
 FEWEST = 4
-#: Untried configs that are weighed: a random sample of this size and all neighbours of the best ones.
-CANDIDATES = 8000
+#: Spaces up to this size are weighed whole.
+WHOLE = 8000
+#: Of larger ones: a random sample of this size, all neighbours of the best ones, and what of so many random
+#: combinations around each of these is legal and differs from it in up to so many parameters.
+RANDOM = 1500
 BEST_ONES = 5
+AROUND = 600
+RADIUS = 3
 #: The fastest configs elsewhere, which are weighed too.
 FAMOUS = 1000
 #: The hyperparameters are fitted anew when this many times the configs are known.
@@ -75,7 +80,7 @@ class Beliefs:
             self._fit_at = math.ceil(known * REFIT_GROWTH) + 1
             self._refit()
             return
-        if self._fastest() != self._centre and len(self._tried.space) > CANDIDATES:
+        if self._fastest() != self._centre and len(self._tried.space) > WHOLE:
             self._look_around()
             return
         for row in sorted(self._waiting):
@@ -178,15 +183,16 @@ class Beliefs:
         return min(contenders, key=lambda row: (contenders[row], row))
 
     def _weighed(self) -> Rows:
-        """A random sample of the space, and all neighbours of the fastest configs."""
+        """A random sample of the space, and what lies near the fastest configs."""
         space = self._tried.space
         size = len(space)
-        if size <= CANDIDATES:
+        if size <= WHOLE:
             return np.arange(size)
         known = self._tried.known
         fastest = sorted(known, key=lambda row: known[row])[:BEST_ONES]
         near = [space.neighbours(row) for row in fastest]
-        return np.unique(np.concatenate([self._rng.integers(0, size, CANDIDATES), *near, *self._famous()]))
+        near += [space.around(row, RADIUS, AROUND, self._rng) for row in fastest]
+        return np.unique(np.concatenate([self._rng.integers(0, size, RANDOM), *near, *self._famous()]))
 
     def _famous(self) -> list[Rows]:
         """What was fastest elsewhere."""
