@@ -13,6 +13,9 @@ from tuner.hardware import DeviceInfo
 from tuner.measurement import Measurement
 from tuner.statistics import Comparison
 
+#: How the study begins that measures configs of some shapes at others, for what a lookup would lose.
+ELSEWHERE = "missing times of"
+
 
 class Role(enum.StrEnum):
     """Why a record was measured."""

@@ -102,6 +102,7 @@ def test_runners_up_are_the_other_finalists_and_the_best_trials(store: Store, tm
             record(square(65), 0.1, config={"BM": 8}),
             record(square(64), 0.1, config={}, role=Role.BASELINE, kernel="cuBLAS"),
             *(record(square(64), 2.0 + size, config={"BM": size}) for size in range(10, 30)),
+            record(square(64), 99.0, config={"BM": 99}, study="missing times of gemm"),
         ]
     )
     store.crown(champion(best))
@@ -109,7 +110,8 @@ def test_runners_up_are_the_other_finalists_and_the_best_trials(store: Store, tm
     (found,) = entries("gemm", tmp_path)
     listed = [(each.config["BM"], each.time_s, each.role) for each in found.runners_up]
     assert listed[:3] == [(3, 1.1, Role.TRIAL), (2, 1.3, Role.FINAL), (10, 12.0, Role.TRIAL)]
-    assert len(listed) == 10
+    assert len(listed) == 10 + 1
+    assert listed[-1] == (99, 99.0, Role.TRIAL)  # slow, and measured to learn what it costs here
     assert {each.kernel for each in found.runners_up} == {"tiled"}
 
 

@@ -132,11 +132,12 @@ class ShapesKnown:
         self, here: Found, choose: Callable[[], T], missing: Callable[[T], list[Wanted]], seconds: float | None
     ) -> tuple[T, list[Wanted]]:
         from tuner.locks import occupied
+        from tuner.record import ELSEWHERE
         from tuner.remeasure import Remeasuring
         from tuner.store import Store
 
         deadline_s = None if seconds is None else time.monotonic() + seconds
-        study = f"missing times of {self._subject.operation}"
+        study = f"{ELSEWHERE} {self._subject.operation}"
         tried: set[tuple[Any, ...]] = set()
         with Store.open(self._db) as store, occupied(self._db, (here,), study):
             before, self._store = self._store, store

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.measurement import Outcome
-from tuner.record import Champion, Record, Role
+from tuner.record import ELSEWHERE, Champion, Record, Role
 from tuner.shipped.form import Published, RunnerUp, place, slug, text_of
 from tuner.shipped.reading import read_file, tuned_folder
 from tuner.statistics import compare
@@ -76,7 +76,11 @@ def _published(store: Store, champion: Champion) -> Published:
 
 
 def _runners_up(champion: Champion, records: Iterable[Record]) -> list[RunnerUp]:
-    """The finalists and the best trials, each config once; none that has ever failed."""
+    """The finalists, the best trials and what was measured to learn of other shapes; none that ever failed.
+
+    Each config stands there once. A config that is bad here tells as much as a good one about what an answer
+    from a neighbour costs.
+    """
     kernels = [each for each in records if each.role is not Role.BASELINE]
     sources = {each.kernel: each.source_hash for each in kernels}  # in the order measured: the last counts
     sources[champion.record.kernel] = champion.record.source_hash
@@ -91,7 +95,9 @@ def _runners_up(champion: Champion, records: Iterable[Record]) -> list[RunnerUp]
         elif each.measurement.outcome is Outcome.MEASURED and each.measurement.samples_s:
             best[key] = min(best.get(key, each), each, key=_merit)
     ranked = sorted((each for key, each in best.items() if key not in failed), key=_merit)
-    chosen = sorted(ranked[:RUNNERS_UP], key=lambda each: (each.measurement.time_s or 0.0, each.id))
+    further = (each for each in ranked[RUNNERS_UP:] if each.study.startswith(ELSEWHERE))
+    chosen = [*ranked[:RUNNERS_UP], *further]
+    chosen.sort(key=lambda each: (each.measurement.time_s or 0.0, each.id))
     return [
         RunnerUp(
             each.kernel, each.config, each.source_hash, each.measurement.time_s or 0.0, each.measurement.noise,
