@@ -245,7 +245,7 @@ def test_constraints_agree_on_scalars_and_arrays(name: str) -> None:
 def test_every_width_of_vectors_has_a_first_config(name: str, vector_bytes: int, dtype: str) -> None:
     device = replace(SMALL, vector_bytes=vector_bytes)
     kernel = KERNELS[name]
-    for each in (problem(1024, 1024, 1024, dtype=dtype), problem(300, 300, 300, dtype=dtype)):
+    for each in (problem(1024, 1024, 1024, dtype=dtype), problem(600, 600, 600, dtype=dtype)):
         assert any(
             all(constraint.rule(each, device, config) for constraint in kernel.constraints)
             for config in kernel.first_configs()

@@ -68,16 +68,16 @@ PARTS = tuple(
     for name in ("../../vectors.numba.py", "../../threads.numba.py", "tile.numba.py", "panels.numba.py")
 )
 
-#: Blocks (MC, KC, NC) of `packed`: for each N above 256 one is legal.
-BLOCKS = ((48, 384, 2048), (48, 384, 1024), (48, 384, 512))
+#: Blocks (MC, KC, NC) of `packed`, from N = 512 on; below, `direct` is the first to try.
+BLOCKS = (48, 384, 2048)
 #: Threads of first configs, more before fewer; no more are legal than the CPU has cores.
 MANY = (64, 32, 16, 8, 4, 2)
 
 
-def _packed(tile: tuple[int, ...], blocks: tuple[int, ...], threads: int = 1) -> dict[str, Value]:
+def _packed(tile: tuple[int, int, int], threads: int = 1) -> dict[str, Value]:
     slabs = 1 if threads == 1 else max(2, threads // 2)
     return {
-        "WIDTH": tile[0], "MR": tile[1], "NR": tile[2], "MC": blocks[0], "KC": blocks[1], "NC": blocks[2],
+        "WIDTH": tile[0], "MR": tile[1], "NR": tile[2], "MC": BLOCKS[0], "KC": BLOCKS[1], "NC": BLOCKS[2],
         "UNROLL": 1, "PREFETCH": 8, "THREADS": threads, "SHARE": "B" if slabs == 1 else "both", "SLABS": slabs,
     }  # fmt: skip
 
@@ -119,8 +119,8 @@ PACKED = Kernel(
             lambda p, d, c: ((c.KC == 64) | (c.KC <= 2 * p.k)) & (c.KC >= min(p.k, 128)),
         ),
         for_speed(
-            "NC is less than twice N, and not below it where N is small",
-            lambda p, d, c: ((c.NC == 256) | (c.NC < 2 * p.n)) & (c.NC >= min(p.n, 2048)),
+            "NC is at most four times N, and not below it where N is small",
+            lambda p, d, c: ((c.NC == 256) | (c.NC <= 4 * p.n)) & (c.NC >= min(p.n, 2048)),
         ),
         for_speed(
             "C has several tiles in each direction, else packing is not worth its time",
@@ -140,11 +140,8 @@ PACKED = Kernel(
             lambda p, d, c: ((c.THREADS > 1) | (c.SLABS == 1)) & (c.THREADS * c.MC <= (p.m + c.MC) * c.SLABS),
         ),
     ),
-    defaults=_packed((8, 4, 24), BLOCKS[1]),
-    starts=(
-        *(_packed(tile, blocks, threads) for threads in MANY for tile in TALL for blocks in BLOCKS),
-        *(_packed(tile, blocks) for tile in TALL for blocks in BLOCKS),
-    ),
+    defaults=_packed((8, 4, 24)),
+    starts=tuple(_packed(tile, threads) for threads in (*MANY, 1) for tile in TALL),
 )
 
 DIRECT = Kernel(
