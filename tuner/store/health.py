@@ -1,7 +1,7 @@
 """Whether a database is sound, what of it can be read, and rescuing that into a new one.
 
-Three places are looked at: the tables as the database reads them, the second copy beside a SQLite file, and for a
-rescue the pages of the file itself.
+Three places are looked at: the tables as the database reads them, the second copy beside a SQLite file and,
+for a rescue, the pages of the file itself.
 """
 
 from __future__ import annotations
