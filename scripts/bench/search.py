@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Replays searches on recorded spaces: a table of fractions of the optimum by trials, and a plot.
 
-    scripts/bench/search.py RECORDING.json.gz ... [--samplers tile,tpe,cmaes,random] [--repeats 20] [--trials 200]
-        [--warm-start OTHER.json.gz] [--plots docs/images] [--json FILE]
+    scripts/bench/search.py RECORDING.json.gz ... [--samplers tile,tpe,cmaes,random] [--repeats 20]
+        [--trials 200] [--warm-start OTHER.json.gz] [--plots docs/images] [--json FILE]
 
 Four samplers, three recordings, 20 repeats and 200 trials took 740 s in one process on a busy machine.
 """
