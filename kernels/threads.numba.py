@@ -16,10 +16,10 @@ Waking a thread takes time, and the system may put one aside for longer than a c
 a thread, only for jobs that a thread has taken: who comes late finds less to do. The caller is member 0; it
 takes jobs like the others.
 
-A thread that waits spins for some tens of microseconds, as the next call may follow at once, then sleeps in the
-system until it is called, and ends after IDLE_S. Threads wait in compiled code, outside Python's lock: to wake
-one costs Python nothing, and the caller little, since whoever is awake wakes two more. No setting of NumPy's or
-Numba's threads is read or changed.
+A thread that waits spins for a fraction of a millisecond, as the next call may follow at once, then sleeps in
+the system until it is called, and ends after IDLE_S. Threads wait in compiled code, outside Python's lock: to
+wake one costs Python nothing, and the caller little, since whoever is awake wakes two more. No setting of
+NumPy's or Numba's threads is read or changed.
 
 What members share lies in `crew`, an array of 64-bit words. Each word that several write lies on a line of its
 own: else every write would take the line from the caches of all others.
@@ -42,8 +42,9 @@ from numba.core.cgutils import get_or_insert_function, ir
 from numba.extending import intrinsic
 
 IDLE_S = 5
-#: Looks at a word before a thread sleeps: 20 to 100 microseconds.
-SPINS = 2000
+#: Looks at a word before a thread goes to sleep: while it waits for jobs, some 50 microseconds; for the next
+#: call, some 200, as to wake a thread on a virtual machine takes longer than that.
+SPINS, SPINS_BETWEEN_CALLS = 2000, 8000
 NAP_US = 20
 #: From this size on NumPy asks the system for huge pages; those that are not used cost nothing.
 HUGE_BYTES = 1 << 22
@@ -224,7 +225,7 @@ def _next_call(crew, semaphore, until, last):
                 return call
             add_to_word(crew, INSIDE, -1)
         spins += 1
-        if spins < SPINS:
+        if spins < SPINS_BETWEEN_CALLS:
             pause()
         elif not counted:
             add_to_word(crew, ASLEEP, 1)
