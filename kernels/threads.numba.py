@@ -272,6 +272,9 @@ def _take_part(address, member, like, words):
     add_to_word(crew, ALIVE, -1)
 
 
+_libc = ctypes.CDLL(None)
+
+
 class Crew:
     """The threads of one call at a time, and what they share.
 
@@ -287,7 +290,23 @@ class Crew:
         self._words = room[-room.ctypes.data % LINE_BYTES // 8 :]
         self.address, self.like, self.space = self._words.ctypes.data, np.empty(0, dtype), room[:0]
         self.threads = [None] * (threads - 1)
-        ctypes.CDLL(None).sem_init(ctypes.c_void_p(self.address + LINE_BYTES * SEMAPHORE), 0, 0)
+        self._caller_core = -1
+        _libc.sem_init(ctypes.c_void_p(self.address + LINE_BYTES * SEMAPHORE), 0, 0)
+
+    def keep_clear(self):
+        """Keeps the threads off the core that the caller is on.
+
+        A thread that is woken there waits for the caller to be put aside, some milliseconds, while another core
+        may be idle: the system looks for one only now and then.
+        """
+        core = _libc.sched_getcpu()
+        if core == self._caller_core:
+            return
+        self._caller_core, allowed = core, os.sched_getaffinity(0)
+        for thread in self.threads:
+            if thread is not None and thread.native_id is not None and len(allowed) > 1:
+                with contextlib.suppress(OSError):  # it has ended
+                    os.sched_setaffinity(thread.native_id, allowed - {core})
 
     def is_empty(self):
         """True where no thread waits for a call."""
@@ -311,6 +330,7 @@ class Crew:
                 self.threads[number] = threading.Thread(target=_serve, args=task, name="kernel", daemon=True)
                 try:
                     self.threads[number].start()
+                    self._caller_core = -1
                 except RuntimeError:  # the system gives no more; the others do the work
                     self.threads[number] = None
                     return
@@ -346,6 +366,7 @@ def run_together(threads, dtype, words, elements=0):
         crew = Crew(threads, dtype)
     if _take_part.overloads:  # the first call compiles, and works alone
         crew.complete(len(words) + 1)
+        crew.keep_clear()
     _take_part(crew.address, 0, crew.like, (*words, crew.reserve(elements)))
     crews.append(crew)
 
