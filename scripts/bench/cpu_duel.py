@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 #: Seconds for which one contestant is called again and again in a round; a single call may take longer.
 BATCH_S = 0.004
-#: Threads of OpenBLAS go on spinning for tens of milliseconds after a call: the next contestant shall not suffer.
+#: Threads of OpenBLAS spin for tens of milliseconds after a call: the next contestant shall not suffer.
 REST_S = 0.1
 MAX_ROUNDS, LEAST_ROUNDS = 31, 5
 #: The loop that measures the peak: elements for each core, and multiply-adds done to each.
