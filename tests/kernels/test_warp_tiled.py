@@ -36,9 +36,15 @@ def test_rows_of_any_length_can_be_padded_for_wide_copies(layout: str, turn: str
 
 @pytest.mark.parametrize("blocks", [2, 4, 6, 14, 40])
 def test_blocks_that_stay_share_tiles_of_any_number(blocks: int, folder: Path) -> None:
-    for seed, sizes in enumerate(((97, 196, 92), (161, 132, 8), (33, 64, 204), (1, 4, 4))):
+    for seed, sizes in enumerate(((97, 196, 92), (161, 132, 8), (33, 64, 204))):
         problem = GEMM.problem(dict(zip("mnk", sizes, strict=True)))
         assert_right(KERNEL, problem, config(BLOCKS=blocks, STAGES=2), folder, ORDERS[seed % 3])
+
+
+def test_every_block_that_stays_needs_a_tile_of_k() -> None:
+    problem = GEMM.problem({"m": 37, "n": 60, "k": 28})  # two tiles of C, each of four tiles of k
+    assert is_right(KERNEL, problem, config(BLOCKS=8))
+    assert not is_right(KERNEL, problem, config(BLOCKS=10))
 
 
 def test_rows_that_are_not_padded_must_be_aligned() -> None:

@@ -58,14 +58,14 @@ def opened(url: str = "", patience_s: float = 30.0) -> Store | None:
         return None
 
 
-def kept_open(url: str = "") -> Store | None:
+def kept_open(url: str = "", patience_s: float = 30.0) -> Store | None:
     """As `opened`, but a database stays open for the next question of this process while its file stays."""
     url = url or os.environ.get("TUNER_DB") or DEFAULT_DATABASE
     file = _file(url)
     key = (url, *_which(file)) if file else (url,)
     with _OPENING:
         if key not in _STORES:
-            store = opened(url)
+            store = opened(url, patience_s)
             if store is None:
                 return None
             _STORES[key] = store

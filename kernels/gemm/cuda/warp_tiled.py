@@ -174,6 +174,10 @@ KERNEL = Kernel(
             lambda p, d, c: (c.SPLIT_K == 1) | (c.BLOCKS == 0),
         ),
         Constraint(
+            "every block that stays has a tile of k",
+            lambda p, d, c: _tiles(p, c) * ceil_div(p.k, c.BK) >= c.BLOCKS,
+        ),
+        Constraint(
             "BLOCKS is what the device runs at once",
             lambda p, d, c: (c.BLOCKS == 0) | (d.sm_count * c.BLOCKS_PER_SM == c.BLOCKS),
             for_speed=True,
