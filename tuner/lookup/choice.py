@@ -9,15 +9,22 @@ from dataclasses import dataclass
 import numpy as np
 
 from tuner.hardware import DeviceInfo
+from tuner.kernel import Kernel
 from tuner.lookup.book import Page
 from tuner.lookup.features import Floats
+from tuner.lookup.geometry import Family
 from tuner.lookup.known import Place, Time
-from tuner.lookup.legality import Points, nearby
+from tuner.lookup.legality import Flags, Points, nearby, steps
+from tuner.lookup.transfer import Model, Numbers, Standing
 from tuner.problem import Problem
 from tuner.space import Config
 
 #: Configs of the best rank whose neighbours are tried where none is legal as it is.
 REPAIRED = 24
+#: The same where they are legal and only not worth trying as they are.
+ADAPTED = 3
+#: Log of time that a changed config is taken to lose.
+CHANGED = 0.05
 #: Places that a reason names.
 NAMED = 2
 
@@ -34,7 +41,7 @@ class Choice:
         slower: Log of time over the best config's that is expected.
         library: The library's; NaN where no place knows it.
         weights: Per place: how much it counted.
-        changed: What was changed to make it legal; empty where nothing was.
+        changed: What was changed to make it legal, or worth trying; empty where nothing was.
     """
 
     kernel: str
@@ -76,19 +83,83 @@ def choose(
         return None
     model = page.model(left_out)
     places = landscape.nearest(model, problem, device, places)
-    right, fast = landscape.legal(problem, device, kernel, landscape.known_at(places))
-    for flags in (fast, right):
-        columns = np.flatnonzero(flags)
-        if len(columns):
-            standing = landscape.standing(model, problem, device, places, columns)
-            at = int(np.argmin(standing.order))
-            column = int(columns[at])
-            name, config = page.matrix.columns[column]
-            place = _source(page, column, standing.weights)
-            return Choice(
-                name, config, column, place, float(standing.slower[at]), standing.library, standing.weights
-            )
-    return _repaired(page, problem, device, places, kernel, left_out)
+    known = landscape.known_at(places)
+    columns = np.flatnonzero(known & landscape.of(kernel))
+    if not len(columns):
+        return None
+    right, fast = (flags[columns] for flags in landscape.legal(problem, device, kernel, known))
+    standing = landscape.standing(model, problem, device, places, columns)
+    asked = _Asked(page, problem, device, columns, standing)
+    order = np.where(fast, standing.order, np.inf)
+    at = int(np.argmin(order))
+    changed = _adapted(asked, model, ~fast, float(order[at]))
+    if changed is not None:
+        return changed
+    if not fast.any() and right.any():
+        at = int(np.argmin(np.where(right, standing.order, np.inf)))
+    return asked.choice(at) if right[at] else _repaired(asked)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A problem on a device, with how known configs stand there: `columns` and `standing` go together."""
+
+    page: Page
+    problem: Problem
+    device: DeviceInfo
+    columns: Numbers
+    standing: Standing
+
+    def declared(self, at: int) -> tuple[Kernel, Config] | None:
+        """Kernel and config of a column; None where it is no point of the kernel as it is now."""
+        name, config = self.page.matrix.columns[int(self.columns[at])]
+        kernel = self.page.matrix.kernels[name]
+        if any(each.name not in config or config[each.name] not in each.values for each in kernel.parameters):
+            return None
+        return kernel, config
+
+    def worth_trying(self, kernel: Kernel, config: Config) -> list[Config]:
+        """The configs one step from this one that are worth trying here; where none is, two steps."""
+        for others in steps(kernel, config):
+            fast = Points(kernel, others).flags(self.problem, self.device)[1]
+            if fast.any():
+                return [Config(others[int(number)]) for number in np.flatnonzero(fast)]
+        return []
+
+    def choice(self, at: int, changed: Config | None = None) -> Choice:
+        """A column as the choice, or a config that it was changed to."""
+        column, standing = int(self.columns[at]), self.standing
+        name, config = self.page.matrix.columns[column]
+        changed = config if changed is None else changed
+        what = ", ".join(
+            f"{key}={changed[key]} for {key}={config[key]}" for key in changed if changed[key] != config[key]
+        )
+        place, slower = _source(self.page, column, standing.weights), float(standing.slower[at])
+        return Choice(name, changed, column, place, slower, standing.library, standing.weights, what)
+
+
+def _adapted(asked: _Asked, model: Model, among: Flags, best: float) -> Choice | None:
+    """A config that is worth trying here and a step or two from one that would be good, were it so itself.
+
+    Args:
+        asked: What is asked.
+        model: What was learnt.
+        among: Per column: not worth trying as it is.
+        best: Order of the best column that is; infinite where none is.
+    """
+    standing, found = asked.standing, None
+    order = np.where(among & (standing.slower + CHANGED < best), standing.order, np.inf)
+    for at in np.argsort(order, kind="stable")[:ADAPTED]:
+        declared = asked.declared(int(at)) if np.isfinite(order[at]) else None
+        some = asked.worth_trying(*declared) if declared is not None else []
+        if declared is None or not some:
+            continue
+        costs = model.trust @ Family(declared[0], some).costs(asked.problem, asked.device)
+        least = int(np.argmin(costs))
+        expected = float(standing.slower[at] + CHANGED + costs[least])
+        if expected < best:
+            best, found = expected, asked.choice(int(at), some[least])
+    return found
 
 
 def _source(page: Page, column: int, weights: Floats) -> int:
@@ -97,35 +168,16 @@ def _source(page: Page, column: int, weights: Floats) -> int:
     return int(np.argmax(np.where(known, weights, -1.0)))
 
 
-def _repaired(
-    page: Page, problem: Problem, device: DeviceInfo, places: Floats, kernel: str, left_out: int | None
-) -> Choice | None:
+def _repaired(asked: _Asked) -> Choice | None:
     """A legal config that differs in one parameter from one that would be good, were it legal."""
-    landscape, matrix = page.landscape, page.matrix
-    assert landscape is not None, "asked only where there are places"
-    every = np.flatnonzero(landscape.known_at(places))
-    wanted = [number for number in every if kernel in ("", matrix.columns[number][0])]
-    if not wanted:
-        return None
-    standing = landscape.standing(page.model(left_out), problem, device, places, np.array(wanted))
-    for at in np.argsort(standing.slower, kind="stable")[:REPAIRED]:
-        column = int(wanted[int(at)])
-        name, config = matrix.columns[column]
-        declared = matrix.kernels[name]
-        if any(each.name not in config or config[each.name] not in each.values for each in declared.parameters):
+    for at in np.argsort(asked.standing.slower, kind="stable")[:REPAIRED]:
+        declared = asked.declared(int(at))
+        if declared is None:
             continue
-        others = nearby(declared, config)
-        for flags in reversed(Points(declared, others).flags(problem, device)):
+        others = nearby(*declared)
+        for flags in reversed(Points(declared[0], others).flags(asked.problem, asked.device)):
             if flags.any():
-                changed = others[int(np.argmax(flags))]
-                what = ", ".join(
-                    f"{key}={changed[key]} for {key}={config[key]}"
-                    for key in changed
-                    if changed[key] != config[key]
-                )
-                place = _source(page, column, standing.weights)
-                slower = float(standing.slower[at])
-                return Choice(name, changed, column, place, slower, standing.library, standing.weights, what)
+                return asked.choice(int(at), others[int(np.argmax(flags))])
     return None
 
 
@@ -140,7 +192,7 @@ def reasons_for(page: Page, choice: Choice) -> list[str]:
     ]
     found = [f"{name} was {' and '.join(told[:NAMED])}"]
     if choice.changed:
-        found.append(f"changed to be legal here: {choice.changed}; such a config was not timed")
+        found.append(f"changed to fit here: {choice.changed}; such a config was not timed")
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -142,6 +142,27 @@ def nearby(kernel: Kernel, config: Mapping[str, Any]) -> list[Config]:
                 changed = {**config, each.name: value}
                 found.append((abs(other - at), Config({x.name: changed[x.name] for x in kernel.parameters})))
     return [config for _, config in sorted(found, key=lambda pair: pair[0])]
+
+
+def steps(kernel: Kernel, config: Mapping[str, Any]) -> Iterator[list[dict[str, Any]]]:
+    """The configs one step from a config, then those two steps from it: to the next value of a parameter."""
+    names = [each.name for each in kernel.parameters]
+    values = [each.values for each in kernel.parameters]
+    start = tuple(of.index(config[name]) for name, of in zip(names, values, strict=True))
+    near, seen = _next_to(start, values), {start}
+    for numbers in (near, [each for one in near for each in _next_to(one, values)]):
+        fresh = [each for each in dict.fromkeys(numbers) if each not in seen]
+        seen.update(fresh)
+        yield [{name: of[at] for name, of, at in zip(names, values, each, strict=True)} for each in fresh]
+
+
+def _next_to(at: tuple[int, ...], values: Sequence[Sequence[Any]]) -> list[tuple[int, ...]]:
+    return [
+        (*at[:place], number, *at[place + 1 :])
+        for place, of in enumerate(values)
+        for number in (at[place] - 1, at[place] + 1)
+        if 0 <= number < len(of)
+    ]
 
 
 def default_among(

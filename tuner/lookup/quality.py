@@ -24,7 +24,7 @@ from tuner.problem import Problem
 from tuner.space import Config
 
 #: Problems that are left out for the loss of an answer, at the most; `tuner lookup-quality` asks for all.
-CASES_ASKED = 40
+CASES_ASKED = 20
 #: Known losses below which no loss is told.
 LEAST_CASES = 3
 

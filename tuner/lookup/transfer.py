@@ -5,8 +5,9 @@ there. From one place to another it changes by what its whole blocks cost (waves
 padding at the edges), times a factor that is learnt, and by an unknown part whose variance grows with how far
 the places lie apart. How much each respect counts for "apart" (dims, work, flops per byte, alignment,
 layout, sizes of the device) is learnt from configs that were timed at both of two places: so nearness is
-what records show, not a formula. The standings of all known places are then averaged, each weighted by the
-inverse of its variance, with a prior that stands for a config of which nothing is known nearby.
+what records show, not a formula. Between the known places is interpolated: first how the best config of each
+kernel stands, then how much slower than that each of its configs is, with a prior for a config of which
+nothing is known nearby.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from tuner.lookup.features import (
     shape_features,
 )
 from tuner.lookup.geometry import COSTS, Family
+from tuner.lookup.interpolation import Between
 from tuner.lookup.known import Matrix
 from tuner.lookup.legality import Flags
 from tuner.problem import Problem
@@ -41,12 +43,14 @@ TRUST = 0.7
 TRUST_PAIRS = 6.0
 #: The same for the prior weights of nearness.
 WEIGHT_PAIRS = 10.0
-#: Standing, and its variance, of a config of which nothing is known nearby, before records say better.
-UNKNOWN, UNKNOWN_VARIANCE = 0.2, 0.02
-#: Standings that count as much as these two.
-UNKNOWN_COUNT = 10.0
 #: Standard deviations by which a config is taken to be slower than it seems.
 CAUTION = 0.5
+#: How much slower than the best config of its kernel one is of which nothing is known nearby.
+UNKNOWN_OF_KERNEL = 0.3
+#: Variance of log(time ratio) of configs of one kernel, of a library, and of kernels, at places far apart.
+SPREAD, SPREAD_OF_KERNELS = 0.12, 0.15
+#: Of one standing, when others near it are known, too.
+INTERPOLATION_NOISE = 3e-4
 #: Places that a model is fitted to, spread over all, and places that an answer is taken from.
 FIT_PLACES, NEAR_PLACES = 48, 64
 #: Rounds of the fit of weights that may not be negative.
@@ -60,14 +64,10 @@ class Model:
     Attributes:
         trust: How much of (waves, padding) shows in time.
         weights: Variance that each unit of being apart brings.
-        unknown: Standing of a config of which nothing is known nearby.
-        unknown_variance: Its variance.
     """
 
     trust: Floats
     weights: Floats
-    unknown: float
-    unknown_variance: float
 
 
 @dataclass(frozen=True)
@@ -124,6 +124,10 @@ class Landscape:
     def known_at(self, places: Floats) -> Flags:
         """Per column: whether any of these places knows it."""
         return np.asarray(self._known[np.flatnonzero(places)].any(axis=0))
+
+    def of(self, kernel: str) -> Flags:
+        """Per column: whether it is of this kernel; of any when empty."""
+        return np.array([kernel in ("", name) for name, _ in self.matrix.columns], bool)
 
     def nearest(self, model: Model, problem: Problem, device: DeviceInfo, places: Floats) -> Floats:
         """Of some places those that count: the nearest.
@@ -234,7 +238,7 @@ class Landscape:
         residual = (residual + np.einsum("i,ijst,j->st", trust, costs, trust)) / safe
         rows = np.nonzero(use)
         weights = self._weights(self._apart[rows], residual[rows] - 2 * NOISE, expected[rows])
-        return Model(trust, weights, *self._unknown(trust, places))
+        return Model(trust, weights)
 
     def _weights(self, steps: Floats, squares: Floats, expected: Floats) -> Floats:
         """Weights of nearness that explain the squared differences, none below 0, drawn to the prior's."""
@@ -250,16 +254,6 @@ class Landscape:
                 rest = target[i] - gram[i] @ factors + gram[i, i] * factors[i]
                 factors[i] = max(0.05, rest / gram[i, i])
         return prior * factors
-
-    def _unknown(self, trust: Floats, places: Floats) -> tuple[float, float]:
-        """How configs stand at places in general."""
-        counts = self._known[self._sample] * places[:, None]
-        standing = self._slower[self._sample] - np.einsum("i,isc->sc", trust, self._known_costs(self._sample))
-        total = float(counts.sum()) + UNKNOWN_COUNT
-        mean = (float((counts * standing).sum()) + UNKNOWN_COUNT * UNKNOWN) / total
-        spread = float((counts * (standing - mean) ** 2).sum())
-        mean = max(mean, 0.05)
-        return mean, max((spread + UNKNOWN_COUNT * UNKNOWN_VARIANCE) / total, 0.005)
 
     def variances(self, model: Model, problem: Problem, device: DeviceInfo) -> Floats:
         """Per place: variance of log(time ratio) between it and a problem on a device."""
@@ -278,24 +272,52 @@ class Landscape:
             places: Per place: 1 to ask it, 0 to leave it out.
             columns: Numbers of the columns that are legal there.
         """
-        weights = places / self.variances(model, problem, device)
         rows = np.flatnonzero(places)
-        known = self._known[np.ix_(rows, columns)]
-        costs = np.einsum("i,isc->sc", model.trust, self._known_costs(rows)[:, :, columns])
-        own = np.where(known, self._slower[np.ix_(rows, columns)] - costs, 0.0)
-        share = weights[rows] @ known
-        total = share + 1 / model.unknown_variance
-        slower = (weights[rows] @ own + model.unknown / model.unknown_variance) / total
+        learnt = self._between(problem, device, rows, model.weights)
+        known = self._known[rows]
+        costs = np.einsum("i,isc->sc", model.trust, self._known_costs(rows))
+        own = np.where(known, self._slower[rows] - costs, np.inf)
+        expected = np.zeros(own.shape[1])
+        for numbers, _ in self._families:
+            least = own[:, numbers].min(axis=1)
+            told = np.isfinite(least)
+            best = np.where(told, least, 0.0)
+            usual = float(best[told].mean()) if told.any() else 0.0
+            mean, _ = learnt.at(best[None], told[None], usual, SPREAD_OF_KERNELS)
+            expected[numbers] = mean[0]
+            own[:, numbers] -= best[:, None]
+        known, own = known[:, columns].T, own[:, columns].T
+        mean, variance = learnt.at(np.where(known, own, 0.0), known, UNKNOWN_OF_KERNEL, SPREAD)
         # Nothing is faster than the best, so what is not known well can only be slower than it seems.
-        slower = np.maximum(slower, 0.0) + CAUTION / np.sqrt(total)
+        slower = np.maximum(expected[columns] + np.maximum(mean, 0.0), 0.0) + CAUTION * np.sqrt(variance)
         order = slower + model.trust @ self.costs(problem, device)[:, columns]
-        return Standing(slower, order, self._library(weights), weights)
+        weights = places / self.variances(model, problem, device)
+        return Standing(slower, order, self._library(problem, device, rows), weights)
 
-    def _library(self, weights: Floats) -> float:
-        told = ~np.isnan(self.matrix.library) & (weights > 0)
+    def _between(self, problem: Problem, device: DeviceInfo, rows: Numbers, weights: Floats) -> Between:
+        """How some places lie, by weights of nearness."""
+        shapes, devices, named = self._shapes[rows], self._devices[rows], self._architectures[rows]
+        respects = np.concatenate(
+            [
+                apart(shapes[:, None], shapes[None], self._dims),
+                np.abs(devices[:, None] - devices[None]),
+                np.not_equal.outer(named, named)[:, :, None],
+            ],
+            axis=2,
+        )
+        here = self.apart_from(problem, device)[rows] @ weights
+        return Between(respects @ weights, here, INTERPOLATION_NOISE)
+
+    def _library(self, problem: Problem, device: DeviceInfo, rows: Numbers) -> float:
+        """The library's standing; what configs show of nearness is no matter to it."""
+        values = self.matrix.library[rows]
+        told = ~np.isnan(values)
         if not told.any():
             return float("nan")
-        return float(np.average(self.matrix.library[told], weights=weights[told]))
+        between = self._between(problem, device, rows, self.prior_weights)
+        usual = float(values[told].mean())
+        mean, variance = between.at(np.where(told, values, 0.0)[None], told[None], usual, SPREAD)
+        return float(mean[0] + CAUTION * np.sqrt(variance[0]))
 
 
 def _families(matrix: Matrix) -> list[tuple[Numbers, Family]]:

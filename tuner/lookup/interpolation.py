@@ -1,0 +1,54 @@
+"""What values at known places say of another place: between two of them it is interpolated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tuner.lookup.features import Floats
+from tuner.lookup.legality import Flags
+
+
+@dataclass(frozen=True)
+class Between:
+    """How places lie, to one another and to the one that is asked for.
+
+    The variance of the difference between two places grows with how far they lie apart; far apart they say
+    nothing of one another. From this follow the best linear weights (kriging): many far places that are like
+    each other do not outvote a near one, and between two places what is known of both is interpolated.
+
+    Attributes:
+        among: Shape (places, places): variance of the difference between two of them.
+        here: Shape (places,): the same to the place asked for.
+        noise: Variance of one value.
+    """
+
+    among: Floats
+    here: Floats
+    noise: float
+
+    def at(self, values: Floats, known: Flags, prior: Floats | float, variance: float) -> tuple[Floats, Floats]:
+        """Interpolates rows of values.
+
+        Args:
+            values: Shape (rows, places).
+            known: Which of them are known.
+            prior: What a row is expected to be where nothing is known near; one a row, or one for all.
+            variance: Of values about it.
+
+        Returns:
+            Expected value and variance, both per row.
+        """
+        rows, which = np.unique(known, axis=0, return_inverse=True)
+        which = which.reshape(-1)
+        shared = variance * np.exp(-self.among / (2 * variance))
+        toward = np.where(rows, variance * np.exp(-self.here / (2 * variance)), 0.0)
+        system = np.where(rows[:, :, None] & rows[:, None, :], shared, 0.0)
+        diagonal = np.arange(len(self.here))
+        system[:, diagonal, diagonal] = np.where(rows, variance + self.noise, 1.0)
+        weights = np.linalg.solve(system, toward[:, :, None])[:, :, 0]
+        left = np.maximum(variance - np.einsum("rp,rp->r", weights, toward), 0.0)
+        about = np.broadcast_to(np.asarray(prior, float), len(values))
+        moved = np.where(known, values - about[:, None], 0.0)
+        return about + np.einsum("rp,rp->r", weights[which], moved), left[which]
