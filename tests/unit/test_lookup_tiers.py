@@ -230,6 +230,24 @@ def test_rules_for_speed_are_broken_only_where_nothing_else_is_left(store: Store
     assert answer(store, gemm(128, 4096, 64), BOARD, catalogue=CATALOGUE).config["BLOCK"] == 64
 
 
+def test_a_good_config_is_changed_to_obey_rules_for_speed(store: Store) -> None:
+    """BLOCK=64 won at 64 rows and is more than 40: half of that is tried, though it was never timed."""
+    own(store, gemm(64, 4096, 64), 64, 1)
+    told = answer(store, gemm(40, 4096, 64), BOARD, catalogue=CATALOGUE)
+    assert (told.match, told.config["BLOCK"]) == ("nearest-shape", 32)
+    assert "BLOCK=32 for BLOCK=64; such a config was not timed" in told.reasons[-1]
+
+
+def test_a_kernel_that_won_on_both_sides_answers_between_them(store: Store) -> None:
+    """Far shapes are many and like another block; those next to the one asked for like small ones."""
+    for rows in (16, 64):
+        tuned(store, gemm(rows, 8192, 8192), {8: 1e-3, 32: 1.7e-3})
+    for size in (4096, 4000, 3000, 3500, 5000, 6000, 7000, 8000):
+        tuned(store, gemm(size, size, size), {8: 1.2e-3, 32: 1e-3})
+    assert answer(store, gemm(32, 8192, 8192), BOARD).config == SMALL
+    assert answer(store, gemm(4500, 4500, 4500), BOARD).config == LARGE
+
+
 def test_where_no_config_is_legal_nothing_is_answered(store: Store) -> None:
     tiny = replace(BOARD, name="Tiny", max_threads_per_block=16)
     with pytest.raises(NothingFound, match="no config of its kernels is legal there"):
