@@ -270,7 +270,7 @@ class Landscape:
             problem: Problem.
             device: Device.
             places: Per place: 1 to ask it, 0 to leave it out.
-            columns: Numbers of the columns that are legal there.
+            columns: Numbers of the columns asked about.
         """
         rows = np.flatnonzero(places)
         learnt = self._between(problem, device, rows, model.weights)
