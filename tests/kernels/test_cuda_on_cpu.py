@@ -192,8 +192,8 @@ IN_A_KERNEL = {
     "race": ("RACE", "stage = STAGE - stage;", ""),
     "two threads in one place": (
         "RACE",
-        "lane_n += value * weight_n;\n            weight_n *= 2;",
-        "weight_n *= 2;",
+        "along += value * weight_along;\n            weight_along *= 2;",
+        "weight_along *= 2;",
     ),
 }
 

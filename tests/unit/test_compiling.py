@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 from fixtures.fake_device import BEST, BOARD, FAULTS, TOY, fault_configs, request, write_device
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tuner import compiling
@@ -88,6 +88,7 @@ def test_every_ticket_comes_back_once_whatever_happens(
         assert found[ticket].compile_s == contestant.compile_s >= 0
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.floats(0.001, 600.0), max_size=200))
 def test_the_time_limit_follows_past_compilations_and_has_a_floor(took_s: list[float]) -> None:
     limit_s = compile_limit_s(took_s)

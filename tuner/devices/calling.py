@@ -17,7 +17,6 @@ from typing import Any
 import cupy
 import numpy
 from cupy.cuda import runtime
-from cupy_backends.cuda.libs import cublas
 
 from tuner.devices.cuda import describe
 from tuner.devices.launching import function_of, steps_of, three, workspace
@@ -47,6 +46,8 @@ def library(problem: Problem) -> Callable[..., None] | None:
     floats = {"float32": "s", "float64": "d"}
     if problem.operation.name not in ("gemv", "transpose") or problem.dtype not in floats:
         return None
+    from cupy_backends.cuda.libs import cublas  # here, since machines without a GPU have no such library
+
     name = "gemv" if problem.operation.name == "gemv" else "geam"
     function = getattr(cublas, floats[problem.dtype] + name)
     handle_of = cupy.cuda.device.get_cublas_handle

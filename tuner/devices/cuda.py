@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -12,7 +13,6 @@ from typing import Any
 import cupy
 import numpy
 from cupy.cuda import runtime
-from cupy_backends.cuda.libs import cublas
 
 from tuner.devices.launching import DRIVER_ERRORS, LoadedKernel
 from tuner.devices.nvrtc import compile_cubin, nvrtc_version, target_architecture
@@ -40,7 +40,9 @@ extern "C" __global__ void hold(const volatile int* released, long long limit_cy
 
 
 def _errors() -> tuple[type[Exception], ...]:
-    return (*DRIVER_ERRORS, cublas.CUBLASError)
+    """What CuPy raises; cuBLAS's own error only once that library is loaded, which needs a GPU's machine."""
+    cublas = sys.modules.get("cupy_backends.cuda.libs.cublas")
+    return (*DRIVER_ERRORS, cublas.CUBLASError) if cublas else DRIVER_ERRORS
 
 
 class CudaDevice:
@@ -64,6 +66,8 @@ class CudaDevice:
         self._seen: dict[str, float] = {}
         self._looked_s = 0.0
         self._before, self._after = cupy.cuda.Event(), cupy.cuda.Event()
+        from cupy_backends.cuda.libs import cublas
+
         handle = cupy.cuda.device.get_cublas_handle()
         # CuPy allows TF32 only on request (CUPY_TF32); default math keeps sgemm in FP32 in any case.
         cublas.setMathMode(handle, cublas.CUBLAS_DEFAULT_MATH)

@@ -277,7 +277,11 @@ KERNEL = Kernel(
         ),
         Constraint(
             "offsets within a tile fit into 32 bits",
-            lambda p, d, c: (_tile(c)[1] + _tile(c)[0] + c.BK) * float(max(p.m, p.n, p.k)) < 2.0**32,
+            lambda p, d, c: (
+                ((_tile(c)[1] + _tile(c)[0] + c.BK) * p.m < 2**32)
+                & ((_tile(c)[1] + _tile(c)[0] + c.BK) * p.n < 2**32)
+                & ((_tile(c)[1] + _tile(c)[0] + c.BK) * p.k < 2**32)
+            ),
         ),
         Constraint(
             "STAGES tiles of every group, and then their sums, fit into a block's shared memory",
