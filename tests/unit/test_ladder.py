@@ -287,6 +287,18 @@ def test_a_plan_is_climbed_and_shown(told: Told, board: str, here: Path) -> None
     assert (code, "is for cuda, got --device cpu" in err) == (2, True)
 
 
+@pytest.mark.parametrize("chosen", [[], ["--no-sweeps"]], ids=["with sweeps", "without"])
+def test_the_sweeps_of_a_plan_can_be_left_out(told: Told, board: str, here: Path, chosen: list[str]) -> None:
+    (here / "tiles.toml").write_text(
+        'title = "Tiles"\nsource = "a test"\nhardware = "none"\noperation = "gemm"\ntarget = "cuda"\n'
+        'classic = true\nshapes = [[32, 32, 32]]\n[[steps]]\nkernel = "tiled"\n'
+        '[[sweeps]]\nkernel = "tiled"\nparameter = "BLOCK"\nvalues = [8, 16]\nshapes = [[32, 32, 32]]\n'
+    )
+    code, out, err = told("ladder", "tiles.toml", "--device", board, "--quiet", *chosen)
+    assert code == 0, err
+    assert ("over BLOCK" in out) is not bool(chosen)
+
+
 def test_bad_input_is_one_message(told: Told, board: str, here: Path) -> None:
     (here / "file").write_text("")
     for arguments, message in (

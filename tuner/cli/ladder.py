@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,9 @@ DEFAULT_SECONDS = 10.0
 @click.option("--seconds", type=float, help=f"For tuning each step.  [default: {DEFAULT_SECONDS:g}]")
 @click.option("--classic", is_flag=True, help="Take each step's declared config instead of tuning it.")
 @click.option("--end-to-end", is_flag=True, help="Also allocation, and copies to the device and back.")
-@click.option("--sweeps/--no-sweeps", default=None, help="Block sizes one by one.  [default: with -o]")
+@click.option(
+    "--sweeps/--no-sweeps", default=None, help="Block sizes one by one.  [default: with -o; those of a plan]"
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the searches.")
 @click.option("-o", "folder", type=click.Path(path_type=Path), help="Write a page and plots into this folder.")
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
@@ -52,6 +55,8 @@ def ladder(
     if folder is not None:
         writable_folder(folder)
     plan, found = _plan(target, dims, (sets, dtype, layout), options["device"], (options["kernels"], sweeps))
+    if options["sweeps"] is False:
+        plan = replace(plan, sweeps=())
     classic = (options["classic"] or plan.classic) and seconds is None
     climbed = _climbed(plan, found, regime, None if classic else seconds or DEFAULT_SECONDS, options)
     if folder is not None:
