@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-
 #: Registers are handed out in so many per thread, by so many schedulers.
 REGISTER_STEP = 8
 SCHEDULERS = 4
