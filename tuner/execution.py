@@ -6,7 +6,7 @@ import logging
 import random
 import select
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from tuner.devices.detect import Found
@@ -27,8 +27,6 @@ LONG_LIMIT_S = 600.0
 #: Fresh workers that may fail their canary in a row before the device counts as unwell.
 MAX_UNWELL = 3
 
-#: How a device-side assertion that fails begins to say so, on the worker's standard error.
-ASSERTION = "Assertion `"
 
 _log = logging.getLogger(__name__)
 
@@ -151,9 +149,6 @@ class Executor:
             return Measurement(Outcome.CRASHED, data["trouble"])
         measurement = Measurement.from_json(data["measurement"])
         if data["unwell"]:
-            said = [line for line in self._worker.last_words().splitlines() if ASSERTION in line]
-            if said:
-                measurement = replace(measurement, reason=f"{measurement.reason}: {said[-1]}")
             self._recycle()
         return measurement
 

@@ -142,10 +142,10 @@ class Worker:
         if code is None:
             return f"the worker did not answer in time ({error})"
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        tail = self.last_words()
+        tail = self._last_words()
         return f"the worker died with {how}" + (f": {tail}" if tail else "")
 
-    def last_words(self) -> str:
+    def _last_words(self) -> str:
         """The end of what the worker wrote to its standard output and error."""
         with contextlib.suppress(OSError, ValueError):
             size = self._stderr.seek(0, os.SEEK_END)
