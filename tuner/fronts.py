@@ -1,15 +1,19 @@
-"""The Pareto front of a study, or of what is stored of a problem."""
+"""The Pareto front of a study, or of what is stored or published of a problem."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 
 from tuner.errors import NothingFound
 from tuner.hardware import DeviceInfo
+from tuner.lookup.book import Book
+from tuner.lookup.kinship import known_device
 from tuner.measurement import Measurement, Outcome
 from tuner.objectives import Front, Point, values_of
 from tuner.preparation import past_records
 from tuner.record import Champion, ProblemKey, Record, Role
+from tuner.shipped import Published, entries
 from tuner.space import Config
 from tuner.standings import Standings
 from tuner.store import Store
@@ -54,6 +58,43 @@ def found_wrong(finals: Sequence[Record]) -> set[tuple[str, Config]]:
     }
 
 
+def known_front(
+    store: Store | None,
+    problem: ProblemKey,
+    device: DeviceInfo | str,
+    regime: str,
+    objectives: tuple[str, ...],
+    published: Path | None = None,
+) -> tuple[Front, Champion]:
+    """The front of what is stored of a problem, else of what is published.
+
+    Args:
+        store: Where the records are; None without a database.
+        problem: Of which problem.
+        device: A device, or words of its name.
+        regime: How time was taken.
+        objectives: Several.
+        published: Folder of published results; the project's own when None.
+
+    Raises:
+        NothingFound: Neither has a champion there, or measured all objectives.
+        UnknownName: No device, or several, are called that.
+    """
+    book = Book.open(store, published)
+    where = known_device(device, book.devices()) if isinstance(device, str) else device
+    trouble = _nothing_known(problem, where, regime)
+    if store is not None:
+        try:
+            return stored_front(store, problem, where, regime, objectives)
+        except NothingFound as error:
+            trouble = error
+    for each in entries(problem.operation, published):
+        record = each.champion.record
+        if (record.problem, record.regime, record.device.name) == (problem, regime, where.name):
+            return _published_front(each, objectives)
+    raise trouble
+
+
 def stored_front(
     store: Store, problem: ProblemKey, device: DeviceInfo | str, regime: str, objectives: tuple[str, ...]
 ) -> tuple[Front, Champion]:
@@ -71,8 +112,7 @@ def stored_front(
     """
     champion = store.champion(problem, device, regime)
     if champion is None:
-        where = device if isinstance(device, str) else device.name
-        raise NothingFound(f"nothing is known of {problem} on {where} ({regime}); run `tuner tune` first")
+        raise _nothing_known(problem, device, regime)
     record = champion.record
     trials, finals, libraries = (
         past_records(store, problem, record.device, regime, record.versions, role)
@@ -88,8 +128,42 @@ def stored_front(
     library = (whole[-1].kernel, whole[-1].measurement) if whole else None
     front = front_of(standings, wrong, champion, library, record.work)
     if not front.points:
-        raise NothingFound(
-            f"no trial of {problem} on {record.device.name} ({regime}) was measured to the end for "
-            f"{' and '.join(objectives)}; run `tuner tune ... --objective {','.join(objectives)}` first"
-        )
+        raise _no_trial(record, objectives)
     return front, champion
+
+
+def _published_front(found: Published, objectives: tuple[str, ...]) -> tuple[Front, Champion]:
+    """The front of a published champion and the configs that were published beside it.
+
+    Args:
+        found: What is published of the problem.
+        objectives: Several.
+
+    Raises:
+        NothingFound: Nothing that was published has all objectives.
+    """
+    champion, standings = found.champion, Standings(objectives)
+    record, latest = champion.record, {champion.record.kernel: champion.record.source_hash}
+    for each in (record, *(beside.as_record(record) for beside in found.runners_up)):
+        if each.source_hash == latest.setdefault(each.kernel, each.source_hash):
+            standings.weigh(each.kernel, Config(each.config), each.measurement)
+    beside = champion.baseline
+    front = front_of(
+        standings, (), champion, (beside.kernel, beside.measurement) if beside else None, record.work
+    )
+    if not front.points:
+        raise _no_trial(record, objectives)
+    return front, champion
+
+
+def _nothing_known(problem: ProblemKey, device: DeviceInfo | str, regime: str) -> NothingFound:
+    """What is said where there is no champion."""
+    where = device if isinstance(device, str) else device.name
+    return NothingFound(f"nothing is known of {problem} on {where} ({regime}); run `tuner tune` first")
+
+
+def _no_trial(record: Record, objectives: Sequence[str]) -> NothingFound:
+    return NothingFound(
+        f"no trial of {record.problem} on {record.device.name} ({record.regime}) was measured to the end for "
+        f"{' and '.join(objectives)}; run `tuner tune ... --objective {','.join(objectives)}` first"
+    )

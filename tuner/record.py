@@ -15,6 +15,8 @@ from tuner.statistics import Comparison
 
 #: How the study begins that measures configs of some shapes at others, for what a lookup would lose.
 ELSEWHERE = "missing times of"
+#: What stands before the objectives in the name of a study that has several.
+OBJECTIVES_OF_STUDY = ", objectives "
 
 
 class Role(enum.StrEnum):

@@ -182,6 +182,30 @@ def test_a_published_runner_up_may_answer_elsewhere(store: Store, tmp_path: Path
     assert (told.match, told.config) == ("nearest-shape", LARGE)
     assert told.record is not None
     assert told.record.measurement.time_s == pytest.approx(1.02e-3)
+    ids = {each.id for each in store.records(problem=told.record.problem, device=BOARD)}
+    assert told.to_json()["record_id"] in ids
+
+
+def test_another_regime_answers_before_a_default_does(store: Store) -> None:
+    problem = gemm(64, 64, 64)
+    best = record(problem, 1e-3, regime="hot", role=Role.FINAL)
+    crown(store, best, library(problem, 2e-3, regime="hot"), 2.0)
+    told = answer(store, problem, BOARD)
+    assert (told.match, told.record, told.use, told.stale) == ("exact", best, "kernel", False)
+    assert (told.expected_loss, told.loss.cases) == (1.0, 0)
+    assert "timed hot for this very problem, and not cold" in told.loss.said
+    assert told.reasons[0] == "nothing was timed cold on such a device; this was timed hot"
+    shown = told.to_json()
+    assert (shown["regime"], shown["record"]["regime"]) == ("cold", "hot")
+    near = answer(store, gemm(64, 64, 80), BOARD, "cold-graph")
+    assert (near.match, near.record) == ("nearest-shape", best)
+    assert near.question is not None
+    assert near.question.regime == "cold-graph"
+    crown(store, record(problem, 1e-3, regime="cold", role=Role.FINAL), None)
+    assert answer(store, problem, BOARD).expected_loss == 0.0
+    slower = gemm(96, 96, 96)
+    crown(store, record(slower, 3e-3, regime="hot-graph"), library(slower, 2e-3, regime="hot-graph"), 0.66)
+    assert answer(store, slower, BOARD, "hot-graph").use == "cuBLAS"
 
 
 def test_a_config_that_became_illegal_is_not_answered(store: Store) -> None:

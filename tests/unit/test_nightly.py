@@ -184,6 +184,20 @@ def test_stale_champions_come_first_and_others_are_no_reason_to_tune_again(told:
     assert told_of == [f"toy {n} float32 plain" for n in (200, 100)]
 
 
+def test_another_compiler_is_a_reason_to_tune_again(
+    told: Told, monkeypatch: pytest.MonkeyPatch, here: Path
+) -> None:
+    few = PLAN.replace("trials = 100", "trials = 2")
+    assert states(told(few.replace("[100, 200]", "[200]"), "--json")) == ["tuned"]
+    monkeypatch.setattr("tuner.nightly.night.installed_compiler", lambda kind: "fake 1")
+    assert states(told(few.replace("[100, 200]", "[200]"), "--json")) == ["done before"]
+    monkeypatch.setattr("tuner.nightly.night.installed_compiler", lambda kind: "fake 2")
+    answer = told(few, "--json")
+    assert states(answer) == ["tuned"] * 2
+    told_of = [line.split(":")[0] for line in answer[2].splitlines() if ": tuned" in line]
+    assert told_of == [f"toy {n} float32 plain" for n in (200, 100)]
+
+
 def test_what_the_deadline_leaves_is_said(told: Told, here: Path) -> None:
     assert states(told("seconds = 0.5\n" + PLAN, "--json")) == ["not reached", "not reached"]
     assert not stored(here, role=None, n=100)

@@ -23,6 +23,7 @@ from tuner.measurement import Error, Measurement, Outcome
 from tuner.objectives import read_objectives, resolved, values_of
 from tuner.record import Role, new_id
 from tuner.search import front
+from tuner.shipped import publish
 from tuner.store import Store
 
 Told = Callable[..., tuple[int, str, str]]
@@ -236,6 +237,24 @@ def _check_stored(told: Told, here: Path, points: list[dict[str, Any]]) -> None:
     code, out, err = told("front", str(TOY), "7")
     assert (code, out) == (1, "")
     assert "nothing is known of toy 7" in err
+
+
+def test_the_front_of_what_is_published(told: Told, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = ("tune", str(TOY), "1000", "--sampler", "random", "--trials", str(LEGAL), "--seed", "1")
+    assert told(*asked, "--objective", "time,energy,error", "--quiet")[0] == 0
+    found = ("front", str(TOY), "1000", "--objective", "time,energy,error", "--json")
+    stored = json.loads(told(*found)[1])
+    with Store.open("sqlite:///studies.db") as store:
+        publish(store, here / "tuned", operation="toy")
+    monkeypatch.setattr("tuner.shipped.reading.tuned_folder", lambda: here / "tuned")
+    monkeypatch.setattr("tuner.lookup.book.tuned_folder", lambda: here / "tuned")
+    code, out, err = told(*found, "--db", f"sqlite:///{here}/none.db")
+    assert code == 0, err
+    published = json.loads(out)
+    assert published["device"] == stored["device"]
+    names = [(each["kernel"], each["config"]) for each in published["front"]]
+    assert names == [(each["kernel"], each["config"]) for each in stored["front"]]
+    assert [each["champion"] for each in published["front"]] == [True, False, False]
 
 
 def test_a_front_takes_trials_that_have_all_objectives(told: Told) -> None:

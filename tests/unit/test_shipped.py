@@ -113,6 +113,26 @@ def test_runners_up_are_the_other_finalists_and_the_best_trials(store: Store, tm
     assert len(listed) == 10 + 1
     assert listed[-1] == (99, 99.0, Role.TRIAL)  # slow, and measured to learn what it costs here
     assert {each.kernel for each in found.runners_up} == {"tiled"}
+    ids = {each.id: each.measured_at for each in store.records(problem=square(64), device=BOARD)}
+    assert all(ids[each.record_id] == each.measured_at for each in found.runners_up)
+
+
+def test_a_runner_up_of_the_first_form_is_read(store: Store, tmp_path: Path) -> None:
+    store.add(record(square(64), 1.2, config={"BM": 2}, measurement=full_record().measurement))
+    store.crown(champion(final(64, 1.0, config={"BM": 1})))
+    (path,) = publish(store, tmp_path)
+    (found,) = entries("gemm", tmp_path)[0].runners_up
+    assert found.error == full_record().measurement.error
+    written = json.loads(path.read_text())
+    for name in ("record_id", "measured_at", "error", "circumstances"):
+        written["entries"][0]["runners_up"][0].pop(name, None)
+    path.write_text(json.dumps(written | {"format": 1}))
+    (entry,) = entries("gemm", tmp_path)
+    (older,) = entry.runners_up
+    assert (older.config, older.time_s, older.record_id, older.error) == (found.config, found.time_s, "", None)
+    told = older.as_record(entry.champion.record)
+    assert (told.kernel, told.config, told.id) == ("tiled", {"BM": 2}, "")
+    assert told.measurement.time_s == found.time_s
 
 
 def test_a_file_is_text_for_review(store: Store, tmp_path: Path) -> None:
@@ -187,7 +207,7 @@ def test_a_file_is_read_again_when_it_changes(store: Store, tmp_path: Path) -> N
         ("{", "is what `tuner records publish` writes"),
         ("[]", "is what `tuner records publish` writes"),
         ('{"format": 1}', "is what `tuner records publish` writes"),
-        ('{"format": 99}', "has form 99 and this version knows forms up to 1; upgrade"),
+        ('{"format": 99}', "has form 99 and this version knows forms up to 2; upgrade"),
     ],
 )
 def test_a_file_that_is_none_is_named(tmp_path: Path, text: str, told: str) -> None:

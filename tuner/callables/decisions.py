@@ -138,11 +138,12 @@ def _judged(bare: Decision) -> Decision:
     if found.match == EXACT and 0 < _speedup(found) < LEAD:
         return by_library(f"measured at {_speedup(found):.3f} x {library}, a lead too small to count on")
     if found.match == EXACT:
-        told = (
+        how = (
             f"measured at {_speedup(found):.3f} x {library}"
             if _speedup(found)
             else "measured, no library beside"
         )
+        told = "; ".join((how, *found.reasons))
     return replace(bare, why=told, kernel=kernel, config=config, saves_s=_saves_s(problem, found))
 
 
@@ -150,7 +151,8 @@ def _in_every_regime(found: Decision, key: ProblemKey) -> Decision:
     """The library where it won in another regime: what a program finds in the caches is not known."""
     for regime in OTHER_REGIMES if found.kernel else ():
         other = _looked_up(key, found.device, regime)
-        if other.match == EXACT and (other.use != "kernel" or 0 < _speedup(other) < LEAD):
+        timed = other.record is not None and other.record.regime == regime
+        if timed and other.match == EXACT and (other.use != "kernel" or 0 < _speedup(other) < LEAD):
             why = f"in the {regime} regime the best kernel is {_speedup(other):.3f} x {found.library}"
             return replace(found, kernel=None, config=None, saves_s=0.0, why=why)
     return found

@@ -64,21 +64,21 @@ def best(
 def lookup_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What people want to know of an answer: how near it is, what it may cost, and the record's figures."""
     near: list[tuple[str, str]] = [("match", answer["match"])]
-    if answer["match"] != "exact":
-        measured = f"{answer['expected_loss']:.1%} of speed: " if answer["loss_cases"] else ""
+    exact = answer["match"] == "exact" and answer["record"]["regime"] == answer["regime"]
+    if not exact:
+        measured = f"{answer['expected_loss']:.1%} of speed: " if answer["expected_loss"] < 1 else ""
         near.append(("expected loss", measured + answer["loss_said"]))
         near += [("why", reason) for reason in answer["reasons"]]
     record = answer["record"]
     if record is None:
         rows = [("kernel", answer["kernel"]), ("config", config_text(answer["config"]))]
         return [*rows, ("device", answer["device"]["name"]), ("use", answer["use"]), *near]
-    exact = answer["match"] == "exact"
     rows = [row for row in answer_rows(answer) if exact or row[0] not in ("use", "trials")]
-    if answer["match"] != "exact":
+    if not exact:
         sizes = " x ".join(str(size) for size in record["shape"].values())
-        rows.append(
-            ("figures of", f"{sizes} {record['layout']} on {record['device']['name']}, not of this problem")
-        )
+        what = "regime" if answer["match"] == "exact" else "problem"
+        place = f"{sizes} {record['layout']} on {record['device']['name']}, timed {record['regime']}"
+        rows.append(("figures of", f"{place}; not of this {what}"))
         rows.append(("use", answer["use"]))
     finals = [versus(pair) for pair in answer["pairs"] if pair["one"] == answer["pairs"][0]["one"]]
     rows += [("against", f"{other}, {time}: {how}") for other, time, how in finals]

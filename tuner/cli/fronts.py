@@ -27,20 +27,23 @@ def front(
 ) -> None:  # fmt: skip
     """The Pareto front of what was measured for a problem, without touching a device.
 
-    Of studies with these objectives, and of what others measured that has them all.
+    Of studies with these objectives, and of what others measured that has them all; else of what is published.
     """
-    from tuner.fronts import stored_front
-    from tuner.lookup.asking import device_asked
+    from tuner.fronts import known_front
+    from tuner.lookup.asking import device_asked, opened
     from tuner.preparation import key_of
-    from tuner.store import Store
 
     objectives = read_objectives(objective)
     if len(objectives) == 1:
         raise InputError("a front has several objectives, got time alone; give e.g. --objective time,energy")
     check_plot(folder, several=True)
     _, problem = asked(target, dims, sets, dtype, layout)
-    with Store.open(db, read_only=True) as store:
-        found, champion = stored_front(store, key_of(problem), device_asked(device), regime, objectives)
+    store = opened(db)
+    try:
+        found, champion = known_front(store, key_of(problem), device_asked(device), regime, objectives)
+    finally:
+        if store is not None:
+            store.close()
     if as_json:
         where = champion.record.device
         named = {"device": {"name": where.name, "kind": where.kind}, "regime": regime}

@@ -100,12 +100,13 @@ def answer_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("kernel", str(answer["kernel"])),
         ("config", config_text(answer["config"])),
         ("device", answer["device"]["name"]),
-        ("time", f"{duration(answer['time_s'])} ({answer['regime']}, noise {answer['noise']:.2%})"),
+        ("time", f"{duration(answer['time_s'])} ({regime}, noise {answer['noise']:.2%})"),
         ("speed", rate(answer)),
     ]
     if baseline:
         threads = f", threads {baseline['threads']}" if "threads" in baseline else ""
         told = f"{duration(baseline['time_s'])}{threads}, version {baseline['version']}"
+    regime = (answer.get("record") or answer)["regime"]
         rows.append((f"{baseline['name']}", told))
         rows.append(("speed-up", f"{answer['speedup']:.3f} x {baseline['name']}"))
     if answer.get("use", "kernel") != "kernel":
@@ -118,5 +119,6 @@ def answer_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
         rows.append(("note", "provisional: the study's finals were not held; run `tuner tune` to the end"))
     if answer.get("stale"):
         rows.append(("stale", str(answer["stale_reason"])))
-    rows.append(("measured", f"{answer['measured_at']}, record {answer['record_id']}"))
+    record = f", record {answer['record_id']}" if answer["record_id"] else ""
+    rows.append(("measured", f"{answer['measured_at']}{record}"))
     return rows

@@ -1,8 +1,8 @@
 """Answers which kernel and config to use for a problem on a device; no device is touched.
 
 Tiers answer in turn: the problem's own champion (or the best trial of a study whose finals never came), the
-nearest shapes on the same device, a similar device, the kernel's default. Each says what such answers have
-cost on known problems, and says so where the library is the better choice.
+nearest shapes on the same device, a similar device; then the same in another regime; the kernel's default.
+Each says what such answers have cost on known problems, and says so where the library is the better choice.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from tuner.lookup.book import Book
 from tuner.lookup.declared import builtin_now
 from tuner.lookup.kinship import known_device
 from tuner.lookup.legality import completed
+from tuner.lookup.regimes import of_another_regime, other_regimes
 from tuner.lookup.stale import installed_compiler, staleness
-from tuner.lookup.tiers import TIERS, Case
+from tuner.lookup.tiers import TIERS, Case, default
 from tuner.problem import Problem
 from tuner.record import ProblemKey
 
@@ -48,7 +49,7 @@ def best(
         problem: A problem, its key, or words such as ``gemm 4096 4096 4096 float32 nt``.
         device: ``cpu``, ``cuda:0``, or a name such as ``NVIDIA H200``; the GPU of this machine when empty, or
             its CPU where it has none.
-        regime: How time was taken.
+        regime: How time was taken; where nothing was timed like that, another regime answers and is told.
         kernel: Only this kernel.
         db: URL of the database; that of ``TUNER_DB``, else ``studies.db`` in this folder, when empty. There
             may be none: published results answer, too.
@@ -79,7 +80,7 @@ def answer(
         store: Where records are; None without a database.
         problem: What is to be computed.
         device: Where: a device of this machine, or a name such as ``NVIDIA H200`` or a uuid.
-        regime: How time was taken.
+        regime: How time was taken; where nothing was timed like that, another regime answers and is told.
         kernel: Only this kernel.
         catalogue: Kernels as they are now; the built-in ones when None. Whether a kernel of a user's own
             file has changed is told only for a catalogue that is given: a lookup runs no code that a
@@ -107,16 +108,26 @@ def answer(
 
 
 def _first_answer(case: Case, versions: Mapping[str, str]) -> Answer:
-    """Of the first tier that has one, marked where it is stale."""
+    """Of the first tier that has one, marked where it is stale.
+
+    Where nothing of the regime is known, what was timed in another one answers before a mere default does.
+    """
     question = case.question
-    for tier in TIERS:
-        found = tier(case)
-        if found is not None and found.champion is not None:
-            stale, why = staleness(found.champion.record, question.catalogue, question.device, versions)
-            return replace(found, stale=stale, stale_reason=why)
-        if found is not None:
-            return found
-    raise NothingFound(_nothing(case))
+    found = _by_record(case)
+    if found is None:
+        others = (replace(case, question=replace(question, regime=each)) for each in other_regimes(question))
+        elsewhere = next((each for each in map(_by_record, others) if each is not None), None)
+        found = default(case) if elsewhere is None else of_another_regime(elsewhere, question)
+    if found is None:
+        raise NothingFound(_nothing(case))
+    if found.champion is None:
+        return found
+    stale, why = staleness(found.champion.record, question.catalogue, question.device, versions)
+    return replace(found, stale=stale, stale_reason=why)
+
+
+def _by_record(case: Case) -> Answer | None:
+    return next((found for tier in TIERS if (found := tier(case)) is not None), None)
 
 
 def _nothing(case: Case) -> str:

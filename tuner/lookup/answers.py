@@ -207,7 +207,7 @@ def _baseline_json(baseline: Record | None) -> dict[str, Any] | None:
 def _place_json(record: Record) -> dict[str, Any]:
     return {
         "shape": record.problem.dims, "layout": record.problem.layout,
-        "device": {"name": record.device.name, "kind": record.device.kind},
+        "device": {"name": record.device.name, "kind": record.device.kind}, "regime": record.regime,
     }  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from tuner.hardware import DeviceInfo
 from tuner.kernel import Kernel
 from tuner.problem import Problem
 from tuner.record import ProblemKey, Record, Role
-from tuner.shipped import Published, entries
+from tuner.shipped import Published, RunnerUp, entries
 from tuner.space import Config
 
 if TYPE_CHECKING:
@@ -69,7 +69,8 @@ class Time:
         measured_at: ISO 8601, UTC.
         source_hash: Of the kernel.
         number: Of the record in the store; None where it was published.
-        record: The published record; None for one in the store.
+        record: The published champion's record; None for a time in the store.
+        runner_up: What was published beside that champion, where the time is its.
     """
 
     time_s: float
@@ -78,6 +79,7 @@ class Time:
     source_hash: str
     number: int | None = None
     record: Record | None = None
+    runner_up: RunnerUp | None = None
 
 
 @dataclass
@@ -271,10 +273,7 @@ class _Places:
                 place.speedup, place.beside = champion.speedup, library
         for each in entry.runners_up:
             if each.kernel in self._kernels:
-                time = Time(
-                    each.time_s, each.role is Role.FINAL, record.measured_at, each.source_hash, None, record
-                )
-                place.add(self._column(each.kernel, each.config), time)
+                place.add(self._column(each.kernel, each.config), _time_beside(record, each))
 
 
 def _text(config: Mapping[str, Any]) -> str:
@@ -288,6 +287,11 @@ def _time(row: Seen, *, final: bool) -> Time:
 def _published_time(record: Record) -> Time:
     time_s = record.measurement.time_s or 0.0
     return Time(time_s, True, record.measured_at, record.source_hash, None, record)
+
+
+def _time_beside(record: Record, each: RunnerUp) -> Time:
+    final, measured_at = each.role is Role.FINAL, each.measured_at or record.measured_at
+    return Time(each.time_s, final, measured_at, each.source_hash, None, record, each)
 
 
 def _matrix(subject: Subject, places: Sequence[Place], kernels: Mapping[str, Kernel]) -> Matrix:

@@ -33,7 +33,6 @@ from tuner.lookup.known import Subject
 from tuner.lookup.legality import default_among, legal
 from tuner.lookup.quality import expected_loss
 from tuner.lookup.stale import staleness
-from tuner.measurement import Measurement, Outcome
 from tuner.problem import Problem
 from tuner.record import Champion, Record, Role
 from tuner.space import Config
@@ -184,6 +183,9 @@ def _from_elsewhere(case: Case, page: Page, asked: Floats, match: str, why: list
         library = library_name(page, problem, question.device, order)
         gain, told = math.expm1(choice.slower - choice.library), "; ".join(library_reasons(page, choice))
         reasons.append(f"{library} is expected to be {gain:.1%} faster than this config: {told}")
+    time = time_of(page, choice)
+    if time.record is not None and time.runner_up is not None and not time.runner_up.record_id:
+        reasons.append(f"its time was published beside record {time.record.id}, without its own record's id")
     return Answer(
         _champion(case, page, choice), match, expected_loss(page, match, problem, question.device),
         question=question, library=library, reasons=tuple(reasons),
@@ -225,19 +227,11 @@ def _champion(case: Case, page: Page, choice: Choice) -> Champion:
     place, time = page.matrix.places[choice.place], time_of(page, choice)
     numbers = [each for each in (time.number, place.beside) if isinstance(each, int)]
     stored = _stored(page, store, numbers)
-    kernel, config = page.matrix.columns[choice.column]
     if time.number is not None:
         record = stored[time.number]
     else:
         assert time.record is not None, "a time is a store's or published"
-        record = time.record
-        if (record.kernel, dict(record.config)) != (kernel, dict(config)):
-            measured = Measurement(Outcome.MEASURED, samples_s=(time.time_s,))
-            role = Role.FINAL if time.final else Role.TRIAL
-            record = replace(
-                record, kernel=kernel, config=dict(config), source_hash=time.source_hash, measurement=measured,
-                role=role, id="",
-            )  # fmt: skip
+        record = time.runner_up.as_record(time.record) if time.runner_up is not None else time.record
     if choice.config != record.config:
         record = replace(record, config=dict(choice.config))
     beside = stored.get(place.beside) if isinstance(place.beside, int) else place.beside
@@ -273,5 +267,5 @@ def default(case: Case) -> Answer | None:
     )  # fmt: skip
 
 
-#: In the order in which they are asked.
-TIERS: tuple[Callable[[Case], Answer | None], ...] = (exact, best_trial, nearest_shape, similar_device, default)
+#: What rests on records, in the order in which it is asked.
+TIERS: tuple[Callable[[Case], Answer | None], ...] = (exact, best_trial, nearest_shape, similar_device)

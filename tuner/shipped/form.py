@@ -6,15 +6,15 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tuner.hardware import DeviceInfo
 from tuner.measurement import CompileReport, Error, Measurement, Outcome
 from tuner.record import Champion, ProblemKey, Record, Role
 
-#: Form of the files; one that is higher is refused.
-FORMAT = 1
+#: Form of the files; one that is higher is refused. In form 1 runners-up had no record, error and energy.
+FORMAT = 2
 #: Shares of the ordered samples whose values are published.
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 #: Significant digits of what was measured: far below the noise of any timing.
@@ -32,6 +32,10 @@ class RunnerUp:
         time_s: Median in seconds.
         noise: Of the samples, as a fraction.
         role: ``final``: timed in alternation with the champion; ``trial``: timed by itself, in the search.
+        record_id: Id of its record; empty in files of form 1.
+        measured_at: ISO 8601, UTC; empty in files of form 1.
+        error: Against the reference; None where it was not kept.
+        circumstances: ``energy_j`` and ``power_w``, where energy was an objective.
     """
 
     kernel: str
@@ -40,6 +44,22 @@ class RunnerUp:
     time_s: float
     noise: float
     role: Role
+    record_id: str = ""
+    measured_at: str = ""
+    error: Error | None = None
+    circumstances: Mapping[str, float] = field(default_factory=dict)
+
+    def as_record(self, champion: Record) -> Record:
+        """Its record as far as it is published: beside that of its problem's champion."""
+        measurement = SummarisedMeasurement(
+            Outcome.MEASURED, samples_s=(self.time_s,), error=self.error, circumstances=self.circumstances,
+            samples_count=1, published_time_s=self.time_s, published_noise=self.noise,
+        )  # fmt: skip
+        return replace(
+            champion, kernel=self.kernel, config=dict(self.config), source_hash=self.source_hash,
+            measurement=measurement, role=self.role, id=self.record_id,
+            measured_at=self.measured_at or champion.measured_at,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -167,14 +187,31 @@ def _entry_json(entry: Published, devices: Shared, versions: Shared) -> dict[str
         "trials": dict(champion.trials),
         "champion_id": champion.id,
         "crowned_at": champion.crowned_at,
-        "runners_up": [
-            {
-                "kernel": each.kernel, "config": dict(each.config), "time_s": rounded(each.time_s),
-                "noise": rounded(each.noise), "role": each.role.value, "source_hash": each.source_hash,
-            }
-            for each in entry.runners_up
-        ],
+        "runners_up": [_runner_up_json(each) for each in entry.runners_up],
     }  # fmt: skip
+
+
+def _runner_up_json(each: RunnerUp) -> dict[str, Any]:
+    told = {
+        "kernel": each.kernel, "config": dict(each.config), "time_s": rounded(each.time_s),
+        "noise": rounded(each.noise), "role": each.role.value, "source_hash": each.source_hash,
+        "record_id": each.record_id, "measured_at": each.measured_at, "error": _error_json(each.error),
+        "circumstances": _rounded(each.circumstances),
+    }  # fmt: skip
+    return {name: value for name, value in told.items() if value not in ("", None, {}) or name == "config"}
+
+
+def _error_json(error: Error | None) -> dict[str, Any] | None:
+    return _rounded(vars(error)) if error else None
+
+
+def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: rounded(value) for name, value in values.items()}
+
+
+def _runner_up(told: Mapping[str, Any]) -> RunnerUp:
+    error = told.get("error")
+    return RunnerUp(**{**told, "role": Role(told["role"]), "error": Error(**error) if error else None})
 
 
 def _measured_json(record: Record, versions: Shared) -> dict[str, Any]:
@@ -190,9 +227,9 @@ def _measured_json(record: Record, versions: Shared) -> dict[str, Any]:
         "gbps": rounded(work.get("bytes", 0.0) / 1e9),
         "samples": _samples_json(measurement),
         "work": dict(record.work),
-        "error": {name: rounded(value) for name, value in vars(error).items()} if error else None,
+        "error": _error_json(error),
         "compiled": dict(vars(compiled)) if compiled else None,
-        "circumstances": {name: rounded(value) for name, value in measurement.circumstances.items()},
+        "circumstances": _rounded(measurement.circumstances),
         "source_hash": record.source_hash,
         "versions": versions.key(dict(record.versions)),
         "record_id": record.id,
@@ -229,7 +266,7 @@ def entries_of(data: Mapping[str, Any]) -> tuple[Published, ...]:
             record, baseline, speedup["ratio"], told["verdict"], told["trials"], id=told["champion_id"],
             crowned_at=told["crowned_at"],
         )  # fmt: skip
-        runners_up = tuple(RunnerUp(**each | {"role": Role(each["role"])}) for each in told["runners_up"])
+        runners_up = tuple(_runner_up(each) for each in told["runners_up"])
         found.append(Published(champion, speedup["low"], speedup["high"], runners_up))
     return tuple(found)
 

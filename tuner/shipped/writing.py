@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.measurement import Outcome
-from tuner.record import ELSEWHERE, Champion, Record, Role
+from tuner.record import ELSEWHERE, OBJECTIVES_OF_STUDY, Champion, Record, Role
 from tuner.shipped.form import Published, RunnerUp, place, slug, text_of
 from tuner.shipped.reading import read_file, tuned_folder
 from tuner.statistics import compare
@@ -72,11 +73,44 @@ def _published(store: Store, champion: Champion) -> Published:
         low, high = paired.low, paired.high
     beside = store.records(problem=record.problem, device=record.device.name)
     same = [each for each in beside if each.regime == record.regime and each.device.kind == record.device.kind]
+    seen = _energy(
+        max((each for each in same if _named(each) == _named(record)), key=_tells_energy, default=record)
+    )
+    measurement = record.measurement
+    measurement = replace(measurement, circumstances={**seen, **measurement.circumstances})
+    champion = replace(champion, record=replace(record, measurement=measurement))
     return Published(champion, low, high, tuple(_runners_up(champion, same)))
 
 
+def _tells_energy(record: Record) -> tuple[bool, str]:
+    return "energy_j" in record.measurement.circumstances, record.measured_at
+
+
+def _energy(record: Record) -> dict[str, float]:
+    """What a run took where energy was an objective; finals do not measure it."""
+    seen = record.measurement.circumstances
+    return {name: seen[name] for name in ("energy_j", "power_w") if "energy_j" in seen and name in seen}
+
+
+def _on_fronts(records: Iterable[Record]) -> set[str]:
+    """Ids of what no other beats in the objectives of a study of several."""
+    records = [each for each in records if OBJECTIVES_OF_STUDY in each.study]
+    if not records:
+        return set()
+    from tuner.objectives import resolved, values_of
+    from tuner.search import front  # loads Optuna
+
+    by_objectives: dict[tuple[str, ...], dict[str, tuple[float, ...]]] = {}
+    for each in records:
+        objectives = tuple(each.study.partition(OBJECTIVES_OF_STUDY)[2].partition(",")[0].split())
+        values = values_of(each.measurement, objectives)
+        if values:
+            by_objectives.setdefault(objectives, {})[each.id] = resolved(values)
+    return {list(found)[at] for found in by_objectives.values() for at in front(list(found.values()))}
+
+
 def _runners_up(champion: Champion, records: Iterable[Record]) -> list[RunnerUp]:
-    """The finalists, the best trials and what was measured to learn of other shapes; none that ever failed.
+    """The finalists, the best trials, fronts and what was measured for other shapes; none that ever failed.
 
     Each config stands there once. A config that is bad here tells as much as a good one about what an answer
     from a neighbour costs.
@@ -95,16 +129,19 @@ def _runners_up(champion: Champion, records: Iterable[Record]) -> list[RunnerUp]
         elif each.measurement.outcome is Outcome.MEASURED and each.measurement.samples_s:
             best[key] = min(best.get(key, each), each, key=_merit)
     ranked = sorted((each for key, each in best.items() if key not in failed), key=_merit)
-    further = (each for each in ranked[RUNNERS_UP:] if each.study.startswith(ELSEWHERE))
+    kept = _on_fronts(ranked)
+    further = (each for each in ranked[RUNNERS_UP:] if each.study.startswith(ELSEWHERE) or each.id in kept)
     chosen = [*ranked[:RUNNERS_UP], *further]
     chosen.sort(key=lambda each: (each.measurement.time_s or 0.0, each.id))
-    return [
-        RunnerUp(
-            each.kernel, each.config, each.source_hash, each.measurement.time_s or 0.0, each.measurement.noise,
-            each.role,
-        )
-        for each in chosen
-    ]  # fmt: skip
+    return [_runner_up(each) for each in chosen]
+
+
+def _runner_up(record: Record) -> RunnerUp:
+    found = record.measurement
+    return RunnerUp(
+        record.kernel, record.config, record.source_hash, found.time_s or 0.0, found.noise, record.role,
+        record.id, record.measured_at, found.error, _energy(record),
+    )  # fmt: skip
 
 
 def _merit(record: Record) -> tuple[bool, float, str]:
