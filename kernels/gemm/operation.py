@@ -13,7 +13,7 @@ from tuner.problem import Baseline, Operation, Problem, Tensor, Work
 LADDER = (
     "naive", "vectorised", "blocked", "direct", "packed",
     "row_shared", "tiled", "register_tiled", "warp_tiled",
-    "thin", "shallow", "small",
+    "multivector", "thin", "shallow", "small",
 )  # fmt: skip
 
 

@@ -29,6 +29,7 @@ USUAL: Mapping[str, Mapping[str, int]] = {
 }
 #: Kernels that are for some shapes only, with a problem that is usual for them.
 MEANT_FOR: Mapping[str, Mapping[str, int]] = {
+    "multivector": {"m": 4, "n": 4096, "k": 4096},
     "thin": {"m": 16, "n": 4096, "k": 4096},
     "shallow": {"m": 4096, "n": 4096, "k": 32},
     "small": {"m": 256, "n": 256, "k": 256},

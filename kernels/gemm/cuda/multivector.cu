@@ -1,0 +1,325 @@
+// gemm, multivector: C is thin (m or n small), so the large operand is read once, straight from memory into registers.
+//
+// Idea     What gemv's streaming does for one vector, for a few: every thread asks for LINES x PACKS wide pieces of
+//          the large operand before it uses the first, and each piece serves all TT rows of the thin side. The thin
+//          operand's share of k lies in shared memory, laid down once by a block that then goes from tile to tile.
+//          Where neighbours in memory are neighbours in k, threads lie along k, and their sums meet by shuffles. Else they
+//          lie across k, keep their own columns, and the warps of a block take lines in turn.
+//          No atomics on sums: parts of warps meet in shared memory, those of blocks in a workspace, where the block that
+//          arrives last adds them up. Both in a fixed order: the same sums in every run.
+// Error    Products of a piece are summed before they join the sum, so that chains are short.
+// Layout   C is m x n, row-major. A is stored m x k, or k x m when A_TRANSPOSED; B is stored k x n, or n x k when
+//          B_TRANSPOSED. Dense; stored lines of the wide operand are divisible by VECTOR.
+// Source   own work.
+// Letters  THIN            the thin side of C: m (B is wide) or n (A is wide). Below, t counts along it and w across it
+//          TT              elements of a tile of C along the thin side
+//          LINES PACKS     stored lines of the wide operand that a thread reads together, and pieces in each of them
+//          VECTOR          elements of a piece
+//          WARPS_W WARPS_K warps of a block side by side along w, and along k
+//          BK              k of a block: its share
+//          LOAD            once: what is read need not stay in a cache; far: the same, and L2 fetches 256 bytes at a time
+//          AHEAD           1: the next pieces are asked for before the last ones are multiplied
+//          BLOCKS          blocks that stay and go from tile to tile; 0: a block for each
+//          BLOCKS_PER_SM   blocks that must fit into a multiprocessor: bounds the registers
+
+constexpr bool THIN_IS_M = THIN == THIN_m;
+constexpr bool WIDE_ALONG_K = THIN_IS_M ? B_TRANSPOSED : !A_TRANSPOSED;
+constexpr bool THIN_ALONG_K = THIN_IS_M ? !A_TRANSPOSED : B_TRANSPOSED;
+constexpr int REACH = 32 * VECTOR;     // from a piece of a thread to its next one in a line
+constexpr int ALONG = REACH * PACKS;   // what a warp reads of a line at once
+constexpr int BW = WARPS_W * (WIDE_ALONG_K ? LINES : ALONG);
+constexpr int DEPTH = WIDE_ALONG_K ? ALONG : LINES;  // k that a warp goes through in a step
+constexpr int STEPS = BK / (WARPS_K * DEPTH);
+constexpr int THREADS = 32 * WARPS_W * WARPS_K;
+constexpr int PITCH = BK + GROUPED;  // of the thin operand's rows in shared memory
+
+// What a thread sums: a row of C along t for each of COUNT lines, or columns.
+constexpr int COUNT = WIDE_ALONG_K ? LINES : PACKS * VECTOR;
+constexpr bool SHORT_CHAINS = TT <= 8;  // beyond that arithmetic counts
+
+// Sums of a warp's share of k in shared memory, in C's order. A longer row spreads threads over the banks.
+constexpr int INNER = THIN_IS_M ? BW : TT;
+constexpr int PADDED = INNER + (THIN_IS_M ? GROUPED : 1);
+constexpr int SUMS = TT * BW / INNER * PADDED;
+constexpr bool STAYS = BLOCKS > 0;
+constexpr int BUFFERS = STAYS && WIDE_ALONG_K ? 2 : 1;  // two spare a barrier, and are small where lanes have met
+
+template <int BYTES> struct Words;
+template <> struct Words<4> { using Type = unsigned; };
+template <> struct Words<8> { using Type = uint2; };
+template <> struct Words<16> { using Type = uint4; };
+
+// What is read once need not stay in a cache.
+__device__ __forceinline__ void load_once(Pack<VECTOR>& pack, const SCALAR* from)
+{
+    using Type = Words<VECTOR * sizeof(SCALAR)>::Type;
+    Type& to = *(Type*)&pack;
+#if LOAD == LOAD_far
+    asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to.x), "=r"(to.y), "=r"(to.z), "=r"(to.w) : "l"(from));
+#else
+    to = __ldcs((const Type*)from);
+#endif
+}
+
+// The way of a warp through the wide operand: step by step through its share of k, tile by tile.
+struct Way {
+    const SCALAR* operand;
+    size_t line;                                // elements of a stored line
+    unsigned count, tile, tiles, apart;         // tiles of C: the present one, all, and how far apart those of a block are
+    unsigned first_k, lane_w, lane_k;           // where this thread begins: k of the block, and in a block's tile
+    int depth;                                  // what the block's share has of k, from where the warp begins
+    const SCALAR* from;
+    unsigned offset[WIDE_ALONG_K ? LINES : PACKS];
+    int step = 0;
+
+    __device__ void aim()
+    {
+        const unsigned first = tile * BW + lane_w, row = min(first, count - 1);
+        from = operand + (WIDE_ALONG_K ? row * line + first_k + lane_k : (first_k + lane_k) * line);
+#pragma unroll
+        for (int i = 0; i < (WIDE_ALONG_K ? LINES : PACKS); ++i)
+            offset[i] = WIDE_ALONG_K ? (min(first + i, count - 1) - row) * (unsigned)line : min(first + i * REACH, count - VECTOR);
+    }
+
+    template <bool WHOLE>
+    __device__ __forceinline__ void load(Pack<VECTOR> (&wide)[LINES][PACKS], int left) const
+    {
+#pragma unroll
+        for (int l = 0; l < LINES; ++l)
+#pragma unroll
+            for (int p = 0; p < PACKS; ++p) {
+                const int k = WIDE_ALONG_K ? p * REACH : l;
+                if (WHOLE || k < left)
+                    load_once(wide[l][p], from + (WIDE_ALONG_K ? offset[l] + p * REACH : l * line + offset[p]));
+                else
+                    wide[l][p] = Pack<VECTOR>{};
+            }
+    }
+
+    // Asks for the next pieces; there is nothing more after the last tile.
+    __device__ __forceinline__ void ask(Pack<VECTOR> (&wide)[LINES][PACKS])
+    {
+        if (tile >= tiles) return;
+        const int left = depth - step * (WARPS_K * DEPTH);
+        if (left >= DEPTH) load<true>(wide, left);
+        else load<false>(wide, left - (WIDE_ALONG_K ? (int)(threadIdx.x % 32 * VECTOR) : 0));
+        from += (WIDE_ALONG_K ? 1 : line) * (WARPS_K * DEPTH);
+        if (++step < STEPS) return;
+        step = 0;
+        tile += apart;
+        aim();
+    }
+};
+
+// Lays the thin operand's rows from `first` on down in shared memory, from k_first on; zeros follow what is `depth` deep.
+template <int WIDTH>
+__device__ void lay_down(SCALAR* rows, const SCALAR* thin, unsigned first, unsigned count, unsigned k_first, unsigned k, int depth)
+{
+    constexpr int PER_ROW = BK / WIDTH;
+#pragma unroll 4
+    for (int x = threadIdx.x; x < TT * PER_ROW; x += THREADS) {
+        const int t = THIN_ALONG_K ? x / PER_ROW : x % TT, at = THIN_ALONG_K ? x % PER_ROW * WIDTH : x / TT;
+        const unsigned row = min(first + t, count - 1);
+        const size_t from = THIN_ALONG_K ? (size_t)row * k + k_first + at : (size_t)(k_first + at) * count + row;
+        copy_async<WIDTH * sizeof(SCALAR)>(rows + t * PITCH + at, thin + from, at < depth);
+    }
+}
+
+// `rows` is where this thread's k begins in the thin operand's rows.
+__device__ __forceinline__ void multiply(SCALAR (&sum)[COUNT * TT], const Pack<VECTOR> (&wide)[LINES][PACKS], const SCALAR* rows)
+{
+    constexpr int TOGETHER = WIDE_ALONG_K ? VECTOR : LINES < GROUPED ? LINES : GROUPED;
+    constexpr int PIECES = DEPTH / (WIDE_ALONG_K ? 32 : 1) / TOGETHER;  // of a row of the thin operand
+#pragma unroll
+    for (int t = 0; t < TT; ++t) {
+        SCALAR of_row[PIECES * TOGETHER];
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i) {
+            const Pack<TOGETHER> pack
+                = *(const Pack<TOGETHER>*)(rows + t * PITCH + i * (WIDE_ALONG_K ? REACH : TOGETHER));
+#pragma unroll
+            for (int e = 0; e < TOGETHER; ++e) of_row[i * TOGETHER + e] = pack.element[e];
+        }
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) {
+            SCALAR products = SHORT_CHAINS ? 0 : sum[i * TT + t];
+#pragma unroll
+            for (int e = 0; e < PIECES * TOGETHER; ++e)
+                products += of_row[e]
+                            * (WIDE_ALONG_K ? wide[i][e / VECTOR].element[e % VECTOR]
+                                            : wide[e][i / VECTOR].element[i % VECTOR]);
+            sum[i * TT + t] = SHORT_CHAINS ? sum[i * TT + t] + products : products;
+        }
+    }
+}
+
+// Adds up the values of all lanes, half of the values with each step: those that a lane is left with begin at `first`.
+template <int VALUES, int AWAY>
+__device__ __forceinline__ void meet(SCALAR* value, int lane, int& first)
+{
+    if constexpr (AWAY == 0) return;
+    else if constexpr (VALUES == 1) {
+        value[0] += __shfl_xor_sync(0xffffffffu, value[0], AWAY);
+        meet<1, AWAY / 2>(value, lane, first);
+    } else {
+        const bool upper = lane & AWAY;
+#pragma unroll
+        for (int i = 0; i < VALUES / 2; ++i) {
+            const SCALAR kept = upper ? value[i + VALUES / 2] : value[i], given = upper ? value[i] : value[i + VALUES / 2];
+            value[i] = kept + __shfl_xor_sync(0xffffffffu, given, AWAY);
+        }
+        first += upper ? VALUES / 2 : 0;
+        meet<VALUES / 2, AWAY / 2>(value, lane, first);
+    }
+}
+
+// Leaves a thread's sums in shared memory, for a warp that begins at column `w` of a tile.
+__device__ __forceinline__ void leave(SCALAR* sums, SCALAR (&sum)[COUNT * TT], int w)
+{
+    const int lane = threadIdx.x % 32;
+    if constexpr (WIDE_ALONG_K) {
+        constexpr int VALUES = COUNT * TT, LEFT = VALUES > 32 ? VALUES / 32 : 1;
+        int first = 0;
+        meet<VALUES, 16>(sum, lane, first);
+        if (VALUES < 32 && lane % (32 / min(VALUES, 32)) != 0) return;
+#pragma unroll
+        for (int i = 0; i < LEFT; ++i) {
+            const int t = (first + i) % TT, at = w + (first + i) / TT;
+            sums[THIN_IS_M ? t * PADDED + at : at * PADDED + t] = sum[i];
+        }
+    } else {
+        constexpr int WIDTH = THIN_IS_M ? VECTOR : 1;
+#pragma unroll
+        for (int t = 0; t < TT; ++t)
+#pragma unroll
+            for (int i = 0; i < COUNT; i += WIDTH) {
+                const int at = w + i / VECTOR * REACH + lane * VECTOR + i % VECTOR;
+                Pack<WIDTH> pack;
+#pragma unroll
+                for (int e = 0; e < WIDTH; ++e) pack.element[e] = sum[(i + e) * TT + t];
+                *(Pack<WIDTH>*)(sums + (THIN_IS_M ? t * PADDED + at : at * PADDED + t)) = pack;
+            }
+    }
+}
+
+// Where an element of C's tile is to go; elements past an edge go nowhere.
+struct Corner {
+    SCALAR* c;
+    unsigned line, rows, columns;
+
+    __device__ void store(unsigned x, SCALAR sum) const
+    {
+        const unsigned row = x / INNER, column = x % INNER;
+        if (row < rows && column < columns) c[(size_t)row * line + column] = sum;
+    }
+};
+
+__device__ Corner corner(SCALAR* c, unsigned t, unsigned w, unsigned count_t, unsigned count_w)
+{
+    if constexpr (THIN_IS_M) return {c + (size_t)t * count_w + w, count_w, count_t - t, count_w - w};
+    else return {c + (size_t)w * count_t + t, count_t, count_w - w, count_t - t};
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
+gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restrict__ c, int m, int n, int k,
+     unsigned char* workspace)  // a counter for each tile of C, then from a multiple of 256 bytes on sums of its shares
+{
+    extern __shared__ __align__(16) SCALAR shared[];
+    __shared__ bool last[THREADS];
+
+    const unsigned count_t = THIN_IS_M ? m : n, count_w = THIN_IS_M ? n : m;
+    const unsigned tiles = (count_w - 1) / BW + 1, tiles_t = (count_t - 1) / TT + 1, shares = (k - 1) / BK + 1;
+
+    // A block stays with some rows of the thin operand and a share of k. Blocks that are neighbours read neighbours in memory.
+    const unsigned groups = tiles_t * shares, blocks = gridDim.x;
+    const unsigned group = WIDE_ALONG_K ? blockIdx.x % groups : (unsigned)((size_t)blockIdx.x * groups / blocks);
+    const unsigned begin = (unsigned)(((size_t)group * blocks + groups - 1) / groups);
+    const unsigned end = (unsigned)(((size_t)(group + 1) * blocks + groups - 1) / groups);
+    const unsigned first_tile = WIDE_ALONG_K ? blockIdx.x / groups : blockIdx.x - begin;
+    const unsigned apart = WIDE_ALONG_K ? (blocks - group - 1) / groups + 1 : end - begin;
+    const unsigned share = group % shares, first_t = group / shares * TT, first_k = share * BK;
+    const int depth = min(BK, k - (int)first_k);
+
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warp_w = warp / WARPS_K, warp_k = warp % WARPS_K;
+    Way way;
+    way.operand = THIN_IS_M ? b : a;
+    way.line = WIDE_ALONG_K ? k : count_w;
+    way.count = count_w, way.tile = first_tile, way.tiles = tiles, way.apart = apart;
+    way.first_k = first_k;
+    way.lane_w = warp_w * (BW / WARPS_W) + (WIDE_ALONG_K ? 0 : lane * VECTOR);
+    way.lane_k = warp_k * DEPTH + (WIDE_ALONG_K ? lane * VECTOR : 0);
+    way.depth = depth - warp_k * DEPTH;
+    way.aim();
+    Pack<VECTOR> wide[LINES][PACKS], next[LINES][PACKS];
+    if (AHEAD) way.ask(next);
+
+    const SCALAR* const thin = THIN_IS_M ? a : b;
+    if (THIN_ALONG_K && k % GROUPED == 0) lay_down<GROUPED>(shared, thin, first_t, count_t, first_k, k, depth);
+    else lay_down<1>(shared, thin, first_t, count_t, first_k, k, depth);
+    close_group();
+    await_group<0>();
+    __syncthreads();
+
+    SCALAR* const of_warps = shared + (STAYS ? TT * PITCH : 0);  // else in place of the thin operand
+    SCALAR* const parts = (SCALAR*)(workspace + ((size_t)tiles * tiles_t * sizeof(unsigned) + 255) / 256 * 256);
+    const unsigned first_of_t = group / shares * tiles;  // tiles of C before those of these rows
+    int buffer = 0;
+    for (unsigned tile = first_tile; tile < tiles; tile += apart) {
+        SCALAR sum[COUNT * TT] = {};
+        constexpr int PRODUCTS = LINES * PACKS * VECTOR * TT, MOST = PRODUCTS < 512 ? 1024 / PRODUCTS : 2;
+        constexpr int WRITTEN_OUT = MOST < STEPS ? MOST : STEPS;
+#pragma unroll WRITTEN_OUT
+        for (int step = 0; step < STEPS; ++step) {
+            if constexpr (AHEAD == 1) {
+#pragma unroll
+                for (int l = 0; l < LINES; ++l)
+#pragma unroll
+                    for (int p = 0; p < PACKS; ++p) wide[l][p] = next[l][p];
+                way.ask(next);
+            } else {
+                way.ask(wide);
+            }
+            multiply(sum, wide, shared + way.lane_k + step * (WARPS_K * DEPTH));
+        }
+        if (!STAYS) __syncthreads();
+        SCALAR* const sums = of_warps + buffer * (WARPS_K * SUMS);
+        leave(sums + warp_k * SUMS, sum, warp_w * (BW / WARPS_W));
+        __syncthreads();
+        const Corner to = corner(c, first_t, tile * BW, count_t, count_w);
+        SCALAR* const part = parts + ((size_t)(first_of_t + tile) * shares + share) * (TT * BW);
+        for (unsigned x = threadIdx.x; x < TT * BW; x += THREADS) {
+            const SCALAR found = total<1>(WARPS_K, sums + x / INNER * PADDED + x % INNER, SUMS).element[0];
+            if (shares == 1) to.store(x, found);
+            else part[x] = found;
+        }
+        if (!STAYS) break;
+        if (BUFFERS == 1) __syncthreads();
+        else buffer = 1 - buffer;
+    }
+    if (shares == 1) return;
+
+    // The last to arrive of the blocks that share a tile adds up what they found; its counter is then zero again.
+    unsigned* const counters = (unsigned*)workspace + first_of_t;
+    __threadfence();
+    __syncthreads();
+    constexpr unsigned WIDTH = TT * BW % GROUPED == 0 ? GROUPED : 1, PER_TILE = TT * BW / WIDTH;
+    for (size_t from = first_tile; from < tiles; from += (size_t)THREADS * apart) {
+        const size_t own = from + (size_t)threadIdx.x * apart;
+        last[threadIdx.x] = own < tiles && atomicInc(counters + own, shares - 1) == shares - 1;
+        __threadfence();
+        __syncthreads();
+        for (unsigned i = threadIdx.x; i < THREADS * PER_TILE; i += THREADS) {
+            const size_t tile = from + (size_t)(i / PER_TILE) * apart;
+            if (tile >= tiles) break;
+            if (!last[i / PER_TILE]) continue;
+            const unsigned x = i % PER_TILE * WIDTH;
+            const SCALAR* const part = parts + (first_of_t + tile) * shares * (TT * BW) + x;
+            const Pack<WIDTH> found = total<WIDTH>(shares, part, TT * BW);
+            const Corner to = corner(c, first_t, tile * BW, count_t, count_w);
+#pragma unroll
+            for (int e = 0; e < WIDTH; ++e) to.store(x + e, found.element[e]);
+        }
+        __syncthreads();
+    }
+}

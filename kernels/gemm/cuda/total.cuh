@@ -1,0 +1,15 @@
+// Sums of what threads or blocks that share k have found, in a fixed order. Comes after copies.cuh.
+
+// The sums of what `shares` parts, `apart` elements from each other, have for WIDTH elements, in their order.
+template <int WIDTH>
+__device__ __forceinline__ Pack<WIDTH> total(int shares, const SCALAR* part, size_t apart)
+{
+    Pack<WIDTH> sums = *(const Pack<WIDTH>*)part;
+#pragma unroll 8
+    for (int share = 1; share < shares; ++share) {
+        const Pack<WIDTH> more = *(const Pack<WIDTH>*)(part + share * apart);
+#pragma unroll
+        for (int e = 0; e < WIDTH; ++e) sums.element[e] += more.element[e];
+    }
+    return sums;
+}
