@@ -64,6 +64,8 @@ class Coronation:
             return None
         threads = threads_of(config for _, config in finalists)
         measured = self._executor.finals([compiled[each] for each in finalists], budget_s, threads)
+        # A champion of before the limit of the error reigns no more: who comes after it need not be faster.
+        holder_plays = holder_plays and measured[0].outcome is not Outcome.INACCURATE
         finals = [
             self._scribe.of_kernel(Role.FINAL, self._kernels[kernel], config, each)
             for (kernel, config), each in zip(finalists, measured, strict=False)

@@ -90,19 +90,27 @@ class Executor:
                 f"{self._found.info.name} cannot {message['do']}: {failure}; run `tuner doctor`"
             ) from failure
 
-    def prepare(self, problem: Mapping[str, Any], regime: str, energy: bool = False) -> None:
+    def prepare(
+        self,
+        problem: Mapping[str, Any],
+        regime: str,
+        energy: bool = False,
+        error_limit: float | None = None,
+    ) -> None:
         """Makes arrays and reference, with inputs drawn afresh for each worker.
 
         Args:
             problem: By name.
             regime: How time is taken.
             energy: True to measure energy beside time.
+            error_limit: A config less exact than so many times the library is not timed; None for any.
 
         Raises:
             DeviceTrouble: It cannot, for lack of memory say.
         """
-        self._prepared = {"do": "prepare", "problem": dict(problem), "regime": regime, "energy": energy}
-        self._trusted({**self._prepared, "seed": _fresh_seed()})
+        asked = {"problem": dict(problem), "regime": regime, "energy": energy, "error_limit": error_limit}
+        self._prepared = asked
+        self._trusted({"do": "prepare", **asked, "seed": _fresh_seed()})
 
     def baseline(self) -> Measurement | None:
         """Measures the library; None where the operation declares none."""
@@ -258,7 +266,7 @@ class Executor:
         else:
             raise DeviceTrouble(f"{self._found.info.name} stays unwell: {unwell}; finished trials are kept")
         if self._prepared is not None:
-            self.prepare(*(self._prepared[name] for name in ("problem", "regime", "energy")))
+            self.prepare(**self._prepared)
 
     def close(self) -> None:
         """Kills the worker."""

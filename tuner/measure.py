@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from tuner.accuracy import ErrorLimit
 from tuner.correctness import Workload
 from tuner.devices.protocol import Device, LaunchFailed, Run
 from tuner.kernel import Rendered
@@ -43,6 +44,7 @@ class Bench:
         energy: True to measure the energy of a run, too: ``power_w`` of runs back to back times the median
             time is ``energy_j`` of the circumstances, where the device tells its power.
         unwell: True after a failure that may have poisoned the device's context.
+        limit: What the error of a config may be; see `limit_error`.
     """
 
     device: Device
@@ -50,6 +52,13 @@ class Bench:
     regime: str
     energy: bool = False
     unwell: bool = field(default=False, init=False)
+    limit: ErrorLimit | None = field(default=None, init=False)
+
+    def limit_error(self, factor: float) -> None:
+        """From now on what is less exact than so many times the library, at these inputs, is INACCURATE."""
+        run = self.device.library(self.workload)
+        error = self._verify(run)[0] if run is not None else None
+        self.limit = ErrorLimit.beside(factor, error, self.workload.problem)
 
     def measure(self, contestant: Contestant, incumbent_s: float | None) -> Measurement:
         """Loads, verifies and times a config.
@@ -65,12 +74,12 @@ class Bench:
                 run = self.device.load(contestant.rendered, contestant.code, self.workload)
             with _stage(stages, "verify"):
                 error, wrong = self._verify(run)
-            if wrong:
-                outcome = Outcome.WRONG_RESULT
-                return Measurement(outcome, wrong, (), error, contestant.compiled, stages)
+            refused = self._refused(error, wrong, contestant.compiled, stages)
+            if refused is not None:
+                return refused
             with _stage(stages, "time"):
                 screened = screen(self.device, run, self.regime, incumbent_s)
-            seen = dict(self.device.circumstances(run))
+            seen = self._seen(run)
             if self.energy and not screened.pruned:
                 with _stage(stages, "power"):
                     seen |= self._energy(run, statistics.median(screened.samples_s))
@@ -91,6 +100,28 @@ class Bench:
         run()
         self.device.synchronize()
         return self.workload.check()
+
+    def _refused(
+        self,
+        error: Error,
+        wrong: str,
+        compiled: CompileReport,
+        stages: Mapping[str, float],
+        finals: bool = False,
+    ) -> Measurement | None:
+        """What is not timed: a wrong result, or one outside of the limit."""
+        if wrong:
+            return Measurement(Outcome.WRONG_RESULT, wrong, (), error, compiled, stages)
+        complaint = self.limit.complaint(error, finals) if self.limit is not None else ""
+        if self.limit is None or not complaint:
+            return None
+        kept = self.limit.circumstances
+        return Measurement(Outcome.INACCURATE, complaint, (), error, compiled, stages, kept)
+
+    def _seen(self, run: Run) -> dict[str, float]:
+        """The circumstances of a run, and the limit of the error."""
+        kept = self.limit.circumstances if self.limit is not None else {}
+        return {**self.device.circumstances(run), **kept}
 
     def verify(self, contestant: Contestant) -> str:
         """What is wrong with a config's output; empty when nothing is."""
@@ -143,19 +174,17 @@ class Bench:
             except (LaunchFailed, MemoryError) as failure:
                 found.append(self._failed(failure, None, contestant.compiled, {}))
                 continue
-            if wrong:
-                found.append(Measurement(Outcome.WRONG_RESULT, wrong, (), error, contestant.compiled))
+            refused = self._refused(error, wrong, contestant.compiled, {}, finals=True)
+            found.append(refused)
+            if refused is not None:
                 continue
-            found.append(None)
             playing.append((run, error, contestant.compiled))
         for run in self._libraries(threads):
             found.append(None)
             playing.append((run, self._verify(run)[0], None))
         times = interleave(self.device, [run for run, _, _ in playing], self.regime, budget_s)
         timed = iter(
-            Measurement(
-                Outcome.MEASURED, "", samples_s, error, compiled, {}, dict(self.device.circumstances(run))
-            )
+            Measurement(Outcome.MEASURED, "", samples_s, error, compiled, {}, self._seen(run))
             for samples_s, (run, error, compiled) in zip(times, playing, strict=True)
         )
         return [each or next(timed) for each in found]

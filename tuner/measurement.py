@@ -27,6 +27,7 @@ class Outcome(enum.StrEnum):
     COMPILE_FAILED = "COMPILE_FAILED"
     LAUNCH_FAILED = "LAUNCH_FAILED"
     WRONG_RESULT = "WRONG_RESULT"
+    INACCURATE = "INACCURATE"
     TIMED_OUT = "TIMED_OUT"
     CRASHED = "CRASHED"
     PRUNED = "PRUNED"
@@ -89,7 +90,8 @@ class Measurement:
         circumstances: What was seen while timing: ``sm_clock_hz``, ``temperature_c``, ``power_w``,
             ``throttle_reasons``, ``throttled`` (samples taken again for a low clock), ``occupancy`` (share
             of a multiprocessor's threads that are resident); ``load_1min`` and ``clock_hz`` of a CPU; where
-            energy is an objective, ``energy_j`` of one run, by ``power_w`` while runs went on back to back.
+            energy is an objective, ``energy_j`` of one run, by ``power_w`` while runs went on back to back;
+            under a limit of the error, what `tuner.accuracy.ErrorLimit` keeps.
     """
 
     outcome: Outcome

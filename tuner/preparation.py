@@ -13,7 +13,7 @@ from tuner.kernel import Kernel
 from tuner.measurement import Measurement, Outcome
 from tuner.objectives import TIME
 from tuner.problem import Problem
-from tuner.record import Champion, ProblemKey, Record, Role
+from tuner.record import OBJECTIVES_OF_STUDY, Champion, ProblemKey, Record, Role
 from tuner.space import Config, Space
 from tuner.store import Store
 
@@ -32,12 +32,14 @@ def study_name(
     regime: str,
     kernels: Iterable[Kernel],
     objectives: Sequence[str] = TIME,
+    error_limit: float | None = None,
 ) -> str:
-    """Names a study: other kernels, other sources of them or other objectives make another study."""
+    """Names a study: other kernels, sources of them, objectives or another limit of the error make another."""
     sources = sorted(f"{kernel.name} {kernel.source_hash}" for kernel in kernels)
     digest = hashlib.sha256("\n".join(sources).encode()).hexdigest()[:8]
-    aims = f", objectives {' '.join(objectives)}" if len(objectives) > 1 else ""
-    return f"{problem} on {device.name}, {regime}, kernels {digest}{aims}"
+    aims = f"{OBJECTIVES_OF_STUDY}{' '.join(objectives)}" if len(objectives) > 1 else ""
+    limit = "" if error_limit is None else f", error limit {error_limit:g}"
+    return f"{problem} on {device.name}, {regime}, kernels {digest}{aims}{limit}"
 
 
 def check_regime(regime: str, kind: str) -> None:

@@ -28,6 +28,7 @@ class Request:
         storage_url: Database where Optuna's own tables are kept; None to keep none.
         objectives: What is minimised (see `tuner.objectives`); with several, the fastest config is champion
             all the same, and the result has a front.
+        error_limit: No champion whose error is more than so many times the library's; None for any.
         finals_s: Seconds of `seconds` that are kept for the finals; a share unless given.
         library: The library as measured a while ago, for a study that goes on; measured unless given.
     """
@@ -42,6 +43,7 @@ class Request:
     sampler: str = "tile"
     storage_url: str | None = None
     objectives: tuple[str, ...] = TIME
+    error_limit: float | None = None
     finals_s: float | None = None
     library: Measurement | None = None
 

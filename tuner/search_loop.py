@@ -204,7 +204,7 @@ class SearchLoop:
             trial.crashes += 1
             self._compiled.appendleft(trial)
             return
-        if measurement.outcome in (Outcome.MEASURED, Outcome.PRUNED):
+        if measurement.outcome in (Outcome.MEASURED, Outcome.PRUNED, Outcome.INACCURATE):
             self._seen[_code_key(trial.contestant)] = measurement
         elif measurement.compiled is None:
             measurement = replace(measurement, compiled=trial.contestant.compiled)

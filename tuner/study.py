@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from types import FrameType, TracebackType
 
 from threadpoolctl import threadpool_limits
 
+from tuner.accuracy import ErrorLimit
 from tuner.ask_ahead import AskAhead
 from tuner.compiling import CompilePool
 from tuner.coronation import Coronation
@@ -21,8 +22,9 @@ from tuner.devices.detect import with_best_blas
 from tuner.errors import Interrupted
 from tuner.execution import Executor
 from tuner.fronts import found_wrong, front_of
-from tuner.measurement import Measurement, Outcome
-from tuner.objectives import TIME, Front, values_of
+from tuner.measurement import Error, Measurement
+from tuner.objectives import Front
+from tuner.past import judged_records, observed, stopped_hastily, that_count
 from tuner.preparation import (
     check_energy,
     check_fits,
@@ -187,14 +189,17 @@ class Study:
             executor.open()
             check_fits(problem, executor.free_bytes, executor.info)
         first = self._executors[0]
-        name = study_name(key_of(problem), first.info, request.regime, request.kernels, request.objectives)
+        name = study_name(
+            key_of(problem), first.info, request.regime, request.kernels, request.objectives,
+            request.error_limit,
+        )  # fmt: skip
         self._scribe = Scribe(self._store, problem, first.info, request.regime, first.versions, name)
         named = {**problem.to_json(), "origin": self._scribe.origin}
         self._pool = CompilePool(request.found[0].opening, first.info.architecture, named)
         stack.callback(self._pool.close)
         spaces = legal_spaces(request.kernels, problem, first.info)
         for executor in self._executors:
-            executor.prepare(named, request.regime, "energy" in request.objectives)
+            executor.prepare(named, request.regime, "energy" in request.objectives, request.error_limit)
         self._baseline()
         search = AskAhead(self._search(spaces, name), inline=first.info.kind == "cpu")
         stack.callback(search.close)
@@ -205,11 +210,13 @@ class Study:
         request, info = self._request, self._executors[0].info
         key = key_of(request.problem)
         elsewhere = trials_elsewhere(self._store, request.kernels, key, info, request.regime)
+        past, again = self._past()
         return Search(
             spaces, sampler=request.sampler, seed=request.seed, study_name=name,
-            storage_url=request.storage_url, past=self._past(), budget=request.trials,
-            starts=starting_points(self._store, request.kernels, key, info),
-            elsewhere=[_observed(record) for record in elsewhere], objectives=request.objectives,
+            storage_url=request.storage_url, past=past, budget=request.trials,
+            starts=[*again, *starting_points(self._store, request.kernels, key, info)],
+            elsewhere=[observed(record) for record in judged_records(elsewhere, self._limit(None))],
+            objectives=request.objectives,
         )  # fmt: skip
 
     def _baseline(self) -> None:
@@ -242,26 +249,24 @@ class Study:
             self.progress.best_blas = (core, measurement.time_s)
             self._store.add(replace(scribe, versions=executor.versions).of_baseline(measurement))
 
-    def _past(self) -> list[Observation]:
-        """Trials of this study from before that still count: of the same sources, compiler and driver.
+    def _past(self) -> tuple[list[Observation], list[tuple[str, Config]]]:
+        """Trials of this study from before that still count, and what of them is to be measured anew first.
 
-        A study of one objective may learn from those of another, and one of several from what has them all;
-        what only lacks some, or was stopped early for its time, is measured anew.
+        They are of the same sources, compiler and driver. Their errors are judged by this study's limit.
         """
         objectives = self._request.objectives
-        found: dict[tuple[str, Config], Record] = {}
-        for record in self._records(Role.TRIAL):
-            config, measurement = Config(record.config), record.measurement
-            if len(objectives) > 1 and not (
-                measurement.outcome.failed or values_of(measurement, objectives) is not None
-            ):
-                continue
-            before = found.get((record.kernel, config))
-            if before is None or measurement.outcome is Outcome.MEASURED:
-                found[record.kernel, config] = record
+        library = self._library.error if self._library is not None else None
+        found = that_count(judged_records(self._records(Role.TRIAL), self._limit(library)), objectives)
+        again = stopped_hastily(found)
+        for each in again:
+            del found[each]
         for (kernel, config), record in found.items():
             take_in(kernel, config, record.measurement, self.progress, self._standings)
-        return [_observed(record, objectives) for record in found.values()]
+        return [observed(record, objectives) for record in found.values()], again
+
+    def _limit(self, library: Error | None) -> ErrorLimit | None:
+        factor = self._request.error_limit
+        return None if factor is None else ErrorLimit.beside(factor, library, self._request.problem)
 
     def _records(self, role: Role) -> list[Record]:
         """What is stored of the problem here and of the competitors as they are now."""
@@ -291,9 +296,3 @@ class Study:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-def _observed(record: Record, objectives: Sequence[str] = TIME) -> Observation:
-    found = record.measurement
-    others = (values_of(found, objectives) or ())[1:]
-    return Observation(record.kernel, Config(record.config), found.outcome, found.time_s, others)

@@ -130,6 +130,8 @@ class DeviceHandlers:
         workload = Workload(self._device, problem, message["seed"])
         self._device.synchronize()
         self._bench = Bench(self._device, workload, message["regime"], message.get("energy", False))
+        if message.get("error_limit") is not None:
+            self._bench.limit_error(message["error_limit"])
         return {"prepare_s": time.perf_counter() - start}, b""
 
     def measure(self, message: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:

@@ -13,6 +13,8 @@ from tuner.correctness import Workload
 from tuner.devices.protocol import Binary, Compiler, Device, LaunchFailed
 from tuner.hardware import DeviceInfo
 from tuner.kernel import Rendered, render
+from tuner.measure import Bench, Contestant
+from tuner.measurement import Outcome
 from tuner.space import Space
 
 N = 5000
@@ -138,6 +140,23 @@ class DeviceContract:
         device.synchronize()
         assert workload.check()[1] == ""
         assert len(device.samples_s(run, 3, "cold")) == 3
+
+    def test_errors_are_limited_by_the_librarys_at_the_same_inputs(
+        self, device: Device, rendered: Rendered, workload: Workload
+    ) -> None:
+        bench = Bench(device, workload, "hot")
+        bench.limit_error(1.0)
+        library = bench.measure_baseline()
+        assert library is not None
+        assert library.error is not None
+        assert bench.limit is not None
+        assert bench.limit.library_rms == library.error.rms_rel > 0
+        binary = self.compiled(device, rendered, workload)
+        found = bench.measure(Contestant(rendered, binary.code, binary.report), None)
+        assert found.error is not None
+        exact = found.error.rms_rel <= library.error.rms_rel
+        assert found.outcome is (Outcome.MEASURED if exact else Outcome.INACCURATE)
+        assert found.circumstances["library_rms_rel"] == library.error.rms_rel
 
     def test_no_library_where_none_is_declared(self, device: Device) -> None:
         bare = replace(catalogue.from_file(TOY).operation("toy"), baselines={})

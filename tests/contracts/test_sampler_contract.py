@@ -105,13 +105,14 @@ def test_starts_come_first_and_illegal_ones_are_left_out(sampler: str) -> None:
 
 
 @pytest.mark.parametrize("sampler", PRESENT)
-def test_only_failures_do_no_harm(sampler: str) -> None:
+@pytest.mark.parametrize("outcome", [Outcome.COMPILE_FAILED, Outcome.INACCURATE])
+def test_only_failures_do_no_harm(sampler: str, outcome: Outcome) -> None:
     search = Search(spaces(), sampler=sampler, seed=1, study_name="s", budget=100)
     count = 0
     while found := search.ask(4):
         count += len(found)
         for each in found:
-            search.tell(each, Outcome.COMPILE_FAILED, None)
+            search.tell(each, outcome, None)
     assert count == 37
 
 

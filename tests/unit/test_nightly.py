@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures.fake_device import BEST, BEST_S, LEGAL, TOY, configs, stored, write_device
+from fixtures.fake_device import BEST, BEST_S, LEGAL, TOY, configs, rule, stored, write_device
 
 from tuner.cli.main import run
 from tuner.devices.detect import find
@@ -196,6 +196,30 @@ def test_another_compiler_is_a_reason_to_tune_again(
     assert states(answer) == ["tuned"] * 2
     told_of = [line.split(":")[0] for line in answer[2].splitlines() if ": tuned" in line]
     assert told_of == [f"toy {n} float32 plain" for n in (200, 100)]
+
+
+def test_a_limit_of_the_error_is_held_and_told(told: Told, here: Path) -> None:
+    exact = BEST | {"ORDER": "blocked"}
+    rules = [rule(BEST, latency_s=BEST_S, error_rel=3e-7), rule(exact, latency_s=1.2 * BEST_S, error_rel=1e-7)]
+    rules.append(rule({}, latency_s=4 * BEST_S))
+    write_device(here / "device.json", rules=rules, baseline_s=2 * BEST_S, baseline_error_rel=1e-7)
+    free = PLAN.replace("[100, 200]", "[100, 1000]")
+    limited = free.replace("[defaults]", "[defaults]\nerror_limit = 1.5")
+    assert states(told(free, "--json")) == ["tuned", "tuned"]
+    answer = told(limited, "--json")
+    # Another limit is other work.
+    assert states(answer) == ["tuned", "tuned"]
+    few, many = json.loads(answer[1])["problems"]
+    assert "less output than 256 elements" in few["error_limit"]["says_nothing"]
+    assert (few["after"]["config"], many["after"]["config"]) == (BEST, exact)
+    assert (many["error_limit"]["factor"], many["error_limit"]["says_nothing"]) == (1.5, "")
+    assert many["error_limit"]["ratio"] == pytest.approx(1, abs=0.2)
+    # Done, until another study's champion is outside of the limit.
+    code, out, _ = told(limited, "--quiet")
+    shown = [each for each in out.splitlines() if "of 1.5" in each or "nothing" in each]
+    assert (code, out.count("done before"), len(shown)) == (0, 2, 2), out
+    told(free, "--json", "--again")
+    assert states(told(limited, "--json")) == ["done before", "tuned"]
 
 
 def test_what_the_deadline_leaves_is_said(told: Told, here: Path) -> None:

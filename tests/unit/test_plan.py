@@ -118,6 +118,13 @@ def test_objectives_are_a_text_or_a_list_and_make_a_problem_of_their_own(read: R
     assert read(VALID).items[0].objectives == ("time",)
 
 
+def test_a_limit_of_the_error_makes_a_problem_of_its_own_and_infinity_lifts_it(read: Read) -> None:
+    rest = "".join(f"{GEMM}squares = [8]\nerror_limit = {limit}\n" for limit in ("2", "1.5", "inf"))
+    plan = read(f"[defaults]\nerror_limit = 1.5\n{GEMM}squares = [8]\n{rest}")
+    assert [item.error_limit for item in plan.items] == [1.5, 2, None]
+    assert read(VALID).items[0].error_limit is None
+
+
 def test_a_users_own_file_counts_from_the_plan(read: Read, tmp_path: Path) -> None:
     plan = read('[[problems]]\nfile = "own.py"\nset = {n = [1000, 2000]}\ndtypes = ["float64", "float32"]\n')
     assert {item.file for item in plan.items} == {(tmp_path / "own.py").resolve()}
@@ -161,6 +168,8 @@ TOP_LEVEL_MISTAKES = [
     ("[defaults]\nsampler = 'tyle'\n" + VALID, 2, r"unknown sampler 'tyle'; did you mean tile"),
     ("[defaults]\nobjective = 'time,power'\n" + VALID, 2, r"objective: unknown objective 'power'"),
     ("[defaults]\nobjective = 3\n" + VALID, 2, r"objective is objectives such as \"time,energy\", .*, got 3"),
+    ("[defaults]\nerror_limit = 0.9\n" + VALID, 2, r"error_limit is a number of 1 or more, .*, got 0.9"),
+    ("[defaults]\nerror_limit = nan\n" + VALID, 2, r"error_limit is a number of 1 or more, .*, got nan"),
     ("[defaults]\nlayout = 'mn'\n" + VALID, 2, r"unknown layout 'mn'; did you mean"),
     ("[defaults]\nkernels = ['nave']\n" + VALID, 2, r"unknown kernel of gemm 'nave'; did you mean naive"),
     ("\n\nseconds 3", 3, r"a plan must be valid TOML: .*; correct that line"),
@@ -183,6 +192,7 @@ PROBLEM_MISTAKES = [
     ("squares = [8]\ndtype = 'float23'", 4, r"unknown dtype 'float23'; did you mean float32"),
     ("squares = [8]\nobjective = ['energy']", 4, r"objective: the objectives are time, or time with"),
     ("squares = [8]\nobjective = ''", 4, r"objective: unknown objective ''"),
+    ("squares = [8]\nerror_limit = '2'", 4, r"error_limit is a number of 1 or more, .*, got '2'"),
     ("squares = [8]\nlayouts = ['nn', 'xx']", 4, r"unknown layout 'xx'; choose one of: nn, nt, tn, tt"),
     ("squares = [8]\nkernels = ['blockd']", 4, r"unknown kernel of gemm 'blockd'; did you mean blocked"),
     (f"m = {[1] * 400}\nn = {[1] * 400}\nk = 1", 3, r"m: a plan has at most 100000 problems, got 160000"),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tuner.accuracy import told
 from tuner.cli.fronts import check_plot, plot_front, show_front
 from tuner.cli.options import database_option, json_option
 from tuner.cli.progress_view import ProgressView
@@ -115,23 +116,35 @@ def _show(items: list[NightItem], stopped: str, as_json: bool) -> None:
             }
         )
         return
-    rows = []
-    for each in items:
-        after = each.after
-        row = [str(each.item.problem), each.state]
-        time_s = after.record.measurement.time_s if after else None
-        if after is None or not time_s:
-            rows.append((*row, "-", "-", "-", "-", each.why.splitlines()[0][:100] if each.why else ""))
-            continue
-        record = after.record
-        work = record.work
-        fresh = each.state == "tuned"
-        change = f"{each.improvement:.3f} x ({after.verdict})" if fresh and each.improvement else "-"
-        shown = f"{duration(time_s)}, {speed(work['flops'], work['bytes'], time_s)}"
-        ratio = f"{after.speedup:.3f}" if after.baseline else "-"
-        rows.append((*row, f"{record.kernel} {config_text(record.config)}", shown, ratio, change, each.why))
-    columns = ("problem", "state", "champion", "speed", "x library", "against before", "why")
-    table("The night", columns, rows)
+    limited = any(each.item.error_limit is not None for each in items)
+    errors = ("error x library",) if limited else ()
+    columns = ("problem", "state", "champion", "speed", "x library", *errors, "against before", "why")
+    table("The night", columns, [_row(each, limited) for each in items])
     for each in items:
         if each.front is not None and each.after is not None:
             show_front(each.front, each.after)
+
+
+def _row(item: NightItem, limited: bool) -> tuple[str, ...]:
+    """What became of a problem; with its error where the plan limits that."""
+    after, row = item.after, (str(item.item.problem), item.state)
+    error = (_error(item),) if limited else ()
+    time_s = after.record.measurement.time_s if after else None
+    if after is None or not time_s:
+        return (*row, "-", "-", "-", *error, "-", item.why.splitlines()[0][:100] if item.why else "")
+    record = after.record
+    fresh = item.state == "tuned"
+    change = f"{item.improvement:.3f} x ({after.verdict})" if fresh and item.improvement else "-"
+    shown = f"{duration(time_s)}, {speed(record.work['flops'], record.work['bytes'], time_s)}"
+    ratio = f"{after.speedup:.3f}" if after.baseline else "-"
+    return (*row, f"{record.kernel} {config_text(record.config)}", shown, ratio, *error, change, item.why)
+
+
+def _error(each: NightItem) -> str:
+    """The champion's error over the library's, of what it may be."""
+    limit = told(each.after.record.measurement) if each.after else None
+    if limit is None:
+        return "-"
+    if limit["ratio"] is None:
+        return "nothing said"
+    return f"{limit['ratio']:.2f} of {limit['factor']:g}"

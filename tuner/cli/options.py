@@ -57,6 +57,15 @@ def objective_option(command: F) -> F:
     return decorate(command)
 
 
+def error_limit_option(command: F) -> F:
+    """``--error-limit``: how inexact a champion may be."""
+    decorate = click.option(
+        "--error-limit", type=float, metavar="FACTOR",
+        help="No champion whose rms error is more than FACTOR times the library's; 1 or more.",
+    )  # fmt: skip
+    return decorate(command)
+
+
 def writable_folder(folder: Path) -> None:
     """Makes a folder for ``-o``, and finds out before the work, not after it, that it cannot be written.
 

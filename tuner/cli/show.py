@@ -93,9 +93,20 @@ def versus(pair: Mapping[str, Any]) -> tuple[str, str, str]:
     return pair["other"], duration(pair["time_s"]), f"{pair['verdict']}: {pair['ratio']:.3f} x ({interval})"
 
 
+def limit_text(limit: Mapping[str, Any]) -> str:
+    """How an error stands to the limit that it was measured under."""
+    if limit["says_nothing"]:
+        return f"{limit['factor']:g} x the library's, which says nothing: {limit['says_nothing']}"
+    if limit["ratio"] is None:
+        return f"{limit['factor']:g} x the library's"
+    library = f"the library's, rms {limit['library_rms_rel']:.2e}"
+    return f"{limit['ratio']:.3g} x {library}; at most {limit['factor']:g} x"
+
+
 def answer_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What people want to know of an answer."""
     error, baseline = answer["error"], answer["baseline"]
+    regime = (answer.get("record") or answer)["regime"]
     rows = [
         ("kernel", str(answer["kernel"])),
         ("config", config_text(answer["config"])),
@@ -106,13 +117,14 @@ def answer_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
     if baseline:
         threads = f", threads {baseline['threads']}" if "threads" in baseline else ""
         told = f"{duration(baseline['time_s'])}{threads}, version {baseline['version']}"
-    regime = (answer.get("record") or answer)["regime"]
         rows.append((f"{baseline['name']}", told))
         rows.append(("speed-up", f"{answer['speedup']:.3f} x {baseline['name']}"))
     if answer.get("use", "kernel") != "kernel":
         rows.append(("use", f"{answer['use']}: the library is faster here"))
     if error:
         rows.append(("error", f"rms {error['rms_rel']:.2e}, max {error['max_rel']:.2e} (against float64)"))
+    if answer.get("error_limit"):
+        rows.append(("error limit", limit_text(answer["error_limit"])))
     trials = answer["trials"]
     rows.append(("trials", f"{trials['total']}: {trials['measured']} measured, {trials['failed']} failed"))
     if answer.get("provisional"):

@@ -9,12 +9,14 @@ from typing import Any
 
 import click
 
+from tuner.accuracy import read_error_limit
 from tuner.catalogue import Catalogue
 from tuner.cli.fronts import check_plot, plot_front, show_front
 from tuner.cli.options import (
     asked,
     chosen_kernels,
     database_option,
+    error_limit_option,
     json_option,
     objective_option,
     problem_options,
@@ -37,6 +39,7 @@ from tuner.progress import Progress, Request, Result
 @click.option("--seed", type=int, help="Of the search; drawn afresh unless given.")
 @click.option("--sampler", default="tile", show_default=True, help="Search strategy.")
 @objective_option
+@error_limit_option
 @click.option("-o", "folder", type=click.Path(path_type=Path), help="Write a plot of the front to this folder.")
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
 @database_option
@@ -66,6 +69,7 @@ def tune(
         sampler=options["sampler"],
         storage_url=options["db"],
         objectives=objectives,
+        error_limit=read_error_limit(options["error_limit"]),
         **_budget(options["seconds"], options["trials"]),
     )
     result = run_study(request, options["db"], quiet=options["quiet"])
@@ -99,7 +103,9 @@ def _show(catalogue: Catalogue, result: Result, as_json: bool) -> None:
     progress = result.progress
     if result.champion is None:
         reasons = "".join(f"\n  {name}: {reason}" for name, reason in progress.reasons.items())
-        raise NothingFound(f"none of {progress.trials} trials could be measured:{reasons}")
+        if progress.totals["measured"]:
+            reasons += "\n  finals: the best did not pass them; `tuner records list` has their records"
+        raise NothingFound(f"none of {progress.trials} trials can be champion:{reasons}")
     stale, why = staleness(result.champion.record, catalogue)
     answer = Answer(result.champion, stale=stale, stale_reason=why).to_json()
     if as_json:

@@ -4,7 +4,7 @@ The file holds ``info`` (fields of `DeviceInfo`) and ``rules``, a list tried in 
 (config values that must match, maybe none) and ``latency_s`` or ``fault``, or both: a fault with ``after``
 shows only after that many runs went well, one with ``only_at`` where the first dim is that. ``power_w`` of a
 rule is the power of its configs, ``error_rel`` how far their outputs are from the right ones, ``traits`` what
-is known of them before they run (``occupancy``).
+is known of them before they run (``occupancy``). ``baseline_error_rel`` is ``error_rel`` of the library.
 Beside or instead of rules, ``landscape_seed`` gives every config a latency of its own, between ``base_s`` and
 ten times that. ``power_w`` of the file holds for all without one; with neither the device tells no power.
 ``idle`` names parameters that leave the machine code as it is. ``baseline_s`` is the library's time, or an
@@ -193,13 +193,14 @@ class FakeDevice:
         by_threads = self._data.get("baseline_s")
         if by_threads is None or not declared:
             return None
+        told = {"error_rel": self._data.get("baseline_error_rel", 0.0)}
         if not isinstance(by_threads, Mapping):
-            return None if threads else FakeRun({"latency_s": by_threads}, arrays)
+            return None if threads else FakeRun({"latency_s": by_threads, **told}, arrays)
         default = max(int(count) for count in by_threads)
         latency_s = by_threads.get(str(threads or default))
         if latency_s is None:
             return None
-        return FakeRun({"latency_s": latency_s, "traits": {"threads": threads or default}}, arrays)
+        return FakeRun({"latency_s": latency_s, "traits": {"threads": threads or default}, **told}, arrays)
 
     def synchronize(self) -> None:
         """Nothing is queued."""

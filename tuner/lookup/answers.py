@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from tuner.accuracy import told
 from tuner.catalogue import Catalogue
 from tuner.errors import TunerError
 from tuner.hardware import DeviceInfo
@@ -168,6 +169,7 @@ class Answer:
             "loss_said": self.loss.said,
             "reasons": list(self.reasons),
             "record": _place_json(champion.record) if champion else None,
+            "error_limit": told(champion.record.measurement) if champion else None,
         }
 
     def _asked(self) -> tuple[ProblemKey, DeviceInfo, str]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tuner.accuracy import told
 from tuner.objectives import Front
 from tuner.plan import PlanItem
 from tuner.record import Champion
@@ -64,6 +65,7 @@ class NightItem:
             "after": self.after and _champion_json(self.after),
             "improvement": self.improvement,
             "verdict": self.after.verdict if self.after and self.state == "tuned" else None,
+            "error_limit": told(self.after.record.measurement) if self.after else None,
             **(self.front.as_keys() if self.front else {}),
         }
 

@@ -8,16 +8,18 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
+from tuner.accuracy import ErrorLimit
 from tuner.devices.detect import Found
 from tuner.errors import InputError, NothingFound
 from tuner.kernel import Kernel
+from tuner.lookup.stale import installed_compiler, staleness
 from tuner.nightly.entries import Entry, Stage, View
 from tuner.nightly.items import NightItem
 from tuner.nightly.slices import Share, Slices
 from tuner.plan import Plan, PlanItem
 from tuner.preparation import key_of, study_name
 from tuner.progress import Request
-from tuner.record import Champion, Role
+from tuner.record import Champion, Record, Role
 from tuner.search import Budget
 from tuner.store import Store
 
@@ -188,7 +190,7 @@ class Night:
             problem=item.problem, kernels=entry.kernels, found=self.found, regime=item.regime,
             seconds=max(min(limits), 1.0) if limits else None, trials=item.trials, seed=self.seed,
             sampler=self.plan.sampler, storage_url=self.storage_url, objectives=item.objectives,
-            finals_s=min(share.finals_s, max(left_s, 1.0)), library=entry.library,
+            error_limit=item.error_limit, finals_s=min(share.finals_s, max(left_s, 1.0)), library=entry.library,
         )  # fmt: skip
         self._slices.opened(share, self._stage.open(entry, request))
 
@@ -199,22 +201,34 @@ class Night:
         return self.store.champion(key_of(item.problem), self.found[0].info, item.regime)
 
     def _is_done(self, item: PlanItem, kernels: tuple[Kernel, ...], champion: Champion | None) -> bool:
-        """True where this study was held to its finals with these kernels, as they are, and this driver."""
+        """True where this study was held to its finals with these kernels, as they are, driver and compiler."""
         if champion is None:
             return False
         key, device = key_of(item.problem), self.found[0].info
-        name = study_name(key, device, item.regime, kernels, item.objectives)
-        if (champion.record.study, champion.record.device.driver) == (name, device.driver):
+        if not _accurate(champion, item):
+            return False
+        name = study_name(key, device, item.regime, kernels, item.objectives, item.error_limit)
+        if champion.record.study == name and not self._is_outdated(champion.record, item):
             return True
         # The champion may come from a study of other kernels or objectives that was held since.
         finals = self.store.records(problem=key, device=device, role=Role.FINAL)
-        return any(each.study == name and each.device.driver == device.driver for each in finals)
+        return any(each.study == name and not self._is_outdated(each, item) for each in finals)
 
     def _is_stale(self, entry: Entry) -> bool:
-        """True where the champion's kernel, or the driver, is another than it was."""
-        if entry.before is None:
-            return False
-        record = entry.before.record
-        now = {kernel.name: kernel.source_hash for kernel in entry.kernels}
-        changed = record.kernel in now and now[record.kernel] != record.source_hash
-        return changed or record.device.driver != self.found[0].info.driver
+        """True where the champion's kernel, the compiler or the driver is another than it was."""
+        return entry.before is not None and self._is_outdated(entry.before.record, entry.item)
+
+    def _is_outdated(self, record: Record, item: PlanItem) -> bool:
+        """True where what a record of this plan's device rests on has changed since, as far as is known."""
+        device = self.found[0].info
+        versions = {"compiler": installed_compiler(device.kind)}
+        return bool(staleness(record, item.catalogue, device, versions)[0])
+
+
+def _accurate(champion: Champion, item: PlanItem) -> bool:
+    """True where a champion is within the limit of the error, as its finals saw it and the library."""
+    if item.error_limit is None:
+        return True
+    beside = champion.baseline.measurement.error if champion.baseline is not None else None
+    limit = ErrorLimit.beside(item.error_limit, beside, item.problem)
+    return not limit.complaint(champion.record.measurement.error, finals=True)

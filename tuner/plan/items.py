@@ -31,6 +31,7 @@ class PlanItem:
         seconds: Budget of its study in seconds; None without that limit.
         trials: Budget of its study in trials; None without that limit.
         objectives: What is minimised.
+        error_limit: No champion whose error is more than so many times the library's; None for any.
     """
 
     problem: Problem
@@ -41,6 +42,7 @@ class PlanItem:
     seconds: float | None = DEFAULT_SECONDS
     trials: int | None = None
     objectives: tuple[str, ...] = TIME
+    error_limit: float | None = None
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -48,7 +50,7 @@ class PlanItem:
         problem = self.problem
         name = problem.operation.name
         what = name, self.file, problem.shape, problem.dtype, problem.layout
-        return *what, self.regime, self.kernels, self.objectives
+        return *what, self.regime, self.kernels, self.objectives, self.error_limit
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner import catalogue
+from tuner.accuracy import read_error_limit
 from tuner.catalogue import Catalogue
 from tuner.errors import InputError, PlanError, UnknownName
 from tuner.objectives import TIME, read_objectives
@@ -96,11 +97,12 @@ class _Reader:
         objectives = self._objectives(at, table, defaults)
         trials = table.trials or defaults.trials
         seconds = table.seconds or defaults.seconds or (None if trials else DEFAULT_SECONDS)
+        limit = read_error_limit(table.error_limit or defaults.error_limit)
         regime = table.regime or defaults.regime or "cold"
         for key, shape in self._shapes(at, table, operation):
             for dtype, layout in itertools.product(dtypes, layouts):
                 problem = self._problem((*at, key), operation, shape, dtype, layout)
-                yield PlanItem(problem, found, file, regime, kernels, seconds, trials, objectives)
+                yield PlanItem(problem, found, file, regime, kernels, seconds, trials, objectives, limit)
 
     def _objectives(self, at: KeyPath, table: ProblemTable, defaults: DefaultsTable) -> tuple[str, ...]:
         own, default = table.objective, defaults.objective

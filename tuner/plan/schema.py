@@ -13,11 +13,14 @@ Size = Annotated[int, Field(ge=1)]
 Sizes = Annotated[list[Size], Field(min_length=1)]
 Names = Annotated[list[str], Field(min_length=1)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+#: TOML's inf is no limit, for a problem whose plan has one.
+ErrorLimit = Annotated[float, Field(ge=1)]
 Regime = Literal["cold", "hot", "cold-graph", "hot-graph"]
 
 _NAMES = "a list of one or more names"
 _REGIME = "cold, hot, cold-graph or hot-graph"
 _OBJECTIVE = 'objectives such as "time,energy", or a list of them'
+_ERROR_LIMIT = "a number of 1 or more, times the library's error, or inf for no limit"
 _SECONDS = "a number of seconds above 0"
 _TRIALS = "a whole number of 1 or more"
 
@@ -34,6 +37,7 @@ class DefaultsTable(BaseModel):
     kernels: Names | None = Field(default=None, description=_NAMES)
     sampler: str = Field(default="tile", min_length=1, description="the name of a sampler")
     objective: str | Names | None = Field(default=None, description=_OBJECTIVE)
+    error_limit: ErrorLimit | None = Field(default=None, description=_ERROR_LIMIT)
     seconds: Seconds | None = Field(default=None, description=_SECONDS)
     trials: Size | None = Field(default=None, description=_TRIALS)
 
@@ -61,6 +65,7 @@ class ProblemTable(BaseModel):
     regime: Regime | None = Field(default=None, description=_REGIME)
     kernels: Names | None = Field(default=None, description=_NAMES)
     objective: str | Names | None = Field(default=None, description=_OBJECTIVE)
+    error_limit: ErrorLimit | None = Field(default=None, description=_ERROR_LIMIT)
     seconds: Seconds | None = Field(default=None, description=_SECONDS)
     trials: Size | None = Field(default=None, description=_TRIALS)
 
