@@ -24,6 +24,8 @@ BATCH_S = 0.004
 #: Threads of OpenBLAS spin for tens of milliseconds after a call: the next contestant shall not suffer.
 REST_S = 0.1
 MAX_ROUNDS, LEAST_ROUNDS = 31, 5
+#: A call that takes longer than this is not repeated before the first round, and has the fewest rounds.
+LONG_S, ROUNDS_OF_LONG = 0.4, 3
 #: The loop that measures the peak: elements for each core, and multiply-adds done to each.
 ELEMENTS, STEPS = 2048, 4000
 #: N of the products by which core types of OpenBLAS are compared.
@@ -103,9 +105,12 @@ def contestants(asked: dict[str, Any]) -> tuple[dict[str, Run], float]:
 def peaks(asked: dict[str, Any]) -> dict[str, Run]:
     """Loops of multiply-adds in registers alone, for both dtypes."""
     dims = {"n": ELEMENTS * asked["cores"], "steps": STEPS}
+    lanes_of = {"float32": (128, 256), "float64": (64, 128)}
     return {
         f"{dtype} {lanes}": limit("multiply_add", {"LANES": lanes, "THREADS": asked["cores"]}, dims, dtype)
-        for dtype, lanes in (("float32", 128), ("float32", 256), ("float64", 64), ("float64", 128))
+        # A single register is a chain whose links wait for each other: it tells the clock.
+        for dtype, several in lanes_of.items()
+        for lanes in (*several, asked["lanes"][dtype])
     }
 
 
@@ -120,12 +125,16 @@ def products(asked: dict[str, Any]) -> dict[str, Run]:
 
 def timed(runs: dict[str, Run], seconds: float) -> dict[str, list[float]]:
     """Time of a call in each round, for each contestant; each round begins one further."""
-    names, counts = list(runs), {}
+    names, counts, least = list(runs), {}, LEAST_ROUNDS
     for name, run in runs.items():
-        run()
-        start = time.perf_counter()
-        run()
-        counts[name] = max(1, int(BATCH_S / max(time.perf_counter() - start, 1e-7)))
+        for _ in range(2):
+            start = time.perf_counter()
+            run()
+            took_s = time.perf_counter() - start
+            if took_s > LONG_S:
+                break
+        counts[name] = max(1, int(BATCH_S / max(took_s, 1e-7)))
+        least = min(least, ROUNDS_OF_LONG if took_s > LONG_S else LEAST_ROUNDS)
     taken: dict[str, list[float]] = {name: [] for name in names}
     end = time.monotonic() + seconds
     for number in range(MAX_ROUNDS):
@@ -139,7 +148,7 @@ def timed(runs: dict[str, Run], seconds: float) -> dict[str, list[float]]:
             for _ in range(count):
                 run()
             taken[name].append((time.perf_counter() - start) / count)
-        if time.monotonic() > end and number + 1 >= LEAST_ROUNDS:
+        if time.monotonic() > end and number + 1 >= least:
             break
     return taken
 

@@ -8,6 +8,17 @@ from typing import Any
 
 from tuner.statistics import compare, noise
 
+#: What the kernels are to reach: NumPy's time over ours as installed, and with the best core type: mean, least.
+#: Against NumPy as installed it supposes a CPU with AVX-512 that OpenBLAS takes for an older one.
+GOALS = {
+    "gemm N = 512 to 4096": ("1.7", "1.02", "0.98"),
+    "gemm N = 32 to 256": ("1.2", "1.0", ""),
+    "gemm thin and odd": ("1.3", "1.0", ""),
+    "gemm float64": ("1.7", "", "0.97"),
+    "transpose": ("15", "", ""),
+    "gemv": ("1.0", "", ""),
+}
+
 
 def best_core_type(kept: dict[str, Any]) -> str:
     """The core type to tell OpenBLAS; empty where none is 3 % faster than its own choice."""
@@ -30,6 +41,20 @@ def geometric_mean(values: list[float]) -> float:
 def ratio(found: dict[str, Any], other: str = "NumPy") -> Any:
     """How much faster ours is."""
     return compare(found["times_s"]["ours"], found["times_s"][other])
+
+
+def peak_lines(kept: dict[str, Any], info: Any) -> list[str]:
+    """Peaks as multiply-adds a cycle x lanes x clock, dtype by dtype and count of cores by count."""
+    lines = []
+    for cores, clock_hz in sorted(kept["clocks_hz"].items(), key=lambda each: int(each[0])):
+        for dtype, size in (("float32", 4), ("float64", 8)):
+            flops, lanes = kept["peaks_flops"][f"{dtype} {cores}"], info.vector_bytes // size
+            each = flops / int(cores) / (2 * lanes * clock_hz)
+            lines.append(
+                f"  - {dtype}, cores: {cores}: {flops / 1e9:.1f} GFLOPS = {each:.2f} multiply-adds a cycle"
+                f" x {lanes} lanes x {clock_hz / 1e9:.2f} GHz for each core"
+            )
+    return lines
 
 
 def cells(row: Any, kept: dict[str, Any]) -> list[str]:
@@ -61,18 +86,20 @@ def cells(row: Any, kept: dict[str, Any]) -> list[str]:
 def page(rows: list[Any], kept: dict[str, Any], info: Any) -> str:
     """The Markdown."""
     done = [row for row in rows if row.key in kept["rows"]]
-    peaks = ", ".join(f"{name} cores: {flops / 1e9:.1f}" for name, flops in sorted(kept["peaks_flops"].items()))
     types = ", ".join(f"{name}: {flops / 1e9:.1f}" for name, flops in kept["core_types"].items())
     own = kept["blas"]
     best = best_core_type(kept) or "its own choice, so that the two columns are one measurement"
-    loads, dates = kept["loads"] or [0.0], kept["dates"] or ["-"]
+    loads, dates = ([kept["rows"][row.key][name] for row in done] or ["-"] for name in ("load", "date"))
+    load = "-" if loads == ["-"] else f"{min(loads):.1f} to {max(loads):.1f}"
     lines = [
         f"# CPU kernels on {info.name}",
         "",
         f"- {own['library']}, core type {own.get('blas_core_type')}; Numba {kept['numba']}",
-        f"- Peak in GFLOPS, by multiply-adds in registers alone (`kernels/limits/multiply_add`): {peaks}",
+        "- Peak, by multiply-adds in registers alone (`kernels/limits/multiply_add`); the clock, by a chain of",
+        "  them that wait for each other, 4 cycles each:",
+        *peak_lines(kept, info),
         f"- NumPy at 1024^3 on one core in GFLOPS, by OpenBLAS's core type: {types}. Best: {best}.",
-        f"- Load average: {min(loads):.1f} to {max(loads):.1f}; dates: {min(dates)} to {max(dates)} (UTC)",
+        f"- Load average: {load}; dates: {min(dates)} to {max(dates)} (UTC)",
         "- Ratios are median times of NumPy over ours, round by round, with 95 % intervals; operands stay the",
         "  same. NumPy has as many threads as the row has cores. Made by `scripts/bench/cpu_results`.",
         "",
@@ -83,15 +110,16 @@ def page(rows: list[Any], kept: dict[str, Any], info: Any) -> str:
     lines += ["| " + " | ".join(cells(row, kept)) + " |" for row in done]
     lines += [
         "",
-        "| group | rows | NumPy / ours, geometric mean | best core type / ours | least |",
+        "| group | rows | NumPy / ours, geometric mean (goal) | best core type / ours (goal) | least (goal) |",
         "|---|---|---|---|---|",
     ]
     for group in dict.fromkeys(row.group for row in done):
         found = [kept["rows"][row.key] for row in done if row.group == group]
         numpy = [ratio(each["installed"]).ratio for each in found]
         best = [ratio(each.get("best", each["installed"])).ratio for each in found]
-        means = f"{geometric_mean(numpy):.3f} | {geometric_mean(best):.3f}"
-        lines.append(f"| {group} | {len(found)} | {means} | {min(best):.3f} |")
+        said = zip((geometric_mean(numpy), geometric_mean(best), min(best)), GOALS[group], strict=True)
+        means = " | ".join(f"{value:.3f} ({goal})" if goal else f"{value:.3f}" for value, goal in said)
+        lines.append(f"| {group} | {len(found)} | {means} |")
     missing = [row.key for row in rows if row.key not in kept["rows"]]
     lines += ["", f"Not measured yet: {', '.join(missing)}."] if missing else []
     return "\n".join([*lines, ""])

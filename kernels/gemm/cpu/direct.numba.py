@@ -135,7 +135,7 @@ else:
         bands = {
             "rows": THREADS,
             "columns": 1,
-            "both": min(strips, key=lambda count: m / count + n * count / THREADS),
+            "both": min(reversed(strips), key=lambda count: m / count + n * count / THREADS),
         }[SPLIT]  # fmt: skip
         rows, columns = _side(m, bands, MR), _side(n, THREADS // bands, NR)
         words = (address_of(a), address_of(b), address_of(c), m, n, k, rows, columns)

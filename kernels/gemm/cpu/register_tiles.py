@@ -55,9 +55,20 @@ TILE_RULES = (
         "a tile has 8 vectors, else each multiply-add waits for the one before it",
         lambda p, d, c: c.MR * (c.NR // c.WIDTH) >= 8,
     ),
+    for_speed(
+        "a tile wider than a vector fills half of the vector registers, else loads hold up multiply-adds",
+        lambda p, d, c: (c.NR == c.WIDTH) | (2 * c.MR * (c.NR // c.WIDTH) >= _registers(d)),
+    ),
 )
 THREAD_RULES = (
     for_speed("no more threads than cores", lambda p, d, c: c.THREADS <= max(d.cores, 1)),
+    for_speed(
+        "from 128^3 products a core on, half of the cores work, or two: the other half may be the same ones",
+        lambda p, d, c: (
+            (c.THREADS >= min(max(d.cores, 1), max(2, d.cores // 2)))
+            | (p.m * p.n * p.k < 128**3 * max(d.cores, 1))
+        ),
+    ),
     for_speed(
         "a tile for each thread", lambda p, d, c: (c.THREADS == 1) | (c.THREADS * c.MR * c.NR <= p.m * p.n)
     ),
@@ -82,10 +93,11 @@ def _packed(tile: tuple[int, int, int], threads: int = 1) -> dict[str, Value]:
     }  # fmt: skip
 
 
-def _direct(tile: tuple[int, int, int], **others: Value) -> dict[str, Value]:
+def _direct(tile: tuple[int, int, int], threads: int = 1, **others: Value) -> dict[str, Value]:
     return {
         "WIDTH": tile[0], "MR": tile[1], "NR": tile[2], "KC": 64, "PACK_A": False, "PACK_B": False,
-        "STREAM": False, "UNROLL": 1, "PREFETCH": 0, "THREADS": 1, "SPLIT": "rows",
+        "STREAM": False, "UNROLL": 1, "PREFETCH": 0, "THREADS": threads,
+        "SPLIT": "rows" if threads == 1 else "both",
     } | others  # fmt: skip
 
 
@@ -140,7 +152,7 @@ PACKED = Kernel(
             lambda p, d, c: ((c.THREADS > 1) | (c.SLABS == 1)) & (c.THREADS * c.MC <= (p.m + c.MC) * c.SLABS),
         ),
     ),
-    defaults=_packed((8, 4, 24)),
+    defaults=_packed((8, 6, 16), 2),
     starts=tuple(_packed(tile, threads) for threads in (*MANY, 1) for tile in TALL),
 )
 
@@ -169,6 +181,10 @@ DIRECT = Kernel(
             lambda p, d, c: c.PACK_A | (c.MR <= 8) | (p.layout[0] == "t"),
         ),
         for_speed("a tile is at most as wide as C", lambda p, d, c: (c.NR == c.WIDTH) | (c.NR <= p.n)),
+        for_speed(
+            "a tile is one vector wide only where C has few columns",
+            lambda p, d, c: (c.NR > c.WIDTH) | (p.n <= 4 * c.WIDTH),
+        ),
         for_speed("KC is at most twice K", lambda p, d, c: (c.KC == 64) | (c.KC <= 2 * p.k)),
         for_speed(
             "what is streamed past the caches is written once, and would not fit into them",
@@ -190,28 +206,20 @@ DIRECT = Kernel(
             "how C is split is a choice only where there are threads",
             lambda p, d, c: (c.THREADS > 1) | (c.SPLIT == "rows"),
         ),
+        for_speed(
+            "what is split is not the shorter side by far",
+            lambda p, d, c: (
+                (c.THREADS == 1)
+                | (((c.SPLIT != "rows") | (p.n <= 8 * p.m)) & ((c.SPLIT != "columns") | (p.m <= 8 * p.n)))
+            ),
+        ),
     ),
-    defaults=_direct((8, 4, 24)),
+    defaults=_direct((8, 6, 16), 2),
+    # In the order of what few shapes allow: few columns; a short K; a K that is worth a copy of A; any.
     starts=(
-        # A small C; few rows; few columns; a short K.
-        *(_direct(tile, KC=depth) for depth in (256, 64) for tile in FLAT),
-        *(
-            _direct(
-                tile,
-                KC=512,
-                PACK_A=True,
-                PREFETCH=2,
-                THREADS=threads,
-                SPLIT="columns" if threads > 1 else "rows",
-            )
-            for threads in (*MANY, 1)
-            for tile in FLAT[::2]
-        ),
-        *(_direct(tile, KC=4096, UNROLL=4, THREADS=threads) for threads in (*MANY, 1) for tile in NARROW),
-        *(
-            _direct(tile, PACK_B=True, STREAM=True, THREADS=threads)
-            for threads in (*MANY, 1)
-            for tile in FLAT[::2]
-        ),
+        *(_direct(tile, threads, KC=4096, UNROLL=4) for threads in (*MANY, 1) for tile in NARROW),
+        *(_direct(tile, threads, PACK_B=True, STREAM=True) for threads in (*MANY, 1) for tile in FLAT[::2]),
+        *(_direct(tile, threads, KC=512, PACK_A=True, PREFETCH=2) for threads in (*MANY, 1) for tile in FLAT),
+        *(_direct(tile, threads, KC=depth) for threads in (*MANY, 1) for depth in (256, 64) for tile in FLAT),
     ),
 )

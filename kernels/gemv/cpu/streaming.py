@@ -59,14 +59,16 @@ KERNEL = Kernel(
     defaults={
         "WIDTH": 8, "AT_ONCE": 4, "UNROLL": 1, "BLOCK": 64, "PARTS": 1, "PREFETCH": 0, "THREADS": 1,
     },
+    # Lines are not asked for ahead at first: the CPU sees by itself that rows are read from front to back, and
+    # what is asked for beyond the end of a row or band is fetched twice.
     starts=tuple(
         {
-            "WIDTH": width, "AT_ONCE": 4, "UNROLL": 2, "BLOCK": block, "PARTS": parts, "PREFETCH": 512,
-            "THREADS": threads,
+            "WIDTH": width, "AT_ONCE": at_once, "UNROLL": unroll, "BLOCK": block, "PARTS": parts,
+            "PREFETCH": ahead, "THREADS": threads,
         }
         for width in (2, 4, 8, 16)
-        for block, parts, threads in (
-            (64, 1, 16), (64, 1, 2), (4096, 32, 16), (4096, 4, 2), (2048, 1, 2), (64, 1, 1), (4096, 1, 1)
-        )
+        for threads in (64, 32, 16, 8, 4, 2, 1)
+        for at_once, unroll, ahead in ((8, 2, 0), (4, 4, 0), (8, 1, 0), (4, 2, 512))
+        for block, parts in ((2048, 1), (4096, min(64, 2 * threads)), (64, 1))
     ),
 )  # fmt: skip
