@@ -9,6 +9,7 @@
 //          meet in shared memory; those of blocks in a workspace, where the block that arrives last adds them up. Both in
 //          a fixed order: the same sums in every run. A group of one warp waits for no other until the end.
 //          A thread's sums are TT x TW of C: a value read from shared memory serves TT or TW products.
+// Error    Where registers allow, products of a tile are summed before they join the sum, so that chains are short.
 // Turning  An operand whose neighbours are neighbours in k may stay so in shared memory, and be read several k at a time,
 //          which asks for registers; or be turned by copying it element by element, which asks for copies. TURN says which.
 // Edges    Rows past an edge of C read its last row again, and are not stored. What lies past K is zero.
@@ -40,6 +41,7 @@ constexpr int KS = !TURNED && (WIDE_ALONG_K || THIN_ALONG_K) ? GROUPED : 1;  // 
 using Wide = Operand<BW, TW, LANES_W, WIDE_ALONG_K, TURNED, VECTOR_W, GROUP, KS>;
 using Thin = Operand<BT, TT, LANES_T, THIN_ALONG_K, TURNED, VECTOR_T, GROUP, KS>;
 constexpr int STAGE = Wide::SIZE + Thin::SIZE;
+constexpr bool SHORT_CHAINS = TT * TW <= 32;  // beyond, registers are short
 
 // Sums of a group in shared memory, in C's order. A longer row spreads threads over the banks.
 constexpr int INNER = THIN_IS_M ? BW : BT;
@@ -123,7 +125,17 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
         fill = fill + 1 == STAGES ? 0 : fill + 1;
         if (step < 0) continue;
         const SCALAR* tile = ring + now * STAGE;
-        multiply<Thin, Wide, KS, ORDER == ORDER_snake>(sum, tile + Wide::SIZE + read_t, tile + read_w);
+        const SCALAR *const thin = tile + Wide::SIZE + read_t, *const wide = tile + read_w;
+        if constexpr (SHORT_CHAINS) {
+            SCALAR of_tile[TT][TW] = {};
+            multiply<Thin, Wide, KS, ORDER == ORDER_snake>(of_tile, thin, wide);
+#pragma unroll
+            for (int i = 0; i < TT; ++i)
+#pragma unroll
+                for (int j = 0; j < TW; ++j) sum[i][j] += of_tile[i][j];
+        } else {
+            multiply<Thin, Wide, KS, ORDER == ORDER_snake>(sum, thin, wide);
+        }
         now = now + 1 == STAGES ? 0 : now + 1;
     }
 

@@ -23,6 +23,10 @@ IN_FLIGHT_LEAST = 16 << 10
 COPIED_LEAST = 16
 #: Sums of a thread with which a value read from shared memory serves enough products, for any breadth of C.
 SUMS_ENOUGH = 64
+#: Sums of a thread up to which those of a tile are kept apart, so that fewer products are summed in one chain.
+TWICE_MOST = 32
+#: Products in one chain whose rounding is no worse than a library's.
+CHAIN_MOST = 1024
 #: A workspace's sums begin at a multiple of this.
 ALIGNED = 256
 
@@ -90,11 +94,15 @@ def _passes(p: Problem, c: Any) -> Any:
 
 
 def _registers(p: Problem, c: Any) -> Any:
-    """Registers of a thread, estimated: sums, the shorter operand's values and two of the other, offsets."""
+    """Registers of a thread, estimated: sums, the shorter operand's values and two of the other, offsets.
+
+    Few sums are kept twice: those of a tile, and those of all.
+    """
     size, (thin, wide) = DTYPE_BYTES[p.dtype], _along_k(p, c)
     several, grouped = ((thin + wide) > 0) * (1 - _turned(c)), 16 // size
     fewer = c.TT * (c.TT <= c.TW) + c.TW * (c.TT > c.TW)
-    values = c.TT * c.TW + several * grouped * (fewer + 2) + (1 - several) * (c.TT + c.TW)
+    sums = c.TT * c.TW * (1 + (c.TT * c.TW <= TWICE_MOST))
+    values = sums + several * grouped * (fewer + 2) + (1 - several) * (c.TT + c.TW)
     return size // 4 * values + _passes(p, c) + OTHER_REGISTERS
 
 
@@ -270,6 +278,10 @@ KERNEL = Kernel(
                 ((_tile(c)[0] <= c.TT * c.TW) | (c.TT * c.TW >= SUMS_ENOUGH))
                 & ((_tile(c)[0] < COPIED_LEAST) | ((c.TW <= 4 * c.TT) & (c.TT <= 4 * c.TW)))
             ),
+        ),
+        for_speed(
+            "long chains of sums are cut into four at least, by groups or blocks",
+            lambda p, d, c: (c.TT * c.TW <= TWICE_MOST) | (c.WARPS_K * c.SPLIT_K >= 4) | (p.k <= CHAIN_MOST),
         ),
         Constraint(
             "a block has at least two warps and no more threads than the device allows",
