@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_export import CATALOGUE, GXX, champion, imported, run_on_host
+from exported import CATALOGUE, GXX, champion, imported, run_on_host
 
 from tuner.export import export
 from tuner.kernel import Kernel
