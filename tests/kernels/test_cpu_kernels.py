@@ -264,7 +264,9 @@ def test_the_example_agrees_with_float64(compiled: Build, threads: int) -> None:
 
 LOAD = """
 import importlib.util, sys
+import numba
 import numpy as np
+numba.__version__ = sys.argv[2] or numba.__version__
 spec = importlib.util.spec_from_file_location("rendered", sys.argv[1])
 module = sys.modules["rendered"] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
@@ -275,10 +277,10 @@ print(sum(module.gemm.stats.cache_hits.values()), "zmm" in code, "ymm" in code)
 """
 
 
-def loaded(path: Path, cpu: str = "") -> list[str]:
+def loaded(path: Path, cpu: str = "", version: str = "") -> list[str]:
     """Imports a rendered kernel in a process of its own: hits in the cache, zmm in its code, ymm in it."""
     environment = dict(os.environ) | ({"NUMBA_CPU_NAME": cpu, "NUMBA_CPU_FEATURES": ""} if cpu else {})
-    command = [sys.executable, "-c", LOAD, path]
+    command = [sys.executable, "-c", LOAD, path, version]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     return done.stdout.split()
 
@@ -288,8 +290,14 @@ def test_what_one_process_compiled_another_loads_on_an_equal_cpu(tmp_path: Path)
     path = tmp_path / "rendered.py"
     text = render(KERNELS["direct"], problem(3, 3, 3), Config(near(8, 6, 16))).text
     path.write_text(text, encoding="utf-8")
+    assert "KC = 40" in text
     first, second = loaded(path), loaded(path)
     assert (first[0], second[0]) == ("0", "1")
     # One source: a CPU with narrower vectors gets code of its own, in its own registers.
     assert loaded(path, "haswell") == ["0", "False", "True"]
     assert loaded(path, "x86-64") == ["0", "False", "False"]
+    # The CPUs' code lies side by side; another version of Numba, or another source, has none yet.
+    assert loaded(path)[0] == "1"
+    assert loaded(path, version="0.1")[0] == "0"
+    path.write_text(text.replace("KC = 40", "KC = 41"), encoding="utf-8")
+    assert loaded(path)[0] == "0"

@@ -1,0 +1,84 @@
+"""The CPU kernels with narrower vectors and more threads than cores, compiled in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+#: Compiles and runs one config of every kernel of our own, as the CPU that the environment names would.
+RUN = """
+import json, sys
+import numpy as np
+from tuner.catalogue import builtin
+from tuner.devices.numba_source import load_module
+from tuner.kernel import render
+from tuner.space import Config
+
+catalogue, random, found = builtin(), np.random.default_rng(2), {}
+for name, layout, dtype, dims, config in json.loads(sys.argv[1]):
+    (kernel,) = [each for each in catalogue.kernels if each.target == "cpu" and each.name == name]
+    operation = catalogue.operation(kernel.operation)
+    problem = operation.problem(dims, dtype, layout)
+    entry = load_module(render(kernel, problem, Config(config)))
+    inputs = {each.name: random.standard_normal(each.shape).astype(dtype) for each in problem.inputs}
+    (out,) = problem.outputs
+    reference, wrong = operation.reference(np, problem, inputs), 0
+    allowed = problem.tolerance * (np.sqrt(np.mean(reference**2)) + np.abs(reference))
+    for _ in range(5):
+        result = np.full(out.shape, np.nan, dtype)
+        entry(*inputs.values(), result, *problem.dims.values())
+        wrong += int(not np.all(np.abs(result - reference) <= allowed))
+    compiled = entry if hasattr(entry, "inspect_asm") else entry.__globals__["_take_part"]
+    code = "".join(compiled.inspect_asm().values())
+    found[name] = [wrong, *(register in code for register in ("zmm", "ymm", "vfmadd"))]
+print(json.dumps(found))
+"""
+
+
+def cases(lanes: int, dtype: str) -> list[tuple[str, str, str, dict[str, int], dict[str, object]]]:
+    """One config of each kernel for vectors of so many elements, with edges in every direction."""
+    tile = {"WIDTH": lanes, "MR": 6, "NR": 2 * lanes, "UNROLL": 2, "PREFETCH": 0, "THREADS": 16}
+    shared = {"MC": 24, "KC": 64, "NC": 256, "SHARE": "both", "SLABS": 4}
+    near = {"KC": 64, "PACK_A": True, "PACK_B": False, "STREAM": False, "SPLIT": "both"}
+    rows = {"WIDTH": lanes, "AT_ONCE": 4, "UNROLL": 2, "BLOCK": 64, "PARTS": 4, "PREFETCH": 0, "THREADS": 16}
+    turned = {
+        "WIDTH": lanes, "ROWS": 2 * lanes, "COLUMNS": 2 * lanes, "STREAM": False, "PREFETCH": 0, "THREADS": 16
+    }  # fmt: skip
+    return [
+        ("packed", "nn", dtype, {"m": 203, "n": 301, "k": 131}, tile | shared),
+        ("direct", "tn", dtype, {"m": 203, "n": 301, "k": 131}, tile | near),
+        ("streaming", "t", dtype, {"m": 203, "n": 301}, rows),
+        ("micro_tiles", "", dtype, {"m": 203, "n": 301}, turned),
+    ]
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="names x86 CPUs")
+@pytest.mark.parametrize(
+    ("cpu", "lanes", "dtype", "registers"),
+    [
+        ("haswell", 8, "float32", [False, True, True]),  # 256 bits, fused
+        ("x86-64", 2, "float64", [False, False, False]),  # 128 bits, multiplied and added one after the other
+    ],
+)
+def test_every_kernel_is_right_with_narrower_vectors_and_more_threads_than_cores(
+    tmp_path: Path, cpu: str, lanes: int, dtype: str, registers: list[bool]
+) -> None:
+    environment = dict(os.environ) | {
+        "NUMBA_CPU_NAME": cpu,
+        "NUMBA_CPU_FEATURES": "",
+        "TUNER_CACHE": str(tmp_path),
+    }
+    command = [sys.executable, "-c", RUN, json.dumps(cases(lanes, dtype))]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    found = json.loads(done.stdout)
+    assert found.keys() == {"packed", "direct", "streaming", "micro_tiles"}
+    for name, (wrong, *seen) in found.items():
+        assert wrong == 0, name
+        # A transpose multiplies nothing.
+        assert seen == [*registers[:2], registers[2] and name != "micro_tiles"], name
