@@ -168,6 +168,16 @@ def pointer(context, array, index):
 
 
 @intrinsic
+def hold(context, array):
+    """Does nothing, but an array is kept until then: by its address alone, its memory would be free again."""
+
+    def generate(target, builder, signature, args):
+        return target.get_dummy_value()
+
+    return types.void(array), generate
+
+
+@intrinsic
 def forward(context, address, elements):
     """The address that many elements further on."""
     return address(address, types.intp), lambda target, builder, signature, args: builder.gep(

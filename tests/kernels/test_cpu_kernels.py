@@ -194,6 +194,14 @@ def test_direct_agrees_with_float64(compiled: Build, dtype: str, layout: str, co
         assert stays_inside(compiled(KERNELS["direct"], each, Config(config)), each), str(each)
 
 
+def test_memory_for_packing_is_kept_until_the_end(compiled: Build) -> None:
+    # So much that it would go back to the system, and whoever touches it then dies.
+    tall = problem(9000, 16, 64)
+    assert stays_inside(
+        compiled(KERNELS["direct"], tall, Config(near(8, 6, 8, PACK_A=True, PACK_B=True))), tall
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "config"),
     [("naive", {"THREADS": 2}), ("blocked", {"BLOCK": 32, "TRANSPOSE_B": True, "THREADS": 2})],

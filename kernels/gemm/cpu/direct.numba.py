@@ -104,6 +104,8 @@ if THREADS == 1:
         strip = np.empty(NR * depth if B_IS_PACKED else 0, c.dtype)
         first_a, first_b, first_c = pointer(a, 0), pointer(b, 0), pointer(c, 0)
         _part_of_c(first_a, first_b, first_c, m, n, k, 0, m, 0, n, pointer(panels, 0), pointer(strip, 0))
+        hold(panels)
+        hold(strip)
 
 else:
 
