@@ -56,10 +56,12 @@ def test_rows_that_are_not_padded_must_be_aligned() -> None:
 
 
 @pytest.mark.parametrize(
-    "sharing", [{"SPLIT_K": 2}, {"SPLIT_K": 8}, {"BLOCKS": 4}, {"BLOCKS": 10}], ids=lambda each: str(each)
+    "sharing",
+    [{"SPLIT_K": 2}, {"SPLIT_K": 8}, {"SPLIT_K": 8, "UNTIE": 0}, {"SPLIT_K": 64}, {"BLOCKS": 4}, {"BLOCKS": 10}],
+    ids=lambda each: str(each),
 )
 def test_blocks_that_share_k_add_up_in_the_same_order(sharing: dict[str, int], folder: Path) -> None:
-    problem = GEMM.problem({"m": 33, "n": 68, "k": 92})
+    problem = GEMM.problem({"m": 33, "n": 68, "k": 8 * sharing.get("SPLIT_K", 0) + 92})
     rendered = render(KERNEL, problem, config(**sharing))
     assert rendered.launch is not None
     rng = np.random.default_rng(3)

@@ -6,8 +6,7 @@
 // Sharing  Where C has too few tiles to keep the device busy, SPLIT_K blocks share the k of each. Where the last wave
 //          of tiles would leave multiprocessors idle, BLOCKS blocks (as many as run at once) stay for the whole product:
 //          of the tiles that are no whole waves, and of one wave more, each takes an equal share of all k, then whole
-//          tiles (stream-K: Osama et al., 2023). Blocks that share a tile leave their sums in the workspace, and the last
-//          to arrive adds them up in the order of k, so that results never differ.
+//          tiles. sharing.cuh tells how, and how their sums are added up.
 // Turning  An operand whose neighbours in memory are neighbours in k must be turned on its way to [BK][SPAN]. TURN says
 //          how. `copy`: element by element, to where each belongs. `relay`: VECTOR elements at a time to a place of the
 //          thread's own, from where it stores them to where they belong while it multiplies the tile before: a quarter
@@ -25,6 +24,7 @@
 //          VECTOR         elements of one global access (of an operand that is not turned by copying)
 //          ORDER          order of the products of a step: rows of C one way, or to and fro (snake)
 //          ARRIVE         where in the multiplication of a tile the copies of the next one are waited for, and relayed
+//          UNTIE          whether sums may lie in any registers until they are stored (tiles.cuh tells why)
 //          SWATH          block rows that are walked together, column by column, for the sake of L2
 //          BLOCKS_PER_SM  blocks that must fit into a multiprocessor: bounds the registers
 
@@ -121,127 +121,6 @@ using OperandB = Operand<BN, B_TRANSPOSED>;
 #endif
 
 constexpr int ARRIVES_AT = ARRIVE == ARRIVE_middle ? BK / 2 : BK - 1;  // step of a tile's k
-constexpr unsigned STAYING = BLOCKS > 0 ? BLOCKS : 1;
-constexpr int PACKS = TM * TN / GROUPED;  // of a thread's sums
-
-// The pieces of the product that a block computes: some steps of k of a tile of C, which other blocks may share.
-struct Work {
-    unsigned tiles, per_tile;      // tiles of C; tiles of k, BK deep, of each
-    unsigned shared_units, at, end, whole;  // only where blocks stay: units are tiles of k
-    unsigned tile, first, count;   // the piece at hand: tiles `first` to `first + count` of the k of `tile`
-    unsigned fellows, place;       // blocks that share the tile, and which of them this one is
-    bool begun, left;              // left: there is a piece at hand
-
-    static __device__ unsigned begin_of(unsigned block, unsigned units) {
-        return (unsigned)((unsigned long long)block * units / STAYING);
-    }
-    static __device__ unsigned block_of(unsigned unit, unsigned units) {
-        return (unsigned)(((unit + 1ull) * STAYING - 1) / units);
-    }
-
-    __device__ void start(unsigned m, unsigned n, unsigned depth) {
-        tiles = ((m + BM - 1) / BM) * ((n + BN - 1) / BN);
-        per_tile = (depth - 1) / BK + 1;
-        begun = false;
-        if constexpr (BLOCKS > 0) {
-            const unsigned over = tiles % STAYING;
-            const unsigned shared_tiles = over == 0 || tiles < STAYING ? over : over + STAYING;
-            shared_units = shared_tiles * per_tile;
-            at = begin_of(blockIdx.x, shared_units);
-            end = begin_of(blockIdx.x + 1, shared_units);
-            whole = shared_tiles + blockIdx.x;
-        }
-    }
-
-    // Goes to the next piece.
-    __device__ void next() {
-        fellows = 1;
-        left = true;
-        if constexpr (BLOCKS > 0) {
-            if (at < end) {
-                tile = at / per_tile;
-                first = at % per_tile;
-                count = min(per_tile - first, end - at);
-                const unsigned leader = block_of(tile * per_tile, shared_units);
-                fellows = block_of((tile + 1) * per_tile - 1, shared_units) - leader + 1;
-                place = blockIdx.x - leader;
-                at += count;
-                return;
-            }
-            first = 0;
-            count = per_tile;
-            tile = whole;
-            whole += STAYING;
-            left = tile < tiles;
-        } else {
-            left = !begun;
-            begun = true;
-            tile = blockIdx.x;
-            place = blockIdx.y;
-            fellows = SPLIT_K;
-            first = place * per_tile / SPLIT_K;
-            count = (place + 1) * per_tile / SPLIT_K - first;
-        }
-    }
-
-    // Where this thread's packs lie in the workspace, after a counter for each tile.
-    __device__ Pack<GROUPED>* sums(unsigned char* workspace) const {
-        return (Pack<GROUPED>*)(workspace + (tiles * 4 + 255) / 256 * 256) + threadIdx.x;
-    }
-
-    // Which of the workspace's places a fellow has. A block that stays shares at most two tiles: the one that it begins
-    // inside of, and the one that it ends inside of.
-    __device__ size_t slot(unsigned fellow) const {
-        if constexpr (BLOCKS == 0) return (size_t)tile * SPLIT_K + fellow;
-        const unsigned block = blockIdx.x - place + fellow;
-        return 2 * block + (begin_of(block, shared_units) <= tile * per_tile);
-    }
-};
-
-// Leaves this block's sums in the workspace and says whether all fellows have done so.
-__device__ __forceinline__ bool leave(const SCALAR (&sum)[TM][TN], const Work& work, unsigned char* workspace,
-                                      bool& last)
-{
-    Pack<GROUPED>* mine = work.sums(workspace) + work.slot(work.place) * PACKS * THREADS;
-#pragma unroll
-    for (int p = 0; p < PACKS; ++p) {
-        Pack<GROUPED> pack;
-#pragma unroll
-        for (int e = 0; e < GROUPED; ++e) pack.element[e] = (&sum[0][0])[p * GROUPED + e];
-        mine[p * THREADS] = pack;
-    }
-    __threadfence();
-    __syncthreads();
-    unsigned* arrived = (unsigned*)workspace + work.tile;
-    if (threadIdx.x == 0) last = atomicInc(arrived, work.fellows - 1) == work.fellows - 1;  // and it is zero again
-    __syncthreads();
-    __threadfence();
-    return last;
-}
-
-// Adds up what all fellows have left, pack by pack: few registers, so that the loop over k is compiled as without it.
-__device__ __forceinline__ void add_up(const Work& work, unsigned char* workspace, SCALAR* c, unsigned row,
-                                       unsigned column, unsigned m, unsigned n)
-{
-#pragma unroll 4
-    for (int p = 0; p < PACKS; ++p) {
-        Pack<GROUPED> total{};
-        for (unsigned fellow = 0; fellow < work.fellows; ++fellow) {
-            const Pack<GROUPED> pack = work.sums(workspace)[(work.slot(fellow) * PACKS + p) * THREADS];
-#pragma unroll
-            for (int e = 0; e < GROUPED; ++e) total.element[e] += pack.element[e];
-        }
-        const int i = p * GROUPED / TN, j = p * GROUPED % TN;
-        const unsigned at_row = row + i / GROUPED * GROUPED * LANES_M + i % GROUPED, at_column = column + j * LANES_N;
-        if (at_row >= m) continue;
-        SCALAR* to = c + (size_t)at_row * n + at_column;
-        if (n % GROUPED == 0 && at_column < n) *(Pack<GROUPED>*)to = total;
-        if (n % GROUPED == 0) continue;
-#pragma unroll
-        for (int e = 0; e < GROUPED; ++e)
-            if (at_column + e < n) to[e] = total.element[e];
-    }
-}
 
 // One step of k. In which order the products are written decides which registers the compiler gives to the sums, and so
 // how often two operands of a product wait for the same bank: nothing tells beforehand, hence ORDER is tuned.
@@ -278,6 +157,9 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
     bool leads = true;
     if constexpr (BLOCKS > 0) leads = threadIdx.x == 0;
     if (leads) work.start(m, n, depth);
+#if SPLIT_K > 1
+    if (threadIdx.x == 0) atomicAdd(&((Meeting*)workspace)[blockIdx.x].started, 1u);
+#endif
     for (;;) {
         if constexpr (BLOCKS > 0) __syncthreads();  // all are done with the piece before
         if (leads) work.next();
@@ -344,12 +226,13 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
             }
         }
 
+        if constexpr (UNTIE) untie(sum, k >> 31);
         if constexpr (BLOCKS > 0) place_tile(work.tile, m, n, first_row, first_column);
 #if SPLIT_K > 1 || BLOCKS > 0
-        __shared__ bool last;  // of its fellows to arrive
+        __shared__ unsigned mine[2];
         if (work.fellows > 1) {
-            if (leave(sum, work, workspace, last))
-                add_up(work, workspace, c, first_row + thread_row, first_column + thread_column, m, n);
+            leave(sum, work, workspace);
+            share_out(work, workspace, mine, c, first_row + thread_row, first_column + thread_column, m, n);
             continue;
         }
 #endif

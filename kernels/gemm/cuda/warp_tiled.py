@@ -15,6 +15,8 @@ BLOCKS_PER_SM_AT_MOST = 5
 WAVES_AT_MOST = 40
 #: Blocks that stay at the most: multiprocessors of the largest devices, times BLOCKS_PER_SM.
 MOST_BLOCKS = 640
+#: Counters of the blocks that share a tile of C.
+MEETING_BYTES = 16
 #: Sums of a thread from which on the order of work was seen to matter.
 MANY_SUMS = 64
 
@@ -86,10 +88,10 @@ def _tiles(p: Problem, c: Any) -> Any:
 
 
 def _workspace(p: Problem, c: Any) -> Workspace | None:
-    """A counter for each tile of C, then the sums of blocks that share tiles."""
+    """Counters of each tile of C, then the sums of blocks that share tiles."""
     if c.SPLIT_K == 1 and c.BLOCKS == 0:
         return None
-    counters = ceil_div(4 * _tiles(p, c), 256) * 256
+    counters = ceil_div(MEETING_BYTES * _tiles(p, c), 256) * 256
     sums = 2 * c.BLOCKS if c.BLOCKS else _tiles(p, c) * c.SPLIT_K
     return Workspace(counters + sums * (c.BM * c.BN * DTYPE_BYTES[p.dtype]), counters)
 
@@ -107,15 +109,18 @@ def _launch(p: Problem, c: Config) -> Launch:
 DEFAULT: dict[str, Value] = {
     "BM": 128, "BN": 128, "BK": 16, "TM": 8, "TN": 8, "LANES_M": 8, "STAGES": 3, "VECTOR": 4, "SWATH": 8,
     "BLOCKS_PER_SM": 1, "SPLIT_K": 1, "BLOCKS": 0, "TURN": "relay", "PITCH": 1, "ORDER": "rows",
-    "ARRIVE": "end",
+    "ARRIVE": "end", "UNTIE": 1,
 }  # fmt: skip
+
+#: Two thirds of a step's reads are of A, whose elements stay in place while those of B pass by.
+TALL = DEFAULT | {"BN": 256, "BK": 8, "TM": 16, "LANES_M": 4, "ORDER": "snake"}
 
 KERNEL = Kernel(
     operation="gemm",
     name="warp_tiled",
     target="cuda",
     source=Path("warp_tiled.cu"),
-    includes=(Path("copies.cuh"), Path("lanes.cuh"), Path("tiles.cuh")),
+    includes=(Path("copies.cuh"), Path("lanes.cuh"), Path("tiles.cuh"), Path("sharing.cuh")),
     idea="register_tiled with asynchronous copies, several tiles ahead",
     parameters=(
         # First, since the device leaves few of their values: all else is then combined with those alone.
@@ -130,11 +135,12 @@ KERNEL = Kernel(
         choice("STAGES", 2, 3, 4, 5),
         choice("VECTOR", 1, 2, 4),
         choice("SWATH", 1, 8, 16),
-        choice("SPLIT_K", 1, 2, 4, 8, 16, 32),
+        choice("SPLIT_K", 1, 2, 4, 8, 16, 32, 64),
         choice("TURN", "copy", "relay"),
         choice("PITCH", 1, 4),
         choice("ORDER", "rows", "snake"),
         choice("ARRIVE", "end", "middle"),
+        choice("UNTIE", 0, 1),
     ),
     constraints=(
         Constraint(
@@ -199,8 +205,10 @@ KERNEL = Kernel(
             for_speed=True,
         ),
         Constraint(
-            "ORDER and ARRIVE are worth trying where a thread has many sums",
-            lambda p, d, c: ((c.ORDER == "rows") & (c.ARRIVE == "end")) | (c.TM * c.TN >= MANY_SUMS),
+            "ORDER, ARRIVE and UNTIE are worth trying where a thread has many sums",
+            lambda p, d, c: (
+                ((c.ORDER == "rows") & (c.ARRIVE == "end") & (c.UNTIE == 1)) | (c.TM * c.TN >= MANY_SUMS)
+            ),
             for_speed=True,
         ),
         Constraint(
@@ -242,17 +250,21 @@ KERNEL = Kernel(
     launch=_launch,
     defaults=DEFAULT,
     starts=(
-        # Large products: the largest tile that leaves the sums in registers.
-        DEFAULT | {"BN": 256, "BK": 32, "TN": 16, "STAGES": 2},
-        DEFAULT | {"BN": 256, "TN": 16, "BLOCKS_PER_SM": 1},
+        # Large products: the largest tile that leaves the sums in registers, in a loop that the cache holds.
+        TALL | {"BM": 256, "BN": 128},
+        TALL | {"ARRIVE": "middle"},
+        DEFAULT | {"BN": 256, "BK": 32, "TN": 16, "STAGES": 2, "UNTIE": 0},
+        DEFAULT | {"BN": 256, "TN": 16, "LANES_M": 4, "ORDER": "snake"},
         # Rows that are not aligned: padded, or read element by element.
         DEFAULT | {"BM": 64, "BN": 192, "BK": 8, "TN": 12, "LANES_M": 4, "SWATH": 1, "PITCH": 4},
         DEFAULT | {"BM": 96, "BN": 64, "BK": 8, "TM": 12, "LANES_M": 4, "VECTOR": 1, "TURN": "copy"},
         # Few tiles: small ones, and k shared.
         DEFAULT | {"BM": 64, "BN": 128, "TN": 4, "STAGES": 4, "BLOCKS_PER_SM": 2},
-        DEFAULT | {"BM": 64, "BN": 128, "BK": 8, "LANES_M": 4, "STAGES": 4, "SWATH": 1, "SPLIT_K": 2},
+        DEFAULT | {"BM": 64, "BN": 256, "BK": 8, "STAGES": 4, "TURN": "copy", "ORDER": "snake", "SPLIT_K": 8},
         DEFAULT | {"BM": 64, "LANES_M": 4, "SPLIT_K": 4},
-        DEFAULT | {"SPLIT_K": 8},
+        TALL | {"ARRIVE": "middle", "SPLIT_K": 8},
+        TALL | {"ARRIVE": "middle", "SPLIT_K": 16},
+        TALL | {"ARRIVE": "middle", "SPLIT_K": 64},
         # Little k: small tiles, which write C while others load.
         DEFAULT | {"BM": 32, "BK": 8, "LANES_M": 4, "SWATH": 1},
     ),

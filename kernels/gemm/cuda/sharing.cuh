@@ -1,0 +1,169 @@
+// Work that blocks share: which piece of the product a block computes, and how the sums of blocks that share a tile of C
+// are added up.
+//
+// Comes after copies.cuh, lanes.cuh and tiles.cuh. Without SPLIT_K or BLOCKS a block has a tile of its own. With SPLIT_K
+// the k of a tile is cut into as many parts, with a block for each. With BLOCKS so many blocks stay for the whole
+// product (stream-K: Osama et al., 2023).
+//
+// Adding   Every block leaves its sums in the workspace. Were the last to arrive to add them all up, it alone would read
+//          SPLIT_K tiles, which takes longer than the tile's multiplications where SPLIT_K is large: so fellows stay and
+//          each adds up some packs, of all fellows. Nobody waits for a block that has not started, which might need the
+//          place of the one that waits: whoever sees that one is missing goes, and those who come later do its share.
+//          Sums are always added in the order of k, whoever does it, so that results never differ.
+
+constexpr unsigned STAYING = BLOCKS > 0 ? BLOCKS : 1;
+constexpr int PACKS = TM * TN / GROUPED;  // of a thread's sums
+// Where blocks stay nobody waits, and the last to arrive adds up everything.
+constexpr int PACKS_AT_ONCE = BLOCKS > 0 ? PACKS : SPLIT_K < PACKS ? PACKS / SPLIT_K : 1;
+static_assert(PACKS % PACKS_AT_ONCE == 0, "packs are shared out evenly");
+
+// Fellows of a tile, counted; all zero between launches.
+struct Meeting {
+    unsigned started, finished, next, gone;  // next: the pack that is to be added up next
+};
+
+// The pieces of the product that a block computes: some steps of k of a tile of C, which other blocks may share.
+struct Work {
+    unsigned tiles, per_tile;      // tiles of C; tiles of k, BK deep, of each
+    unsigned shared_units, at, end, whole;  // only where blocks stay: units are tiles of k
+    unsigned tile, first, count;   // the piece at hand: tiles `first` to `first + count` of the k of `tile`
+    unsigned fellows, place;       // blocks that share the tile, and which of them this one is
+    bool begun, left;              // left: there is a piece at hand
+
+    static __device__ unsigned begin_of(unsigned block, unsigned units) {
+        return (unsigned)((unsigned long long)block * units / STAYING);
+    }
+    static __device__ unsigned block_of(unsigned unit, unsigned units) {
+        return (unsigned)(((unit + 1ull) * STAYING - 1) / units);
+    }
+
+    __device__ void start(unsigned m, unsigned n, unsigned depth) {
+        tiles = ((m + BM - 1) / BM) * ((n + BN - 1) / BN);
+        per_tile = (depth - 1) / BK + 1;
+        begun = false;
+        if constexpr (BLOCKS > 0) {
+            const unsigned over = tiles % STAYING;
+            const unsigned shared_tiles = over == 0 || tiles < STAYING ? over : over + STAYING;
+            shared_units = shared_tiles * per_tile;
+            at = begin_of(blockIdx.x, shared_units);
+            end = begin_of(blockIdx.x + 1, shared_units);
+            whole = shared_tiles + blockIdx.x;
+        }
+    }
+
+    // Goes to the next piece.
+    __device__ void next() {
+        fellows = 1;
+        left = true;
+        if constexpr (BLOCKS > 0) {
+            if (at < end) {
+                tile = at / per_tile;
+                first = at % per_tile;
+                count = min(per_tile - first, end - at);
+                const unsigned leader = block_of(tile * per_tile, shared_units);
+                fellows = block_of((tile + 1) * per_tile - 1, shared_units) - leader + 1;
+                place = blockIdx.x - leader;
+                at += count;
+                return;
+            }
+            first = 0;
+            count = per_tile;
+            tile = whole;
+            whole += STAYING;
+            left = tile < tiles;
+        } else {
+            left = !begun;
+            begun = true;
+            tile = blockIdx.x;
+            place = blockIdx.y;
+            fellows = SPLIT_K;
+            first = place * per_tile / SPLIT_K;
+            count = (place + 1) * per_tile / SPLIT_K - first;
+        }
+    }
+
+    __device__ Meeting& meeting(unsigned char* workspace) const { return ((Meeting*)workspace)[tile]; }
+
+    // Where this thread's packs lie in the workspace, after the tiles' meetings.
+    __device__ Pack<GROUPED>* sums(unsigned char* workspace) const {
+        return (Pack<GROUPED>*)(workspace + (tiles * sizeof(Meeting) + 255) / 256 * 256) + threadIdx.x;
+    }
+
+    // Which of the workspace's places a fellow has. A block that stays shares at most two tiles: the one that it begins
+    // inside of, and the one that it ends inside of.
+    __device__ size_t slot(unsigned fellow) const {
+        if constexpr (BLOCKS == 0) return (size_t)tile * SPLIT_K + fellow;
+        const unsigned block = blockIdx.x - place + fellow;
+        return 2 * block + (begin_of(block, shared_units) <= tile * per_tile);
+    }
+};
+
+// Leaves this block's sums in the workspace.
+__device__ __forceinline__ void leave(const SCALAR (&sum)[TM][TN], const Work& work, unsigned char* workspace)
+{
+    Pack<GROUPED>* mine = work.sums(workspace) + work.slot(work.place) * PACKS * THREADS;
+#pragma unroll
+    for (int p = 0; p < PACKS; ++p) {
+        Pack<GROUPED> pack;
+#pragma unroll
+        for (int e = 0; e < GROUPED; ++e) pack.element[e] = (&sum[0][0])[p * GROUPED + e];
+        mine[p * THREADS] = pack;
+    }
+}
+
+// Adds up pack `p` of all fellows and stores it: few registers, so that the loop over k is compiled as without it.
+__device__ __forceinline__ void add_up(int p, const Work& work, unsigned char* workspace, SCALAR* c, unsigned row,
+                                       unsigned column, unsigned m, unsigned n)
+{
+    Pack<GROUPED> total{};
+    const unsigned fellows = BLOCKS > 0 ? work.fellows : SPLIT_K;
+#pragma unroll 8
+    for (unsigned fellow = 0; fellow < fellows; ++fellow) {
+        const Pack<GROUPED> pack = work.sums(workspace)[(work.slot(fellow) * PACKS + p) * THREADS];
+#pragma unroll
+        for (int e = 0; e < GROUPED; ++e) total.element[e] += pack.element[e];
+    }
+    const int i = p * GROUPED / TN, j = p * GROUPED % TN;
+    const unsigned at_row = row + i / GROUPED * GROUPED * LANES_M + i % GROUPED, at_column = column + j * LANES_N;
+    if (at_row >= m) return;
+    SCALAR* to = c + (size_t)at_row * n + at_column;
+    if (n % GROUPED == 0 && at_column < n) *(Pack<GROUPED>*)to = total;
+    if (n % GROUPED == 0) return;
+#pragma unroll
+    for (int e = 0; e < GROUPED; ++e)
+        if (at_column + e < n) to[e] = total.element[e];
+}
+
+// Meets the fellows, and adds up as much of the tile as falls to this block. The first thread speaks for all.
+// mine: shared memory, by turns the first of the packs that this block adds up; PACKS or more where none is left.
+__device__ __forceinline__ void share_out(const Work& work, unsigned char* workspace, unsigned (&mine)[2], SCALAR* c,
+                                          unsigned row, unsigned column, unsigned m, unsigned n)
+{
+    Meeting& meeting = work.meeting(workspace);
+    const bool speaks = threadIdx.x == 0;
+    auto claim = [&] { return atomicAdd(&meeting.next, (unsigned)PACKS_AT_ONCE); };
+    __threadfence();
+    __syncthreads();
+    if (speaks) {
+        bool all = atomicAdd(&meeting.finished, 1u) + 1 == work.fellows;
+        if (BLOCKS == 0 && !all && atomicAdd(&meeting.started, 0u) == work.fellows) {
+            while (atomicAdd(&meeting.finished, 0u) < work.fellows) {}
+            all = true;
+        }
+        mine[0] = all ? claim() : PACKS;
+    }
+    __syncthreads();
+    __threadfence();
+    for (int turn = 0; mine[turn] < PACKS; turn = 1 - turn) {
+        const unsigned first = mine[turn];
+        if (speaks) mine[1 - turn] = claim();
+#pragma unroll 4
+        for (int p = 0; p < PACKS_AT_ONCE; ++p) add_up(first + p, work, workspace, c, row, column, m, n);
+        __syncthreads();
+    }
+    if (speaks && atomicInc(&meeting.gone, work.fellows - 1) == work.fellows - 1) {
+        atomicExch(&meeting.started, 0u);
+        atomicExch(&meeting.finished, 0u);
+        atomicExch(&meeting.next, 0u);
+    }
+}
