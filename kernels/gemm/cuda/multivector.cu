@@ -15,6 +15,7 @@
 //          TT              elements of a tile of C along the thin side
 //          LINES PACKS     stored lines of the wide operand that a thread reads together, and pieces in each of them
 //          VECTOR          elements of a piece
+//          LANES           lanes of a warp side by side along a line; the others, if any, take further lines
 //          WARPS_W WARPS_K warps of a block side by side along w, and along k
 //          BK              k of a block: its share
 //          LOAD            once: what is read need not stay in a cache; far: the same, and L2 fetches 256 bytes at a time
@@ -25,16 +26,19 @@
 constexpr bool THIN_IS_M = THIN == THIN_m;
 constexpr bool WIDE_ALONG_K = THIN_IS_M ? B_TRANSPOSED : !A_TRANSPOSED;
 constexpr bool THIN_ALONG_K = THIN_IS_M ? !A_TRANSPOSED : B_TRANSPOSED;
-constexpr int REACH = 32 * VECTOR;     // from a piece of a thread to its next one in a line
+constexpr int REACH = LANES * VECTOR;  // from a piece of a thread to its next one in a line
 constexpr int ALONG = REACH * PACKS;   // what a warp reads of a line at once
 constexpr int BW = WARPS_W * (WIDE_ALONG_K ? LINES : ALONG);
-constexpr int DEPTH = WIDE_ALONG_K ? ALONG : LINES;  // k that a warp goes through in a step
+constexpr int DEPTH = WIDE_ALONG_K ? ALONG : 32 / LANES * LINES;  // k that a warp goes through in a step
 constexpr int STEPS = BK / (WARPS_K * DEPTH);
 constexpr int THREADS = 32 * WARPS_W * WARPS_K;
 constexpr int PITCH = BK + GROUPED;  // of the thin operand's rows in shared memory
 
-// What a thread sums: a row of C along t for each of COUNT lines, or columns.
+// What a thread sums: a row of C along t for each of COUNT lines, or columns. MEETING lanes have sums of the same elements.
 constexpr int COUNT = WIDE_ALONG_K ? LINES : PACKS * VECTOR;
+constexpr int VALUES = COUNT * TT;
+constexpr int MEETING = WIDE_ALONG_K ? 32 : 32 / LANES;
+__device__ constexpr int place(int i, int t) { return WIDE_ALONG_K ? i * TT + t : t * COUNT + i; }
 constexpr bool SHORT_CHAINS = TT <= 8;  // beyond that arithmetic counts
 
 // Sums of a warp's share of k in shared memory, in C's order. A longer row spreads threads over the banks.
@@ -66,7 +70,7 @@ __device__ __forceinline__ void load_once(Pack<VECTOR>& pack, const SCALAR* from
 struct Way {
     const SCALAR* operand;
     size_t line;                                // elements of a stored line
-    unsigned count, tile, tiles, apart;         // tiles of C: the present one, all, and how far apart those of a block are
+    unsigned count, tile, following, tiles;     // tiles of C: the present one, the next one, all
     unsigned first_k, lane_w, lane_k;           // where this thread begins: k of the block, and in a block's tile
     int depth;                                  // what the block's share has of k, from where the warp begins
     const SCALAR* from;
@@ -100,15 +104,17 @@ struct Way {
     // Asks for the next pieces; there is nothing more after the last tile.
     __device__ __forceinline__ void ask(Pack<VECTOR> (&wide)[LINES][PACKS])
     {
+        if (step == STEPS) {
+            step = 0;
+            tile = following;
+            aim();
+        }
         if (tile >= tiles) return;
         const int left = depth - step * (WARPS_K * DEPTH);
         if (left >= DEPTH) load<true>(wide, left);
-        else load<false>(wide, left - (WIDE_ALONG_K ? (int)(threadIdx.x % 32 * VECTOR) : 0));
+        else load<false>(wide, left - (int)(lane_k % DEPTH));
         from += (WIDE_ALONG_K ? 1 : line) * (WARPS_K * DEPTH);
-        if (++step < STEPS) return;
-        step = 0;
-        tile += apart;
-        aim();
+        ++step;
     }
 };
 
@@ -127,10 +133,10 @@ __device__ void lay_down(SCALAR* rows, const SCALAR* thin, unsigned first, unsig
 }
 
 // `rows` is where this thread's k begins in the thin operand's rows.
-__device__ __forceinline__ void multiply(SCALAR (&sum)[COUNT * TT], const Pack<VECTOR> (&wide)[LINES][PACKS], const SCALAR* rows)
+__device__ __forceinline__ void multiply(SCALAR (&sum)[VALUES], const Pack<VECTOR> (&wide)[LINES][PACKS], const SCALAR* rows)
 {
     constexpr int TOGETHER = WIDE_ALONG_K ? VECTOR : LINES < GROUPED ? LINES : GROUPED;
-    constexpr int PIECES = DEPTH / (WIDE_ALONG_K ? 32 : 1) / TOGETHER;  // of a row of the thin operand
+    constexpr int PIECES = WIDE_ALONG_K ? PACKS : LINES / TOGETHER;  // of a row of the thin operand
 #pragma unroll
     for (int t = 0; t < TT; ++t) {
         SCALAR of_row[PIECES * TOGETHER];
@@ -143,63 +149,56 @@ __device__ __forceinline__ void multiply(SCALAR (&sum)[COUNT * TT], const Pack<V
         }
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) {
-            SCALAR products = SHORT_CHAINS ? 0 : sum[i * TT + t];
+            SCALAR& of_both = sum[place(i, t)];
+            SCALAR products = SHORT_CHAINS ? 0 : of_both;
 #pragma unroll
             for (int e = 0; e < PIECES * TOGETHER; ++e)
                 products += of_row[e]
                             * (WIDE_ALONG_K ? wide[i][e / VECTOR].element[e % VECTOR]
                                             : wide[e][i / VECTOR].element[i % VECTOR]);
-            sum[i * TT + t] = SHORT_CHAINS ? sum[i * TT + t] + products : products;
+            of_both = SHORT_CHAINS ? of_both + products : products;
         }
     }
 }
 
-// Adds up the values of all lanes, half of the values with each step: those that a lane is left with begin at `first`.
-template <int VALUES, int AWAY>
+// Adds up the values of lanes, half of the values with each step: those that a lane is left with begin at `first`.
+template <int LEFT, int AWAY, int NEAREST>
 __device__ __forceinline__ void meet(SCALAR* value, int lane, int& first)
 {
-    if constexpr (AWAY == 0) return;
-    else if constexpr (VALUES == 1) {
+    if constexpr (AWAY < NEAREST) return;
+    else if constexpr (LEFT == 1) {
         value[0] += __shfl_xor_sync(0xffffffffu, value[0], AWAY);
-        meet<1, AWAY / 2>(value, lane, first);
+        meet<1, AWAY / 2, NEAREST>(value, lane, first);
     } else {
         const bool upper = lane & AWAY;
 #pragma unroll
-        for (int i = 0; i < VALUES / 2; ++i) {
-            const SCALAR kept = upper ? value[i + VALUES / 2] : value[i], given = upper ? value[i] : value[i + VALUES / 2];
+        for (int i = 0; i < LEFT / 2; ++i) {
+            const SCALAR kept = upper ? value[i + LEFT / 2] : value[i], given = upper ? value[i] : value[i + LEFT / 2];
             value[i] = kept + __shfl_xor_sync(0xffffffffu, given, AWAY);
         }
-        first += upper ? VALUES / 2 : 0;
-        meet<VALUES / 2, AWAY / 2>(value, lane, first);
+        first += upper ? LEFT / 2 : 0;
+        meet<LEFT / 2, AWAY / 2, NEAREST>(value, lane, first);
     }
 }
 
 // Leaves a thread's sums in shared memory, for a warp that begins at column `w` of a tile.
-__device__ __forceinline__ void leave(SCALAR* sums, SCALAR (&sum)[COUNT * TT], int w)
+__device__ __forceinline__ void leave(SCALAR* sums, SCALAR (&sum)[VALUES], int w)
 {
+    constexpr int LEFT = VALUES > MEETING ? VALUES / MEETING : 1;
+    constexpr int WIDTH = !WIDE_ALONG_K && THIN_IS_M && LEFT % VECTOR == 0 ? VECTOR : 1;
     const int lane = threadIdx.x % 32;
-    if constexpr (WIDE_ALONG_K) {
-        constexpr int VALUES = COUNT * TT, LEFT = VALUES > 32 ? VALUES / 32 : 1;
-        int first = 0;
-        meet<VALUES, 16>(sum, lane, first);
-        if (VALUES < 32 && lane % (32 / min(VALUES, 32)) != 0) return;
+    int first = 0;
+    meet<VALUES, 16, 32 / MEETING>(sum, lane, first);
+    if (VALUES < MEETING && lane / (32 / MEETING) % (MEETING / min(VALUES, MEETING)) != 0) return;
 #pragma unroll
-        for (int i = 0; i < LEFT; ++i) {
-            const int t = (first + i) % TT, at = w + (first + i) / TT;
-            sums[THIN_IS_M ? t * PADDED + at : at * PADDED + t] = sum[i];
-        }
-    } else {
-        constexpr int WIDTH = THIN_IS_M ? VECTOR : 1;
+    for (int x = 0; x < LEFT; x += WIDTH) {
+        const int t = WIDE_ALONG_K ? (first + x) % TT : (first + x) / COUNT;
+        const int i = WIDE_ALONG_K ? (first + x) / TT : (first + x) % COUNT;
+        const int at = w + (WIDE_ALONG_K ? i : i / VECTOR * REACH + lane % LANES * VECTOR + i % VECTOR);
+        Pack<WIDTH> pack;
 #pragma unroll
-        for (int t = 0; t < TT; ++t)
-#pragma unroll
-            for (int i = 0; i < COUNT; i += WIDTH) {
-                const int at = w + i / VECTOR * REACH + lane * VECTOR + i % VECTOR;
-                Pack<WIDTH> pack;
-#pragma unroll
-                for (int e = 0; e < WIDTH; ++e) pack.element[e] = sum[(i + e) * TT + t];
-                *(Pack<WIDTH>*)(sums + (THIN_IS_M ? t * PADDED + at : at * PADDED + t)) = pack;
-            }
+        for (int e = 0; e < WIDTH; ++e) pack.element[e] = sum[x + e];
+        *(Pack<WIDTH>*)(sums + (THIN_IS_M ? t * PADDED + at : at * PADDED + t)) = pack;
     }
 }
 
@@ -221,34 +220,62 @@ __device__ Corner corner(SCALAR* c, unsigned t, unsigned w, unsigned count_t, un
     else return {c + (size_t)w * count_t + t, count_t, count_w - w, count_t - t};
 }
 
+// Blocks that share a tile have each left a part of its sums. The last to arrive adds them up, and sets the tile's counter
+// back to zero. `tile` in shared memory are `have` tiles of this block.
+__device__ void add_up(unsigned* tile, unsigned have, unsigned* counters, const SCALAR* parts, unsigned shares, SCALAR* c,
+                       unsigned first_t, unsigned count_t, unsigned count_w)
+{
+    constexpr unsigned NONE = ~0u, WIDTH = TT * BW % GROUPED == 0 ? GROUPED : 1, PER_TILE = TT * BW / WIDTH;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x < have && atomicInc(counters + tile[threadIdx.x], shares - 1) != shares - 1) tile[threadIdx.x] = NONE;
+    __threadfence();
+    __syncthreads();
+    for (unsigned i = threadIdx.x; i < have * PER_TILE; i += THREADS) {
+        const unsigned one = tile[i / PER_TILE], x = i % PER_TILE * WIDTH;
+        if (one == NONE) continue;
+        const Pack<WIDTH> found = total<WIDTH>(shares, parts + (size_t)one * shares * (TT * BW) + x, TT * BW);
+        const Corner to = corner(c, first_t, one * BW, count_t, count_w);
+#pragma unroll
+        for (int e = 0; e < WIDTH; ++e) to.store(x + e, found.element[e]);
+    }
+    __syncthreads();
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restrict__ c, int m, int n, int k,
-     unsigned char* workspace)  // a counter for each tile of C, then from a multiple of 256 bytes on sums of its shares
+     unsigned char* workspace)  // counters of groups and of tiles, then from a multiple of 256 bytes on sums of shares
 {
     extern __shared__ __align__(16) SCALAR shared[];
-    __shared__ bool last[THREADS];
+    __shared__ unsigned coming[2], own[THREADS];
 
     const unsigned count_t = THIN_IS_M ? m : n, count_w = THIN_IS_M ? n : m;
     const unsigned tiles = (count_w - 1) / BW + 1, tiles_t = (count_t - 1) / TT + 1, shares = (k - 1) / BK + 1;
 
-    // A block stays with some rows of the thin operand and a share of k. Blocks that are neighbours read neighbours in memory.
+    // A block stays with some rows of the thin operand and a share of k: a group's. Blocks that are neighbours read
+    // neighbours in memory. Its first two tiles are given; more are handed out, so that no block waits for a slow one.
     const unsigned groups = tiles_t * shares, blocks = gridDim.x;
     const unsigned group = WIDE_ALONG_K ? blockIdx.x % groups : (unsigned)((size_t)blockIdx.x * groups / blocks);
     const unsigned begin = (unsigned)(((size_t)group * blocks + groups - 1) / groups);
     const unsigned end = (unsigned)(((size_t)(group + 1) * blocks + groups - 1) / groups);
     const unsigned first_tile = WIDE_ALONG_K ? blockIdx.x / groups : blockIdx.x - begin;
-    const unsigned apart = WIDE_ALONG_K ? (blocks - group - 1) / groups + 1 : end - begin;
+    const unsigned given = WIDE_ALONG_K ? (blocks - group - 1) / groups + 1 : end - begin;
     const unsigned share = group % shares, first_t = group / shares * TT, first_k = share * BK;
     const int depth = min(BK, k - (int)first_k);
+    unsigned* const handed_out = (unsigned*)workspace + group;
+    unsigned* const counters = (unsigned*)workspace + groups + group / shares * tiles;
+    SCALAR* const parts = (SCALAR*)(workspace + ((groups + (size_t)tiles * tiles_t) * sizeof(unsigned) + 255) / 256 * 256)
+                          + (size_t)(group / shares * tiles) * shares * (TT * BW);
 
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warp_w = warp / WARPS_K, warp_k = warp % WARPS_K;
+    unsigned tile = first_tile, following = STAYS ? first_tile + given : tiles;
     Way way;
     way.operand = THIN_IS_M ? b : a;
     way.line = WIDE_ALONG_K ? k : count_w;
-    way.count = count_w, way.tile = first_tile, way.tiles = tiles, way.apart = apart;
+    way.count = count_w, way.tile = tile, way.following = following, way.tiles = tiles;
     way.first_k = first_k;
-    way.lane_w = warp_w * (BW / WARPS_W) + (WIDE_ALONG_K ? 0 : lane * VECTOR);
-    way.lane_k = warp_k * DEPTH + (WIDE_ALONG_K ? lane * VECTOR : 0);
+    way.lane_w = warp_w * (BW / WARPS_W) + (WIDE_ALONG_K ? 0 : lane % LANES * VECTOR);
+    way.lane_k = warp_k * DEPTH + (WIDE_ALONG_K ? lane * VECTOR : lane / LANES * LINES);
     way.depth = depth - warp_k * DEPTH;
     way.aim();
     Pack<VECTOR> wide[LINES][PACKS], next[LINES][PACKS];
@@ -262,11 +289,11 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
     __syncthreads();
 
     SCALAR* const of_warps = shared + (STAYS ? TT * PITCH : 0);  // else in place of the thin operand
-    SCALAR* const parts = (SCALAR*)(workspace + ((size_t)tiles * tiles_t * sizeof(unsigned) + 255) / 256 * 256);
-    const unsigned first_of_t = group / shares * tiles;  // tiles of C before those of these rows
-    int buffer = 0;
-    for (unsigned tile = first_tile; tile < tiles; tile += apart) {
-        SCALAR sum[COUNT * TT] = {};
+    unsigned have = 0, turn = 0;
+    while (tile < tiles) {
+        unsigned after = tiles;
+        if (STAYS && threadIdx.x == 0 && following < tiles) after = 2 * given + atomicInc(handed_out, tiles - given - 1);
+        SCALAR sum[VALUES] = {};
         constexpr int PRODUCTS = LINES * PACKS * VECTOR * TT, MOST = PRODUCTS < 512 ? 1024 / PRODUCTS : 2;
         constexpr int WRITTEN_OUT = MOST < STEPS ? MOST : STEPS;
 #pragma unroll WRITTEN_OUT
@@ -283,43 +310,27 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
             multiply(sum, wide, shared + way.lane_k + step * (WARPS_K * DEPTH));
         }
         if (!STAYS) __syncthreads();
-        SCALAR* const sums = of_warps + buffer * (WARPS_K * SUMS);
+        SCALAR* const sums = of_warps + turn % BUFFERS * (WARPS_K * SUMS);
         leave(sums + warp_k * SUMS, sum, warp_w * (BW / WARPS_W));
+        if (threadIdx.x == 0) coming[turn % 2] = after, own[have] = tile;
         __syncthreads();
         const Corner to = corner(c, first_t, tile * BW, count_t, count_w);
-        SCALAR* const part = parts + ((size_t)(first_of_t + tile) * shares + share) * (TT * BW);
+        SCALAR* const part = parts + ((size_t)tile * shares + share) * (TT * BW);
         for (unsigned x = threadIdx.x; x < TT * BW; x += THREADS) {
             const SCALAR found = total<1>(WARPS_K, sums + x / INNER * PADDED + x % INNER, SUMS).element[0];
             if (shares == 1) to.store(x, found);
             else part[x] = found;
         }
-        if (!STAYS) break;
-        if (BUFFERS == 1) __syncthreads();
-        else buffer = 1 - buffer;
-    }
-    if (shares == 1) return;
-
-    // The last to arrive of the blocks that share a tile adds up what they found; its counter is then zero again.
-    unsigned* const counters = (unsigned*)workspace + first_of_t;
-    __threadfence();
-    __syncthreads();
-    constexpr unsigned WIDTH = TT * BW % GROUPED == 0 ? GROUPED : 1, PER_TILE = TT * BW / WIDTH;
-    for (size_t from = first_tile; from < tiles; from += (size_t)THREADS * apart) {
-        const size_t own = from + (size_t)threadIdx.x * apart;
-        last[threadIdx.x] = own < tiles && atomicInc(counters + own, shares - 1) == shares - 1;
-        __threadfence();
-        __syncthreads();
-        for (unsigned i = threadIdx.x; i < THREADS * PER_TILE; i += THREADS) {
-            const size_t tile = from + (size_t)(i / PER_TILE) * apart;
-            if (tile >= tiles) break;
-            if (!last[i / PER_TILE]) continue;
-            const unsigned x = i % PER_TILE * WIDTH;
-            const SCALAR* const part = parts + (first_of_t + tile) * shares * (TT * BW) + x;
-            const Pack<WIDTH> found = total<WIDTH>(shares, part, TT * BW);
-            const Corner to = corner(c, first_t, tile * BW, count_t, count_w);
-#pragma unroll
-            for (int e = 0; e < WIDTH; ++e) to.store(x + e, found.element[e]);
+        if (shares > 1 && ++have == THREADS) {
+            add_up(own, have, counters, parts, shares, c, first_t, count_t, count_w);
+            have = 0;
         }
-        __syncthreads();
+        if (!STAYS) break;
+        tile = following;
+        following = coming[turn % 2];
+        way.following = AHEAD ? following : tile;
+        if (BUFFERS == 1) __syncthreads();
+        turn = 1 - turn;
     }
+    if (shares > 1) add_up(own, have, counters, parts, shares, c, first_t, count_t, count_w);
 }

@@ -54,13 +54,13 @@ def _threads(c: Any) -> Any:
 def _width(p: Problem, c: Any) -> Any:
     """C's elements across a block's tile."""
     along_k = _along_k(p, c)
-    return c.WARPS_W * (along_k * c.LINES + (1 - along_k) * 32 * c.VECTOR * c.PACKS)
+    return c.WARPS_W * (along_k * c.LINES + (1 - along_k) * c.LANES * c.VECTOR * c.PACKS)
 
 
 def _step(p: Problem, c: Any) -> Any:
     """k that the warps of a block go through at once."""
     along_k = _along_k(p, c)
-    return c.WARPS_K * (along_k * 32 * c.VECTOR * c.PACKS + (1 - along_k) * c.LINES)
+    return c.WARPS_K * (along_k * 32 * c.VECTOR * c.PACKS + (1 - along_k) * (32 // c.LANES) * c.LINES)
 
 
 def _groups(p: Problem, c: Any) -> Any:
@@ -89,6 +89,11 @@ def _shared_bytes(p: Problem, c: Any) -> Any:
     sums = c.WARPS_K * (is_m * c.TT * (width + grouped) + (1 - is_m) * width * (c.TT + 1))
     larger = part * (part >= sums) + sums * (part < sums)
     return size * (stays * (part + (1 + _along_k(p, c)) * sums) + (1 - stays) * larger)
+
+
+def _static_bytes(c: Any) -> Any:
+    """Shared memory beside that: a number for each thread and a few more."""
+    return 4 * _threads(c) + 32
 
 
 def _sums(p: Problem, c: Any) -> Any:
@@ -122,9 +127,9 @@ def _in_flight(p: Problem, d: Any, c: Any) -> Any:
 def _launch(p: Problem, c: Config) -> Launch:
     size, tiles = DTYPE_BYTES[p.dtype], _tiles(p, c) * ceil_div(_sides(p, c)[0], c.TT)
     shares = ceil_div(p.k, c.BK)
-    counters = 4 * tiles if shares > 1 else 0
+    counters = 4 * (_groups(p, c) + tiles)
     sums = tiles * shares * c.TT * _width(p, c) * size if shares > 1 else 0
-    workspace = Workspace(ceil_div(4 * tiles, ALIGNED) * ALIGNED + sums, counters)
+    workspace = Workspace(ceil_div(counters, ALIGNED) * ALIGNED + sums, counters)
     blocks = _blocks(p, c)
     return Launch((blocks,), (_threads(c),), shared_bytes=_shared_bytes(p, c), workspace=workspace)
 
@@ -132,7 +137,7 @@ def _launch(p: Problem, c: Config) -> Launch:
 def _start(thin: str, shape: tuple[int, ...], **others: Value) -> dict[str, Value]:
     """A config from (TT, LINES, PACKS, WARPS_W, WARPS_K, BK) and the others."""
     names = ("TT", "LINES", "PACKS", "WARPS_W", "WARPS_K", "BK")
-    usual = {"VECTOR": 4, "LOAD": "once", "AHEAD": 1, "BLOCKS": 0, "BLOCKS_PER_SM": 1}
+    usual = {"VECTOR": 4, "LANES": 32, "LOAD": "once", "AHEAD": 1, "BLOCKS": 0, "BLOCKS_PER_SM": 1}
     return {"THIN": thin, **dict(zip(names, shape, strict=True)), **usual, **others}
 
 
@@ -149,6 +154,7 @@ KERNEL = Kernel(
         powers_of_two("LINES", 1, 16),
         powers_of_two("PACKS", 1, 4),
         choice("VECTOR", 1, 2, 4),
+        powers_of_two("LANES", 4, 32),
         powers_of_two("WARPS_W", 1, 8),
         powers_of_two("WARPS_K", 1, 32),
         powers_of_two("BK", 32, 16384),
@@ -196,6 +202,10 @@ KERNEL = Kernel(
             lambda p, d, c: (2 * c.VECTOR * DTYPE_BYTES[p.dtype] > 16) | (_line(p, c) % (2 * c.VECTOR) != 0),
         ),
         Constraint(
+            "all lanes lie side by side where neighbours in memory are neighbours in k",
+            lambda p, d, c: (c.LANES == 32) | (_along_k(p, c) == 0),
+        ),
+        Constraint(
             "a block's share of k is a multiple of what its warps go through at once",
             lambda p, d, c: c.BK % _step(p, c) == 0,
         ),
@@ -220,14 +230,14 @@ KERNEL = Kernel(
         ),
         Constraint(
             "a share of the thin operand and the warps' sums fit into a block's shared memory",
-            lambda p, d, c: _shared_bytes(p, c) + _threads(c) + 16 <= d.shared_bytes_per_block,
+            lambda p, d, c: _shared_bytes(p, c) + _static_bytes(c) <= d.shared_bytes_per_block,
         ),
         Constraint(
             "BLOCKS_PER_SM blocks fit into a multiprocessor's threads and shared memory",
             lambda p, d, c: (
                 (_threads(c) * c.BLOCKS_PER_SM <= d.max_threads_per_sm)
                 & (
-                    (_shared_bytes(p, c) + _threads(c) + 16 + d.shared_bytes_per_sm - d.shared_bytes_per_block)
+                    (_shared_bytes(p, c) + _static_bytes(c) + d.shared_bytes_per_sm - d.shared_bytes_per_block)
                     * c.BLOCKS_PER_SM
                     <= d.shared_bytes_per_sm
                 )
@@ -252,7 +262,7 @@ KERNEL = Kernel(
                 | (
                     (d.sm_count * c.BLOCKS_PER_SM == c.BLOCKS)
                     & (_groups(p, c) * _tiles(p, c) > c.BLOCKS)
-                    & (_groups(p, c) <= c.BLOCKS)
+                    & (c.BLOCKS % _groups(p, c) == 0)
                 )
             ),
         ),
