@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from tuner.cli.main import command_line
 from tuner.errors import InputError
 from tuner.recording import Recording, read_recording
 from tuner.simulate import simulate
@@ -95,3 +97,20 @@ def test_wrong_input_is_refused(toy: Recording, tmp_path: Path) -> None:
         InputError, match="a warm start is a recording of the same kernel, got one of other for k"
     ):
         simulate(toy, warm_start=recorded(tmp_path, "other", kernel="other"))
+
+
+def test_the_command_prints_json_or_a_table(tmp_path: Path) -> None:
+    recorded(tmp_path, "here")
+    recorded(tmp_path, "there", shift=1.0)
+    arguments = ["simulate", str(tmp_path / "here.json"), "--trials", "12", "--repeats", "2"]
+    warm = [*arguments, "--warm-start", str(tmp_path / "there.json")]
+    cold, known = (
+        json.loads(CliRunner().invoke(command_line, [*each, "--json"], catch_exceptions=False).stdout)
+        for each in (arguments, warm)
+    )
+    assert {"space", "strategy", "repeats", "fraction_at", "seconds_per_trial"} <= set(cold)
+    assert set(cold["fraction_at"]["12"]) == {"mean", "min", "max"}
+    assert known["fraction_at"]["12"]["mean"] > cold["fraction_at"]["12"]["mean"]
+    shown = CliRunner().invoke(command_line, arguments, catch_exceptions=False).output
+    assert "here: tile, 2 studies" in shown
+    assert f"{cold['fraction_at']['10']['mean']:.3f}" in shown
