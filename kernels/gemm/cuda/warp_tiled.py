@@ -114,6 +114,8 @@ DEFAULT: dict[str, Value] = {
 
 #: Two thirds of a step's reads are of A, whose elements stay in place while those of B pass by.
 TALL = DEFAULT | {"BN": 256, "BK": 8, "TM": 16, "LANES_M": 4, "ORDER": "snake"}
+#: As many blocks as an H100 or H200 runs at once: legal there only, and a start nowhere else.
+STAYING: dict[str, Value] = {"BLOCKS": 132, "SWATH": 1, "ARRIVE": "middle"}
 
 KERNEL = Kernel(
     operation="gemm",
@@ -253,9 +255,11 @@ KERNEL = Kernel(
         # Large products: the largest tile that leaves the sums in registers, in a loop that the cache holds.
         TALL | {"BM": 256, "BN": 128},
         TALL | {"ARRIVE": "middle"},
+        TALL | STAYING,
         DEFAULT | {"BN": 256, "BK": 32, "TN": 16, "STAGES": 2, "UNTIE": 0},
         DEFAULT | {"BN": 256, "TN": 16, "LANES_M": 4, "ORDER": "snake"},
         # Rows that are not aligned: padded, or read element by element.
+        TALL | STAYING | {"PITCH": 4},
         DEFAULT | {"BM": 64, "BN": 192, "BK": 8, "TN": 12, "LANES_M": 4, "SWATH": 1, "PITCH": 4},
         DEFAULT | {"BM": 96, "BN": 64, "BK": 8, "TM": 12, "LANES_M": 4, "VECTOR": 1, "TURN": "copy"},
         # Few tiles: small ones, and k shared.
