@@ -23,7 +23,7 @@ from tuner.errors import InputError
 from tuner.finals import FINALISTS, shortlist
 from tuner.measurement import Measurement, Outcome
 from tuner.recording import Recording
-from tuner.search import Observation, Search
+from tuner.search import Known, Observation, Search, SearchOptions
 from tuner.space import Config
 from tuner.timing import screen_by
 
@@ -170,10 +170,8 @@ def _replay(
 ) -> Replay:
     rng = np.random.default_rng([seed, trials])
     begun = time.perf_counter()
-    search = Search(
-        recording.spaces, sampler=sampler, seed=seed, study_name=f"{recording.name}-{seed}", budget=trials,
-        elsewhere=elsewhere,
-    )  # fmt: skip
+    options = SearchOptions(seed, f"{recording.name}-{seed}", sampler, trials)
+    search = Search(recording.spaces, options, Known(elsewhere=elsewhere))
     observed: dict[tuple[str, Config], float] = {}
     fraction_at: dict[int, float] = {}
     made, recorded_s = 0, 0.0

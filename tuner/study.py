@@ -40,7 +40,7 @@ from tuner.preparation import (
 from tuner.progress import Progress, Request, Result
 from tuner.record import Champion, Record, Role
 from tuner.scribe import Scribe
-from tuner.search import Observation, Search
+from tuner.search import Known, Observation, Search, SearchOptions
 from tuner.search_loop import SearchLoop
 from tuner.space import Config
 from tuner.standings import Standings, take_in
@@ -211,13 +211,15 @@ class Study:
         key = key_of(request.problem)
         elsewhere = trials_elsewhere(self._store, request.kernels, key, info, request.regime)
         past, again = self._past()
-        return Search(
-            spaces, sampler=request.sampler, seed=request.seed, study_name=name,
-            storage_url=request.storage_url, past=past, budget=request.trials,
+        options = SearchOptions(
+            request.seed, name, request.sampler, request.trials, request.objectives, request.storage_url
+        )
+        known = Known(
             starts=[*again, *starting_points(self._store, request.kernels, key, info)],
+            past=past,
             elsewhere=[observed(record) for record in judged_records(elsewhere, self._limit(None))],
-            objectives=request.objectives,
-        )  # fmt: skip
+        )
+        return Search(spaces, options, known)
 
     def _baseline(self) -> None:
         known = self._library

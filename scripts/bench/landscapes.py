@@ -33,7 +33,7 @@ from switched import cached, methods, needle, strided, temporal, traps
 from tiled import pipelined, product, stencil
 
 from tuner.measurement import Outcome
-from tuner.search import Search
+from tuner.search import Search, SearchOptions
 from tuner.timing import screen_by
 
 CHECKPOINTS = (10, 25, 50, 100, 200)
@@ -63,7 +63,9 @@ def study(job: Job) -> list[float]:
     landscape = FAMILIES[family](seed)
     space, times = landscape.space, landscape.times / np.nanmin(landscape.times)
     rng = np.random.default_rng([seed, 99])
-    search = Search({"k": space}, sampler=sampler, seed=seed, study_name=landscape.name, budget=trials)
+    search = Search(
+        {"k": space}, SearchOptions(sampler=sampler, seed=seed, study_name=landscape.name, budget=trials)
+    )
     best, fractions = None, []
     for number in range(1, trials + 1):
         if asked := search.ask():

@@ -14,7 +14,7 @@ from scipy.stats import norm
 
 from tuner.errors import InputError, UnknownName
 from tuner.measurement import Outcome
-from tuner.search import Budget, Observation, Search, front_value
+from tuner.search import Budget, Known, Observation, Search, SearchOptions, front_value
 from tuner.search.budget import SLICES_WITHOUT_GAIN, TRIALS_WITHOUT_GAIN
 from tuner.search.history import History
 from tuner.search.pareto import front, weightings
@@ -56,13 +56,13 @@ def test_the_best_of_thousands_is_found_in_few_trials(batch: int) -> None:
     best = min(time_of(config) for config in SPACE)
     reached = []
     for seed in range(3):
-        search = Search({"k": SPACE}, seed=seed, study_name="s", budget=80)
+        search = Search({"k": SPACE}, SearchOptions(seed=seed, study_name="s", budget=80))
         reached.append(best / min(time_of(config) for config in run(search, 80, batch)))
     assert np.mean(reached) > 0.97
 
 
 def test_a_search_without_a_budget_ends_converged_at_a_local_optimum() -> None:
-    search = Search({"k": SPACE}, seed=1, study_name="s")
+    search = Search({"k": SPACE}, SearchOptions(seed=1, study_name="s"))
     found = run(search, 1000)
     assert search.stopped.startswith("converged: every neighbour of the fastest config was tried")
     assert search.ask() == []
@@ -75,7 +75,7 @@ def test_a_search_without_a_budget_ends_converged_at_a_local_optimum() -> None:
 
 
 def test_failures_teach() -> None:
-    search = Search({"k": SPACE}, seed=2, study_name="s", budget=50)
+    search = Search({"k": SPACE}, SearchOptions(seed=2, study_name="s", budget=50))
     asked = 0
     failed = 0
     while asked < 50:
@@ -88,7 +88,7 @@ def test_failures_teach() -> None:
 
 
 def test_the_budget_moves_to_the_kernel_that_promises_most() -> None:
-    search = Search({"slow": SPACE, "fast": SPACE}, seed=1, study_name="s", budget=80)
+    search = Search({"slow": SPACE, "fast": SPACE}, SearchOptions(seed=1, study_name="s", budget=80))
     kernels = []
     for _ in range(80):
         (each,) = search.ask()
@@ -104,7 +104,7 @@ def test_configs_that_were_stopped_early_teach_as_well(incumbent_s: float) -> No
     best = min(time_of(config) for config in SPACE)
     reached = []
     for seed in range(3):
-        search = Search({"k": SPACE}, seed=seed, study_name="s", budget=80)
+        search = Search({"k": SPACE}, SearchOptions(seed=seed, study_name="s", budget=80))
         fastest_s = math.inf
         for _ in range(80):
             (each,) = search.ask()
@@ -174,7 +174,7 @@ def test_knowledge_from_elsewhere_saves_trials() -> None:
         for config in SPACE
     ]
     best = min(time_of(config) for config in SPACE)
-    search = Search({"k": SPACE}, seed=1, study_name="s", budget=20, elsewhere=elsewhere)
+    search = Search({"k": SPACE}, SearchOptions(seed=1, study_name="s", budget=20), Known(elsewhere=elsewhere))
     assert best / min(time_of(config) for config in run(search, 20)) > 0.97
 
 
@@ -186,7 +186,7 @@ def test_what_was_not_measured_elsewhere_is_predicted_and_what_failed_there_is_s
         else Observation("k", config, Outcome.CRASHED, None)
         for config in some
     ]
-    search = Search({"k": SPACE}, seed=1, study_name="s", budget=30, elsewhere=elsewhere)
+    search = Search({"k": SPACE}, SearchOptions(seed=1, study_name="s", budget=30), Known(elsewhere=elsewhere))
     failed_there = {each.config for each in elsewhere if each.outcome.failed}
     found = run(search, 30)
     assert len([config for config in found if config in failed_there]) <= 3
@@ -195,7 +195,7 @@ def test_what_was_not_measured_elsewhere_is_predicted_and_what_failed_there_is_s
 
 def test_finished_trials_are_copied_to_the_storage_once(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'studies.db'}"
-    search = Search({"k": SPACE}, seed=1, study_name="copied", storage_url=url)
+    search = Search({"k": SPACE}, SearchOptions(seed=1, study_name="copied", storage_url=url))
     past = []
     for number, each in enumerate(search.ask(6)):
         outcome = (Outcome.MEASURED, Outcome.PRUNED, Outcome.WRONG_RESULT)[number % 3]
@@ -203,7 +203,7 @@ def test_finished_trials_are_copied_to_the_storage_once(tmp_path: Path) -> None:
         search.tell(each, outcome, time_s)
         past.append(Observation(each.kernel, each.config, outcome, time_s))
     assert search.close() == ""
-    again = Search({"k": SPACE}, seed=1, study_name="copied", storage_url=url, past=past)
+    again = Search({"k": SPACE}, SearchOptions(seed=1, study_name="copied", storage_url=url), Known(past=past))
     (each,) = again.ask()
     again.tell(each, Outcome.MEASURED, 0.5)
     assert again.close() == ""
@@ -219,7 +219,7 @@ def test_finished_trials_are_copied_to_the_storage_once(tmp_path: Path) -> None:
 
 def test_a_storage_that_cannot_be_written_is_no_harm_but_said(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'absent' / 'studies.db'}"
-    search = Search({"k": SPACE}, seed=1, study_name="s", storage_url=url)
+    search = Search({"k": SPACE}, SearchOptions(seed=1, study_name="s", storage_url=url))
     for each in search.ask(3):
         search.tell(each, Outcome.MEASURED, 1.0)
     assert search.close().startswith("trials were not copied for the dashboard: ")
@@ -242,7 +242,9 @@ def test_the_sampler_works_in_a_study_of_optuna_alone() -> None:
 
 
 def test_several_objectives_keep_a_front() -> None:
-    search = Search({"k": SPACE}, seed=1, study_name="s", objectives=("time", "energy"), budget=60)
+    search = Search(
+        {"k": SPACE}, SearchOptions(seed=1, study_name="s", objectives=("time", "energy"), budget=60)
+    )
 
     def energy(config: Config) -> float:
         return time_of(config) ** 0.2 * config.X**0.5
@@ -276,9 +278,11 @@ def test_weightings_sum_to_one_and_hold_each_objective_alone() -> None:
 
 def test_wrong_names_and_too_many_objectives_are_refused() -> None:
     with pytest.raises(UnknownName, match="unknown sampler 'tiles'; did you mean tile"):
-        Search({"k": SPACE}, sampler="tiles", seed=1, study_name="s")
+        Search({"k": SPACE}, SearchOptions(sampler="tiles", seed=1, study_name="s"))
     with pytest.raises(InputError, match="the sampler tpe minimises one objective, got time, energy"):
-        Search({"k": SPACE}, sampler="tpe", seed=1, study_name="s", objectives=("time", "energy"))
+        Search(
+            {"k": SPACE}, SearchOptions(sampler="tpe", seed=1, study_name="s", objectives=("time", "energy"))
+        )
 
 
 def test_every_problem_gets_a_slice_and_then_the_one_that_gains() -> None:

@@ -24,7 +24,7 @@ from tuner.preparation import check_fits
 from tuner.problem import Problem
 from tuner.record import Role, utc_now
 from tuner.scribe import Scribe
-from tuner.search import Search
+from tuner.search import Known, Search, SearchOptions
 from tuner.search_loop import SearchLoop
 from tuner.space import Config, Space
 from tuner.standings import Standings
@@ -183,7 +183,7 @@ class Climb:
         kernel = step.kernel
         starts = [(kernel.name, config) for config in first_configs(kernel, step.pins, space)]
         search = AskAhead(
-            Search({kernel.name: space}, seed=self._request.seed, study_name=scribe.study, starts=starts),
+            Search({kernel.name: space}, SearchOptions(self._request.seed, scribe.study), Known(starts=starts)),
             inline=scribe.device.kind == "cpu",
         )
         standings, watch = Standings(), Stopwatch(_with_finals(self._request.seconds), lambda progress: None)

@@ -3,6 +3,16 @@
 from tuner.search.budget import Budget
 from tuner.search.history import Observation
 from tuner.search.pareto import front, front_value
-from tuner.search.search import SAMPLERS, Candidate, Search
+from tuner.search.search import SAMPLERS, Candidate, Known, Search, SearchOptions
 
-__all__ = ["SAMPLERS", "Budget", "Candidate", "Observation", "Search", "front", "front_value"]
+__all__ = [
+    "SAMPLERS",
+    "Budget",
+    "Candidate",
+    "Known",
+    "Observation",
+    "Search",
+    "SearchOptions",
+    "front",
+    "front_value",
+]

@@ -49,6 +49,58 @@ class Candidate:
     number: int
 
 
+@dataclass(frozen=True)
+class SearchOptions:
+    """How a search is to go about it.
+
+    Attributes:
+        seed: The same seed and tells give the same configs.
+        study_name: Name of the study in the storage.
+        sampler: One of `SAMPLERS`.
+        budget: Trials that the study may take in all, past ones included; None where time decides.
+        objectives: What is minimised; the first is the time. Several need ``tile``, ``random`` or
+            ``bruteforce``.
+        storage_url: Database that finished trials are copied to for optuna-dashboard.
+    """
+
+    seed: int
+    study_name: str
+    sampler: str = "tile"
+    budget: int | None = None
+    objectives: tuple[str, ...] = ("time",)
+    storage_url: str | None = None
+
+    def __post_init__(self) -> None:
+        """Checks the sampler.
+
+        Raises:
+            UnknownName: No such sampler.
+            InputError: Several objectives for a sampler of one.
+        """
+        if self.sampler not in SAMPLERS:
+            raise UnknownName("sampler", self.sampler, SAMPLERS)
+        if self.sampler in FOREIGN and len(self.objectives) > 1:
+            raise InputError(
+                f"the sampler {self.sampler} minimises one objective, got {', '.join(self.objectives)}; "
+                "choose tile"
+            )
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known before a search begins.
+
+    Attributes:
+        starts: Configs to try first; those that are not legal here are left out.
+        past: Trials of this study from before; never asked again.
+        elsewhere: What the same kernels did on another device or for the nearest shape; ``tile`` only.
+    """
+
+    starts: Sequence[tuple[str, Config]] = ()
+    past: Sequence[Observation] = ()
+    elsewhere: Sequence[Observation] = ()
+
+
 class Search:
     """Asks for legal configs that were never tried, the most promising first.
 
@@ -56,81 +108,49 @@ class Search:
         study: The Optuna study, in memory.
     """
 
-    def __init__(
-        self,
-        spaces: Mapping[str, Space],
-        *,
-        sampler: str = "tile",
-        seed: int,
-        study_name: str,
-        storage_url: str | None = None,
-        starts: Sequence[tuple[str, Config]] = (),
-        past: Sequence[Observation] = (),
-        budget: int | None = None,
-        elsewhere: Sequence[Observation] = (),
-        objectives: Sequence[str] = ("time",),
-    ) -> None:
+    def __init__(self, spaces: Mapping[str, Space], options: SearchOptions, known: Known = Known()) -> None:
         """Opens a search.
 
         Args:
             spaces: The legal configs of each kernel that competes.
-            sampler: One of `SAMPLERS`.
-            seed: The same seed and tells give the same configs.
-            study_name: Name of the study in the storage.
-            storage_url: Database that finished trials are copied to for optuna-dashboard.
-            starts: Configs to try first; those that are not legal here are left out.
-            past: Trials of this study from before; never asked again.
-            budget: Trials that the study may take in all, past ones included; None where time decides.
-            elsewhere: What the same kernels did on another device or for the nearest shape; ``tile`` only.
-            objectives: What is minimised; the first is the time. Several need ``tile``, ``random`` or
-                ``bruteforce``.
-
-        Raises:
-            UnknownName: No such sampler.
-            InputError: Several objectives for a sampler of one.
+            options: How to go about it.
+            known: What is known before.
         """
-        if sampler not in SAMPLERS:
-            raise UnknownName("sampler", sampler, SAMPLERS)
-        if sampler in FOREIGN and len(objectives) > 1:
-            raise InputError(
-                f"the sampler {sampler} minimises one objective, got {', '.join(objectives)}; choose tile"
-            )
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._spaces = dict(spaces)
-        self._objectives = tuple(objectives)
+        self._objectives = options.objectives
         self._history = History(spaces)
         first = [
             (kernel, spaces[kernel].index_of(config))
-            for kernel, config in starts
+            for kernel, config in known.starts
             if kernel in spaces and config in spaces[kernel]
         ]
-        self._strategy = self._make_strategy(sampler, seed, first, budget, elsewhere)
+        self._strategy = self._make_strategy(options, first, known.elsewhere)
         self._sampler = SpaceSampler(self._history, self._strategy)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             self.study = optuna.create_study(
-                study_name=study_name, sampler=self._sampler, directions=["minimize"] * len(objectives)
+                study_name=options.study_name,
+                sampler=self._sampler,
+                directions=["minimize"] * len(options.objectives),
             )
         self._trials: dict[int, tuple[optuna.Trial, datetime]] = {}
-        self._mirror = Mirror(storage_url, study_name, objectives) if storage_url else None
-        for each in past:
+        url = options.storage_url
+        self._mirror = Mirror(url, options.study_name, options.objectives) if url else None
+        for each in known.past:
             self._remember(each)
 
     def _make_strategy(
-        self,
-        sampler: str,
-        seed: int,
-        starts: Sequence[tuple[str, int]],
-        budget: int | None,
-        elsewhere: Sequence[Observation],
+        self, options: SearchOptions, starts: Sequence[tuple[str, int]], elsewhere: Sequence[Observation]
     ) -> Strategy:
-        if sampler == "random":
+        seed, budget = options.seed, options.budget
+        if options.sampler == "random":
             return RandomStrategy(self._history, seed)
-        if sampler == "bruteforce":
+        if options.sampler == "bruteforce":
             return SequenceStrategy(self._history)
-        if sampler in FOREIGN:
-            return ForeignStrategy(self._history, sampler, seed, starts)
-        count = len(self._objectives)
+        if options.sampler in FOREIGN:
+            return ForeignStrategy(self._history, options.sampler, seed, starts)
+        count = len(options.objectives)
         if count > 1:
             return ParetoStrategy(self._history, seed, starts, budget, objectives=count)
         return TileStrategy(self._history, seed, starts, budget, elsewhere)
