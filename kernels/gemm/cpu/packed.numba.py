@@ -32,11 +32,16 @@ Letters: i, j, p run over M, N, K.
 """
 
 # ruff: noqa: ANN001, ANN201, ANN202, F821
+from collections import namedtuple
+
 TILE, VECTORS = MR * NR, MR * NR // WIDTH  # elements of a tile, and vectors
 A_ELEMENTS, B_ELEMENTS = UNROLL * MR, UNROLL * NR  # used up by one turn of the innermost loop
 PACK, MULTIPLY = 0, 1
 SHARE_A = SHARE == "both"
 HALVES = 1 if THREADS == 1 else 2
+#: Where A, B and C are, and their dims; steps of loops 5, 4 and 3; what one job takes: columns of C, columns of
+#: B, rows of A (slab, b_strip, a_strip); space for the packed blocks.
+Call = namedtuple("Call", "a b c m n k wide deep high slab b_strip a_strip space")
 pack_a = packer(MR, A_TRANSPOSED, WIDTH)
 pack_b = packer(NR, not B_TRANSPOSED, WIDTH)
 
@@ -76,24 +81,48 @@ def _block_of_c(block_a, block_b, depth, c, c_row, add_to_c, height, width):
 
 
 @njit(inline="always")
-def work(crew, member, like):
-    """Loops 5, 4 and 3."""
+def _call_of(crew, like):
+    """What `gemm` said to the crew."""
     a, b, c = place_at(word(crew, 0), like), place_at(word(crew, 1), like), place_at(word(crew, 2), like)
     m, n, k = word(crew, 3), word(crew, 4), word(crew, 5)
-    # Steps of the loops, and how much is packed, or multiplied by, in one job.
     wide, deep, high, slab = word(crew, 6), word(crew, 7), word(crew, 8), word(crew, 9)
     b_strip, a_strip, space = word(crew, 10), word(crew, 11), place_at(word(crew, 12), like)
-    a_row, b_row = m if A_TRANSPOSED else k, k if B_TRANSPOSED else n
-    b_strips, a_strips, slabs = -(-wide // b_strip), -(-m // a_strip) if SHARE_A else 0, -(-wide // slab)
-    packs, products = b_strips + a_strips, slabs * -(-m // high)
+    return Call(a, b, c, m, n, k, wide, deep, high, slab, b_strip, a_strip, space)
+
+
+@njit(inline="always")
+def _pack_columns_of_b(call, block, j, width, p, depth):
+    """Columns from j on and part of K from p on, into panels."""
+    row, corner = (call.k, j * call.k + p) if B_TRANSPOSED else (call.n, p * call.n + j)
+    pack_b(block, forward(call.b, corner), row, width, depth)
+
+
+@njit(inline="always")
+def _pack_rows_of_a(call, block, i, height, p, depth):
+    """Rows from i on and part of K from p on, into panels."""
+    row, corner = (call.m, p * call.m + i) if A_TRANSPOSED else (call.k, i * call.k + p)
+    pack_a(block, forward(call.a, corner), row, height, depth)
+
+
+@njit(inline="always")
+def work(crew, member, like):
+    """Loops 5, 4 and 3: what every thread does.
+
+    Jobs are numbered through all steps, so a thread that is out of jobs of this step holds the number of one of
+    the next, and begins with it there.
+    """
+    call = _call_of(crew, like)
+    b_strips, a_strips = -(-call.wide // call.b_strip), -(-call.m // call.a_strip) if SHARE_A else 0
+    slabs = -(-call.wide // call.slab)
+    packs, products = b_strips + a_strips, slabs * -(-call.m // call.high)
     # Where the packed blocks lie: of B, then of A for all or for each.
-    b_room, a_room = wide * deep, a_strips * a_strip * deep if SHARE_A else high * deep
-    blocks_b, blocks_a = space, forward(space, HALVES * b_room)
-    pack, product, step, held = -1, -1, 0, -1
-    for j in range(0, n, wide):
-        width = min(wide, n - j)
-        for p in range(0, k, deep):
-            depth, half = min(deep, k - p), step % HALVES
+    b_room, a_room = call.wide * call.deep, (a_strips * call.a_strip if SHARE_A else call.high) * call.deep
+    blocks_b, blocks_a = call.space, forward(call.space, HALVES * b_room)
+    pack, product, step, packed_rows = -1, -1, 0, -1
+    for j in range(0, call.n, call.wide):
+        width = min(call.wide, call.n - j)
+        for p in range(0, call.k, call.deep):
+            depth, half = min(call.deep, call.k - p), step % HALVES
             block_b = forward(blocks_b, half * b_room)
             block_a = forward(blocks_a, (half if SHARE_A else member) * a_room)
             if pack < step * packs:
@@ -101,20 +130,13 @@ def work(crew, member, like):
             while pack < (step + 1) * packs:
                 strip = pack - step * packs
                 if strip < b_strips:
-                    start = strip * b_strip
-                    corner = (j + start) * b_row + p if B_TRANSPOSED else p * b_row + j + start
-                    size = min(b_strip, width - start)
-                    pack_b(forward(block_b, start * depth), forward(b, corner), b_row, size, depth)
+                    first = strip * call.b_strip
+                    size = min(call.b_strip, width - first)
+                    _pack_columns_of_b(call, forward(block_b, first * depth), j + first, size, p, depth)
                 elif SHARE_A:
-                    start = (strip - b_strips) * a_strip
-                    corner = p * a_row + start if A_TRANSPOSED else start * a_row + p
-                    pack_a(
-                        forward(block_a, start * depth),
-                        forward(a, corner),
-                        a_row,
-                        min(a_strip, m - start),
-                        depth,
-                    )
+                    first = (strip - b_strips) * call.a_strip
+                    size = min(call.a_strip, call.m - first)
+                    _pack_rows_of_a(call, forward(block_a, first * depth), first, size, p, depth)
                 finish(crew, PACK)
                 pack = take(crew, PACK)
             wait_until(crew, PACK, (step + 1) * packs)
@@ -124,14 +146,14 @@ def work(crew, member, like):
                 product = take(crew, MULTIPLY)
             while product < (step + 1) * products:
                 rows, part = (product - step * products) // slabs, (product - step * products) % slabs
-                i, left = rows * high, part * slab
-                height = min(high, m - i)
-                if not SHARE_A and held != product // slabs:
-                    held, corner = product // slabs, p * a_row + i if A_TRANSPOSED else i * a_row + p
-                    pack_a(block_a, forward(a, corner), a_row, height, depth)
+                i, left = rows * call.high, part * call.slab
+                height = min(call.high, call.m - i)
+                if not SHARE_A and packed_rows != product // slabs:
+                    packed_rows = product // slabs
+                    _pack_rows_of_a(call, block_a, i, height, p, depth)
                 panels_a = forward(block_a, i * depth if SHARE_A else 0)
-                panels_b, to = forward(block_b, left * depth), forward(c, i * n + j + left)
-                _block_of_c(panels_a, panels_b, depth, to, n, p > 0, height, min(slab, width - left))
+                panels_b, to = forward(block_b, left * depth), forward(call.c, i * call.n + j + left)
+                _block_of_c(panels_a, panels_b, depth, to, call.n, p > 0, height, min(call.slab, width - left))
                 finish(crew, MULTIPLY)
                 product = take(crew, MULTIPLY)
             step += 1

@@ -32,6 +32,8 @@ FLAT = (
     (16, 6, 64), (16, 8, 32), (16, 8, 48), (8, 6, 32), (8, 8, 16), (8, 8, 24), (8, 6, 16), (8, 4, 24),
     (4, 6, 8), (4, 4, 12), (2, 6, 4), (2, 4, 6),
 )  # fmt: skip
+#: Of these, what does most multiply-adds for a load.
+LARGE = tuple(tile for tile in FLAT if tile not in ((16, 8, 32), (8, 8, 16)))
 #: For a C of few columns: a vector a row.
 NARROW = ((16, 8, 16), (8, 8, 8), (4, 8, 4), (2, 8, 4))
 #: Threads: also as many as CPUs have cores that are no power of two.
@@ -218,8 +220,8 @@ DIRECT = Kernel(
     # In the order of what few shapes allow: few columns; a short K; a K that is worth a copy of A; any.
     starts=(
         *(_direct(tile, threads, KC=4096, UNROLL=4) for threads in (*MANY, 1) for tile in NARROW),
-        *(_direct(tile, threads, PACK_B=True, STREAM=True) for threads in (*MANY, 1) for tile in FLAT[::2]),
-        *(_direct(tile, threads, KC=512, PACK_A=True, PREFETCH=2) for threads in (*MANY, 1) for tile in FLAT),
+        *(_direct(tile, threads, PACK_B=True, STREAM=True) for threads in (*MANY, 1) for tile in LARGE),
+        *(_direct(tile, threads, KC=512, PACK_A=True, PREFETCH=2) for threads in (*MANY, 1) for tile in LARGE),
         *(_direct(tile, threads, KC=depth) for threads in (*MANY, 1) for depth in (256, 64) for tile in FLAT),
     ),
 )
