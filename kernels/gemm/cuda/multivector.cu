@@ -19,7 +19,7 @@
 //          WARPS_W WARPS_K warps of a block side by side along w, and along k
 //          BK              k of a block: its share
 //          LOAD            once: what is read need not stay in a cache; far: the same, and L2 fetches 256 bytes at a time
-//          AHEAD           1: the next pieces are asked for before the last ones are multiplied
+//          AHEAD           steps whose pieces are on their way while a thread works
 //          BLOCKS          blocks that stay and go from tile to tile; 0: a block for each
 //          BLOCKS_PER_SM   blocks that must fit into a multiprocessor: bounds the registers
 
@@ -278,8 +278,9 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
     way.lane_k = warp_k * DEPTH + (WIDE_ALONG_K ? lane * VECTOR : lane / LANES * LINES);
     way.depth = depth - warp_k * DEPTH;
     way.aim();
-    Pack<VECTOR> wide[LINES][PACKS], next[LINES][PACKS];
-    if (AHEAD) way.ask(next);
+    Pack<VECTOR> wide[AHEAD][LINES][PACKS];
+#pragma unroll
+    for (int i = 0; i < AHEAD; ++i) way.ask(wide[i]);
 
     const SCALAR* const thin = THIN_IS_M ? a : b;
     if (THIN_ALONG_K && k % GROUPED == 0) lay_down<GROUPED>(shared, thin, first_t, count_t, first_k, k, depth);
@@ -294,21 +295,13 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
         unsigned after = tiles;
         if (STAYS && threadIdx.x == 0 && following < tiles) after = 2 * given + atomicInc(handed_out, tiles - given - 1);
         SCALAR sum[VALUES] = {};
-        constexpr int PRODUCTS = LINES * PACKS * VECTOR * TT, MOST = PRODUCTS < 512 ? 1024 / PRODUCTS : 2;
-        constexpr int WRITTEN_OUT = MOST < STEPS ? MOST : STEPS;
-#pragma unroll WRITTEN_OUT
-        for (int step = 0; step < STEPS; ++step) {
-            if constexpr (AHEAD == 1) {
+#pragma unroll 1
+        for (int step = 0; step < STEPS; step += AHEAD)
 #pragma unroll
-                for (int l = 0; l < LINES; ++l)
-#pragma unroll
-                    for (int p = 0; p < PACKS; ++p) wide[l][p] = next[l][p];
-                way.ask(next);
-            } else {
-                way.ask(wide);
+            for (int i = 0; i < AHEAD; ++i) {
+                multiply(sum, wide[i], shared + way.lane_k + (step + i) * (WARPS_K * DEPTH));
+                way.ask(wide[i]);
             }
-            multiply(sum, wide, shared + way.lane_k + step * (WARPS_K * DEPTH));
-        }
         if (!STAYS) __syncthreads();
         SCALAR* const sums = of_warps + turn % BUFFERS * (WARPS_K * SUMS);
         leave(sums + warp_k * SUMS, sum, warp_w * (BW / WARPS_W));
@@ -328,7 +321,7 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
         if (!STAYS) break;
         tile = following;
         following = coming[turn % 2];
-        way.following = AHEAD ? following : tile;
+        way.following = following;
         if (BUFFERS == 1) __syncthreads();
         turn = 1 - turn;
     }

@@ -105,7 +105,7 @@ def _sums(p: Problem, c: Any) -> Any:
 def _registers(p: Problem, c: Any) -> Any:
     """Registers of a thread, estimated: sums, pieces, the thin operand's values for them, offsets."""
     along_k = _along_k(p, c)
-    pieces = c.LINES * c.PACKS * c.VECTOR * (1 + c.AHEAD)
+    pieces = c.LINES * c.PACKS * c.VECTOR * c.AHEAD
     values = along_k * c.PACKS * c.VECTOR + (1 - along_k) * c.LINES
     return DTYPE_BYTES[p.dtype] // 4 * (_sums(p, c) + pieces + values) + c.LINES + c.PACKS + OTHER_REGISTERS
 
@@ -121,7 +121,7 @@ def _in_flight(p: Problem, d: Any, c: Any) -> Any:
     by_threads = d.max_threads_per_sm // _threads(c)
     blocks = by_registers * (by_registers <= by_shared) + by_shared * (by_registers > by_shared)
     blocks = blocks * (blocks <= by_threads) + by_threads * (blocks > by_threads)
-    return blocks * _threads(c) * c.LINES * c.PACKS * c.VECTOR * DTYPE_BYTES[p.dtype]
+    return blocks * _threads(c) * c.AHEAD * c.LINES * c.PACKS * c.VECTOR * DTYPE_BYTES[p.dtype]
 
 
 def _launch(p: Problem, c: Config) -> Launch:
@@ -159,7 +159,7 @@ KERNEL = Kernel(
         powers_of_two("WARPS_K", 1, 32),
         powers_of_two("BK", 32, 16384),
         choice("LOAD", "once", "far"),
-        choice("AHEAD", 0, 1),
+        choice("AHEAD", 1, 2, 4),
         choice("BLOCKS", 0, *range(2, MOST_BLOCKS + 1, 2)),
         choice("BLOCKS_PER_SM", 1, 2, 3, 4),
     ),
@@ -206,14 +206,14 @@ KERNEL = Kernel(
             lambda p, d, c: (c.LANES == 32) | (_along_k(p, c) == 0),
         ),
         Constraint(
-            "a block's share of k is a multiple of what its warps go through at once",
-            lambda p, d, c: c.BK % _step(p, c) == 0,
+            "a block's share of k is a multiple of what its warps go through in AHEAD steps",
+            lambda p, d, c: c.BK % (c.AHEAD * _step(p, c)) == 0,
         ),
         Constraint(
             "a thread has at most 128 registers of sums, and as many of pieces",
             lambda p, d, c: (
                 (_sums(p, c) * DTYPE_BYTES[p.dtype] <= 512)
-                & (c.LINES * c.PACKS * c.VECTOR * (1 + c.AHEAD) * DTYPE_BYTES[p.dtype] <= 512)
+                & (c.LINES * c.PACKS * c.VECTOR * c.AHEAD * DTYPE_BYTES[p.dtype] <= 512)
             ),
         ),
         Constraint(

@@ -41,7 +41,7 @@ constexpr int KS = !TURNED && (WIDE_ALONG_K || THIN_ALONG_K) ? GROUPED : 1;  // 
 using Wide = Operand<BW, TW, LANES_W, WIDE_ALONG_K, TURNED, VECTOR_W, GROUP, KS>;
 using Thin = Operand<BT, TT, LANES_T, THIN_ALONG_K, TURNED, VECTOR_T, GROUP, KS>;
 constexpr int STAGE = Wide::SIZE + Thin::SIZE;
-constexpr bool SHORT_CHAINS = TT * TW <= 32;  // beyond, registers are short
+constexpr bool SHORT_CHAINS = TT * TW <= 8;  // beyond, registers are short and groups many
 
 // Sums of a group in shared memory, in C's order. A longer row spreads threads over the banks.
 constexpr int INNER = THIN_IS_M ? BW : BT;

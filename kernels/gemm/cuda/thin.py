@@ -24,7 +24,7 @@ COPIED_LEAST = 16
 #: Sums of a thread with which a value read from shared memory serves enough products, for any breadth of C.
 SUMS_ENOUGH = 64
 #: Sums of a thread up to which those of a tile are kept apart, so that fewer products are summed in one chain.
-TWICE_MOST = 32
+TWICE_MOST = 8
 #: Products in one chain whose rounding is no worse than a library's.
 CHAIN_MOST = 1024
 #: A workspace's sums begin at a multiple of this.
