@@ -8,13 +8,14 @@
 // Adding   Every block leaves its sums in the workspace. Were the last to arrive to add them all up, it alone would read
 //          SPLIT_K tiles, which takes longer than the tile's multiplications where SPLIT_K is large: so fellows stay and
 //          each adds up some packs, of all fellows. Nobody waits for a block that has not started, which might need the
-//          place of the one that waits: whoever sees that one is missing goes, and those who come later do its share.
+//          place of the one that waits, nor while he has other work: whoever sees that one is missing goes, and those who
+//          come later do his share.
 //          Sums are always added in the order of k, whoever does it, so that results never differ.
 
 constexpr unsigned STAYING = BLOCKS > 0 ? BLOCKS : 1;
 constexpr int PACKS = TM * TN / GROUPED;  // of a thread's sums
-// Where blocks stay nobody waits, and the last to arrive adds up everything.
-constexpr int PACKS_AT_ONCE = BLOCKS > 0 ? PACKS : SPLIT_K < PACKS ? PACKS / SPLIT_K : 1;
+constexpr int SHARES = BLOCKS > 0 ? 8 : SPLIT_K;  // in which the packs of a tile are added up
+constexpr int PACKS_AT_ONCE = SHARES < PACKS ? PACKS / SHARES : 1;
 static_assert(PACKS % PACKS_AT_ONCE == 0, "packs are shared out evenly");
 
 // Fellows of a tile, counted; all zero between launches.
@@ -84,6 +85,19 @@ struct Work {
 
     __device__ Meeting& meeting(unsigned char* workspace) const { return ((Meeting*)workspace)[tile]; }
 
+    // Whether the piece at hand is the block's last.
+    __device__ bool ends() const { return BLOCKS == 0 || (at >= end && whole >= tiles); }
+
+    // Tells the fellows of all pieces that this block has started.
+    static __device__ void greet(unsigned m, unsigned n, unsigned depth, unsigned char* workspace) {
+        Work ahead;
+        ahead.start(m, n, depth);
+        do {
+            ahead.next();
+            if (ahead.fellows > 1) atomicAdd(&ahead.meeting(workspace).started, 1u);
+        } while (BLOCKS > 0 && ahead.at < ahead.end);
+    }
+
     // Where this thread's packs lie in the workspace, after the tiles' meetings.
     __device__ Pack<GROUPED>* sums(unsigned char* workspace) const {
         return (Pack<GROUPED>*)(workspace + (tiles * sizeof(Meeting) + 255) / 256 * 256) + threadIdx.x;
@@ -146,7 +160,7 @@ __device__ __forceinline__ void share_out(const Work& work, unsigned char* works
     __syncthreads();
     if (speaks) {
         bool all = atomicAdd(&meeting.finished, 1u) + 1 == work.fellows;
-        if (BLOCKS == 0 && !all && atomicAdd(&meeting.started, 0u) == work.fellows) {
+        if (!all && work.ends() && atomicAdd(&meeting.started, 0u) == work.fellows) {
             while (atomicAdd(&meeting.finished, 0u) < work.fellows) {}
             all = true;
         }

@@ -157,8 +157,8 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
     bool leads = true;
     if constexpr (BLOCKS > 0) leads = threadIdx.x == 0;
     if (leads) work.start(m, n, depth);
-#if SPLIT_K > 1
-    if (threadIdx.x == 0) atomicAdd(&((Meeting*)workspace)[blockIdx.x].started, 1u);
+#if SPLIT_K > 1 || BLOCKS > 0
+    if (threadIdx.x == 0) Work::greet(m, n, depth, workspace);
 #endif
     for (;;) {
         if constexpr (BLOCKS > 0) __syncthreads();  // all are done with the piece before
