@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from tuner.hardware import DeviceInfo
 from tuner.lookup.book import Page
 from tuner.lookup.known import Column, Place
 from tuner.lookup.legality import Flags
+from tuner.lookup.standing import likely_loss
 from tuner.lookup.transfer import Numbers
 from tuner.problem import Problem
 from tuner.remeasure import Wanted
@@ -86,7 +88,7 @@ class Distilled:
         tree: Chooses among them, by their place in `chosen`.
         best: What the best of the chosen costs.
         decided: What the tree's choice costs.
-        left_out: What it costs at shapes that neither configs nor tree were chosen by.
+        count: Configs that were wanted at the most.
     """
 
     shapes: Shapes
@@ -94,7 +96,13 @@ class Distilled:
     tree: Tree
     best: Losses
     decided: Losses
-    left_out: Losses
+    count: int
+
+    @functools.cached_property
+    def left_out(self) -> Losses:
+        """What it costs at shapes that neither configs nor tree were chosen by; takes a while."""
+        rows = range(len(self.shapes.places))
+        return _costs(self.shapes, [(row, _without(self.shapes, row, self.count)) for row in rows])
 
 
 def shapes_of(page: Page, device: DeviceInfo, *, library: bool = False) -> Shapes:
@@ -144,11 +152,11 @@ def _speeds(page: Page, number: int, columns: Numbers) -> tuple[Floats, Floats]:
     place = page.matrix.places[number]
     elsewhere = page.places(lambda other: page.matrix.places[other].device.name == place.device.name)
     standing = page.landscape.standing(page.model(), place.problem, place.device, elsewhere, columns)
-    likely = np.maximum(standing.slower + _cost_of_blocks(page, place)[columns], 0.0)
+    loss = likely_loss(standing.slower + _cost_of_blocks(page, place)[columns], standing.variance)
     times = [place.times.get(page.matrix.columns[column]) for column in columns]
     known = np.array([place.best_s / time.time_s if time else np.nan for time in times])
     measured = ~np.isnan(known)
-    return np.where(measured, np.minimum(known, 1.0), np.exp(-likely)), measured.astype(float)
+    return np.where(measured, np.minimum(known, 1.0), 1 - loss), measured.astype(float)
 
 
 def _cost_of_blocks(page: Page, place: Place) -> Floats:
@@ -188,10 +196,7 @@ def distilled(shapes: Shapes, count: int) -> Distilled:
     rows = range(len(shapes.places))
     best = [(row, max(chosen, key=lambda column: shapes.speeds[row, column])) for row in rows]
     decided = [(row, _decided(shapes, row, tree, chosen)) for row in rows]
-    return Distilled(
-        shapes, tuple(chosen), tree, _costs(shapes, best), _costs(shapes, decided),
-        _costs(shapes, [(row, _without(shapes, row, count)) for row in rows]),
-    )  # fmt: skip
+    return Distilled(shapes, tuple(chosen), tree, _costs(shapes, best), _costs(shapes, decided), count)
 
 
 def _chosen(shapes: Shapes, rows: Numbers, count: int) -> list[int]:

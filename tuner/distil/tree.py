@@ -13,11 +13,9 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 #: Questions from the root to a leaf at the most.
-DEPTH = 5
-#: Rows that a leaf is made for, at the least.
-LEAF = 2
-#: A question must bring this much of the mean loss over all rows.
-LEAST_GAIN = 0.0005
+DEPTH = 7
+#: Mean losses over all rows that a question may have to bring at the least: from a full tree to a small one.
+LEAST_GAINS = (0.0002, 0.0005, 0.001, 0.002, 0.004, 0.008)
 
 
 @dataclass(frozen=True)
@@ -69,38 +67,108 @@ class Rows:
 
 
 def grow(rows: Rows) -> Tree:
-    """The tree whose leaves' first choices cost least."""
-    usable = np.where(np.isinf(rows.losses), 1.0, rows.losses)
-    questions = _questions(rows.dims, rows.layouts)
-    answers = np.array(
-        [
+    """The tree whose leaves' first choices cost least, as large as leaving rows out shows to be of use.
+
+    What each question must bring is chosen so that rows that were left out cost little: of the values that
+    are as good as the best, by one standard error, the one whose tree suits the known rows best.
+    """
+    asked = _Asked.of(rows)
+    everything = np.arange(len(rows.dims))
+    whole = asked.grown(everything, DEPTH)
+    if len(everything) < 3:
+        return _cut(whole, LEAST_GAINS[0])
+    losses = np.array([_without(asked, rows, int(row)) for row in everything]).T
+    means = losses.mean(axis=1)
+    least = int(np.argmin(means))
+    errors = np.std(losses - losses[least], axis=1) / math.sqrt(len(everything))
+    return _cut(whole, LEAST_GAINS[int(np.argmax(means <= means[least] + errors))])
+
+
+def _without(asked: _Asked, rows: Rows, row: int) -> list[float]:
+    """What trees that were grown without a row cost there, for each of `LEAST_GAINS`."""
+    grown = asked.grown(np.flatnonzero(np.arange(len(rows.dims)) != row), DEPTH)
+    found = []
+    for gain in LEAST_GAINS:
+        order = ranking(_cut(grown, gain), rows.dims[row], rows.layouts[row])
+        losses = rows.losses[row, list(order)]
+        found.append(float(next(iter(losses[np.isfinite(losses)]), 1.0)))
+    return found
+
+
+@dataclass(frozen=True)
+class _Grown:
+    """A tree before it is decided how large it may be.
+
+    Attributes:
+        leaf: What stands here if nothing is asked.
+        gain: What the question brings of the mean loss over all rows.
+        question: What is asked; None where nothing is.
+        yes: What follows.
+        no: What follows otherwise.
+    """
+
+    leaf: Leaf
+    gain: float = 0.0
+    question: Question | None = None
+    yes: _Grown | None = None
+    no: _Grown | None = None
+
+
+def _cut(grown: _Grown, gain: float) -> Tree:
+    """The tree whose questions bring so much each."""
+    if grown.question is None or grown.yes is None or grown.no is None or grown.gain < gain:
+        return grown.leaf
+    yes, no = _cut(grown.yes, gain), _cut(grown.no, gain)
+    if isinstance(yes, Leaf) and isinstance(no, Leaf) and yes.ranking[:1] == no.ranking[:1]:
+        return grown.leaf
+    return Fork(grown.question, yes, no)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """Rows with all questions and their answers."""
+
+    losses: Floats
+    questions: Sequence[Question]
+    answers: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, rows: Rows) -> _Asked:
+        """Asks every question."""
+        questions = _questions(rows.dims, rows.layouts)
+        answers = [
             [question.asks(dims, layout) for dims, layout in zip(rows.dims, rows.layouts, strict=True)]
             for question in questions
-        ],
-        dtype=bool,
-    ).reshape(len(questions), len(rows.dims))
-    return _grown(usable, questions, answers, np.arange(len(rows.dims)), DEPTH)
+        ]
+        usable = np.where(np.isinf(rows.losses), 1.0, rows.losses)
+        return cls(usable, questions, np.array(answers, bool).reshape(len(questions), len(rows.dims)))
 
+    def grown(self, at: NDArray[np.intp], depth: int, count: int = 0) -> _Grown:
+        """The tree of some rows.
 
-def _grown(
-    losses: Floats, questions: Sequence[Question], answers: NDArray[np.bool_], at: NDArray[np.intp], depth: int
-) -> Tree:
-    here = float(losses[at].sum(axis=0).min())
-    best: tuple[float, int] | None = None
-    for number in range(len(questions)) if depth else ():
-        yes = answers[number, at]
-        if LEAF <= int(yes.sum()) <= len(at) - LEAF:
-            cost = losses[at[yes]].sum(axis=0).min() + losses[at[~yes]].sum(axis=0).min()
-            if best is None or cost < best[0] - 1e-9:
-                best = float(cost), number
-    if best is None or here - best[0] < LEAST_GAIN * len(losses):
-        return _leaf(losses, at)
-    yes = answers[best[1], at]
-    first = _grown(losses, questions, answers, at[yes], depth - 1)
-    second = _grown(losses, questions, answers, at[~yes], depth - 1)
-    if isinstance(first, Leaf) and isinstance(second, Leaf) and first.ranking[:1] == second.ranking[:1]:
-        return _leaf(losses, at)
-    return Fork(questions[best[1]], first, second)
+        Args:
+            at: The rows.
+            depth: Questions to a leaf at the most.
+            count: Rows of the whole tree; these when 0.
+        """
+        count = count or len(at)
+        here, leaf = float(self.losses[at].sum(axis=0).min()), _leaf(self.losses, at)
+        found = self._question(at) if depth and here > LEAST_GAINS[0] * count else None
+        if found is None:
+            return _Grown(leaf)
+        yes = self.answers[found[1], at]
+        first, second = (self.grown(some, depth - 1, count) for some in (at[yes], at[~yes]))
+        return _Grown(leaf, (here - found[0]) / count, self.questions[found[1]], first, second)
+
+    def _question(self, at: NDArray[np.intp]) -> tuple[float, int] | None:
+        """What costs least in sum, and the question; None where none tells the rows apart."""
+        yes = self.answers[:, at].astype(float)
+        count = yes.sum(axis=1)
+        losses = self.losses[at]
+        costs = (yes @ losses).min(axis=1) + ((1 - yes) @ losses).min(axis=1)
+        costs[(count == 0) | (count == len(at))] = np.inf
+        number = int(np.argmin(np.round(costs, 9))) if len(costs) else 0
+        return (float(costs[number]), number) if len(costs) and np.isfinite(costs[number]) else None
 
 
 def _leaf(losses: Floats, at: NDArray[np.intp]) -> Leaf:
@@ -128,6 +196,12 @@ def _questions(dims: Sequence[Mapping[str, int]], layouts: Sequence[str]) -> lis
         found.append(_divisible(name, divisor))
     for left, right in itertools.combinations(names, 2):
         found.append(_not_longer(left, right))
+        for choose in (min, max):
+            sizes = sorted({choose(each[left], each[right]) for each in dims})
+            found += [
+                _end_at_most(choose, (left, right), _between(low, high))
+                for low, high in itertools.pairwise(sizes)
+            ]
     for place in range(len(layouts[0])):
         for letter in sorted({layout[place] for layout in layouts})[1:]:
             found.append(_letter(place, letter))
@@ -144,6 +218,13 @@ def _between(low: int, high: int) -> int:
 def _at_most(names: Sequence[str], limit: int) -> Question:
     text = f"{' * '.join(names)} <= {limit:_}"
     return Question(text, lambda dims, layout: math.prod(dims[name] for name in names) <= limit)
+
+
+def _end_at_most(choose: Callable[..., int], names: tuple[str, str], limit: int) -> Question:
+    """Asks for the shorter of two dims, or the longer."""
+    left, right = names
+    text = f"{choose.__name__}({left}, {right}) <= {limit:_}"
+    return Question(text, lambda dims, layout: choose(dims[left], dims[right]) <= limit)
 
 
 def _divisible(name: str, divisor: int) -> Question:

@@ -15,7 +15,8 @@ from tuner.lookup.features import Floats
 from tuner.lookup.geometry import Family
 from tuner.lookup.known import Place, Time
 from tuner.lookup.legality import Flags, Points, nearby, steps
-from tuner.lookup.transfer import Model, Numbers, Standing
+from tuner.lookup.standing import Standing, likely_loss
+from tuner.lookup.transfer import Model, Numbers
 from tuner.problem import Problem
 from tuner.space import Config
 
@@ -38,8 +39,8 @@ class Choice:
         config: Legal for the problem and device.
         column: Of the matrix; where the config was changed to be legal, of the one it was changed from.
         place: The place whose record counted most.
-        slower: Log of time over the best config's that is expected.
-        library: The library's; NaN where no place knows it.
+        loss: Fraction of speed that it is expected to lose against the best.
+        library: The same of the library; NaN where no place knows it.
         weights: Per place: how much it counted.
         changed: What was changed to make it legal, or worth trying; empty where nothing was.
     """
@@ -48,7 +49,7 @@ class Choice:
     config: Config
     column: int
     place: int
-    slower: float
+    loss: float
     library: float
     weights: Floats
     changed: str = ""
@@ -56,7 +57,7 @@ class Choice:
     @property
     def by_library(self) -> bool:
         """Whether the library is expected to be faster."""
-        return not math.isnan(self.library) and self.library < self.slower
+        return not math.isnan(self.library) and self.library < self.loss
 
 
 def choose(
@@ -134,8 +135,8 @@ class _Asked:
         what = ", ".join(
             f"{key}={changed[key]} for {key}={config[key]}" for key in changed if changed[key] != config[key]
         )
-        place, slower = _source(self.page, column, standing.weights), float(standing.slower[at])
-        return Choice(name, changed, column, place, slower, standing.library, standing.weights, what)
+        place, loss = _source(self.page, column, standing.weights), float(standing.loss()[at])
+        return Choice(name, changed, column, place, loss, standing.library, standing.weights, what)
 
 
 def _adapted(asked: _Asked, model: Model, among: Flags, best: float) -> Choice | None:
@@ -148,7 +149,7 @@ def _adapted(asked: _Asked, model: Model, among: Flags, best: float) -> Choice |
         best: Order of the best column that is; infinite where none is.
     """
     standing, found = asked.standing, None
-    order = np.where(among & (standing.slower + CHANGED < best), standing.order, np.inf)
+    order = np.where(among & (standing.loss(CHANGED) < best), standing.order, np.inf)
     for at in np.argsort(order, kind="stable")[:ADAPTED]:
         declared = asked.declared(int(at)) if np.isfinite(order[at]) else None
         some = asked.worth_trying(*declared) if declared is not None else []
@@ -156,7 +157,8 @@ def _adapted(asked: _Asked, model: Model, among: Flags, best: float) -> Choice |
             continue
         costs = model.trust @ Family(declared[0], some).costs(asked.problem, asked.device)
         least = int(np.argmin(costs))
-        expected = float(standing.slower[at] + CHANGED + costs[least])
+        slower = standing.slower[at] + CHANGED + costs[least]
+        expected = float(likely_loss(slower, standing.variance[at]))
         if expected < best:
             best, found = expected, asked.choice(int(at), some[least])
     return found
@@ -170,7 +172,7 @@ def _source(page: Page, column: int, weights: Floats) -> int:
 
 def _repaired(asked: _Asked) -> Choice | None:
     """A legal config that differs in one parameter from one that would be good, were it legal."""
-    for at in np.argsort(asked.standing.slower, kind="stable")[:REPAIRED]:
+    for at in np.argsort(asked.standing.loss(), kind="stable")[:REPAIRED]:
         declared = asked.declared(int(at))
         if declared is None:
             continue

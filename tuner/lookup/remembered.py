@@ -18,7 +18,7 @@ from tuner.lookup.known import Matrix
 #: Files kept at the most; those not written for longest go first.
 KEPT = 100
 #: Changes whenever the same records would be answered otherwise.
-METHOD = 3
+METHOD = 4
 
 
 def _file(matrix: Matrix, what: str) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -181,7 +180,7 @@ def _from_elsewhere(case: Case, page: Page, asked: Floats, match: str, why: list
     if choice.by_library:
         order = [int(at) for at in np.argsort(-choice.weights, kind="stable") if choice.weights[at] > 0]
         library = library_name(page, problem, question.device, order)
-        gain, told = math.expm1(choice.slower - choice.library), "; ".join(library_reasons(page, choice))
+        gain, told = (1 - choice.library) / (1 - choice.loss) - 1, "; ".join(library_reasons(page, choice))
         reasons.append(f"{library} is expected to be {gain:.1%} faster than this config: {told}")
     time = time_of(page, choice)
     if time.record is not None and time.runner_up is not None and not time.runner_up.record_id:
@@ -194,20 +193,22 @@ def _from_elsewhere(case: Case, page: Page, asked: Floats, match: str, why: list
 
 def _with_all_cores(case: Case, page: Page, choice: Choice) -> Choice:
     """On a CPU with more or fewer cores, THREADS in proportion, where that is legal and worth trying."""
-    threads, cores = choice.config.get("THREADS"), case.question.device.cores
+    timed = page.matrix.columns[choice.column][1]
+    threads, cores = timed.get("THREADS"), case.question.device.cores
     before = page.matrix.places[choice.place].device.cores
     if not isinstance(threads, int) or threads < 2 or not cores or not before or cores == before:
         return choice
     kernel = page.matrix.kernels[choice.kernel]
     values = [value for each in kernel.parameters if each.name == "THREADS" for value in each.values]
     fitting = [value for value in values if isinstance(value, int) and value <= threads * cores / before]
-    if not fitting or max(fitting) == threads or case.problem is None:
+    if not fitting or max(fitting) == choice.config["THREADS"] or case.problem is None:
         return choice
     config = Config({**choice.config, "THREADS": max(fitting)})
     if not legal(kernel, case.problem, case.question.device, [config])[1][0]:
         return choice
+    others = [each for each in choice.changed.split(", ") if each and not each.startswith("THREADS=")]
     what = f"THREADS={max(fitting)} for THREADS={threads}, since {cores} cores are not {before}"
-    return replace(choice, config=config, changed=", ".join(filter(None, (choice.changed, what))))
+    return replace(choice, config=config, changed=", ".join([*others, what]))
 
 
 def _stored(page: Page, store: Store | None, numbers: Sequence[int]) -> dict[int, Record]:

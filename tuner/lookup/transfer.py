@@ -31,6 +31,7 @@ from tuner.lookup.geometry import COSTS, Family
 from tuner.lookup.interpolation import Between
 from tuner.lookup.known import Matrix
 from tuner.lookup.legality import Flags
+from tuner.lookup.standing import Standing, likely_loss
 from tuner.problem import Problem
 
 Numbers = NDArray[np.intp]
@@ -43,8 +44,6 @@ TRUST = 0.7
 TRUST_PAIRS = 6.0
 #: The same for the prior weights of nearness.
 WEIGHT_PAIRS = 10.0
-#: Standard deviations by which a config is taken to be slower than it seems.
-CAUTION = 0.5
 #: How much slower than the best config of its kernel one is of which nothing is known nearby.
 UNKNOWN_OF_KERNEL = 0.3
 #: Variance of log(time ratio) of configs of one kernel, of a library, and of kernels, at places far apart.
@@ -63,28 +62,13 @@ class Model:
 
     Attributes:
         trust: How much of (waves, padding) shows in time.
-        weights: Variance that each unit of being apart brings.
+        weights: Variance that each unit of being apart brings to how configs stand.
+        library: The same for how the library stands.
     """
 
     trust: Floats
     weights: Floats
-
-
-@dataclass(frozen=True)
-class Standing:
-    """What is expected at a place, relative to the best config there.
-
-    Attributes:
-        slower: Per column: log of time over the best; infinite where nothing is known of it elsewhere.
-        order: Per column: what to rank by; as `slower` with the cost of whole blocks at the place.
-        library: The library's; NaN where no place knows it.
-        weights: Per place of the matrix: how much it counts, 0 for those that were left out.
-    """
-
-    slower: Floats
-    order: Floats
-    library: float
-    weights: Floats
+    library: Floats
 
 
 class Landscape:
@@ -238,7 +222,20 @@ class Landscape:
         residual = (residual + np.einsum("i,ijst,j->st", trust, costs, trust)) / safe
         rows = np.nonzero(use)
         weights = self._weights(self._apart[rows], residual[rows] - 2 * NOISE, expected[rows])
-        return Model(trust, weights)
+        return Model(trust, weights, self._library_weights(places))
+
+    def _library_weights(self, places: Floats) -> Floats:
+        """Weights of nearness for the library, which has limits of its own: from its own times.
+
+        Args:
+            places: Per place of the sample: 1 to learn from it.
+        """
+        values = self.matrix.library[self._sample]
+        told = np.flatnonzero((places > 0) & ~np.isnan(values))
+        one, other = (told[each] for each in np.triu_indices(len(told), 1))
+        steps = self._apart[one, other]
+        squares = (values[one] - values[other]) ** 2 - 2 * NOISE
+        return self._weights(steps, squares, steps @ self.prior_weights + 2 * NOISE)
 
     def _weights(self, steps: Floats, squares: Floats, expected: Floats) -> Floats:
         """Weights of nearness that explain the squared differences, none below 0, drawn to the prior's."""
@@ -277,22 +274,21 @@ class Landscape:
         known = self._known[rows]
         costs = np.einsum("i,isc->sc", model.trust, self._known_costs(rows))
         own = np.where(known, self._slower[rows] - costs, np.inf)
-        expected = np.zeros(own.shape[1])
+        expected, unsure = np.zeros((2, own.shape[1]))
         for numbers, _ in self._families:
             least = own[:, numbers].min(axis=1)
             told = np.isfinite(least)
             best = np.where(told, least, 0.0)
             usual = float(best[told].mean()) if told.any() else 0.0
-            mean, _ = learnt.at(best[None], told[None], usual, SPREAD_OF_KERNELS)
-            expected[numbers] = mean[0]
+            expected[numbers], unsure[numbers] = learnt.at(best[None], told[None], usual, SPREAD_OF_KERNELS)
             own[:, numbers] -= best[:, None]
         known, own = known[:, columns].T, own[:, columns].T
         mean, variance = learnt.at(np.where(known, own, 0.0), known, UNKNOWN_OF_KERNEL, SPREAD)
-        # Nothing is faster than the best, so what is not known well can only be slower than it seems.
-        slower = np.maximum(expected[columns] + np.maximum(mean, 0.0), 0.0) + CAUTION * np.sqrt(variance)
-        order = slower + model.trust @ self.costs(problem, device)[:, columns]
+        slower = expected[columns] + np.maximum(mean, 0.0)
+        here = model.trust @ self.costs(problem, device)[:, columns]
         weights = places / self.variances(model, problem, device)
-        return Standing(slower, order, self._library(problem, device, rows), weights)
+        library = self._library(model, problem, device, rows)
+        return Standing(slower, unsure[columns] + variance, here, library, weights)
 
     def _between(self, problem: Problem, device: DeviceInfo, rows: Numbers, weights: Floats) -> Between:
         """How some places lie, by weights of nearness."""
@@ -308,16 +304,16 @@ class Landscape:
         here = self.apart_from(problem, device)[rows] @ weights
         return Between(respects @ weights, here, INTERPOLATION_NOISE)
 
-    def _library(self, problem: Problem, device: DeviceInfo, rows: Numbers) -> float:
-        """The library's standing; what configs show of nearness is no matter to it."""
+    def _library(self, model: Model, problem: Problem, device: DeviceInfo, rows: Numbers) -> float:
+        """The loss that is expected of the library; what configs show of nearness is no matter to it."""
         values = self.matrix.library[rows]
         told = ~np.isnan(values)
         if not told.any():
             return float("nan")
-        between = self._between(problem, device, rows, self.prior_weights)
+        between = self._between(problem, device, rows, model.library)
         usual = float(values[told].mean())
         mean, variance = between.at(np.where(told, values, 0.0)[None], told[None], usual, SPREAD)
-        return float(mean[0] + CAUTION * np.sqrt(variance[0]))
+        return float(likely_loss(mean, variance)[0])
 
 
 def _families(matrix: Matrix) -> list[tuple[Numbers, Family]]:
