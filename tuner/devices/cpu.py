@@ -15,8 +15,8 @@ import numpy
 import psutil
 import threadpoolctl
 
-from tuner.devices import host, numba_source
-from tuner.devices.detect import cpu_info
+from tuner.devices import cpu_features, host, numba_source
+from tuner.devices.detect import cpu_flags, cpu_info
 from tuner.devices.power import EnergyCounters, keep_busy
 from tuner.devices.protocol import Arrays, CompileFailed, LaunchFailed, Run, declared_baseline
 from tuner.errors import DeviceTrouble
@@ -60,10 +60,12 @@ class CpuDevice:
     xp = numpy
 
     def __init__(self) -> None:
-        self.info = replace(
-            cpu_info(), architecture=llvm.get_host_cpu_name(), runtime=f"Numba {numba.__version__}"
-        )
+        self._features = cpu_features.used(cpu_flags())
+        architecture = self._features.architecture or llvm.get_host_cpu_name()
+        self.info = replace(cpu_info(), architecture=architecture, runtime=f"Numba {numba.__version__}")
         self.versions = {"numpy": numpy.__version__, **numba_source.versions(), **blas_versions()}
+        if self._features.restricted:
+            self.versions["cpu_features"] = f"{self._features.told}, by {cpu_features.VARIABLE}"
         self._pools = threadpoolctl.ThreadpoolController().select(user_api="blas")
         self._timed_last: Run | None = None
         self._flush = numpy.ones(FLUSH_FACTOR * max(self.info.l2_bytes, 1 << 24) // 8, dtype=numpy.float64)
@@ -136,8 +138,13 @@ class CpuDevice:
         return samples
 
     def circumstances(self, run: Run) -> Mapping[str, float]:
-        """Load average and clock as the operating system gives them, and the threads of a library."""
+        """Load average and clock as the operating system gives them, and the threads of a library.
+
+        Where the CPU is held to narrower vectors than it has, these, too.
+        """
         seen = {"load_1min": psutil.getloadavg()[0]}
+        if self._features.restricted:
+            seen["restricted_to_vector_bytes"] = float(self._features.vector_bytes)
         if isinstance(run, LibraryRun):
             seen["threads"] = float(run.threads)
         frequency = psutil.cpu_freq()

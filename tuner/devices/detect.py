@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tuner.devices import cpu_features
 from tuner.errors import DeviceTrouble, InputError
 from tuner.hardware import DeviceInfo
 
@@ -43,17 +44,26 @@ class Found:
         return self.spec if self.spec.startswith("fake:") else self.info.kind
 
 
+def cpu_flags() -> set[str]:
+    """What the operating system says that this machine's CPU can do."""
+    found = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", _read("/proc/cpuinfo"), re.MULTILINE)
+    return set(found[1].split()) if found else set()
+
+
 def cpu_info() -> DeviceInfo:
-    """Identity of this machine's CPU, as far as this process may use it."""
+    """Identity of this machine's CPU, as far as this process may use it.
+
+    Raises:
+        InputError: The environment restricts it to vectors that are not known.
+        DeviceTrouble: ...or that it does not have.
+    """
     text = _read("/proc/cpuinfo")
     model = re.search(r"model name\s*:\s*(.+)", text)
     name = model[1].strip() if model else platform.processor() or platform.machine()
-    flags_line = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text, re.MULTILINE)
-    flags = set(flags_line[1].split()) if flags_line else set()
-    widths = (("avx512f", "AVX-512", 64), ("avx2", "AVX2", 32), ("asimd", "NEON", 16))
-    feature, vector_bytes = next(((title, width) for flag, title, width in widths if flag in flags), ("", 16))
+    flags = cpu_flags()
+    features = cpu_features.used(flags)
     cores = len(os.sched_getaffinity(0))
-    parts = [f"{cores} core{'s' if cores > 1 else ''}", *([feature] if feature else [])]
+    parts = [f"{cores} core{'s' if cores > 1 else ''}", *filter(None, [features.told])]
     full = f"{name} ({', '.join(parts)})"
     identity = hashlib.sha256("\0".join([full, platform.node(), *sorted(flags)]).encode()).hexdigest()
     return DeviceInfo(
@@ -66,8 +76,12 @@ def cpu_info() -> DeviceInfo:
         l1_bytes=_cache_bytes(1) or 32 << 10,
         l2_bytes=_cache_bytes(3) or _cache_bytes(2) or 32 << 20,
         cores=cores,
-        vector_bytes=vector_bytes,
+        vector_bytes=features.vector_bytes,
     )
+
+
+def _cpu() -> Found:
+    return Found("cpu", cpu_info(), cpu_features.used(cpu_flags()).environment)
 
 
 def with_best_blas(found: Found, core_type: str) -> Found | None:
@@ -119,14 +133,14 @@ def find(spec: str = "") -> Found:
         DeviceTrouble: No such device here.
     """
     if spec == "cpu":
-        return Found("cpu", cpu_info())
+        return _cpu()
     if spec.startswith("fake:"):
         from tuner.devices.fake import read_info
 
         return Found(spec, read_info(spec.partition(":")[2]))
     found = gpus()
     if not spec:
-        return found[0] if found else Found("cpu", cpu_info())
+        return found[0] if found else _cpu()
     match = re.fullmatch(r"cuda(?::(\d+))?", spec)
     if match is None:
         raise InputError(f"a device is cpu, cuda or cuda:N, got {spec!r}; `tuner devices` lists those found")

@@ -20,11 +20,19 @@ from typing import Any
 import numba
 import numpy
 
+from tuner.devices import cpu_features
 from tuner.devices.cubin_cache import cache_root
+from tuner.devices.detect import cpu_flags
 from tuner.devices.protocol import Binary, CompileFailed
 from tuner.kernel import Rendered
 from tuner.measurement import CompileReport, memory_reason
 from tuner.problem import DTYPE_BYTES, Problem, Tensor
+
+# Numba reads its part of this when it is loaded, maybe by others.
+_HELD = dict(cpu_features.used(cpu_flags()).environment)
+if _HELD.items() - os.environ.items():
+    os.environ |= {name: value for name, value in _HELD.items() if name.startswith("NUMBA_")}
+    numba.config.reload_config()  # type: ignore[no-untyped-call]
 
 #: Compiling runs the kernel once; sizes are cut to this, so that even a slow kernel returns at once.
 COMPILE_DIM = 9
