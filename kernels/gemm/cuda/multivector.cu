@@ -68,22 +68,25 @@ __device__ __forceinline__ void load_once(Pack<VECTOR>& pack, const SCALAR* from
 
 // The way of a warp through the wide operand: step by step through its share of k, tile by tile.
 struct Way {
-    const SCALAR* operand;
-    size_t line;                                // elements of a stored line
-    unsigned count, tile, following, tiles;     // tiles of C: the present one, the next one, all
-    unsigned first_k, lane_w, lane_k;           // where this thread begins: k of the block, and in a block's tile
-    int depth;                                  // what the block's share has of k, from where the warp begins
+    const SCALAR* operand;                   // from where this thread's k begins
+    unsigned line, count;                    // elements of a stored line; what there is across C
+    unsigned tile, following, tiles;         // of C: the present one, the next one, all
+    unsigned lane_w;                         // where this thread begins in a tile
+    int depth;                               // what the block's share has of k, from where the warp begins
     const SCALAR* from;
     unsigned offset[WIDE_ALONG_K ? LINES : PACKS];
     int step = 0;
 
+    // k of this lane, among those that its warp goes through in a step.
+    static __device__ int lane_k() { return WIDE_ALONG_K ? threadIdx.x % 32 * VECTOR : threadIdx.x % 32 / LANES * LINES; }
+
     __device__ void aim()
     {
         const unsigned first = tile * BW + lane_w, row = min(first, count - 1);
-        from = operand + (WIDE_ALONG_K ? row * line + first_k + lane_k : (first_k + lane_k) * line);
+        from = operand + (WIDE_ALONG_K ? (size_t)row * line : 0);
 #pragma unroll
         for (int i = 0; i < (WIDE_ALONG_K ? LINES : PACKS); ++i)
-            offset[i] = WIDE_ALONG_K ? (min(first + i, count - 1) - row) * (unsigned)line : min(first + i * REACH, count - VECTOR);
+            offset[i] = WIDE_ALONG_K ? (min(first + i, count - 1) - row) * line : min(first + i * REACH, count - VECTOR);
     }
 
     template <bool WHOLE>
@@ -95,7 +98,7 @@ struct Way {
             for (int p = 0; p < PACKS; ++p) {
                 const int k = WIDE_ALONG_K ? p * REACH : l;
                 if (WHOLE || k < left)
-                    load_once(wide[l][p], from + (WIDE_ALONG_K ? offset[l] + p * REACH : l * line + offset[p]));
+                    load_once(wide[l][p], from + (WIDE_ALONG_K ? offset[l] + p * REACH : l * (size_t)line + offset[p]));
                 else
                     wide[l][p] = Pack<VECTOR>{};
             }
@@ -112,8 +115,8 @@ struct Way {
         if (tile >= tiles) return;
         const int left = depth - step * (WARPS_K * DEPTH);
         if (left >= DEPTH) load<true>(wide, left);
-        else load<false>(wide, left - (int)(lane_k % DEPTH));
-        from += (WIDE_ALONG_K ? 1 : line) * (WARPS_K * DEPTH);
+        else load<false>(wide, left - lane_k());
+        from += (WIDE_ALONG_K ? 1 : (size_t)line) * (WARPS_K * DEPTH);
         ++step;
     }
 };
@@ -231,6 +234,7 @@ __device__ void add_up(unsigned* tile, unsigned have, unsigned* counters, const 
     if (threadIdx.x < have && atomicInc(counters + tile[threadIdx.x], shares - 1) != shares - 1) tile[threadIdx.x] = NONE;
     __threadfence();
     __syncthreads();
+#pragma unroll 1
     for (unsigned i = threadIdx.x; i < have * PER_TILE; i += THREADS) {
         const unsigned one = tile[i / PER_TILE], x = i % PER_TILE * WIDTH;
         if (one == NONE) continue;
@@ -269,13 +273,12 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
 
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warp_w = warp / WARPS_K, warp_k = warp % WARPS_K;
     unsigned tile = first_tile, following = STAYS ? first_tile + given : tiles;
+    const unsigned own_k = warp_k * DEPTH + Way::lane_k();
     Way way;
-    way.operand = THIN_IS_M ? b : a;
     way.line = WIDE_ALONG_K ? k : count_w;
+    way.operand = (THIN_IS_M ? b : a) + (WIDE_ALONG_K ? first_k + own_k : (size_t)(first_k + own_k) * way.line);
     way.count = count_w, way.tile = tile, way.following = following, way.tiles = tiles;
-    way.first_k = first_k;
     way.lane_w = warp_w * (BW / WARPS_W) + (WIDE_ALONG_K ? 0 : lane % LANES * VECTOR);
-    way.lane_k = warp_k * DEPTH + (WIDE_ALONG_K ? lane * VECTOR : lane / LANES * LINES);
     way.depth = depth - warp_k * DEPTH;
     way.aim();
     Pack<VECTOR> wide[AHEAD][LINES][PACKS];
@@ -299,7 +302,7 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
         for (int step = 0; step < STEPS; step += AHEAD)
 #pragma unroll
             for (int i = 0; i < AHEAD; ++i) {
-                multiply(sum, wide[i], shared + way.lane_k + (step + i) * (WARPS_K * DEPTH));
+                multiply(sum, wide[i], shared + own_k + (step + i) * (WARPS_K * DEPTH));
                 way.ask(wide[i]);
             }
         if (!STAYS) __syncthreads();
@@ -309,6 +312,7 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
         __syncthreads();
         const Corner to = corner(c, first_t, tile * BW, count_t, count_w);
         SCALAR* const part = parts + ((size_t)tile * shares + share) * (TT * BW);
+#pragma unroll 1
         for (unsigned x = threadIdx.x; x < TT * BW; x += THREADS) {
             const SCALAR found = total<1>(WARPS_K, sums + x / INNER * PADDED + x % INNER, SUMS).element[0];
             if (shares == 1) to.store(x, found);

@@ -5,7 +5,7 @@ template <int WIDTH>
 __device__ __forceinline__ Pack<WIDTH> total(int shares, const SCALAR* part, size_t apart)
 {
     Pack<WIDTH> sums = *(const Pack<WIDTH>*)part;
-#pragma unroll 8
+#pragma unroll 4
     for (int share = 1; share < shares; ++share) {
         const Pack<WIDTH> more = *(const Pack<WIDTH>*)(part + share * apart);
 #pragma unroll
