@@ -81,16 +81,19 @@ PARTS = tuple(
     for name in ("../../vectors.numba.py", "../../threads.numba.py", "tile.numba.py", "panels.numba.py")
 )
 
-#: Blocks (MC, KC, NC) of `packed`, from N = 512 on; below, `direct` is the first to try.
-BLOCKS = (48, 384, 2048)
+#: Blocks (MC, KC, NC) of `packed`, from N = 512 on; below, `direct` is the first to try. Smaller ones make jobs
+#: for many threads.
+BLOCKS, SMALL_BLOCKS = (96, 512, 2048), (48, 384, 2048)
 #: Threads of first configs, more before fewer; no more are legal than the CPU has cores.
 MANY = (64, 32, 16, 8, 4, 2)
 
 
-def _packed(tile: tuple[int, int, int], threads: int = 1) -> dict[str, Value]:
+def _packed(
+    tile: tuple[int, int, int], threads: int = 1, blocks: tuple[int, int, int] = BLOCKS
+) -> dict[str, Value]:
     slabs = 1 if threads == 1 else max(2, threads // 2)
     return {
-        "WIDTH": tile[0], "MR": tile[1], "NR": tile[2], "MC": BLOCKS[0], "KC": BLOCKS[1], "NC": BLOCKS[2],
+        "WIDTH": tile[0], "MR": tile[1], "NR": tile[2], "MC": blocks[0], "KC": blocks[1], "NC": blocks[2],
         "UNROLL": 1, "PREFETCH": 8, "THREADS": threads, "SHARE": "B" if slabs == 1 else "both", "SLABS": slabs,
     }  # fmt: skip
 
@@ -155,7 +158,12 @@ PACKED = Kernel(
         ),
     ),
     defaults=_packed((8, 6, 16), 2),
-    starts=tuple(_packed(tile, threads) for threads in (*MANY, 1) for tile in TALL),
+    starts=tuple(
+        _packed(tile, threads, blocks)
+        for threads in (*MANY, 1)
+        for blocks in ((BLOCKS, SMALL_BLOCKS) if threads > 2 else (BLOCKS,))
+        for tile in TALL
+    ),
 )
 
 DIRECT = Kernel(

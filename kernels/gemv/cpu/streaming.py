@@ -68,7 +68,11 @@ KERNEL = Kernel(
         }
         for width in (2, 4, 8, 16)
         for threads in (64, 32, 16, 8, 4, 2, 1)
-        for at_once, unroll, ahead in ((8, 2, 0), (4, 4, 0), (8, 1, 0), (4, 2, 512))
-        for block, parts in ((2048, 1), (4096, min(64, 2 * threads)), (64, 1))
+        for at_once, unroll, ahead in ((8, 2, 0), (8, 1, 0), (4, 4, 0), (4, 2, 512))
+        # Columns in full length, some parts of them for each thread; rows, few or many in a band.
+        for block, parts in (
+            *((rows, min(64, 2 * threads if threads > 1 else 1)) for rows in (16384, 8192, 4096)),
+            (64, 1), (2048, 1),
+        )
     ),
 )  # fmt: skip
