@@ -192,6 +192,7 @@ class _Places:
         self._operation = catalogue.operations[subject.operation]
         self._subject, self._kernels = subject, kernels
         self._configs: dict[tuple[str, str], Column | None] = {}
+        self._named: dict[tuple[str, tuple[Any, ...]], Column] = {}
         self.found: dict[tuple[ProblemKey, str], Place] = {}
 
     def at(self, key: ProblemKey, device: DeviceInfo) -> Place | None:
@@ -215,11 +216,17 @@ class _Places:
         return self._configs[kernel, text]
 
     def _column(self, kernel: str, config: Mapping[str, Any]) -> Column:
-        """A column; its config has the kernel's own order of parameters, where it has these."""
+        """A column; its config has the kernel's own order of parameters, where it has these.
+
+        The same one for equal configs, which are then told apart by identity.
+        """
         names = [each.name for each in self._kernels[kernel].parameters]
-        if sorted(names) == sorted(config):
+        if len(names) == len(config) and all(name in config for name in names):
             config = {name: config[name] for name in names}
-        return kernel, Config(config)
+        key = kernel, tuple(config.items())
+        if key not in self._named:
+            self._named[key] = kernel, Config(config)
+        return self._named[key]
 
     def crown(self, crowned: Crowned) -> None:
         """Takes a store's champion in."""

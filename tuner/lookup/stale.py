@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 from collections.abc import Mapping
 
 from tuner.catalogue import Catalogue
@@ -78,6 +77,8 @@ def _compared(
 @functools.cache
 def installed_compiler(kind: str) -> str:
     """The compiler that would be used here for a kind of device; empty where that is not known."""
+    import importlib.metadata  # slow to load, and most lookups are of devices that are elsewhere
+
     for package, form in _COMPILERS.get(kind, ()):
         try:
             version = importlib.metadata.version(package)
