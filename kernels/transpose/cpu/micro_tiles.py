@@ -55,9 +55,9 @@ KERNEL = Kernel(
     ),
     defaults={"WIDTH": 4, "ROWS": 64, "COLUMNS": 64, "STREAM": False, "PREFETCH": 0, "THREADS": 1},
     starts=tuple(
-        {"WIDTH": width, "ROWS": 16, "COLUMNS": 512, "STREAM": True, "PREFETCH": ahead, "THREADS": threads}
+        {"WIDTH": width, "ROWS": 16, "COLUMNS": columns, "STREAM": True, "PREFETCH": ahead, "THREADS": threads}
         for width in (16, 8)
-        for threads in (16, 8, 2, 1)
-        for ahead in (64, 0)
+        for threads in (64, 32, 16, 8, 4, 2, 1)
+        for columns, ahead in ((4096, 64), (512, 64), (512, 0))
     ),
 )
