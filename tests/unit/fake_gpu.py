@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 import sys
+from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -57,7 +58,13 @@ class Log:
 class CupyArray:
     """Looks like ``cupy.ndarray`` as far as callables look."""
 
-    def __init__(self, host: Any, device: int = 0) -> None:
+    #: The device that new arrays lie on.
+    current = 0
+
+    def __init__(self, host: Any, device: Any = 0) -> None:
+        """From an array of the host's and a device; or, as CuPy's, from a shape and a dtype."""
+        if isinstance(host, tuple):
+            host, device = aligned(host, device), self.current
         self.host, self.device_id = np.asarray(host), device
 
     shape = property(lambda self: self.host.shape)
@@ -148,17 +155,15 @@ def on_gpu(array: Any, beyond: int = 0) -> Any:
 
 
 def _fake_cupy(log: Log) -> ModuleType:
-    current = [0]
-
     class Device:
         def __init__(self, index: int) -> None:
             self.index = index
 
         def __enter__(self) -> None:
-            self.before, current[0] = current[0], self.index
+            self.before, CupyArray.current = CupyArray.current, self.index
 
         def __exit__(self, *_: object) -> None:
-            current[0] = self.before
+            CupyArray.current = self.before
 
     def matmul(a: Any, b: Any, out: Any = None) -> Any:
         log.library.append("matmul")
@@ -168,10 +173,9 @@ def _fake_cupy(log: Log) -> ModuleType:
         return out
 
     cupy = ModuleType("cupy")
-    runtime = SimpleNamespace(getDevice=lambda: current[0])
+    runtime = SimpleNamespace(getDevice=lambda: CupyArray.current, getDeviceCount=lambda: 2)
     vars(cupy).update(
         ndarray=CupyArray, matmul=matmul, cuda=SimpleNamespace(Device=Device, runtime=runtime),
-        empty=lambda shape, dtype: CupyArray(aligned(shape, dtype), current[0]),
         array=lambda array, order, copy: CupyArray(on_gpu(np.ascontiguousarray(array.host)), array.device_id),
         copyto=lambda to, array: np.copyto(to.host, array.host),
     )  # fmt: skip
@@ -193,6 +197,10 @@ def _fake_calling(log: Log, cupy: ModuleType) -> ModuleType:
     class Loaded:
         def __init__(self, rendered: Any, problem: Problem, device: DeviceInfo, index: int) -> None:
             self.problem = problem
+
+        @property
+        def shortest_run(self) -> Callable[..., None]:
+            return self.run
 
         def run(self, *arrays: Any) -> None:
             log.runs.append(str(self.problem))

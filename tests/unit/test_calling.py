@@ -62,6 +62,16 @@ def test_a_launch_takes_the_arrays_and_then_the_scalars_typed(board: Board) -> N
     assert [type(each) for each in given[3:]] == [np.int32] * 3
 
 
+def test_the_shortest_run_is_the_same_launch(board: Board) -> None:
+    loaded(PLAIN).run("a", "b", "c")
+    loaded(PLAIN).shortest_run("a", "b", "c")
+    assert board.launched[0] == board.launched[1]
+    beside = loaded(Launch((1,), (32,), workspace=Workspace(4096)))
+    beside.shortest_run("a", "b", "c")
+    assert board.launched[2][2][:3] == ("a", "b", "c")
+    assert board.launched[2][2][-1].bytes == 4096
+
+
 def test_another_librarys_stream_is_launched_on_by_its_handle(board: Board) -> None:
     loaded(PLAIN).run_at(4711, 100, 200, 300)
     ((*_, given, shared, stream),) = board.launched

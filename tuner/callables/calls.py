@@ -67,7 +67,7 @@ def kernel_call(request: Request, decision: Decision, family: Family) -> Prepare
             run_at(stream(tensors[0]), *(tensor.data_ptr() for tensor in tensors))
 
         return _kernel_call(request, family, at_addresses, turn=False)
-    return family.at_home(_kernel_call(request, family, loaded.run, turn=False), request.device)
+    return family.at_home(_kernel_call(request, family, loaded.shortest_run, turn=False), request.device)
 
 
 def _on_host(rendered: Rendered, request: Request, decision: Decision) -> Runs:

@@ -33,8 +33,8 @@ class CupyFamily:
         )  # fmt: skip
 
     def empty(self, shape: tuple[int, ...], like: Any) -> Any:
-        """See `Family`."""
-        return self._xp.empty(shape, like.dtype)
+        """As ``cupy.empty``, by what that calls: a fraction of a microsecond less."""
+        return self.base(shape, like.dtype)
 
     def dense(self, array: Any, turned: bool) -> Any:
         """See `Family`."""
@@ -53,7 +53,9 @@ class CupyFamily:
         return _meet(_span(one.data.ptr, one), _span(other.data.ptr, other))
 
     def at_home(self, call: Callable[..., Any], device: str) -> Callable[..., Any]:
-        """Arrays may lie on another GPU than the current one."""
+        """Arrays may lie on another GPU than the current one, where there is another."""
+        if self._xp.cuda.runtime.getDeviceCount() == 1:
+            return call
         index, current, to = index_of(device), self._xp.cuda.runtime.getDevice, self._xp.cuda.Device
 
         def called(*arrays: Any) -> Any:

@@ -188,6 +188,17 @@ class Loaded:
             trailing = _KEPT.get(("workspace", self, _current_stream()), self._with_workspace)
             self._function(self._grid, self._block, (*arrays, *trailing), self._shared)
 
+    @property
+    def shortest_run(self) -> Callable[..., None]:
+        """As `run`, with as little around the launch as can be."""
+        if not self.simple or self._launch.workspace is not None:
+            return self.run
+        function, grid, block, shared = self._function, self._grid, self._block, self._shared
+        if self._scalars:
+            scalars = self._scalars
+            return lambda *arrays: function(grid, block, (*arrays, *scalars), shared)
+        return lambda *arrays: function(grid, block, arrays, shared)
+
     def run_at(self, stream: int, *addresses: int) -> None:
         """Queues a run on memory at addresses, on the stream of that handle."""
         if runtime.getDevice() != self._index:
