@@ -1,4 +1,4 @@
-"""``multivector``: every way through the wide operand, blocks that stay, shares of k, the same sums in every order."""
+"""``multivector``: ways through the wide operand, blocks that stay, shares of k, the same sums in every order."""
 
 from __future__ import annotations
 

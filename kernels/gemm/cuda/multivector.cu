@@ -33,6 +33,7 @@ constexpr int DEPTH = WIDE_ALONG_K ? ALONG : 32 / LANES * LINES;  // k that a wa
 constexpr int STEPS = BK / (WARPS_K * DEPTH);
 constexpr int THREADS = 32 * WARPS_W * WARPS_K;
 constexpr int PITCH = BK + GROUPED;  // of the thin operand's rows in shared memory
+constexpr int PARTS = STEPS / AHEAD < 8 ? STEPS / AHEAD : 8;  // in which those rows are laid down, the last ones while work goes on
 
 // What a thread sums: a row of C along t for each of COUNT lines, or columns. MEETING lanes have sums of the same elements.
 constexpr int COUNT = WIDE_ALONG_K ? LINES : PACKS * VECTOR;
@@ -121,16 +122,19 @@ struct Way {
     }
 };
 
-// Lays the thin operand's rows from `first` on down in shared memory, from k_first on; zeros follow what is `depth` deep.
+// Starts to lay down a part of the thin operand's rows from `first` on; zeros follow what is `depth` deep.
 template <int WIDTH>
-__device__ void lay_down(SCALAR* rows, const SCALAR* thin, unsigned first, unsigned count, unsigned k_first, unsigned k, int depth)
+__device__ __forceinline__ void lay_part(SCALAR* rows, const SCALAR* thin, unsigned first, unsigned count, unsigned first_k,
+                                         unsigned k, int depth, int part)
 {
-    constexpr int PER_ROW = BK / WIDTH;
-#pragma unroll 4
+    constexpr int LENGTH = BK / PARTS, PER_ROW = LENGTH / WIDTH;
+    if (part >= PARTS) return;
+#pragma unroll 2
     for (int x = threadIdx.x; x < TT * PER_ROW; x += THREADS) {
-        const int t = THIN_ALONG_K ? x / PER_ROW : x % TT, at = THIN_ALONG_K ? x % PER_ROW * WIDTH : x / TT;
+        const int t = THIN_ALONG_K ? x / PER_ROW : x % TT;
+        const int at = part * LENGTH + (THIN_ALONG_K ? x % PER_ROW * WIDTH : x / TT);
         const unsigned row = min(first + t, count - 1);
-        const size_t from = THIN_ALONG_K ? (size_t)row * k + k_first + at : (size_t)(k_first + at) * count + row;
+        const size_t from = THIN_ALONG_K ? (size_t)row * k + first_k + at : (size_t)(first_k + at) * count + row;
         copy_async<WIDTH * sizeof(SCALAR)>(rows + t * PITCH + at, thin + from, at < depth);
     }
 }
@@ -285,26 +289,36 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
 #pragma unroll
     for (int i = 0; i < AHEAD; ++i) way.ask(wide[i]);
 
-    const SCALAR* const thin = THIN_IS_M ? a : b;
-    if (THIN_ALONG_K && k % GROUPED == 0) lay_down<GROUPED>(shared, thin, first_t, count_t, first_k, k, depth);
-    else lay_down<1>(shared, thin, first_t, count_t, first_k, k, depth);
-    close_group();
-    await_group<0>();
-    __syncthreads();
+    auto lay_down = [&](int part) {
+        const SCALAR* const thin = THIN_IS_M ? a : b;
+        if (THIN_ALONG_K && k % GROUPED == 0) lay_part<GROUPED>(shared, thin, first_t, count_t, first_k, k, depth, part);
+        else lay_part<1>(shared, thin, first_t, count_t, first_k, k, depth, part);
+        close_group();
+    };
+    lay_down(0);
+    lay_down(1);
 
     SCALAR* const of_warps = shared + (STAYS ? TT * PITCH : 0);  // else in place of the thin operand
     unsigned have = 0, turn = 0;
+    bool laid = false;
     while (tile < tiles) {
         unsigned after = tiles;
         if (STAYS && threadIdx.x == 0 && following < tiles) after = 2 * given + atomicInc(handed_out, tiles - given - 1);
         SCALAR sum[VALUES] = {};
 #pragma unroll 1
-        for (int step = 0; step < STEPS; step += AHEAD)
+        for (int step = 0; step < STEPS; step += AHEAD) {
+            if (!laid && step % (STEPS / PARTS) == 0) {
+                await_group<1>();
+                __syncthreads();
+                lay_down(step / (STEPS / PARTS) + 2);
+            }
 #pragma unroll
             for (int i = 0; i < AHEAD; ++i) {
                 multiply(sum, wide[i], shared + own_k + (step + i) * (WARPS_K * DEPTH));
                 way.ask(wide[i]);
             }
+        }
+        laid = true;
         if (!STAYS) __syncthreads();
         SCALAR* const sums = of_warps + turn % BUFFERS * (WARPS_K * SUMS);
         leave(sums + warp_k * SUMS, sum, warp_w * (BW / WARPS_W));
