@@ -74,7 +74,7 @@ def grow(rows: Rows) -> Tree:
     """
     asked = _Asked.of(rows)
     everything = np.arange(len(rows.dims))
-    whole = asked.grown(everything, DEPTH)
+    whole = asked.grown(everything)
     if len(everything) < 3:
         return _cut(whole, LEAST_GAINS[0])
     losses = np.array([_without(asked, rows, int(row)) for row in everything]).T
@@ -86,7 +86,7 @@ def grow(rows: Rows) -> Tree:
 
 def _without(asked: _Asked, rows: Rows, row: int) -> list[float]:
     """What trees that were grown without a row cost there, for each of `LEAST_GAINS`."""
-    grown = asked.grown(np.flatnonzero(np.arange(len(rows.dims)) != row), DEPTH)
+    grown = asked.grown(np.flatnonzero(np.arange(len(rows.dims)) != row))
     found = []
     for gain in LEAST_GAINS:
         order = ranking(_cut(grown, gain), rows.dims[row], rows.layouts[row])
@@ -143,22 +143,27 @@ class _Asked:
         usable = np.where(np.isinf(rows.losses), 1.0, rows.losses)
         return cls(usable, questions, np.array(answers, bool).reshape(len(questions), len(rows.dims)))
 
-    def grown(self, at: NDArray[np.intp], depth: int, count: int = 0) -> _Grown:
-        """The tree of some rows.
+    def grown(self, at: NDArray[np.intp]) -> _Grown:
+        """The tree of some rows; nothing of others is in it."""
+        return self._grown(at, DEPTH, self.losses[at].mean(axis=0), len(at))
+
+    def _grown(self, at: NDArray[np.intp], depth: int, usual: Floats, count: int) -> _Grown:
+        """A part of a tree.
 
         Args:
-            at: The rows.
+            at: The rows that come here.
             depth: Questions to a leaf at the most.
-            count: Rows of the whole tree; these when 0.
+            usual: What each column costs over all rows of the tree; tells apart what costs the same here.
+            count: Rows of the tree.
         """
-        count = count or len(at)
-        here, leaf = float(self.losses[at].sum(axis=0).min()), _leaf(self.losses, at)
-        found = self._question(at) if depth and here > LEAST_GAINS[0] * count else None
+        sums = self.losses[at].sum(axis=0)
+        leaf, least = Leaf(tuple(np.lexsort((usual, sums)).tolist())), float(sums.min())
+        found = self._question(at) if depth and least > LEAST_GAINS[0] * count else None
         if found is None:
             return _Grown(leaf)
         yes = self.answers[found[1], at]
-        first, second = (self.grown(some, depth - 1, count) for some in (at[yes], at[~yes]))
-        return _Grown(leaf, (here - found[0]) / count, self.questions[found[1]], first, second)
+        first, second = (self._grown(some, depth - 1, usual, count) for some in (at[yes], at[~yes]))
+        return _Grown(leaf, (least - found[0]) / count, self.questions[found[1]], first, second)
 
     def _question(self, at: NDArray[np.intp]) -> tuple[float, int] | None:
         """What costs least in sum, and the question; None where none tells the rows apart."""
@@ -169,12 +174,6 @@ class _Asked:
         costs[(count == 0) | (count == len(at))] = np.inf
         number = int(np.argmin(np.round(costs, 9))) if len(costs) else 0
         return (float(costs[number]), number) if len(costs) and np.isfinite(costs[number]) else None
-
-
-def _leaf(losses: Floats, at: NDArray[np.intp]) -> Leaf:
-    """Columns by what they cost the leaf's rows, then all rows."""
-    here, everywhere = losses[at].mean(axis=0), losses.mean(axis=0)
-    return Leaf(tuple(int(column) for column in np.lexsort((everywhere, here))))
 
 
 def ranking(tree: Tree, dims: Mapping[str, int], layout: str) -> tuple[int, ...]:
