@@ -57,7 +57,14 @@ def test_rows_that_are_not_padded_must_be_aligned() -> None:
 
 @pytest.mark.parametrize(
     "sharing",
-    [{"SPLIT_K": 2}, {"SPLIT_K": 8}, {"SPLIT_K": 8, "UNTIE": 0}, {"SPLIT_K": 64}, {"BLOCKS": 4}, {"BLOCKS": 10}],
+    [
+        {"SPLIT_K": 2},
+        {"SPLIT_K": 8},
+        {"SPLIT_K": 8, "UNTIE": 0},
+        {"SPLIT_K": 64},
+        {"BLOCKS": 4},
+        {"BLOCKS": 10},
+    ],
     ids=lambda each: str(each),
 )
 def test_blocks_that_share_k_add_up_in_the_same_order(sharing: dict[str, int], folder: Path) -> None:
