@@ -18,6 +18,10 @@ from tuner.space import Config
 CATALOGUE = builtin()
 KERNELS = {kernel.name: kernel for kernel in CATALOGUE.of("gemm", "cuda") if kernel.name in MEANT_FOR}
 SHAPES = {
+    "multivector": [
+        *((thin, 8192, 8192) for thin in (1, 2, 4, 8)), *((8192, thin, 8192) for thin in (1, 2, 4, 8)),
+        (1, 4096, 4096), (3, 5000, 7000),
+    ],
     "thin": [
         *((thin, 8192, 8192) for thin in (1, 2, 4, 8, 16, 32)),
         *((8192, thin, 8192) for thin in (1, 2, 4, 8, 16, 32)),

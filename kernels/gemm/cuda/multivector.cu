@@ -18,7 +18,6 @@
 //          LANES           lanes of a warp side by side along a line; the others, if any, take further lines
 //          WARPS_W WARPS_K warps of a block side by side along w, and along k
 //          BK              k of a block: its share
-//          LOAD            once: what is read need not stay in a cache; far: the same, and L2 fetches 256 bytes at a time
 //          AHEAD           steps whose pieces are on their way while a thread works
 //          BLOCKS          blocks that stay and go from tile to tile; 0: a block for each
 //          BLOCKS_PER_SM   blocks that must fit into a multiprocessor: bounds the registers
@@ -58,13 +57,7 @@ template <> struct Words<16> { using Type = uint4; };
 __device__ __forceinline__ void load_once(Pack<VECTOR>& pack, const SCALAR* from)
 {
     using Type = Words<VECTOR * sizeof(SCALAR)>::Type;
-    Type& to = *(Type*)&pack;
-#if LOAD == LOAD_far
-    asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(to.x), "=r"(to.y), "=r"(to.z), "=r"(to.w) : "l"(from));
-#else
-    to = __ldcs((const Type*)from);
-#endif
+    *(Type*)&pack = __ldcs((const Type*)from);
 }
 
 // The way of a warp through the wide operand: step by step through its share of k, tile by tile.

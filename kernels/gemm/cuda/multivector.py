@@ -13,8 +13,14 @@ for_speed = partial(Constraint, for_speed=True)
 
 #: Registers beside sums and pieces: addresses, loops, what moves ahead.
 OTHER_REGISTERS = 20
-#: C is thin up to this: beyond, arithmetic takes longer than reading.
-THIN_MOST = 32
+#: C is thin up to this: beyond, instructions take longer than reading.
+THIN_MOST = 8
+#: The shorter side of the wide operand is at least this.
+SIDE_LEAST = 256
+#: Pieces of a thread that are on their way at once: fewer are too little, more only take registers.
+PIECES_LEAST, PIECES_MOST = 4, 16
+#: Warps of a multiprocessor where blocks stay.
+WARPS_LEAST = 16
 #: Elements of the wide operand below which there is too little to read for its speed to matter.
 WIDE_LEAST = 1 << 20
 #: Bytes on their way that a multiprocessor needs to read at nearly full speed; fewer are not worth a trial.
@@ -137,8 +143,31 @@ def _launch(p: Problem, c: Config) -> Launch:
 def _start(thin: str, shape: tuple[int, ...], **others: Value) -> dict[str, Value]:
     """A config from (TT, LINES, PACKS, WARPS_W, WARPS_K, BK) and the others."""
     names = ("TT", "LINES", "PACKS", "WARPS_W", "WARPS_K", "BK")
-    usual = {"VECTOR": 4, "LANES": 32, "LOAD": "once", "AHEAD": 1, "BLOCKS": 0, "BLOCKS_PER_SM": 1}
+    usual = {"VECTOR": 4, "LANES": 32, "AHEAD": 1, "BLOCKS": 0, "BLOCKS_PER_SM": 1}
     return {"THIN": thin, **dict(zip(names, shape, strict=True)), **usual, **others}
+
+
+def _starts() -> list[dict[str, Value]]:
+    """Blocks that stay, as many as some devices run at once, for neighbours along k; else one for each tile."""
+    found = []
+    for thin in ("m", "n"):
+        for sm_count in (132, 108, 128):
+            two, three, four = ({"BLOCKS": sm_count * blocks, "BLOCKS_PER_SM": blocks} for blocks in (2, 3, 4))
+            found += [
+                _start(thin, (1, 1, 4, 1, 16, 8192), **two),
+                _start(thin, (1, 1, 4, 1, 8, 4096), **four),
+                _start(thin, (2, 2, 2, 1, 8, 4096), AHEAD=2, **three),
+                _start(thin, (4, 2, 2, 1, 8, 2048), **three),
+                _start(thin, (4, 2, 2, 1, 8, 2048), **two),
+                _start(thin, (8, 4, 1, 1, 8, 2048), AHEAD=2, **two),
+            ]
+        for tt in (1, 2, 4, 8):
+            found += [
+                _start(thin, (tt, 4, 1, 1, 16, 8192 if tt < 8 else 4096), LANES=16, AHEAD=2),
+                _start(thin, (tt, 4, 1, 1, 16, 4096), LANES=8, AHEAD=2),
+            ]
+        found.append(_start(thin, (8, 4, 1, 2, 8, 4096), LANES=16, AHEAD=2))
+    return found
 
 
 KERNEL = Kernel(
@@ -150,7 +179,7 @@ KERNEL = Kernel(
     idea="for a thin C: the large operand read once, straight into registers, many loads on their way",
     parameters=(
         choice("THIN", "m", "n"),
-        powers_of_two("TT", 1, 32),
+        powers_of_two("TT", 1, 8),
         powers_of_two("LINES", 1, 16),
         powers_of_two("PACKS", 1, 4),
         choice("VECTOR", 1, 2, 4),
@@ -158,7 +187,6 @@ KERNEL = Kernel(
         powers_of_two("WARPS_W", 1, 8),
         powers_of_two("WARPS_K", 1, 32),
         powers_of_two("BK", 32, 16384),
-        choice("LOAD", "once", "far"),
         choice("AHEAD", 1, 2, 4),
         choice("BLOCKS", 0, *range(2, MOST_BLOCKS + 1, 2)),
         choice("BLOCKS_PER_SM", 1, 2, 3, 4),
@@ -169,11 +197,15 @@ KERNEL = Kernel(
             lambda p, d, c: (d.compute_capability >= 80) & (c.BK > 0),
         ),
         for_speed(
+            "BLOCKS is what the device runs at once, or 0",
+            lambda p, d, c: (c.BLOCKS == 0) | (d.sm_count * c.BLOCKS_PER_SM == c.BLOCKS),
+        ),
+        for_speed(
             "C is thin and the wide operand large",
             lambda p, d, c: (
                 (min(p.m, p.n) <= THIN_MOST)
                 & (max(p.m, p.n) * p.k >= WIDE_LEAST)
-                & (min(max(p.m, p.n), p.k) >= 8 * THIN_MOST)
+                & (min(max(p.m, p.n), p.k) >= SIDE_LEAST)
                 & (c.BK > 0)
             ),
         ),
@@ -188,10 +220,6 @@ KERNEL = Kernel(
         Constraint(
             "a load moves 16 bytes at most",
             lambda p, d, c: DTYPE_BYTES[p.dtype] * c.VECTOR <= 16,
-        ),
-        Constraint(
-            "LOAD is far only for loads of 16 bytes",
-            lambda p, d, c: (c.LOAD == "once") | (DTYPE_BYTES[p.dtype] * c.VECTOR == 16),
         ),
         Constraint(
             "stored lines of the wide operand are divisible by VECTOR",
@@ -250,20 +278,30 @@ KERNEL = Kernel(
             ),
         ),
         for_speed(
-            "BLOCKS_PER_SM above 1 lowers the register limit, or says how many blocks stay",
+            "BLOCKS_PER_SM above 1 says how many blocks stay; they have enough warps between them",
             lambda p, d, c: (
-                (c.BLOCKS_PER_SM == 1) | (c.BLOCKS > 0) | (_register_limit(d, c) < d.registers_per_thread)
+                ((c.BLOCKS_PER_SM == 1) & (c.BLOCKS == 0))
+                | ((c.BLOCKS > 0) & (_threads(c) * c.BLOCKS_PER_SM >= WARPS_LEAST * d.warp_size))
             ),
         ),
         for_speed(
-            "BLOCKS is what the device runs at once, and fewer than there are to choose from, or 0",
+            "blocks that do not stay come at most twice in turn where each has columns of its own",
             lambda p, d, c: (
-                (c.BLOCKS == 0)
-                | (
-                    (d.sm_count * c.BLOCKS_PER_SM == c.BLOCKS)
-                    & (_groups(p, c) * _tiles(p, c) > c.BLOCKS)
-                    & (c.BLOCKS % _groups(p, c) == 0)
-                )
+                (c.BLOCKS > 0) | (_along_k(p, c) == 1) | (_groups(p, c) * _tiles(p, c) <= 2 * d.sm_count)
+            ),
+        ),
+        for_speed(
+            "a thread reads one piece of a line where it keeps that piece's columns, and some pieces at once",
+            lambda p, d, c: (
+                ((c.PACKS == 1) | (_along_k(p, c) == 1))
+                & (c.LINES * c.PACKS * c.AHEAD >= PIECES_LEAST)
+                & (c.LINES * c.PACKS * c.AHEAD <= PIECES_MOST)
+            ),
+        ),
+        for_speed(
+            "blocks that stay are fewer than there are tiles and shares, and as many for each share",
+            lambda p, d, c: (
+                (c.BLOCKS == 0) | ((_groups(p, c) * _tiles(p, c) > c.BLOCKS) & (c.BLOCKS % _groups(p, c) == 0))
             ),
         ),
         for_speed(
@@ -289,5 +327,5 @@ KERNEL = Kernel(
     ),
     launch=_launch,
     defaults=_start("m", (4, 4, 1, 2, 4, 512)),
-    starts=(),
+    starts=tuple(_starts()),
 )

@@ -58,11 +58,6 @@ inline void start_copy(unsigned to, const void* from, int bytes) { start_copy(to
 void commit_copies();
 void await_copies(int groups_left);
 
-inline void load_four(unsigned& x, unsigned& y, unsigned& z, unsigned& w, const void* from) {
-    const uint4 four = *(const uint4*)from;
-    x = four.x, y = four.y, z = four.z, w = four.w;
-}
-
 template <class T>
 T shuffle(unsigned mask, T value, int from, int width) {
     const int first = lane() / width * width;

@@ -14,7 +14,6 @@ PTX = {
     "cp.async.cg.shared.global": "cuda_on_cpu::start_copy",
     "cp.async.commit_group": "cuda_on_cpu::commit_copies",
     "cp.async.wait_group": "cuda_on_cpu::await_copies",
-    "ld.global.nc.L1::no_allocate.L2::256B.v4.u32": "cuda_on_cpu::load_four",
 }
 
 
