@@ -169,7 +169,9 @@ def test_the_library_may_be_among_the_chosen(page: Page) -> None:
 
 
 def test_too_few_shapes_are_told(page: Page) -> None:
-    with pytest.raises(NothingFound, match="two tuned shapes or more, 0 of gemm float32 are tuned on Other"):
+    with pytest.raises(
+        NothingFound, match="two tuned shapes or more, 0 of gemm float32 are tuned cold on Other"
+    ):
         shapes_of(page, replace(BOARD, name="Other"))
 
 
@@ -225,6 +227,19 @@ def test_lookup_quality_times_what_was_never_timed(on_fake: tuple[str, str], tmp
     table = (tmp_path / "quality.md").read_text()
     assert table.startswith("# Lookups of gemm float32 on Fake board, cold\n")
     assert table.count("\n| gemm ") == 3
+
+
+def test_where_nothing_was_timed_cold_another_regime_is_asked(tmp_path: Path) -> None:
+    url, device = f"sqlite:///{tmp_path}/studies.db", replace(BOARD, name="Warm board", uuid="")
+    with Store.open(url) as store:
+        for size, block in ((32, 4), (48, 8), (64, 16)):
+            more = {"kernel": "tiled", "config": tiled(block), "source_hash": source_hash("tiled")}
+            of = record(gemm(size, size, size), device=device, regime="hot", role=Role.FINAL, **more)
+            crown(store, of, library(gemm(size, size, size), device=device, regime="hot"), 0.4)
+    arguments = ("lookup-quality", "gemm", "--device", "warm board", "--db", url, "--no-measure")
+    assert len(told(*arguments)["cases"]) == 3
+    assert told(*arguments, "--regime", "cold")["cases"] == []
+    assert len(told("distil", "gemm", "--device", "warm board", "--db", url, "--no-measure")["shapes"]) == 3
 
 
 def test_a_device_that_is_elsewhere_cannot_be_timed_on(on_fake: tuple[str, str]) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @database_option
 @json_option
 def distil(
-    operation: str, count: int, library: bool, output: Path | None, device: str, dtype: str, regime: str,
+    operation: str, count: int, library: bool, output: Path | None, device: str, dtype: str, regime: str | None,
     measure: bool | None, seconds: float | None, db: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Few configs for many shapes, and a Python function that chooses among them."""

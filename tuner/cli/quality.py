@@ -32,7 +32,7 @@ TIERS = ("nearest-shape", "similar-device", "default")
 @database_option
 @json_option
 def lookup_quality(
-    operation: str, tier: str, output: Path | None, device: str, dtype: str, regime: str,
+    operation: str, tier: str, output: Path | None, device: str, dtype: str, regime: str | None,
     measure: bool | None, seconds: float | None, db: str, as_json: bool,
 ) -> None:  # fmt: skip
     """What answers cost: each known problem is left out and asked for."""

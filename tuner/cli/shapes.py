@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from tuner.devices.protocol import REGIMES
 from tuner.errors import DeviceTrouble
 
 if TYPE_CHECKING:
@@ -27,10 +29,11 @@ ROUNDS = 6
 def subject_options(command: F) -> F:
     """``--device``, ``--dtype`` and ``--regime`` of what is known."""
     for decorate in (
-        click.option("--regime", default="cold", show_default=True, help="How time is taken."),
+        click.option("--regime", type=click.Choice(REGIMES), default=None,
+                     help="How time is taken; cold, or where nothing was timed cold another, unless given."),
         click.option("--dtype", default="", help="Element type; the operation's first unless given."),
         click.option("--device", default="", help='cpu, cuda:N, or a name such as "NVIDIA H200".'),
-    ):
+    ):  # fmt: skip
         command = decorate(command)
     return command
 
@@ -56,7 +59,7 @@ class ShapesKnown:
     """
 
     def __init__(
-        self, operation: str, device: str, dtype: str, regime: str, store: Store | None, db: str
+        self, operation: str, device: str, dtype: str, regime: str | None, store: Store | None, db: str
     ) -> None:
         """Finds the device.
 
@@ -64,7 +67,7 @@ class ShapesKnown:
             operation: A built-in one.
             device: As ``--device``.
             dtype: Element type; the operation's first when empty.
-            regime: How time was taken.
+            regime: How time was taken; the first that something is known of when None.
             store: Where records are; None without a database.
             db: The database's URL.
 
@@ -83,7 +86,16 @@ class ShapesKnown:
         known, where = self._book().devices(), device_asked(device)
         self.device = completed(known_device(where, known) if isinstance(where, str) else where, known)
         problem = declared.problem(dict.fromkeys(declared.dims, 1), dtype)
-        self._subject = Subject(operation, problem.dtype, self.device.kind, regime)
+        self._subject = Subject(operation, problem.dtype, self.device.kind, regime or REGIMES[0])
+        for each in REGIMES[1:] if regime is None else ():
+            if not self._is_known():
+                self._subject = replace(self._subject, regime=each)
+        if not self._is_known():
+            self._subject = replace(self._subject, regime=regime or REGIMES[0])
+
+    def _is_known(self) -> bool:
+        """Whether anything was timed in the regime on the device."""
+        return any(place.device.name == self.device.name for place in self.page().matrix.places)
 
     def _book(self) -> Book:
         from tuner.lookup.book import Book
@@ -170,7 +182,7 @@ def _named(wanted: Wanted) -> tuple[Any, ...]:
 
 
 @contextmanager
-def shapes_known(operation: str, device: str, dtype: str, regime: str, db: str) -> Iterator[ShapesKnown]:
+def shapes_known(operation: str, device: str, dtype: str, regime: str | None, db: str) -> Iterator[ShapesKnown]:
     """What is known of an operation on a device; the database is open meanwhile."""
     from tuner.lookup.asking import opened
 
