@@ -125,8 +125,8 @@ def shapes_of(page: Page, device: DeviceInfo, *, library: bool = False) -> Shape
     if len(places) < 2 or landscape is None:
         raise NothingFound(
             f"to distil needs two tuned shapes or more, {len(places)} of {matrix.subject.operation} "
-            f"{matrix.subject.dtype} are tuned {matrix.subject.regime} on {device.name}; run `tuner nightly` on "
-            "a plan of shapes first"
+            f"{matrix.subject.dtype} are tuned {matrix.subject.regime} on {device.name}; run `tuner nightly` "
+            "on a plan of shapes first"
         )
     rows = [matrix.places[number] for number in places]
     legal = np.stack([landscape.legal(place.problem, place.device)[0] for place in rows])
