@@ -235,7 +235,7 @@ __device__ void add_up(unsigned* tile, unsigned have, unsigned* counters, const 
     for (unsigned i = threadIdx.x; i < have * PER_TILE; i += THREADS) {
         const unsigned one = tile[i / PER_TILE], x = i % PER_TILE * WIDTH;
         if (one == NONE) continue;
-        const Pack<WIDTH> found = total<WIDTH>(shares, parts + (size_t)one * shares * (TT * BW) + x, TT * BW);
+        const Pack<WIDTH> found = total<WIDTH, 4>(shares, parts + (size_t)one * shares * (TT * BW) + x, TT * BW);
         const Corner to = corner(c, first_t, one * BW, count_t, count_w);
 #pragma unroll
         for (int e = 0; e < WIDTH; ++e) to.store(x + e, found.element[e]);
@@ -321,7 +321,7 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
         SCALAR* const part = parts + ((size_t)tile * shares + share) * (TT * BW);
 #pragma unroll 1
         for (unsigned x = threadIdx.x; x < TT * BW; x += THREADS) {
-            const SCALAR found = total<1>(WARPS_K, sums + x / INNER * PADDED + x % INNER, SUMS).element[0];
+            const SCALAR found = total<1, 4>(WARPS_K, sums + x / INNER * PADDED + x % INNER, SUMS).element[0];
             if (shares == 1) to.store(x, found);
             else part[x] = found;
         }

@@ -134,17 +134,3 @@ __device__ void leave(SCALAR* sums, const SCALAR (&sum)[ROWS][COLUMNS], int row,
             *(Pack<WIDTH>*)(sums + (TURNED ? at_column * PITCH + at_row : at_row * PITCH + at_column)) = pack;
         }
 }
-
-// The sums of what SHARES parts, `apart` elements from each other, have for WIDTH elements, in their order.
-template <int SHARES, int WIDTH>
-__device__ Pack<WIDTH> total(const SCALAR* part, size_t apart)
-{
-    Pack<WIDTH> sums = *(const Pack<WIDTH>*)part;
-#pragma unroll 8
-    for (int share = 1; share < SHARES; ++share) {
-        const Pack<WIDTH> more = *(const Pack<WIDTH>*)(part + share * apart);
-#pragma unroll
-        for (int e = 0; e < WIDTH; ++e) sums.element[e] += more.element[e];
-    }
-    return sums;
-}

@@ -95,7 +95,7 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
     for (unsigned x = threadIdx.x * GROUPED; x < BM * BN; x += THREADS * GROUPED) {
         const unsigned at_row = x / BN, at_column = x % BN;
         if (at_row >= rows || at_column >= columns) continue;
-        const Pack<GROUPED> sums = total<WARPS_K, GROUPED>(shared + at_row * PADDED + at_column, BM * PADDED);
+        const Pack<GROUPED> sums = total<GROUPED>(WARPS_K, shared + at_row * PADDED + at_column, BM * PADDED);
         SCALAR* const to = corner + (size_t)at_row * n + at_column;
         if (n % GROUPED == 0) {
             *(Pack<GROUPED>*)to = sums;

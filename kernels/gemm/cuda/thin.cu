@@ -152,7 +152,7 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
                           + (size_t)blockIdx.x * SPLIT_K * (BT * BW);
     for (unsigned x = threadIdx.x; x < BT * BW; x += THREADS)
         parts[blockIdx.y * (BT * BW) + x]
-            = total<WARPS_K, 1>(shared + x / INNER * PADDED + x % INNER, SUMS).element[0];
+            = total<1>(WARPS_K, shared + x / INNER * PADDED + x % INNER, SUMS).element[0];
     if (!arrives_last((unsigned*)workspace + blockIdx.x)) return;
     constexpr int WIDTH = GROUPED, MOST = SPLIT_K < 16 ? 16 / SPLIT_K : 1;
     const SCALAR* const from = parts;
@@ -167,8 +167,8 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i) {
             const unsigned x = start + i * STEP;
-            if constexpr (SPLIT_K > 1) sums[i] = total<SPLIT_K, WIDTH>(from + x, BT * BW);
-            else sums[i] = total<WARPS_K, WIDTH>(from + x / INNER * PADDED + x % INNER, SUMS);
+            if constexpr (SPLIT_K > 1) sums[i] = total<WIDTH>(SPLIT_K, from + x, BT * BW);
+            else sums[i] = total<WIDTH>(WARPS_K, from + x / INNER * PADDED + x % INNER, SUMS);
         }
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i)

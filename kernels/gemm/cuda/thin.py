@@ -191,7 +191,7 @@ KERNEL = Kernel(
     name="thin",
     target="cuda",
     source=Path("thin.cu"),
-    includes=(Path("copies.cuh"), Path("lanes.cuh"), Path("operands.cuh")),
+    includes=(Path("copies.cuh"), Path("lanes.cuh"), Path("operands.cuh"), Path("total.cuh")),
     idea="for a thin C: the large operand read once, K split among warps and blocks",
     parameters=(
         choice("THIN", "m", "n"),

@@ -1,11 +1,12 @@
 // Sums of what threads or blocks that share k have found, in a fixed order. Comes after copies.cuh.
 
-// The sums of what `shares` parts, `apart` elements from each other, have for WIDTH elements, in their order.
-template <int WIDTH>
+// The sums of what `shares` parts, `apart` elements from each other, have for WIDTH elements, in their order. AT_ONCE parts
+// are read before any is used: more take less time, and more registers.
+template <int WIDTH, int AT_ONCE = 8>
 __device__ __forceinline__ Pack<WIDTH> total(int shares, const SCALAR* part, size_t apart)
 {
     Pack<WIDTH> sums = *(const Pack<WIDTH>*)part;
-#pragma unroll 4
+#pragma unroll AT_ONCE
     for (int share = 1; share < shares; ++share) {
         const Pack<WIDTH> more = *(const Pack<WIDTH>*)(part + share * apart);
 #pragma unroll
