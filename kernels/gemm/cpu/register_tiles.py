@@ -81,9 +81,9 @@ PARTS = tuple(
     for name in ("../../vectors.numba.py", "../../threads.numba.py", "tile.numba.py", "panels.numba.py")
 )
 
-#: Blocks (MC, KC, NC) of `packed`, from N = 512 on; below, `direct` is the first to try. Smaller ones make jobs
-#: for many threads.
-BLOCKS, SMALL_BLOCKS = (96, 512, 2048), (48, 384, 2048)
+#: Blocks (MC, KC, NC) of `packed`, from N = 512 on; below, `direct` is the first to try. With larger MC panels
+#: of B are read less often; with a smaller one there are jobs for many threads.
+BLOCKS, LARGE_BLOCKS, SMALL_BLOCKS = (96, 512, 2048), (192, 512, 2048), (48, 384, 2048)
 #: Threads of first configs, more before fewer; no more are legal than the CPU has cores.
 MANY = (64, 32, 16, 8, 4, 2)
 
@@ -161,8 +161,8 @@ PACKED = Kernel(
     starts=tuple(
         _packed(tile, threads, blocks)
         for threads in (*MANY, 1)
-        for blocks in ((BLOCKS, SMALL_BLOCKS) if threads > 2 else (BLOCKS,))
         for tile in TALL
+        for blocks in (BLOCKS, SMALL_BLOCKS if threads > 2 else LARGE_BLOCKS)
     ),
 )
 
