@@ -166,6 +166,11 @@ def _starts() -> list[dict[str, Value]]:
                 _start(thin, (tt, 4, 1, 1, 16, 8192 if tt < 8 else 4096), LANES=16, AHEAD=2),
                 _start(thin, (tt, 4, 1, 1, 16, 4096), LANES=8, AHEAD=2),
             ]
+            for vector in (1, 2):  # lines that are not aligned, and float64
+                found += [
+                    _start(thin, (tt, 2, 4, 1, 8, 2048), VECTOR=vector, BLOCKS=264, BLOCKS_PER_SM=2),
+                    _start(thin, (tt, 4, 1, 1, 16, 8192 if tt < 8 else 4096), VECTOR=vector, AHEAD=2),
+                ]
         found.append(_start(thin, (8, 4, 1, 2, 8, 4096), LANES=16, AHEAD=2))
     return found
 
