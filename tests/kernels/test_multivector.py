@@ -49,7 +49,7 @@ def test_every_thin_side_and_depth(layout: str, blocks: int, ahead: int, folder:
     ("layout", "chosen"),
     [
         ("nn", {"TT": 8, "VECTOR": 4, "LANES": 8, "LINES": 4}),
-        ("nn", {"TT": 1, "VECTOR": 1, "LANES": 4, "LINES": 8, "WARPS_W": 2, "PACKS": 2, "BK": 256}),
+        ("nn", {"TT": 1, "VECTOR": 1, "LANES": 8, "LINES": 8, "WARPS_W": 2, "PACKS": 2, "BK": 256}),
         ("tt", {"TT": 8, "VECTOR": 4, "LINES": 4, "BK": 256}),
         ("nt", {"TT": 8, "VECTOR": 2, "LINES": 1, "BK": 128, "BLOCKS": 6}),
         ("tn", {"TT": 4, "VECTOR": 2, "LANES": 16, "LINES": 1, "BLOCKS": 6}),

@@ -188,7 +188,7 @@ KERNEL = Kernel(
         powers_of_two("LINES", 1, 16),
         powers_of_two("PACKS", 1, 4),
         choice("VECTOR", 1, 2, 4),
-        powers_of_two("LANES", 4, 32),
+        powers_of_two("LANES", 8, 32),
         powers_of_two("WARPS_W", 1, 8),
         powers_of_two("WARPS_K", 1, 32),
         powers_of_two("BK", 32, 16384),
