@@ -20,7 +20,7 @@ PADDED = {"BLOCK_X": 8, "BLOCK_Y": 4, "ACCUMULATE": "plain", "PITCH": 32}
 SPLIT = {
     "BM": 64, "BN": 64, "BK": 16, "TM": 8, "TN": 4, "LANES_M": 4, "STAGES": 3, "VECTOR": 4, "SWATH": 8,
     "BLOCKS_PER_SM": 1, "SPLIT_K": 4, "BLOCKS": 0, "TURN": "relay", "PITCH": 4, "ORDER": "snake",
-    "ARRIVE": "middle",
+    "ARRIVE": "middle", "UNTIE": 1,
 }  # fmt: skip
 PIECES = {"BLOCK": 32, "PIECE": 256, "UNROLL": 1}
 
