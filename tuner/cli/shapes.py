@@ -23,7 +23,7 @@ F = TypeVar("F", bound=Callable[..., object])
 T = TypeVar("T")
 
 #: Rounds of timing what is missing and choosing anew.
-ROUNDS = 6
+ROUNDS = 20
 
 
 def subject_options(command: F) -> F:
