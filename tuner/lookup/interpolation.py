@@ -44,13 +44,21 @@ class Between:
         packed = np.packbits(known, axis=1)
         _, first, which = np.unique(packed.view(f"S{packed.shape[1]}"), return_index=True, return_inverse=True)
         rows, which = known[first], which.reshape(-1)
+        # A system for each row, of its known places alone: the first `most` of an order that has them in front.
+        most = max(int(rows.sum(axis=1).max()), 1)
+        order = np.argsort(~rows, axis=1, kind="stable")[:, :most]
+        told = np.take_along_axis(rows, order, axis=1)
         shared = variance * np.exp(-self.among / (2 * variance))
-        toward = np.where(rows, variance * np.exp(-self.here / (2 * variance)), 0.0)
-        system = np.where(rows[:, :, None] & rows[:, None, :], shared, 0.0)
-        diagonal = np.arange(len(self.here))
-        system[:, diagonal, diagonal] = np.where(rows, variance + self.noise, 1.0)
-        weights = np.linalg.solve(system, toward[:, :, None])[:, :, 0]
-        left = np.maximum(variance - np.einsum("rp,rp->r", weights, toward), 0.0)
+        toward = np.where(told, (variance * np.exp(-self.here / (2 * variance)))[order], 0.0)
+        system = np.where(
+            told[:, :, None] & told[:, None, :], shared[order[:, :, None], order[:, None, :]], 0.0
+        )
+        diagonal = np.arange(most)
+        system[:, diagonal, diagonal] = np.where(told, variance + self.noise, 1.0)
+        solved = np.linalg.solve(system, toward[:, :, None])[:, :, 0]
+        left = np.maximum(variance - np.einsum("rp,rp->r", solved, toward), 0.0)
+        weights = np.zeros(rows.shape)
+        np.put_along_axis(weights, order, solved, axis=1)
         about = np.broadcast_to(np.asarray(prior, float), len(values))
         moved = np.where(known, values - about[:, None], 0.0)
         return about + np.einsum("rp,rp->r", weights[which], moved), left[which]
