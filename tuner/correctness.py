@@ -15,6 +15,11 @@ from tuner.errors import DeclarationError
 from tuner.measurement import Error
 from tuner.problem import DTYPE_BYTES, Problem, Tensor
 
+#: The rms of so few elements says little of what their sums went through: one may be near 0 by chance.
+FEW_ELEMENTS = 64
+#: More draws of the inputs, for the rms of outputs with few elements; where inputs are not large.
+MORE_DRAWS, MORE_DRAWS_BYTES = 8, 64 << 20
+
 #: Every byte of a poisoned output and its guards: NaN in each floating-point format, -1 in integers.
 POISON = 0xFF
 
@@ -49,8 +54,8 @@ class Workload:
                 self._output(tensor) if tensor.output else _drawn(self._xp, random, tensor)
             )
         self.poison()
-        self.references = self._reference()
-        self._scales = {name: self._rms(value) for name, value in self.references.items()}
+        self.references = self._reference(self.arrays)
+        self._scales = self._typical_rms(random)
 
     def _output(self, tensor: Tensor) -> Any:
         whole = self._xp.empty(tensor.bytes + 2 * GUARD_BYTES, dtype=self._xp.uint8)
@@ -58,10 +63,22 @@ class Workload:
         inside = whole[GUARD_BYTES : GUARD_BYTES + tensor.bytes]
         return inside.view(tensor.dtype).reshape(tensor.shape)
 
-    def _reference(self) -> dict[str, Any]:
+    def _typical_rms(self, random: Any) -> dict[str, float]:
+        """Per output: its rms; over several draws of the inputs where it has few elements."""
+        found = [{name: self._rms(value) for name, value in self.references.items()}]
+        inputs = self.problem.inputs
+        few = any(tensor.bytes < FEW_ELEMENTS * DTYPE_BYTES[tensor.dtype] for tensor in self.problem.outputs)
+        if few and sum(tensor.bytes for tensor in inputs) <= MORE_DRAWS_BYTES:
+            for _ in range(MORE_DRAWS):
+                drawn = {tensor.name: _drawn(self._xp, random, tensor) for tensor in inputs}
+                references = self._reference(self.arrays | drawn)
+                found.append({name: self._rms(value) for name, value in references.items()})
+        return {name: math.sqrt(sum(each[name] ** 2 for each in found) / len(found)) for name in found[0]}
+
+    def _reference(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         outputs = self.problem.outputs
         try:
-            found = self.problem.operation.reference(self._xp, self.problem, self.arrays)
+            found = self.problem.operation.reference(self._xp, self.problem, arrays)
             named = found if isinstance(found, Mapping) else {outputs[0].name: found}
             return {
                 tensor.name: self._xp.asarray(named[tensor.name], dtype=self._xp.float64).reshape(tensor.shape)

@@ -230,3 +230,16 @@ def test_inputs_of_every_dtype_are_drawn(dtype: str) -> None:
     workload = Workload(DEVICE, operation.problem({"n": 200}), 1)
     assert workload.arrays["x"].dtype == dtype
     assert len(set(workload.arrays["x"].tolist())) > 20
+
+
+def test_a_single_sum_that_is_near_zero_by_chance_may_round_like_others() -> None:
+    problem = GEMM.problem({"m": 1, "n": 1, "k": 1031})
+    least = 1.0
+    for seed in range(300):
+        workload = Workload(DEVICE, problem, seed)
+        a, b = workload.arrays["a"][0], workload.arrays["b"][:, 0]
+        total = numpy.cumsum(a * b, dtype=numpy.float32)[-1]  # one chain
+        workload.arrays["c"][...] = total
+        assert workload.check()[1] == ""
+        least = min(least, abs(float(workload.references["c"][0, 0])) / math.sqrt(1031))
+    assert least < 0.02  # such chance was among them

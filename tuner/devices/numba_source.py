@@ -34,8 +34,9 @@ if _HELD.items() - os.environ.items():
     os.environ |= {name: value for name, value in _HELD.items() if name.startswith("NUMBA_")}
     numba.config.reload_config()  # type: ignore[no-untyped-call]
 
-#: Compiling runs the kernel once; sizes are cut to this, so that even a slow kernel returns at once.
-COMPILE_DIM = 9
+#: Compiling runs the kernel once; sizes are cut to this, so that even a slow kernel returns at once. A power of two: a
+#: kernel may count on a dim being divisible by its WIDTH, say, which its rules have made sure of at full size only.
+COMPILE_DIM = 64
 
 
 def cache_folder() -> Path:
