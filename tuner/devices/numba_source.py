@@ -34,8 +34,8 @@ if _HELD.items() - os.environ.items():
     os.environ |= {name: value for name, value in _HELD.items() if name.startswith("NUMBA_")}
     numba.config.reload_config()  # type: ignore[no-untyped-call]
 
-#: Compiling runs the kernel once; sizes are cut to this, so that even a slow kernel returns at once. A power of two:
-#: a kernel may count on a dim being divisible by its WIDTH, say, which its rules have made sure of at full size.
+#: Compiling runs the kernel once; sizes are cut to this, so that even a slow kernel returns at once. A power of
+#: two: a kernel may count on a dim being divisible by its WIDTH, say, which its rules ensure at full size only.
 COMPILE_DIM = 64
 
 
