@@ -108,7 +108,8 @@ class Workload:
     def check(self) -> tuple[Error, str]:
         """Compares the outputs with the references.
 
-        An element is right when |out - ref| <= tolerance * (rms(ref) + |ref|), see `Problem.tolerance`.
+        An element is right when |out - ref| <= tolerance * (rms(ref) + |ref|), see `Problem.tolerance`; the rms
+        of an output of few elements is over several draws of the inputs.
 
         Returns:
             The worst error, and what is wrong: empty when all is right.
