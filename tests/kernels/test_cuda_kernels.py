@@ -52,6 +52,18 @@ def assert_right(kernel: Kernel, problem: Problem, config: Config, folder: Path,
         assert not wrong.any(), f"{problem} {config} {order}: first wrong at {np.argwhere(wrong)[0]}"
 
 
+def assert_same_in_every_order(kernel: Kernel, problem: Problem, config: Config, folder: Path) -> None:
+    """Whichever block or thread comes first, the sums are the same to the last bit."""
+    rng = np.random.default_rng(5)
+    arrays = {each.name: drawn(rng, each) for each in problem.inputs}
+    rendered = render(kernel, problem, config)
+    assert rendered.launch is not None
+    program = compile_for_cpu(rendered, folder)
+    first, *others = (program.run(problem, rendered.launch, arrays, order)["c"] for order in ORDERS)
+    for other in others:
+        np.testing.assert_array_equal(other, first)
+
+
 def on_a_small_device(config: Config) -> Config:
     """With as many blocks that stay as a small device runs at once: small problems are enough for them."""
     return Config({**config, "BLOCKS": SMALL_DEVICE}) if config.get("BLOCKS") else config

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from cuda_on_cpu import compile_for_cpu
 from sampling import is_right
-from test_cuda_kernels import assert_right
+from test_cuda_kernels import assert_right, assert_same_in_every_order
 
 from tuner.catalogue import builtin
 from tuner.kernel import render
@@ -75,14 +75,7 @@ def test_sums_do_not_depend_on_who_comes_first(layout: str, blocks: int, folder:
     rendered = render(KERNEL, problem, config)
     assert rendered.launch is not None
     assert rendered.launch.workspace is not None
-    rng = np.random.default_rng(5)
-    arrays = {each.name: rng.standard_normal(each.shape).astype(each.dtype) for each in problem.inputs}
-    program = compile_for_cpu(rendered, folder)
-    first, *others = [
-        program.run(problem, rendered.launch, arrays, order)["c"] for order in ("forward", "backward", "random")
-    ]
-    for other in others:
-        np.testing.assert_array_equal(other, first)
+    assert_same_in_every_order(KERNEL, problem, config, folder)
 
 
 def test_a_block_with_more_tiles_than_threads(folder: Path) -> None:

@@ -181,3 +181,12 @@ def run_on_host(path: Path, *dims: int, change: tuple[str, str] = ("", "")) -> t
 
 
 GXX = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
+
+
+def nvcc_warnings(path: Path) -> list[str]:
+    """Compiles an exported CUDA source with its main; what the host's compiler warns of."""
+    options = ["-std=c++17", "-arch=sm_90a", "-DTILE_TUNER_MAIN", "-Xcompiler", "-Wall,-Wextra"]
+    command = ["nvcc", *options, path.name, "-o", "check"]
+    done = subprocess.run(command, cwd=path.parent, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return [line for line in done.stderr.splitlines() if "warning" in line and "#" not in line]

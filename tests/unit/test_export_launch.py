@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -10,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from exported import CATALOGUE, GXX, champion, imported, run_on_host
+from exported import CATALOGUE, GXX, champion, imported, nvcc_warnings, run_on_host
 
 from tuner.export import export
 from tuner.kernel import Kernel
@@ -70,18 +69,7 @@ def test_the_exported_main_finds_a_piece_left_out(tmp_path: Path) -> None:
 )
 def test_nvcc_compiles_it_without_a_warning(case: tuple, tmp_path: Path) -> None:
     (path,) = export(*case, "source", tmp_path)
-    command = [
-        "nvcc",
-        "-std=c++17",
-        "-arch=sm_90a",
-        "-DTILE_TUNER_MAIN",
-        "-Xcompiler",
-        "-Wall,-Wextra",
-        path.name,
-    ]
-    done = subprocess.run([*command, "-o", "check"], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert [line for line in done.stderr.splitlines() if "warning" in line and "#" not in line] == []
+    assert nvcc_warnings(path) == []
 
 
 def test_the_binary_says_what_belongs_to_a_run(tmp_path: Path) -> None:

@@ -2,11 +2,10 @@
 
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
-from exported import GXX, gemm, own, run_on_host
+from exported import GXX, gemm, nvcc_warnings, own, run_on_host
 
 from tuner.export import export
 
@@ -29,19 +28,7 @@ def test_a_cuda_source_holds_the_config_and_the_kernel(tmp_path: Path) -> None:
 def test_nvcc_compiles_it_alone(name: str, tmp_path: Path) -> None:
     given = own(tmp_path, "cuda") if name == "own" else gemm(name, "cuda", "tn")
     (path,) = export(*given, "source", tmp_path)
-    command = [
-        "nvcc",
-        "-std=c++17",
-        "-arch=sm_90a",
-        "-DTILE_TUNER_MAIN",
-        "-Xcompiler",
-        "-Wall,-Wextra",
-        path.name,
-    ]
-    done = subprocess.run([*command, "-o", "check"], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    host = [line for line in done.stderr.splitlines() if "warning" in line and "#" not in line]
-    assert host == []
+    assert nvcc_warnings(path) == []
 
 
 @GXX

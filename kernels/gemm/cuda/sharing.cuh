@@ -6,10 +6,9 @@
 // product (stream-K: Osama et al., 2023).
 //
 // Adding   Every block leaves its sums in the workspace. Were the last to arrive to add them all up, it alone would read
-//          SPLIT_K tiles, which takes longer than the tile's multiplications where SPLIT_K is large: so fellows stay and
-//          each adds up some packs, of all fellows. Nobody waits for a block that has not started, which might need the
-//          place of the one that waits, nor while he has other work: whoever sees that one is missing goes, and those who
-//          come later do his share.
+//          SPLIT_K tiles while the device waits: so fellows stay and each adds up some packs, of all fellows. No block
+//          waits for one that has not started, which might need its place, nor while it has other work: it goes when it
+//          sees that one is missing, and those that come later do its share.
 //          Sums are always added in the order of k, whoever does it, so that results never differ.
 
 constexpr unsigned STAYING = BLOCKS > 0 ? BLOCKS : 1;
