@@ -13,7 +13,7 @@ from tuner.kernel import Kernel, render
 from tuner.measure import Contestant
 from tuner.measurement import Measurement, Outcome
 from tuner.preparation import key_of
-from tuner.record import Champion, Pair, Record, Role
+from tuner.record import Champion, Pair, Record, Role, measured_as_now
 from tuner.scribe import Scribe
 from tuner.space import Config
 from tuner.standings import Standings
@@ -142,7 +142,7 @@ class Coronation:
         if champion is None:
             return None
         kernel = self._kernels.get(champion.record.kernel)
-        if kernel is None or kernel.source_hash != champion.record.source_hash:
+        if kernel is None or not measured_as_now(champion.record, kernel, scribe.problem):
             return None
         return champion
 

@@ -7,11 +7,15 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tuner.hardware import DeviceInfo
 from tuner.measurement import Measurement
 from tuner.statistics import Comparison
+
+if TYPE_CHECKING:
+    from tuner.kernel import Kernel
+    from tuner.problem import Problem
 
 #: How the study begins that measures configs of some shapes at others, for what a lookup would lose.
 ELSEWHERE = "missing times of"
@@ -74,7 +78,8 @@ class Record:
         role: Why it was measured.
         kernel: Kernel's name; the library's for a baseline.
         config: The config; empty for a baseline.
-        source_hash: Hash of source and declaration; empty for a baseline.
+        source_hash: `tuner.kernel.Kernel.source_hash`, as it is today if an equivalent one was stored; empty
+            for a baseline.
         measurement: Samples, outcome, error, compiler's report.
         work: ``flops`` and ``bytes`` of one run, so that rates need no operation's code.
         versions: Name -> version of all that took part (tuner, compiler, library, BLAS core type...).
@@ -112,6 +117,29 @@ class Record:
         """Bytes that must move over median time, in GB/s; 0 without samples."""
         time_s = self.measurement.time_s
         return self.work["bytes"] / time_s / 1e9 if time_s else 0.0
+
+
+def measured_as_now(record: Record, kernel: Kernel, problem: Problem) -> bool:
+    """Whether a record was measured with what the kernel compiles to and launches for the problem today.
+
+    Args:
+        record: A record of the kernel, of any source.
+        kernel: The kernel as it is declared now.
+        problem: The record's problem.
+
+    Returns:
+        False if the source, or the constants or launch for the record's config, have changed. Records from
+        before launches were hashed are compared by their source alone.
+    """
+    if record.source_hash != kernel.source_hash:
+        return False
+    then = record.measurement.compiled.launch_hash if record.measurement.compiled else ""
+    if not then:
+        return True
+    try:
+        return kernel.launch_hash(problem, record.config) == then
+    except Exception:  # a launch rule is a user's code, and the config may no longer suit it
+        return False
 
 
 @dataclass(frozen=True)

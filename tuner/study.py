@@ -38,7 +38,7 @@ from tuner.preparation import (
     trials_elsewhere,
 )
 from tuner.progress import Progress, Request, Result
-from tuner.record import Champion, Record, Role
+from tuner.record import Champion, Record, Role, measured_as_now
 from tuner.scribe import Scribe
 from tuner.search import Known, Observation, Search, SearchOptions
 from tuner.search_loop import SearchLoop
@@ -276,11 +276,12 @@ class Study:
         known = past_records(
             self._store, key_of(scribe.problem), scribe.device, scribe.regime, scribe.versions, role
         )
-        hashes = {kernel.name: kernel.source_hash for kernel in self._kernels.values()}
         return [
             record
             for record in known
-            if hashes.get(record.kernel) == record.source_hash and record.origin == scribe.origin
+            if (kernel := self._kernels.get(record.kernel)) is not None
+            and record.origin == scribe.origin
+            and measured_as_now(record, kernel, scribe.problem)
         ]
 
     @contextmanager
