@@ -110,6 +110,7 @@ class Result:
         stopped: Why the search ended; empty where it was told to.
         pairs: The champion's pairs in the finals, with every other finalist and the library.
         front: Where there are several objectives.
+        unplayed: Why some did not play the finals who came next after those that turned out wrong; else empty.
     """
 
     champion: Champion | None
@@ -117,3 +118,4 @@ class Result:
     stopped: str
     pairs: tuple[Pair, ...] = ()
     front: Front | None = None
+    unplayed: str = ""

@@ -19,6 +19,11 @@ ELSEWHERE = "missing times of"
 OBJECTIVES_OF_STUDY = ", objectives "
 
 
+#: Number of the rules that results are judged by, and its name in `Record.versions`. Before 2 inputs were not
+#: restored before a config nor compared after it: one that wrote into them made others wrong.
+VERIFICATION, VERIFICATION_NAME = 2, "verification"
+
+
 class Role(enum.StrEnum):
     """Why a record was measured."""
 
@@ -100,6 +105,11 @@ class Record:
     origin: str = ""
     id: str = field(default_factory=new_id)
     measured_at: str = field(default_factory=utc_now)
+
+    @property
+    def verification(self) -> int:
+        """Number of the rules that the result was judged by."""
+        return int(self.versions.get(VERIFICATION_NAME, 1))
 
     @property
     def tflops(self) -> float:

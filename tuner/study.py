@@ -24,7 +24,7 @@ from tuner.execution import Executor
 from tuner.fronts import found_wrong, front_of
 from tuner.measurement import Error, Measurement
 from tuner.objectives import Front
-from tuner.past import judged_records, observed, stopped_hastily, that_count
+from tuner.past import judged_records, observed, rightly_judged, stopped_hastily, that_count
 from tuner.preparation import (
     check_energy,
     check_fits,
@@ -166,7 +166,9 @@ class Study:
             closing.start()
         closing.join()
         self._watch.tick("done")
-        return Result(champion, self.progress, loop.stop, coronation.pairs, self._front(champion))
+        return Result(
+            champion, self.progress, loop.stop, coronation.pairs, self._front(champion), coronation.unplayed
+        )
 
     def _front(self, champion: Champion | None) -> Front | None:
         """None with one objective."""
@@ -259,12 +261,13 @@ class Study:
         objectives = self._request.objectives
         library = self._library.error if self._library is not None else None
         found = that_count(judged_records(self._records(Role.TRIAL), self._limit(library)), objectives)
-        again = stopped_hastily(found)
-        for each in again:
+        found, again = rightly_judged(found, self._records(Role.FINAL))
+        hastily = stopped_hastily(found)
+        for each in hastily:
             del found[each]
         for (kernel, config), record in found.items():
             take_in(kernel, config, record.measurement, self.progress, self._standings)
-        return [observed(record, objectives) for record in found.values()], again
+        return [observed(record, objectives) for record in found.values()], [*again, *hastily]
 
     def _limit(self, library: Error | None) -> ErrorLimit | None:
         factor = self._request.error_limit

@@ -128,6 +128,7 @@ class DeviceHandlers:
         start = time.perf_counter()
         problem = problem_from(message["problem"])
         workload = Workload(self._device, problem, message["seed"])
+        workload.draw_anew()
         self._device.synchronize()
         self._bench = Bench(self._device, workload, message["regime"], message.get("energy", False))
         if message.get("error_limit") is not None:

@@ -105,6 +105,7 @@ def _show(catalogue: Catalogue, result: Result, as_json: bool) -> None:
         reasons = "".join(f"\n  {name}: {reason}" for name, reason in progress.reasons.items())
         if progress.totals["measured"]:
             reasons += "\n  finals: the best did not pass them; `tuner records list` has their records"
+        reasons += f"\n  finals: {result.unplayed}" if result.unplayed else ""
         raise NothingFound(f"none of {progress.trials} trials can be champion:{reasons}")
     stale, why = staleness(result.champion.record, catalogue)
     answer = Answer(result.champion, stale=stale, stale_reason=why).to_json()
@@ -132,6 +133,8 @@ def _show(catalogue: Catalogue, result: Result, as_json: bool) -> None:
             for name, reason in progress.reasons.items()
         ]
         table("Failed trials", ("outcome", "count", "first reason"), failed)
+    if result.unplayed:
+        click.echo(f"finals: {result.unplayed}", err=True)
     click.echo(f"{result.stopped}; {where_time_went(progress)}", err=True)
 
 

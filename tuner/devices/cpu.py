@@ -110,7 +110,7 @@ class CpuDevice:
     def synchronize(self) -> None:
         """Nothing is queued on a CPU."""
 
-    def samples_s(self, run: Run, count: int, regime: str) -> list[float]:
+    def samples_s(self, run: Run, count: int, regime: str, before: Run | None = None) -> list[float]:
         """Times runs with the host's monotonic clock; see the protocol."""
         if regime not in ("cold", "hot"):
             raise DeviceTrouble(f"a CPU is timed cold or hot, got regime {regime!r}; choose one of them")
@@ -120,6 +120,8 @@ class CpuDevice:
         samples = []
         with _bare(run) as timed:
             for _ in range(count):
+                if before is not None:
+                    before()
                 if regime == "cold":
                     self._flush += 1.0
                 start = time.perf_counter()
