@@ -13,6 +13,7 @@ from typing import Any
 
 from tuner.ask_ahead import AskAhead
 from tuner.compiling import Compiled, CompilePool, ruled_out
+from tuner.elimination import Elimination
 from tuner.execution import Executor, run_limit_s
 from tuner.kernel import Kernel, render
 from tuner.measure import Contestant
@@ -53,6 +54,7 @@ class SearchLoop:
         scribes: Sequence[Scribe],
         standings: Standings,
         watch: Stopwatch,
+        elimination: Elimination | None = None,
     ) -> None:
         """Takes what it works with.
 
@@ -63,10 +65,11 @@ class SearchLoop:
             scribes: Make the records, one for each device.
             standings: Is kept up to date.
             watch: Time and progress.
+            elimination: Says which kernels are dropped; none are unless given.
         """
         self.search, self._pool, self._watch = search, pool, watch
         self._executors, self._scribes = executors, scribes
-        self._standings = standings
+        self._standings, self._elimination = standings, elimination
         self._trials: dict[int, _Trial] = {}
         self._compiled: collections.deque[_Trial] = collections.deque()
         self._measuring: dict[int, _Trial] = {}
@@ -88,6 +91,8 @@ class SearchLoop:
         """
         self._kernels, self._limit = kernels, trials
         self._until_s = math.inf if seconds is None else time.monotonic() + seconds
+        if self._elimination is not None:
+            self._drop(self._elimination)
         with self._write:
             while self._step():
                 pass
@@ -225,6 +230,14 @@ class SearchLoop:
                 check_energy(self._standings.objectives, scribe.device, measurement)
             take_in(kernel.name, candidate.config, measurement, progress, self._standings, trial.contestant)
             del self._trials[candidate.number]
+            if self._elimination is not None:
+                self._elimination.take(kernel.name, candidate.config, measurement)
+                self._drop(self._elimination)
+
+    def _drop(self, elimination: Elimination) -> None:
+        for kernel, why in elimination.dropped(self._standings.best_s).items():
+            self._watch.progress.dropped[kernel] = why
+            self.search.drop(kernel)
 
     def _telling(self, candidate: Candidate, measurement: Measurement) -> Callable[[], None]:
         """What tells the search of a trial."""

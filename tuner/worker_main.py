@@ -138,7 +138,9 @@ class DeviceHandlers:
     def measure(self, message: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
         """Measures a compiled config."""
         bench = self._ready()
-        measurement = bench.measure(contestant_from(message, blob), message["incumbent_s"])
+        measurement = bench.measure(
+            contestant_from(message, blob), message["incumbent_s"], message["first_limit_s"]
+        )
         return {"measurement": measurement.to_json(), "unwell": bench.unwell}, b""
 
     def verify(self, message: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
