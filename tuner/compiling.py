@@ -17,8 +17,7 @@ from tuner.measurement import CompileReport, Measurement, Outcome
 from tuner.worker import MEMORY_VARIABLE, Worker, WorkerFailed, answered
 from tuner.worker_main import rendered_to_json
 
-#: Compile workers for each device at the most, as one takes about 150 MB: an H200 measures a config in 0.1 s, and
-#: NVRTC compiles a large one in 2 s.
+#: Compile workers for each device at the most; one takes about 150 MB.
 WORKERS_PER_DEVICE = 32
 #: Cores left to the study and its search; each device's worker has one of its own.
 KEPT_CORES = 1

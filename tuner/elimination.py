@@ -10,7 +10,7 @@ from tuner.measurement import Measurement, Outcome
 from tuner.space import Config
 
 #: A kernel whose first configs all take more than this many times the best config's time is dropped.
-HOPELESS = 10.0
+HOPELESS = 5.0
 #: First configs that a kernel may show, where it declares several.
 FIRST = 3
 
@@ -18,7 +18,7 @@ FIRST = 3
 class Elimination:
     """Watches the first configs of each kernel.
 
-    Threads that a config leaves idle do not count against its kernel: its time is taken as if it had used them all.
+    Cores that a config leaves idle do not count against its kernel: its time is taken as if it had used them all.
     """
 
     def __init__(self, first_configs: Mapping[str, int], cores: int) -> None:

@@ -18,8 +18,8 @@ from tuner.measurement import Measurement, Outcome
 from tuner.worker import Worker, WorkerFailed, answered
 from tuner.worker_main import rendered_to_json
 
-#: The first run of a config may take this many times the best one's time, but always so many seconds: to replace
-#: the worker takes some, too.
+#: The first run of a config may take this many times the best one's time, but always so many seconds: to
+#: replace the worker takes some, too.
 FIRST_LIMIT_FACTOR, FIRST_LIMIT_FLOOR_S = 10.0, 2.0
 #: All that is done with a config may take this many times the best config's time...
 LIMIT_FACTOR = 300.0

@@ -27,6 +27,9 @@ from tuner.standings import Standings, take_in
 from tuner.stopwatch import REPORT_EVERY_S, Stopwatch
 from tuner.write_behind import WriteBehind
 
+#: Configs asked for at once where nothing is compiled beside timing: of two, one may be compiled long before
+#: the other.
+LEAST_BATCH = 4
 #: Seconds between two looks at what the search has found while nothing else is under way.
 THINK_S = 0.002
 
@@ -139,7 +142,7 @@ class SearchLoop:
             return
         wanted = 2 * self._pool.size + len(self._executors) - self._under_way
         if self.shares_cores:
-            wanted = self._pool.size if self._under_way == 0 else 0
+            wanted = max(self._pool.size, LEAST_BATCH) if self._under_way == 0 else 0
         if self._limit is not None:
             wanted = min(wanted, self._limit - self._watch.progress.trials - self._under_way)
         self.search.want(wanted)
@@ -148,6 +151,8 @@ class SearchLoop:
 
     def _begin(self, candidate: Candidate) -> None:
         trial = self._trials[candidate.number] = _Trial(candidate)
+        if self._discarded(trial):
+            return
         kernel = self._kernels[candidate.kernel]
         try:
             rendered = render(kernel, self._scribes[0].problem, candidate.config)
@@ -183,6 +188,8 @@ class SearchLoop:
         for number, executor in enumerate(self._executors):
             while number not in self._measuring and self._compiled:
                 trial = self._compiled.popleft()
+                if self._discarded(trial):
+                    continue
                 assert trial.contestant is not None
                 twin = self._seen.get(_code_key(trial.contestant))
                 if twin is not None:
@@ -238,6 +245,15 @@ class SearchLoop:
         for kernel, why in elimination.dropped(self._standings.best_s).items():
             self._watch.progress.dropped[kernel] = why
             self.search.drop(kernel)
+
+    def _discarded(self, trial: _Trial) -> bool:
+        """True where the kernel was dropped after this was asked: it is no trial then."""
+        candidate = trial.candidate
+        if candidate.kernel not in self._watch.progress.dropped:
+            return False
+        del self._trials[candidate.number]
+        self.search.tell(candidate, Outcome.INVALID, None)
+        return True
 
     def _telling(self, candidate: Candidate, measurement: Measurement) -> Callable[[], None]:
         """What tells the search of a trial."""

@@ -214,8 +214,9 @@ class Study:
         return SearchLoop(search, self._pool, self._executors, scribes, standings, watch, elimination)
 
     def _elimination(self, spaces: Mapping[str, Space]) -> Elimination | None:
-        """None where nothing is to be dropped: too slow to win is no reason where there are more objectives."""
-        if not self._request.drop or len(self._request.objectives) > 1:
+        """None where nothing is to be dropped: all configs are asked for, or slow ones may save energy."""
+        request = self._request
+        if not request.drop or request.sampler == "bruteforce" or len(request.objectives) > 1:
             return None
         info = self._executors[0].info
         counts = {

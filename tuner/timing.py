@@ -25,8 +25,8 @@ MAX_SAMPLES = 40
 SCREEN_LIMIT_S = 0.5
 #: A first sample this much slower than the best so far cannot be noise: one more and the config is pruned.
 HOPELESS = 1.5
-#: So much slower than the best so far, and so many seconds on top for what happens once (threads that start, memory
-#: that is touched first), the first run of all tells enough: the config is pruned by its time alone.
+#: So much slower than the best so far, and so many seconds on top for what happens once (threads that start,
+#: memory that is touched first), the first run of all tells enough: the config is pruned by its time alone.
 HOPELESS_FIRST, ONCE_S = 3.0, 0.1
 #: A config whose fastest sample is this much slower than the best median so far cannot win.
 CANNOT_WIN = 1.08
@@ -82,7 +82,9 @@ def lost_at_first(first_s: float, incumbent_s: float | None) -> Screened | None:
     """
     if incumbent_s is None or first_s <= HOPELESS_FIRST * incumbent_s + ONCE_S:
         return None
-    return Screened((first_s,), f"cannot win: its first run takes {first_s / incumbent_s:.3g} times the best median")
+    return Screened(
+        (first_s,), f"cannot win: its first run takes {first_s / incumbent_s:.3g} times the best median"
+    )
 
 
 def _bound(fastest_s: float, best_s: float) -> str:

@@ -75,7 +75,7 @@ class Parts:
 
 def _read(node: ast.stmt) -> _Statement:
     decorators: Iterable[ast.expr] = getattr(node, "decorator_list", ())
-    first = min((each.lineno for each in (node, *decorators)), default=node.lineno)
+    first = min([node.lineno, *(each.lineno for each in decorators)])
     uses = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
     names = frozenset(_defined(node))
     always = not names and not _is_text(node)

@@ -1,8 +1,8 @@
 """Numba kernels: a rendered source becomes a module on disk, whose machine code Numba caches beside it.
 
 So that one process can compile what another one runs, the file's name is the hash of its text, and Numba's
-own cache (``cache=True`` in the source) carries the machine code across. Functions that Numba caches are in files
-of their own, which configs share (`tuner.devices.numba_parts`).
+own cache (``cache=True`` in the source) carries the machine code across. Functions that Numba caches are in
+files of their own, which configs share (`tuner.devices.numba_parts`).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def load_parts(rendered: Rendered) -> Callable[..., Any]:
     try:
         parts, shared = Parts(rendered.text), {}
         for name, function in list(vars(module).items()):
-            if isinstance(function, Dispatcher) and not isinstance(function._cache, NullCache):
+            if isinstance(function, Dispatcher) and _is_cached(function):
                 if id(function) not in shared:
                     text = parts.of(name)
                     part = _imported("part", hashlib.sha256(text.encode()).hexdigest()[:24], text)
@@ -79,6 +79,10 @@ def load_parts(rendered: Rendered) -> Callable[..., Any]:
     except (SyntaxError, AttributeError) as error:
         raise CompileFailed(f"{type(error).__name__}: {error}") from error
     return _entry(module, rendered)
+
+
+def _is_cached(function: Any) -> bool:
+    return not isinstance(function._cache, NullCache)
 
 
 def _entry(module: ModuleType, rendered: Rendered) -> Callable[..., Any]:
@@ -90,7 +94,7 @@ def _entry(module: ModuleType, rendered: Rendered) -> Callable[..., Any]:
 
 
 def _imported(kind: str, digest: str, text: str) -> ModuleType:
-    """A module of that text; parts are imported once, kernels anew, since a part takes functions out of them."""
+    """A module of that text: a part is imported once; a kernel anew, since parts replace functions of it."""
     name = f"tuner_{kind}_{digest}"
     if kind == "part" and name in sys.modules:
         return sys.modules[name]

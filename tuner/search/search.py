@@ -118,7 +118,7 @@ class Search:
         """
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._spaces = dict(spaces)
-        self._objectives, self._sampler_name = options.objectives, options.sampler
+        self._objectives = options.objectives
         self._history = History(spaces)
         first = [
             (kernel, spaces[kernel].index_of(config))
@@ -169,9 +169,8 @@ class Search:
             self._mirror.add(finished_trial(self._spaces, past, self._objectives))
 
     def drop(self, kernel: str) -> None:
-        """Asks nothing more of a kernel; ``bruteforce`` tries every config all the same."""
-        if self._sampler_name != "bruteforce":
-            self._history.kernels[kernel].dropped = True
+        """Asks nothing more of a kernel."""
+        self._history.kernels[kernel].dropped = True
 
     @property
     def stopped(self) -> str:

@@ -101,9 +101,7 @@ class TileStrategy:
         if queued is not None:
             return queued
         kernels = self._history.kernels
-        ready = {
-            name: each for name, each in self._beliefs.items() if each.ready and not kernels[name].dropped
-        }
+        ready = {name: each for name, each in self._beliefs.items() if each.ready and not kernels[name].dropped}
         return self._promising(ready) if ready else self._random.choose()
 
     def learn(self, kernel: str, index: int, outcome: Outcome, values: tuple[float, ...]) -> None:

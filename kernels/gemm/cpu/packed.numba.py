@@ -91,7 +91,11 @@ def _call_of(crew, like):
     m, n, k = word(crew, 3), word(crew, 4), word(crew, 5)
     wide, deep, high, slab = word(crew, 6), word(crew, 7), word(crew, 8), word(crew, 9)
     b_strip, a_strip, share, halves = word(crew, 10), word(crew, 11), word(crew, 12), word(crew, 13)
-    packing, multiplying, space = (word(crew, 14), word(crew, 15)), word(crew, 16), place_at(word(crew, 17), like)
+    packing, multiplying, space = (
+        (word(crew, 14), word(crew, 15)),
+        word(crew, 16),
+        place_at(word(crew, 17), like),
+    )
     return Call(
         a, b, c, m, n, k, wide, deep, high, slab, b_strip, a_strip, share, halves, *packing, multiplying, space
     )
