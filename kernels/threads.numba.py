@@ -59,7 +59,7 @@ WORD, HALF_WORD = ir.IntType(64), ir.IntType(32)
 LINE, LINE_BYTES = 16, 128  # as some CPUs fetch two lines of 64 bytes at once
 # Lines of a crew. OPEN: the number of the call that may be joined, or 0. INSIDE: threads that are in it.
 # ASLEEP: threads that wait for a token of the semaphore. ALIVE: threads. CALLS: calls so far. WORDS, two lines:
-# what the caller says. From FIRST_COUNT on, two for each kind of jobs: how many were taken, and how many finished.
+# what the caller says. From FIRST_COUNT on, two for each kind of jobs: how many were taken, how many finished.
 OPEN, INSIDE, ASLEEP, ALIVE, SEMAPHORE, CALLS, WORDS = range(7)
 FIRST_COUNT = WORDS + 2
 KINDS = 2

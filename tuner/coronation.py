@@ -73,12 +73,16 @@ class Coronation:
                 self._is_out(field, end_s - time.monotonic())
                 return None
             finals, libraries = self._measured(lineup, budget_s)
-            for each, record in zip(lineup, finals, strict=True):
-                if record.measurement.outcome is not Outcome.MEASURED:
-                    field.strike(each)
+            failed = [
+                each
+                for each, record in zip(lineup, finals, strict=True)
+                if record.measurement.outcome is not Outcome.MEASURED
+            ]
+            for each in failed:
+                field.strike(each)
             # Of a champion that is wrong, or outside of the limit of the error, nobody needs to be faster.
             holder_plays = holder in lineup and finals[0].measurement.outcome not in DETHRONED
-            stands = any(each in field.times_s for each in lineup if each != holder)
+            stands = not failed or any(each not in failed for each in lineup if each != holder)
             budget_s = end_s - time.monotonic()
             if stands or not field.challengers() or self._is_out(field, budget_s):
                 return self._crown(finals, libraries, holder_plays, trials)

@@ -18,7 +18,7 @@ FIRST = 3
 class Elimination:
     """Watches the first configs of each kernel.
 
-    Cores that a config leaves idle do not count against its kernel: its time is taken as if it had used them all.
+    Cores that a config leaves idle do not count against its kernel: its time is taken as if it used all.
     """
 
     def __init__(self, first_configs: Mapping[str, int], cores: int) -> None:

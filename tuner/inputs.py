@@ -94,13 +94,14 @@ class Inputs:
         """Name of the first input that is not, bit for bit, what was placed; empty where all are."""
         self.unflip()
         for name, cells in self._cells.items():
-            pool, offset, different = self._pools[name], self.placed[name], False
+            pool, offset = self._pools[name], self.placed[name]
+            pieces = []
             for start in range(0, cells.size, COMPARED_AT_A_TIME):
                 piece = cells[start : start + COMPARED_AT_A_TIME]
                 expected = pool[offset + start : offset + start + piece.size]
-                # Without a wait for the device between the pieces.
-                different = different | (piece != expected).any()
-            if bool(different):
+                # What they come to is asked later: there is no wait for the device between the pieces.
+                pieces.append((piece != expected).any())
+            if any(bool(each) for each in pieces):
                 return name
         return ""
 

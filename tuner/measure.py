@@ -196,7 +196,7 @@ class Bench:
     ) -> list[Measurement]:
         """Verifies finalists again, times them in alternation with the library, and verifies them once more.
 
-        Before and after the rounds each is verified on inputs that it has not met before.
+        Before the rounds each is verified on two draws of the inputs, after them on one that is new to all.
 
         Args:
             contestants: The finalists.
@@ -210,7 +210,6 @@ class Bench:
         """
         found: dict[int, Measurement] = {}
         players: dict[int, _Player] = {}
-        self.workload.draw_anew()
         for number, contestant in enumerate(contestants):
             admitted = self._admitted(contestant)
             if isinstance(admitted, Measurement):
@@ -221,7 +220,7 @@ class Bench:
             return list(found.values())
         for number, run in enumerate(self._libraries(threads), start=len(contestants)):
             players[number] = _Player(run, self._verify(run)[0], None, self._samples(run))
-        times = interleave([each.samples.take_s for each in players.values()], budget_s)
+        times = interleave([each.samples.turn_s for each in players.values()], budget_s)
         self.workload.draw_anew()
         for samples_s, (number, player) in zip(times, players.items(), strict=True):
             found[number] = self._judged(player, samples_s)

@@ -53,14 +53,32 @@ class CheckedSamples:
         ahead, behind = self._ahead, count - self._ahead - 1
         return [*self._plain_s(ahead), self._checked_s(), *self._plain_s(behind)]
 
+    def turn_s(self, count: int) -> list[float]:
+        """As `take_s`; then inputs are compared, before others run on them.
+
+        Raises:
+            LaunchFailed: A run failed.
+        """
+        samples = self.take_s(count)
+        self._compare()
+        return samples
+
     def finish(self) -> None:
-        """Checks a run now, where none was.
+        """Compares the inputs, and checks a run now where none was.
 
         Raises:
             LaunchFailed: It failed.
         """
+        self._compare()
         if not self._checked:
             self._checked_s()
+
+    def _compare(self) -> None:
+        begun_s = time.perf_counter()
+        changed = self._workload.inputs.changed()
+        if changed:
+            self.wrong = self.wrong or wrote_into(changed)
+        self.check_s += time.perf_counter() - begun_s
 
     def _plain_s(self, count: int) -> list[float]:
         if count == 0:
@@ -70,13 +88,7 @@ class CheckedSamples:
             inputs.shuffle()
             self._run()
         before = inputs.shuffle if self._cold else inputs.flip
-        samples = self._device.samples_s(self._run, count, self._regime, before)
-        begun_s = time.perf_counter()
-        changed = inputs.changed()
-        if changed:
-            self.wrong = self.wrong or wrote_into(changed)
-        self.check_s += time.perf_counter() - begun_s
-        return samples
+        return self._device.samples_s(self._run, count, self._regime, before)
 
     def _checked_s(self) -> float:
         workload = self._workload

@@ -152,8 +152,9 @@ class FakeRun:
         for name, reference in self._arrays.references.items():
             target = self._arrays.arrays[name]
             right = reference * (1 + self._error_rel)
+            first = self._first.setdefault(name, right)
             if self._fault == "stale":
-                right = self._first.setdefault(name, right)
+                right = first
             target[...] = right if self._fault != "wrong_result" else reference + 1
             if self._fault == "spoils":
                 reference.reshape(-1)[0] += 1
