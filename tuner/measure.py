@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from tuner.devices.protocol import Device, LaunchFailed, Run
 from tuner.kernel import Rendered
 from tuner.measurement import CompileReport, Error, Measurement, Outcome, memory_reason
 from tuner.sampling import CheckedSamples
-from tuner.timing import interleave, screen_by
+from tuner.timing import Screened, interleave, lost_at_first, screen_by
 
 #: Why nothing can be said of a config that gave a wrong result.
 SPOILT = "what results are held against was overwritten, by this config or one before it"
@@ -64,31 +65,29 @@ class Bench:
         error = self._verify(run)[0] if run is not None else None
         self.limit = ErrorLimit.beside(factor, error, self.workload.problem)
 
-    def measure(self, contestant: Contestant, incumbent_s: float | None) -> Measurement:
+    def measure(
+        self, contestant: Contestant, incumbent_s: float | None, first_limit_s: float | None = None
+    ) -> Measurement:
         """Loads, verifies and times a config.
 
         Args:
             contestant: What to measure.
             incumbent_s: Best median so far in seconds; a config that cannot win against it is pruned.
+            first_limit_s: Seconds that its first run may take, or else this process ends.
         """
         stages = {"compile": contestant.compile_s}
         error: Error | None = None
         try:
             with _stage(stages, "load"):
                 run = self.device.load(contestant.rendered, contestant.code, self.workload)
+            first = _FirstRun(self.device, run, first_limit_s)
             with _stage(stages, "verify"):
-                error, wrong = self._verify(run)
+                error, wrong = self._verify(first)
             refused = self._refused(error, wrong, contestant.compiled, stages)
             if refused is not None:
                 return refused
-            samples = self._samples(run)
-            with _stage(stages, "time"):
-                screened = screen_by(samples.take_s, incumbent_s)
-                if not screened.pruned:
-                    samples.finish()
-            stages["time"] -= samples.check_s
-            stages["verify"] += samples.check_s
-            refused = self._refused(error, samples.wrong, contestant.compiled, stages)
+            screened, wrong = self._screened(run, first.took_s, incumbent_s, stages)
+            refused = self._refused(error, wrong, contestant.compiled, stages)
             if refused is not None:
                 return refused
             seen = self._seen(run)
@@ -106,6 +105,22 @@ class Bench:
             stages_s=stages,
             circumstances=seen,
         )
+
+    def _screened(
+        self, run: Run, first_s: float, incumbent_s: float | None, stages: dict[str, float]
+    ) -> tuple[Screened, str]:
+        """Times a run that took so long the first time; also what is wrong with it."""
+        lost = lost_at_first(first_s, incumbent_s)
+        if lost is not None:
+            return lost, ""
+        samples = self._samples(run)
+        with _stage(stages, "time"):
+            screened = screen_by(samples.take_s, incumbent_s)
+            if not screened.pruned:
+                samples.finish()
+        stages["time"] -= samples.check_s
+        stages["verify"] += samples.check_s
+        return screened, samples.wrong
 
     def _samples(self, run: Run) -> CheckedSamples:
         return CheckedSamples(self.device, run, self.regime, self.workload)
@@ -258,6 +273,37 @@ class Bench:
             self.unwell = True
             reason = memory_reason(failure)
         return Measurement(Outcome.LAUNCH_FAILED, reason, (), error, compiled, stages)
+
+
+@dataclass
+class _FirstRun:
+    """A run that is timed from outside, and ends this process by SIGALRM where it takes too long.
+
+    Nothing milder stops a kernel, and who began this process sees why it ended.
+
+    Attributes:
+        device: Where.
+        run: The run.
+        limit_s: What it may take; None for any time.
+        took_s: What it took, in seconds.
+    """
+
+    device: Device
+    run: Run
+    limit_s: float | None
+    took_s: float = 0.0
+
+    def __call__(self) -> None:
+        begun_s = time.perf_counter()
+        if self.limit_s is not None:
+            signal.setitimer(signal.ITIMER_REAL, self.limit_s)
+        try:
+            self.run()
+            self.device.synchronize()
+        finally:
+            if self.limit_s is not None:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+        self.took_s = time.perf_counter() - begun_s
 
 
 @dataclass(frozen=True)

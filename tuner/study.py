@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from types import FrameType, TracebackType
@@ -19,6 +19,7 @@ from tuner.ask_ahead import AskAhead
 from tuner.compiling import CompilePool
 from tuner.coronation import Coronation
 from tuner.devices.detect import with_best_blas
+from tuner.elimination import Elimination
 from tuner.errors import Interrupted
 from tuner.execution import Executor
 from tuner.fronts import found_wrong, front_of
@@ -42,7 +43,7 @@ from tuner.record import Champion, Record, Role, measured_as_now
 from tuner.scribe import Scribe
 from tuner.search import Known, Observation, Search, SearchOptions
 from tuner.search_loop import SearchLoop
-from tuner.space import Config
+from tuner.space import Config, Space
 from tuner.standings import Standings, take_in
 from tuner.stopwatch import Stopwatch
 from tuner.store import Store
@@ -74,6 +75,7 @@ class Study:
         self._executors: list[Executor] = []
         self._stack = ExitStack()
         self._library = request.library
+        self._before: dict[tuple[str, Config], Measurement] = {}
         self._searching = False
 
     @property
@@ -197,7 +199,9 @@ class Study:
         )  # fmt: skip
         self._scribe = Scribe(self._store, problem, first.info, request.regime, first.versions, name)
         named = {**problem.to_json(), "origin": self._scribe.origin}
-        self._pool = CompilePool(request.found[0].opening, first.info.architecture, named)
+        self._pool = CompilePool(
+            request.found[0].opening, first.info.architecture, named, devices=len(request.found)
+        )
         stack.callback(self._pool.close)
         spaces = legal_spaces(request.kernels, problem, first.info)
         for executor in self._executors:
@@ -206,7 +210,24 @@ class Study:
         search = AskAhead(self._search(spaces, name), inline=first.info.kind == "cpu")
         stack.callback(search.close)
         scribes = [replace(self._scribe, device=executor.info) for executor in self._executors]
-        return SearchLoop(search, self._pool, self._executors, scribes, self._standings, self._watch)
+        watch, standings, elimination = self._watch, self._standings, self._elimination(spaces)
+        return SearchLoop(search, self._pool, self._executors, scribes, standings, watch, elimination)
+
+    def _elimination(self, spaces: Mapping[str, Space]) -> Elimination | None:
+        """None where nothing is to be dropped: all configs are asked for, or slow ones may save energy."""
+        request = self._request
+        if not request.drop or request.sampler == "bruteforce" or len(request.objectives) > 1:
+            return None
+        info = self._executors[0].info
+        counts = {
+            name: sum(config in spaces[name] for config in kernel.first_configs())
+            for name, kernel in self._kernels.items()
+            if name in spaces
+        }
+        elimination = Elimination(counts, info.cores if info.kind == "cpu" else 1)
+        for (kernel, config), measurement in self._before.items():
+            elimination.take(kernel, config, measurement)
+        return elimination
 
     def _search(self, spaces: dict, name: str) -> Search:  # type: ignore[type-arg]
         request, info = self._request, self._executors[0].info
@@ -267,6 +288,7 @@ class Study:
             del found[each]
         for (kernel, config), record in found.items():
             take_in(kernel, config, record.measurement, self.progress, self._standings)
+        self._before = {key: record.measurement for key, record in found.items()}
         return [observed(record, objectives) for record in found.values()], [*again, *hastily]
 
     def _limit(self, library: Error | None) -> ErrorLimit | None:

@@ -25,6 +25,9 @@ MAX_SAMPLES = 40
 SCREEN_LIMIT_S = 0.5
 #: A first sample this much slower than the best so far cannot be noise: one more and the config is pruned.
 HOPELESS = 1.5
+#: So much slower than the best so far, and so many seconds on top for what happens once (threads that start,
+#: memory that is touched first), the first run of all tells enough: the config is pruned by its time alone.
+HOPELESS_FIRST, ONCE_S = 3.0, 0.1
 #: A config whose fastest sample is this much slower than the best median so far cannot win.
 CANNOT_WIN = 1.08
 #: Samples before that is judged.
@@ -68,6 +71,20 @@ def screen_by(take_s: Callable[[int], list[float]], incumbent_s: float | None) -
     while not _settled(samples):
         samples += take_s(min(5, MAX_SAMPLES - len(samples)))
     return Screened(tuple(samples))
+
+
+def lost_at_first(first_s: float, incumbent_s: float | None) -> Screened | None:
+    """What there is to say of a config whose first run took so long; None where it is to be timed.
+
+    Args:
+        first_s: Seconds of the run that was verified, waiting for the device included.
+        incumbent_s: Best median so far, seconds; None when there is none.
+    """
+    if incumbent_s is None or first_s <= HOPELESS_FIRST * incumbent_s + ONCE_S:
+        return None
+    return Screened(
+        (first_s,), f"cannot win: its first run takes {first_s / incumbent_s:.3g} times the best median"
+    )
 
 
 def _bound(fastest_s: float, best_s: float) -> str:

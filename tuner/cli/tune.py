@@ -70,6 +70,7 @@ def tune(
         storage_url=options["db"],
         objectives=objectives,
         error_limit=read_error_limit(options["error_limit"]),
+        drop=not kernels,
         **_budget(options["seconds"], options["trials"]),
     )
     result = run_study(request, options["db"], quiet=options["quiet"])
@@ -110,7 +111,7 @@ def _show(catalogue: Catalogue, result: Result, as_json: bool) -> None:
     stale, why = staleness(result.champion.record, catalogue)
     answer = Answer(result.champion, stale=stale, stale_reason=why).to_json()
     if as_json:
-        print_json(answer | (result.front.as_keys() if result.front else {}))
+        print_json(answer | {"dropped": progress.dropped} | (result.front.as_keys() if result.front else {}))
         return
     if result.pairs:
         table(
@@ -127,6 +128,8 @@ def _show(catalogue: Catalogue, result: Result, as_json: bool) -> None:
     pairs(f"Champion of {result.champion.record.problem}", rows)
     if result.front is not None:
         show_front(result.front, result.champion)
+    if progress.dropped:
+        table("Dropped kernels", ("kernel", "why"), list(progress.dropped.items()))
     if progress.reasons:
         failed = [
             (name, str(progress.outcomes[name]), reason.splitlines()[0][:200])

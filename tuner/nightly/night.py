@@ -191,6 +191,7 @@ class Night:
             seconds=max(min(limits), 1.0) if limits else None, trials=item.trials, seed=self.seed,
             sampler=self.plan.sampler, storage_url=self.storage_url, objectives=item.objectives,
             error_limit=item.error_limit, finals_s=min(share.finals_s, max(left_s, 1.0)), library=entry.library,
+            drop=not item.kernels,
         )  # fmt: skip
         self._slices.opened(share, self._stage.open(entry, request))
 
