@@ -285,7 +285,13 @@ class Study:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """The first Ctrl-C or SIGTERM ends the search in order, the second at once."""
+        """The first Ctrl-C or SIGTERM ends the search in order, the second at once.
+
+        In another thread than the main one signals stay the program's own: Python lets no other set them.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
 
         def interrupted(number: int, frame: FrameType | None) -> None:
             if not self._searching or self._loop.stop == INTERRUPTED:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
+import signal
 import statistics
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -314,3 +316,11 @@ def test_medians_of_trials_are_those_of_the_table(tmp_path: Path, device: str) -
         samples = record.measurement.samples_s
         assert record.measurement.time_s == statistics.median(samples)
         assert BEST_S * 0.9 < record.measurement.time_s < 11e-3
+
+
+def test_a_study_runs_in_a_thread_and_leaves_signals_alone(tmp_path: Path, device: str) -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with ThreadPoolExecutor(1) as threads:
+        result = threads.submit(study, tmp_path, device, trials=5).result()
+    assert result.champion is not None
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before

@@ -118,7 +118,8 @@ def answer_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
         threads = f", threads {baseline['threads']}" if "threads" in baseline else ""
         told = f"{duration(baseline['time_s'])}{threads}, version {baseline['version']}"
         rows.append((f"{baseline['name']}", told))
-        rows.append(("speed-up", f"{answer['speedup']:.3f} x {baseline['name']}"))
+        if answer["speedup"] is not None:
+            rows.append(("speed-up", f"{answer['speedup']:.3f} x {baseline['name']}"))
     if answer.get("use", "kernel") != "kernel":
         rows.append(("use", f"{answer['use']}: the library is faster here"))
     if error:

@@ -182,8 +182,7 @@ class Answer:
 
 def _figures(champion: Champion | None) -> dict[str, Any]:
     if champion is None:
-        nothing = dict.fromkeys(("time_s", "noise", "tflops", "gbps", "baseline"))
-        return {**nothing, "speedup": 0.0, "error": None}
+        return dict.fromkeys(("time_s", "noise", "tflops", "gbps", "baseline", "speedup", "error"))
     record, error = champion.record, champion.record.measurement.error
     return {
         "time_s": record.measurement.time_s,
@@ -191,7 +190,8 @@ def _figures(champion: Champion | None) -> dict[str, Any]:
         "tflops": record.tflops,
         "gbps": record.gbps,
         "baseline": _baseline_json(champion.baseline),
-        "speedup": champion.speedup,
+        # 0 says that nothing was compared: no library, or one that could not be timed.
+        "speedup": champion.speedup or None,
         "error": {"max_rel": error.max_rel, "rms_rel": error.rms_rel} if error else None,
     }
 
