@@ -6,12 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 
 from tuner.awkward import awkward_problems
+from tuner.baselines import StoredBaselines
 from tuner.compiling import CompilePool
+from tuner.devices.machine_load import MachineWatch
 from tuner.execution import Executor
 from tuner.finals import judge, pairs_of, shortlist, threads_of
 from tuner.kernel import Kernel, render
 from tuner.measure import Contestant
-from tuner.measurement import Measurement, Outcome
+from tuner.measurement import Measurement, Outcome, under
 from tuner.preparation import key_of
 from tuner.record import Champion, Pair, Record, Role
 from tuner.scribe import Scribe
@@ -28,7 +30,12 @@ class Coronation:
     """
 
     def __init__(
-        self, scribe: Scribe, kernels: Mapping[str, Kernel], pool: CompilePool, executor: Executor
+        self,
+        scribe: Scribe,
+        kernels: Mapping[str, Kernel],
+        pool: CompilePool,
+        executor: Executor,
+        machine: MachineWatch,
     ) -> None:
         """Takes what the study works with.
 
@@ -37,9 +44,10 @@ class Coronation:
             kernels: The competitors by name.
             pool: Compiles the finalists.
             executor: Times them.
+            machine: Sees what else goes on meanwhile.
         """
         self._scribe, self._kernels = scribe, kernels
-        self._pool, self._executor = pool, executor
+        self._pool, self._executor, self._machine = pool, executor, machine
         self.pairs: tuple[Pair, ...] = ()
 
     def play(self, standings: Standings, trials: Mapping[str, int], budget_s: float) -> Champion | None:
@@ -63,14 +71,18 @@ class Coronation:
         if not finalists:
             return None
         threads = threads_of(config for _, config in finalists)
+        self._machine.restart()
         measured = self._executor.finals([compiled[each] for each in finalists], budget_s, threads)
+        measured = under(self._machine.load().seen, measured)
         # A champion of before the limit of the error reigns no more: who comes after it need not be faster.
         holder_plays = holder_plays and measured[0].outcome is not Outcome.INACCURATE
+        libraries = [self._scribe.of_baseline(each) for each in measured[len(finalists) :]]
+        self._stored = StoredBaselines(self._scribe)
+        judged = self._stored.mark(measured[: len(finalists)], libraries)
         finals = [
             self._scribe.of_kernel(Role.FINAL, self._kernels[kernel], config, each)
-            for (kernel, config), each in zip(finalists, measured, strict=False)
+            for (kernel, config), each in zip(finalists, judged, strict=True)
         ]
-        libraries = [self._scribe.of_baseline(each) for each in measured[len(finalists) :]]
         return self._crown(finals, libraries, holder_plays, trials)
 
     def _compiled(
@@ -125,9 +137,12 @@ class Coronation:
         speedup = 0.0
         if library is not None and library.measurement.samples_s:
             speedup = compare(winner.measurement.samples_s, library.measurement.samples_s).ratio
+        own = [pair for pair in pairs if pair.one == _named(winner)]
+        apart = self._stored.pair(_named(winner), winner.measurement) if library is not None else None
+        self.pairs = (*own, apart) if apart is not None else tuple(own)
+        pairs = (*self.pairs, *pairs[len(own) :])
         champion = Champion(winner, library, speedup, judged.verdict, trials, pairs)
         self._scribe.store.crown(champion)
-        self.pairs = tuple(pair for pair in pairs if pair.one == _named(winner))
         return champion
 
     def _burden(self, kernel: str, measurement: Measurement) -> float:

@@ -179,6 +179,10 @@ def publish(device: str, operation: str, regime: str, folder: Path | None, db: s
 
     with Store.open(db, read_only=True) as store:
         written = write(store, folder, operation=operation, device=device, regime=regime)
+        for champion in store.champions(operation or None, device or None, regime or None):
+            if champion.doubts:
+                why = "; ".join(champion.doubts)
+                click.echo(f"{champion.record.problem}: provisional, not published: {why}", err=True)
     if not written:
         raise NothingFound(f"no champion of a built-in kernel in {db} fits; run `tuner tune`, or name others")
     for path in written:

@@ -75,5 +75,5 @@ def _champion_json(champion: Champion) -> dict[str, Any]:
     return {
         "kernel": record.kernel, "config": dict(record.config), "time_s": record.measurement.time_s,
         "tflops": record.tflops, "gbps": record.gbps, "speedup": champion.speedup or None,
-        "record_id": record.id,
+        "record_id": record.id, "provisional_reasons": list(champion.doubts),
     }  # fmt: skip

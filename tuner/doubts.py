@@ -1,0 +1,86 @@
+"""When a champion is provisional: its times are too noisy, or the library's times contradict each other.
+
+What was seen is kept as circumstances of the records of the finals; whether that is too much is said here, so
+that a record from before these were kept is never in doubt.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+#: Noise of a champion's times above which its figures are not to be believed.
+MUCH_NOISE = 0.10
+#: Times of one library that are this many times apart contradict each other. OpenBLAS's core types for AVX2 and
+#: AVX-512 were up to 1.88 times apart on a quiet machine (docs/results/cpu-*.md).
+APART = 2.0
+#: Circumstances: noise of the finals' times; the library's time in the finals over that before the search, or
+#: the other way round; over its best time of earlier runs; and over that of OpenBLAS's other core types, or the
+#: other way round.
+NOISE = "finals_noise"
+SEARCH, EARLIER, CORE_TYPE = (
+    "baseline_apart_from_search",
+    "baseline_over_earlier",
+    "baseline_apart_by_core_type",
+)
+_TOLD = {
+    SEARCH: "the library's times before the search and in the finals are {:.3g} x apart",
+    EARLIER: "the library took {:.3g} x its best time of earlier runs",
+    CORE_TYPE: "the library's times as it runs by itself and with another core type are {:.3g} x apart",
+}
+
+
+@dataclass(frozen=True)
+class LibraryTime:
+    """A time of a library.
+
+    Attributes:
+        name: The library's.
+        core_type: What its BLAS takes the CPU for; empty where it has no such.
+        threads: Of its BLAS; empty where it has no such.
+        session: Run of a study that it was taken in.
+        time_s: Median in seconds.
+    """
+
+    name: str
+    core_type: str
+    threads: str
+    session: str
+    time_s: float
+
+
+def contradictions(final: LibraryTime, others: Iterable[LibraryTime]) -> dict[str, float]:
+    """How far the library's other times are from that in the finals, as circumstances; 1 is not at all.
+
+    A machine that is busy makes times longer, never shorter. So an earlier run that was slower says nothing.
+
+    Args:
+        final: Of the library in the finals.
+        others: Of the same version of the library for the same problem on the same device.
+    """
+    same = [each for each in others if (each.name, each.threads) == (final.name, final.threads)]
+    alike = [each for each in same if each.core_type == final.core_type]
+    here = [each.time_s for each in alike if each.session == final.session]
+    earlier = [each.time_s for each in alike if each.session != final.session]
+    elsewhere = [each.time_s for each in same if each.core_type != final.core_type]
+    found = {}
+    if here:
+        found[SEARCH] = max(_apart(final.time_s, each) for each in here)
+    if earlier:
+        found[EARLIER] = final.time_s / min(earlier)
+    if elsewhere:
+        found[CORE_TYPE] = _apart(final.time_s, min(elsewhere))
+    return found
+
+
+def _apart(one_s: float, other_s: float) -> float:
+    return math.exp(abs(math.log(one_s / other_s)))
+
+
+def doubts(seen: Mapping[str, float]) -> tuple[str, ...]:
+    """Why a champion with these circumstances is provisional; empty where it is not."""
+    found = []
+    if seen.get(NOISE, 0.0) > MUCH_NOISE:
+        found.append(f"its times have a noise of {seen[NOISE]:.0%}, more than {MUCH_NOISE:.0%}")
+    return (*found, *(told.format(seen[name]) for name, told in _TOLD.items() if seen.get(name, 1.0) >= APART))
