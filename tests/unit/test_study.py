@@ -234,8 +234,8 @@ def test_a_study_on_a_cpu_compiles_while_nothing_is_timed(tmp_path: Path) -> Non
 def test_every_fault_is_one_outcome_and_the_champion_is_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
 ) -> None:
-    monkeypatch.setattr(execution, "LIMIT_FLOOR_S", 1.5)
-    monkeypatch.setattr(compiling, "LIMIT_FLOOR_S", 4.0)
+    monkeypatch.setattr(execution, "LIMIT_FLOOR_S", 5.0)
+    monkeypatch.setattr(compiling, "LIMIT_FLOOR_S", 10.0)
     device = write_device(tmp_path / "device.json", faults=True, baseline_s=2 * BEST_S)
     result = study(tmp_path, device)
     trials = {tuple(record.config.values()): record.measurement for record in stored(tmp_path)}
