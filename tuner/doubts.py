@@ -1,4 +1,5 @@
-"""When a champion is provisional: its times are too noisy, or the library's times contradict each other.
+"""When a champion is provisional: its times are too noisy, others used its cores, or the library's times
+contradict each other.
 
 What was seen is kept as circumstances of the records of the finals; whether that is too much is said here, so
 that a record from before these were kept is never in doubt.
@@ -15,10 +16,13 @@ MUCH_NOISE = 0.10
 #: Times of one library that are this many times apart contradict each other. OpenBLAS's core types for AVX2 and
 #: AVX-512 were up to 1.88 times apart on a quiet machine (docs/results/cpu-*.md).
 APART = 2.0
-#: Circumstances: noise of the finals' times; the library's time in the finals over that before the search, or
+#: Share of a CPU's cores that others may take during the finals. A library whose threads wait for each other was
+#: 50 times slower with one of two cores taken, without any noise that would tell.
+MUCH_TAKEN = 0.10
+#: Circumstances: noise of the finals' times; share of the cores that others took; the library's time in the finals over that before the search, or
 #: the other way round; over its best time of earlier runs; and over that of OpenBLAS's other core types, or the
 #: other way round.
-NOISE = "finals_noise"
+NOISE, TAKEN = "finals_noise", "others_share"
 SEARCH, EARLIER, CORE_TYPE = (
     "baseline_apart_from_search",
     "baseline_over_earlier",
@@ -83,4 +87,8 @@ def doubts(seen: Mapping[str, float]) -> tuple[str, ...]:
     found = []
     if seen.get(NOISE, 0.0) > MUCH_NOISE:
         found.append(f"its times have a noise of {seen[NOISE]:.0%}, more than {MUCH_NOISE:.0%}")
+    if seen.get(TAKEN, 0.0) > MUCH_TAKEN:
+        found.append(
+            f"others took {seen[TAKEN]:.0%} of the cores during the finals, more than {MUCH_TAKEN:.0%}"
+        )
     return (*found, *(told.format(seen[name]) for name, told in _TOLD.items() if seen.get(name, 1.0) >= APART))

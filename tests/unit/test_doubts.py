@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.doubts import CORE_TYPE, EARLIER, NOISE, SEARCH, LibraryTime, contradictions, doubts
+from tuner.doubts import CORE_TYPE, EARLIER, NOISE, SEARCH, TAKEN, LibraryTime, contradictions, doubts
 
 FINAL = LibraryTime("NumPy", "Haswell", "2", "now", 50e-3)
 TIMES = st.floats(1e-9, 1e3)
@@ -50,6 +50,11 @@ def test_other_numbers_of_threads_and_other_libraries_are_not_compared() -> None
 def test_noise_above_ten_percent_is_a_doubt() -> None:
     assert doubts({NOISE: 0.10}) == ()
     assert doubts({NOISE: 0.14}) == ("its times have a noise of 14%, more than 10%",)
+
+
+def test_a_library_on_taken_cores_may_be_slow_without_noise() -> None:
+    assert doubts({TAKEN: 0.10}) == ()
+    assert doubts({TAKEN: 0.5}) == ("others took 50% of the cores during the finals, more than 10%",)
 
 
 def test_records_from_before_are_not_in_doubt() -> None:

@@ -33,6 +33,7 @@ from tuner.devices.machine_load import (
     gpu_load,
     read_cpu,
 )
+from tuner.doubts import TAKEN
 from tuner.hardware import DeviceInfo
 
 OWN = 100
@@ -58,7 +59,7 @@ def test_another_process_on_a_core_is_found_and_named() -> None:
         process(7, 1, 50.98, "render"),
     )
     load = cpu_load(before, after, OWN, lambda pid: " of anna")
-    assert load.seen == {OTHERS_CORES: pytest.approx(1.0), STEAL: 0.0}
+    assert load.seen == {OTHERS_CORES: pytest.approx(1.0), STEAL: 0.0, TAKEN: pytest.approx(0.5)}
     assert load.who == ("render (7) of anna, 0.98 cores",)
     assert described(load, cores=2) == (
         "other processes use 1 of 2 cores", "busiest: render (7) of anna, 0.98 cores",
@@ -76,7 +77,7 @@ def test_steal_quota_and_heat_are_found() -> None:
     before = reading(0, 0)
     after = reading(10, 0, steal_s=2.0, quota_s=1.5, heat_events=3)
     seen = cpu_load(before, after, OWN).seen
-    assert seen == {OTHERS_CORES: 0, STEAL: 0.1, QUOTA: 0.15, HEAT: 3}
+    assert seen == {OTHERS_CORES: 0, STEAL: 0.1, TAKEN: 0.1, QUOTA: 0.15, HEAT: 3}
     assert complaints(seen, 2) == (
         "the hypervisor gives 10% of the cores' time to others",
         "a CPU quota holds this process back 15% of the time", "cores are throttled for heat",

@@ -20,8 +20,9 @@ from typing import Any
 import psutil
 
 from tuner.devices.detect import Found
+from tuner.doubts import TAKEN
 
-#: Circumstances: cores that other processes used, share of the cores' time that the hypervisor gave to others,
+#: Circumstances, beside `tuner.doubts.TAKEN`: cores that other processes used, share of the cores' time that the hypervisor gave to others,
 #: share of the time in which a control group's quota held this process back, times a core was throttled for
 #: heat, processes of others that compute on the GPU, and the share of time the GPU was busy before the study.
 OTHERS_CORES, STEAL, QUOTA, HEAT = "others_cores", "steal_share", "quota_share", "heat_events"
@@ -125,10 +126,11 @@ def cpu_load(
         return Load()
     own_s = _cpu_s(after.processes, own_pid) - _cpu_s(before.processes, own_pid)
     others = max(after.busy_s - before.busy_s - own_s, 0.0) / wall_s
+    cores = max(after.cores, 1)
+    steal = (after.steal_s - before.steal_s) / wall_s / cores
     seen = {
-        OTHERS_CORES: round(others, 3),
-        STEAL: round((after.steal_s - before.steal_s) / wall_s / max(after.cores, 1), 4),
-    }
+        OTHERS_CORES: round(others, 3), STEAL: round(steal, 4), TAKEN: round(others / cores + steal, 4)
+    }  # fmt: skip
     quota, heat = (after.quota_s - before.quota_s) / wall_s, after.heat_events - before.heat_events
     more = {QUOTA: round(quota, 4), HEAT: float(heat)}
     busiest = tuple(
