@@ -22,9 +22,10 @@ import psutil
 from tuner.devices.detect import Found
 from tuner.doubts import TAKEN
 
-#: Circumstances, beside `tuner.doubts.TAKEN`: cores that other processes used, share of the cores' time that the hypervisor gave to others,
-#: share of the time in which a control group's quota held this process back, times a core was throttled for
-#: heat, processes of others that compute on the GPU, and the share of time the GPU was busy before the study.
+#: Circumstances, beside `tuner.doubts.TAKEN`: cores that other processes used, share of the cores' time that the
+#: hypervisor gave to others, share of the time in which a control group's quota held this process back, times a
+#: core was throttled for heat, processes of others that compute on the GPU, and the share of time the GPU was
+#: busy before the study.
 OTHERS_CORES, STEAL, QUOTA, HEAT = "others_cores", "steal_share", "quota_share", "heat_events"
 OTHERS_PROCESSES, OTHERS_GPU = "others_processes", "others_gpu_share"
 #: A quarter of a core is more than an idle machine's own services take, and delays every kernel of as many
