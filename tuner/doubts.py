@@ -1,7 +1,8 @@
-"""When a champion is provisional: its times are noisy, others took the cores, or the library's times differ.
+"""What circumstances say against times: a busy machine, and when a champion is provisional.
 
-What was seen is kept as circumstances of the records of the finals; whether that is too much is said here, so
-that a record from before these were kept is never in doubt.
+A champion is where its times are noisy, others took the cores, or the library's times contradict each other.
+What was seen is kept as circumstances of the records; whether that is too much is said here, so that a record
+from before these were kept is never in doubt.
 """
 
 from __future__ import annotations
@@ -24,6 +25,19 @@ MUCH_TAKEN = 0.10
 NOISE, TAKEN = "finals_noise", "others_share"
 SEARCH, EARLIER = "baseline_apart_from_search", "baseline_over_earlier"
 CORE_TYPE = "baseline_apart_by_core_type"
+#: Circumstances of a machine: cores that other processes used, share of the cores' time the hypervisor gave
+#: to others, share of the time in which a control group's quota held the study back, times a core was throttled
+#: for heat, processes of others that compute on the GPU, share of time the GPU was busy before the study.
+OTHERS_CORES, STEAL, QUOTA, HEAT = "others_cores", "steal_share", "quota_share", "heat_events"
+OTHERS_PROCESSES, OTHERS_GPU = "others_processes", "others_gpu_share"
+#: A quarter of a core is more than an idle machine's own services take, and delays every kernel of as many
+#: threads as there are cores; on machines of many cores the services grow with them.
+BUSY_CORES, BUSY_SHARE_OF_CORES = 0.25, 0.01
+#: Shares of time that are worth a word.
+MUCH_STEAL, MUCH_QUOTA, BUSY_GPU = 0.02, 0.01, 0.10
+#: NVML's reasons for low clocks that are no rule of the board's normal work: the hardware's slowdown, heat seen
+#: by software, heat seen by hardware, the power brake (NVML API reference, nvmlClocksEventReasons).
+SLOWED = {0x08: "hardware slowdown", 0x20: "heat", 0x40: "heat", 0x80: "power brake"}
 _TOLD = {
     SEARCH: "the library's times before the search and in the finals are {:.3g} x apart",
     EARLIER: "the library took {:.3g} x its best time of earlier runs",
@@ -88,3 +102,32 @@ def doubts(seen: Mapping[str, float]) -> tuple[str, ...]:
             f"others took {seen[TAKEN]:.0%} of the cores during the finals, more than {MUCH_TAKEN:.0%}"
         )
     return (*found, *(told.format(seen[name]) for name, told in _TOLD.items() if seen.get(name, 1.0) >= APART))
+
+
+def complaints(seen: Mapping[str, float], cores: int = 0) -> tuple[str, ...]:
+    """What circumstances say against times that were taken under them; empty on a quiet machine.
+
+    Args:
+        seen: Circumstances of a record, or of a load.
+        cores: Cores of a CPU; 0 for a GPU.
+    """
+    found = []
+    busy = seen.get(OTHERS_CORES, 0.0)
+    if busy > max(BUSY_CORES, BUSY_SHARE_OF_CORES * cores):
+        found.append(f"other processes use {busy:.2g} of {cores or 'its'} cores")
+    if seen.get(STEAL, 0.0) > MUCH_STEAL:
+        found.append(f"the hypervisor gives {seen[STEAL]:.0%} of the cores' time to others")
+    if seen.get(QUOTA, 0.0) > MUCH_QUOTA:
+        found.append(f"a CPU quota holds this process back {seen[QUOTA]:.0%} of the time")
+    if seen.get(HEAT, 0.0) > 0:
+        found.append("cores are throttled for heat")
+    count = int(seen.get(OTHERS_PROCESSES, 0))
+    if count:
+        found.append(f"{count} other process{'es' if count > 1 else ''} on the GPU")
+    if seen.get(OTHERS_GPU, 0.0) >= BUSY_GPU:
+        found.append(f"the GPU is {seen[OTHERS_GPU]:.0%} busy without this study")
+    reasons = int(seen.get("throttle_reasons", 0))
+    slowed = sorted({told for bit, told in SLOWED.items() if reasons & bit})
+    if slowed:
+        found.append(f"clocks are throttled: {', '.join(slowed)}")
+    return tuple(found)

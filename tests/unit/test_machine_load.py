@@ -16,24 +16,26 @@ from hypothesis import strategies as st
 from tuner.devices import machine_load
 from tuner.devices.detect import Found, find
 from tuner.devices.machine_load import (
+    CpuReading,
+    GpuReading,
+    Load,
+    MachineWatch,
+    Process,
+    cpu_load,
+    described,
+    gpu_load,
+    read_cpu,
+)
+from tuner.doubts import (
     HEAT,
     OTHERS_CORES,
     OTHERS_GPU,
     OTHERS_PROCESSES,
     QUOTA,
     STEAL,
-    CpuReading,
-    GpuReading,
-    Load,
-    MachineWatch,
-    Process,
+    TAKEN,
     complaints,
-    cpu_load,
-    described,
-    gpu_load,
-    read_cpu,
 )
-from tuner.doubts import TAKEN
 from tuner.hardware import DeviceInfo
 
 OWN = 100

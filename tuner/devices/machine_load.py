@@ -2,8 +2,7 @@
 
 Readings are totals since some moment; the load is what happened between two of them, so nothing runs beside
 what is timed. psutil and NVML are asked at the edge (`read_cpu`, `read_gpu`); `cpu_load` and `gpu_load` are
-numbers in, numbers out. What is seen is kept in the circumstances of records, and `complaints` says of those
-what is wrong with them.
+numbers in, numbers out. What is seen is kept in the circumstances of records; `tuner.doubts` judges it.
 """
 
 from __future__ import annotations
@@ -20,24 +19,20 @@ from typing import Any
 import psutil
 
 from tuner.devices.detect import Found
-from tuner.doubts import TAKEN
+from tuner.doubts import (
+    BUSY_GPU,
+    HEAT,
+    OTHERS_CORES,
+    OTHERS_GPU,
+    OTHERS_PROCESSES,
+    QUOTA,
+    STEAL,
+    TAKEN,
+    complaints,
+)
 
-#: Circumstances, beside `tuner.doubts.TAKEN`: cores that other processes used, share of the cores' time that the
-#: hypervisor gave to others, share of the time in which a control group's quota held this process back, times a
-#: core was throttled for heat, processes of others that compute on the GPU, and the share of time the GPU was
-#: busy before the study.
-OTHERS_CORES, STEAL, QUOTA, HEAT = "others_cores", "steal_share", "quota_share", "heat_events"
-OTHERS_PROCESSES, OTHERS_GPU = "others_processes", "others_gpu_share"
-#: A quarter of a core is more than an idle machine's own services take, and delays every kernel of as many
-#: threads as there are cores; on machines of many cores the services grow with them.
-BUSY_CORES, BUSY_SHARE_OF_CORES = 0.25, 0.01
-#: Shares of time that are worth a word.
-MUCH_STEAL, MUCH_QUOTA, BUSY_GPU = 0.02, 0.01, 0.10
 #: Processes that are named, busiest first, and the share of a core from which on.
 NAMED, NAMED_FROM = 3, 0.05
-#: NVML's reasons for low clocks that are no rule of the board's normal work: the hardware's slowdown, heat seen
-#: by software, heat seen by hardware, the power brake (NVML API reference, nvmlClocksEventReasons).
-SLOWED = {0x08: "hardware slowdown", 0x20: "heat", 0x40: "heat", 0x80: "power brake"}
 #: NVML's utilization is of up to the last second: whoever ended just now is gone after this long.
 UTILIZATION_S = 1.1
 _QUOTAS = (Path("/sys/fs/cgroup/cpu.stat"), Path("/sys/fs/cgroup/cpu/cpu.stat"))
@@ -160,35 +155,6 @@ def gpu_load(before: GpuReading, after: GpuReading, own_pids: Iterable[int]) -> 
     return Load(
         seen, tuple(told or f"process {pid} of another namespace" for pid, told in others.items())[:NAMED]
     )
-
-
-def complaints(seen: Mapping[str, float], cores: int = 0) -> tuple[str, ...]:
-    """What circumstances say against times that were taken under them; empty on a quiet machine.
-
-    Args:
-        seen: Circumstances of a record, or of a load.
-        cores: Cores of a CPU; 0 for a GPU.
-    """
-    found = []
-    busy = seen.get(OTHERS_CORES, 0.0)
-    if busy > max(BUSY_CORES, BUSY_SHARE_OF_CORES * cores):
-        found.append(f"other processes use {busy:.2g} of {cores or 'its'} cores")
-    if seen.get(STEAL, 0.0) > MUCH_STEAL:
-        found.append(f"the hypervisor gives {seen[STEAL]:.0%} of the cores' time to others")
-    if seen.get(QUOTA, 0.0) > MUCH_QUOTA:
-        found.append(f"a CPU quota holds this process back {seen[QUOTA]:.0%} of the time")
-    if seen.get(HEAT, 0.0) > 0:
-        found.append("cores are throttled for heat")
-    count = int(seen.get(OTHERS_PROCESSES, 0))
-    if count:
-        found.append(f"{count} other process{'es' if count > 1 else ''} on the GPU")
-    if seen.get(OTHERS_GPU, 0.0) >= BUSY_GPU:
-        found.append(f"the GPU is {seen[OTHERS_GPU]:.0%} busy without this study")
-    reasons = int(seen.get("throttle_reasons", 0))
-    slowed = sorted({told for bit, told in SLOWED.items() if reasons & bit})
-    if slowed:
-        found.append(f"clocks are throttled: {', '.join(slowed)}")
-    return tuple(found)
 
 
 def described(load: Load, cores: int = 0) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from tuner.accuracy import told
 from tuner.catalogue import Catalogue
-from tuner.devices.machine_load import complaints
+from tuner.doubts import complaints
 from tuner.errors import TunerError
 from tuner.hardware import DeviceInfo
 from tuner.problem import Problem
