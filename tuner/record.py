@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from tuner.doubts import doubts
 from tuner.hardware import DeviceInfo
 from tuner.measurement import Measurement
 from tuner.statistics import Comparison
@@ -190,8 +191,8 @@ class Champion:
         speedup: Median of the paired ratios time(baseline) / time(champion); 0 without a baseline.
         verdict: Against the champion before it: ``first``, ``faster``, ``same``, ``slower``, ``ambiguous``.
         trials: ``total``, ``measured``, ``failed`` and a count for each outcome of the study.
-        pairs: Every two of the finals, those with the champion first; empty in champions from before they
-            were kept.
+        pairs: Every two of the finals, those with the champion first, and the champion with the library told
+            to use another core type, which was timed by itself; empty in champions from before they were kept.
         id: UUID.
         crowned_at: ISO 8601, UTC.
     """
@@ -204,3 +205,24 @@ class Champion:
     pairs: tuple[Pair, ...] = ()
     id: str = field(default_factory=new_id)
     crowned_at: str = field(default_factory=utc_now)
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Why it is provisional, by the circumstances of its finals; empty where it is not."""
+        return doubts(self.record.measurement.circumstances)
+
+    @property
+    def hardest(self) -> Pair | None:
+        """Its pair with the fastest form of the library: of all numbers of threads and core types.
+
+        None without a library, or where pairs were not kept.
+        """
+        if self.baseline is None or not self.pairs:
+            return None
+        own, library = self.pairs[0].one, self.baseline.kernel
+        with_library = [
+            pair
+            for pair in self.pairs
+            if pair.one == own and (pair.other == library or pair.other.startswith(f"{library}, "))
+        ]
+        return min(with_library, key=lambda pair: pair.comparison.ratio, default=None)

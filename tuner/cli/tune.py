@@ -22,7 +22,7 @@ from tuner.cli.options import (
     problem_options,
 )
 from tuner.cli.progress_view import ProgressView
-from tuner.cli.show import answer_rows, clock, duration, pairs, print_json, table, versus
+from tuner.cli.show import answer_rows, clock, pairs, print_json, table, versus
 from tuner.devices.detect import find_all
 from tuner.errors import InputError, NothingFound
 from tuner.lookup import Answer, staleness
@@ -119,13 +119,7 @@ def _show(catalogue: Catalogue, result: Result, as_json: bool) -> None:
             ("champion against", "takes", "champion is"),
             [versus(pair.to_json()) for pair in result.pairs],
         )
-    rows = answer_rows(answer)
-    if progress.best_blas is not None:
-        core, time_s = progress.best_blas
-        ratio = time_s / answer["time_s"]
-        said = f"{duration(time_s)}, {ratio:.3f} x (before the search, in a process of its own)"
-        rows.insert(-3, (f"with {core}", said))
-    pairs(f"Champion of {result.champion.record.problem}", rows)
+    pairs(f"Champion of {result.champion.record.problem}", answer_rows(answer))
     if result.front is not None:
         show_front(result.front, result.champion)
     if progress.dropped:

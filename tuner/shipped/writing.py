@@ -26,7 +26,8 @@ def publish(
     """Writes the current champions to ``<directory>/<device>/<operation>.json``.
 
     A file that is there keeps its entries of problems that the store has no champion for, and of those that
-    it has a later champion of. Kernels of a user's own file are published only when their operation is named.
+    it has a later champion of. Kernels of a user's own file are published only when their operation is named,
+    provisional champions (`Champion.doubts`) not at all.
 
     Args:
         store: Where the champions are.
@@ -45,7 +46,7 @@ def publish(
     by_file: dict[tuple[Path, str], list[Champion]] = {}
     for champion in wanted:
         record = champion.record
-        if record.origin and not operation:
+        if champion.doubts or (record.origin and not operation):
             continue
         folder = (directory or tuned_folder()) / slug(record.device.name)
         path = folder / f"{slug(record.problem.operation)}.json"
