@@ -141,6 +141,21 @@ class Reader:
                 return found[0]
         return None
 
+    def crowned(self, device: DeviceInfo | str) -> set[tuple[ProblemKey, str]]:
+        """Problems and regimes that have a champion on a device, in one look."""
+        of = tables.champions.c
+        uuid = device if isinstance(device, str) else device.uuid
+        boards = [of.device.in_(queries.boards(uuid))] if uuid else []
+        wanted = (
+            sa.select(*tables.problems.c, of.regime)
+            .join(tables.champions, of.problem == tables.problems.c.number)
+            .where(sa.or_(of.device.in_(queries.devices_like(device)), *boards))
+            .distinct()
+        )
+        with opening.explained(self._where), self._engine.connect() as connection:
+            found = connection.execute(wanted).mappings().all()
+            return {(rows.problem_of(row), str(row["regime"])) for row in found}
+
     def champions(
         self,
         operation: str | None = None,
