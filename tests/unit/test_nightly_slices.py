@@ -277,3 +277,12 @@ def test_a_plan_beyond_the_night_is_told_before_anything_is_tuned(clock: Clock, 
     (text, done), = told
     assert text.startswith("30 problems are to be tuned, and 100 s hold about 6 of them: each needs")
     assert done == 0
+
+
+def test_what_no_device_could_hold_fails_without_opening_it(clock: Clock, folder: Path) -> None:
+    (folder / "plan.toml").write_text('[[problems]]\nfile = "toy.py"\nn = [2_000_000_000]\nseconds = 60\n')
+    plan, found = read_plan(folder / "plan.toml"), find(f"fake:{folder}/device.json")
+    (ended,) = Night(plan, NOTHING_STORED, (found,), 1, clock.now_s + 100).run()
+    assert ended.state == "failed"
+    assert "must fit into free memory (16 GiB on Fake board)" in ended.why
+    assert clock.log == []

@@ -53,10 +53,11 @@ def nightly(
     from tuner.store import Store
     from tuner.study import INTERRUPTED
 
+    begun_s = time.monotonic()
     plan = read_plan(path)
     check_plot(folder, any(len(item.objectives) > 1 for item in plan.items))
     found = find_all(device or plan.device)
-    deadline_s = _deadline_s(plan, until)
+    deadline_s = _deadline_s(plan, until, begun_s)
     items: list[NightItem] = []
     unreached = 0
     stopped: TunerError | None = None
@@ -98,12 +99,13 @@ def _nothing(item: PlanItem, slices: int, gain: float | None) -> None:
     """Quiet."""
 
 
-def _deadline_s(plan: Plan, until: str | None) -> float | None:
+def _deadline_s(plan: Plan, until: str | None, begun_s: float) -> float | None:
+    """When to stop, by `time.monotonic`; reading a plan of many problems counts."""
     clock = clock_time(until) if until else plan.until
-    limits = [plan.seconds] if plan.seconds is not None else []
+    limits = [begun_s + plan.seconds] if plan.seconds is not None else []
     if clock is not None:
-        limits.append(seconds_until(clock, datetime.now()))
-    return time.monotonic() + min(limits) if limits else None
+        limits.append(time.monotonic() + seconds_until(clock, datetime.now()))
+    return min(limits, default=None)
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from tuner.nightly.entries import Entry, Stage, View
 from tuner.nightly.items import NightItem
 from tuner.nightly.slices import LEAST_SLICE_S, Share, Slices
 from tuner.plan import Plan, PlanItem
-from tuner.preparation import key_of, study_name
+from tuner.preparation import check_fits, key_of, study_name
 from tuner.progress import Request
 from tuner.record import Champion, Record, Role
 from tuner.search import Budget
@@ -127,6 +127,7 @@ class Night:
         before = self._champion(item)
         try:
             kernels = kernels_of(item, self.found[0].target)
+            self._check_room(item)
         except InputError as error:
             return NightItem(item, "failed", before, before, str(error))
         if not self.again and self._is_done(item, kernels, before):
@@ -134,6 +135,12 @@ class Night:
         share = Share(math.inf if item.seconds is None else item.seconds)
         self._entries[name] = Entry(name, item, kernels, before, share)
         return None
+
+    def _check_room(self, item: PlanItem) -> None:
+        """Refuses what the device could not hold if all of its memory were free; opening it would find more."""
+        device = self.found[0].info
+        if device.memory_bytes:
+            check_fits(item.problem, device.memory_bytes, device)
 
     def _step(self) -> list[NightItem]:
         """A slice for the problem that is worth most, or the end of one, or of all that are left."""
