@@ -14,8 +14,16 @@ from typing import Any
 from tuner.errors import InputError
 from tuner.hardware import DeviceInfo
 from tuner.measurement import CompileReport, Error, Measurement, Outcome
-from tuner.record import Champion, Pair, ProblemKey, Record, Role
+from tuner.record import Champion, Pair, ProblemKey, Record, Retraction, Role
+from tuner.store.checksum import SHARED, checksum
 
+#: Kind of row that records share -> its columns but for the number, as its copy has them.
+SHARED_COLUMNS = {
+    "problem": ("operation", "shape", "dtype", "layout"),
+    "device": ("digest", "kind", "name", "uuid", "info"),
+    "kernel": ("name", "source_hash", "origin"),
+    "run": ("digest", "study", "session", "versions"),
+}
 #: First byte of stored samples: how the float64 little-endian values behind it are packed.
 _PLAIN, _PLANES = b"\x00", b"\x01"
 
@@ -199,3 +207,22 @@ def champion_of(told: Mapping[str, Any], record: Record, baseline: Record | None
         id=told["id"],
         crowned_at=told["crowned_at"],
     )
+
+
+def retraction_row(retraction: Retraction) -> dict[str, str]:
+    """Columns of a retraction."""
+    return {
+        "id": checked_id(retraction.id), "of": checked_id(retraction.of), "reason": storable(retraction.reason),
+        "made_at": retraction.made_at,
+    }  # fmt: skip
+
+
+def retraction_of(row: Mapping[str, Any]) -> Retraction:
+    """The retraction of a row."""
+    return Retraction(checked_id(row["of"]), row["reason"], checked_id(row["id"]), row["made_at"])
+
+
+def shared_row(kind: str, number: int, said: Mapping[str, Any]) -> dict[str, Any]:
+    """Columns of the copy of a row that records share; `said` is the row, in the order of its columns."""
+    told = {"kind": kind, "of": number, "said": text_of([said[name] for name in SHARED_COLUMNS[kind]])}
+    return told | {"checksum": checksum(told, SHARED)}
