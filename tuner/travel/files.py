@@ -103,7 +103,9 @@ def _writer(path: Path, ending: str) -> Iterator[IO[str]]:
         if ending == ".gz":
             packed = stack.enter_context(gzip.GzipFile("", "wb", 6, raw, mtime=0))
         elif ending == ".zst":
-            packed = stack.enter_context(zstandard.ZstdCompressor(level=6).stream_writer(raw, closefd=False))
+            # With its sum, as gzip has one: without it a flipped bit may read as another number.
+            compressor = zstandard.ZstdCompressor(level=6, write_checksum=True)
+            packed = stack.enter_context(compressor.stream_writer(raw, closefd=False))
         with io.TextIOWrapper(packed, encoding="utf-8", newline="\n") as text:
             yield text
 
