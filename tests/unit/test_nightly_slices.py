@@ -241,7 +241,7 @@ def calls_of_a_night(clock: Clock, folder: Path, problems: int) -> int:
 
 
 def test_four_times_the_problems_take_four_times_the_work(clock: Clock, folder: Path) -> None:
-    """So that a deadline holds with thousands of them: what is done between two slices is no time of its own."""
+    """So that a deadline holds with thousands of them."""
     assert calls_of_a_night(clock, folder, 800) < 6 * calls_of_a_night(clock, folder, 200)
 
 
@@ -274,7 +274,7 @@ def test_a_plan_beyond_the_night_is_told_before_anything_is_tuned(clock: Clock, 
             warned=lambda text: told.append((text, len(clock.log))),
         )  # fmt: skip
         list(night.run())
-    (text, done), = told
+    ((text, done),) = told
     assert text.startswith("30 problems are to be tuned, and 100 s hold about 6 of them: each needs")
     assert done == 0
 

@@ -286,7 +286,10 @@ def test_a_damaged_file_is_told(url: str, path: Path) -> None:
     with path.open("r+b") as file:
         file.seek(4096)
         file.write(b"\xa5" * (size - 4096))
-    with pytest.raises(StoreTrouble, match="it is damaged; save what is readable with"), Store.open(url) as store:
+    with (
+        pytest.raises(StoreTrouble, match="it is damaged; save what is readable with"),
+        Store.open(url) as store,
+    ):
         store.records()
 
 

@@ -93,15 +93,17 @@ def _device(found: Found) -> Check:
 
 
 def _database(url: str) -> Check:
-    from tuner.store import Store
+    from tuner.store import Store, retracting
 
     try:
         with Store.open(url, read_only=True) as store:
-            count = len(store.champions())
+            count, ahead = len(store.champions()), retracting.ahead(store)
     except NothingFound:
         return Check("database", "ok", f"{url}: made by the first run")
     except TunerError as error:
         return Check("database", "bad", str(error), "choose another with --db")
+    if ahead is not None:
+        return Check("database", "note", f"{url}: {count} champion(s); {ahead}", retracting.AHEAD_REMEDY)
     return Check("database", "ok", f"{url}: {count} champion(s)")
 
 

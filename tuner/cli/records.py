@@ -16,7 +16,7 @@ import click
 
 from tuner.cli.options import database_option, json_option
 from tuner.cli.show import print_json
-from tuner.cli.stored import check, list_, selection, selection_options, show, stats, upgrade
+from tuner.cli.stored import check, forget, list_, selection, selection_options, show, stats, upgrade
 from tuner.errors import NothingFound
 
 if TYPE_CHECKING:
@@ -178,5 +178,5 @@ def publish(device: str, operation: str, regime: str, folder: Path | None, db: s
         click.echo(str(path))
 
 
-for each in (check, list_, show, stats, upgrade):
+for each in (check, forget, list_, show, stats, upgrade):
     records.add_command(each)
