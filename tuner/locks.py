@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -64,9 +65,10 @@ class Occupancy:
             ) from None
         except OSError as error:
             lock.release(force=True)
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             raise EnvironmentTrouble(
-                f"a lock file must be written beside the database, and {self._path} cannot be ({error}); "
-                f"make its folder writable"
+                f"a lock file must be written beside the database, and {self._path} cannot be "
+                f"({error.strerror or error}); {'free some room there' if full else 'make its folder writable'}"
             ) from error
         self._lock = lock
         return self

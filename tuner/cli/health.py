@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tuner.devices.cubin_cache import cache_root
+from tuner.devices.cubin_cache import check_cache
 from tuner.devices.detect import Found, find, gpus
-from tuner.errors import DeviceTrouble, NothingFound, TunerError
+from tuner.errors import DeviceTrouble, EnvironmentTrouble, NothingFound, TunerError
 from tuner.execution import Executor
 
 #: Free disk below this is worth a word.
@@ -48,7 +48,7 @@ def checks(url: str) -> Iterator[Check]:
     for found in [*gpus(), find("cpu")]:
         yield _device(found)
     yield _database(url)
-    yield _disk(cache_root())
+    yield _disk()
 
 
 def _packages() -> Check:
@@ -79,6 +79,8 @@ def _device(found: Found) -> Check:
         executor.open()
     except DeviceTrouble as error:
         return Check(found.spec, "bad", str(error), "install the extra cuda13 or cuda12, or use --device cpu")
+    except EnvironmentTrouble as error:
+        return Check(found.spec, "bad", str(error), "see cache, below")
     finally:
         executor.close()
     versions = ", ".join(f"{name} {version}" for name, version in executor.versions.items())
@@ -107,9 +109,12 @@ def _database(url: str) -> Check:
     return Check("database", "ok", f"{url}: {count} champion(s)")
 
 
-def _disk(folder: Path) -> Check:
-    folder.mkdir(parents=True, exist_ok=True)
-    free = shutil.disk_usage(folder).free
+def _disk() -> Check:
+    try:
+        folder = check_cache()
+        free = shutil.disk_usage(folder).free
+    except EnvironmentTrouble as error:
+        return Check("cache", "bad", str(error), "set TUNER_CACHE, or free some room")
     state = "ok" if free > LITTLE_DISK_BYTES else "bad"
     return Check(
         "cache", state, f"{folder}: {free / 2**30:.1f} GiB free", "" if state == "ok" else "free some room"

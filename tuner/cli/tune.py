@@ -122,6 +122,11 @@ def _show(catalogue: Catalogue, result: Result, as_json: bool) -> None:
         reasons = "".join(f"\n  {name}: {reason}" for name, reason in progress.reasons.items())
         if progress.totals["measured"]:
             reasons += "\n  finals: the best did not pass them; `tuner records list` has their records"
+        if not progress.trials:
+            raise NothingFound(
+                f"no trial was finished ({result.stopped}): {where_time_went(progress)}. Give more time by "
+                f"--seconds; 60 is what a run takes unless told otherwise"
+            )
         raise NothingFound(f"none of {progress.trials} trials can be champion:{reasons}")
     stale, why = staleness(result.champion.record, catalogue)
     answer = Answer(result.champion, stale=stale, stale_reason=why).to_json()

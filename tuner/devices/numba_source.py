@@ -21,7 +21,7 @@ import numba
 import numpy
 
 from tuner.devices import cpu_features
-from tuner.devices.cubin_cache import cache_root
+from tuner.devices.cubin_cache import cache_root, cache_trouble
 from tuner.devices.detect import cpu_flags
 from tuner.devices.protocol import Binary, CompileFailed
 from tuner.kernel import Rendered
@@ -52,8 +52,12 @@ def load_module(rendered: Rendered) -> Callable[..., Any]:
 
     Raises:
         CompileFailed: It cannot be imported, or has no such function.
+        EnvironmentTrouble: The cache cannot be written, which is no fault of the kernel's.
     """
-    path = _written(rendered)
+    try:
+        path = _written(rendered)
+    except OSError as error:
+        raise cache_trouble(error) from error
     name = f"tuner_kernel_{rendered.hash}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
@@ -100,6 +104,7 @@ def ready(rendered: Rendered, problem: Problem) -> Callable[..., Any]:
 
     Raises:
         CompileFailed: It cannot be imported or compiled.
+        EnvironmentTrouble: The cache cannot be written.
     """
     entry = load_module(rendered)
     small = small_problem(problem)
@@ -111,6 +116,9 @@ def ready(rendered: Rendered, problem: Problem) -> Callable[..., Any]:
             entry(*arrays, *(scalar.item() for scalar in scalars))
     except MemoryError as error:
         raise CompileFailed(memory_reason(error)) from error
+    except OSError as error:
+        # Numba writes its machine code; a kernel itself opens no file.
+        raise cache_trouble(error) from error
     except Exception as error:
         raise CompileFailed(f"{type(error).__name__}: {error}") from error
     return entry

@@ -289,7 +289,7 @@ def _pages(store: Store, wanted: Any, table: sa.Table = tables.records) -> Itera
         first, last = min(numbers), max(numbers)
         try:
             yield from _rows(store, wanted.where(number >= first, number <= last).order_by(number))
-        except (sa.exc.DBAPIError, ValueError):
+        except (*sound.DAMAGE, sa.exc.DBAPIError):
             yield from (_row(store, wanted.where(number == each)) for each in numbers)
 
 
@@ -301,5 +301,5 @@ def _rows(store: Store, wanted: Any) -> list[dict[str, Any]]:
 def _row(store: Store, wanted: Any) -> dict[str, Any] | None:
     try:
         return next(iter(_rows(store, wanted)), None)
-    except (sa.exc.DBAPIError, ValueError):
+    except (*sound.DAMAGE, sa.exc.DBAPIError):
         return None

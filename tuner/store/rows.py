@@ -24,6 +24,11 @@ SHARED_COLUMNS = {
     "kernel": ("name", "source_hash", "origin"),
     "run": ("digest", "study", "session", "versions"),
 }
+#: Columns of a record, joined as above, that are read as the texts they are.
+_TEXTS = (
+    "id", "regime", "reason", "measured_at", "operation", "dtype", "layout", "kernel_name", "source_hash",
+    "study", "session", "origin",
+)  # fmt: skip
 #: First byte of stored samples: how the float64 little-endian values behind it are packed.
 _PLAIN, _PLANES = b"\x00", b"\x01"
 
@@ -153,7 +158,12 @@ def storable(text: str) -> str:
 
 
 def record_of(row: Mapping[str, Any], device: DeviceInfo) -> Record:
-    """The record of a row that is joined with its problem, kernel and run."""
+    """The record of a row that is joined with its problem, kernel and run.
+
+    Raises:
+        ValueError: It is damaged.
+    """
+    _check_texts(row, _TEXTS)
     measurement = Measurement(
         outcome=Outcome(row["outcome"]),
         reason=row["reason"],
@@ -182,6 +192,13 @@ def record_of(row: Mapping[str, Any], device: DeviceInfo) -> Record:
     )
 
 
+def _check_texts(row: Mapping[str, Any], names: tuple[str, ...]) -> None:
+    """SQLite gives what lies there, whatever the column's type."""
+    for name in names:
+        if type(row[name]) is not str:
+            raise ValueError(f"{name} is no text: {row[name]!r}")
+
+
 def champion_row(champion: Champion) -> dict[str, Any]:
     """Columns of a champion but for its references."""
     return {
@@ -196,7 +213,12 @@ def champion_row(champion: Champion) -> dict[str, Any]:
 
 
 def champion_of(told: Mapping[str, Any], record: Record, baseline: Record | None) -> Champion:
-    """The champion of a row."""
+    """The champion of a row.
+
+    Raises:
+        ValueError: It is damaged.
+    """
+    _check_texts(told, ("id", "verdict", "crowned_at"))
     return Champion(
         record=record,
         baseline=baseline,

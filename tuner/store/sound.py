@@ -20,12 +20,24 @@ def record_of(row: Mapping[str, Any]) -> Record | None:
     A row without a column for its sum, from before there were any, is believed when it can be read.
     """
     try:
+        row = _typed(row)
         if "checksum" in row and row["checksum"] != checksum(row, RECORD):
             return None
         found = rows.record_of(row, rows.device_of(row["info"]))
         return found if "checksum" in row or _is_plain(found) else None
     except DAMAGE:
         return None
+
+
+def _typed(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row with texts as texts: a flipped bit may make bytes of a text, or the reverse, and spoil nothing."""
+    told = {
+        name: value.decode() if isinstance(value, bytes) else value
+        for name, value in row.items()
+        if name != "samples"
+    }
+    samples = row.get("samples")
+    return told | {"samples": samples.encode() if isinstance(samples, str) else samples}
 
 
 def _is_plain(found: Kept) -> bool:
@@ -45,6 +57,7 @@ def id_of(row: Mapping[str, Any]) -> str | None:
 def champion_of(row: Mapping[str, Any], record: Record, baseline: Record | None) -> Champion | None:
     """The champion of a row; None where it is damaged."""
     try:
+        row = _typed(row)
         told = dict(row) | {"record_id": record.id, "baseline_id": baseline.id if baseline else None}
         if "checksum" in row and row["checksum"] != checksum(told, CHAMPION):
             return None
@@ -57,6 +70,7 @@ def champion_of(row: Mapping[str, Any], record: Record, baseline: Record | None)
 def retraction_of(row: Mapping[str, Any]) -> Retraction | None:
     """The retraction of a row; None where it is damaged."""
     try:
+        row = _typed(row)
         return rows.retraction_of(row) if row["checksum"] == checksum(row, RETRACTION) else None
     except DAMAGE:
         return None
