@@ -6,7 +6,7 @@ import enum
 import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from tuner.doubts import doubts
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from tuner.kernel import Kernel
     from tuner.problem import Problem
 
+#: Clocks of two machines may be this far apart.
+CLOCKS_APART = timedelta(days=1)
 #: How the study begins that measures configs of some shapes at others, for what a lookup would lose.
 ELSEWHERE = "missing times of"
 #: What stands before the objectives in the name of a study that has several.
@@ -45,6 +47,19 @@ def new_id() -> str:
 def utc_now() -> str:
     """The present as an ISO 8601 text in UTC, to the microsecond."""
     return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+def latest_credible() -> str:
+    """The latest time of a record that is believed; what is later was told by a clock that stood ahead."""
+    return (datetime.now(UTC) + CLOCKS_APART).isoformat(timespec="microseconds")
+
+
+def rank_in_time(when: str) -> str:
+    """Orders texts of `utc_now` by time, those of a time that is not yet come before all others.
+
+    So a champion of a clock that stood years ahead does not reign until then.
+    """
+    return f"0{when}" if when > latest_credible() else when
 
 
 @dataclass(frozen=True)
@@ -154,6 +169,26 @@ def measured_as_now(record: Record, kernel: Kernel, problem: Problem) -> bool:
 
 
 @dataclass(frozen=True)
+class Retraction:
+    """Says that a record or champion does not count any more, or that an earlier retraction does not.
+
+    It is added, as records are; nothing is deleted. What is taken back is named by UUID, so that databases may
+    be merged in any order, and no clock decides: it counts again once every retraction of it is taken back.
+
+    Attributes:
+        of: UUID of the record, champion or retraction that is taken back.
+        reason: Why, for people; may be empty.
+        id: UUID.
+        made_at: ISO 8601, UTC.
+    """
+
+    of: str
+    reason: str = ""
+    id: str = field(default_factory=new_id)
+    made_at: str = field(default_factory=utc_now)
+
+
+@dataclass(frozen=True)
 class Pair:
     """Two that were timed in the same rounds of the finals.
 
@@ -226,3 +261,7 @@ class Champion:
             if pair.one == own and (pair.other == library or pair.other.startswith(f"{library}, "))
         ]
         return min(with_library, key=lambda pair: pair.comparison.ratio, default=None)
+
+
+#: All that a database keeps for good.
+Kept = Record | Champion | Retraction

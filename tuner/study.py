@@ -191,6 +191,8 @@ class Study:
         request, problem = self._request, self._request.problem
         check_regime(request.regime, request.found[0].target)
         check_power(request.objectives, request.found[0])
+        for kernel in request.kernels:
+            kernel.check_entry()
         for found in request.found:
             self._executors.append(Executor(found))
             stack.callback(self._executors[-1].close)
