@@ -131,7 +131,19 @@ def without_defaults(launch: Any) -> Any:
     return [without_defaults(each) for each in launch] if isinstance(launch, list) else launch
 
 
+#: (target, text, entry, options, problem for a CPU) -> machine code: many configs of other dims render alike.
+_CODES: dict[str, str] = {}
+
+
 def machine_code(target: str, text: str, entry: str, options: list[str], case: list[Any]) -> str:
+    """Hash of what a rendered source compiles to; equal texts are compiled once."""
+    key = json.dumps([target, text, entry, options, case if target == "cpu" else None])
+    if key not in _CODES:
+        _CODES[key] = compiled(target, text, entry, options, case)
+    return _CODES[key]
+
+
+def compiled(target: str, text: str, entry: str, options: list[str], case: list[Any]) -> str:
     """Hash of what a rendered source compiles to: a cubin, or a CPU's machine code without symbols."""
     if target == "cuda":
         from tuner.devices.nvrtc import compile_cubin

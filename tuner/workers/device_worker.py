@@ -11,7 +11,7 @@ from typing import Any
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Launch
-from tuner.devices.cubin_cache import check_cache
+from tuner.devices.cache_folder import check_cache
 from tuner.devices.detect import DetectedDevice
 from tuner.errors import DeviceTrouble
 from tuner.measuring.bench import CompiledConfig
