@@ -5,9 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from tuner.declare.space import Config
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.space import Config, Space
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.verdict import THREADS
+from tuner.study.progress import Request
+
+#: Kernel and config.
+Key = tuple[str, Config]
 
 #: A kernel whose first configs all take more than this many times the best config's time is dropped.
 HOPELESS = 5.0
@@ -63,3 +68,30 @@ class Elimination:
                 f"ask for it by --kernel {kernel}"
             )
         return found
+
+
+def elimination_of(
+    request: Request, spaces: Mapping[str, Space], device: DeviceInfo, before: Mapping[Key, Measurement]
+) -> Elimination | None:
+    """The elimination for a study.
+
+    Args:
+        request: What the study is asked to do.
+        spaces: Kernel -> its legal configs.
+        device: Where.
+        before: Measurements that the study takes over.
+
+    Returns:
+        None if no kernel is to be dropped: all configs are asked for, or slow ones may save energy.
+    """
+    if not request.drop or request.sampler == "bruteforce" or len(request.objectives) > 1:
+        return None
+    counts = {
+        kernel.name: sum(config in spaces[kernel.name] for config in kernel.first_configs())
+        for kernel in request.kernels
+        if kernel.name in spaces
+    }
+    elimination = Elimination(counts, device.cores if device.kind == "cpu" else 1)
+    for (kernel, config), measurement in before.items():
+        elimination.take(kernel, config, measurement)
+    return elimination

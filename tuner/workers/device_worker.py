@@ -84,6 +84,11 @@ class DeviceWorker:
         return Worker("device", self._found.opening, dict(self._found.environment))
 
     @property
+    def opening(self) -> str:
+        """What a compile worker for this device takes; see `tuner.devices.detect.DetectedDevice.opening`."""
+        return self._found.opening
+
+    @property
     def channel(self) -> Worker:
         """What to wait for while `busy`."""
         return self._worker
