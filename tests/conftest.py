@@ -43,3 +43,23 @@ def postgresql() -> Iterator[str]:
             yield url
     except postgres.NoServerError as error:
         pytest.skip(str(error))
+
+
+class _NoMirror:
+    """Stands in for `tuner.search.mirror.Mirror`: copies nothing."""
+
+    def __init__(self, *told: object) -> None:
+        """Takes what the other takes."""
+
+    def add(self, trial: object) -> None:
+        """Forgets it."""
+
+    def close(self) -> str:
+        """Nothing went wrong."""
+        return ""
+
+
+@pytest.fixture
+def no_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Studies copy no trials for Optuna's dashboard: that is a process and its imports for each of them."""
+    monkeypatch.setattr("tuner.search.search.Mirror", _NoMirror)

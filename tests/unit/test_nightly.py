@@ -24,6 +24,7 @@ from tuner.store import Store
 
 Report = dict[str, Any]
 Told = Callable[..., tuple[int, str, str]]
+pytestmark = pytest.mark.usefixtures("no_mirror")
 PLAN = """
 [defaults]
 sampler = "random"
