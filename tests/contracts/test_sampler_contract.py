@@ -11,6 +11,8 @@ from tuner.measurement import Outcome
 from tuner.search import SAMPLERS, Candidate, Known, Observation, Search, SearchOptions
 from tuner.space import Config, Constraint, Space, choice, powers_of_two
 
+pytestmark = pytest.mark.usefixtures("one_blas_thread")
+
 #: Packages without which Optuna's sampler cannot run.
 NEEDS = {"gp": "torch", "cmaes": "cmaes"}
 PRESENT = [name for name in SAMPLERS if name not in NEEDS or importlib.util.find_spec(NEEDS[name]) is not None]

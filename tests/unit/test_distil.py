@@ -30,6 +30,8 @@ from tuner.record import Role
 from tuner.space import Config, Space
 from tuner.store import Store
 
+pytestmark = pytest.mark.usefixtures("one_blas_thread")
+
 CATALOGUE = builtin()
 GEMM = CATALOGUE.operations["gemm"]
 SHAPES = (
