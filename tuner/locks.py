@@ -7,6 +7,7 @@ Two that time on one device spoil each other's figures, whatever their databases
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -69,9 +70,10 @@ class Occupancy:
             ) from None
         except OSError as error:
             lock.release(force=True)
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             raise EnvironmentTrouble(
-                f"a lock file must be written beside the database, and {self._path} cannot be ({error}); "
-                f"make its folder writable"
+                f"a lock file must be written beside the database, and {self._path} cannot be "
+                f"({error.strerror or error}); {'free some room there' if full else 'make its folder writable'}"
             ) from error
         self._lock = lock
         return self

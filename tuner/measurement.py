@@ -66,6 +66,7 @@ class CompileReport:
         local_bytes: Stack frame of a thread.
         binary_hash: Hash of the machine code; equal hashes run alike.
         compiler: Name and version.
+        launch_hash: `tuner.kernel.Kernel.launch_hash` of what was measured; empty in older records.
     """
 
     registers: int = 0
@@ -74,6 +75,7 @@ class CompileReport:
     local_bytes: int = 0
     binary_hash: str = ""
     compiler: str = ""
+    launch_hash: str = ""
 
 
 @dataclass(frozen=True)

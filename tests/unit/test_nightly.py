@@ -104,7 +104,7 @@ def test_an_edited_kernel_or_again_tunes_anew_and_says_what_changed(told: Told, 
     assert item["before"]["config"] == item["after"]["config"]
     assert item["improvement"] == pytest.approx(1.0, rel=0.05)
     with (here / "toy.cu").open("a") as source:
-        source.write("// another\n")
+        source.write("__device__ int another;\n")
     assert states(told(one, "--json")) == ["tuned"]
     assert len(stored(here, n=100)) == 6
 
@@ -178,7 +178,7 @@ def test_stale_champions_come_first_and_others_are_no_reason_to_tune_again(told:
     assert len(list((here / "plots").iterdir())) == 1
     assert states(told(one, "--json")) == ["done before"]
     with (here / "toy.cu").open("a") as source:
-        source.write("// another\n")
+        source.write("__device__ int another;\n")
     answer = told(few, "--json")
     assert states(answer) == ["tuned"] * 2
     told_of = [line.split(":")[0] for line in answer[2].splitlines() if ": tuned" in line]

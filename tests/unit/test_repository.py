@@ -305,13 +305,14 @@ def test_an_installed_wheel_finds_its_kernels_and_plans(wheel: Path, tmp_path: P
 from pathlib import Path
 import tuner
 from tuner import catalogue
+from tuner.folders import kernels_folder
 from tuner.ladder import read_ladder_plan
 from tuner.ladder.steps import lessons
 from tuner.plan import read_plan
 from tuner.shipped import entries, tuned_folder
 inside = Path(tuner.__file__).parent
 found = catalogue.builtin()
-assert catalogue.kernels_folder() == inside / "kernels", catalogue.kernels_folder()
+assert kernels_folder() == inside / "kernels", kernels_folder()
 assert all(kernel.text and kernel.source.is_relative_to(inside) for kernel in found.kernels)
 ladders = set((inside / "configs").glob("ladder-*.toml"))
 nights = set((inside / "configs").glob("*.toml")) - ladders - {inside / "configs" / "lessons.toml"}

@@ -176,7 +176,11 @@ def test_an_edited_kernel_is_measured_again_and_the_old_records_stay(tmp_path: P
     study(tmp_path, device, file=tmp_path / "toy.py", trials=5)
     assert len(stored(tmp_path)) == 5
     with (tmp_path / "toy.cu").open("a") as source:
-        source.write("// faster now\n")
+        source.write("// said better now\n")
+    assert study(tmp_path, device, file=tmp_path / "toy.py", trials=5).stopped == "all trials are done"
+    assert len(stored(tmp_path)) == 5
+    with (tmp_path / "toy.cu").open("a") as source:
+        source.write("__device__ int faster;\n")
     edited = study(tmp_path, device, file=tmp_path / "toy.py", trials=5)
     assert edited.progress.trials == 5
     assert len(stored(tmp_path)) == 10

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tuner.devices.cubin_cache import cache_root
+from tuner.devices.cubin_cache import check_cache
 from tuner.devices.detect import Found, find, gpus
 from tuner.devices.device_lock import device_holder
 from tuner.devices.machine_load import MachineWatch
-from tuner.errors import DeviceTrouble, NothingFound, TunerError
+from tuner.errors import DeviceTrouble, EnvironmentTrouble, NothingFound, TunerError
 from tuner.execution import Executor
 
 #: Free disk below this is worth a word.
@@ -54,7 +54,7 @@ def checks(url: str) -> Iterator[Check]:
         yield _load(found)
         yield _device(found)
     yield _database(url)
-    yield _disk(cache_root())
+    yield _disk()
 
 
 def _packages() -> Check:
@@ -103,6 +103,8 @@ def _device(found: Found) -> Check:
         executor.open()
     except DeviceTrouble as error:
         return Check(found.spec, "bad", str(error), "install the extra cuda13 or cuda12, or use --device cpu")
+    except EnvironmentTrouble as error:
+        return Check(found.spec, "bad", str(error), "see cache, below")
     finally:
         executor.close()
     versions = ", ".join(f"{name} {version}" for name, version in executor.versions.items())
@@ -117,21 +119,26 @@ def _device(found: Found) -> Check:
 
 
 def _database(url: str) -> Check:
-    from tuner.store import Store
+    from tuner.store import Store, retracting
 
     try:
         with Store.open(url, read_only=True) as store:
-            count = len(store.champions())
+            count, ahead = len(store.champions()), retracting.ahead(store)
     except NothingFound:
         return Check("database", "ok", f"{url}: made by the first run")
     except TunerError as error:
         return Check("database", "bad", str(error), "choose another with --db")
+    if ahead is not None:
+        return Check("database", "note", f"{url}: {count} champion(s); {ahead}", retracting.AHEAD_REMEDY)
     return Check("database", "ok", f"{url}: {count} champion(s)")
 
 
-def _disk(folder: Path) -> Check:
-    folder.mkdir(parents=True, exist_ok=True)
-    free = shutil.disk_usage(folder).free
+def _disk() -> Check:
+    try:
+        folder = check_cache()
+        free = shutil.disk_usage(folder).free
+    except EnvironmentTrouble as error:
+        return Check("cache", "bad", str(error), "set TUNER_CACHE, or free some room")
     state = "ok" if free > LITTLE_DISK_BYTES else "bad"
     return Check(
         "cache", state, f"{folder}: {free / 2**30:.1f} GiB free", "" if state == "ok" else "free some room"

@@ -75,6 +75,8 @@ class ProgressView:
             parts.append(progress.best)
         if progress.front:
             parts.append(f"{progress.front} on the front")
+        if progress.dropped:
+            parts.append(f"dropped {', '.join(progress.dropped)}")
         failures = [
             f"{count} {name.lower().replace('_', ' ')}"
             for name, count in sorted(progress.outcomes.items())

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.cli.options import database_option, json_option
+from tuner.cli.options import database_option, json_option, writable_file, writable_folder
 from tuner.cli.show import print_json
-from tuner.cli.stored import check, list_, selection, selection_options, show, stats, upgrade
+from tuner.cli.stored import check, forget, list_, selection, selection_options, show, stats, upgrade
 from tuner.errors import InputError, NothingFound
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ def export_(output: str | None, option: str | None, quiet: bool, db: str, **chos
         raise InputError(f"records are exported to one file, got {output} and -o {option}; give one of them")
     file = option or output or "-"
     path = None if file == "-" else Path(file)
+    writable_file(path)
     wanted = selection(**chosen)
     with Store.open(db, read_only=True) as store, _progress("exporting", quiet) as progress:
         counts = export(store, path, wanted, progress=progress)
@@ -170,13 +171,22 @@ def _cached(
 @click.option("--device", default="", help="Only the device of this name or uuid.")
 @click.option("--operation", default="", help="Only this operation.")
 @click.option("--regime", default="", help="Only this regime.")
-@click.option("-o", "folder", type=click.Path(path_type=Path), help="Folder; the project's own configs/tuned.")
+@click.option(
+    "-o", "folder", type=click.Path(path_type=Path), help="Folder; a checkout's own configs/tuned unless given."
+)
 @database_option
 def publish(device: str, operation: str, regime: str, folder: Path | None, db: str) -> None:
     """Write the champions as text for review, one file per device and operation."""
+    from tuner.shipped import in_checkout, tuned_folder
     from tuner.shipped import publish as write
     from tuner.store import Store
 
+    if folder is None and not in_checkout():
+        raise InputError(
+            "results are published into a folder of yours, and tile-tuner is installed here without its "
+            "checkout; name one with -o DIR"
+        )
+    writable_folder(folder or tuned_folder())
     with Store.open(db, read_only=True) as store:
         written = write(store, folder, operation=operation, device=device, regime=regime)
         for champion in store.champions(operation or None, device or None, regime or None):
@@ -189,5 +199,5 @@ def publish(device: str, operation: str, regime: str, folder: Path | None, db: s
         click.echo(str(path))
 
 
-for each in (check, list_, show, stats, upgrade):
+for each in (check, forget, list_, show, stats, upgrade):
     records.add_command(each)

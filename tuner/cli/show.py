@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from tuner.record import latest_credible
+
 #: Flops per byte above which speed is told in TFLOPS rather than GB/s.
 COMPUTE_BOUND = 4.0
 
@@ -137,9 +139,15 @@ def answer_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
     if answer.get("error_limit"):
         rows.append(("error limit", limit_text(answer["error_limit"])))
     trials = answer["trials"]
-    rows.append(("trials", f"{trials['total']}: {trials['measured']} measured, {trials['failed']} failed"))
+    pruned = trials.get("PRUNED", 0)
+    told = f"{trials['total']}: {trials['measured']} measured, {pruned} pruned, {trials['failed']} failed"
+    rows.append(("trials", told))
     rows += [("provisional", f"{reason}; run `tuner tune` again") for reason in answer["provisional_reasons"]]
     rows += [("machine", f"was busy: {what}") for what in answer["busy"]]
+    if answer["measured_at"] > latest_credible():
+        rows.append(
+            ("note", "measured in a time to come: a clock stood ahead; `tuner records forget` takes it back")
+        )
     if answer.get("stale"):
         rows.append(("stale", str(answer["stale_reason"])))
     record = f", record {answer['record_id']}" if answer["record_id"] else ""

@@ -266,7 +266,7 @@ _ABOUT = {
     "measurement.samples_s": "each run's time in seconds, in the order taken",
     "measurement.error": "against a float64 reference: max_rel over its rms, rms_rel, and over what is allowed",
     "device": "as the driver or the operating system describes it; sizes in bytes",
-    "source_hash": "of kernel source and declaration",
+    "source_hash": "of the kernel's source without comments and layout",
 }
 
 #: Format -> what makes its files: name -> content.
