@@ -11,6 +11,7 @@ import hashlib
 import json
 import sqlite3
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from tuner.declare.kernel import Rendered

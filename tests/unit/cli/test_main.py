@@ -30,6 +30,7 @@ CONTRACT = {
     "measured_at",
 }  # fmt: skip
 Told = Callable[..., tuple[int, str, str]]
+pytestmark = pytest.mark.usefixtures("no_mirror")
 
 
 @pytest.fixture
