@@ -120,7 +120,8 @@ class Workload:
         """A reference in float64, and in memory of its own: that of the inputs will hold other numbers."""
         found = self._xp.asarray(reference, dtype=self._xp.float64)
         shared = any(self._xp.may_share_memory(found, each) for each in self.inputs.arrays.values())
-        return found.copy() if shared else found
+        # In rows, as it is read in pieces.
+        return found.copy() if shared else self._xp.ascontiguousarray(found)
 
     @property
     def references(self) -> Mapping[str, Any]:
