@@ -222,6 +222,10 @@ class SearchLoop:
             measurement = replace(measurement, compiled=trial.contestant.compiled)
         for stage in ("load", "verify", "time", "power"):
             self._watch.add(stage, measurement.stages_s.get(stage, 0.0))
+        if self._elimination is not None:
+            candidate = trial.candidate
+            self._elimination.take(candidate.kernel, candidate.config, measurement)
+            self._drop(self._elimination)
         # The device has its next config before this one is written down.
         self._dispatch()
         self._finish(trial, measurement, number)
@@ -237,9 +241,6 @@ class SearchLoop:
                 check_energy(self._standings.objectives, scribe.device, measurement)
             take_in(kernel.name, candidate.config, measurement, progress, self._standings, trial.contestant)
             del self._trials[candidate.number]
-            if self._elimination is not None:
-                self._elimination.take(kernel.name, candidate.config, measurement)
-                self._drop(self._elimination)
 
     def _drop(self, elimination: Elimination) -> None:
         for kernel, why in elimination.dropped(self._standings.best_s).items():
