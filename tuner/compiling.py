@@ -7,7 +7,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tuner.devices import host
 from tuner.hardware import DeviceInfo
@@ -152,7 +152,7 @@ class CompilePool:
                 self._retire(number)
             self._ready.append(Compiled(job.ticket, None, failed))
             return
-        report = CompileReport(**data["compiled"])
+        report = replace(CompileReport(**data["compiled"]), launch_hash=job.rendered.launch_hash)
         contestant = Contestant(job.rendered, reply.blob, report, data["compile_s"])
         self._ready.append(Compiled(job.ticket, contestant, None))
 

@@ -7,14 +7,16 @@ import time
 from collections.abc import Mapping, Sequence
 
 from tuner.awkward import awkward_problems
+from tuner.baselines import StoredBaselines
 from tuner.compiling import CompilePool
+from tuner.devices.machine_load import MachineWatch
 from tuner.execution import Executor
 from tuner.finals import judge, pairs_of, shortlist, threads_of
 from tuner.kernel import Kernel, render
 from tuner.measure import Contestant
-from tuner.measurement import Measurement, Outcome
+from tuner.measurement import Measurement, Outcome, under
 from tuner.preparation import key_of
-from tuner.record import Champion, Pair, Record, Role
+from tuner.record import Champion, Pair, Record, Role, measured_as_now
 from tuner.scribe import Scribe
 from tuner.space import Config
 from tuner.standings import Standings
@@ -33,7 +35,12 @@ class Coronation:
     """
 
     def __init__(
-        self, scribe: Scribe, kernels: Mapping[str, Kernel], pool: CompilePool, executor: Executor
+        self,
+        scribe: Scribe,
+        kernels: Mapping[str, Kernel],
+        pool: CompilePool,
+        executor: Executor,
+        machine: MachineWatch,
     ) -> None:
         """Takes what the study works with.
 
@@ -42,9 +49,10 @@ class Coronation:
             kernels: The competitors by name.
             pool: Compiles the finalists.
             executor: Times them.
+            machine: Sees what else goes on meanwhile.
         """
         self._scribe, self._kernels = scribe, kernels
-        self._pool, self._executor = pool, executor
+        self._pool, self._executor, self._machine = pool, executor, machine
         self.pairs: tuple[Pair, ...] = ()
         self.unplayed = ""
 
@@ -119,12 +127,16 @@ class Coronation:
     ) -> tuple[list[Record], list[Record]]:
         """Times and stores finalists and library, which has a record for each number of threads."""
         threads = threads_of(config for _, config in lineup)
+        self._machine.restart()
         measured = self._executor.finals(list(lineup.values()), budget_s, threads)
+        measured = under(self._machine.load().seen, measured)
+        libraries = [self._scribe.of_baseline(each) for each in measured[len(lineup) :]]
+        self._stored = StoredBaselines(self._scribe)
+        judged = self._stored.mark(measured[: len(lineup)], libraries)
         finals = [
             self._scribe.of_kernel(Role.FINAL, self._kernels[kernel], config, each)
-            for (kernel, config), each in zip(lineup, measured, strict=False)
+            for (kernel, config), each in zip(lineup, judged, strict=True)
         ]
-        libraries = [self._scribe.of_baseline(each) for each in measured[len(lineup) :]]
         self._scribe.store.add([*finals, *libraries])
         return finals, libraries
 
@@ -177,9 +189,12 @@ class Coronation:
         speedup = 0.0
         if library is not None and library.measurement.samples_s:
             speedup = compare(winner.measurement.samples_s, library.measurement.samples_s).ratio
+        own = [pair for pair in pairs if pair.one == _named(winner)]
+        apart = self._stored.pair(_named(winner), winner.measurement) if library is not None else None
+        self.pairs = (*own, apart) if apart is not None else tuple(own)
+        pairs = (*self.pairs, *pairs[len(own) :])
         champion = Champion(winner, library, speedup, judged.verdict, trials, pairs)
         self._scribe.store.crown(champion)
-        self.pairs = tuple(pair for pair in pairs if pair.one == _named(winner))
         return champion
 
     def _burden(self, kernel: str, measurement: Measurement) -> float:
@@ -194,7 +209,7 @@ class Coronation:
         if champion is None:
             return None
         kernel = self._kernels.get(champion.record.kernel)
-        if kernel is None or kernel.source_hash != champion.record.source_hash:
+        if kernel is None or not measured_as_now(champion.record, kernel, scribe.problem):
             return None
         return champion
 

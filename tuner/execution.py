@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from tuner.devices.cubin_cache import check_cache
 from tuner.devices.detect import Found
 from tuner.errors import DeviceTrouble
 from tuner.hardware import DeviceInfo
@@ -71,7 +72,9 @@ class Executor:
 
         Raises:
             DeviceTrouble: It cannot be opened.
+            EnvironmentTrouble: There is no room for what is compiled for it.
         """
+        check_cache()
         hello = self._trusted({"do": "hello"})
         self.info = DeviceInfo.from_json(hello["info"])
         self.versions: Mapping[str, str] = hello["versions"]

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
+import json
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from tuner.errors import DeclarationError
 from tuner.problem import Problem, Tensor
+from tuner.source_text import measured_text
 from tuner.space import Config, Constraint, Parameter, Value
 
 TARGETS = ("cuda", "cpu")
+_GLOBAL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(")
 
 
 def ceil_div(numerator: Any, denominator: Any) -> Any:
@@ -122,6 +127,29 @@ class Launch:
         )
 
 
+def _launch_hash(constants: Mapping[str, Any], launch: Launch | None) -> str:
+    told = {"constants": dict(constants), "launch": None if launch is None else _given(launch)}
+    return hashlib.sha256(json.dumps(told, sort_keys=True, default=_plain).encode()).hexdigest()[:16]
+
+
+def _given(part: Any) -> Any:
+    """A launch, or a part of one, as plain data without the fields that are at their defaults."""
+    if isinstance(part, tuple):
+        return [_given(each) for each in part]
+    if not is_dataclass(part):
+        return part
+    return {
+        each.name: _given(getattr(part, each.name))
+        for each in fields(part)
+        if getattr(part, each.name) != each.default
+    }
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's scalars become Python's."""
+    return value.item()
+
+
 @dataclass(frozen=True)
 class Kernel:
     """One way to solve an operation.
@@ -202,11 +230,40 @@ class Kernel:
 
     @cached_property
     def source_hash(self) -> str:
-        """Hash of source and declaration: what a record was measured with."""
-        digest = hashlib.sha256(self.text.encode())
-        if self.declared_in is not None and self.declared_in != self.source:
-            digest.update(self.declared_in.read_bytes())
-        return digest.hexdigest()[:16]
+        """Hash of what every config of the kernel is compiled from: source with includes, entry, options.
+
+        Comments, docstrings and layout do not count, nor does the declaration. What a declaration adds to a
+        measurement, constants and launch, is covered by `launch_hash` for each config.
+        """
+        parts = (measured_text(self.text, self.target), self.entry, *self.options)
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+    def launch_hash(self, problem: Problem, config: Mapping[str, Value]) -> str:
+        """Hash of what rendering adds to the source beside the config: the operation's constants, the launch.
+
+        Fields of the launch that are at their defaults do not count, so that a new one changes no hash.
+        """
+        launch = self.launch(problem, Config(config)) if self.launch else None
+        return _launch_hash(problem.operation.constants(problem, self.target), launch)
+
+    def check_entry(self) -> None:
+        """Refuses a source in which no function has the name that is called; each config would fail for it.
+
+        What cannot be parsed is left to the compiler, which says more about it.
+
+        Raises:
+            DeclarationError: There is none; the message names those that there are.
+        """
+        found = _functions(self.text, self.target)
+        # A macro may stand before a name, or paste it together.
+        called = self.target == "cuda" and re.search(rf"\b{re.escape(self.entry)}\s*\(|##", self.text)
+        if found is None or called or self.entry in found:
+            return
+        there = f"has {', '.join(found)}" if found else "has none"
+        raise DeclarationError(
+            f"the source of kernel {self.name!r} needs a function {self.entry!r}, the name of its operation "
+            f"unless entry= says otherwise, and {self.source} {there}; rename it, or declare entry="
+        )
 
     def default_config(self) -> Config | None:
         """The declared default, where every parameter has one."""
@@ -227,6 +284,25 @@ class Kernel:
         return replace(self, source=source, includes=includes, declared_in=where)
 
 
+def _functions(text: str, target: str) -> list[str] | None:
+    """Names that a source gives to what may be called, in order; None where that cannot be told."""
+    if target == "cuda":
+        return _GLOBAL.findall(text)
+    try:
+        body = ast.walk(ast.parse(text))
+    except (SyntaxError, ValueError):
+        return None
+    found: list[str] = []
+    for each in body:
+        if isinstance(each, ast.FunctionDef):
+            found.append(each.name)
+        elif isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
+            found.append(each.id)
+        elif isinstance(each, ast.alias):
+            found.append(each.asname or each.name)
+    return found
+
+
 @dataclass(frozen=True)
 class Rendered:
     """Kernel + config as one self-contained source text.
@@ -237,6 +313,7 @@ class Rendered:
         target: ``cuda`` or ``cpu``.
         launch: Geometry; None for a CPU kernel.
         options: Compiler options.
+        launch_hash: `Kernel.launch_hash` for the problem and config.
     """
 
     text: str
@@ -244,6 +321,7 @@ class Rendered:
     target: str
     launch: Launch | None = None
     options: tuple[str, ...] = ()
+    launch_hash: str = ""
 
     @property
     def hash(self) -> str:
@@ -287,4 +365,5 @@ def render(kernel: Kernel, problem: Problem, config: Config) -> Rendered:
         lines = [f"{name} = {value!r}" for name, value in {**constants, **config}.items()]
         text = "\n".join([*lines, "", kernel.text])
     launch = kernel.launch(problem, config) if kernel.launch else None
-    return Rendered(text, kernel.entry, kernel.target, launch, kernel.options)
+    launch_hash = _launch_hash(constants, launch)
+    return Rendered(text, kernel.entry, kernel.target, launch, kernel.options, launch_hash)

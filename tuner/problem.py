@@ -262,3 +262,18 @@ class Problem:
     def __str__(self) -> str:
         sizes = " x ".join(str(value) for _, value in self.shape)
         return " ".join(part for part in (self.operation.name, sizes, self.dtype, self.layout) if part)
+
+
+def check_sizes(problem: Problem) -> None:
+    """Refuses dims that kernels cannot take, before a device is opened for them.
+
+    Raises:
+        InputError: A dim is larger than the kernels' integer.
+    """
+    try:
+        _ = problem.scalars
+    except InputError:
+        raise
+    except Exception:
+        # What an operation declares wrongly is told with the problem that shows it, when that is tuned.
+        return

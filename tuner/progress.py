@@ -66,6 +66,8 @@ class Progress:
         baseline_s: The library's median in seconds; None before it is measured or without one.
         best_blas: Core type and median in seconds of the library told to use the best core type that this
             CPU supports, where it chose another by itself.
+        busy: What is wrong with the machine, seen while devices were opened or in the search; empty where it is
+            quiet.
         spent_s: Where time went. Wall time: ``opening`` (with ``baseline``), ``measuring``, ``compiling``
             (no config was ready to measure), ``searching`` (none was ready to compile), ``bookkeeping``
             and ``finals``. Device time within ``measuring``: ``load``, ``verify``, ``time``, ``power``.
@@ -84,6 +86,7 @@ class Progress:
     front: int = 0
     baseline_s: float | None = None
     best_blas: tuple[str, float] | None = None
+    busy: tuple[str, ...] = ()
     spent_s: dict[str, float] = field(default_factory=dict)
     left_s: float | None = None
     elapsed_s: float = 0.0

@@ -19,11 +19,12 @@ from tuner.ask_ahead import AskAhead
 from tuner.compiling import CompilePool
 from tuner.coronation import Coronation
 from tuner.devices.detect import with_best_blas
+from tuner.devices.machine_load import MachineWatch
 from tuner.elimination import Elimination
 from tuner.errors import Interrupted
 from tuner.execution import Executor
 from tuner.fronts import found_wrong, front_of
-from tuner.measurement import Error, Measurement
+from tuner.measurement import Error, Measurement, under
 from tuner.objectives import Front
 from tuner.past import judged_records, observed, rightly_judged, stopped_hastily, that_count
 from tuner.preparation import (
@@ -39,7 +40,7 @@ from tuner.preparation import (
     trials_elsewhere,
 )
 from tuner.progress import Progress, Request, Result
-from tuner.record import Champion, Record, Role
+from tuner.record import Champion, Record, Role, measured_as_now
 from tuner.scribe import Scribe
 from tuner.search import Known, Observation, Search, SearchOptions
 from tuner.search_loop import SearchLoop
@@ -113,8 +114,11 @@ class Study:
             # The search's matrices are small: more threads would only fight the compile workers for cores.
             self._stack.enter_context(threadpool_limits(1, "blas"))
             self._watch.tick("opening")
+            self._machine = MachineWatch(self._request.found)
             with self._watch.spent("opening"):
                 self._loop = self._open(self._stack)
+            self.progress.busy = self._machine.told()
+            self._machine.restart()
         except BaseException:
             self._stack.close()
             raise
@@ -156,12 +160,13 @@ class Study:
             DeviceTrouble: The device does not survive them.
             Interrupted: SIGINT or SIGTERM came.
         """
+        self.progress.busy = self._machine.told() or self.progress.busy
         self._watch.tick("finals")
         loop = self._loop
         closing = threading.Thread(target=loop.search.close, name="closing")
         if not loop.shares_cores:
             closing.start()
-        coronation = Coronation(self._scribe, self._kernels, self._pool, self._executors[0])
+        coronation = Coronation(self._scribe, self._kernels, self._pool, self._executors[0], self._machine)
         with self._watch.spent("finals"):
             champion = coronation.play(self._standings, self.progress.totals, self._watch.finals_s)
         if loop.shares_cores:
@@ -186,6 +191,8 @@ class Study:
         request, problem = self._request, self._request.problem
         check_regime(request.regime, request.found[0].target)
         check_power(request.objectives, request.found[0])
+        for kernel in request.kernels:
+            kernel.check_entry()
         for found in request.found:
             self._executors.append(Executor(found))
             stack.callback(self._executors[-1].close)
@@ -253,7 +260,8 @@ class Study:
             check_energy(self._request.objectives, self._scribe.device, self._library)
             self.progress.baseline_s = self._library.time_s
             if known is None:
-                self._store.add(self._scribe.of_baseline(self._library))
+                (seen,) = under(self._machine.load().seen, [self._library])
+                self._store.add(self._scribe.of_baseline(seen))
                 self._best_blas_baseline()
 
     def _best_blas_baseline(self) -> None:
@@ -301,16 +309,23 @@ class Study:
         known = past_records(
             self._store, key_of(scribe.problem), scribe.device, scribe.regime, scribe.versions, role
         )
-        hashes = {kernel.name: kernel.source_hash for kernel in self._kernels.values()}
         return [
             record
             for record in known
-            if hashes.get(record.kernel) == record.source_hash and record.origin == scribe.origin
+            if (kernel := self._kernels.get(record.kernel)) is not None
+            and record.origin == scribe.origin
+            and measured_as_now(record, kernel, scribe.problem)
         ]
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """The first Ctrl-C or SIGTERM ends the search in order, the second at once."""
+        """The first Ctrl-C or SIGTERM ends the search in order, the second at once.
+
+        In another thread than the main one signals stay the program's own: Python lets no other set them.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
 
         def interrupted(number: int, frame: FrameType | None) -> None:
             if not self._searching or self._loop.stop == INTERRUPTED:

@@ -59,7 +59,7 @@ def rendered_from(data: dict[str, Any]) -> Rendered:
     """Reads what `rendered_to_json` wrote."""
     return Rendered(
         text=data["text"], entry=data["entry"], target=data["target"], launch=launch_from(data["launch"]),
-        options=tuple(data["options"]),
+        options=tuple(data["options"]), launch_hash=data["launch_hash"],
     )  # fmt: skip
 
 

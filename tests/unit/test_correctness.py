@@ -236,7 +236,7 @@ def compensated(a: Any, b: Any) -> Any:
     return total
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(1, 400), st.integers(1, 16), st.integers(0, 2**32 - 1))
 def test_float32_sums_in_any_order_and_any_number_of_parts_pass(k: int, parts: int, seed: int) -> None:
     workload = gemm(8, 9, k, seed)
@@ -245,7 +245,7 @@ def test_float32_sums_in_any_order_and_any_number_of_parts_pass(k: int, parts: i
     assert workload.check()[1] == ""
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.integers(1, 2000), st.integers(0, 2**32 - 1))
 def test_compensated_sums_pass(k: int, seed: int) -> None:
     workload = gemm(5, 4, k, seed)

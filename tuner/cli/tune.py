@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,12 +24,15 @@ from tuner.cli.options import (
     problem_options,
 )
 from tuner.cli.progress_view import ProgressView
-from tuner.cli.show import answer_rows, clock, duration, pairs, print_json, table, versus
+from tuner.cli.show import answer_rows, clock, pairs, print_json, table, versus
 from tuner.devices.detect import find_all
 from tuner.errors import InputError, NothingFound
 from tuner.lookup import Answer, staleness
 from tuner.objectives import read_objectives
 from tuner.progress import Progress, Request, Result
+
+if TYPE_CHECKING:
+    from tuner.store import Store
 
 
 @click.command()
@@ -86,6 +91,17 @@ def _budget(seconds: float | None, trials: int | None) -> dict[str, Any]:
     return {"seconds": 60.0 if seconds is None and trials is None else seconds, "trials": trials}
 
 
+@contextmanager
+def told_of_clocks(store: Store) -> Iterator[None]:
+    """Says so where records are of a time to come, before their champions stand against others."""
+    from tuner.store import retracting
+
+    found = retracting.ahead(store)
+    if found is not None:
+        click.echo(f"tuner: {found}; {retracting.AHEAD_REMEDY}", err=True)
+    yield
+
+
 def run_study(request: Request, url: str, quiet: bool) -> Result:
     """Runs a study with its progress shown, holding the device for this database."""
     from tuner.locks import occupied
@@ -94,6 +110,7 @@ def run_study(request: Request, url: str, quiet: bool) -> Result:
 
     with (
         Store.open(url) as store,
+        told_of_clocks(store),
         occupied(url, request.found, f"tune {request.problem}"),
         ProgressView(request.problem, quiet) as view,
     ):
@@ -107,6 +124,11 @@ def _show(catalogue: Catalogue, result: Result, as_json: bool) -> None:
         if progress.totals["measured"]:
             reasons += "\n  finals: the best did not pass them; `tuner records list` has their records"
         reasons += f"\n  finals: {result.unplayed}" if result.unplayed else ""
+        if not progress.trials:
+            raise NothingFound(
+                f"no trial was finished ({result.stopped}): {where_time_went(progress)}. Give more time by "
+                f"--seconds; 60 is what a run takes unless told otherwise"
+            )
         raise NothingFound(f"none of {progress.trials} trials can be champion:{reasons}")
     stale, why = staleness(result.champion.record, catalogue)
     answer = Answer(result.champion, stale=stale, stale_reason=why).to_json()
@@ -119,13 +141,7 @@ def _show(catalogue: Catalogue, result: Result, as_json: bool) -> None:
             ("champion against", "takes", "champion is"),
             [versus(pair.to_json()) for pair in result.pairs],
         )
-    rows = answer_rows(answer)
-    if progress.best_blas is not None:
-        core, time_s = progress.best_blas
-        ratio = time_s / answer["time_s"]
-        said = f"{duration(time_s)}, {ratio:.3f} x (before the search, in a process of its own)"
-        rows.insert(-3, (f"with {core}", said))
-    pairs(f"Champion of {result.champion.record.problem}", rows)
+    pairs(f"Champion of {result.champion.record.problem}", answer_rows(answer))
     if result.front is not None:
         show_front(result.front, result.champion)
     if progress.dropped:

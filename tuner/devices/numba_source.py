@@ -24,7 +24,7 @@ from numba.core.caching import NullCache
 from numba.core.dispatcher import Dispatcher
 
 from tuner.devices import cpu_features
-from tuner.devices.cubin_cache import cache_root
+from tuner.devices.cubin_cache import cache_root, cache_trouble
 from tuner.devices.detect import cpu_flags
 from tuner.devices.numba_parts import Parts
 from tuner.devices.protocol import Binary, CompileFailed
@@ -56,6 +56,7 @@ def load_module(rendered: Rendered) -> Callable[..., Any]:
 
     Raises:
         CompileFailed: It cannot be imported, or has no such function.
+        EnvironmentTrouble: The cache cannot be written, which is no fault of the kernel's.
     """
     return _entry(_imported("kernel", rendered.hash, rendered.text), rendered)
 
@@ -98,7 +99,10 @@ def _imported(kind: str, digest: str, text: str) -> ModuleType:
     name = f"tuner_{kind}_{digest}"
     if kind == "part" and name in sys.modules:
         return sys.modules[name]
-    path = _written(f"{kind[0]}{digest}.py", text)
+    try:
+        path = _written(f"{kind[0]}{digest}.py", text)
+    except OSError as error:
+        raise cache_trouble(error) from error
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module: ModuleType = importlib.util.module_from_spec(spec)
@@ -144,6 +148,7 @@ def ready(rendered: Rendered, problem: Problem) -> Callable[..., Any]:
 
     Raises:
         CompileFailed: It cannot be imported or compiled.
+        EnvironmentTrouble: The cache cannot be written.
     """
     try:
         return _tried(load_parts(rendered), problem)
@@ -164,6 +169,9 @@ def _tried(entry: Callable[..., Any], problem: Problem) -> Callable[..., Any]:
             entry(*arrays, *(scalar.item() for scalar in scalars))
     except MemoryError as error:
         raise CompileFailed(memory_reason(error)) from error
+    except OSError as error:
+        # Numba writes its machine code; a kernel itself opens no file.
+        raise cache_trouble(error) from error
     except Exception as error:
         raise CompileFailed(f"{type(error).__name__}: {error}") from error
     return entry

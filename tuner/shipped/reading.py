@@ -7,15 +7,20 @@ import json
 from pathlib import Path
 
 from tuner.errors import InputError
+from tuner.folders import configs_folder
 from tuner.record import Champion
 from tuner.shipped.form import FORMAT, Published, entries_of, slug
 
 
-def tuned_folder() -> Path:
-    """Where published results are: inside an installed package, else beside it in a checkout."""
+def in_checkout() -> bool:
+    """False where the package is installed with its results inside: those are not for users to write."""
     package = Path(__file__).resolve().parent.parent
-    installed = package / "configs"
-    return (installed if installed.is_dir() else package.parent / "configs") / "tuned"
+    return not (package / "configs").is_dir() and (package.parent / "configs").is_dir()
+
+
+def tuned_folder() -> Path:
+    """Where the project's published results are."""
+    return configs_folder() / "tuned"
 
 
 def entries(operation: str = "", directory: Path | None = None) -> list[Published]:
