@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from fixtures.fake_device import BEST, BEST_S, LEGAL, request, rule, stored, study, write_device
 
-from tuner.elimination import FIRST, HOPELESS, Elimination
-from tuner.kernel import Kernel
-from tuner.measurement import Measurement, Outcome
+from tuner.declare.kernel import Kernel
+from tuner.declare.space import Config, Space, choice
+from tuner.results.measurement import Measurement, Outcome
 from tuner.search import Known, Search, SearchOptions
-from tuner.space import Config, Space, choice
+from tuner.study.elimination import FIRST, HOPELESS, Elimination
 
 ONE = Config({"X": 1})
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy
 import pytest
 
-from tuner.catalogue import builtin
+from tuner.declare.catalogue import builtin
+from tuner.declare.kernel import Rendered, render
+from tuner.declare.problem import Problem
+from tuner.declare.space import Config
 from tuner.devices.numba_parts import Parts
 from tuner.devices.numba_source import load_parts, ready
-from tuner.kernel import Rendered, render
-from tuner.problem import Problem
-from tuner.space import Config
 
 PACKED = {
     "WIDTH": 8, "MR": 6, "NR": 16, "MC": 48, "KC": 64, "NC": 256, "UNROLL": 1, "PREFETCH": 0, "THREADS": 2,
@@ -121,7 +121,7 @@ toy = made(look_up())
 def test_a_source_that_hides_what_it_refers_to_is_compiled_as_a_whole() -> None:
     from fixtures.fake_device import TOY
 
-    from tuner.catalogue import from_file
+    from tuner.declare.catalogue import from_file
 
     problem = from_file(TOY).operation("toy").problem({"n": 8})
     run = ready(Rendered(HIDDEN, "toy", "cpu"), problem)

@@ -4,12 +4,13 @@ The file holds ``info`` (fields of `DeviceInfo`) and ``rules``, a list tried in 
 (config values that must match, maybe none) and ``latency_s`` or ``fault``, or both: a fault with ``after``
 shows only after that many runs went well, one with ``only_at`` where the first dim is that. ``power_w`` of a
 rule is the power of its configs, ``first_s`` what their first run really takes, ``error_rel`` how far their
-outputs are from the right ones, ``traits`` what is known of them before they run (``occupancy``). ``baseline_error_rel`` is ``error_rel`` of the library.
-Beside or instead of rules, ``landscape_seed`` gives every config a latency of its own, between ``base_s`` and
-ten times that. ``power_w`` of the file holds for all without one; with neither the device tells no power.
-``idle`` names parameters that leave the machine code as it is. ``baseline_s`` is the library's time, or an
-object of its times by the threads that it is told to use. ``noise`` is the relative standard deviation of
-samples and ``pace`` the fraction of each latency that is really waited.
+outputs are from the right ones, ``traits`` what is known of them before they run (``occupancy``).
+``baseline_error_rel`` is ``error_rel`` of the library. Beside or instead of rules, ``landscape_seed`` gives
+every config a latency of its own, between ``base_s`` and ten times that. ``power_w`` of the file holds for all
+without one; with neither the device tells no power. ``idle`` names parameters that leave the machine code as it
+is. ``baseline_s`` is the library's time, or an object of its times by the threads that it is told to use.
+``noise`` is the relative standard deviation of samples and ``pace`` the fraction of each latency that is really
+waited.
 
 Faults: ``compile_failed``, ``compile_hang``, ``compile_crash``, ``compile_memory``, ``launch_failed``,
 ``unwell``, ``wrong_result``, ``unwritten``, ``out_of_bounds``, ``writes_input`` (one element), ``stale`` (what
@@ -33,12 +34,12 @@ from typing import Any
 
 import numpy
 
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import Rendered
+from tuner.declare.problem import Problem
 from tuner.devices.protocol import GUARD_BYTES, Arrays, Binary, CompileFailed, LaunchFailed, Run
 from tuner.errors import DeviceTrouble
-from tuner.hardware import DeviceInfo
-from tuner.kernel import Rendered
-from tuner.measurement import CompileReport
-from tuner.problem import Problem
+from tuner.results.measurement import CompileReport
 
 
 def read_info(path: str) -> DeviceInfo:
