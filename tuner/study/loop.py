@@ -218,6 +218,10 @@ class SearchLoop:
             measurement = replace(measurement, compiled=trial.compiled_config.compiled)
         for stage in ("load", "verify", "time", "power"):
             self._budget.add(stage, measurement.stages_s.get(stage, 0.0))
+        if self._elimination is not None:
+            candidate = trial.candidate
+            self._elimination.take(candidate.kernel, candidate.config, measurement)
+            self._drop(self._elimination)
         # The device has its next config before this one is written down.
         self._dispatch()
         self._finish(trial, measurement, number)
@@ -233,9 +237,6 @@ class SearchLoop:
                 check_energy(self._leaderboard.objectives, recorder.device, measurement)
             self._leaderboard.add_trial(kernel.name, candidate.config, measurement, trial.compiled_config)
             del self._trials[candidate.number]
-            if self._elimination is not None:
-                self._elimination.take(kernel.name, candidate.config, measurement)
-                self._drop(self._elimination)
 
     def _drop(self, elimination: Elimination) -> None:
         for kernel, why in elimination.dropped(self._leaderboard.best_s).items():

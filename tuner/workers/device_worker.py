@@ -175,7 +175,7 @@ class DeviceWorker:
         except WorkerFailed as failure:
             self._recycle()
             if failure.alarmed and self._first_limit_s is not None:
-                reason = f"cannot win: its first run was stopped after {self._first_limit_s:.3g} s"
+                reason = f"its first run did not end in time: stopped after {self._first_limit_s:.3g} s"
                 return Measurement(Outcome.TIMED_OUT, reason)
             return Measurement(Outcome.TIMED_OUT if failure.timed_out else Outcome.CRASHED, str(failure))
         if "trouble" in data:
