@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -12,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import DeclarationError
+from tuner.functions import functions_of, names
 from tuner.problem import Problem, Tensor
 from tuner.space import Config, Constraint, Parameter, Value
 
 TARGETS = ("cuda", "cpu")
-_GLOBAL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(")
 
 
 def ceil_div(numerator: Any, denominator: Any) -> Any:
@@ -219,10 +217,8 @@ class Kernel:
         Raises:
             DeclarationError: There is none; the message names those that there are.
         """
-        found = _functions(self.text, self.target)
-        # A macro may stand before a name, or paste it together.
-        called = self.target == "cuda" and re.search(rf"\b{re.escape(self.entry)}\s*\(|##", self.text)
-        if found is None or called or self.entry in found:
+        found = functions_of(self.text, self.target)
+        if found is None or self.entry in found or names(self.text, self.target, self.entry):
             return
         there = f"has {', '.join(found)}" if found else "has none"
         raise DeclarationError(
@@ -247,25 +243,6 @@ class Kernel:
         includes = tuple((folder / path).resolve() for path in self.includes)
         source = (folder / self.source).resolve()
         return replace(self, source=source, includes=includes, declared_in=where)
-
-
-def _functions(text: str, target: str) -> list[str] | None:
-    """Names that a source gives to what may be called, in order; None where that cannot be told."""
-    if target == "cuda":
-        return _GLOBAL.findall(text)
-    try:
-        body = ast.walk(ast.parse(text))
-    except (SyntaxError, ValueError):
-        return None
-    found: list[str] = []
-    for each in body:
-        if isinstance(each, ast.FunctionDef):
-            found.append(each.name)
-        elif isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
-            found.append(each.id)
-        elif isinstance(each, ast.alias):
-            found.append(each.asname or each.name)
-    return found
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ def record_of(row: Mapping[str, Any]) -> Record | None:
 
 
 def _typed(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row with texts as texts: a flipped bit may make bytes of a text, or the reverse, and spoil nothing."""
+    """The row with texts as texts: a flipped bit may make bytes of a text, or the reverse."""
     told = {
         name: value.decode() if isinstance(value, bytes) else value
         for name, value in row.items()
