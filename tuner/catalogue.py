@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 from tuner.errors import DeclarationError, InputError, UnknownName
+from tuner.folders import kernels_folder
 from tuner.kernel import Kernel
 from tuner.problem import Operation
 
@@ -57,13 +58,6 @@ class Catalogue:
                 known = [kernel.name for kernel in found]
                 raise UnknownName(f"{target} kernel of {operation}".strip(), name, known)
         return tuple(kernel for kernel in found if not only or kernel.name in only)
-
-
-def kernels_folder() -> Path:
-    """Where the built-in kernels are: inside an installed package, else beside it in a checkout."""
-    package = Path(__file__).resolve().parent
-    installed = package / "kernels"
-    return installed if installed.is_dir() else package.parent / "kernels"
 
 
 def builtin() -> Catalogue:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from tuner.errors import DeclarationError
 from tuner.functions import functions_of, names
 from tuner.problem import Problem, Tensor
+from tuner.source_text import measured_text
 from tuner.space import Config, Constraint, Parameter, Value
 
 TARGETS = ("cuda", "cpu")
@@ -123,6 +125,29 @@ class Launch:
         )
 
 
+def _launch_hash(constants: Mapping[str, Any], launch: Launch | None) -> str:
+    told = {"constants": dict(constants), "launch": None if launch is None else _given(launch)}
+    return hashlib.sha256(json.dumps(told, sort_keys=True, default=_plain).encode()).hexdigest()[:16]
+
+
+def _given(part: Any) -> Any:
+    """A launch, or a part of one, as plain data without the fields that are at their defaults."""
+    if isinstance(part, tuple):
+        return [_given(each) for each in part]
+    if not is_dataclass(part):
+        return part
+    return {
+        each.name: _given(getattr(part, each.name))
+        for each in fields(part)
+        if getattr(part, each.name) != each.default
+    }
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's scalars become Python's."""
+    return value.item()
+
+
 @dataclass(frozen=True)
 class Kernel:
     """One way to solve an operation.
@@ -203,11 +228,21 @@ class Kernel:
 
     @cached_property
     def source_hash(self) -> str:
-        """Hash of source and declaration: what a record was measured with."""
-        digest = hashlib.sha256(self.text.encode())
-        if self.declared_in is not None and self.declared_in != self.source:
-            digest.update(self.declared_in.read_bytes())
-        return digest.hexdigest()[:16]
+        """Hash of what every config of the kernel is compiled from: source with includes, entry, options.
+
+        Comments, docstrings and layout do not count, nor does the declaration. What a declaration adds to a
+        measurement, constants and launch, is covered by `launch_hash` for each config.
+        """
+        parts = (measured_text(self.text, self.target), self.entry, *self.options)
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+    def launch_hash(self, problem: Problem, config: Mapping[str, Value]) -> str:
+        """Hash of what rendering adds to the source beside the config: the operation's constants, the launch.
+
+        Fields of the launch that are at their defaults do not count, so that a new one changes no hash.
+        """
+        launch = self.launch(problem, Config(config)) if self.launch else None
+        return _launch_hash(problem.operation.constants(problem, self.target), launch)
 
     def check_entry(self) -> None:
         """Refuses a source in which no function has the name that is called; each config would fail for it.
@@ -255,6 +290,7 @@ class Rendered:
         target: ``cuda`` or ``cpu``.
         launch: Geometry; None for a CPU kernel.
         options: Compiler options.
+        launch_hash: `Kernel.launch_hash` for the problem and config.
     """
 
     text: str
@@ -262,6 +298,7 @@ class Rendered:
     target: str
     launch: Launch | None = None
     options: tuple[str, ...] = ()
+    launch_hash: str = ""
 
     @property
     def hash(self) -> str:
@@ -305,4 +342,5 @@ def render(kernel: Kernel, problem: Problem, config: Config) -> Rendered:
         lines = [f"{name} = {value!r}" for name, value in {**constants, **config}.items()]
         text = "\n".join([*lines, "", kernel.text])
     launch = kernel.launch(problem, config) if kernel.launch else None
-    return Rendered(text, kernel.entry, kernel.target, launch, kernel.options)
+    launch_hash = _launch_hash(constants, launch)
+    return Rendered(text, kernel.entry, kernel.target, launch, kernel.options, launch_hash)

@@ -1,4 +1,8 @@
-"""One process per database and device: two that time on one device spoil each other's figures."""
+"""One process per device, and one per database and device.
+
+Two that time on one device spoil each other's figures, whatever their databases: the device's own lock is
+`tuner.devices.device_lock`. Two that write one study would run its trials twice, on whatever machines they are.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,7 @@ from types import TracebackType
 from typing import Any
 
 from tuner.devices.detect import Found
+from tuner.devices.device_lock import device_lock
 from tuner.errors import EnvironmentTrouble, LockedByAnother
 from tuner.hardware import DeviceInfo
 from tuner.record import utc_now
@@ -61,7 +66,7 @@ class Occupancy:
         except filelock.Timeout:
             raise LockedByAnother(
                 f"one process at a time works with a database and a device, and {self._who()} works with "
-                f"{self._device} ({self._path.name}); wait for it, stop it, or use another database with --db"
+                f"{self._device} ({self._path.name}); wait for it, or stop it"
             ) from None
         except OSError as error:
             lock.release(force=True)
@@ -91,11 +96,17 @@ class Occupancy:
 
 @contextlib.contextmanager
 def occupied(url: str, devices: Sequence[Found], what: str) -> Iterator[None]:
-    """Holds several devices for one database; see `Occupancy`."""
+    """Holds several devices, for one database and for this machine.
+
+    Raises:
+        LockedByAnother: Another process has one of them; the message says which.
+        EnvironmentTrouble: A lock file cannot be written.
+    """
     with contextlib.ExitStack() as stack:
         # In one order, so that two that want the same ones do not wait for each other.
         for device in sorted(devices, key=lambda each: each.info.uuid):
             stack.enter_context(Occupancy(url, device.info, what))
+            stack.enter_context(device_lock(device.info, what))
         yield
 
 

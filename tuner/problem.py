@@ -235,9 +235,12 @@ class Problem:
 
     @property
     def memory_bytes(self) -> int:
-        """Device memory that tuning needs: tensors, and the reference in float64 with its operands."""
-        doubled = sum(math.prod(tensor.shape) * 8 for tensor in self.tensors)
-        return sum(tensor.bytes for tensor in self.tensors) + doubled
+        """Device memory that tuning needs.
+
+        Tensors, what inputs are drawn anew from, two references in float64, and the operands of one in float64.
+        """
+        doubled = sum(math.prod(tensor.shape) * 8 for tensor in (*self.tensors, *self.outputs))
+        return sum(tensor.bytes for tensor in (*self.tensors, *self.inputs)) + doubled
 
     @property
     def tolerance(self) -> float:

@@ -7,11 +7,16 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from tuner.doubts import doubts
 from tuner.hardware import DeviceInfo
 from tuner.measurement import Measurement
 from tuner.statistics import Comparison
+
+if TYPE_CHECKING:
+    from tuner.kernel import Kernel
+    from tuner.problem import Problem
 
 #: Clocks of two machines may be this far apart.
 CLOCKS_APART = timedelta(days=1)
@@ -19,6 +24,11 @@ CLOCKS_APART = timedelta(days=1)
 ELSEWHERE = "missing times of"
 #: What stands before the objectives in the name of a study that has several.
 OBJECTIVES_OF_STUDY = ", objectives "
+
+
+#: Number of the rules that results are judged by, and its name in `Record.versions`. Before 2 inputs were not
+#: restored before a config nor compared after it: one that wrote into them made others wrong.
+VERIFICATION, VERIFICATION_NAME = 2, "verification"
 
 
 class Role(enum.StrEnum):
@@ -89,7 +99,8 @@ class Record:
         role: Why it was measured.
         kernel: Kernel's name; the library's for a baseline.
         config: The config; empty for a baseline.
-        source_hash: Hash of source and declaration; empty for a baseline.
+        source_hash: `tuner.kernel.Kernel.source_hash`, as it is today if an equivalent one was stored; empty
+            for a baseline.
         measurement: Samples, outcome, error, compiler's report.
         work: ``flops`` and ``bytes`` of one run, so that rates need no operation's code.
         versions: Name -> version of all that took part (tuner, compiler, library, BLAS core type...).
@@ -117,6 +128,11 @@ class Record:
     measured_at: str = field(default_factory=utc_now)
 
     @property
+    def verification(self) -> int:
+        """Number of the rules that the result was judged by."""
+        return int(self.versions.get(VERIFICATION_NAME, 1))
+
+    @property
     def tflops(self) -> float:
         """Work over median time; 0 without samples."""
         time_s = self.measurement.time_s
@@ -127,6 +143,29 @@ class Record:
         """Bytes that must move over median time, in GB/s; 0 without samples."""
         time_s = self.measurement.time_s
         return self.work["bytes"] / time_s / 1e9 if time_s else 0.0
+
+
+def measured_as_now(record: Record, kernel: Kernel, problem: Problem) -> bool:
+    """Whether a record was measured with what the kernel compiles to and launches for the problem today.
+
+    Args:
+        record: A record of the kernel, of any source.
+        kernel: The kernel as it is declared now.
+        problem: The record's problem.
+
+    Returns:
+        False if the source, or the constants or launch for the record's config, have changed. Records from
+        before launches were hashed are compared by their source alone.
+    """
+    if record.source_hash != kernel.source_hash:
+        return False
+    then = record.measurement.compiled.launch_hash if record.measurement.compiled else ""
+    if not then:
+        return True
+    try:
+        return kernel.launch_hash(problem, record.config) == then
+    except Exception:  # a launch rule is a user's code, and the config may no longer suit it
+        return False
 
 
 @dataclass(frozen=True)
@@ -187,8 +226,8 @@ class Champion:
         speedup: Median of the paired ratios time(baseline) / time(champion); 0 without a baseline.
         verdict: Against the champion before it: ``first``, ``faster``, ``same``, ``slower``, ``ambiguous``.
         trials: ``total``, ``measured``, ``failed`` and a count for each outcome of the study.
-        pairs: Every two of the finals, those with the champion first; empty in champions from before they
-            were kept.
+        pairs: Every two of the finals, those with the champion first, and the champion with the library told
+            to use another core type, which was timed by itself; empty in champions from before they were kept.
         id: UUID.
         crowned_at: ISO 8601, UTC.
     """
@@ -201,6 +240,27 @@ class Champion:
     pairs: tuple[Pair, ...] = ()
     id: str = field(default_factory=new_id)
     crowned_at: str = field(default_factory=utc_now)
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Why it is provisional, by the circumstances of its finals; empty where it is not."""
+        return doubts(self.record.measurement.circumstances)
+
+    @property
+    def hardest(self) -> Pair | None:
+        """Its pair with the fastest form of the library: of all numbers of threads and core types.
+
+        None without a library, or where pairs were not kept.
+        """
+        if self.baseline is None or not self.pairs:
+            return None
+        own, library = self.pairs[0].one, self.baseline.kernel
+        with_library = [
+            pair
+            for pair in self.pairs
+            if pair.one == own and (pair.other == library or pair.other.startswith(f"{library}, "))
+        ]
+        return min(with_library, key=lambda pair: pair.comparison.ratio, default=None)
 
 
 #: All that a database keeps for good.

@@ -46,7 +46,8 @@ def bound(kernel: Any, problem: Any, config: dict[str, Any], arrays: list[Any]) 
 
 def limit(name: str, config: dict[str, Any], dims: dict[str, int], dtype: str) -> Run:
     """A kernel that measures a limit of the device."""
-    from tuner.catalogue import from_file, kernels_folder
+    from tuner.catalogue import from_file
+    from tuner.folders import kernels_folder
 
     catalogue = from_file(kernels_folder() / "limits" / f"{name}.py")
     (kernel,) = [each for each in catalogue.of(name, "cpu") if each.operation == name]

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from gpu_models import H200
 
-from tuner.catalogue import Catalogue, builtin, from_file, kernels_folder
+from tuner.catalogue import Catalogue, builtin, from_file
+from tuner.folders import kernels_folder
 from tuner.hardware import DeviceInfo
 from tuner.kernel import Kernel
 from tuner.problem import Operation, Problem

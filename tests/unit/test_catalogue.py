@@ -9,6 +9,7 @@ from fixtures.fake_device import TOY
 
 from tuner import catalogue
 from tuner.errors import DeclarationError, InputError, UnknownName
+from tuner.folders import kernels_folder
 
 ONLY_KERNEL = """
 from pathlib import Path
@@ -29,7 +30,7 @@ def test_the_built_in_kernels_are_those_of_their_folders() -> None:
     assert "gemm" in found.operations
     for kernel in found.kernels:
         assert kernel.declared_in is not None
-        assert kernel.declared_in.is_relative_to(catalogue.kernels_folder() / kernel.operation)
+        assert kernel.declared_in.is_relative_to(kernels_folder() / kernel.operation)
         assert kernel.source.is_absolute()
     assert found.operations["gemm"].origin is None
 
@@ -73,13 +74,10 @@ def test_a_file_of_kernels_joins_a_built_in_operation(tmp_path: Path) -> None:
 
 def test_an_edited_file_is_read_anew(tmp_path: Path) -> None:
     # Edits of the same length, faster than a file's time of change can tell apart.
-    hashes = set()
     for name in ("mine", "mini", "mean"):
         text = ONLY_KERNEL.format(operation="gemm").replace('"mine"', f'"{name}"')
         kernel = catalogue.from_file(written(tmp_path, text)).of("gemm")[-1]
         assert kernel.name == name
-        hashes.add(kernel.source_hash)
-    assert len(hashes) == 3
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_records_go_from_one_database_to_another(told: Told, stored: Path, here:
     ]
     code, out, _ = told("import", "night.jsonl.zst", "--json")
     assert json.loads(out) == {
-        "file": "night.jsonl.zst", "records": 0, "champions": 0, "known": 4, "broken": [], "broken_lines": 0,
+        "file": "night.jsonl.zst", "records": 0, "champions": 0, "known": 4, "broken": [], "broken_lines": 0, "retractions": 0,
     }  # fmt: skip
 
 
@@ -163,7 +163,7 @@ def test_records_are_listed_and_shown(told: Told, stored: Path) -> None:
     assert "NVIDIA H200" in out
     assert "sm_count" in out
     assert told("show", "00000000-0000-4000-8000-000000000000")[0] == 1
-    assert "an id is a UUID, got 'x'" in told("show", "x")[2]
+    assert "a record is named by its id, a UUID such as" in told("show", "x")[2]
     assert "a shape is whole numbers such as 1024,1024,512, got 'wide'" in told("list", "--shape", "wide")[2]
 
 
@@ -206,3 +206,11 @@ def test_a_full_record_is_shown(told: Told, here: Path) -> None:
     code, out, _ = told("show", full.id)
     assert code == 0
     assert "BORDER=check" in out
+
+
+def test_an_export_names_its_file_as_other_commands_do(told: Told, stored: Path, here: Path) -> None:
+    assert told("export", "-o", "all.jsonl", "--quiet") == (0, "", "")
+    code, out, _ = told("export", "--quiet")
+    assert (code, out) == (0, (here / "all.jsonl").read_text())
+    code, _, err = told("export", "all.jsonl", "-o", "other.jsonl")
+    assert (code, "exported to one file, got all.jsonl and -o other.jsonl" in err) == (2, True)

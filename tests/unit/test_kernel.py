@@ -68,16 +68,38 @@ def test_the_hash_names_text_entry_and_options() -> None:
     assert len({rendered.hash, *(each.hash for each in others)}) == 4
 
 
-def test_the_source_hash_follows_source_and_declaration(tmp_path: Path) -> None:
-    def declared(source: str, declaration: str) -> str:
+def test_the_source_hash_follows_what_is_compiled_and_not_how_it_is_told(tmp_path: Path) -> None:
+    def declared(source: str, declaration: str = "", **changes: Any) -> str:
         (tmp_path / "k.cu").write_text(source)
         where = tmp_path / "k.py"
         where.write_text(declaration)
-        return replace(BLOCKS, source=Path("k.cu")).declared(where).source_hash
+        return replace(BLOCKS, source=Path("k.cu"), **changes).declared(where).source_hash
 
-    hashes = [declared("a", "a"), declared("b", "a"), declared("a", "b")]
-    assert len(set(hashes)) == 3
-    assert declared("a", "a") == hashes[0]
+    plain = declared("int a = 1;")
+    assert declared("// one\nint a  =\n 1; /* two */") == plain
+    assert declared("int a = 1;", "another declaration") == plain
+    others = {
+        declared("int a = 2;"),
+        declared("int a = 1;", entry="b"),
+        declared(
+            "int a = 1;",
+            options=("-G",),
+        ),
+    }
+    assert len({plain, *others}) == 4
+
+
+def test_the_launch_hash_follows_the_launch_and_the_constants() -> None:
+    config = Config(BEST)
+    plain = BLOCKS.launch_hash(toy(), config)
+    wider = replace(BLOCKS, launch=lambda p, c: Launch(grid=(1,), block=(c.BLOCK, 2)))
+    problem = toy()
+    constant = replace(problem.operation, constants=lambda p, target: {"SCALE": 3})
+    moved = BLOCKS.launch_hash(replace(problem, operation=constant), config)
+    assert len({plain, wider.launch_hash(toy(), config), moved}) == 3
+    assert BLOCKS.launch is not None
+    spelt_out = replace(BLOCKS.launch(toy(), config), shared_bytes=0, workspace=None)
+    assert replace(BLOCKS, launch=lambda p, c: spelt_out).launch_hash(toy(), config) == plain
 
 
 def test_what_kernels_share_comes_first(tmp_path: Path) -> None:

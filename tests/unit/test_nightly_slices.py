@@ -193,7 +193,7 @@ def test_a_night_too_short_for_all_says_what_was_not_reached(clock: Clock, folde
     assert 100 < clock.now_s - 1000 <= 120
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     seconds=st.floats(1, 5000),
     limit_s=st.none() | st.floats(1, 1000),

@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -304,13 +305,14 @@ def test_an_installed_wheel_finds_its_kernels_and_plans(wheel: Path, tmp_path: P
 from pathlib import Path
 import tuner
 from tuner import catalogue
+from tuner.folders import kernels_folder
 from tuner.ladder import read_ladder_plan
 from tuner.ladder.steps import lessons
 from tuner.plan import read_plan
 from tuner.shipped import entries, tuned_folder
 inside = Path(tuner.__file__).parent
 found = catalogue.builtin()
-assert catalogue.kernels_folder() == inside / "kernels", catalogue.kernels_folder()
+assert kernels_folder() == inside / "kernels", kernels_folder()
 assert all(kernel.text and kernel.source.is_relative_to(inside) for kernel in found.kernels)
 ladders = set((inside / "configs").glob("ladder-*.toml"))
 nights = set((inside / "configs").glob("*.toml")) - ladders - {inside / "configs" / "lessons.toml"}
@@ -339,3 +341,13 @@ def test_the_wheel_names_version_command_and_licence(wheel: Path) -> None:
     metadata = archive.read(f"{info}/METADATA").decode()
     assert "License-Expression: Apache-2.0" in metadata
     assert {"cuda12", "cuda13", "dev"} <= set(re.findall(r"Provides-Extra: (\w+)", metadata))
+
+
+def test_how_busy_the_machine_is_fails_no_property() -> None:
+    assert settings.default is not None
+    assert settings.default.deadline is None
+    assert HealthCheck.too_slow in settings.default.suppress_health_check
+    # A list of a test's own replaces that of the profile.
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        for listed in re.findall(r"suppress_health_check=\[([^]]*)\]", path.read_text(encoding="utf-8")):
+            assert "HealthCheck.too_slow" in listed, path

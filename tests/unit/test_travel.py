@@ -212,7 +212,7 @@ EVENTS = [
 ]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     nodes=st.lists(st.lists(st.sampled_from(EVENTS), max_size=6), min_size=1, max_size=4),
     order=st.randoms(use_true_random=False),

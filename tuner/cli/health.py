@@ -5,17 +5,22 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tuner.devices.cubin_cache import check_cache
 from tuner.devices.detect import Found, find, gpus
+from tuner.devices.device_lock import device_holder
+from tuner.devices.machine_load import MachineWatch
 from tuner.errors import DeviceTrouble, EnvironmentTrouble, NothingFound, TunerError
 from tuner.execution import Executor
 
 #: Free disk below this is worth a word.
 LITTLE_DISK_BYTES = 1 << 30
+#: Seconds for which a CPU is watched.
+LOOK_S = 0.5
 PACKAGES = ("tile-tuner", "numpy", "numba", "optuna", "SQLAlchemy", "cupy-cuda13x", "cupy-cuda12x")
 
 
@@ -46,6 +51,7 @@ def checks(url: str) -> Iterator[Check]:
     yield _packages()
     yield from _gpu_driver()
     for found in [*gpus(), find("cpu")]:
+        yield _load(found)
         yield _device(found)
     yield _database(url)
     yield _disk()
@@ -70,6 +76,24 @@ def _gpu_driver() -> Iterator[Check]:
         yield Check("GPU driver", "bad", "a GPU's device file, but NVML does not answer", "check `nvidia-smi`")
     else:
         yield Check("GPU driver", "note", "no NVIDIA GPU found: CPU kernels only")
+
+
+def _load(found: Found) -> Check:
+    """Whether others use the device: who holds its lock, and what happens on it for a moment."""
+    what = f"{found.spec} load"
+    try:
+        holder = device_holder(found.info)
+    except TunerError as error:
+        return Check(what, "bad", str(error), "set TUNER_LOCKS")
+    watch = MachineWatch([found])
+    if watch.cores:
+        time.sleep(LOOK_S)
+    told = [*([f"{holder} works with it"] if holder else []), *watch.told()]
+    if told:
+        return Check(
+            what, "note", "; ".join(told), "times taken now may be wrong: wait, or stop what is running"
+        )
+    return Check(what, "ok", "nothing else runs on it")
 
 
 def _device(found: Found) -> Check:

@@ -151,7 +151,11 @@ def _row(item: NightItem, limited: bool) -> tuple[str, ...]:
     fresh = item.state == "tuned"
     change = f"{item.improvement:.3f} x ({after.verdict})" if fresh and item.improvement else "-"
     shown = f"{duration(time_s)}, {speed(record.work['flops'], record.work['bytes'], time_s)}"
-    ratio = f"{after.speedup:.3f}" if after.baseline else "-"
+    ratio = (
+        f"{after.hardest.comparison.ratio if after.hardest else after.speedup:.3f}" if after.baseline else "-"
+    )
+    if after.doubts:
+        ratio += " (provisional)"
     return (*row, f"{record.kernel} {config_text(record.config)}", shown, ratio, *error, change, item.why)
 
 

@@ -54,18 +54,25 @@ def _progress(what: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
 
 
 @records.command("export")
-@click.argument("file", metavar="FILE|-")
+@click.argument("output", metavar="[FILE]", required=False)
+@click.option("-o", "option", metavar="FILE", help="File to write to; - is stdout.  [default: -]")
 @selection_options
 @click.option("--quiet", is_flag=True, help="No progress.")
 @database_option
-def export_(file: str, operation: str, shape: str, device: str, regime: str, quiet: bool, db: str) -> None:
-    """Write records and champions as JSON lines; FILE.gz and FILE.zst are compressed, - is stdout."""
+def export_(output: str | None, option: str | None, quiet: bool, db: str, **chosen: str) -> None:
+    """Write records and champions as JSON lines; FILE.gz and FILE.zst are compressed.
+
+    FILE is given with -o, or as the argument.
+    """
     from tuner.store import Store
     from tuner.travel import export
 
+    if output and option:
+        raise InputError(f"records are exported to one file, got {output} and -o {option}; give one of them")
+    file = option or output or "-"
     path = None if file == "-" else Path(file)
     writable_file(path)
-    wanted = selection(operation, shape, device, regime)
+    wanted = selection(**chosen)
     with Store.open(db, read_only=True) as store, _progress("exporting", quiet) as progress:
         counts = export(store, path, wanted, progress=progress)
     if not quiet:
@@ -182,6 +189,10 @@ def publish(device: str, operation: str, regime: str, folder: Path | None, db: s
     writable_folder(folder or tuned_folder())
     with Store.open(db, read_only=True) as store:
         written = write(store, folder, operation=operation, device=device, regime=regime)
+        for champion in store.champions(operation or None, device or None, regime or None):
+            if champion.doubts:
+                why = "; ".join(champion.doubts)
+                click.echo(f"{champion.record.problem}: provisional, not published: {why}", err=True)
     if not written:
         raise NothingFound(f"no champion of a built-in kernel in {db} fits; run `tuner tune`, or name others")
     for path in written:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tuner.catalogue import from_file, kernels_folder
+from tuner.catalogue import from_file
 from tuner.compiling import CompilePool
 from tuner.devices.detect import Found
 from tuner.errors import TunerError
 from tuner.execution import Executor
+from tuner.folders import kernels_folder
 from tuner.hardware import DeviceInfo
 from tuner.kernel import Kernel, render
 from tuner.ladder.rungs import Limits

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 
 from tuner.catalogue import Catalogue
 from tuner.hardware import DeviceInfo
+from tuner.kernel import Kernel
 from tuner.lookup.declared import builtin_now
-from tuner.record import Record
+from tuner.problem import Operation
+from tuner.record import Record, measured_as_now
 
 #: Kind of device -> package whose version tells the compiler's, and the compiler's name in records. A CUDA
 #: compiler that did not come as one of these packages tells its version only to a process that loads it.
@@ -54,12 +56,19 @@ def _by_source(record: Record, catalogue: Catalogue | None) -> tuple[bool | None
         named = (kernel.operation, kernel.target, kernel.name)
         if named == (record.problem.operation, record.device.kind, record.kernel):
             if kernel.source_hash == record.source_hash:
-                return False, ""
+                return _by_launch(record, kernel, (catalogue or builtin_now()).operation(kernel.operation))
             return True, (
                 f"kernel {record.kernel!r} has changed since: its source was {record.source_hash} and is "
                 f"{kernel.source_hash}; tune again"
             )
     return True, f"kernel {record.kernel!r} is no longer declared; tune again"
+
+
+def _by_launch(record: Record, kernel: Kernel, operation: Operation) -> tuple[bool, str]:
+    problem = operation.problem(record.problem.dims, record.problem.dtype, record.problem.layout)
+    if measured_as_now(record, kernel, problem):
+        return False, ""
+    return True, f"kernel {record.kernel!r} is launched otherwise than when it was measured; tune again"
 
 
 def _compared(

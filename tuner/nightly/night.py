@@ -23,6 +23,8 @@ from tuner.record import Champion, Record, Role
 from tuner.search import Budget
 from tuner.store import Store
 
+#: Finals of a problem at the most while its champion stays provisional: two in each of three nights.
+FINALS_IN_DOUBT = 6
 #: Why a problem is finished whose search could go on.
 TIME_IS_UP = "the night's time is up"
 #: Why a problem was not reached.
@@ -69,12 +71,14 @@ class Night:
     warned: Callable[[str], None] = lambda text: None
     _entries: dict[str, Entry] = field(default_factory=dict, init=False)
     _enlisted: int = field(default=0, init=False)
+    _in_doubt: list[tuple[Entry, NightItem]] = field(default_factory=list, init=False)
 
     def run(self, view: View = lambda item: nullcontext(lambda progress: None)) -> Iterator[NightItem]:
         """Tunes the problems in slices, and says of each what became of it as soon as that is known.
 
         Problems whose champion is stale come first, then the plan's order holds. A problem that fails for a
-        reason of its own does not end the night.
+        reason of its own does not end the night. One whose champion is provisional has its finals again after
+        all others, if there is time, and is tried again in later nights.
 
         Args:
             view: Shows the progress of each study.
@@ -98,6 +102,10 @@ class Night:
         try:
             while self._entries:
                 yield from self._step()
+            while self._in_doubt:
+                ended = self._finals_again(*self._in_doubt[0])
+                del self._in_doubt[0]
+                yield ended
         finally:
             self._stage.close()
 
@@ -114,6 +122,7 @@ class Night:
     def unfinished(self, why: str) -> list[NightItem]:
         """What is left to say where the night was ended from outside."""
         begun = [entry.ended("not reached", why) for entry in self._entries.values()]
+        begun += [ended for _, ended in self._in_doubt]
         unseen = self.plan.items[self._enlisted :]
         return [*begun, *(NightItem(item, "not reached", why=why) for item in unseen)]
 
@@ -146,11 +155,10 @@ class Night:
         """A slice for the problem that is worth most, or the end of one, or of all that are left."""
         chosen = self._slices.next_of(self._candidates())
         if chosen is not None:
-            ended = self._slice(self._of[chosen[0]], chosen[1])
-            return [] if ended is None else [ended]
+            return _those(self._slice(self._of[chosen[0]], chosen[1]))
         begun = self._stage.entry or next((each for each in self._entries.values() if each.share.begun), None)
         if begun is not None:
-            return [self._finals(begun, TIME_IS_UP)]
+            return _those(self._finals(begun, TIME_IS_UP))
         # What is left of the night does not grow: there is no time for any of them.
         left = list(self._entries.values())
         for entry in left:
@@ -189,7 +197,8 @@ class Night:
             )
             self.said(entry.item, entry.share.slices, gain)
 
-    def _finals(self, entry: Entry, why: str) -> NightItem:
+    def _finals(self, entry: Entry, why: str) -> NightItem | None:
+        """The end of a problem; None where its champion is provisional, so that it comes once more."""
         try:
             if self._stage.entry is not entry:
                 self._open(entry)
@@ -197,7 +206,22 @@ class Night:
         except (InputError, NothingFound) as error:
             return self._failed(entry, error)
         self._leave(entry)
+        if ended.after is not None and ended.after.doubts and ended.state == "tuned":
+            self._in_doubt.append((entry, ended))
+            return None
         return ended
+
+    def _finals_again(self, entry: Entry, ended: NightItem) -> NightItem:
+        """The finals of a problem whose champion is provisional, later in the night, if there is time."""
+        if self._left_s() < entry.share.finals_s + entry.share.opening_s:
+            return ended
+        try:
+            self._open(entry)
+            again = self._stage.finish(ended.why)
+        except (InputError, NothingFound):
+            self._stage.close()
+            return ended
+        return again if again.state == "tuned" else ended
 
     def _failed(self, entry: Entry, error: InputError | NothingFound) -> NightItem:
         self._stage.close()
@@ -220,6 +244,7 @@ class Night:
             seconds=max(min(limits), 1.0) if limits else None, trials=item.trials, seed=self.seed,
             sampler=self.plan.sampler, storage_url=self.storage_url, objectives=item.objectives,
             error_limit=item.error_limit, finals_s=min(share.finals_s, max(left_s, 1.0)), library=entry.library,
+            drop=not item.kernels,
         )  # fmt: skip
         self._slices.opened(share, self._stage.open(entry, request))
 
@@ -234,17 +259,17 @@ class Night:
 
     def _is_done(self, item: PlanItem, kernels: tuple[Kernel, ...], champion: Champion | None) -> bool:
         """True where this study was held to its finals with these kernels, as they are, driver and compiler."""
-        if champion is None:
-            return False
         key, device = key_of(item.problem), self.found[0].info
-        if not _accurate(champion, item):
+        if champion is None or not _accurate(champion, item):
             return False
         name = study_name(key, device, item.regime, kernels, item.objectives, item.error_limit)
-        if champion.record.study == name and not self._is_outdated(champion.record, item):
+        held = champion.record.study == name and not self._is_outdated(champion.record, item)
+        if held and not champion.doubts:
             return True
         # The champion may come from a study of other kernels or objectives that was held since.
         finals = self.store.records(problem=key, device=device, role=Role.FINAL)
-        return any(each.study == name and not self._is_outdated(each, item) for each in finals)
+        runs = {each.session for each in finals if each.study == name and not self._is_outdated(each, item)}
+        return len(runs) >= (FINALS_IN_DOUBT if champion.doubts else 1)
 
     def _is_stale(self, entry: Entry) -> bool:
         """True where the champion's kernel, the compiler or the driver is another than it was."""
@@ -264,3 +289,7 @@ def _accurate(champion: Champion, item: PlanItem) -> bool:
     beside = champion.baseline.measurement.error if champion.baseline is not None else None
     limit = ErrorLimit.beside(item.error_limit, beside, item.problem)
     return not limit.complaint(champion.record.measurement.error, finals=True)
+
+
+def _those(ended: NightItem | None) -> list[NightItem]:
+    return [] if ended is None else [ended]

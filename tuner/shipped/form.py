@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tuner.equivalence import latest_hash
 from tuner.hardware import DeviceInfo
 from tuner.measurement import CompileReport, Error, Measurement, Outcome
 from tuner.record import Champion, ProblemKey, Record, Role
@@ -28,7 +29,7 @@ class RunnerUp:
     Attributes:
         kernel: Kernel's name.
         config: The config.
-        source_hash: Hash of the kernel's source and declaration.
+        source_hash: `tuner.kernel.Kernel.source_hash`.
         time_s: Median in seconds.
         noise: Of the samples, as a fraction.
         role: ``final``: timed in alternation with the champion; ``trial``: timed by itself, in the search.
@@ -211,7 +212,8 @@ def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _runner_up(told: Mapping[str, Any]) -> RunnerUp:
     error = told.get("error")
-    return RunnerUp(**{**told, "role": Role(told["role"]), "error": Error(**error) if error else None})
+    parsed = {"role": Role(told["role"]), "error": Error(**error) if error else None}
+    return RunnerUp(**{**told, **parsed, "source_hash": latest_hash(told["source_hash"])})
 
 
 def _measured_json(record: Record, versions: Shared) -> dict[str, Any]:
@@ -286,6 +288,7 @@ def _record_of(
         published_noise=told["noise"],
     )
     return Record(
-        problem, device, regime, role, told["kernel"], told["config"], told["source_hash"], measurement,
-        told["work"], versions[told["versions"]], id=told["record_id"], measured_at=told["measured_at"],
+        problem, device, regime, role, told["kernel"], told["config"], latest_hash(told["source_hash"]),
+        measurement, told["work"], versions[told["versions"]], id=told["record_id"],
+        measured_at=told["measured_at"],
     )  # fmt: skip

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 from tuner.errors import InputError
+from tuner.folders import configs_folder
 from tuner.record import Champion
 from tuner.shipped.form import FORMAT, Published, entries_of, slug
 
@@ -18,10 +19,8 @@ def in_checkout() -> bool:
 
 
 def tuned_folder() -> Path:
-    """Where published results are: inside an installed package, else beside it in a checkout."""
-    package = Path(__file__).resolve().parent.parent
-    installed = package / "configs"
-    return (installed if installed.is_dir() else package.parent / "configs") / "tuned"
+    """Where the project's published results are."""
+    return configs_folder() / "tuned"
 
 
 def entries(operation: str = "", directory: Path | None = None) -> list[Published]:

@@ -28,7 +28,8 @@ def publish(
 
     A file that is there keeps its entries of problems that the store has no champion for, and of those that
     it has a later champion of. What the store has taken back is removed from every file. Kernels of a user's
-    own file are published only when their operation is named.
+    own file are published only when their operation is named, provisional champions (`Champion.doubts`) not at
+    all.
 
     Args:
         store: Where the champions are.
@@ -47,7 +48,7 @@ def publish(
     by_file: dict[tuple[Path, str], list[Champion]] = {}
     for champion in wanted:
         record = champion.record
-        if record.origin and not operation:
+        if champion.doubts or (record.origin and not operation):
             continue
         folder = (directory or tuned_folder()) / slug(record.device.name)
         path = folder / f"{slug(record.problem.operation)}.json"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
+from tuner.equivalence import latest_hash
 from tuner.hardware import DeviceInfo
 from tuner.measurement import Outcome
 from tuner.record import ProblemKey, Record
@@ -245,5 +246,5 @@ class _Names:
         if number not in self.kernels:
             of = tables.kernels.c
             every = sa.select(of.number, of.name, of.source_hash)
-            self.kernels = {row[0]: (row[1], row[2]) for row in connection.execute(every)}
+            self.kernels = {row[0]: (row[1], latest_hash(row[2])) for row in connection.execute(every)}
         return self.kernels[number]

@@ -7,6 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from tuner.equivalence import equivalent_hashes
 from tuner.hardware import DeviceInfo
 from tuner.record import Champion, ProblemKey, latest_credible
 from tuner.store import rows, tables
@@ -95,7 +96,7 @@ def kernels_like(hashes: Mapping[str, str]) -> Any:
     """Numbers of these kernels with these source hashes; an empty hash stands for any."""
     of = tables.kernels.c
     fits = [
-        of.name == name if not now else sa.and_(of.name == name, of.source_hash == now)
+        of.name == name if not now else sa.and_(of.name == name, of.source_hash.in_(equivalent_hashes(now)))
         for name, now in hashes.items()
     ]
     return sa.select(of.number).where(sa.or_(sa.false(), *fits))

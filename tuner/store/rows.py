@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
+from tuner.equivalence import latest_hash
 from tuner.errors import InputError
 from tuner.hardware import DeviceInfo
 from tuner.measurement import CompileReport, Error, Measurement, Outcome
@@ -180,7 +181,7 @@ def record_of(row: Mapping[str, Any], device: DeviceInfo) -> Record:
         role=Role(row["role"]),
         kernel=row["kernel_name"],
         config=json.loads(row["config"]),
-        source_hash=row["source_hash"],
+        source_hash=latest_hash(row["source_hash"]),
         measurement=measurement,
         work=json.loads(row["work"]),
         versions=json.loads(row["versions"]),

@@ -36,7 +36,7 @@ class Cached:
         device: Name of the device; the file's when empty.
         problem: What was computed; named by the file's kernel and problem size when None.
         kernel: Name of the kernel; the file's when empty.
-        source_hash: Hash of the kernel's source and declaration, where it is declared.
+        source_hash: `tuner.kernel.Kernel.source_hash`, where it is declared.
         origin: File that declares it.
         work: ``flops`` and ``bytes`` of one run; 0 where not known.
         regime: How time was taken; Kernel Tuner flushes no cache between launches.

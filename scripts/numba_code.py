@@ -1,0 +1,40 @@
+"""Prints a hash of the machine code of a rendered CPU kernel, read as JSON [text, entry, case] from stdin.
+
+For scripts/equivalents: a process of its own for each, since LLVM's names count up within a process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sys
+from typing import Any
+
+from tuner.catalogue import builtin
+from tuner.devices.numba_source import ready
+from tuner.kernel import Rendered
+
+
+def functions_of(entry: Any) -> list[Any]:
+    """The dispatchers of a kernel's module, in order of definition."""
+    module = sys.modules[entry.__module__]
+    return [each for each in vars(module).values() if hasattr(each, "inspect_asm")]
+
+
+def main() -> None:
+    """Compiles as the tuner does and hashes the assembly without symbols and addresses."""
+    text, entry, (shape, dtype, layout, _) = json.load(sys.stdin)
+    operation = next(each for each in builtin().operations.values() if set(each.dims) == set(shape))
+    # Without Numba's cache: a function loaded from it has no assembly to show.
+    text = re.sub(r"cache=True", "cache=False", text)
+    function = ready(Rendered(text, entry, "cpu"), operation.problem(shape, dtype, layout))
+    digest = hashlib.sha256()
+    for each in functions_of(function):
+        for code in each.inspect_asm().values():
+            digest.update(re.sub(r"_ZN[\w.$]+|\b0x[0-9a-f]+\b|k[0-9a-f]{24}|\.L\w+|\d{12,}", "", code).encode())
+    print(digest.hexdigest())
+
+
+if __name__ == "__main__":
+    main()
