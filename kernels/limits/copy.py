@@ -6,9 +6,21 @@ Not an operation of the catalogue: `tuner ladder` loads this file as it loads a 
 # ruff: noqa: SIM300
 from pathlib import Path
 
-from tuner.kernel import Kernel, Launch, ceil_div
-from tuner.problem import DTYPE_BYTES, Baseline, Operation, Problem, Tensor, Work
-from tuner.space import Config, Constraint, choice, powers_of_two
+from tuner import (
+    DTYPE_BYTES,
+    Baseline,
+    Config,
+    Constraint,
+    Kernel,
+    Launch,
+    Operation,
+    Problem,
+    Tensor,
+    Work,
+    ceil_div,
+    choice,
+    powers_of_two,
+)
 
 
 def _launch(p: Problem, c: Config) -> Launch:

@@ -7,9 +7,18 @@ Not an operation of the catalogue: `tuner ladder` loads this file as it loads a 
 # ruff: noqa: SIM300
 from pathlib import Path
 
-from tuner.kernel import Kernel, Launch, ceil_div
-from tuner.problem import DTYPE_BYTES, Operation, Tensor, Work
-from tuner.space import Constraint, choice, powers_of_two
+from tuner import (
+    DTYPE_BYTES,
+    Constraint,
+    Kernel,
+    Launch,
+    Operation,
+    Tensor,
+    Work,
+    ceil_div,
+    choice,
+    powers_of_two,
+)
 
 OPERATION = Operation(
     name="multiply_add",

@@ -6,9 +6,18 @@ Not an operation of the catalogue: `tuner ladder` loads this file as it loads a 
 # ruff: noqa: SIM300
 from pathlib import Path
 
-from tuner.kernel import Kernel, Launch
-from tuner.problem import DTYPE_BYTES, Baseline, Operation, Tensor, Work
-from tuner.space import Constraint, choice, powers_of_two
+from tuner import (
+    DTYPE_BYTES,
+    Baseline,
+    Constraint,
+    Kernel,
+    Launch,
+    Operation,
+    Tensor,
+    Work,
+    choice,
+    powers_of_two,
+)
 
 OPERATION = Operation(
     name="read",

@@ -4,9 +4,7 @@
 from functools import partial
 from pathlib import Path
 
-from tuner.kernel import Kernel, ceil_div
-from tuner.problem import DTYPE_BYTES
-from tuner.space import Constraint, choice, powers_of_two
+from tuner import DTYPE_BYTES, Constraint, Kernel, ceil_div, choice, powers_of_two
 
 #: Rules that leave out what is not worth trying; what breaks them is right all the same.
 for_speed = partial(Constraint, for_speed=True)

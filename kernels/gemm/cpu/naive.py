@@ -4,8 +4,7 @@
 from functools import partial
 from pathlib import Path
 
-from tuner.kernel import Kernel
-from tuner.space import Constraint, powers_of_two
+from tuner import Constraint, Kernel, powers_of_two
 
 #: Rules that leave out what is not worth trying; what breaks them is right all the same.
 for_speed = partial(Constraint, for_speed=True)

@@ -9,9 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tuner.kernel import Kernel
-from tuner.problem import DTYPE_BYTES
-from tuner.space import Constraint, Value, choice, powers_of_two
+from tuner import DTYPE_BYTES, Constraint, Kernel, Value, choice, powers_of_two
 
 
 def _registers(device: Any) -> int:

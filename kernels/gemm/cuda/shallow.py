@@ -4,9 +4,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tuner.kernel import Kernel, Launch, ceil_div
-from tuner.problem import DTYPE_BYTES, Problem
-from tuner.space import Config, Constraint, Value, choice, powers_of_two
+from tuner import (
+    DTYPE_BYTES,
+    Config,
+    Constraint,
+    Kernel,
+    Launch,
+    Problem,
+    Value,
+    ceil_div,
+    choice,
+    powers_of_two,
+)
 
 #: Rules that leave out what is not worth trying; what breaks them is right all the same.
 for_speed = partial(Constraint, for_speed=True)

@@ -2,9 +2,7 @@
 
 from pathlib import Path
 
-from tuner.kernel import Kernel, Launch, Padded, ceil_div
-from tuner.problem import Problem
-from tuner.space import Config, Constraint, choice
+from tuner import Config, Constraint, Kernel, Launch, Padded, Problem, ceil_div, choice
 
 
 def _launch(p: Problem, c: Config) -> Launch:

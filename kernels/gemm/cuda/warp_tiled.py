@@ -3,9 +3,19 @@
 from pathlib import Path
 from typing import Any
 
-from tuner.kernel import Kernel, Launch, Padded, Workspace, ceil_div
-from tuner.problem import DTYPE_BYTES, Problem
-from tuner.space import Config, Constraint, Value, choice
+from tuner import (
+    DTYPE_BYTES,
+    Config,
+    Constraint,
+    Kernel,
+    Launch,
+    Padded,
+    Problem,
+    Value,
+    Workspace,
+    ceil_div,
+    choice,
+)
 
 #: Registers beside sums, fragments and the tile in flight: addresses, loop, what the compiler moves ahead.
 OTHER_REGISTERS = 20

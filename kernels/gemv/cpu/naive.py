@@ -3,8 +3,7 @@
 # ruff: noqa: SIM300
 from pathlib import Path
 
-from tuner.kernel import Kernel
-from tuner.space import Constraint, powers_of_two
+from tuner import Constraint, Kernel, powers_of_two
 
 KERNEL = Kernel(
     operation="gemv",

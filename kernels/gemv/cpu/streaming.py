@@ -3,9 +3,7 @@
 # ruff: noqa: SIM300
 from pathlib import Path
 
-from tuner.kernel import Kernel, ceil_div
-from tuner.problem import DTYPE_BYTES
-from tuner.space import Constraint, choice, powers_of_two
+from tuner import DTYPE_BYTES, Constraint, Kernel, ceil_div, choice, powers_of_two
 
 #: Threads: also as many as CPUs have cores that are no power of two.
 COUNTS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 128, 192, 256)

@@ -2,9 +2,7 @@
 
 from pathlib import Path
 
-from tuner.kernel import Kernel, Launch, ceil_div
-from tuner.problem import Problem
-from tuner.space import Config, choice, powers_of_two
+from tuner import Config, Kernel, Launch, Problem, ceil_div, choice, powers_of_two
 
 
 def _launch(p: Problem, c: Config) -> Launch:

@@ -2,9 +2,7 @@
 
 from pathlib import Path
 
-from tuner.kernel import Kernel, Launch, ceil_div
-from tuner.problem import DTYPE_BYTES, Problem
-from tuner.space import Config, Constraint, choice, powers_of_two
+from tuner import DTYPE_BYTES, Config, Constraint, Kernel, Launch, Problem, ceil_div, choice, powers_of_two
 
 #: Static shared memory that a block may have (CUDA C++ Programming Guide, compute capabilities).
 STATIC_SHARED_BYTES = 48 << 10

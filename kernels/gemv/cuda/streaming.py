@@ -3,9 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from tuner.kernel import Kernel, Launch, ceil_div
-from tuner.problem import DTYPE_BYTES, Problem
-from tuner.space import Config, Constraint, choice, powers_of_two
+from tuner import DTYPE_BYTES, Config, Constraint, Kernel, Launch, Problem, ceil_div, choice, powers_of_two
 
 #: Registers beside sums and loads on their way: addresses, loop.
 OTHER_REGISTERS = 24

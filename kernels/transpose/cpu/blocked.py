@@ -3,8 +3,7 @@
 # ruff: noqa: SIM300
 from pathlib import Path
 
-from tuner.kernel import Kernel, ceil_div
-from tuner.space import Constraint, powers_of_two
+from tuner import Constraint, Kernel, ceil_div, powers_of_two
 
 KERNEL = Kernel(
     operation="transpose",

@@ -4,9 +4,7 @@
 from pathlib import Path
 from typing import Any
 
-from tuner.kernel import Kernel, ceil_div
-from tuner.problem import DTYPE_BYTES
-from tuner.space import Constraint, choice, powers_of_two
+from tuner import DTYPE_BYTES, Constraint, Kernel, ceil_div, choice, powers_of_two
 
 
 def _vector_bytes(p: Any, c: Any) -> Any:

@@ -2,9 +2,7 @@
 
 from pathlib import Path
 
-from tuner.kernel import Kernel, Launch, ceil_div
-from tuner.problem import Problem
-from tuner.space import Config, choice
+from tuner import Config, Kernel, Launch, Problem, ceil_div, choice
 
 
 def _launch(p: Problem, c: Config) -> Launch:

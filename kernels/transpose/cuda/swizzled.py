@@ -3,9 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from tuner.kernel import Kernel, Launch, ceil_div
-from tuner.problem import DTYPE_BYTES, Problem
-from tuner.space import Config, Constraint, choice
+from tuner import DTYPE_BYTES, Config, Constraint, Kernel, Launch, Problem, ceil_div, choice
 
 #: Tiles a side of the squares in which blocks may walk, as in the source.
 SIDE_OF_SQUARE = 8

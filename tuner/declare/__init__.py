@@ -1,0 +1,1 @@
+"""What an author writes: operations, problems, kernels, their spaces, and the devices they are declared for."""
