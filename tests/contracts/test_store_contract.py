@@ -321,7 +321,7 @@ def test_what_is_taken_back_counts_nowhere_and_undone_it_counts_again(store: Sto
     kept, gone = record(square(64), 2e-3), record(square(64), 1e-3)
     crowned = [champion(kept), champion(gone, crowned_at="2026-01-02T00:00:00.000000+00:00")]
     store.crown(crowned)
-    asked = matrix.Asked("gemm", "float32", "cuda", "cold")
+    asked = matrix.MatrixQuery("gemm", "float32", "cuda", "cold")
     assert store.crowned(BOARD) == {(square(64), "cold")}
     retraction = Retraction(gone.id, "a NUL \0 in the reason")
     assert store.retract([retraction, retraction]) == 1
