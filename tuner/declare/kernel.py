@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from tuner.declare.functions import functions_of, names
 from tuner.declare.problem import Problem, Tensor
 from tuner.declare.source_text import measured_text
 from tuner.declare.space import Config, Constraint, Parameter, Value
 from tuner.errors import DeclarationError
 
 TARGETS = ("cuda", "cpu")
-_GLOBAL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(")
 
 
 def ceil_div(numerator: Any, denominator: Any) -> Any:
@@ -254,10 +252,8 @@ class Kernel:
         Raises:
             DeclarationError: There is none; the message names those that there are.
         """
-        found = _functions(self.text, self.target)
-        # A macro may stand before a name, or paste it together.
-        called = self.target == "cuda" and re.search(rf"\b{re.escape(self.entry)}\s*\(|##", self.text)
-        if found is None or called or self.entry in found:
+        found = functions_of(self.text, self.target)
+        if found is None or self.entry in found or names(self.text, self.target, self.entry):
             return
         there = f"has {', '.join(found)}" if found else "has none"
         raise DeclarationError(
@@ -282,25 +278,6 @@ class Kernel:
         includes = tuple((folder / path).resolve() for path in self.includes)
         source = (folder / self.source).resolve()
         return replace(self, source=source, includes=includes, declared_in=where)
-
-
-def _functions(text: str, target: str) -> list[str] | None:
-    """Names that a source gives to what may be called, in order; None where that cannot be told."""
-    if target == "cuda":
-        return _GLOBAL.findall(text)
-    try:
-        body = ast.walk(ast.parse(text))
-    except (SyntaxError, ValueError):
-        return None
-    found: list[str] = []
-    for each in body:
-        if isinstance(each, ast.FunctionDef):
-            found.append(each.name)
-        elif isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
-            found.append(each.id)
-        elif isinstance(each, ast.alias):
-            found.append(each.asname or each.name)
-    return found
 
 
 @dataclass(frozen=True)
