@@ -11,7 +11,6 @@ import hashlib
 import json
 import sqlite3
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from tuner.declare.kernel import Rendered
