@@ -62,7 +62,7 @@ class Coronation:
         finalists = [each for each in finalists if each in compiled]
         if not finalists:
             return None
-        threads = threads_of(config for _, config in finalists)
+        threads = threads_of(finalists, self._kernels)
         measured = self._executor.finals([compiled[each] for each in finalists], budget_s, threads)
         # A champion of before the limit of the error reigns no more: who comes after it need not be faster.
         holder_plays = holder_plays and measured[0].outcome is not Outcome.INACCURATE

@@ -2,15 +2,10 @@
 
 from pathlib import Path
 
-from tuner.kernel import Kernel, Launch, ceil_div
-from tuner.problem import Problem
-from tuner.space import Config, choice
+from tuner.kernel import Kernel, Launch
+from tuner.space import choice
 
-
-def _launch(p: Problem, c: Config) -> Launch:
-    blocks = ceil_div(p.n, c.TILE) * ceil_div(p.m, c.TILE)
-    return Launch(grid=(blocks,), block=(c.TILE, c.TILE))
-
+from ._tiles import tile, tiles
 
 KERNEL = Kernel(
     operation="transpose",
@@ -19,6 +14,7 @@ KERNEL = Kernel(
     source=Path("shared_tile.cu"),
     idea="through a square tile in shared memory, so that reads and writes are both side by side",
     parameters=(choice("TILE", 8, 16, 32),),
-    launch=_launch,
+    launch=lambda p, c: Launch(grid=(tiles(p, c),), block=(c.TILE, c.TILE)),
+    tiles=tile,
     defaults={"TILE": 32},
 )
