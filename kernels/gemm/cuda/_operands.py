@@ -13,6 +13,8 @@ from tuner.space import Constraint
 ALIGNED = 256
 #: Blocks that stay at the most: multiprocessors of the largest devices, times BLOCKS_PER_SM.
 MOST_BLOCKS = 640
+#: Edges of a block's tile that are as small as need be.
+LEAST_TILE = 32
 #: Bytes of sums that a thread may hold: 128 registers.
 SUMS_MOST_BYTES = 512
 
@@ -60,7 +62,16 @@ class Operand:
     vector: Any
 
 
-Operands = Callable[[Problem, Any], tuple[Operand, Operand]]
+def a_and_b(p: Problem, c: Any, tile: tuple[Any, Any]) -> tuple[Operand, Operand]:
+    """A and B of a kernel with parameters TM, TN, VECTOR_A, VECTOR_B.
+
+    Args:
+        p: The problem.
+        c: The config.
+        tile: Rows and columns of a tile of C.
+    """
+    (bm, bn), (a, b) = tile, along_k(p)
+    return Operand(bm, c.TM, a, c.VECTOR_A), Operand(bn, c.TN, b, c.VECTOR_B)
 
 
 def tile_elements(p: Problem, c: Any, operands: Sequence[Operand]) -> Any:
@@ -134,4 +145,20 @@ def turning_counts(where: Quantity = lambda p, c: True) -> Constraint:
     return for_speed(
         "copies turn where there is something to turn, and arithmetic enough for registers to matter",
         lambda p, d, c: (c.TURN == "read") | ((sum(along_k(p)) > 0) & where(p, c)),
+    )
+
+
+def tile_within_c(tile: Callable[[Any], tuple[Any, Any]]) -> Constraint:
+    """A block's tile does not reach far beyond C.
+
+    Args:
+        tile: Config -> rows and columns of a block's tile.
+    """
+
+    def within(p: Problem, d: Any, c: Any) -> Any:
+        rows, columns = tile(c)
+        return ((2 * p.m > rows) | (rows <= LEAST_TILE)) & ((2 * p.n > columns) | (columns <= LEAST_TILE))
+
+    return for_speed(
+        "the tile is less than twice as long as C in either direction, or one of the smallest", within
     )

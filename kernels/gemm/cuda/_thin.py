@@ -1,5 +1,6 @@
 """What thin and multivector share: a C of few rows or columns, and a wide operand that is read once."""
 
+from collections.abc import Callable
 from typing import Any
 
 from tuner.declare.rules import for_speed, larger, select, smaller
@@ -73,3 +74,16 @@ def worth_reading(thin_most: int, side_least: int) -> Constraint:
 def thin_is_shorter() -> Constraint:
     """THIN names the shorter side of C."""
     return for_speed("THIN is the shorter side of C", lambda p, d, c: (c.THIN == "m") == (p.m <= p.n))
+
+
+def enough_in_flight(bytes_in_flight: Callable[[Problem, Any, Any], Any], least: int) -> Constraint:
+    """Enough loads are on their way to read at nearly full speed.
+
+    Args:
+        bytes_in_flight: ``(problem, device, config)`` -> bytes on their way to a multiprocessor.
+        least: Bytes below which a config is not worth a trial.
+    """
+    return for_speed(
+        "enough of the wide operand is on its way to a multiprocessor",
+        lambda p, d, c: bytes_in_flight(p, d, c) >= least,
+    )

@@ -2,15 +2,17 @@
 
 from typing import Any
 
-from tuner.declare.rules import for_speed
 from tuner.kernel import ceil_div
 from tuner.problem import DTYPE_BYTES, Problem
 from tuner.space import Constraint
 
 #: Registers beside sums, fragments and the tile in flight: addresses, loop, what the compiler moves ahead.
 OTHER_REGISTERS = 20
-#: The smallest edge of a block's tile.
-LEAST_TILE = 32
+
+
+def tile(c: Any) -> tuple[Any, Any]:
+    """A block's tile of C: rows and columns."""
+    return c.BM, c.BN
 
 
 def threads(p: Problem, c: Any) -> Any:
@@ -34,12 +36,4 @@ def whole_warp_tiles() -> Constraint:
     return Constraint(
         "a block's tile is made of whole warp tiles of LANES_M * TM by 32 / LANES_M * TN",
         lambda p, d, c: (c.BM % (c.LANES_M * c.TM) == 0) & (c.BN % (32 // c.LANES_M * c.TN) == 0),
-    )
-
-
-def tile_within_c() -> Constraint:
-    """A tile does not reach far beyond C."""
-    return for_speed(
-        "the tile is less than twice as long as C in either direction, or the smallest",
-        lambda p, d, c: ((2 * p.m > c.BM) | (c.BM == LEAST_TILE)) & ((2 * p.n > c.BN) | (c.BN == LEAST_TILE)),
     )

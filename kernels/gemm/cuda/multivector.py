@@ -25,6 +25,7 @@ from tuner.space import Config, Constraint, Value, choice, powers_of_two
 from ._operands import MOST_BLOCKS, SUMS_MOST_BYTES, grouped, sums_fit, widest_copies
 from ._thin import (
     counted_workspace,
+    enough_in_flight,
     side_lines,
     sides,
     sides_along_k,
@@ -260,10 +261,7 @@ KERNEL = Kernel(
             "sums of shares are fewer than an eighth of what there is of the wide operand",
             lambda p, d, c: 8 * c.TT * ceil_div(p.k, c.BK) <= p.k,
         ),
-        for_speed(
-            "enough of the wide operand is on its way to a multiprocessor",
-            lambda p, d, c: _in_flight(p, d, c) >= IN_FLIGHT_LEAST,
-        ),
+        enough_in_flight(_in_flight, IN_FLIGHT_LEAST),
     ),
     launch=_launch,
     defaults=_start("m", (4, 4, 1, 2, 4, 512)),

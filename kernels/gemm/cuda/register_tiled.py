@@ -15,8 +15,8 @@ from tuner.kernel import Kernel, Launch, ceil_div
 from tuner.problem import DTYPE_BYTES, Problem
 from tuner.space import Config, Constraint, choice
 
-from ._operands import along_k, grouped, lines
-from ._tiles import registers, threads, tile_within_c, tiles, whole_warp_tiles
+from ._operands import along_k, grouped, lines, tile_within_c
+from ._tiles import registers, threads, tile, tiles, whole_warp_tiles
 
 
 def _shared_bytes(p: Problem, c: Any) -> Any:
@@ -68,7 +68,7 @@ KERNEL = Kernel(
             "the rows of A and B are divisible by VECTOR, so that wide reads are aligned",
             lambda p, d, c: sum(line % c.VECTOR for line in lines(p)) == 0,
         ),
-        tile_within_c(),
+        tile_within_c(tile),
         shared_fits("two stages of both tiles", _shared_bytes),
         blocks_fit(threads, _shared_bytes),
         registers_fit("sums, fragments and the tile in flight", _registers, threads),

@@ -22,14 +22,14 @@ from tuner.space import Config, Value, choice, powers_of_two
 
 from ._operands import (
     MOST_BLOCKS,
-    Operand,
+    a_and_b,
     aligned_lines,
-    along_k,
     lines,
     operand_registers,
     order_counts,
     sums_fit,
     tile_elements,
+    tile_within_c,
     turning_counts,
     widest_copies,
 )
@@ -49,11 +49,6 @@ def _tile(c: Any) -> tuple[Any, Any]:
     return c.WARPS_M * c.LANES_M * c.TM, c.WARPS_N * (32 // c.LANES_M) * c.TN
 
 
-def _operands(p: Problem, c: Any) -> tuple[Operand, Operand]:
-    (bm, bn), (a, b) = _tile(c), along_k(p)
-    return Operand(bm, c.TM, a, c.VECTOR_A), Operand(bn, c.TN, b, c.VECTOR_B)
-
-
 def _threads(p: Problem, c: Any) -> Any:
     return 32 * c.WARPS_M * c.WARPS_N
 
@@ -65,11 +60,11 @@ def _tiles(p: Problem, c: Any) -> Any:
 
 
 def _shared_bytes(p: Problem, c: Any) -> Any:
-    return c.STAGES * DTYPE_BYTES[p.dtype] * tile_elements(p, c, _operands(p, c))
+    return c.STAGES * DTYPE_BYTES[p.dtype] * tile_elements(p, c, a_and_b(p, c, _tile(c)))
 
 
 def _registers(p: Problem, c: Any) -> Any:
-    return operand_registers(p, c, _operands(p, c), _threads(p, c), c.TM * c.TN) + OTHER_REGISTERS
+    return operand_registers(p, c, a_and_b(p, c, _tile(c)), _threads(p, c), c.TM * c.TN) + OTHER_REGISTERS
 
 
 def _launch(p: Problem, c: Config) -> Launch:
@@ -136,13 +131,7 @@ KERNEL = Kernel(
             "blocks that stay have at least two tiles each",
             lambda p, d, c: _tiles(p, c) >= 2 * c.BLOCKS,
         ),
-        for_speed(
-            "the tile is less than twice as long as C in either direction, or the smallest",
-            lambda p, d, c: (
-                ((2 * p.m > _tile(c)[0]) | (_tile(c)[0] <= 32))
-                & ((2 * p.n > _tile(c)[1]) | (_tile(c)[1] <= 32))
-            ),
-        ),
+        tile_within_c(_tile),
         for_speed(
             "a tile is no deeper than k, or the least deep, and k fills three quarters of its tiles",
             lambda p, d, c: (c.BK == 8) | (4 * p.k >= 3 * c.BK * ceil_div(p.k, c.BK)),

@@ -18,7 +18,7 @@ from tuner.problem import DTYPE_BYTES, Problem
 from tuner.space import Config, Constraint, Value, choice, powers_of_two
 
 from ._operands import (
-    Operand,
+    a_and_b,
     aligned_lines,
     along_k,
     grouped,
@@ -45,11 +45,6 @@ def _tile(c: Any) -> tuple[Any, Any]:
     return c.LANES_M * c.TM, 32 // c.LANES_M * c.TN
 
 
-def _operands(p: Problem, c: Any) -> tuple[Operand, Operand]:
-    (bm, bn), (a, b) = _tile(c), along_k(p)
-    return Operand(bm, c.TM, a, c.VECTOR_A), Operand(bn, c.TN, b, c.VECTOR_B)
-
-
 def _threads(p: Problem, c: Any) -> Any:
     return 32 * c.WARPS_K
 
@@ -67,12 +62,12 @@ def _blocks(p: Problem, c: Any) -> Any:
 def _shared_bytes(p: Problem, c: Any) -> Any:
     """Tiles of all warps, or later their sums, whichever are more."""
     bm, bn = _tile(c)
-    tiles = c.PIECES * tile_elements(p, c, _operands(p, c))
+    tiles = c.PIECES * tile_elements(p, c, a_and_b(p, c, _tile(c)))
     return c.WARPS_K * DTYPE_BYTES[p.dtype] * larger(tiles, bm * (bn + grouped(p)))
 
 
 def _registers(p: Problem, c: Any) -> Any:
-    return operand_registers(p, c, _operands(p, c), 32, c.TM * c.TN) + OTHER_REGISTERS
+    return operand_registers(p, c, a_and_b(p, c, _tile(c)), 32, c.TM * c.TN) + OTHER_REGISTERS
 
 
 def _launch(p: Problem, c: Config) -> Launch:

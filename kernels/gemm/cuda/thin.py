@@ -34,6 +34,7 @@ from ._operands import (
 )
 from ._thin import (
     counted_workspace,
+    enough_in_flight,
     side_lines,
     sides,
     sides_along_k,
@@ -109,6 +110,11 @@ def _registers(p: Problem, c: Any) -> Any:
 def _most_thin(p: Problem, c: Any) -> Any:
     """Elements that a copy of the thin operand may have: its tile may be narrower than a wide copy."""
     return select(sides_along_k(p, c)[0] == 1, 4, _tile(c)[0])
+
+
+def _in_flight(p: Problem, d: Any, c: Any) -> Any:
+    """Bytes of the wide operand on their way to a multiprocessor with BLOCKS_PER_SM blocks."""
+    return (c.STAGES - 1) * c.BK * c.WARPS_K * _tile(c)[1] * c.BLOCKS_PER_SM * DTYPE_BYTES[p.dtype]
 
 
 def _launch(p: Problem, c: Config) -> Launch:
@@ -244,13 +250,7 @@ KERNEL = Kernel(
             "every group has at least two tiles to go through",
             lambda p, d, c: p.k >= 2 * c.SPLIT_K * c.WARPS_K * c.BK,
         ),
-        for_speed(
-            "enough of the wide operand is on its way to a multiprocessor",
-            lambda p, d, c: (
-                (c.STAGES - 1) * c.BK * c.WARPS_K * _tile(c)[1] * c.BLOCKS_PER_SM * DTYPE_BYTES[p.dtype]
-                >= IN_FLIGHT_LEAST
-            ),
-        ),
+        enough_in_flight(_in_flight, IN_FLIGHT_LEAST),
         enough_warps(_threads, 4),
     ),
     launch=_launch,

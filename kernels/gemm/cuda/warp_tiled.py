@@ -20,8 +20,8 @@ from tuner.kernel import Kernel, Launch, Padded, Workspace, ceil_div
 from tuner.problem import DTYPE_BYTES, Problem
 from tuner.space import Config, Constraint, Value, choice
 
-from ._operands import ALIGNED, MOST_BLOCKS, along_k, grouped, lines
-from ._tiles import registers, threads, tile_within_c, tiles, whole_warp_tiles
+from ._operands import ALIGNED, MOST_BLOCKS, along_k, grouped, lines, tile_within_c
+from ._tiles import registers, threads, tile, tiles, whole_warp_tiles
 
 #: Sharing k beyond this many blocks for each multiprocessor only adds sums to be written and read again.
 BLOCKS_PER_SM_AT_MOST = 5
@@ -188,7 +188,7 @@ KERNEL = Kernel(
             "rows are padded only where that makes wide reads possible",
             lambda p, d, c: (c.PITCH == 1) | ((c.VECTOR == c.PITCH) & (_left_over(p, c.PITCH) > 0)),
         ),
-        tile_within_c(),
+        tile_within_c(tile),
         shared_fits("STAGES stages of both tiles", _shared_bytes),
         blocks_fit(threads, _shared_bytes),
         registers_fit("sums, fragments and addresses of copies", _registers, threads),
