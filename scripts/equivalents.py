@@ -39,6 +39,9 @@ SHAPES = {
     "transpose": ((4096, 4096), (1000, 777)),
 }  # fmt: skip
 
+#: Hashes of what was compiled, by source and options.
+_CUBINS: dict[tuple[str, ...], str] = {}
+
 #: What runs inside a checkout, of whichever revision: kernels with their hashes, and what configs render to.
 DESCRIBE = r"""
 import json, sys
@@ -158,8 +161,12 @@ def machine_code(target: str, text: str, entry: str, options: list[str], case: l
     if target == "cuda":
         from tuner.devices.nvrtc import compile_cubin
 
-        cubin = compile_cubin(text, ARCHITECTURE, tuple(options))[0]
-        return hashlib.sha256(without_names(cubin)).hexdigest()
+        # Shapes share what is compiled.
+        key = (text, *options)
+        if key not in _CUBINS:
+            cubin = compile_cubin(text, ARCHITECTURE, tuple(options))[0]
+            _CUBINS[key] = hashlib.sha256(without_names(cubin)).hexdigest()
+        return _CUBINS[key]
     done = subprocess.run(
         [sys.executable, str(ROOT / "scripts" / "numba_code.py")], check=True, text=True, capture_output=True,
         input=json.dumps([text, entry, case]), cwd=ROOT,

@@ -214,10 +214,40 @@ def _fake_calling(log: Log, cupy: ModuleType) -> ModuleType:
 
     calling = ModuleType("tuner.devices.calling")
     vars(calling).update(
-        Loaded=Loaded, library=lambda problem: None, device_info=lambda index: H200,
-        adopted=lambda shared: CupyArray(shared.host),
-    )  # fmt: skip
+        Loaded=Loaded, device_info=lambda index: H200, adopted=lambda shared: CupyArray(shared.host)
+    )
     return calling
+
+
+def _fake_cublas(log: Log) -> ModuleType:
+    """cuBLAS by its manual: column-major, so that what has `ld` rows there has `ld` columns here."""
+
+    def gemv(dtype: str, turned: int, m: int, n: int, a: int, lda: int, x: int, y: int) -> None:
+        stored = at(a, (n, lda), dtype)[:, :m]
+        left = stored if turned else stored.T
+        at(y, (left.shape[0],), dtype)[...] = left @ at(x, (left.shape[1],), dtype)
+
+    def geam(dtype: str, m: int, n: int, a: int, lda: int, c: int, ldc: int) -> None:
+        at(c, (n, ldc), dtype)[:, :m] = at(a, (m, lda), dtype)[:, :n].T
+
+    def bound(name: str, dtype: str) -> Any:
+        def call(handle: str, *given: Any) -> None:
+            assert handle == "handle"
+            log.library.append(f"cuBLAS {name}")
+            if name == "gemv":
+                turned, m, n, one, a, lda, x, x_step, zero, y, y_step = given
+                assert (one, x_step, zero, y_step) == (1, 1, 0, 1)
+                gemv(dtype, turned, m, n, a, lda, x, y)
+            else:
+                turned, plain, m, n, one, a, lda, zero, b, ldb, c, ldc = given
+                assert (turned, plain, one, zero, b, ldb) == (1, 0, 1, 0, c, ldc)
+                geam(dtype, m, n, a, lda, c, ldc)
+
+        return SimpleNamespace(call=call, one=1, zero=0, handle=lambda: "handle")
+
+    cublas = ModuleType("tuner.devices.cublas")
+    vars(cublas).update(OPERATION={"n": 0, "t": 1}, bound=bound)
+    return cublas
 
 
 def install(monkeypatch: pytest.MonkeyPatch) -> Log:
@@ -230,4 +260,5 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Log:
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     monkeypatch.setitem(sys.modules, "torch", _fake_torch(log))
     monkeypatch.setitem(sys.modules, "tuner.devices.calling", _fake_calling(log, cupy))
+    monkeypatch.setitem(sys.modules, "tuner.devices.cublas", _fake_cublas(log))
     return log

@@ -31,7 +31,7 @@
 // One operand on its way from global memory to [BK][SPAN] tiles in shared memory, and on to registers.
 // ALONG_K: neighbours in global memory are neighbours in k.
 template <int SPAN, bool ALONG_K>
-struct RelayedOperand {
+struct Operand {
     static constexpr bool RELAYED = ALONG_K && TURN == TURN_relay;
     static constexpr int WIDTH = ALONG_K && !RELAYED ? 1 : VECTOR;  // elements of a copy
     static constexpr int PER_LINE = (ALONG_K ? BK : SPAN) / WIDTH;
@@ -111,8 +111,8 @@ struct RelayedOperand {
     }
 };
 
-using OperandA = RelayedOperand<BM, !A_TRANSPOSED>;
-using OperandB = RelayedOperand<BN, B_TRANSPOSED>;
+using OperandA = Operand<BM, !A_TRANSPOSED>;
+using OperandB = Operand<BN, B_TRANSPOSED>;
 
 #if BLOCKS > 0
 #define WORK_IN __shared__
