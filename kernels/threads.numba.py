@@ -37,7 +37,8 @@ import platform
 import threading
 
 import numpy as np
-from numba import njit, types
+from numba import from_dtype, njit, types
+from numba.core import cgutils
 from numba.core.cgutils import get_or_insert_function, ir
 from numba.extending import intrinsic
 
@@ -50,13 +51,17 @@ NAP_US = 20
 HUGE_BYTES = 1 << 22
 #: For functions that only compiled code calls: nothing for Python to call is made of them.
 INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "error_model": "numpy"}
+#: For functions that compiled code calls by their address (`entry_of`, `call_at`): they are compiled apart from
+#: it, so that one config has nothing compiled that another had compiled before.
+APART = {"cache": True, "nogil": True, "no_cpython_wrapper": True, "error_model": "numpy"}
 
 WORD, HALF_WORD = ir.IntType(64), ir.IntType(32)
 LINE, LINE_BYTES = 16, 128  # as some CPUs fetch two lines of 64 bytes at once
 # Lines of a crew. OPEN: the number of the call that may be joined, or 0. INSIDE: threads that are in it.
-# ASLEEP: threads that wait for a token of the semaphore. ALIVE: threads. CALLS: calls so far. WORDS: what the
-# caller says. From FIRST_COUNT on, two for each kind of jobs: how many were taken, and how many are finished.
-OPEN, INSIDE, ASLEEP, ALIVE, SEMAPHORE, CALLS, WORDS, FIRST_COUNT = range(8)
+# ASLEEP: threads that wait for a token of the semaphore. ALIVE: threads. CALLS: calls so far. WORDS, two lines:
+# what the caller says. From FIRST_COUNT on, two for each kind of jobs: how many were taken, how many finished.
+OPEN, INSIDE, ASLEEP, ALIVE, SEMAPHORE, CALLS, WORDS = range(7)
+FIRST_COUNT = WORDS + 2
 KINDS = 2
 LINES = FIRST_COUNT + 2 * KINDS
 
@@ -146,6 +151,20 @@ def place_at(context, address, like):
         return builder.inttoptr(args[0], target.get_value_type(signature.return_type))
 
     return types.CPointer(like.dtype)(types.intp, like), generate
+
+
+@intrinsic
+def call_at(context, address, arguments):
+    """Calls the function at an address (`entry_of`) with the values of a tuple; it returns nothing."""
+
+    def generate(target, builder, signature, args):
+        values = cgutils.unpack_tuple(builder, args[1], len(arguments))
+        result = target.get_value_type(types.none)
+        kind = ir.FunctionType(result, [value.type for value in values])
+        builder.call(builder.inttoptr(args[0], kind.as_pointer()), values)
+        return target.get_dummy_value()
+
+    return types.void(address, arguments), generate
 
 
 _sem_post = types.ExternalFunction("sem_post", types.int32(types.intp))
@@ -374,3 +393,22 @@ def run_together(threads, dtype, words, elements=0):
 def address_of(array):
     """Where an array's elements begin."""
     return array.__array_interface__["data"][0]
+
+
+_entries = {}
+
+
+def place_of(dtype):
+    """The type of an address of elements."""
+    return types.CPointer(from_dtype(dtype))
+
+
+def entry_of(function, arguments):
+    """The address of a function that is compiled apart (`APART`), for arguments of these types."""
+    try:
+        return _entries[function, arguments]
+    except KeyError:
+        function.compile(arguments)
+        found = function.overloads[arguments]
+        address = found.library.get_pointer_to_function(found.fndesc.llvm_cfunc_wrapper_name)
+        return _entries.setdefault((function, arguments), address)

@@ -9,8 +9,14 @@ from pathlib import Path
 
 import pytest
 from fixtures import postgres
+from hypothesis import HealthCheck, settings
 
 pytest.register_assert_rewrite("contracts.device_suite")
+
+# What a test holds for does not depend on how busy the machine is: no example has a deadline, and slow drawing
+# is no failure. A test that suppresses a health check of its own names `too_slow` again.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -18,6 +24,8 @@ def pytest_configure(config: pytest.Config) -> None:
     kept = getattr(config, "cache", None)
     os.environ["TUNER_CACHE"] = str(kept.mkdir("tuner")) if kept else tempfile.mkdtemp()
     os.environ.pop("TUNER_DB", None)
+    # Tests do not wait for those who measure on this machine, and those who measure not for tests.
+    os.environ["TUNER_LOCKS"] = tempfile.mkdtemp(prefix="tuner-locks-")
 
 
 @pytest.fixture

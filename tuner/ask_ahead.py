@@ -37,6 +37,7 @@ class AskAhead:
         self._changed = threading.Condition()
         self._told: collections.deque[Told] = collections.deque()
         self._found: collections.deque[Candidate] = collections.deque()
+        self._dropped: list[str] = []
         self._wanted = 0
         self._exhausted = False
         self._closed = False
@@ -65,6 +66,11 @@ class AskAhead:
             self._told.append((candidate, outcome, time_s, others))
             self._exhausted = False
             self._changed.notify_all()
+
+    def drop(self, kernel: str) -> None:
+        """Asks nothing more of a kernel, once what was told is taken in."""
+        with self._changed:
+            self._dropped.append(kernel)
 
     def want(self, count: int) -> None:
         """Says how many candidates should be ready, those that are included."""
@@ -106,12 +112,15 @@ class AskAhead:
     def _step(self) -> bool:
         """Takes in what was told, then asks for a few; False where there was nothing to do."""
         with self._changed:
-            told = list(self._told)
+            told, dropped = list(self._told), list(self._dropped)
             self._told.clear()
+            self._dropped.clear()
             count = min(self._wanted - len(self._found), ASKED_AT_ONCE) if self._asks() else 0
         start = time.perf_counter()
         for candidate, outcome, time_s, others in told:
             self._search.tell(candidate, outcome, time_s, others)
+        for kernel in dropped:
+            self._search.drop(kernel)
         found = self._search.ask(count) if count > 0 else []
         with self._changed:
             self.thinking_s += time.perf_counter() - start

@@ -17,10 +17,10 @@ from tuner.measurement import CompileReport, Measurement, Outcome
 from tuner.worker import MEMORY_VARIABLE, Worker, WorkerFailed, answered
 from tuner.worker_main import rendered_to_json
 
-#: Compile workers at the most; each takes about 150 MB.
-MAX_WORKERS = 16
-#: Cores left to the study, its search and the device worker.
-KEPT_CORES = 2
+#: Compile workers for each device at the most; one takes about 150 MB.
+WORKERS_PER_DEVICE = 32
+#: Cores left to the study and its search; each device's worker has one of its own.
+KEPT_CORES = 1
 #: A compilation may take this many times the slow end of those before it, this quantile of them...
 LIMIT_FACTOR, SLOW_END = 10.0, 0.95
 #: ...but always this long, in seconds.
@@ -68,18 +68,20 @@ class _Job:
 class CompilePool:
     """Compile workers for one device spec, architecture and problem."""
 
-    def __init__(self, spec: str, architecture: str, problem: Mapping[str, object], size: int = 0) -> None:
+    def __init__(
+        self, spec: str, architecture: str, problem: Mapping[str, object], size: int = 0, devices: int = 1
+    ) -> None:
         """Starts the workers.
 
         Args:
             spec: What `tuner.devices.protocol.compiler_for` takes.
             architecture: What to compile for.
             problem: Names the problem (`tuner.worker_main.problem_from`).
-            size: Workers; as many as there are cores, less `KEPT_CORES` where there are plenty, unless given.
+            size: Workers; `workers_for` the cores there are unless given.
+            devices: Devices that take what is compiled.
         """
         self._spec, self._architecture, self._problem = spec, architecture, dict(problem)
-        cores = len(os.sched_getaffinity(0))
-        self.size = size or max(1, min(MAX_WORKERS, cores - KEPT_CORES if cores > 2 * KEPT_CORES else cores))
+        self.size = size or workers_for(len(os.sched_getaffinity(0)), devices)
         self._workers: list[Worker | None] = [self._start() for _ in range(self.size)]
         self._jobs: dict[int, _Job] = {}
         self._waiting: deque[_Job] = deque()
@@ -200,6 +202,15 @@ class CompilePool:
         """Kills the workers."""
         for number in range(self.size):
             self._retire(number)
+
+
+def workers_for(cores: int, devices: int) -> int:
+    """Compile workers on so many cores: all but those that the study and the devices' workers need.
+
+    Where there are few cores, workers share them with these.
+    """
+    kept = KEPT_CORES + devices
+    return max(1, min(WORKERS_PER_DEVICE * devices, cores - kept if cores > 2 * kept else cores))
 
 
 def compile_limit_s(took_s: Iterable[float]) -> float:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 
 from tuner.awkward import awkward_problems
+from tuner.baselines import StoredBaselines
 from tuner.compiling import CompilePool
+from tuner.devices.machine_load import MachineWatch
 from tuner.execution import Executor
 from tuner.finals import judge, pairs_of, shortlist, threads_of
 from tuner.kernel import Kernel, render
 from tuner.measure import Contestant
-from tuner.measurement import Measurement, Outcome
+from tuner.measurement import Measurement, Outcome, under
 from tuner.preparation import key_of
 from tuner.record import Champion, Pair, Record, Role, measured_as_now
 from tuner.scribe import Scribe
@@ -19,16 +22,25 @@ from tuner.space import Config
 from tuner.standings import Standings
 from tuner.statistics import compare
 
+#: A reigning champion that ends so in the finals has no crown to defend.
+DETHRONED = (Outcome.WRONG_RESULT, Outcome.INACCURATE)
+
 
 class Coronation:
     """Plays the finals of one study.
 
     Attributes:
         pairs: After the finals: the winner against every other and the library.
+        unplayed: Why some did not play who came next after finalists that turned out wrong; else empty.
     """
 
     def __init__(
-        self, scribe: Scribe, kernels: Mapping[str, Kernel], pool: CompilePool, executor: Executor
+        self,
+        scribe: Scribe,
+        kernels: Mapping[str, Kernel],
+        pool: CompilePool,
+        executor: Executor,
+        machine: MachineWatch,
     ) -> None:
         """Takes what the study works with.
 
@@ -37,13 +49,18 @@ class Coronation:
             kernels: The competitors by name.
             pool: Compiles the finalists.
             executor: Times them.
+            machine: Sees what else goes on meanwhile.
         """
         self._scribe, self._kernels = scribe, kernels
-        self._pool, self._executor = pool, executor
+        self._pool, self._executor, self._machine = pool, executor, machine
         self.pairs: tuple[Pair, ...] = ()
+        self.unplayed = ""
 
     def play(self, standings: Standings, trials: Mapping[str, int], budget_s: float) -> Champion | None:
         """Measures the finalists in alternation with the library, stores all and crowns the winner.
+
+        Where every challenger turns out wrong, the next best play, until one stands, none is left, or the
+        budget is spent.
 
         Args:
             standings: The search's.
@@ -55,23 +72,73 @@ class Coronation:
         """
         reigning = self._reigning()
         holder = (reigning.record.kernel, Config(reigning.record.config)) if reigning else None
-        finalists = shortlist(standings.times_s, holder)
-        compiled = self._compiled(finalists, standings.contestants)
-        self._check_elsewhere(compiled)
-        holder_plays = holder in compiled
-        finalists = [each for each in finalists if each in compiled]
-        if not finalists:
-            return None
-        threads = threads_of(finalists, self._kernels)
-        measured = self._executor.finals([compiled[each] for each in finalists], budget_s, threads)
-        # A champion of before the limit of the error reigns no more: who comes after it need not be faster.
-        holder_plays = holder_plays and measured[0].outcome is not Outcome.INACCURATE
+        # Nothing may compile beside the finals.
+        self._pool.cancel()
+        field, end_s = _Field(standings, holder), time.monotonic() + budget_s
+        while True:
+            lineup = self._line_up(field, standings.contestants, end_s)
+            if not lineup:
+                self._is_out(field, end_s - time.monotonic())
+                return None
+            finals, libraries = self._measured(lineup, budget_s)
+            failed = [
+                each
+                for each, record in zip(lineup, finals, strict=True)
+                if record.measurement.outcome is not Outcome.MEASURED
+            ]
+            for each in failed:
+                field.strike(each)
+            # Of a champion that is wrong, or outside of the limit of the error, nobody needs to be faster.
+            holder_plays = holder in lineup and finals[0].measurement.outcome not in DETHRONED
+            stands = not failed or any(each not in failed for each in lineup if each != holder)
+            budget_s = end_s - time.monotonic()
+            if stands or not field.challengers() or self._is_out(field, budget_s):
+                return self._crown(finals, libraries, holder_plays, trials)
+
+    def _is_out(self, field: _Field, left_s: float) -> bool:
+        """True where the budget is, and somebody did not play; says so."""
+        if left_s > 0 or not field.challengers():
+            return False
+        self.unplayed = (
+            f"the best turned out wrong, and the time for the finals was up before {len(field.times_s)} others "
+            "could play; the same command goes on, or give it more --seconds"
+        )
+        return True
+
+    def _line_up(
+        self, field: _Field, known: Mapping[tuple[str, Config], Contestant], end_s: float
+    ) -> dict[tuple[str, Config], Contestant]:
+        """Who plays, the holder first; for those who are wrong elsewhere or do not compile the next best."""
+        passed: dict[tuple[str, Config], Contestant] = {}
+        while True:
+            wanted = field.finalists()
+            fresh = [each for each in wanted if each not in passed]
+            compiled = self._compiled(fresh, known)
+            self._check_elsewhere(compiled)
+            passed |= compiled
+            failed = [each for each in fresh if each not in compiled]
+            for each in failed:
+                field.strike(each)
+            if not failed or time.monotonic() > end_s:
+                return {each: passed[each] for each in wanted if each in passed}
+
+    def _measured(
+        self, lineup: Mapping[tuple[str, Config], Contestant], budget_s: float
+    ) -> tuple[list[Record], list[Record]]:
+        """Times and stores finalists and library, which has a record for each number of threads."""
+        threads = threads_of(list(lineup), self._kernels)
+        self._machine.restart()
+        measured = self._executor.finals(list(lineup.values()), budget_s, threads)
+        measured = under(self._machine.load().seen, measured)
+        libraries = [self._scribe.of_baseline(each) for each in measured[len(lineup) :]]
+        self._stored = StoredBaselines(self._scribe)
+        judged = self._stored.mark(measured[: len(lineup)], libraries)
         finals = [
             self._scribe.of_kernel(Role.FINAL, self._kernels[kernel], config, each)
-            for (kernel, config), each in zip(finalists, measured, strict=False)
+            for (kernel, config), each in zip(lineup, judged, strict=True)
         ]
-        libraries = [self._scribe.of_baseline(each) for each in measured[len(finalists) :]]
-        return self._crown(finals, libraries, holder_plays, trials)
+        self._scribe.store.add([*finals, *libraries])
+        return finals, libraries
 
     def _compiled(
         self,
@@ -79,8 +146,6 @@ class Coronation:
         contestants: Mapping[tuple[str, Config], Contestant],
     ) -> dict[tuple[str, Config], Contestant]:
         """The finalists' machine code; those that do not compile any more are left out."""
-        # Nothing may compile beside the finals.
-        self._pool.cancel()
         found = {each: contestants[each] for each in finalists if each in contestants}
         missing = [each for each in finalists if each not in found]
         rendered = {
@@ -112,8 +177,7 @@ class Coronation:
         holder_plays: bool,
         trials: Mapping[str, int],
     ) -> Champion | None:
-        """Stores all; the library that counts is the fastest of its numbers of threads."""
-        self._scribe.store.add([*finals, *libraries])
+        """Judges and stores; the library that counts is the fastest of its numbers of threads."""
         burdens = [self._burden(each.kernel, each.measurement) for each in finals]
         judged = judge([each.measurement for each in finals], holder_plays, burdens)
         if judged is None:
@@ -125,9 +189,12 @@ class Coronation:
         speedup = 0.0
         if library is not None and library.measurement.samples_s:
             speedup = compare(winner.measurement.samples_s, library.measurement.samples_s).ratio
+        own = [pair for pair in pairs if pair.one == _named(winner)]
+        apart = self._stored.pair(_named(winner), winner.measurement) if library is not None else None
+        self.pairs = (*own, apart) if apart is not None else tuple(own)
+        pairs = (*self.pairs, *pairs[len(own) :])
         champion = Champion(winner, library, speedup, judged.verdict, trials, pairs)
         self._scribe.store.crown(champion)
-        self.pairs = tuple(pair for pair in pairs if pair.one == _named(winner))
         return champion
 
     def _burden(self, kernel: str, measurement: Measurement) -> float:
@@ -145,6 +212,38 @@ class Coronation:
         if kernel is None or not measured_as_now(champion.record, kernel, scribe.problem):
             return None
         return champion
+
+
+class _Field:
+    """Who may play the finals.
+
+    Attributes:
+        times_s: (kernel, config) -> what it takes by the search, in seconds.
+        holder: Who reigns; None where nobody does, or not any more.
+    """
+
+    def __init__(self, standings: Standings, holder: tuple[str, Config] | None) -> None:
+        self.times_s = dict(standings.times_s)
+        self._stopped_s = standings.stopped_s
+        self._struck: set[tuple[str, Config]] = set()
+        self.holder = holder
+
+    def finalists(self) -> list[tuple[str, Config]]:
+        """Who plays next, the holder first."""
+        return shortlist(self.times_s, self.holder)
+
+    def challengers(self) -> bool:
+        """True where there is anyone but the holder."""
+        return any(each != self.holder for each in self.times_s)
+
+    def strike(self, who: tuple[str, Config]) -> None:
+        """Takes somebody out who turned out wrong: who was stopped early beside it may be the next best."""
+        self._struck.add(who)
+        self.times_s = {**self._stopped_s, **self.times_s}
+        for each in self._struck:
+            self.times_s.pop(each, None)
+        if who == self.holder:
+            self.holder = None
 
 
 def _named(record: Record) -> str:

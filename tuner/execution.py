@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from tuner.devices.cubin_cache import check_cache
 from tuner.devices.detect import Found
 from tuner.errors import DeviceTrouble
 from tuner.hardware import DeviceInfo
@@ -18,7 +19,10 @@ from tuner.measurement import Measurement, Outcome
 from tuner.worker import Worker, WorkerFailed, answered
 from tuner.worker_main import rendered_to_json
 
-#: A run may take this many times the best config's time...
+#: The first run of a config may take this many times the best one's time, but always so many seconds: to
+#: replace the worker takes some, too.
+FIRST_LIMIT_FACTOR, FIRST_LIMIT_FLOOR_S = 10.0, 2.0
+#: All that is done with a config may take this many times the best config's time...
 LIMIT_FACTOR = 300.0
 #: ...but always this long, in seconds: the first run of a config also loads and verifies it.
 LIMIT_FLOOR_S = 10.0
@@ -34,6 +38,11 @@ _log = logging.getLogger(__name__)
 def run_limit_s(best_s: float | None) -> float:
     """Seconds that a config may take while the best one takes so many, or none was measured yet."""
     return max(LIMIT_FLOOR_S, LIMIT_FACTOR * (best_s or 0.1))
+
+
+def first_limit_s(best_s: float | None) -> float | None:
+    """Seconds that a config's first run may take; None for no limit of its own."""
+    return None if best_s is None else max(FIRST_LIMIT_FLOOR_S, FIRST_LIMIT_FACTOR * best_s)
 
 
 class Executor:
@@ -55,6 +64,7 @@ class Executor:
         self._found = found
         self._prepared: dict[str, Any] | None = None
         self.restarts = 0
+        self._first_limit_s: float | None = None
         self._worker = self._start()
 
     def open(self) -> None:
@@ -62,7 +72,9 @@ class Executor:
 
         Raises:
             DeviceTrouble: It cannot be opened.
+            EnvironmentTrouble: There is no room for what is compiled for it.
         """
+        check_cache()
         hello = self._trusted({"do": "hello"})
         self.info = DeviceInfo.from_json(hello["info"])
         self.versions: Mapping[str, str] = hello["versions"]
@@ -127,7 +139,11 @@ class Executor:
         """
         if limit_s is None:
             limit_s = run_limit_s(incumbent_s)
-        message = {"do": "measure", "incumbent_s": incumbent_s, **_to_json(contestant)}
+        self._first_limit_s = first_limit_s(incumbent_s)
+        message = {
+            "do": "measure", "incumbent_s": incumbent_s, "first_limit_s": self._first_limit_s,
+            **_to_json(contestant),
+        }  # fmt: skip
         try:
             self._worker.request(message, contestant.code, limit_s)
         except WorkerFailed:
@@ -151,6 +167,9 @@ class Executor:
             data = self._worker.collect(0.01 if self._worker.overdue() else 30.0).data
         except WorkerFailed as failure:
             self._recycle()
+            if failure.alarmed and self._first_limit_s is not None:
+                reason = f"cannot win: its first run was stopped after {self._first_limit_s:.3g} s"
+                return Measurement(Outcome.TIMED_OUT, reason)
             return Measurement(Outcome.TIMED_OUT if failure.timed_out else Outcome.CRASHED, str(failure))
         if "trouble" in data:
             self._recycle()

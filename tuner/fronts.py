@@ -13,7 +13,7 @@ from tuner.measurement import Measurement, Outcome
 from tuner.objectives import Front, Point, values_of
 from tuner.preparation import past_records
 from tuner.record import Champion, ProblemKey, Record, Role
-from tuner.shipped import Published, entries
+from tuner.shipped import Published, entries, standing
 from tuner.space import Config
 from tuner.standings import Standings
 from tuner.store import Store
@@ -88,7 +88,7 @@ def known_front(
             return stored_front(store, problem, where, regime, objectives)
         except NothingFound as error:
             trouble = error
-    for each in entries(problem.operation, published):
+    for each in standing(entries(problem.operation, published), store):
         record = each.champion.record
         if (record.problem, record.regime, record.device.name) == (problem, regime, where.name):
             return _published_front(each, objectives)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
@@ -16,6 +18,7 @@ from tuner.source_text import measured_text
 from tuner.space import Config, Constraint, Parameter, Value
 
 TARGETS = ("cuda", "cpu")
+_GLOBAL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(")
 
 
 def ceil_div(numerator: Any, denominator: Any) -> Any:
@@ -265,6 +268,25 @@ class Kernel:
         launch = self.launch(problem, Config(config)) if self.launch else None
         return _launch_hash(problem.operation.constants(problem, self.target), launch)
 
+    def check_entry(self) -> None:
+        """Refuses a source in which no function has the name that is called; each config would fail for it.
+
+        What cannot be parsed is left to the compiler, which says more about it.
+
+        Raises:
+            DeclarationError: There is none; the message names those that there are.
+        """
+        found = _functions(self.text, self.target)
+        # A macro may stand before a name, or paste it together.
+        called = self.target == "cuda" and re.search(rf"\b{re.escape(self.entry)}\s*\(|##", self.text)
+        if found is None or called or self.entry in found:
+            return
+        there = f"has {', '.join(found)}" if found else "has none"
+        raise DeclarationError(
+            f"the source of kernel {self.name!r} needs a function {self.entry!r}, the name of its operation "
+            f"unless entry= says otherwise, and {self.source} {there}; rename it, or declare entry="
+        )
+
     def default_config(self) -> Config | None:
         """The declared default, where every parameter has one."""
         if len(self.defaults) != len(self.parameters):
@@ -282,6 +304,25 @@ class Kernel:
         includes = tuple((folder / path).resolve() for path in self.includes)
         source = (folder / self.source).resolve()
         return replace(self, source=source, includes=includes, declared_in=where)
+
+
+def _functions(text: str, target: str) -> list[str] | None:
+    """Names that a source gives to what may be called, in order; None where that cannot be told."""
+    if target == "cuda":
+        return _GLOBAL.findall(text)
+    try:
+        body = ast.walk(ast.parse(text))
+    except (SyntaxError, ValueError):
+        return None
+    found: list[str] = []
+    for each in body:
+        if isinstance(each, ast.FunctionDef):
+            found.append(each.name)
+        elif isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
+            found.append(each.id)
+        elif isinstance(each, ast.alias):
+            found.append(each.asname or each.name)
+    return found
 
 
 @dataclass(frozen=True)

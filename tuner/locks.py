@@ -1,8 +1,13 @@
-"""One process per database and device: two that time on one device spoil each other's figures."""
+"""One process per device, and one per database and device.
+
+Two that time on one device spoil each other's figures, whatever their databases: the device's own lock is
+`tuner.devices.device_lock`. Two that write one study would run its trials twice, on whatever machines they are.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -15,6 +20,7 @@ from types import TracebackType
 from typing import Any
 
 from tuner.devices.detect import Found
+from tuner.devices.device_lock import device_lock
 from tuner.errors import EnvironmentTrouble, LockedByAnother
 from tuner.hardware import DeviceInfo
 from tuner.record import utc_now
@@ -60,13 +66,14 @@ class Occupancy:
         except filelock.Timeout:
             raise LockedByAnother(
                 f"one process at a time works with a database and a device, and {self._who()} works with "
-                f"{self._device} ({self._path.name}); wait for it, stop it, or use another database with --db"
+                f"{self._device} ({self._path.name}); wait for it, or stop it"
             ) from None
         except OSError as error:
             lock.release(force=True)
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             raise EnvironmentTrouble(
-                f"a lock file must be written beside the database, and {self._path} cannot be ({error}); "
-                f"make its folder writable"
+                f"a lock file must be written beside the database, and {self._path} cannot be "
+                f"({error.strerror or error}); {'free some room there' if full else 'make its folder writable'}"
             ) from error
         self._lock = lock
         return self
@@ -89,11 +96,17 @@ class Occupancy:
 
 @contextlib.contextmanager
 def occupied(url: str, devices: Sequence[Found], what: str) -> Iterator[None]:
-    """Holds several devices for one database; see `Occupancy`."""
+    """Holds several devices, for one database and for this machine.
+
+    Raises:
+        LockedByAnother: Another process has one of them; the message says which.
+        EnvironmentTrouble: A lock file cannot be written.
+    """
     with contextlib.ExitStack() as stack:
         # In one order, so that two that want the same ones do not wait for each other.
         for device in sorted(devices, key=lambda each: each.info.uuid):
             stack.enter_context(Occupancy(url, device.info, what))
+            stack.enter_context(device_lock(device.info, what))
         yield
 
 

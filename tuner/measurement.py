@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import enum
 import statistics
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tuner.statistics import noise
@@ -93,7 +93,9 @@ class Measurement:
             ``throttle_reasons``, ``throttled`` (samples taken again for a low clock), ``occupancy`` (share
             of a multiprocessor's threads that are resident); ``load_1min`` and ``clock_hz`` of a CPU; where
             energy is an objective, ``energy_j`` of one run, by ``power_w`` while runs went on back to back;
-            under a limit of the error, what `tuner.accuracy.ErrorLimit` keeps.
+            under a limit of the error, what `tuner.accuracy.ErrorLimit` keeps; of finals and baselines what
+            others did meanwhile (`tuner.devices.machine_load`), of finals what speaks against them
+            (`tuner.doubts`).
     """
 
     outcome: Outcome
@@ -131,3 +133,11 @@ class Measurement:
             stages_s=dict(data.get("stages_s", {})),
             circumstances=dict(data.get("circumstances", {})),
         )
+
+
+def under(seen: Mapping[str, float], measured: Iterable[Measurement]) -> list[Measurement]:
+    """Measurements with more of their circumstances, for those that were timed."""
+    return [
+        replace(each, circumstances={**each.circumstances, **seen}) if each.samples_s else each
+        for each in measured
+    ]

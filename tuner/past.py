@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tuner.accuracy import ErrorLimit, judged
+from tuner.finals import FINALISTS
 from tuner.measurement import Outcome
 from tuner.objectives import TIME, values_of
-from tuner.record import Record
+from tuner.record import VERIFICATION, Record
 from tuner.search import Observation
 from tuner.space import Config
 from tuner.timing import CANNOT_WIN
@@ -28,7 +29,8 @@ def that_count(records: Iterable[Record], objectives: Sequence[str]) -> dict[Key
     """One record for each config: what was measured to the end goes before what was not.
 
     A study of one objective may learn from those of another, and one of several from what has them all; what
-    only lacks some, or was stopped early for its time, is left out.
+    only lacks some, or was stopped early for its time, is left out. Where one record of a config says that it
+    is wrong, the one counts that was judged by the newer rules.
     """
     found: dict[Key, Record] = {}
     for record in records:
@@ -38,9 +40,52 @@ def that_count(records: Iterable[Record], objectives: Sequence[str]) -> dict[Key
         ):
             continue
         before = found.get((record.kernel, config))
+        if before is not None and Outcome.WRONG_RESULT in (measurement.outcome, before.measurement.outcome):
+            if record.verification < before.verification:
+                continue
+            if record.verification > before.verification:
+                before = None
         if before is None or measurement.outcome is Outcome.MEASURED:
             found[record.kernel, config] = record
     return found
+
+
+def rightly_judged(
+    found: Mapping[Key, Record], finals: Iterable[Record]
+) -> tuple[dict[Key, Record], list[Key]]:
+    """What can be relied on, with what finals found wrong as wrong; and what must be judged again.
+
+    By rules before `VERIFICATION` a wrong result may have been another config's fault, and a time that of a
+    kernel that computed nothing. The wrong ones are judged again, and of the times those that lead.
+
+    Args:
+        found: One record for each config.
+        finals: Records of finals.
+    """
+    wrong = {
+        (each.kernel, Config(each.config)): each.measurement
+        for each in finals
+        if each.measurement.outcome is Outcome.WRONG_RESULT and each.verification >= VERIFICATION
+    }
+    kept = {key: replace(each, measurement=wrong.get(key, each.measurement)) for key, each in found.items()}
+    old = {
+        key: each.measurement
+        for key, each in found.items()
+        if each.verification < VERIFICATION and key not in wrong
+    }
+    again = [key for key, each in old.items() if each.outcome is Outcome.WRONG_RESULT]
+    timed = {
+        key: each.measurement.time_s or math.inf
+        for key, each in kept.items()
+        if each.measurement.outcome is Outcome.MEASURED
+    }
+    for key in sorted(timed, key=lambda each: timed[each])[:FINALISTS]:
+        if key not in old:
+            break
+        again.append(key)
+    for key in again:
+        del kept[key]
+    return kept, again
 
 
 def stopped_hastily(found: Mapping[Key, Record]) -> list[Key]:

@@ -239,9 +239,12 @@ class Problem:
 
     @property
     def memory_bytes(self) -> int:
-        """Device memory that tuning needs: tensors, and the reference in float64 with its operands."""
-        doubled = sum(math.prod(tensor.shape) * 8 for tensor in self.tensors)
-        return sum(tensor.bytes for tensor in self.tensors) + doubled
+        """Device memory that tuning needs.
+
+        Tensors, what inputs are drawn anew from, two references in float64, and the operands of one in float64.
+        """
+        doubled = sum(math.prod(tensor.shape) * 8 for tensor in (*self.tensors, *self.outputs))
+        return sum(tensor.bytes for tensor in (*self.tensors, *self.inputs)) + doubled
 
     @property
     def tolerance(self) -> float:
@@ -263,3 +266,18 @@ class Problem:
     def __str__(self) -> str:
         sizes = " x ".join(str(value) for _, value in self.shape)
         return " ".join(part for part in (self.operation.name, sizes, self.dtype, self.layout) if part)
+
+
+def check_sizes(problem: Problem) -> None:
+    """Refuses dims that kernels cannot take, before a device is opened for them.
+
+    Raises:
+        InputError: A dim is larger than the kernels' integer.
+    """
+    try:
+        _ = problem.scalars
+    except InputError:
+        raise
+    except Exception:
+        # What an operation declares wrongly is told with the problem that shows it, when that is tuned.
+        return

@@ -29,6 +29,7 @@ class Request:
         objectives: What is minimised (see `tuner.objectives`); with several, the fastest config is champion
             all the same, and the result has a front.
         error_limit: No champion whose error is more than so many times the library's; None for any.
+        drop: True to drop kernels whose first configs are hopeless (`tuner.elimination`).
         finals_s: Seconds of `seconds` that are kept for the finals; a share unless given.
         library: The library as measured a while ago, for a study that goes on; measured unless given.
     """
@@ -44,6 +45,7 @@ class Request:
     storage_url: str | None = None
     objectives: tuple[str, ...] = TIME
     error_limit: float | None = None
+    drop: bool = True
     finals_s: float | None = None
     library: Measurement | None = None
 
@@ -57,12 +59,15 @@ class Progress:
         trials: Trials finished, those of earlier runs included.
         outcomes: Outcome -> trials.
         reasons: Failed outcome -> the first reason seen.
+        dropped: Kernel that was dropped -> why.
         best_s: Best median so far in seconds.
         best: Kernel and config of that.
         front: Configs on the Pareto front; 0 with one objective.
         baseline_s: The library's median in seconds; None before it is measured or without one.
         best_blas: Core type and median in seconds of the library told to use the best core type that this
             CPU supports, where it chose another by itself.
+        busy: What is wrong with the machine, seen while devices were opened or in the search; empty where it is
+            quiet.
         spent_s: Where time went. Wall time: ``opening`` (with ``baseline``), ``measuring``, ``compiling``
             (no config was ready to measure), ``searching`` (none was ready to compile), ``bookkeeping``
             and ``finals``. Device time within ``measuring``: ``load``, ``verify``, ``time``, ``power``.
@@ -75,11 +80,13 @@ class Progress:
     trials: int = 0
     outcomes: dict[str, int] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
+    dropped: dict[str, str] = field(default_factory=dict)
     best_s: float | None = None
     best: str = ""
     front: int = 0
     baseline_s: float | None = None
     best_blas: tuple[str, float] | None = None
+    busy: tuple[str, ...] = ()
     spent_s: dict[str, float] = field(default_factory=dict)
     left_s: float | None = None
     elapsed_s: float = 0.0
@@ -110,6 +117,7 @@ class Result:
         stopped: Why the search ended; empty where it was told to.
         pairs: The champion's pairs in the finals, with every other finalist and the library.
         front: Where there are several objectives.
+        unplayed: Why some did not play the finals who came next after those that turned out wrong; else empty.
     """
 
     champion: Champion | None
@@ -117,3 +125,4 @@ class Result:
     stopped: str
     pairs: tuple[Pair, ...] = ()
     front: Front | None = None
+    unplayed: str = ""

@@ -6,9 +6,10 @@ import enum
 import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from tuner.doubts import doubts
 from tuner.hardware import DeviceInfo
 from tuner.measurement import Measurement
 from tuner.statistics import Comparison
@@ -17,10 +18,17 @@ if TYPE_CHECKING:
     from tuner.kernel import Kernel
     from tuner.problem import Problem
 
+#: Clocks of two machines may be this far apart.
+CLOCKS_APART = timedelta(days=1)
 #: How the study begins that measures configs of some shapes at others, for what a lookup would lose.
 ELSEWHERE = "missing times of"
 #: What stands before the objectives in the name of a study that has several.
 OBJECTIVES_OF_STUDY = ", objectives "
+
+
+#: Number of the rules that results are judged by, and its name in `Record.versions`. Before 2 inputs were not
+#: restored before a config nor compared after it: one that wrote into them made others wrong.
+VERIFICATION, VERIFICATION_NAME = 2, "verification"
 
 
 class Role(enum.StrEnum):
@@ -39,6 +47,19 @@ def new_id() -> str:
 def utc_now() -> str:
     """The present as an ISO 8601 text in UTC, to the microsecond."""
     return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+def latest_credible() -> str:
+    """The latest time of a record that is believed; what is later was told by a clock that stood ahead."""
+    return (datetime.now(UTC) + CLOCKS_APART).isoformat(timespec="microseconds")
+
+
+def rank_in_time(when: str) -> str:
+    """Orders texts of `utc_now` by time, those of a time that is not yet come before all others.
+
+    So a champion of a clock that stood years ahead does not reign until then.
+    """
+    return f"0{when}" if when > latest_credible() else when
 
 
 @dataclass(frozen=True)
@@ -107,6 +128,11 @@ class Record:
     measured_at: str = field(default_factory=utc_now)
 
     @property
+    def verification(self) -> int:
+        """Number of the rules that the result was judged by."""
+        return int(self.versions.get(VERIFICATION_NAME, 1))
+
+    @property
     def tflops(self) -> float:
         """Work over median time; 0 without samples."""
         time_s = self.measurement.time_s
@@ -140,6 +166,26 @@ def measured_as_now(record: Record, kernel: Kernel, problem: Problem) -> bool:
         return kernel.launch_hash(problem, record.config) == then
     except Exception:  # a launch rule is a user's code, and the config may no longer suit it
         return False
+
+
+@dataclass(frozen=True)
+class Retraction:
+    """Says that a record or champion does not count any more, or that an earlier retraction does not.
+
+    It is added, as records are; nothing is deleted. What is taken back is named by UUID, so that databases may
+    be merged in any order, and no clock decides: it counts again once every retraction of it is taken back.
+
+    Attributes:
+        of: UUID of the record, champion or retraction that is taken back.
+        reason: Why, for people; may be empty.
+        id: UUID.
+        made_at: ISO 8601, UTC.
+    """
+
+    of: str
+    reason: str = ""
+    id: str = field(default_factory=new_id)
+    made_at: str = field(default_factory=utc_now)
 
 
 @dataclass(frozen=True)
@@ -180,8 +226,8 @@ class Champion:
         speedup: Median of the paired ratios time(baseline) / time(champion); 0 without a baseline.
         verdict: Against the champion before it: ``first``, ``faster``, ``same``, ``slower``, ``ambiguous``.
         trials: ``total``, ``measured``, ``failed`` and a count for each outcome of the study.
-        pairs: Every two of the finals, those with the champion first; empty in champions from before they
-            were kept.
+        pairs: Every two of the finals, those with the champion first, and the champion with the library told
+            to use another core type, which was timed by itself; empty in champions from before they were kept.
         id: UUID.
         crowned_at: ISO 8601, UTC.
     """
@@ -194,3 +240,28 @@ class Champion:
     pairs: tuple[Pair, ...] = ()
     id: str = field(default_factory=new_id)
     crowned_at: str = field(default_factory=utc_now)
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Why it is provisional, by the circumstances of its finals; empty where it is not."""
+        return doubts(self.record.measurement.circumstances)
+
+    @property
+    def hardest(self) -> Pair | None:
+        """Its pair with the fastest form of the library: of all numbers of threads and core types.
+
+        None without a library, or where pairs were not kept.
+        """
+        if self.baseline is None or not self.pairs:
+            return None
+        own, library = self.pairs[0].one, self.baseline.kernel
+        with_library = [
+            pair
+            for pair in self.pairs
+            if pair.one == own and (pair.other == library or pair.other.startswith(f"{library}, "))
+        ]
+        return min(with_library, key=lambda pair: pair.comparison.ratio, default=None)
+
+
+#: All that a database keeps for good.
+Kept = Record | Champion | Retraction

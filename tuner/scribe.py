@@ -12,7 +12,7 @@ from tuner.kernel import Kernel
 from tuner.measurement import Measurement
 from tuner.preparation import key_of
 from tuner.problem import Problem
-from tuner.record import Record, Role, new_id
+from tuner.record import VERIFICATION, VERIFICATION_NAME, Record, Role, new_id
 from tuner.space import Config
 from tuner.store import Store
 
@@ -70,6 +70,6 @@ class Scribe:
             problem=key_of(self.problem), device=self.device, regime=self.regime, role=role, kernel=kernel,
             config=config, source_hash=source_hash, measurement=measurement,
             work=self.work,
-            versions={"tuner": tuner.__version__, **self.versions},
+            versions={"tuner": tuner.__version__, VERIFICATION_NAME: str(VERIFICATION), **self.versions},
             study=self.study, session=self.session, origin=self.origin,
         )  # fmt: skip

@@ -13,6 +13,7 @@ from typing import Any
 
 from tuner.ask_ahead import AskAhead
 from tuner.compiling import Compiled, CompilePool, ruled_out
+from tuner.elimination import Elimination
 from tuner.execution import Executor, run_limit_s
 from tuner.kernel import Kernel, render
 from tuner.measure import Contestant
@@ -26,6 +27,9 @@ from tuner.standings import Standings, take_in
 from tuner.stopwatch import REPORT_EVERY_S, Stopwatch
 from tuner.write_behind import WriteBehind
 
+#: Configs asked for at once where nothing is compiled beside timing: of two, one may be compiled long before
+#: the other.
+LEAST_BATCH = 4
 #: Seconds between two looks at what the search has found while nothing else is under way.
 THINK_S = 0.002
 
@@ -53,6 +57,7 @@ class SearchLoop:
         scribes: Sequence[Scribe],
         standings: Standings,
         watch: Stopwatch,
+        elimination: Elimination | None = None,
     ) -> None:
         """Takes what it works with.
 
@@ -63,10 +68,11 @@ class SearchLoop:
             scribes: Make the records, one for each device.
             standings: Is kept up to date.
             watch: Time and progress.
+            elimination: Says which kernels are dropped; none are unless given.
         """
         self.search, self._pool, self._watch = search, pool, watch
         self._executors, self._scribes = executors, scribes
-        self._standings = standings
+        self._standings, self._elimination = standings, elimination
         self._trials: dict[int, _Trial] = {}
         self._compiled: collections.deque[_Trial] = collections.deque()
         self._measuring: dict[int, _Trial] = {}
@@ -88,6 +94,8 @@ class SearchLoop:
         """
         self._kernels, self._limit = kernels, trials
         self._until_s = math.inf if seconds is None else time.monotonic() + seconds
+        if self._elimination is not None:
+            self._drop(self._elimination)
         with self._write:
             while self._step():
                 pass
@@ -134,7 +142,7 @@ class SearchLoop:
             return
         wanted = 2 * self._pool.size + len(self._executors) - self._under_way
         if self.shares_cores:
-            wanted = self._pool.size if self._under_way == 0 else 0
+            wanted = max(self._pool.size, LEAST_BATCH) if self._under_way == 0 else 0
         if self._limit is not None:
             wanted = min(wanted, self._limit - self._watch.progress.trials - self._under_way)
         self.search.want(wanted)
@@ -143,6 +151,8 @@ class SearchLoop:
 
     def _begin(self, candidate: Candidate) -> None:
         trial = self._trials[candidate.number] = _Trial(candidate)
+        if self._discarded(trial):
+            return
         kernel = self._kernels[candidate.kernel]
         try:
             rendered = render(kernel, self._scribes[0].problem, candidate.config)
@@ -178,6 +188,8 @@ class SearchLoop:
         for number, executor in enumerate(self._executors):
             while number not in self._measuring and self._compiled:
                 trial = self._compiled.popleft()
+                if self._discarded(trial):
+                    continue
                 assert trial.contestant is not None
                 twin = self._seen.get(_code_key(trial.contestant))
                 if twin is not None:
@@ -225,6 +237,23 @@ class SearchLoop:
                 check_energy(self._standings.objectives, scribe.device, measurement)
             take_in(kernel.name, candidate.config, measurement, progress, self._standings, trial.contestant)
             del self._trials[candidate.number]
+            if self._elimination is not None:
+                self._elimination.take(kernel.name, candidate.config, measurement)
+                self._drop(self._elimination)
+
+    def _drop(self, elimination: Elimination) -> None:
+        for kernel, why in elimination.dropped(self._standings.best_s).items():
+            self._watch.progress.dropped[kernel] = why
+            self.search.drop(kernel)
+
+    def _discarded(self, trial: _Trial) -> bool:
+        """True where the kernel was dropped after this was asked: it is no trial then."""
+        candidate = trial.candidate
+        if candidate.kernel not in self._watch.progress.dropped:
+            return False
+        del self._trials[candidate.number]
+        self.search.tell(candidate, Outcome.INVALID, None)
+        return True
 
     def _telling(self, candidate: Candidate, measurement: Measurement) -> Callable[[], None]:
         """What tells the search of a trial."""

@@ -18,6 +18,7 @@ from itertools import zip_longest
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from tuner.errors import InputError
 from tuner.finals import FINALISTS, shortlist
@@ -144,10 +145,12 @@ def simulate(
         if value < 1:
             raise InputError(f"{name} is 1 or more, got {value}; choose another")
     elsewhere = _elsewhere(recording, warm_start) if warm_start else ()
-    replays = tuple(
-        _replay(recording, sampler=sampler, trials=trials, seed=each, elsewhere=elsewhere)
-        for each in range(seed, seed + repeats)
-    )
+    # The search's matrices are small: more threads take longer to wake than they save.
+    with threadpool_limits(1, "blas"):
+        replays = tuple(
+            _replay(recording, sampler=sampler, trials=trials, seed=each, elsewhere=elsewhere)
+            for each in range(seed, seed + repeats)
+        )
     return SimulationResult(recording.name, sampler, replays)
 
 

@@ -20,6 +20,7 @@ class Standings:
 
     Attributes:
         times_s: (kernel, config) -> median in seconds.
+        stopped_s: (kernel, config) -> the fastest sample of what was stopped early, in seconds.
         contestants: The compiled among the best of them.
         best_s: The least of the times; None while there is none.
         objectives: What the study minimises.
@@ -37,6 +38,7 @@ class Standings:
         self.weighed: dict[tuple[str, Config], Measurement] = {}
         self.front: list[tuple[str, Config]] = []
         self.times_s: dict[tuple[str, Config], float] = {}
+        self.stopped_s: dict[tuple[str, Config], float] = {}
         self.contestants: dict[tuple[str, Config], Contestant] = {}
         self.best_s: float | None = None
 
@@ -88,6 +90,8 @@ def take_in(
 ) -> None:
     """Counts a trial, and ranks it where it was measured."""
     progress.count(measurement)
+    if measurement.outcome is Outcome.PRUNED and measurement.samples_s:
+        standings.stopped_s[kernel, config] = min(measurement.samples_s)
     time_s = measurement.time_s
     if measurement.outcome is not Outcome.MEASURED or time_s is None:
         return

@@ -72,8 +72,24 @@ def compare(this_s: Sequence[float], other_s: Sequence[float]) -> Comparison:
         other_s: As many, of the other.
     """
     ratios = [other / this for this, other in zip(this_s, other_s, strict=True)]
-    ratio = statistics.median(ratios)
-    low, high = median_interval(ratios)
+    return _judged(statistics.median(ratios), *median_interval(ratios))
+
+
+def compare_apart(this_s: Sequence[float], other_s: Sequence[float]) -> Comparison:
+    """Compares times that were not taken in the same rounds, in seconds: of drift this knows nothing.
+
+    The ratio is that of the medians, its interval that of the ends of their intervals.
+
+    Args:
+        this_s: At least one.
+        other_s: At least one, of the other.
+    """
+    (low, high), (other_low, other_high) = median_interval(this_s), median_interval(other_s)
+    ratio = statistics.median(other_s) / statistics.median(this_s)
+    return _judged(ratio, other_low / high, other_high / low)
+
+
+def _judged(ratio: float, low: float, high: float) -> Comparison:
     if abs(ratio - 1) < SAME_WITHIN:
         verdict = "same"
     elif low > 1:

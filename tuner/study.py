@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from types import FrameType, TracebackType
@@ -19,12 +19,14 @@ from tuner.ask_ahead import AskAhead
 from tuner.compiling import CompilePool
 from tuner.coronation import Coronation
 from tuner.devices.detect import with_best_blas
+from tuner.devices.machine_load import MachineWatch
+from tuner.elimination import Elimination
 from tuner.errors import Interrupted
 from tuner.execution import Executor
 from tuner.fronts import found_wrong, front_of
-from tuner.measurement import Error, Measurement
+from tuner.measurement import Error, Measurement, under
 from tuner.objectives import Front
-from tuner.past import judged_records, observed, stopped_hastily, that_count
+from tuner.past import judged_records, observed, rightly_judged, stopped_hastily, that_count
 from tuner.preparation import (
     check_energy,
     check_fits,
@@ -42,7 +44,7 @@ from tuner.record import Champion, Record, Role, measured_as_now
 from tuner.scribe import Scribe
 from tuner.search import Known, Observation, Search, SearchOptions
 from tuner.search_loop import SearchLoop
-from tuner.space import Config
+from tuner.space import Config, Space
 from tuner.standings import Standings, take_in
 from tuner.stopwatch import Stopwatch
 from tuner.store import Store
@@ -74,6 +76,7 @@ class Study:
         self._executors: list[Executor] = []
         self._stack = ExitStack()
         self._library = request.library
+        self._before: dict[tuple[str, Config], Measurement] = {}
         self._searching = False
 
     @property
@@ -111,8 +114,11 @@ class Study:
             # The search's matrices are small: more threads would only fight the compile workers for cores.
             self._stack.enter_context(threadpool_limits(1, "blas"))
             self._watch.tick("opening")
+            self._machine = MachineWatch(self._request.found)
             with self._watch.spent("opening"):
                 self._loop = self._open(self._stack)
+            self.progress.busy = self._machine.told()
+            self._machine.restart()
         except BaseException:
             self._stack.close()
             raise
@@ -154,19 +160,22 @@ class Study:
             DeviceTrouble: The device does not survive them.
             Interrupted: SIGINT or SIGTERM came.
         """
+        self.progress.busy = self._machine.told() or self.progress.busy
         self._watch.tick("finals")
         loop = self._loop
         closing = threading.Thread(target=loop.search.close, name="closing")
         if not loop.shares_cores:
             closing.start()
-        coronation = Coronation(self._scribe, self._kernels, self._pool, self._executors[0])
+        coronation = Coronation(self._scribe, self._kernels, self._pool, self._executors[0], self._machine)
         with self._watch.spent("finals"):
             champion = coronation.play(self._standings, self.progress.totals, self._watch.finals_s)
         if loop.shares_cores:
             closing.start()
         closing.join()
         self._watch.tick("done")
-        return Result(champion, self.progress, loop.stop, coronation.pairs, self._front(champion))
+        return Result(
+            champion, self.progress, loop.stop, coronation.pairs, self._front(champion), coronation.unplayed
+        )
 
     def _front(self, champion: Champion | None) -> Front | None:
         """None with one objective."""
@@ -182,6 +191,8 @@ class Study:
         request, problem = self._request, self._request.problem
         check_regime(request.regime, request.found[0].target)
         check_power(request.objectives, request.found[0])
+        for kernel in request.kernels:
+            kernel.check_entry()
         for found in request.found:
             self._executors.append(Executor(found))
             stack.callback(self._executors[-1].close)
@@ -195,7 +206,9 @@ class Study:
         )  # fmt: skip
         self._scribe = Scribe(self._store, problem, first.info, request.regime, first.versions, name)
         named = {**problem.to_json(), "origin": self._scribe.origin}
-        self._pool = CompilePool(request.found[0].opening, first.info.architecture, named)
+        self._pool = CompilePool(
+            request.found[0].opening, first.info.architecture, named, devices=len(request.found)
+        )
         stack.callback(self._pool.close)
         spaces = legal_spaces(request.kernels, problem, first.info)
         for executor in self._executors:
@@ -204,7 +217,24 @@ class Study:
         search = AskAhead(self._search(spaces, name), inline=first.info.kind == "cpu")
         stack.callback(search.close)
         scribes = [replace(self._scribe, device=executor.info) for executor in self._executors]
-        return SearchLoop(search, self._pool, self._executors, scribes, self._standings, self._watch)
+        watch, standings, elimination = self._watch, self._standings, self._elimination(spaces)
+        return SearchLoop(search, self._pool, self._executors, scribes, standings, watch, elimination)
+
+    def _elimination(self, spaces: Mapping[str, Space]) -> Elimination | None:
+        """None where nothing is to be dropped: all configs are asked for, or slow ones may save energy."""
+        request = self._request
+        if not request.drop or request.sampler == "bruteforce" or len(request.objectives) > 1:
+            return None
+        info = self._executors[0].info
+        counts = {
+            name: sum(config in spaces[name] for config in kernel.first_configs())
+            for name, kernel in self._kernels.items()
+            if name in spaces
+        }
+        elimination = Elimination(counts, info.cores if info.kind == "cpu" else 1)
+        for (kernel, config), measurement in self._before.items():
+            elimination.take(kernel, config, measurement)
+        return elimination
 
     def _search(self, spaces: dict, name: str) -> Search:  # type: ignore[type-arg]
         request, info = self._request, self._executors[0].info
@@ -230,7 +260,8 @@ class Study:
             check_energy(self._request.objectives, self._scribe.device, self._library)
             self.progress.baseline_s = self._library.time_s
             if known is None:
-                self._store.add(self._scribe.of_baseline(self._library))
+                (seen,) = under(self._machine.load().seen, [self._library])
+                self._store.add(self._scribe.of_baseline(seen))
                 self._best_blas_baseline()
 
     def _best_blas_baseline(self) -> None:
@@ -259,12 +290,14 @@ class Study:
         objectives = self._request.objectives
         library = self._library.error if self._library is not None else None
         found = that_count(judged_records(self._records(Role.TRIAL), self._limit(library)), objectives)
-        again = stopped_hastily(found)
-        for each in again:
+        found, again = rightly_judged(found, self._records(Role.FINAL))
+        hastily = stopped_hastily(found)
+        for each in hastily:
             del found[each]
         for (kernel, config), record in found.items():
             take_in(kernel, config, record.measurement, self.progress, self._standings)
-        return [observed(record, objectives) for record in found.values()], again
+        self._before = {key: record.measurement for key, record in found.items()}
+        return [observed(record, objectives) for record in found.values()], [*again, *hastily]
 
     def _limit(self, library: Error | None) -> ErrorLimit | None:
         factor = self._request.error_limit
@@ -286,7 +319,13 @@ class Study:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """The first Ctrl-C or SIGTERM ends the search in order, the second at once."""
+        """The first Ctrl-C or SIGTERM ends the search in order, the second at once.
+
+        In another thread than the main one signals stay the program's own: Python lets no other set them.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
 
         def interrupted(number: int, frame: FrameType | None) -> None:
             if not self._searching or self._loop.stop == INTERRUPTED:

@@ -1,8 +1,8 @@
 """When to take how many samples: screening, the stopping rule, and interleaved finals.
 
-Warm-up, flush and held launches are the device's (`Device.samples_s`); the rules here follow NVBench
-where they can (its documentation and ``measure_cold``): at least ten samples, stop when the noise is
-below 0.5 % or does not fall any more, and a limit on the time.
+Flush and held launches are the device's (`Device.samples_s`), inputs and checks `tuner.sampling`'s; the rules
+here follow NVBench where they can (its documentation and ``measure_cold``): at least ten samples, stop when the
+noise is below 0.5 % or does not fall any more, and a limit on the time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tuner.devices.protocol import Device, Run
 from tuner.statistics import noise
 
 #: NVBench's default least number of samples of a cold measurement.
@@ -26,6 +25,9 @@ MAX_SAMPLES = 40
 SCREEN_LIMIT_S = 0.5
 #: A first sample this much slower than the best so far cannot be noise: one more and the config is pruned.
 HOPELESS = 1.5
+#: So much slower than the best so far, and so many seconds on top for what happens once (threads that start,
+#: memory that is touched first), the first run of all tells enough: the config is pruned by its time alone.
+HOPELESS_FIRST, ONCE_S = 3.0, 0.1
 #: A config whose fastest sample is this much slower than the best median so far cannot win.
 CANNOT_WIN = 1.08
 #: Samples before that is judged.
@@ -49,26 +51,12 @@ class Screened:
     pruned: str = ""
 
 
-def screen(device: Device, run: Run, regime: str, incumbent_s: float | None) -> Screened:
+def screen_by(take_s: Callable[[int], list[float]], incumbent_s: float | None) -> Screened:
     """Times a config until it is known well enough, or known to lose.
 
     Args:
-        device: Where.
-        run: Has run before, so that nothing loads or compiles now.
-        regime: One of `tuner.devices.protocol.REGIMES`.
-        incumbent_s: Best median so far, seconds; None when there is none.
-
-    Raises:
-        LaunchFailed: A run failed.
-    """
-    return screen_by(lambda count: device.samples_s(run, count, regime), incumbent_s)
-
-
-def screen_by(take_s: Callable[[int], list[float]], incumbent_s: float | None) -> Screened:
-    """The rule of `screen`, on samples from anywhere: a device, or a recording.
-
-    Args:
-        take_s: Takes so many more samples; seconds.
+        take_s: Takes so many more samples, from a device or a recording; seconds. Whoever is timed has run
+            before, so that nothing loads or compiles now.
         incumbent_s: Best median so far, seconds; None when there is none.
     """
     samples = take_s(1)
@@ -85,6 +73,20 @@ def screen_by(take_s: Callable[[int], list[float]], incumbent_s: float | None) -
     return Screened(tuple(samples))
 
 
+def lost_at_first(first_s: float, incumbent_s: float | None) -> Screened | None:
+    """What there is to say of a config whose first run took so long; None where it is to be timed.
+
+    Args:
+        first_s: Seconds of the run that was verified, waiting for the device included.
+        incumbent_s: Best median so far, seconds; None when there is none.
+    """
+    if incumbent_s is None or first_s <= HOPELESS_FIRST * incumbent_s + ONCE_S:
+        return None
+    return Screened(
+        (first_s,), f"cannot win: its first run takes {first_s / incumbent_s:.3g} times the best median"
+    )
+
+
 def _bound(fastest_s: float, best_s: float) -> str:
     return f"cannot win: its fastest sample takes {fastest_s / best_s:.3g} times the best config's median"
 
@@ -95,15 +97,13 @@ def _settled(samples: Sequence[float]) -> bool:
     return len(samples) >= MIN_SAMPLES and noise(samples) < MAX_NOISE
 
 
-def interleave(device: Device, runs: Sequence[Run], regime: str, budget_s: float) -> list[tuple[float, ...]]:
+def interleave(players: Sequence[Callable[[int], list[float]]], budget_s: float) -> list[tuple[float, ...]]:
     """Times several things in alternation, so that drift of clocks and temperature meets all alike.
 
     Each round takes every contestant once, beginning one further each time.
 
     Args:
-        device: Where.
-        runs: The contestants.
-        regime: How.
+        players: For each contestant what takes so many more samples of it; seconds.
         budget_s: Wall time after which no round beyond the least number begins; seconds.
 
     Returns:
@@ -112,7 +112,7 @@ def interleave(device: Device, runs: Sequence[Run], regime: str, budget_s: float
     Raises:
         LaunchFailed: A run failed.
     """
-    rounds: list[list[float]] = [[] for _ in runs]
+    rounds: list[list[float]] = [[] for _ in players]
     start_s = time.monotonic()
     least, samples = MIN_ROUNDS, 1
     for number in itertools.count():
@@ -123,8 +123,7 @@ def interleave(device: Device, runs: Sequence[Run], regime: str, budget_s: float
             least = MIN_ROUNDS if MIN_ROUNDS * spent_s <= 2 * budget_s else LEAST_ROUNDS
         if number >= MAX_ROUNDS or (number >= least and spent_s > budget_s):
             break
-        for offset in range(len(runs)):
-            index = (number + offset) % len(runs)
-            taken = device.samples_s(runs[index], samples, regime)
-            rounds[index].append(statistics.median(taken))
+        for offset in range(len(players)):
+            index = (number + offset) % len(players)
+            rounds[index].append(statistics.median(players[index](samples)))
     return [tuple(times) for times in rounds]

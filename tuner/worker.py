@@ -38,11 +38,12 @@ class WorkerFailed(Exception):
 
     Attributes:
         timed_out: True where it was killed for being too slow.
+        alarmed: True where it ended itself, as what it ran took too long.
     """
 
-    def __init__(self, reason: str, timed_out: bool = False) -> None:
+    def __init__(self, reason: str, timed_out: bool = False, alarmed: bool = False) -> None:
         super().__init__(reason)
-        self.timed_out = timed_out
+        self.timed_out, self.alarmed = timed_out, alarmed
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,9 @@ class Worker:
         try:
             data, blob = self._channel.receive(limit_s)
         except ChannelBroken as error:
-            raise WorkerFailed(self._obituary(error), timed_out=self.overdue()) from error
+            reason = self._obituary(error)
+            alarmed = self._process.poll() == -signal.SIGALRM
+            raise WorkerFailed(reason, timed_out=self.overdue(), alarmed=alarmed) from error
         self.busy = False
         return Reply(data, blob)
 

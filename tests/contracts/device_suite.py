@@ -41,6 +41,16 @@ class DeviceContract:
         """The kernel changed so that it compiles, but fails when it is loaded or run; the device stays well."""
         raise NotImplementedError
 
+    @classmethod
+    def cheating(cls, rendered: Rendered, how: str) -> Rendered:
+        """The kernel changed so that it is right when it runs first.
+
+        Args:
+            rendered: The toy.
+            how: ``writes_input`` (one element of it, each time), or ``stale`` (what it computed first, again).
+        """
+        raise NotImplementedError
+
     @pytest.fixture(scope="class")
     @classmethod
     def device(cls) -> Device:
@@ -118,6 +128,38 @@ class DeviceContract:
             assert workload.check()[1] == ""
         seen = dict(device.circumstances(run))
         assert all(isinstance(value, float) for value in seen.values())
+
+    def test_what_comes_before_a_sample_is_what_it_runs_on(
+        self, device: Device, rendered: Rendered, workload: Workload
+    ) -> None:
+        run = device.load(rendered, self.compiled(device, rendered, workload).code, workload)
+        run()
+        for regime in self.regimes:
+            calls: list[str] = []
+
+            def before(calls: list[str] = calls) -> None:
+                calls.append("before")
+                workload.begin(workload.second if len(calls) % 2 else workload.first)
+
+            for _ in range(2):
+                device.samples_s(run, 1, regime, before)
+                assert workload.check()[1] == ""
+            # A sample that is taken again, for a clock that was low, is one more.
+            assert len(calls) >= 2
+
+    @pytest.mark.parametrize("how", ["writes_input", "stale"])
+    def test_a_kernel_that_cheats_is_wrong_and_the_next_one_is_not(
+        self, device: Device, rendered: Rendered, workload: Workload, how: str
+    ) -> None:
+        cheating = self.cheating(rendered, how)
+        for regime in self.regimes:
+            bench, found = Bench(device, workload, regime), []
+            for each in (rendered, cheating, rendered):
+                binary = self.compiled(device, each, workload)
+                found.append(bench.measure(Contestant(each, binary.code, binary.report), None))
+            assert [each.outcome.value for each in found] == ["MEASURED", "WRONG_RESULT", "MEASURED"]
+            assert {"writes_input": "wrote into the input x", "stale": "stale"}[how] in found[1].reason
+            assert not bench.unwell
 
     def test_more_runs_are_timed_than_fit_into_a_queue(
         self, device: Device, rendered: Rendered, workload: Workload

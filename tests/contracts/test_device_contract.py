@@ -22,6 +22,8 @@ from tuner.devices.numba_source import NumbaCompiler
 from tuner.devices.protocol import REGIMES, Compiler, Device
 from tuner.errors import DeviceTrouble
 from tuner.kernel import Rendered
+from tuner.measure import Bench, Contestant
+from tuner.measurement import Outcome
 from tuner.problem import Baseline
 
 
@@ -32,7 +34,8 @@ class TestFakeDevice(DeviceContract):
     @classmethod
     def setup_class(cls) -> None:
         cls.folder = tempfile.TemporaryDirectory()
-        rules = [{"where": {"BROKEN": "1"}, "fault": "launch_failed"}]
+        faults = ("launch_failed", "writes_input", "stale")
+        rules = [{"where": {"FAULT": fault}, "fault": fault, "latency_s": 1e-3} for fault in faults]
         data = {"info": BOARD, "rules": rules, "landscape_seed": 1, "baseline_s": 1e-3}
         Path(cls.folder.name, "device.json").write_text(json.dumps(data))
 
@@ -50,7 +53,11 @@ class TestFakeDevice(DeviceContract):
 
     @classmethod
     def failing(cls, rendered: Rendered) -> Rendered:
-        return replace(rendered, text=f"#define BROKEN 1\n{rendered.text}")
+        return cls.cheating(rendered, "launch_failed")
+
+    @classmethod
+    def cheating(cls, rendered: Rendered, how: str) -> Rendered:
+        return replace(rendered, text=f"#define FAULT {how}\n{rendered.text}")
 
     def bare_library(self, device: Device, workload: Workload) -> Any:
         return FakeDevice({"info": BOARD}).library(workload)
@@ -70,6 +77,28 @@ class TestCpuDevice(DeviceContract):
         # Only with more numbers than the compiler's trial has.
         trap = "\ndef toy(x, y, n):\n    if n > 1000:\n        raise ValueError('too many')\n"
         return replace(rendered, text=rendered.text + trap)
+
+    @classmethod
+    def cheating(cls, rendered: Rendered, how: str) -> Rendered:
+        rest = {
+            "writes_input": "    honest(x, y, n)\n    x[n // 2] = 0\n",
+            "stale": "    honest(x, y, n)\n    y[:] = SEEN.setdefault(n, y.copy())\n",
+        }
+        added = f"\nSEEN = {{}}\nhonest = toy\ndef toy(x, y, n):\n{rest[how]}"
+        return replace(rendered, text=rendered.text + added)
+
+    def test_a_reference_that_was_overwritten_condemns_nobody(
+        self, device: Device, rendered: Rendered, workload: Workload
+    ) -> None:
+        binary = self.compiled(device, rendered, workload)
+        contestant = Contestant(rendered, binary.code, binary.report)
+        bench = Bench(device, workload, "hot")
+        assert bench.measure(contestant, None).outcome is Outcome.MEASURED
+        workload.first.references["y"][3] += 1
+        found = bench.measure(contestant, None)
+        assert found.outcome is Outcome.CRASHED
+        assert found.reason.startswith("what results are held against was overwritten")
+        assert bench.unwell
 
     def test_graphs_are_for_gpus(self, device: Device) -> None:
         with pytest.raises(DeviceTrouble, match="a CPU is timed cold or hot"):

@@ -30,6 +30,18 @@ class TestCudaDevice(DeviceContract):
     def failing(cls, rendered: Rendered) -> Rendered:
         return replace(rendered, launch=Launch((1,), (4096,)))
 
+    @classmethod
+    def cheating(cls, rendered: Rendered, how: str) -> Rendered:
+        honest = "y[i] = x[i] * x[i] + REAL(1);"
+        assert honest in rendered.text
+        memory = "__device__ REAL kept[8192];\n__device__ int known[8192];\n"
+        changed = {
+            "writes_input": f"{{ {honest} if (i == n / 2) const_cast<REAL*>(x)[i] = 0; }}",
+            "stale": f"{{ if (!known[i]) {{ {honest} kept[i] = y[i]; known[i] = 1; }} y[i] = kept[i]; }}",
+        }
+        text = rendered.text.replace(honest, changed[how])
+        return replace(rendered, text=text.replace('extern "C"', f'{memory}extern "C"'))
+
     def test_it_knows_its_limits(self, device: Device) -> None:
         info = device.info
         assert info.compute_capability >= 70

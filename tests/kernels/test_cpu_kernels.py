@@ -162,7 +162,7 @@ def test_sums_stay_in_registers_where_the_constraint_says_so(
     assert bool(rule.rule(problem(9, 9, 9), HOST, config)) is not spills
     run = compiled(KERNELS["packed"], problem(9, 9, 9), config)
     run(*(np.ones((9, 9), np.float32) for _ in range(3)), 9, 9, 9)
-    (assembly,) = sys.modules[run.__module__]._take_part.inspect_asm().values()
+    (assembly,) = sys.modules[run.__module__].multiply_block.inspect_asm().values()
     loops = innermost_loops(assembly)
     assert loops
     assert any("(%rsp" in line for loop in loops for line in loop) is spills

@@ -15,8 +15,11 @@ import pytest
 from fixtures.fake_device import BEST, BEST_S, LEGAL, ROOT, TOY, command, stored, write_device
 
 from tuner import catalogue
+from tuner.cli import health
 from tuner.cli.main import COMMANDS, run
 from tuner.cli.show import clock, duration, speed
+from tuner.devices.detect import find
+from tuner.devices.device_lock import device_lock
 
 #: Keys that scripts rely on, of ``best --json`` and of the last line of ``tune --json``.
 CONTRACT = {
@@ -87,6 +90,37 @@ def _check_answer(best: dict[str, Any]) -> None:
     assert best["trials"]["total"] == LEGAL
     assert (best["match"], best["expected_loss"], best["stale"]) == ("exact", 0.0, False)
     assert best["error"]["rms_rel"] < 1e-6
+
+
+def test_a_busy_machine_and_a_provisional_champion_are_told(told: Told, here: Path) -> None:
+    busy = {"others_processes": 1}
+    device = write_device(here / "busy.json", baseline_s=BEST_S, noise=0.5, machine=busy)
+    code, out, err = told("tune", str(TOY), "9", "--trials", "2", "--device", device)
+    assert code == 0
+    assert "the machine is busy, times may be wrong: 1 other process on the GPU" in err
+    assert err.count("the machine is busy") == 1
+    for shown in (out, told("best", str(TOY), "9", "--device", device)[1]):
+        assert re.search(r"provisional .*its times have a noise of \d+%, more than 10%", shown)
+        assert "was busy: 1 other process on the GPU" in shown
+    answer = json.loads(told("best", str(TOY), "9", "--device", device, "--json")[1])
+    assert answer["provisional"] is True
+    assert answer["busy"] == ["1 other process on the GPU"]
+
+
+def test_doctor_tells_who_uses_a_device(
+    told: Told, here: Path, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = {"name": "Busy board", "uuid": "FAKE-2"}
+    busy = find(write_device(here / "busy.json", info=others, machine={"others_processes": 2}))
+    monkeypatch.setattr(health, "gpus", lambda: [busy])
+    monkeypatch.setattr(health, "find", lambda spec: find(device))
+    with device_lock(find(device).info, "tune something"):
+        checks = {each["what"]: each for each in json.loads(told("doctor", "--json")[1])}
+    load = checks[f"{busy.spec} load"]
+    assert (load["state"], load["said"]) == ("note", "2 other processes on the GPU")
+    assert f"process {os.getpid()} of user " in checks[f"{device} load"]["said"]
+    checks = {each["what"]: each for each in json.loads(told("doctor", "--json")[1])}
+    assert (checks[f"{device} load"]["state"], checks[f"{device} load"]["remedy"]) == ("ok", "")
 
 
 def test_people_get_tables(told: Told, device: str, here: Path) -> None:

@@ -206,3 +206,11 @@ def test_a_full_record_is_shown(told: Told, here: Path) -> None:
     code, out, _ = told("show", full.id)
     assert code == 0
     assert "BORDER=check" in out
+
+
+def test_an_export_names_its_file_as_other_commands_do(told: Told, stored: Path, here: Path) -> None:
+    assert told("export", "-o", "all.jsonl", "--quiet") == (0, "", "")
+    code, out, _ = told("export", "--quiet")
+    assert (code, out) == (0, (here / "all.jsonl").read_text())
+    code, _, err = told("export", "all.jsonl", "-o", "other.jsonl")
+    assert (code, "exported to one file, got all.jsonl and -o other.jsonl" in err) == (2, True)

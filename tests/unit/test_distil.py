@@ -145,7 +145,7 @@ def test_the_function_imports_nothing_and_agrees_with_the_tree(found: Distilled,
     assert len(found.chosen) == text.count('\n    ("')
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     m=st.integers(1, 5000), n=st.integers(1, 5000), k=st.integers(1, 5000),
     layout=st.sampled_from(["nn", "nt", "tn", "tt"]),

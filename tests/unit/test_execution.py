@@ -60,7 +60,7 @@ def test_a_worker_is_replaced_after_each_failure_that_it_does_not_survive(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     executor = make()
-    monkeypatch.setattr(execution, "LIMIT_FLOOR_S", 1.5)
+    monkeypatch.setattr(execution, "LIMIT_FLOOR_S", 4.0)
     monkeypatch.setattr(execution, "LIMIT_FACTOR", 1.0)
     good = contestant(tmp_path, BEST)
     restarts = 0

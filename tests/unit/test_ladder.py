@@ -287,6 +287,13 @@ def test_a_plan_is_climbed_and_shown(told: Told, board: str, here: Path) -> None
     assert (code, "is for cuda, got --device cpu" in err) == (2, True)
 
 
+@pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
+def test_published_loops_without_a_pragma_are_unrolled_as_compilers_do(path: Path) -> None:
+    steps = read_ladder_plan(path, CATALOGUE).steps
+    published = [step for step in steps if step.published and "UNROLL" in step.pins]
+    assert all(step.pins["UNROLL"] >= 4 for step in published)
+
+
 @pytest.mark.parametrize("chosen", [[], ["--no-sweeps"]], ids=["with sweeps", "without"])
 def test_the_sweeps_of_a_plan_can_be_left_out(told: Told, board: str, here: Path, chosen: list[str]) -> None:
     (here / "tiles.toml").write_text(

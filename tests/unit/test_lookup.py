@@ -76,7 +76,7 @@ def test_the_library_is_the_answer_where_it_was_faster(store: Store, speedup: fl
 def test_an_operation_without_a_library_is_answered(store: Store) -> None:
     crown(store, record(gemm(64, 64, 64)))
     told = answer(store, gemm(64, 64, 64), BOARD).to_json()
-    assert (told["baseline"], told["use"]) == (None, "kernel")
+    assert (told["baseline"], told["speedup"], told["use"]) == (None, None, "kernel")
 
 
 def test_a_study_without_finals_is_answered_by_its_best_trial(store: Store) -> None:

@@ -321,7 +321,7 @@ def rich(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
         yield store
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     m=DIMS, n=DIMS, k=DIMS, layout=st.sampled_from(["nn", "nt", "tn", "tt"]),
     kernel=st.sampled_from(["", *(each.name for each in BUILTIN.of("gemm", "cuda"))]),
@@ -346,7 +346,7 @@ def test_no_answer_is_ever_illegal(
     assert is_legal(told, problem, device, BUILTIN)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     known=st.lists(
         st.tuples(DIMS, DIMS, st.sampled_from([32, 64, 256, 1024]), st.sampled_from([1, 2, 4])), max_size=3

@@ -21,7 +21,10 @@ CATALOGUE = catalogue.from_file(TOY)
 PROBLEM = CATALOGUE.operation("toy").problem({"n": 300})
 SLOW = {"BLOCK": 64, "ITEMS": 16, "ORDER": "striped"}
 #: Faults that a process survives, and that come after compiling.
-SURVIVED = ("launch_failed", "unwell", "wrong_result", "unwritten", "out_of_bounds", "out_of_memory")
+SURVIVED = (
+    "launch_failed", "unwell", "wrong_result", "unwritten", "out_of_bounds", "writes_input", "stale",
+    "out_of_memory",
+)  # fmt: skip
 
 
 class Room:
@@ -80,7 +83,7 @@ def test_a_failure_is_an_outcome_with_its_reason(room: Room, fault: str) -> None
     assert found.outcome.value == outcome
     assert reason in found.reason
     assert found.samples_s == ()
-    assert "time" not in found.stages_s
+    assert ("time" in found.stages_s) is (fault == "stale")
     assert room.bench.unwell is (fault in ("unwell", "out_of_memory"))
     # The next config is not blamed for it.
     assert room.bench.measure(room.contestant(BEST), None).outcome is Outcome.MEASURED
@@ -153,6 +156,46 @@ def test_the_library_plays_with_its_default_of_threads_and_with_those_of_the_fin
 
 def test_a_library_without_threads_plays_once(room: Room) -> None:
     assert len(room.bench.finals([room.contestant(BEST)], 0.0, (1, 2))) == 2
+
+
+@pytest.mark.parametrize("regime", ["cold", "hot", "cold-graph", "hot-graph"])
+@pytest.mark.parametrize("runs", [1, 2, 5, 11])
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("stale", "in a timed run: returned a stale result"),
+        ("unwritten", "in a timed run: left elements unwritten"),
+        ("writes_input", "wrote into the input x"),
+    ],
+)
+def test_a_config_that_cheats_once_it_is_timed_is_wrong(
+    tmp_path: Path, regime: str, runs: int, fault: str, reason: str
+) -> None:
+    # From run number `runs` on: the one that verifies is number 0, then come ten or more that are timed.
+    room = Room(tmp_path, rules=[rule(BEST, latency_s=1e-7, fault=fault, after=runs)], noise=0.1)
+    room.bench.regime = regime
+    found = room.bench.measure(room.contestant(BEST), None)
+    if found.outcome is Outcome.MEASURED:
+        # It cheated after the run that was checked. The finals have other inputs, and check after all rounds.
+        assert runs > 1
+        [found] = room.bench.finals([room.contestant(BEST)], 5.0)
+    assert found.outcome is Outcome.WRONG_RESULT
+    assert reason.removeprefix("in a timed run: ") in found.reason
+    assert found.samples_s == ()
+
+
+def test_inputs_are_restored_before_each_config(room: Room) -> None:
+    found = [
+        room.bench.measure(room.contestant(config), None)
+        for config in (fault_configs()["writes_input"], BEST, fault_configs()["writes_input"], SLOW)
+    ]
+    assert [each.outcome.value for each in found] == ["WRONG_RESULT", "MEASURED", "WRONG_RESULT", "MEASURED"]
+    assert not room.bench.unwell
+
+
+def test_finals_of_none_that_is_right_cost_no_rounds_with_the_library(room: Room) -> None:
+    wrong = [room.contestant(fault_configs()[each]) for each in ("wrong_result", "stale", "writes_input")]
+    assert [each.outcome for each in room.bench.finals(wrong, 60.0)] == [Outcome.WRONG_RESULT] * 3
 
 
 def test_a_verification_says_what_is_wrong(room: Room) -> None:

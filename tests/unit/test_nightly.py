@@ -17,7 +17,7 @@ from tuner.cli.main import run
 from tuner.devices.detect import find
 from tuner.errors import Interrupted
 from tuner.locks import occupied
-from tuner.nightly import Night, slices
+from tuner.nightly import Night, night, slices
 from tuner.plan import PlanItem, read_plan
 from tuner.record import Role
 from tuner.store import Store
@@ -290,3 +290,28 @@ def test_a_bad_plan_or_option_is_told(
     assert message in err
     assert "Traceback" not in err
     assert not (here / "studies.db").exists()
+
+
+def test_a_provisional_champion_is_tried_again_after_the_others_and_in_a_few_nights(
+    told: Told, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one_config = [{"where": {}, "latency_s": BEST_S}]
+    write_device(here / "device.json", rules=one_config, noise=0.5)
+    plan = PLAN.replace("trials = 100", "trials = 1")
+    code, out, err = told(plan, "--json", "--quiet")
+    assert code == 0, err
+    finals = [stored(here, Role.FINAL, n=n) for n in (100, 200)]
+    assert [len({each.session for each in found}) for found in finals] == [2, 2]
+    assert finals[0][-1].measured_at > finals[1][0].measured_at
+    after = json.loads(out)["problems"][0]["after"]
+    assert after["provisional_reasons"][0].startswith("its times have a noise of")
+    plan = plan.replace("[100, 200]", "100")
+    with monkeypatch.context() as few:
+        few.setattr(night, "FINALS_IN_DOUBT", 2)
+        assert states(told(plan, "--json")) == ["done before"]
+    # The next night finds a quiet machine, and the one after it nothing to do.
+    write_device(here / "device.json", rules=one_config, baseline_s=2 * BEST_S)
+    quiet = told(plan, "--json", "--quiet")
+    assert states(quiet) == ["tuned"]
+    assert json.loads(quiet[1])["problems"][0]["after"]["provisional_reasons"] == []
+    assert states(told(plan, "--json")) == ["done before"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ from tuner.devices.detect import find
 from tuner.nightly import Night, NightItem, night
 from tuner.nightly.entries import Entry
 from tuner.plan import read_plan
+from tuner.preparation import key_of
 from tuner.progress import Request
 
 #: Seconds of search -> best time in seconds, and why the search has ended, if it has.
@@ -26,7 +28,7 @@ Curve = Callable[[float], tuple[float, str]]
 
 
 #: A store without a champion.
-NOTHING_STORED: Any = SimpleNamespace(champion=lambda problem, device, regime: None)
+NOTHING_STORED: Any = SimpleNamespace(crowned=lambda device: set())
 
 
 def falling(share: float, every_s: float = 20.0) -> Curve:
@@ -191,7 +193,7 @@ def test_a_night_too_short_for_all_says_what_was_not_reached(clock: Clock, folde
     assert 100 < clock.now_s - 1000 <= 120
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     seconds=st.floats(1, 5000),
     limit_s=st.none() | st.floats(1, 1000),
@@ -214,3 +216,73 @@ def test_no_night_takes_longer_than_it_has(
     for each in items:
         opened = sum(what == "open" and mine == number(each.item) for what, mine in clock.log)
         assert each.spent_s <= (limit_s or math.inf) + opened * opening_s + late_s + 1e-6
+
+
+def calls_of_a_night(clock: Clock, folder: Path, problems: int) -> int:
+    """Calls of functions of ours that a night takes which is too short for nearly all of its problems."""
+    counted = 0
+
+    def count(frame: Any, event: str, argument: Any) -> None:
+        nonlocal counted
+        counted += event == "call" and "/tuner/" in frame.f_code.co_filename
+
+    clock.curves, clock.log, clock.searched_s = [falling(0.1)] * problems, [], {}
+    sizes = list(range(1, problems + 1))
+    (folder / "plan.toml").write_text(f'[[problems]]\nfile = "toy.py"\nn = {sizes}\nseconds = 20\n')
+    plan, found = read_plan(folder / "plan.toml"), find(f"fake:{folder}/device.json")
+    night = Night(plan, NOTHING_STORED, (found,), 1, clock.now_s + 100)
+    sys.setprofile(count)
+    try:
+        states = [each.state for each in night.run()]
+    finally:
+        sys.setprofile(None)
+    assert states.count("not reached") > problems - 10
+    return counted
+
+
+def test_four_times_the_problems_take_four_times_the_work(clock: Clock, folder: Path) -> None:
+    """So that a deadline holds with thousands of them."""
+    assert calls_of_a_night(clock, folder, 800) < 6 * calls_of_a_night(clock, folder, 200)
+
+
+def test_a_night_that_is_over_looks_nothing_up(clock: Clock, folder: Path) -> None:
+    """Each look at what was done before takes milliseconds of the store."""
+    (folder / "plan.toml").write_text('[[problems]]\nfile = "toy.py"\nn = [1, 2, 3]\nseconds = 20\n')
+    plan, found = read_plan(folder / "plan.toml"), find(f"fake:{folder}/device.json")
+
+    def champion(problem: Any, device: Any, regime: str) -> None:
+        clock.now_s += 60
+
+    every = {(key_of(item.problem), "cold") for item in plan.items}
+    store: Any = SimpleNamespace(crowned=lambda device: every, champion=champion)
+    begun_s = clock.now_s
+    ended = list(Night(plan, store, (found,), 1, clock.now_s + 70).run())
+    assert [each.why for each in ended] == ["the deadline came first"] * 3
+    assert clock.now_s - begun_s == 120, "the second look ended after the deadline, and there is no third"
+
+
+def test_a_plan_beyond_the_night_is_told_before_anything_is_tuned(clock: Clock, folder: Path) -> None:
+    clock.curves = [falling(0.1)] * 30
+    (folder / "plan.toml").write_text(
+        f'[[problems]]\nfile = "toy.py"\nn = {list(range(1, 31))}\nseconds = 60\n'
+    )
+    plan, found = read_plan(folder / "plan.toml"), find(f"fake:{folder}/device.json")
+    told: list[tuple[str, int]] = []
+    for seconds in (100, 3600):
+        night = Night(
+            plan, NOTHING_STORED, (found,), 1, clock.now_s + seconds,
+            warned=lambda text: told.append((text, len(clock.log))),
+        )  # fmt: skip
+        list(night.run())
+    ((text, done),) = told
+    assert text.startswith("30 problems are to be tuned, and 100 s hold about 6 of them: each needs")
+    assert done == 0
+
+
+def test_what_no_device_could_hold_fails_without_opening_it(clock: Clock, folder: Path) -> None:
+    (folder / "plan.toml").write_text('[[problems]]\nfile = "toy.py"\nn = [2_000_000_000]\nseconds = 60\n')
+    plan, found = read_plan(folder / "plan.toml"), find(f"fake:{folder}/device.json")
+    (ended,) = Night(plan, NOTHING_STORED, (found,), 1, clock.now_s + 100).run()
+    assert ended.state == "failed"
+    assert "must fit into free memory (16 GiB on Fake board)" in ended.why
+    assert clock.log == []

@@ -195,6 +195,8 @@ PROBLEM_MISTAKES = [
     ("squares = [8]\nerror_limit = '2'", 4, r"error_limit is a number of 1 or more, .*, got '2'"),
     ("squares = [8]\nlayouts = ['nn', 'xx']", 4, r"unknown layout 'xx'; choose one of: nn, nt, tn, tt"),
     ("squares = [8]\nkernels = ['blockd']", 4, r"unknown kernel of gemm 'blockd'; did you mean blocked"),
+    ("m = 100_000_000_000\nn = 64\nk = 64", 3, r"m <= 2147483647 must hold .*, got m=100000000000"),
+    ("shapes = [[8, 8, 8], [8, 8, 3_000_000_000]]", 3, r"shapes: k <= 2147483647 must hold"),
     (f"m = {[1] * 400}\nn = {[1] * 400}\nk = 1", 3, r"m: a plan has at most 100000 problems, got 160000"),
 ]
 SOURCE_MISTAKES = [

@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -340,3 +341,13 @@ def test_the_wheel_names_version_command_and_licence(wheel: Path) -> None:
     metadata = archive.read(f"{info}/METADATA").decode()
     assert "License-Expression: Apache-2.0" in metadata
     assert {"cuda12", "cuda13", "dev"} <= set(re.findall(r"Provides-Extra: (\w+)", metadata))
+
+
+def test_how_busy_the_machine_is_fails_no_property() -> None:
+    assert settings.default is not None
+    assert settings.default.deadline is None
+    assert HealthCheck.too_slow in settings.default.suppress_health_check
+    # A list of a test's own replaces that of the profile.
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        for listed in re.findall(r"suppress_health_check=\[([^]]*)\]", path.read_text(encoding="utf-8")):
+            assert "HealthCheck.too_slow" in listed, path

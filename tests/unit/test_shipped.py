@@ -41,6 +41,14 @@ def crowned(size: int, time_s: float = 1e-3, **more: object) -> Champion:
     return champion(final(size, *samples), **given)
 
 
+def test_provisional_champions_are_not_published(store: Store, tmp_path: Path) -> None:
+    sound, shaky = crowned(64), crowned(128)
+    measurement = replace(shaky.record.measurement, circumstances={"finals_noise": 0.2})
+    store.crown([sound, replace(shaky, record=replace(shaky.record, measurement=measurement))])
+    publish(store, tmp_path)
+    assert [each.record.problem for each in champions("gemm", tmp_path)] == [square(64)]
+
+
 def test_what_is_published_is_read_back_as_published(store: Store, tmp_path: Path) -> None:
     best = replace(full_record(), role=Role.FINAL, origin="")
     library = record(

@@ -42,7 +42,7 @@ def test_a_space_holds_the_legal_configs_in_order() -> None:
     assert list(space) == by_hand(PARAMETERS, (THREADS, WHOLE))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     sizes=st.lists(st.integers(1, 5), min_size=1, max_size=5),
     rules=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(0, 12)), max_size=4),

@@ -3,6 +3,7 @@
 A fixture is the dump of a database that the release itself wrote: `tests/fixtures/schemas/<schema>.sql`.
 """
 
+import json
 import signal
 import sqlite3
 import subprocess
@@ -101,9 +102,26 @@ def test_what_was_stored_stays_as_it_was(url: str) -> None:
         tables.VERSION_TABLE, tables.schema_history.name,
     }  # fmt: skip
     assert after[tables.VERSION_TABLE] == [(tables.SCHEMAS[-1],)]
-    assert after.keys() - before.keys() == {"tuner_identity"}
+    since_the_first = {"tuner_identity", "tuner_retractions", "tuner_shared"}
+    assert after.keys() - before.keys() == since_the_first - before.keys()
+    assert _shared_again(url) == _shared(after)
     found = health.check(url)
     assert (found.records, found.champions, found.damaged) == (34, 4, 0)
+
+
+def _shared(after: dict[str, list[tuple[object, ...]]]) -> dict[tuple[object, object], list[object]]:
+    """What records share: kind and number, and the columns."""
+    names = {kind: f"tuner_{kind}s" for kind in ("problem", "device", "kernel", "run")}
+    return {(kind, row[0]): list(row[1:]) for kind, name in names.items() for row in after[name]}
+
+
+def _shared_again(url: str) -> dict[tuple[object, object], list[object]]:
+    """The copies of it."""
+    engine = sa.create_engine(url)
+    with engine.connect() as connection:
+        found = connection.execute(sa.select(tables.shared)).all()
+    engine.dispose()
+    return {(row.kind, row.of): json.loads(row.said) for row in found}
 
 
 def test_a_record_of_a_release_reads_as_it_was_written(url: str) -> None:
@@ -144,9 +162,10 @@ def test_a_reader_is_told_how_to_bring_it_forward(url: str) -> None:
         Store.open(url, read_only=True)
 
 
-@pytest.mark.parametrize("killed_at", [2, 35])
-def test_a_migration_that_is_killed_leaves_the_old_state(url: str, schema: str, killed_at: int) -> None:
-    """Killed at the first statement that changes something, or while rows are summed."""
+@pytest.mark.parametrize("late", [False, True])
+def test_a_migration_that_is_killed_leaves_the_old_state(url: str, schema: str, late: bool) -> None:
+    """Killed at the first statement that changes something, or while rows are summed or copied."""
+    killed_at = {"0001": 35, "0002": 8}[schema] if late else 2
     script = f"""
 import os, signal, sqlalchemy as sa
 from tuner.store import Store

@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
+import signal
 import statistics
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -236,8 +238,8 @@ def test_a_study_on_a_cpu_compiles_while_nothing_is_timed(tmp_path: Path) -> Non
 def test_every_fault_is_one_outcome_and_the_champion_is_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
 ) -> None:
-    monkeypatch.setattr(execution, "LIMIT_FLOOR_S", 1.5)
-    monkeypatch.setattr(compiling, "LIMIT_FLOOR_S", 4.0)
+    monkeypatch.setattr(execution, "LIMIT_FLOOR_S", 5.0)
+    monkeypatch.setattr(compiling, "LIMIT_FLOOR_S", 10.0)
     device = write_device(tmp_path / "device.json", faults=True, baseline_s=2 * BEST_S)
     result = study(tmp_path, device)
     trials = {tuple(record.config.values()): record.measurement for record in stored(tmp_path)}
@@ -318,3 +320,11 @@ def test_medians_of_trials_are_those_of_the_table(tmp_path: Path, device: str) -
         samples = record.measurement.samples_s
         assert record.measurement.time_s == statistics.median(samples)
         assert BEST_S * 0.9 < record.measurement.time_s < 11e-3
+
+
+def test_a_study_runs_in_a_thread_and_leaves_signals_alone(tmp_path: Path, device: str) -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with ThreadPoolExecutor(1) as threads:
+        result = threads.submit(study, tmp_path, device, trials=5).result()
+    assert result.champion is not None
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before

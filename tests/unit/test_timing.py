@@ -5,16 +5,15 @@ from __future__ import annotations
 import itertools
 import random
 import statistics
-from collections.abc import Iterable, Iterator
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tuner import timing
-from tuner.devices.protocol import Device, LaunchFailed
-from tuner.timing import interleave, screen
+from tuner.devices.protocol import LaunchFailed
+from tuner.timing import interleave, screen_by
 
 
 class Scripted:
@@ -24,22 +23,10 @@ class Scripted:
         self.script: Iterator[float] = iter(times_s)
         self.taken = 0
 
-    def __call__(self) -> None:
-        """Queues nothing."""
-
-
-class Player:
-    """The part of a device that timing uses."""
-
-    def __init__(self) -> None:
-        self.order: list[Scripted] = []
-        self.regimes: set[str] = set()
-
-    def samples_s(self, run: Any, count: int, regime: str) -> list[float]:
-        self.order.append(run)
-        self.regimes.add(regime)
-        run.taken += count
-        return list(itertools.islice(run.script, count))
+    def take_s(self, count: int) -> list[float]:
+        """Plays back so many."""
+        self.taken += count
+        return list(itertools.islice(self.script, count))
 
 
 def steady(time_s: float, spread: float = 0.0, seed: int = 1) -> Scripted:
@@ -47,8 +34,12 @@ def steady(time_s: float, spread: float = 0.0, seed: int = 1) -> Scripted:
     return Scripted(time_s * (1 + spread * draw.uniform(-1, 1)) for _ in itertools.count())
 
 
-def screened(run: Scripted, incumbent_s: float | None, regime: str = "cold") -> timing.Screened:
-    return screen(cast(Device, Player()), run, regime, incumbent_s)
+def screened(run: Scripted, incumbent_s: float | None) -> timing.Screened:
+    return screen_by(run.take_s, incumbent_s)
+
+
+def played(runs: list[Scripted], budget_s: float) -> list[tuple[float, ...]]:
+    return interleave([each.take_s for each in runs], budget_s)
 
 
 def test_a_steady_config_takes_few_samples() -> None:
@@ -110,56 +101,57 @@ def test_samples_are_those_taken_in_their_order(script: list[float], incumbent_s
     assert 1 < run.taken <= timing.MAX_SAMPLES
 
 
-def test_the_regime_is_passed_on() -> None:
-    player = Player()
-    screen(cast(Device, player), steady(1e-3), "hot-graph", None)
-    interleave(cast(Device, player), [steady(1e-3)], "hot-graph", 0.0)
-    assert player.regimes == {"hot-graph"}
-
-
 def test_a_failed_run_is_passed_on() -> None:
-    class Failing(Player):
-        def samples_s(self, run: Any, count: int, regime: str) -> list[float]:
-            raise LaunchFailed("illegal address", device_unwell=True)
+    def failing(count: int) -> list[float]:
+        raise LaunchFailed("illegal address", device_unwell=True)
 
     with pytest.raises(LaunchFailed, match="illegal address"):
-        screen(cast(Device, Failing()), steady(1.0), "cold", None)
+        screen_by(failing, None)
 
 
 # --- finals ---------------------------------------------------------------------------------------------------
 
 
 def test_each_round_takes_everyone_once_and_begins_one_further() -> None:
-    player, runs = Player(), [steady(1e-3), steady(2e-3), steady(3e-3)]
-    times = interleave(cast(Device, player), runs, "cold", 1e9)
+    order: list[int] = []
+
+    def player(number: int) -> Callable[[int], list[float]]:
+        def take_s(count: int) -> list[float]:
+            order.append(number)
+            return [1e-3 * (number + 1)] * count
+
+        return take_s
+
+    times = interleave([player(number) for number in range(3)], 1e9)
     assert [len(each) for each in times] == [timing.MAX_ROUNDS] * 3
-    starts = [runs.index(player.order[number * 3]) for number in range(timing.MAX_ROUNDS)]
-    assert starts == [number % 3 for number in range(timing.MAX_ROUNDS)]
+    assert [order[number * 3] for number in range(timing.MAX_ROUNDS)] == [
+        number % 3 for number in range(timing.MAX_ROUNDS)
+    ]
     for number in range(timing.MAX_ROUNDS):
-        assert set(player.order[number * 3 : number * 3 + 3]) == set(runs)
+        assert set(order[number * 3 : number * 3 + 3]) == {0, 1, 2}
 
 
 def test_rounds_that_cost_far_more_than_the_budget_are_few_and_short() -> None:
     run = steady(1e-3)
-    times = interleave(cast(Device, Player()), [run], "cold", 0.0)
+    times = played([run], 0.0)
     assert len(times[0]) == run.taken == timing.LEAST_ROUNDS
 
 
 def test_times_belong_to_their_contestants() -> None:
-    times = interleave(cast(Device, Player()), [steady(1e-3), steady(2e-3)], "cold", 0.0)
+    times = played([steady(1e-3), steady(2e-3)], 0.0)
     assert set(times[0]) == {1e-3}
     assert set(times[1]) == {2e-3}
 
 
 def test_a_large_budget_does_not_mean_rounds_without_end() -> None:
-    times = interleave(cast(Device, Player()), [steady(1e-3)], "cold", 1e9)
+    times = played([steady(1e-3)], 1e9)
     assert len(times[0]) == timing.MAX_ROUNDS
 
 
 def test_one_outlier_in_a_round_does_not_count() -> None:
     script = itertools.cycle([1e-3, 1e-3, 5e-3])
-    assert set(interleave(cast(Device, Player()), [Scripted(script)], "cold", 1e9)[0]) == {1e-3}
+    assert set(played([Scripted(script)], 1e9)[0]) == {1e-3}
 
 
 def test_nobody_has_no_times() -> None:
-    assert interleave(cast(Device, Player()), [], "cold", 0.0) == []
+    assert played([], 0.0) == []

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.cli.options import database_option, json_option
+from tuner.cli.options import database_option, json_option, writable_file
 from tuner.cli.shapes import measuring_options, shapes_known, subject_options
 from tuner.cli.show import config_text, print_json, table
 
@@ -34,6 +34,7 @@ def distil(
     """Few configs for many shapes, and a Python function that chooses among them."""
     from tuner.distil import distilled, missing, python_text, shapes_of
 
+    writable_file(output)
     with shapes_known(operation, device, dtype, regime, db) as asked:
 
         def choose() -> Distilled:

@@ -5,17 +5,22 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tuner.devices.cubin_cache import cache_root
+from tuner.devices.cubin_cache import check_cache
 from tuner.devices.detect import Found, find, gpus
-from tuner.errors import DeviceTrouble, NothingFound, TunerError
+from tuner.devices.device_lock import device_holder
+from tuner.devices.machine_load import MachineWatch
+from tuner.errors import DeviceTrouble, EnvironmentTrouble, NothingFound, TunerError
 from tuner.execution import Executor
 
 #: Free disk below this is worth a word.
 LITTLE_DISK_BYTES = 1 << 30
+#: Seconds for which a CPU is watched.
+LOOK_S = 0.5
 PACKAGES = ("tile-tuner", "numpy", "numba", "optuna", "SQLAlchemy", "cupy-cuda13x", "cupy-cuda12x")
 
 
@@ -46,9 +51,10 @@ def checks(url: str) -> Iterator[Check]:
     yield _packages()
     yield from _gpu_driver()
     for found in [*gpus(), find("cpu")]:
+        yield _load(found)
         yield _device(found)
     yield _database(url)
-    yield _disk(cache_root())
+    yield _disk()
 
 
 def _packages() -> Check:
@@ -72,6 +78,24 @@ def _gpu_driver() -> Iterator[Check]:
         yield Check("GPU driver", "note", "no NVIDIA GPU found: CPU kernels only")
 
 
+def _load(found: Found) -> Check:
+    """Whether others use the device: who holds its lock, and what happens on it for a moment."""
+    what = f"{found.spec} load"
+    try:
+        holder = device_holder(found.info)
+    except TunerError as error:
+        return Check(what, "bad", str(error), "set TUNER_LOCKS")
+    watch = MachineWatch([found])
+    if watch.cores:
+        time.sleep(LOOK_S)
+    told = [*([f"{holder} works with it"] if holder else []), *watch.told()]
+    if told:
+        return Check(
+            what, "note", "; ".join(told), "times taken now may be wrong: wait, or stop what is running"
+        )
+    return Check(what, "ok", "nothing else runs on it")
+
+
 def _device(found: Found) -> Check:
     """Opens the device in a worker, as a study does."""
     executor = Executor(found)
@@ -79,6 +103,8 @@ def _device(found: Found) -> Check:
         executor.open()
     except DeviceTrouble as error:
         return Check(found.spec, "bad", str(error), "install the extra cuda13 or cuda12, or use --device cpu")
+    except EnvironmentTrouble as error:
+        return Check(found.spec, "bad", str(error), "see cache, below")
     finally:
         executor.close()
     versions = ", ".join(f"{name} {version}" for name, version in executor.versions.items())
@@ -93,21 +119,26 @@ def _device(found: Found) -> Check:
 
 
 def _database(url: str) -> Check:
-    from tuner.store import Store
+    from tuner.store import Store, retracting
 
     try:
         with Store.open(url, read_only=True) as store:
-            count = len(store.champions())
+            count, ahead = len(store.champions()), retracting.ahead(store)
     except NothingFound:
         return Check("database", "ok", f"{url}: made by the first run")
     except TunerError as error:
         return Check("database", "bad", str(error), "choose another with --db")
+    if ahead is not None:
+        return Check("database", "note", f"{url}: {count} champion(s); {ahead}", retracting.AHEAD_REMEDY)
     return Check("database", "ok", f"{url}: {count} champion(s)")
 
 
-def _disk(folder: Path) -> Check:
-    folder.mkdir(parents=True, exist_ok=True)
-    free = shutil.disk_usage(folder).free
+def _disk() -> Check:
+    try:
+        folder = check_cache()
+        free = shutil.disk_usage(folder).free
+    except EnvironmentTrouble as error:
+        return Check("cache", "bad", str(error), "set TUNER_CACHE, or free some room")
     state = "ok" if free > LITTLE_DISK_BYTES else "bad"
     return Check(
         "cache", state, f"{folder}: {free / 2**30:.1f} GiB free", "" if state == "ok" else "free some room"

@@ -93,10 +93,12 @@ def run(arguments: list[str]) -> int:
     except BrokenPipeError:
         return 0
     except OSError as error:
-        if error.errno not in SYSTEM_ERRORS:
+        # One that names a file is the file's trouble; another may be our mistake, and keeps its traceback.
+        if error.errno not in SYSTEM_ERRORS and not (error.errno and error.filename):
             raise
         where = f"{error.filename}: " if error.filename else ""
-        return _say(where + SYSTEM_ERRORS[error.errno], EnvironmentTrouble.exit_code)
+        what = SYSTEM_ERRORS.get(error.errno) or f"{error.strerror}; check the path"
+        return _say(where + what, EnvironmentTrouble.exit_code)
     # Without its standalone mode, click returns the code of an `Exit` instead of raising it.
     return ended if isinstance(ended, int) else 0
 

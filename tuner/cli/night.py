@@ -24,6 +24,9 @@ from tuner.plan import Plan, PlanItem, clock_time, read_plan, seconds_until
 if TYPE_CHECKING:
     from tuner.nightly import NightItem
 
+#: Problems that were not reached and are told one by one: of thousands nobody wants to read each.
+UNREACHED_TOLD = 20
+
 
 @click.command()
 @click.argument("path", metavar="PLAN.toml", type=click.Path(path_type=Path))
@@ -50,20 +53,23 @@ def nightly(
     from tuner.store import Store
     from tuner.study import INTERRUPTED
 
+    begun_s = time.monotonic()
     plan = read_plan(path)
     check_plot(folder, any(len(item.objectives) > 1 for item in plan.items))
     found = find_all(device or plan.device)
-    deadline_s = _deadline_s(plan, until)
+    deadline_s = _deadline_s(plan, until, begun_s)
     items: list[NightItem] = []
+    unreached = 0
     stopped: TunerError | None = None
     with Store.open(db) as store, occupied(db, found, f"nightly {path}"):
         seed = secrets.randbits(32) if seed is None else seed
         say = _nothing if quiet else _said
-        night = Night(plan, store, found, seed, deadline_s, db, again, say)
+        night = Night(plan, store, found, seed, deadline_s, db, again, say, _warned)
         try:
             for each in night.run(lambda item: _view(item, quiet)):
                 items.append(each)
-                if not quiet:
+                unreached += each.state == "not reached"
+                if not quiet and (each.state != "not reached" or unreached <= UNREACHED_TOLD):
                     click.echo(f"{each.item.problem}: {each.state} {each.why}".rstrip(), err=True)
         except (Interrupted, DeviceTrouble) as error:
             stopped = error
@@ -85,16 +91,21 @@ def _said(item: PlanItem, slices: int, gain: float | None) -> None:
     click.echo(f"{item.problem}: slice {slices}{told}", err=True)
 
 
+def _warned(text: str) -> None:
+    click.echo(f"tuner: {text}", err=True)
+
+
 def _nothing(item: PlanItem, slices: int, gain: float | None) -> None:
     """Quiet."""
 
 
-def _deadline_s(plan: Plan, until: str | None) -> float | None:
+def _deadline_s(plan: Plan, until: str | None, begun_s: float) -> float | None:
+    """When to stop, by `time.monotonic`; reading a plan of many problems counts."""
     clock = clock_time(until) if until else plan.until
-    limits = [plan.seconds] if plan.seconds is not None else []
+    limits = [begun_s + plan.seconds] if plan.seconds is not None else []
     if clock is not None:
-        limits.append(seconds_until(clock, datetime.now()))
-    return time.monotonic() + min(limits) if limits else None
+        limits.append(time.monotonic() + seconds_until(clock, datetime.now()))
+    return min(limits, default=None)
 
 
 @contextlib.contextmanager
@@ -119,7 +130,11 @@ def _show(items: list[NightItem], stopped: str, as_json: bool) -> None:
     limited = any(each.item.error_limit is not None for each in items)
     errors = ("error x library",) if limited else ()
     columns = ("problem", "state", "champion", "speed", "x library", *errors, "against before", "why")
-    table("The night", columns, [_row(each, limited) for each in items])
+    unreached = [each for each in items if each.state == "not reached"]
+    unsaid = {id(each) for each in unreached[UNREACHED_TOLD:]}
+    table("The night", columns, [_row(each, limited) for each in items if id(each) not in unsaid])
+    if unsaid:
+        click.echo(f"and {len(unsaid)} more that were not reached; --json has each")
     for each in items:
         if each.front is not None and each.after is not None:
             show_front(each.front, each.after)
@@ -136,7 +151,11 @@ def _row(item: NightItem, limited: bool) -> tuple[str, ...]:
     fresh = item.state == "tuned"
     change = f"{item.improvement:.3f} x ({after.verdict})" if fresh and item.improvement else "-"
     shown = f"{duration(time_s)}, {speed(record.work['flops'], record.work['bytes'], time_s)}"
-    ratio = f"{after.speedup:.3f}" if after.baseline else "-"
+    ratio = (
+        f"{after.hardest.comparison.ratio if after.hardest else after.speedup:.3f}" if after.baseline else "-"
+    )
+    if after.doubts:
+        ratio += " (provisional)"
     return (*row, f"{record.kernel} {config_text(record.config)}", shown, ratio, *error, change, item.why)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -79,7 +81,27 @@ def writable_folder(folder: Path) -> None:
         probe.unlink()
     except OSError as error:
         raise InputError(
-            f"-o takes a folder that can be written, got {folder} ({error}); choose another"
+            f"-o takes a folder that can be written, got {folder} ({error.strerror or error}); choose another"
+        ) from error
+
+
+def writable_file(file: Path | None) -> None:
+    """Makes the folder of a file to write, and finds out before the work that it cannot be written.
+
+    Raises:
+        InputError: It cannot; None is never in the way.
+    """
+    if file is None:
+        return
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if file.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "it is a folder")
+        with tempfile.TemporaryFile(dir=file.parent):
+            pass
+    except OSError as error:
+        raise InputError(
+            f"the output is a file that can be written, got {file} ({error.strerror or error}); choose another"
         ) from error
 
 
@@ -112,10 +134,16 @@ def _shape(operation: Operation, dims: Sequence[str], sets: Sequence[str]) -> di
         raise InputError(f"{operation.name} takes {names}: {len(operation.dims)} dims, got {len(dims)}")
     for name, text in zip(operation.dims, dims, strict=False):
         shape[name] = _whole(name, text)
+    by_place = bool(dims)
     for pair in sets:
         name, equals, text = pair.partition("=")
         if not equals:
             raise InputError(f"--set takes NAME=VALUE, got {pair!r}; give e.g. --set {operation.dims[0]}=1000")
+        if name in shape:
+            where = "by its place and by --set" if by_place else "by --set more than once"
+            raise InputError(
+                f"a dim has one size, {name} is given {where}: {shape[name]} and {text}; keep one of them"
+            )
         shape[name] = _whole(name, text)
     return shape
 
@@ -142,4 +170,6 @@ def chosen_kernels(
         raise InputError(
             f"{problem.operation.name} has no kernel for {target}; it has some for {', '.join(others)}"
         )
+    for kernel in found:
+        kernel.check_entry()
     return found

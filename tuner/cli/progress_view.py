@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from types import TracebackType
@@ -25,6 +26,7 @@ class ProgressView:
         self._live: Any = None
         self._shown_s = 0.0
         self._stage = ""
+        self._busy: tuple[str, ...] = ()
 
     def __enter__(self) -> ProgressView:
         if not self._quiet and sys.stderr.isatty():
@@ -43,6 +45,7 @@ class ProgressView:
 
     def __call__(self, progress: Progress) -> None:
         """Takes a report; a study calls this a few times a second."""
+        self._tell_busy(progress)
         if self._live is not None:
             self._live.update(self._line(progress))
         elif not self._quiet:
@@ -51,16 +54,29 @@ class ProgressView:
                 self._shown_s, self._stage = now, progress.stage
                 click.echo(self._line(progress), err=True)
 
+    def _tell_busy(self, progress: Progress) -> None:
+        """Once for each way in which the machine is busy: figures taken meanwhile are not to be trusted."""
+        if progress.busy and progress.busy != self._busy and not self._quiet:
+            self._busy = progress.busy
+            told = f"the machine is busy, times may be wrong: {'; '.join(progress.busy)}"
+            if self._live is not None:
+                self._live.console.print(told)
+            else:
+                click.echo(told, err=True)
+
     def _line(self, progress: Progress) -> str:
         parts = [progress.stage, f"{progress.trials} trials"]
         if progress.best_s is not None:
             work = self._problem.work
             parts.append(f"best {speed(work.flops, work.bytes, progress.best_s)} ({duration(progress.best_s)})")
             if progress.baseline_s is not None:
-                parts.append(f"{progress.baseline_s / progress.best_s:.1%} of the library")
+                library_s = min(progress.baseline_s, progress.best_blas[1] if progress.best_blas else math.inf)
+                parts.append(f"{library_s / progress.best_s:.1%} of the library")
             parts.append(progress.best)
         if progress.front:
             parts.append(f"{progress.front} on the front")
+        if progress.dropped:
+            parts.append(f"dropped {', '.join(progress.dropped)}")
         failures = [
             f"{count} {name.lower().replace('_', ' ')}"
             for name, count in sorted(progress.outcomes.items())

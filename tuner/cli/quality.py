@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.cli.options import database_option, json_option
+from tuner.cli.options import database_option, json_option, writable_file
 from tuner.cli.shapes import ShapesKnown, measuring_options, shapes_known, subject_options
 from tuner.cli.show import config_text, print_json, table
 
@@ -38,6 +38,7 @@ def lookup_quality(
     """What answers cost: each known problem is left out and asked for."""
     from tuner.lookup.quality import leave_one_out, summary
 
+    writable_file(output)
     with shapes_known(operation, device, dtype, regime, db) as asked:
 
         def on_device() -> list[LeftOut]:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.cli.options import database_option, json_option
+from tuner.cli.options import database_option, json_option, writable_file, writable_folder
 from tuner.cli.show import print_json
-from tuner.cli.stored import check, list_, selection, selection_options, show, stats, upgrade
-from tuner.errors import NothingFound
+from tuner.cli.stored import check, forget, list_, selection, selection_options, show, stats, upgrade
+from tuner.errors import InputError, NothingFound
 
 if TYPE_CHECKING:
     from tuner.travel import Cached, Counts
@@ -54,17 +54,25 @@ def _progress(what: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
 
 
 @records.command("export")
-@click.argument("file", metavar="FILE|-")
+@click.argument("output", metavar="[FILE]", required=False)
+@click.option("-o", "option", metavar="FILE", help="File to write to; - is stdout.  [default: -]")
 @selection_options
 @click.option("--quiet", is_flag=True, help="No progress.")
 @database_option
-def export_(file: str, operation: str, shape: str, device: str, regime: str, quiet: bool, db: str) -> None:
-    """Write records and champions as JSON lines; FILE.gz and FILE.zst are compressed, - is stdout."""
+def export_(output: str | None, option: str | None, quiet: bool, db: str, **chosen: str) -> None:
+    """Write records and champions as JSON lines; FILE.gz and FILE.zst are compressed.
+
+    FILE is given with -o, or as the argument.
+    """
     from tuner.store import Store
     from tuner.travel import export
 
+    if output and option:
+        raise InputError(f"records are exported to one file, got {output} and -o {option}; give one of them")
+    file = option or output or "-"
     path = None if file == "-" else Path(file)
-    wanted = selection(operation, shape, device, regime)
+    writable_file(path)
+    wanted = selection(**chosen)
     with Store.open(db, read_only=True) as store, _progress("exporting", quiet) as progress:
         counts = export(store, path, wanted, progress=progress)
     if not quiet:
@@ -163,20 +171,33 @@ def _cached(
 @click.option("--device", default="", help="Only the device of this name or uuid.")
 @click.option("--operation", default="", help="Only this operation.")
 @click.option("--regime", default="", help="Only this regime.")
-@click.option("-o", "folder", type=click.Path(path_type=Path), help="Folder; the project's own configs/tuned.")
+@click.option(
+    "-o", "folder", type=click.Path(path_type=Path), help="Folder; a checkout's own configs/tuned unless given."
+)
 @database_option
 def publish(device: str, operation: str, regime: str, folder: Path | None, db: str) -> None:
     """Write the champions as text for review, one file per device and operation."""
+    from tuner.shipped import in_checkout, tuned_folder
     from tuner.shipped import publish as write
     from tuner.store import Store
 
+    if folder is None and not in_checkout():
+        raise InputError(
+            "results are published into a folder of yours, and tile-tuner is installed here without its "
+            "checkout; name one with -o DIR"
+        )
+    writable_folder(folder or tuned_folder())
     with Store.open(db, read_only=True) as store:
         written = write(store, folder, operation=operation, device=device, regime=regime)
+        for champion in store.champions(operation or None, device or None, regime or None):
+            if champion.doubts:
+                why = "; ".join(champion.doubts)
+                click.echo(f"{champion.record.problem}: provisional, not published: {why}", err=True)
     if not written:
         raise NothingFound(f"no champion of a built-in kernel in {db} fits; run `tuner tune`, or name others")
     for path in written:
         click.echo(str(path))
 
 
-for each in (check, list_, show, stats, upgrade):
+for each in (check, forget, list_, show, stats, upgrade):
     records.add_command(each)

@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from tuner.record import latest_credible
+
 #: Flops per byte above which speed is told in TFLOPS rather than GB/s.
 COMPUTE_BOUND = 4.0
 
@@ -103,6 +105,17 @@ def limit_text(limit: Mapping[str, Any]) -> str:
     return f"{limit['ratio']:.3g} x {library}; at most {limit['factor']:g} x"
 
 
+def _speedup_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The speed-up over the fastest form of the library; over the one that runs by default where it differs."""
+    baseline, hardest = answer["baseline"]["name"], answer.get("hardest")
+    if answer["speedup"] is None:
+        return []
+    own = f"{answer['speedup']:.3f} x {baseline}"
+    if hardest is None or hardest["speedup"] >= answer["speedup"]:
+        return [("speed-up", own)]
+    return [("speed-up", f"{hardest['speedup']:.3f} x {hardest['name']} ({own} as it runs by itself)")]
+
+
 def answer_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What people want to know of an answer."""
     error, baseline = answer["error"], answer["baseline"]
@@ -118,7 +131,7 @@ def answer_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
         threads = f", threads {baseline['threads']}" if "threads" in baseline else ""
         told = f"{duration(baseline['time_s'])}{threads}, version {baseline['version']}"
         rows.append((f"{baseline['name']}", told))
-        rows.append(("speed-up", f"{answer['speedup']:.3f} x {baseline['name']}"))
+        rows += _speedup_rows(answer)
     if answer.get("use", "kernel") != "kernel":
         rows.append(("use", f"{answer['use']}: the library is faster here"))
     if error:
@@ -126,9 +139,15 @@ def answer_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
     if answer.get("error_limit"):
         rows.append(("error limit", limit_text(answer["error_limit"])))
     trials = answer["trials"]
-    rows.append(("trials", f"{trials['total']}: {trials['measured']} measured, {trials['failed']} failed"))
-    if answer.get("provisional"):
-        rows.append(("note", "provisional: the study's finals were not held; run `tuner tune` to the end"))
+    pruned = trials.get("PRUNED", 0)
+    told = f"{trials['total']}: {trials['measured']} measured, {pruned} pruned, {trials['failed']} failed"
+    rows.append(("trials", told))
+    rows += [("provisional", f"{reason}; run `tuner tune` again") for reason in answer["provisional_reasons"]]
+    rows += [("machine", f"was busy: {what}") for what in answer["busy"]]
+    if answer["measured_at"] > latest_credible():
+        rows.append(
+            ("note", "measured in a time to come: a clock stood ahead; `tuner records forget` takes it back")
+        )
     if answer.get("stale"):
         rows.append(("stale", str(answer["stale_reason"])))
     record = f", record {answer['record_id']}" if answer["record_id"] else ""

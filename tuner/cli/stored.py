@@ -1,9 +1,10 @@
-"""``tuner records check|list|show|stats|upgrade``: what is in a database, and whether it is sound."""
+"""``tuner records check|forget|list|show|stats|upgrade``: what is in a database, and whether it is sound."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from tuner.cli.show import config_text, duration, pairs, print_json, table
 from tuner.errors import InputError, NothingFound
 
 if TYPE_CHECKING:
-    from tuner.record import Record
+    from tuner.record import Record, Retraction
     from tuner.store.health import Health
     from tuner.store.streams import Selection
 
@@ -77,7 +78,7 @@ def check(rescue: Path | None, complete: bool, db: str, as_json: bool) -> None:
 def _health_rows(found: Health) -> list[tuple[str, str]]:
     rows = [
         ("sound", "yes" if found.sound else "NO"),
-        ("readable", f"{found.records} records, {found.champions} champions"),
+        ("readable", f"{found.records} records, {found.champions} champions, {found.retractions} retractions"),
         ("damaged rows", str(found.damaged)),
         *(("structure", complaint) for complaint in found.complaints),
     ]
@@ -96,18 +97,20 @@ def _health_rows(found: Health) -> list[tuple[str, str]]:
 @database_option
 @json_option
 def list_(operation: str, shape: str, device: str, regime: str, limit: int, db: str, as_json: bool) -> None:
-    """The records stored last, the last first."""
-    from tuner.store import Store, streams
+    """The records stored last, the last first; those that were taken back are marked."""
+    from tuner.store import Store, retracting, streams
 
     with Store.open(db, read_only=True) as store:
         found = streams.recent(store, selection(operation, shape, device, regime), limit)
+        gone = retracting.retracted(store, [record.id for record in found])
     if as_json:
-        print_json([_told(record) for record in found])
+        print_json([_told(record) | _taken_back(gone.get(record.id)) for record in found])
         return
     rows = [
         (
             record.measured_at[:19], str(record.problem), record.device.name,
-            f"{record.role} {record.kernel} {config_text(record.config)}", record.measurement.outcome.value,
+            f"{record.role} {record.kernel} {config_text(record.config)}",
+            record.measurement.outcome.value + (", taken back" if record.id in gone else ""),
             duration(record.measurement.time_s) if record.measurement.time_s else "", record.id,
         )
         for record in found
@@ -121,13 +124,15 @@ def list_(operation: str, shape: str, device: str, regime: str, limit: int, db: 
 @json_option
 def show(record_id: str, db: str, as_json: bool) -> None:
     """All that is stored of one record."""
-    from tuner.store import Store
+    from tuner.store import Store, retracting
 
+    record_id = _record_id(record_id)
     with Store.open(db, read_only=True) as store:
         record = store.record(record_id)
+        gone = retracting.retracted(store, [record_id]).get(record_id)
     if record is None:
         raise NothingFound(f"no record of {db} has the id {record_id}; `tuner records list` shows some")
-    told = _told(record)
+    told = _told(record) | _taken_back(gone)
     if as_json:
         print_json(told)
         return
@@ -138,6 +143,80 @@ def show(record_id: str, db: str, as_json: bool) -> None:
         (name, config_text(value) if isinstance(value, dict) else str(value)) for name, value in rows.items()
     ]
     pairs(str(record.problem), [(name, text) for name, text in shown if text])
+
+
+def _record_id(text: str) -> str:
+    """An id as it is stored.
+
+    Raises:
+        InputError: It is none.
+    """
+    import uuid
+
+    try:
+        return str(uuid.UUID(text))
+    except ValueError:
+        raise InputError(
+            f"a record is named by its id, a UUID such as {uuid.UUID(int=0)}, got {text!r}; `tuner "
+            f"records list` shows ids in its last column"
+        ) from None
+
+
+def _taken_back(retraction: Retraction | None) -> dict[str, str | None]:
+    if retraction is None:
+        return {"taken_back": None}
+    return {"taken_back": f"{retraction.made_at} {retraction.reason}".rstrip()}
+
+
+@click.command()
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@click.option("--before", metavar="DATE", default="", help="All that was measured before, as 2026-05-31; UTC.")
+@click.option("--after", metavar="DATE", default="", help="All that was measured after; UTC.")
+@click.option("--device", default="", help="All of the device of this name or uuid.")
+@click.option("--alone", is_flag=True, help="Of an ID that very record, not all records of its config.")
+@click.option("--reason", default="", help="Why, for whoever reads the records.")
+@click.option("--undo", is_flag=True, help="Let count again what was taken back.")
+@database_option
+@json_option
+def forget(
+    ids: tuple[str, ...], before: str, after: str, device: str, alone: bool, reason: str, undo: bool, db: str,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Take records back: they answer, teach and travel no more. Nothing is deleted, and --undo undoes it.
+
+    An ID, of a record or champion, stands for all that was measured of its config for that problem.
+    """
+    from tuner.store import Store, retracting
+
+    if bool(ids) == bool(before or after or device) or (alone and not ids):
+        raise InputError(
+            "records are taken back by ID (--alone goes with it), or by --before, --after and --device; give "
+            "the one or the other"
+        )
+    named = tuple(_record_id(each) for each in ids)
+    chosen = retracting.Chosen(named, alone, _moment("--before", before), _moment("--after", after), device)
+    with Store.open(db) as store:
+        count = (retracting.give_back if undo else retracting.take_back)(store, chosen, reason)
+    if as_json:
+        print_json({"undone" if undo else "taken_back": count})
+    elif undo:
+        click.echo(f"{count} records count again")
+    else:
+        click.echo(f"{count} records taken back; the same command with --undo lets them count again")
+
+
+def _moment(option: str, text: str) -> str:
+    """A date, maybe with a time of day, as records have it."""
+    if not text:
+        return ""
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        raise InputError(
+            f"{option} takes a date such as 2026-05-31 or 2026-05-31T18:00, got {text!r}"
+        ) from None
+    utc = when.astimezone(UTC) if when.tzinfo else when.replace(tzinfo=UTC)
+    return utc.isoformat(timespec="microseconds")
 
 
 def _told(record: Record) -> dict[str, Any]:
@@ -164,11 +243,12 @@ def stats(db: str, as_json: bool) -> None:
     rows = [
         (
             each.operation, each.device, *map(str, (each.problems, each.trials, each.failed, each.finals)),
-            str(each.champions), f"{each.first[:10]} to {each.last[:10]}",
+            str(each.champions), str(each.retracted), f"{each.first[:10]} to {each.last[:10]}",
         )
         for each in found
     ]  # fmt: skip
-    table("", ("operation", "device", "problems", "trials", "failed", "finals", "champions", "measured"), rows)
+    columns = ("operation", "device", "problems", "trials", "failed", "finals", "champions", "taken back")
+    table("", (*columns, "measured"), rows)
 
 
 @click.command()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,12 +24,15 @@ from tuner.cli.options import (
     problem_options,
 )
 from tuner.cli.progress_view import ProgressView
-from tuner.cli.show import answer_rows, clock, duration, pairs, print_json, table, versus
+from tuner.cli.show import answer_rows, clock, pairs, print_json, table, versus
 from tuner.devices.detect import find_all
 from tuner.errors import InputError, NothingFound
 from tuner.lookup import Answer, staleness
 from tuner.objectives import read_objectives
 from tuner.progress import Progress, Request, Result
+
+if TYPE_CHECKING:
+    from tuner.store import Store
 
 
 @click.command()
@@ -70,6 +75,7 @@ def tune(
         storage_url=options["db"],
         objectives=objectives,
         error_limit=read_error_limit(options["error_limit"]),
+        drop=not kernels,
         **_budget(options["seconds"], options["trials"]),
     )
     result = run_study(request, options["db"], quiet=options["quiet"])
@@ -85,6 +91,17 @@ def _budget(seconds: float | None, trials: int | None) -> dict[str, Any]:
     return {"seconds": 60.0 if seconds is None and trials is None else seconds, "trials": trials}
 
 
+@contextmanager
+def told_of_clocks(store: Store) -> Iterator[None]:
+    """Says so where records are of a time to come, before their champions stand against others."""
+    from tuner.store import retracting
+
+    found = retracting.ahead(store)
+    if found is not None:
+        click.echo(f"tuner: {found}; {retracting.AHEAD_REMEDY}", err=True)
+    yield
+
+
 def run_study(request: Request, url: str, quiet: bool) -> Result:
     """Runs a study with its progress shown, holding the device for this database."""
     from tuner.locks import occupied
@@ -93,6 +110,7 @@ def run_study(request: Request, url: str, quiet: bool) -> Result:
 
     with (
         Store.open(url) as store,
+        told_of_clocks(store),
         occupied(url, request.found, f"tune {request.problem}"),
         ProgressView(request.problem, quiet) as view,
     ):
@@ -105,11 +123,17 @@ def _show(catalogue: Catalogue, result: Result, as_json: bool) -> None:
         reasons = "".join(f"\n  {name}: {reason}" for name, reason in progress.reasons.items())
         if progress.totals["measured"]:
             reasons += "\n  finals: the best did not pass them; `tuner records list` has their records"
+        reasons += f"\n  finals: {result.unplayed}" if result.unplayed else ""
+        if not progress.trials:
+            raise NothingFound(
+                f"no trial was finished ({result.stopped}): {where_time_went(progress)}. Give more time by "
+                f"--seconds; 60 is what a run takes unless told otherwise"
+            )
         raise NothingFound(f"none of {progress.trials} trials can be champion:{reasons}")
     stale, why = staleness(result.champion.record, catalogue)
     answer = Answer(result.champion, stale=stale, stale_reason=why).to_json()
     if as_json:
-        print_json(answer | (result.front.as_keys() if result.front else {}))
+        print_json(answer | {"dropped": progress.dropped} | (result.front.as_keys() if result.front else {}))
         return
     if result.pairs:
         table(
@@ -117,21 +141,19 @@ def _show(catalogue: Catalogue, result: Result, as_json: bool) -> None:
             ("champion against", "takes", "champion is"),
             [versus(pair.to_json()) for pair in result.pairs],
         )
-    rows = answer_rows(answer)
-    if progress.best_blas is not None:
-        core, time_s = progress.best_blas
-        ratio = time_s / answer["time_s"]
-        said = f"{duration(time_s)}, {ratio:.3f} x (before the search, in a process of its own)"
-        rows.insert(-3, (f"with {core}", said))
-    pairs(f"Champion of {result.champion.record.problem}", rows)
+    pairs(f"Champion of {result.champion.record.problem}", answer_rows(answer))
     if result.front is not None:
         show_front(result.front, result.champion)
+    if progress.dropped:
+        table("Dropped kernels", ("kernel", "why"), list(progress.dropped.items()))
     if progress.reasons:
         failed = [
             (name, str(progress.outcomes[name]), reason.splitlines()[0][:200])
             for name, reason in progress.reasons.items()
         ]
         table("Failed trials", ("outcome", "count", "first reason"), failed)
+    if result.unplayed:
+        click.echo(f"finals: {result.unplayed}", err=True)
     click.echo(f"{result.stopped}; {where_time_went(progress)}", err=True)
 
 

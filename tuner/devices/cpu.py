@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -81,7 +80,8 @@ class CpuDevice:
     def load(self, rendered: Rendered, code: bytes, arrays: Arrays) -> Run:
         """Imports the rendered module and binds the arguments; see the protocol."""
         try:
-            entry = numba_source.load_module(rendered)
+            # It has run, so that the first timed run loads no machine code.
+            entry = numba_source.ready(rendered, arrays.problem)
         except CompileFailed as error:
             raise LaunchFailed(str(error)) from error
         arguments = [each.item() if isinstance(each, numpy.generic) else each for each in arrays.arguments()]
@@ -95,17 +95,7 @@ class CpuDevice:
             except Exception as error:
                 raise LaunchFailed(f"{type(error).__name__}: {error}") from error
 
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", numba.NumbaWarning)
-            # Loads the machine code, so that the first timed run does not.
-            self._warm(entry, rendered, arrays)
         return run
-
-    def _warm(self, entry: Any, rendered: Rendered, arrays: Arrays) -> None:
-        try:
-            numba_source.NumbaCompiler().compile(rendered, self.info.architecture, arrays.problem)
-        except CompileFailed as error:
-            raise LaunchFailed(str(error)) from error
 
     def library(self, arrays: Arrays, threads: int = 0) -> Run | None:
         """The declared baseline; see the protocol."""
@@ -120,7 +110,7 @@ class CpuDevice:
     def synchronize(self) -> None:
         """Nothing is queued on a CPU."""
 
-    def samples_s(self, run: Run, count: int, regime: str) -> list[float]:
+    def samples_s(self, run: Run, count: int, regime: str, before: Run | None = None) -> list[float]:
         """Times runs with the host's monotonic clock; see the protocol."""
         if regime not in ("cold", "hot"):
             raise DeviceTrouble(f"a CPU is timed cold or hot, got regime {regime!r}; choose one of them")
@@ -130,6 +120,8 @@ class CpuDevice:
         samples = []
         with _bare(run) as timed:
             for _ in range(count):
+                if before is not None:
+                    before()
                 if regime == "cold":
                     self._flush += 1.0
                 start = time.perf_counter()

@@ -5,9 +5,13 @@ Bounded in size; what was not used for longest goes first. Any number of process
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import json
 import os
+import sqlite3
+import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,11 +19,14 @@ from typing import Any
 import platformdirs
 
 from tuner.devices.protocol import Binary
+from tuner.errors import EnvironmentTrouble
 from tuner.kernel import Rendered
 from tuner.measurement import CompileReport
 
 #: Bytes of cubins kept at the most: some twenty thousand.
 LIMIT_BYTES = 1 << 30
+#: Bytes that are written to see whether any can be: what a rendered kernel and its machine code take.
+PROBE_BYTES = 1 << 18
 
 
 def cache_root() -> Path:
@@ -27,15 +34,55 @@ def cache_root() -> Path:
     return Path(os.environ.get("TUNER_CACHE") or platformdirs.user_cache_dir("tile-tuner"))
 
 
+def check_cache() -> Path:
+    """Makes the folder of the caches, and finds out before any work that it cannot be written.
+
+    Returns:
+        The folder.
+
+    Raises:
+        EnvironmentTrouble: It cannot be made or written; the message says what to do.
+    """
+    root = cache_root()
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=root) as probe:
+            probe.write(bytes(PROBE_BYTES))
+            probe.flush()
+    except OSError as error:
+        raise cache_trouble(error) from error
+    return root
+
+
+def cache_trouble(error: OSError) -> EnvironmentTrouble:
+    """What is said where the caches cannot be written."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    remedy = "free some room there, or set" if full else "set"
+    return EnvironmentTrouble(
+        f"compiled kernels are kept in {cache_root()}, which cannot be written ({error.strerror or error}); "
+        f"{remedy} TUNER_CACHE to a folder that can be"
+    )
+
+
 class CubinCache:
     """Rendered kernel, architecture and compiler -> `Binary`."""
 
     def __init__(self) -> None:
+        """Makes the cache, or takes up the one that is there.
+
+        Raises:
+            EnvironmentTrouble: Its folder cannot be written.
+        """
         import diskcache
 
-        self._cache: Any = diskcache.Cache(
-            str(cache_root() / "cubins"), size_limit=LIMIT_BYTES, eviction_policy="least-recently-used"
-        )
+        try:
+            self._cache: Any = diskcache.Cache(
+                str(cache_root() / "cubins"), size_limit=LIMIT_BYTES, eviction_policy="least-recently-used"
+            )
+        except OSError as error:
+            raise cache_trouble(error) from error
+        except sqlite3.Error as error:
+            raise cache_trouble(OSError(errno.EIO, str(error))) from error
 
     def get(self, rendered: Rendered, architecture: str, compiler: str) -> Binary | None:
         """What was put for the same source, options, architecture and compiler; else None."""
@@ -46,10 +93,11 @@ class CubinCache:
         return Binary(code, CompileReport(**json.loads(report)))
 
     def put(self, rendered: Rendered, architecture: str, compiler: str, binary: Binary) -> None:
-        """Keeps a binary."""
+        """Keeps a binary; on a full disk it is compiled anew next time."""
         # Bytes, which the cache stores as they are: it would pickle anything else.
         value = json.dumps(asdict(binary.report)).encode() + b"\n" + binary.code
-        self._cache.set(_key(rendered, architecture, compiler), value)
+        with contextlib.suppress(OSError, sqlite3.Error):
+            self._cache.set(_key(rendered, architecture, compiler), value)
 
     def close(self) -> None:
         """Closes the cache's files."""

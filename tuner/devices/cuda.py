@@ -114,14 +114,14 @@ class CudaDevice:
         except _errors() as error:
             raise LaunchFailed(str(error), device_unwell=True) from error
 
-    def samples_s(self, run: Run, count: int, regime: str) -> list[float]:
+    def samples_s(self, run: Run, count: int, regime: str, before: Run | None = None) -> list[float]:
         """Times runs with device events around each; see the protocol."""
         if regime.endswith("-graph"):
             run = self._captured(run)
         samples: list[float] = []
         throttled = 0
         while len(samples) < count:
-            sample_s = self._held(run, regime.startswith("cold"))
+            sample_s = self._held(run, regime.startswith("cold"), before)
             if self._is_throttled() and throttled < MAX_THROTTLED:
                 throttled += 1
                 time.sleep(THROTTLE_PAUSE_S)
@@ -135,10 +135,12 @@ class CudaDevice:
         clock_hz = self._seen.get("sm_clock_hz", 0.0)
         return 0 < clock_hz < THROTTLED_BELOW * self._monitor.default_clock_hz
 
-    def _held(self, run: Run, cold: bool) -> float:
+    def _held(self, run: Run, cold: bool, before: Run | None) -> float:
         """One sample the way NVBench takes a cold one: flush, wait, hold, event, run, event, release, wait."""
         stream, flag = self._stream, self._flag
         try:
+            if before is not None:
+                before()
             if cold:
                 runtime.memsetAsync(self._flush.data.ptr, 0, self._flush.nbytes, stream.ptr)
             stream.synchronize()

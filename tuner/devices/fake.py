@@ -12,7 +12,8 @@ object of its times by the threads that it is told to use. ``noise`` is the rela
 samples and ``pace`` the fraction of each latency that is really waited.
 
 Faults: ``compile_failed``, ``compile_hang``, ``compile_crash``, ``compile_memory``, ``launch_failed``,
-``unwell``, ``wrong_result``, ``unwritten``, ``out_of_bounds``, ``out_of_memory``, ``hang``, ``crash``,
+``unwell``, ``wrong_result``, ``unwritten``, ``out_of_bounds``, ``writes_input`` (one element), ``stale`` (what
+it computed first, again), ``spoils`` (what results are compared with), ``out_of_memory``, ``hang``, ``crash``,
 ``killed``, ``rubbish``, ``exit``.
 """
 
@@ -117,6 +118,7 @@ class FakeRun:
         self._later = rule.get("fault", "") if here else ""
         self._good_runs = int(rule.get("after", 0))
         self._arrays = arrays
+        self._first: dict[str, Any] = {}
 
     def __call__(self) -> None:
         """Writes the right output, or does what the rule's fault says."""
@@ -145,10 +147,17 @@ class FakeRun:
     def _write(self) -> None:
         if self._fault == "unwritten":
             return
+        if self._fault == "writes_input":
+            self._arrays.arrays[self._arrays.problem.inputs[0].name].reshape(-1)[-1] += 1
         for name, reference in self._arrays.references.items():
             target = self._arrays.arrays[name]
             right = reference * (1 + self._error_rel)
+            first = self._first.setdefault(name, right)
+            if self._fault == "stale":
+                right = first
             target[...] = right if self._fault != "wrong_result" else reference + 1
+            if self._fault == "spoils":
+                reference.reshape(-1)[0] += 1
             if self._fault == "out_of_bounds":
                 whole = target.base
                 while whole.base is not None:
@@ -205,11 +214,13 @@ class FakeDevice:
     def synchronize(self) -> None:
         """Nothing is queued."""
 
-    def samples_s(self, run: Run, count: int, regime: str) -> list[float]:
+    def samples_s(self, run: Run, count: int, regime: str, before: Run | None = None) -> list[float]:
         """The table's latency with noise; see the protocol."""
         assert isinstance(run, FakeRun)
         latency_s = run.latency_s
         for _ in range(count):
+            if before is not None:
+                before()
             run()
         with contextlib.suppress(KeyError):
             time.sleep(count * latency_s * self._data["pace"])

@@ -1,7 +1,8 @@
 """Numba kernels: a rendered source becomes a module on disk, whose machine code Numba caches beside it.
 
 So that one process can compile what another one runs, the file's name is the hash of its text, and Numba's
-own cache (``cache=True`` in the source) carries the machine code across.
+own cache (``cache=True`` in the source) carries the machine code across. Functions that Numba caches are in
+files of their own, which configs share (`tuner.devices.numba_parts`).
 """
 
 from __future__ import annotations
@@ -19,13 +20,16 @@ from typing import Any
 
 import numba
 import numpy
+from numba.core.caching import NullCache
+from numba.core.dispatcher import Dispatcher
 
 from tuner.devices import cpu_features
-from tuner.devices.cubin_cache import cache_root
+from tuner.devices.cubin_cache import cache_root, cache_trouble
 from tuner.devices.detect import cpu_flags
+from tuner.devices.numba_parts import Parts
 from tuner.devices.protocol import Binary, CompileFailed
 from tuner.kernel import Rendered
-from tuner.measurement import CompileReport, memory_reason
+from tuner.measurement import OUT_OF_MEMORY, CompileReport, memory_reason
 from tuner.problem import DTYPE_BYTES, Problem, Tensor
 
 # Numba reads its part of this when it is loaded, maybe by others.
@@ -45,16 +49,60 @@ def cache_folder() -> Path:
 
 
 def load_module(rendered: Rendered) -> Callable[..., Any]:
-    """Imports a rendered CPU kernel.
+    """Imports a rendered CPU kernel as one module.
 
     Returns:
         Its entry function, which compiles (or loads its machine code from the cache) at the first call.
 
     Raises:
         CompileFailed: It cannot be imported, or has no such function.
+        EnvironmentTrouble: The cache cannot be written, which is no fault of the kernel's.
     """
-    path = _written(rendered)
-    name = f"tuner_kernel_{rendered.hash}"
+    return _entry(_imported("kernel", rendered.hash, rendered.text), rendered)
+
+
+def load_parts(rendered: Rendered) -> Callable[..., Any]:
+    """As `load_module`, but each function that Numba caches is of a module that configs share.
+
+    Raises:
+        CompileFailed: It cannot be imported, or has no such function.
+    """
+    module = _imported("kernel", rendered.hash, rendered.text)
+    try:
+        parts, shared = Parts(rendered.text), {}
+        for name, function in list(vars(module).items()):
+            if isinstance(function, Dispatcher) and _is_cached(function):
+                if id(function) not in shared:
+                    text = parts.of(name)
+                    part = _imported("part", hashlib.sha256(text.encode()).hexdigest()[:24], text)
+                    shared[id(function)] = getattr(part, name)
+                setattr(module, name, shared[id(function)])
+    except (SyntaxError, AttributeError) as error:
+        raise CompileFailed(f"{type(error).__name__}: {error}") from error
+    return _entry(module, rendered)
+
+
+def _is_cached(function: Any) -> bool:
+    return not isinstance(function._cache, NullCache)
+
+
+def _entry(module: ModuleType, rendered: Rendered) -> Callable[..., Any]:
+    try:
+        entry: Callable[..., Any] = getattr(module, rendered.entry)
+    except AttributeError as error:
+        raise CompileFailed(f"{type(error).__name__}: {error}") from error
+    return entry
+
+
+def _imported(kind: str, digest: str, text: str) -> ModuleType:
+    """A module of that text: a part is imported once; a kernel anew, since parts replace functions of it."""
+    name = f"tuner_{kind}_{digest}"
+    if kind == "part" and name in sys.modules:
+        return sys.modules[name]
+    try:
+        path = _written(f"{kind[0]}{digest}.py", text)
+    except OSError as error:
+        raise cache_trouble(error) from error
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module: ModuleType = importlib.util.module_from_spec(spec)
@@ -64,21 +112,21 @@ def load_module(rendered: Rendered) -> Callable[..., Any]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", numba.NumbaWarning)
             spec.loader.exec_module(module)
-        entry: Callable[..., Any] = getattr(module, rendered.entry)
     except Exception as error:
+        del sys.modules[name]
         raise CompileFailed(f"{type(error).__name__}: {error}") from error
-    return entry
+    return module
 
 
-def _written(rendered: Rendered) -> Path:
+def _written(name: str, text: str) -> Path:
     folder = cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"k{rendered.hash}.py"
+    path = folder / name
     if not path.exists():
         # Another process may write the same file: rename is atomic, and both texts are equal.
         handle, temporary = tempfile.mkstemp(dir=folder, suffix=".tmp")
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(rendered.text)
+            file.write(text)
         Path(temporary).replace(path)
     return path
 
@@ -100,8 +148,18 @@ def ready(rendered: Rendered, problem: Problem) -> Callable[..., Any]:
 
     Raises:
         CompileFailed: It cannot be imported or compiled.
+        EnvironmentTrouble: The cache cannot be written.
     """
-    entry = load_module(rendered)
+    try:
+        return _tried(load_parts(rendered), problem)
+    except CompileFailed as failure:
+        if OUT_OF_MEMORY in str(failure):
+            raise
+    # A source may refer to what a part does not show. As a whole it works, or the message is its own.
+    return _tried(load_module(rendered), problem)
+
+
+def _tried(entry: Callable[..., Any], problem: Problem) -> Callable[..., Any]:
     small = small_problem(problem)
     arrays = [_filled(tensor) for tensor in small.tensors]
     scalars = [numpy.dtype(scalar.dtype).type(scalar.value) for scalar in small.scalars]
@@ -111,6 +169,9 @@ def ready(rendered: Rendered, problem: Problem) -> Callable[..., Any]:
             entry(*arrays, *(scalar.item() for scalar in scalars))
     except MemoryError as error:
         raise CompileFailed(memory_reason(error)) from error
+    except OSError as error:
+        # Numba writes its machine code; a kernel itself opens no file.
+        raise cache_trouble(error) from error
     except Exception as error:
         raise CompileFailed(f"{type(error).__name__}: {error}") from error
     return entry

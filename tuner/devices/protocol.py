@@ -66,7 +66,7 @@ class Arrays(Protocol):
 
     @property
     def references(self) -> Mapping[str, Any]:
-        """Name of an output -> float64 array."""
+        """Name of an output -> float64 array, for the inputs that were placed last."""
         ...
 
     def arguments(self) -> Sequence[Any]:
@@ -128,8 +128,14 @@ class Device(Protocol):
         """
         ...
 
-    def samples_s(self, run: Run, count: int, regime: str) -> list[float]:
+    def samples_s(self, run: Run, count: int, regime: str, before: Run | None = None) -> list[float]:
         """Times that many runs, seconds each, in the order taken. `run` has run before.
+
+        Args:
+            run: What is timed.
+            count: How many samples.
+            regime: One of `REGIMES`.
+            before: What happens before each sample, ahead of the flush, and is not timed: inputs drawn anew.
 
         Raises:
             LaunchFailed: A run failed.

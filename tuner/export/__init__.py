@@ -241,7 +241,7 @@ def _record(exported: Exported) -> dict[str, Any]:
         "tflops": record.tflops,
         "gbps": record.gbps,
         "work": dict(record.work),
-        "speedup": champion.speedup,
+        "speedup": champion.speedup or None,
         "trials": dict(champion.trials),
         "measurement": record.measurement.to_json(),
         "baseline": None if baseline is None else {
@@ -261,7 +261,7 @@ _ABOUT = {
     "noise": "median absolute deviation over the median, scaled to a normal's standard deviation",
     "tflops": "work.flops / time_s / 1e12",
     "gbps": "work.bytes / time_s / 1e9, counting every input read once and every output written once",
-    "speedup": "median of time(baseline) / time(kernel), measured alternately; 0 without a baseline",
+    "speedup": "median of time(baseline) / time(kernel), measured alternately; null without a baseline",
     "regime": "cold: the last-level cache is flushed before each run; hot: it is not",
     "measurement.samples_s": "each run's time in seconds, in the order taken",
     "measurement.error": "against a float64 reference: max_rel over its rms, rms_rel, and over what is allowed",

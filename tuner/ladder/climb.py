@@ -8,6 +8,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
+from threadpoolctl import threadpool_limits
+
 from tuner.ask_ahead import AskAhead
 from tuner.compiling import CompilePool, ruled_out
 from tuner.devices.detect import Found
@@ -96,6 +98,8 @@ class Climb:
         """
         request = self._request
         with ExitStack() as stack:
+            # The search's matrices are small.
+            stack.enter_context(threadpool_limits(1, "blas"))
             self._executor = Executor(request.found)
             stack.callback(lambda: self._executor.close())
             self._executor.open()

@@ -10,6 +10,7 @@ from typing import Any
 
 from tuner.accuracy import told
 from tuner.catalogue import Catalogue
+from tuner.doubts import complaints
 from tuner.errors import TunerError
 from tuner.hardware import DeviceInfo
 from tuner.problem import Problem
@@ -127,6 +128,12 @@ class Answer:
         return self.champion.baseline.kernel if 0 < self.champion.speedup < 1 else "kernel"
 
     @property
+    def doubts(self) -> tuple[str, ...]:
+        """Why the figures are provisional; empty where they are not."""
+        held = ("the study's finals were not held",) if self.provisional else ()
+        return (*held, *(self.champion.doubts if self.champion else ()))
+
+    @property
     def age_days(self) -> float | None:
         """Days since the record was measured; None without a record."""
         if self.champion is None:
@@ -161,7 +168,7 @@ class Answer:
             "measured_at": champion.record.measured_at if champion else "",
             "use": self.use,
             "pairs": [pair.to_json() for pair in champion.pairs] if champion else [],
-            "provisional": self.provisional,
+            "provisional": bool(self.doubts),
             "stale": self.stale,
             "stale_reason": self.stale_reason,
             "age_days": None if age is None else round(age, 3),
@@ -170,6 +177,9 @@ class Answer:
             "reasons": list(self.reasons),
             "record": _place_json(champion.record) if champion else None,
             "error_limit": told(champion.record.measurement) if champion else None,
+            "hardest": _hardest_json(champion),
+            "provisional_reasons": list(self.doubts),
+            "busy": list(_complaints(champion)),
         }
 
     def _asked(self) -> tuple[ProblemKey, DeviceInfo, str]:
@@ -182,8 +192,7 @@ class Answer:
 
 def _figures(champion: Champion | None) -> dict[str, Any]:
     if champion is None:
-        nothing = dict.fromkeys(("time_s", "noise", "tflops", "gbps", "baseline"))
-        return {**nothing, "speedup": 0.0, "error": None}
+        return dict.fromkeys(("time_s", "noise", "tflops", "gbps", "baseline", "speedup", "error"))
     record, error = champion.record, champion.record.measurement.error
     return {
         "time_s": record.measurement.time_s,
@@ -191,7 +200,8 @@ def _figures(champion: Champion | None) -> dict[str, Any]:
         "tflops": record.tflops,
         "gbps": record.gbps,
         "baseline": _baseline_json(champion.baseline),
-        "speedup": champion.speedup,
+        # 0 says that nothing was compared: no library, or one that could not be timed.
+        "speedup": champion.speedup or None,
         "error": {"max_rel": error.max_rel, "rms_rel": error.rms_rel} if error else None,
     }
 
@@ -204,6 +214,22 @@ def _baseline_json(baseline: Record | None) -> dict[str, Any] | None:
     threads = baseline.measurement.circumstances.get("threads")
     told = {"name": baseline.kernel, "version": version, "time_s": time_s, "tflops": baseline.tflops}
     return told if threads is None else told | {"threads": int(threads)}
+
+
+def _hardest_json(champion: Champion | None) -> dict[str, Any] | None:
+    """The fastest form of the library that the champion was compared with; None where that is not kept."""
+    pair = champion.hardest if champion else None
+    if pair is None:
+        return None
+    return {"name": pair.other, "time_s": pair.time_s, "speedup": pair.comparison.ratio}
+
+
+def _complaints(champion: Champion | None) -> tuple[str, ...]:
+    """What was wrong with the machine in the finals."""
+    if champion is None:
+        return ()
+    record = champion.record
+    return complaints(record.measurement.circumstances, record.device.cores)
 
 
 def _place_json(record: Record) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from tuner.lookup.features import Floats
 from tuner.lookup.known import Matrix, Subject, gather
 from tuner.lookup.transfer import Landscape, Model
 from tuner.record import Champion
-from tuner.shipped import entries, tuned_folder
+from tuner.shipped import Published, entries, standing, tuned_folder
 
 if TYPE_CHECKING:
     from tuner.store import Store
@@ -147,11 +147,15 @@ class Book:
         found: T = answers[key][0]
         return found
 
+    def standing(self, operation: str) -> list[Published]:
+        """Published results that the store has not taken back."""
+        return standing(entries(operation, self.published), self.store)
+
     def devices(self) -> list[DeviceInfo]:
         """Every device that there are records or published results of; the store's own last."""
         kept = self._kept
         if "devices" not in kept:
-            shipped = [each.champion.record.device for each in entries("", self.published)]
+            shipped = [each.champion.record.device for each in self.standing("")]
             own = self.store.devices() if self.store is not None else []
             kept["devices"] = [*dict.fromkeys(shipped), *own]
         found: list[DeviceInfo] = kept["devices"]
@@ -159,7 +163,7 @@ class Book:
 
     def published_champion(self, question: Question) -> Champion | None:
         """The published champion of this very problem and device."""
-        for each in entries(question.problem.operation, self.published):
+        for each in self.standing(question.problem.operation):
             record = each.champion.record
             place = record.problem, record.regime, record.device.kind, record.device.name
             asked = question.problem, question.regime, question.device.kind, question.device.name

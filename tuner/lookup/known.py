@@ -19,8 +19,8 @@ from tuner.catalogue import Catalogue
 from tuner.hardware import DeviceInfo
 from tuner.kernel import Kernel
 from tuner.problem import Problem
-from tuner.record import ProblemKey, Record, Role
-from tuner.shipped import Published, RunnerUp, entries
+from tuner.record import ProblemKey, Record, Role, rank_in_time
+from tuner.shipped import Published, RunnerUp, entries, standing
 from tuner.space import Config
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def gather(
         places.take(fastest)
         first = [*(rows[0] for rows in fastest if rows), *(each.record for each in champions)]
         recorded = {(row.problem, each) for row in first for each in (row.device.name, row.device.uuid)}
-    for entry in entries(subject.operation, published):
+    for entry in standing(entries(subject.operation, published), store):
         places.publish(entry)
     found = _matrix(subject, [each for each in places.found.values() if each.times], kernels)
     return replace(found, recorded=frozenset(recorded))
@@ -235,7 +235,7 @@ class _Places:
         if place is None or column is None:
             return
         place.add(column, _time(seen, final=True))
-        if crowned.crowned_at >= place.crowned_at:
+        if rank_in_time(crowned.crowned_at) >= rank_in_time(place.crowned_at):
             place.champion, place.crowned_at = column, crowned.crowned_at
             place.library, place.speedup, place.beside = crowned.baseline, crowned.speedup, crowned.beside
 
@@ -273,7 +273,7 @@ class _Places:
         if record.kernel in self._kernels:
             column = self._column(record.kernel, record.config)
             place.add(column, _published_time(record))
-            if champion.crowned_at > place.crowned_at:
+            if rank_in_time(champion.crowned_at) > rank_in_time(place.crowned_at):
                 place.champion, place.crowned_at = column, champion.crowned_at
                 library = champion.baseline
                 place.library = library.kernel if library else ""

@@ -33,7 +33,7 @@ from tuner.lookup.legality import default_among, legal
 from tuner.lookup.quality import expected_loss
 from tuner.lookup.stale import staleness
 from tuner.problem import Problem
-from tuner.record import Champion, Record, Role
+from tuner.record import Champion, Record, Role, rank_in_time
 from tuner.space import Config
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def exact(case: Case) -> Answer | None:
     def merit(champion: Champion) -> tuple[bool, bool, str]:
         uuid = champion.record.device.uuid
         stale, _ = staleness(champion.record, question.catalogue, question.device)
-        return bool(uuid) and uuid == question.device.uuid, not stale, champion.crowned_at
+        return bool(uuid) and uuid == question.device.uuid, not stale, rank_in_time(champion.crowned_at)
 
     return Answer(max(found, key=merit), question=question)
 

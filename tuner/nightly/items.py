@@ -74,5 +74,6 @@ def _champion_json(champion: Champion) -> dict[str, Any]:
     record = champion.record
     return {
         "kernel": record.kernel, "config": dict(record.config), "time_s": record.measurement.time_s,
-        "tflops": record.tflops, "gbps": record.gbps, "speedup": champion.speedup, "record_id": record.id,
+        "tflops": record.tflops, "gbps": record.gbps, "speedup": champion.speedup or None,
+        "record_id": record.id, "provisional_reasons": list(champion.doubts),
     }  # fmt: skip

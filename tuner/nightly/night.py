@@ -15,16 +15,20 @@ from tuner.kernel import Kernel
 from tuner.lookup.stale import installed_compiler, staleness
 from tuner.nightly.entries import Entry, Stage, View
 from tuner.nightly.items import NightItem
-from tuner.nightly.slices import Share, Slices
+from tuner.nightly.slices import LEAST_SLICE_S, Share, Slices
 from tuner.plan import Plan, PlanItem
-from tuner.preparation import key_of, study_name
+from tuner.preparation import check_fits, key_of, study_name
 from tuner.progress import Request
 from tuner.record import Champion, Record, Role
 from tuner.search import Budget
 from tuner.store import Store
 
+#: Finals of a problem at the most while its champion stays provisional: two in each of three nights.
+FINALS_IN_DOUBT = 6
 #: Why a problem is finished whose search could go on.
 TIME_IS_UP = "the night's time is up"
+#: Why a problem was not reached.
+TOO_LATE = "the deadline came first"
 
 
 def kernels_of(item: PlanItem, target: str) -> tuple[Kernel, ...]:
@@ -51,6 +55,7 @@ class Night:
         deadline_s: `time.monotonic` at which to stop; None without a deadline.
         storage_url: Database of Optuna's tables.
         again: True to go on with problems that are done, too.
+        warned: Told, before anything is tuned, that the night is too short for the plan.
         said: Told of each slice: the problem, how many slices it has had, by which share this one gained; None
             where nothing was measured before.
     """
@@ -63,14 +68,17 @@ class Night:
     storage_url: str | None = None
     again: bool = False
     said: Callable[[PlanItem, int, float | None], None] = lambda item, slices, gain: None
+    warned: Callable[[str], None] = lambda text: None
     _entries: dict[str, Entry] = field(default_factory=dict, init=False)
     _enlisted: int = field(default=0, init=False)
+    _in_doubt: list[tuple[Entry, NightItem]] = field(default_factory=list, init=False)
 
     def run(self, view: View = lambda item: nullcontext(lambda progress: None)) -> Iterator[NightItem]:
         """Tunes the problems in slices, and says of each what became of it as soon as that is known.
 
         Problems whose champion is stale come first, then the plan's order holds. A problem that fails for a
-        reason of its own does not end the night.
+        reason of its own does not end the night. One whose champion is provisional has its finals again after
+        all others, if there is time, and is tried again in later nights.
 
         Args:
             view: Shows the progress of each study.
@@ -79,6 +87,7 @@ class Night:
             DeviceTrouble: The device stays unwell.
             Interrupted: SIGINT or SIGTERM came.
         """
+        self._crowned = self.store.crowned(self.found[0].info)
         for number, item in enumerate(self.plan.items):
             ended = self._enlist(f"{number}: {item.problem}", item)
             self._enlisted = number + 1
@@ -86,27 +95,48 @@ class Night:
                 yield ended
         order = sorted(self._entries, key=lambda name: not self._is_stale(self._entries[name]))
         self._budget = Budget(order)
-        self._slices = Slices(self._left_s, [self._entries[name].share for name in order])
+        self._of = {entry.share: entry for entry in self._entries.values()}
+        self._slices = Slices(self._left_s, self._of)
+        self._say_what_is_held()
         self._stage = Stage(self.store, view)
         try:
             while self._entries:
-                ended = self._step()
-                if ended is not None:
-                    yield ended
+                yield from self._step()
+            while self._in_doubt:
+                ended = self._finals_again(*self._in_doubt[0])
+                del self._in_doubt[0]
+                yield ended
         finally:
             self._stage.close()
+
+    def _say_what_is_held(self) -> None:
+        """Says so where the night is too short for every problem of the plan, before any time is spent."""
+        count, held = len(self._entries), self._slices.holds
+        if held < count:
+            self.warned(
+                f"{count} problems are to be tuned, and {max(self._left_s(), 0.0):.0f} s hold about {held} of "
+                f"them: each needs to open the device, {LEAST_SLICE_S:.0f} s at least and its finals. What is "
+                f"not reached is told; give more time, or a shorter plan"
+            )
 
     def unfinished(self, why: str) -> list[NightItem]:
         """What is left to say where the night was ended from outside."""
         begun = [entry.ended("not reached", why) for entry in self._entries.values()]
+        begun += [ended for _, ended in self._in_doubt]
         unseen = self.plan.items[self._enlisted :]
         return [*begun, *(NightItem(item, "not reached", why=why) for item in unseen)]
 
     def _enlist(self, name: str, item: PlanItem) -> NightItem | None:
-        """Takes a problem in; where there is nothing to do for it, says so."""
+        """Takes a problem in; where there is nothing to do for it, says so.
+
+        To look for what was done takes milliseconds, and a plan may have many thousand problems.
+        """
+        if self._left_s() <= 0:
+            return NightItem(item, "not reached", why=TOO_LATE)
         before = self._champion(item)
         try:
             kernels = kernels_of(item, self.found[0].target)
+            self._check_room(item)
         except InputError as error:
             return NightItem(item, "failed", before, before, str(error))
         if not self.again and self._is_done(item, kernels, before):
@@ -115,25 +145,32 @@ class Night:
         self._entries[name] = Entry(name, item, kernels, before, share)
         return None
 
-    def _step(self) -> NightItem | None:
-        """A slice for the problem that is worth most, or the end of one."""
-        for entry in self._candidates():
-            seconds = self._slices.next_s(entry.share)
-            if seconds > 0:
-                return self._slice(entry, seconds)
-        begun = [entry for entry in self._entries.values() if entry.share.begun]
-        if begun:
-            return self._finals(self._stage.entry or begun[0], TIME_IS_UP)
-        entry = next(iter(self._entries.values()))
-        self._leave(entry)
-        return entry.ended("not reached", "the deadline came first")
+    def _check_room(self, item: PlanItem) -> None:
+        """Refuses what the device could not hold if all of its memory were free; opening it would find more."""
+        device = self.found[0].info
+        if device.memory_bytes:
+            check_fits(item.problem, device.memory_bytes, device)
 
-    def _candidates(self) -> list[Entry]:
+    def _step(self) -> list[NightItem]:
+        """A slice for the problem that is worth most, or the end of one, or of all that are left."""
+        chosen = self._slices.next_of(self._candidates())
+        if chosen is not None:
+            return _those(self._slice(self._of[chosen[0]], chosen[1]))
+        begun = self._stage.entry or next((each for each in self._entries.values() if each.share.begun), None)
+        if begun is not None:
+            return _those(self._finals(begun, TIME_IS_UP))
+        # What is left of the night does not grow: there is no time for any of them.
+        left = list(self._entries.values())
+        for entry in left:
+            self._leave(entry)
+        return [entry.ended("not reached", TOO_LATE) for entry in left]
+
+    def _candidates(self) -> Iterator[Share]:
         """The most valuable first; while all have time enough, the one that is open goes on."""
-        ranked = [self._entries[name] for name in self._budget.ranked()]
         if self._stage.entry is not None and not self._slices.contended:
-            ranked.insert(0, self._stage.entry)
-        return ranked
+            yield self._stage.entry.share
+        yield from (self._entries[name].share for name in self._budget.waiting)
+        yield from (self._entries[name].share for name in self._budget.running)
 
     def _slice(self, entry: Entry, seconds: float) -> NightItem | None:
         """A slice; the finals too where the problem's search ends, or no time for another slice is left."""
@@ -146,13 +183,13 @@ class Night:
                 self._search(entry, seconds / halves)
         except (InputError, NothingFound) as error:
             return self._failed(entry, error)
-        why = self._budget.stopped.get(entry.name, "")
+        why = self._budget.why_stopped(entry.name)
         if not why and not self._slices.spare:
             why = TIME_IS_UP
         return self._finals(entry, why) if why else None
 
     def _search(self, entry: Entry, seconds: float) -> None:
-        if entry.name not in self._budget.stopped:
+        if not self._budget.why_stopped(entry.name):
             before_s = entry.share.spent_s
             why = self._stage.search(seconds)
             gain = self._budget.report(
@@ -160,7 +197,8 @@ class Night:
             )
             self.said(entry.item, entry.share.slices, gain)
 
-    def _finals(self, entry: Entry, why: str) -> NightItem:
+    def _finals(self, entry: Entry, why: str) -> NightItem | None:
+        """The end of a problem; None where its champion is provisional, so that it comes once more."""
         try:
             if self._stage.entry is not entry:
                 self._open(entry)
@@ -168,7 +206,22 @@ class Night:
         except (InputError, NothingFound) as error:
             return self._failed(entry, error)
         self._leave(entry)
+        if ended.after is not None and ended.after.doubts and ended.state == "tuned":
+            self._in_doubt.append((entry, ended))
+            return None
         return ended
+
+    def _finals_again(self, entry: Entry, ended: NightItem) -> NightItem:
+        """The finals of a problem whose champion is provisional, later in the night, if there is time."""
+        if self._left_s() < entry.share.finals_s + entry.share.opening_s:
+            return ended
+        try:
+            self._open(entry)
+            again = self._stage.finish(ended.why)
+        except (InputError, NothingFound):
+            self._stage.close()
+            return ended
+        return again if again.state == "tuned" else ended
 
     def _failed(self, entry: Entry, error: InputError | NothingFound) -> NightItem:
         self._stage.close()
@@ -178,7 +231,7 @@ class Night:
     def _leave(self, entry: Entry) -> None:
         """Nothing is left to do for a problem."""
         self._budget.stop(entry.name)
-        self._slices.shares.remove(entry.share)
+        self._slices.leave(entry.share)
         del self._entries[entry.name]
 
     def _open(self, entry: Entry, begin: bool = False) -> None:
@@ -191,6 +244,7 @@ class Night:
             seconds=max(min(limits), 1.0) if limits else None, trials=item.trials, seed=self.seed,
             sampler=self.plan.sampler, storage_url=self.storage_url, objectives=item.objectives,
             error_limit=item.error_limit, finals_s=min(share.finals_s, max(left_s, 1.0)), library=entry.library,
+            drop=not item.kernels,
         )  # fmt: skip
         self._slices.opened(share, self._stage.open(entry, request))
 
@@ -198,21 +252,24 @@ class Night:
         return math.inf if self.deadline_s is None else self.deadline_s - time.monotonic()
 
     def _champion(self, item: PlanItem) -> Champion | None:
-        return self.store.champion(key_of(item.problem), self.found[0].info, item.regime)
+        key = key_of(item.problem)
+        if (key, item.regime) not in self._crowned:
+            return None
+        return self.store.champion(key, self.found[0].info, item.regime)
 
     def _is_done(self, item: PlanItem, kernels: tuple[Kernel, ...], champion: Champion | None) -> bool:
         """True where this study was held to its finals with these kernels, as they are, driver and compiler."""
-        if champion is None:
-            return False
         key, device = key_of(item.problem), self.found[0].info
-        if not _accurate(champion, item):
+        if champion is None or not _accurate(champion, item):
             return False
         name = study_name(key, device, item.regime, kernels, item.objectives, item.error_limit)
-        if champion.record.study == name and not self._is_outdated(champion.record, item):
+        held = champion.record.study == name and not self._is_outdated(champion.record, item)
+        if held and not champion.doubts:
             return True
         # The champion may come from a study of other kernels or objectives that was held since.
         finals = self.store.records(problem=key, device=device, role=Role.FINAL)
-        return any(each.study == name and not self._is_outdated(each, item) for each in finals)
+        runs = {each.session for each in finals if each.study == name and not self._is_outdated(each, item)}
+        return len(runs) >= (FINALS_IN_DOUBT if champion.doubts else 1)
 
     def _is_stale(self, entry: Entry) -> bool:
         """True where the champion's kernel, the compiler or the driver is another than it was."""
@@ -232,3 +289,7 @@ def _accurate(champion: Champion, item: PlanItem) -> bool:
     beside = champion.baseline.measurement.error if champion.baseline is not None else None
     limit = ErrorLimit.beside(item.error_limit, beside, item.problem)
     return not limit.complaint(champion.record.measurement.error, finals=True)
+
+
+def _those(ended: NightItem | None) -> list[NightItem]:
+    return [] if ended is None else [ended]

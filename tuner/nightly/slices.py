@@ -7,10 +7,12 @@ which saves opening the device again.
 
 from __future__ import annotations
 
+import bisect
 import math
 import statistics
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from tuner.stopwatch import finals_share_s
 
@@ -52,51 +54,99 @@ class Share:
         return max(self.limit_s - self.spent_s, 0.0)
 
 
-@dataclass
 class Slices:
     """Cuts what is left of a night.
 
-    Attributes:
-        left_s: Seconds left of the night; infinite without an end.
-        shares: Of the problems that are not finished.
+    A plan may have many thousand problems, and no step may take time for each of them: those that were not
+    begun are counted by their limit, and only those that were are summed one by one.
     """
 
-    left_s: Callable[[], float]
-    shares: list[Share]
-    _openings_s: list[float] = field(default_factory=list, init=False)
+    def __init__(self, left_s: Callable[[], float], shares: Iterable[Share]) -> None:
+        """Begins with no problem begun.
+
+        Args:
+            left_s: Seconds left of the night; infinite without an end.
+            shares: Of the problems that are not finished.
+        """
+        self.left_s = left_s
+        #: Limit in seconds -> how many of the problems that were not begun have it.
+        self._waiting = Counter(each.limit_s for each in shares)
+        self._begun: dict[Share, None] = {}
+        self._openings_s: list[float] = []
+        self._usual_opening_s = OPENING_S
 
     @property
     def contended(self) -> bool:
         """True where the plan allows more than is left of the night."""
-        return sum(each.rest_s for each in self.shares) > CONTENDED * self.left_s()
+        allowed_s = sum(limit_s * count for limit_s, count in self._waiting.items())
+        return allowed_s + sum(each.rest_s for each in self._begun) > CONTENDED * self.left_s()
+
+    @property
+    def holds(self) -> int:
+        """Of the problems that were not begun, for how many there is time: to open, for a slice, for finals."""
+        free_s, found = self.left_s(), 0
+        for limit_s, count in sorted(self._waiting.items()):
+            finals_s = finals_share_s(None if math.isinf(limit_s) else limit_s / SLICES)
+            least_s = self._usual_opening_s + min(LEAST_SLICE_S, limit_s) + finals_s
+            taken = count if math.isinf(free_s) else min(count, int(free_s / least_s))
+            found, free_s = found + taken, free_s - taken * least_s
+        return found
 
     def opened(self, share: Share, seconds: float) -> None:
         """Says how long it took to open the device for a problem."""
         share.opening_s = max(seconds, share.opening_s)
-        self._openings_s.append(seconds)
+        bisect.insort(self._openings_s, seconds)
+        self._usual_opening_s = statistics.median(self._openings_s)
 
     def _opening_s(self, share: Share) -> float:
         """What it took before, for this problem or the median one."""
-        if share.opening_s:
-            return share.opening_s
-        return statistics.median(self._openings_s) if self._openings_s else OPENING_S
+        return share.opening_s or self._usual_opening_s
 
     def begin(self, share: Share) -> None:
         """Keeps time for the finals of a problem."""
+        share.finals_s = self._finals_s(share.limit_s)
+        self._no_longer_waits(share)
         share.begun = True
-        share.finals_s = self._finals_s(share)
+        self._begun[share] = None
 
-    def next_s(self, share: Share) -> float:
+    def leave(self, share: Share) -> None:
+        """Nothing is left to do for a problem."""
+        if share.begun:
+            del self._begun[share]
+        else:
+            self._no_longer_waits(share)
+
+    def _no_longer_waits(self, share: Share) -> None:
+        self._waiting[share.limit_s] -= 1
+        if not self._waiting[share.limit_s]:
+            del self._waiting[share.limit_s]
+
+    def next_of(self, ranked: Iterable[Share]) -> tuple[Share, float] | None:
+        """The first of some problems that there is time for, and the seconds of its slice; None for no time."""
+        room_s = self._room_s()
+        # Problems of one limit that were not begun are alike.
+        hopeless: set[float] = set()
+        for share in ranked:
+            if not share.begun and share.limit_s in hopeless:
+                continue
+            seconds = self._next_s(share, room_s)
+            if seconds > 0:
+                return share, seconds
+            if not share.begun:
+                hopeless.add(share.limit_s)
+        return None
+
+    def _next_s(self, share: Share, room_s: float) -> float:
         """Seconds of the next slice of a problem; 0 where there is no time for one.
 
         Opening the device comes before it, where it is not open.
         """
         before_s = 0.0 if share.open else self._opening_s(share)
-        before_s += 0.0 if share.begun else self._finals_s(share)
-        room_s = self._room_s() - before_s
+        before_s += 0.0 if share.begun else self._finals_s(share.limit_s)
+        room_s -= before_s
         if room_s < min(LEAST_SLICE_S, share.rest_s):
             return 0.0
-        wanted_s = self._wanted_s(share)
+        wanted_s = self._wanted_s(share.limit_s, self._opening_s(share))
         if share.rest_s - share.finals_s - wanted_s < LEAST_SLICE_S:
             # What would be left is not worth a slice of its own.
             wanted_s = share.rest_s
@@ -105,25 +155,25 @@ class Slices:
     @property
     def spare(self) -> bool:
         """True where, after a first slice for all that were not begun, there is time for more of another."""
+        opening_s = self._usual_opening_s
         first_s = sum(
-            self._opening_s(each) + self._wanted_s(each) + self._finals_s(each)
-            for each in self.shares
-            if not each.begun
+            count * (opening_s + self._wanted_s(limit_s, opening_s) + self._finals_s(limit_s))
+            for limit_s, count in self._waiting.items()
         )
         return self._room_s() - first_s >= LEAST_SLICE_S
 
     def _room_s(self) -> float:
         """Seconds for slices: what the finals of those that were begun need is kept."""
-        kept_s = sum(
-            each.finals_s + (0.0 if each.open else self._opening_s(each)) for each in self.shares if each.begun
-        )
+        kept_s = sum(each.finals_s + (0.0 if each.open else self._opening_s(each)) for each in self._begun)
         return self.left_s() - kept_s
 
-    def _wanted_s(self, share: Share) -> float:
-        fair_s = min(share.limit_s, self.left_s() / max(len(self.shares), 1))
-        least_s = max(LEAST_SLICE_S, OPENINGS * self._opening_s(share))
-        return min(max(fair_s / SLICES, least_s), max(MOST_SLICE_S, least_s))
+    def _fair_s(self, limit_s: float) -> float:
+        return min(limit_s, self.left_s() / max(self._waiting.total() + len(self._begun), 1))
 
-    def _finals_s(self, share: Share) -> float:
-        budget_s = min(share.limit_s, self.left_s() / max(len(self.shares), 1))
+    def _wanted_s(self, limit_s: float, opening_s: float) -> float:
+        least_s = max(LEAST_SLICE_S, OPENINGS * opening_s)
+        return min(max(self._fair_s(limit_s) / SLICES, least_s), max(MOST_SLICE_S, least_s))
+
+    def _finals_s(self, limit_s: float) -> float:
+        budget_s = self._fair_s(limit_s)
         return finals_share_s(None if math.isinf(budget_s) else max(budget_s, 1.0))

@@ -18,7 +18,7 @@ from tuner.objectives import TIME, read_objectives
 from tuner.plan.complaints import Complaints
 from tuner.plan.items import DEFAULT_SECONDS, Plan, PlanItem, clock_time
 from tuner.plan.toml_lines import KeyPath, key_lines
-from tuner.problem import Operation, Problem
+from tuner.problem import Operation, Problem, check_sizes
 
 if TYPE_CHECKING:
     from tuner.plan.schema import DefaultsTable, ProblemTable
@@ -196,13 +196,21 @@ class _Reader:
     def _problem(
         self, at: KeyPath, operation: Operation, shape: Mapping[str, int], dtype: str, layout: str
     ) -> Problem:
+        by_name = at[-1] in operation.dims
         try:
-            return operation.problem(shape, dtype, layout)
+            problem = operation.problem(shape, dtype, layout)
         except InputError as error:
-            by_name = at[-1] in operation.dims
             raise self._complain(
                 at[:-1] if by_name else at, error if by_name else f"{at[-1]}: {error}"
             ) from None
+        try:
+            check_sizes(problem)
+        except InputError as error:
+            largest = max(shape, key=lambda name: shape[name])
+            raise self._complain(
+                (*at[:-1], largest) if by_name else at, error if by_name else f"{at[-1]}: {error}"
+            ) from None
+        return problem
 
     def _check_count(self, at: KeyPath, count: int) -> None:
         if count > MAX_PROBLEMS:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 #: Slices whose gain counts as recent; older ones fade.
@@ -19,6 +19,7 @@ TRIALS_WITHOUT_GAIN = 30
 
 @dataclass
 class _Problem:
+    place: int
     best: float | None = None
     slices: int = 0
     gain: float = 0.0
@@ -43,7 +44,10 @@ class Budget:
         Args:
             problems: Names, in the order of preference.
         """
-        self._problems = {name: _Problem() for name in problems}
+        self._problems = {name: _Problem(place) for place, name in enumerate(problems)}
+        # Of thousands of problems most wait for a first slice: a step looks at the others only.
+        self._waiting = dict.fromkeys(self._problems)
+        self._running: dict[str, _Problem] = {}
         self._slices = 0
 
     def next(self) -> str | None:
@@ -52,13 +56,24 @@ class Budget:
 
     def ranked(self) -> list[str]:
         """The problems that have not stopped, the one to work on first."""
-        running = {name: each for name, each in self._problems.items() if not each.stopped}
-        # Sorting keeps the order of preference among those without a slice.
-        return sorted(running, key=lambda name: (running[name].slices > 0, -self._worth(running[name])))
+        return [*self.waiting, *self.running]
+
+    @property
+    def waiting(self) -> Iterator[str]:
+        """Those without a slice, in the order of preference."""
+        return iter(self._waiting)
+
+    @property
+    def running(self) -> list[str]:
+        """Those that had a slice and have not stopped, the one that is worth most first."""
+        running = self._running
+        return sorted(running, key=lambda name: (-self._worth(running[name]), running[name].place))
+
+    def why_stopped(self, problem: str) -> str:
+        """Why a problem stopped; empty while it has not."""
+        return self._problems[problem].stopped
 
     def _worth(self, problem: _Problem) -> float:
-        if not problem.slices:
-            return 0.0
         waited = self._slices - problem.since
         return problem.gain + LEAST_GAIN * waited / len(self._problems)
 
@@ -94,6 +109,11 @@ class Budget:
         else:
             each.without_gain += 1
         each.stopped = stopped or self._converged(each, trials - each.trials)
+        self._waiting.pop(problem, None)
+        if each.stopped:
+            self._running.pop(problem, None)
+        else:
+            self._running[problem] = each
         return None if first else gain
 
     @staticmethod
@@ -109,6 +129,8 @@ class Budget:
     def stop(self, problem: str, why: str = "finished") -> None:
         """Takes a problem out."""
         self._problems[problem].stopped = why
+        self._waiting.pop(problem, None)
+        self._running.pop(problem, None)
 
     @property
     def stopped(self) -> dict[str, str]:

@@ -77,7 +77,8 @@ class ForeignStrategy:
         """See `Strategy`."""
         while self._starts:
             kernel, index = self._starts.pop(0)
-            if index not in self._history.kernels[kernel].asked:
+            tried = self._history.kernels[kernel]
+            if index not in tried.asked and not tried.dropped:
                 return kernel, index
         if self._history.covered or not self._distributions:
             chosen = self._random.choose()

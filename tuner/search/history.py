@@ -37,6 +37,7 @@ class Tried:
         log_times: Position -> log of the measured time in seconds.
         log_pruned: Position -> the same of what was stopped early, from few samples.
         failed: Positions that have no time.
+        dropped: True where nothing more of it is asked.
     """
 
     def __init__(self, space: Space) -> None:
@@ -45,6 +46,7 @@ class Tried:
         self.log_times: dict[int, float] = {}
         self.log_pruned: dict[int, float] = {}
         self.failed: set[int] = set()
+        self.dropped = False
 
     @property
     def in_flight(self) -> set[int]:
@@ -62,9 +64,14 @@ class Tried:
         return self.log_times or self.log_pruned
 
     @property
+    def left(self) -> int:
+        """Legal configs that are still to be asked."""
+        return 0 if self.dropped else max(len(self.space) - len(self.asked), 0)
+
+    @property
     def covered(self) -> bool:
-        """True where every legal config was asked."""
-        return len(self.asked) >= len(self.space)
+        """True where nothing more of it is asked."""
+        return self.left == 0
 
     def learn(self, index: int, outcome: Outcome, time_s: float | None) -> None:
         """Takes in what came of a config."""

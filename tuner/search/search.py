@@ -168,6 +168,10 @@ class Search:
         if self._mirror is not None:  # an interrupted run may not have copied it
             self._mirror.add(finished_trial(self._spaces, past, self._objectives))
 
+    def drop(self, kernel: str) -> None:
+        """Asks nothing more of a kernel."""
+        self._history.kernels[kernel].dropped = True
+
     @property
     def stopped(self) -> str:
         """Why nothing more is asked; empty while there is something."""

@@ -49,7 +49,7 @@ class RandomStrategy:
 
     def choose(self) -> tuple[str, int] | None:
         """See `Strategy`."""
-        left = {name: len(each.space) - len(each.asked) for name, each in self._history.kernels.items()}
+        left = {name: each.left for name, each in self._history.kernels.items()}
         total = sum(left.values())
         if not total:
             self.stopped = "space covered"

@@ -43,6 +43,10 @@ class Hyperparameters:
         self.features = Features(space)
         self._tables = [table**GAMMA for table in self.features.tables]
         count = len(self._tables)
+        # Side by side in one array: a fit asks for all factors some hundred times.
+        self._flat = np.concatenate([*(table.ravel() for table in self._tables), np.zeros(0)])
+        self._sizes = [table.size for table in self._tables]
+        self._ends = np.cumsum(self._sizes)[:-1]
         kinds = ["w"] * count + ["r"] * count + ["scale", "noise"]
         self._means = np.array([PRIORS[kind][0] for kind in kinds])
         self._precisions = np.array([PRIORS[kind][1] ** -2 for kind in kinds])
@@ -62,18 +66,22 @@ class Hyperparameters:
 
     def log_tables(self) -> list[Floats]:
         """For each feature the log of its factor, by pair of values."""
-        return [np.log(each[0]) for each in self._factors(self.theta)]
+        return self._factors(self.theta)[0]
 
-    def _factors(self, theta: Floats) -> list[tuple[Floats, Floats, Floats]]:
-        """For each feature its factor and the derivatives of the factor's log by log w and logit r."""
-        count = len(self._tables)
-        found = []
-        for at, table in enumerate(self._tables):
-            w, r = math.exp(theta[at]), 1 / (1 + math.exp(-theta[count + at]))
-            decay = np.exp(-w * table)
-            factor = (1 - r) + r * decay + 1e-12
-            found.append((factor, -r * w * table * decay / factor, (decay - 1) * r * (1 - r) / factor))
-        return found
+    def _factors(self, theta: Floats) -> tuple[list[Floats], list[Floats], list[Floats]]:
+        """For each feature the log of its factor, and its derivatives by log w and logit r."""
+        count, table = len(self._tables), self._flat
+        w = np.repeat(np.exp(theta[:count]), self._sizes)
+        r = np.repeat(1 / (1 + np.exp(-theta[count : 2 * count])), self._sizes)
+        decay = np.exp(-w * table)
+        factor = (1 - r) + r * decay + 1e-12
+        by_w, by_r = -r * w * table * decay / factor, (decay - 1) * r * (1 - r) / factor
+        return self._apart(np.log(factor)), self._apart(by_w), self._apart(by_r)
+
+    def _apart(self, flat: Floats) -> list[Floats]:
+        """The feature's tables that lie side by side."""
+        pieces = np.split(flat, self._ends) if self._tables else []
+        return [each.reshape(table.shape) for each, table in zip(pieces, self._tables, strict=True)]
 
     def fit(self, codes: NDArray[Any], values: Floats) -> None:
         """Moves to the mode of the posterior.
@@ -106,8 +114,8 @@ class Hyperparameters:
             values: Shape (n,).
         """
         count, size = len(levels), len(values)
-        factors = self._factors(theta)
-        parts = [np.log(factor)[each] for (factor, _, _), each in zip(factors, levels, strict=True)]
+        tables, slopes_w, slopes_r = self._factors(theta)
+        parts = [table[each] for table, each in zip(tables, levels, strict=True)]
         logs = np.concatenate(parts or [np.zeros((size, 0))], axis=1) @ one_hot.T
         covariance = math.exp(theta[-2]) * np.exp(logs)
         noise = math.exp(theta[-1])
@@ -126,7 +134,7 @@ class Hyperparameters:
         sums = weighted @ one_hot
         gradient = np.empty_like(theta)
         start = 0
-        for at, (_, slope_w, slope_r) in enumerate(factors):
+        for at, (slope_w, slope_r) in enumerate(zip(slopes_w, slopes_r, strict=True)):
             columns = slice(start, start := start + len(slope_w))
             by_levels = one_hot[:, columns].T @ sums[:, columns]
             gradient[at] = -0.5 * np.vdot(by_levels, slope_w)

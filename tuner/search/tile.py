@@ -100,7 +100,8 @@ class TileStrategy:
             queued = self._from_queue()
         if queued is not None:
             return queued
-        ready = {name: each for name, each in self._beliefs.items() if each.ready}
+        kernels = self._history.kernels
+        ready = {name: each for name, each in self._beliefs.items() if each.ready and not kernels[name].dropped}
         return self._promising(ready) if ready else self._random.choose()
 
     def learn(self, kernel: str, index: int, outcome: Outcome, values: tuple[float, ...]) -> None:
@@ -109,15 +110,16 @@ class TileStrategy:
     def _from_queue(self) -> tuple[str, int] | None:
         while self._queue:
             kernel, index = self._queue.pop(0)
-            if index not in self._history.kernels[kernel].asked:
+            tried = self._history.kernels[kernel]
+            if index not in tried.asked and not tried.dropped:
                 return kernel, index
         return None
 
     def _design(self) -> None:
         """Queues configs of all kernels by turns."""
         self._designed = True
-        kernels = {name: each for name, each in self._history.kernels.items() if len(each.space)}
-        each_count = max(DESIGN_OF_KERNEL, DESIGN // len(kernels))
+        kernels = {name: each for name, each in self._history.kernels.items() if each.left}
+        each_count = max(DESIGN_OF_KERNEL, DESIGN // max(len(kernels), 1))
         by_kernel = []
         for name, tried in kernels.items():
             wanted = max(0, each_count - len(tried.asked))

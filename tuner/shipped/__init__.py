@@ -6,7 +6,10 @@ was measured against, and the configs that came next. `publish` writes them from
 """
 
 from tuner.shipped.form import Published, RunnerUp
-from tuner.shipped.reading import champions, entries, tuned_folder
+from tuner.shipped.reading import champions, entries, in_checkout, tuned_folder
+from tuner.shipped.standing import standing
 from tuner.shipped.writing import publish
 
-__all__ = ["Published", "RunnerUp", "champions", "entries", "publish", "tuned_folder"]
+__all__ = [
+    "Published", "RunnerUp", "champions", "entries", "in_checkout", "publish", "standing", "tuned_folder",
+]  # fmt: skip

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.measurement import Outcome
-from tuner.record import ELSEWHERE, OBJECTIVES_OF_STUDY, Champion, Record, Role
+from tuner.record import ELSEWHERE, OBJECTIVES_OF_STUDY, Champion, Record, Role, rank_in_time
 from tuner.shipped.form import Published, RunnerUp, place, slug, text_of
 from tuner.shipped.reading import read_file, tuned_folder
+from tuner.shipped.standing import standing
 from tuner.statistics import compare
 
 if TYPE_CHECKING:
@@ -26,7 +27,9 @@ def publish(
     """Writes the current champions to ``<directory>/<device>/<operation>.json``.
 
     A file that is there keeps its entries of problems that the store has no champion for, and of those that
-    it has a later champion of. Kernels of a user's own file are published only when their operation is named.
+    it has a later champion of. What the store has taken back is removed from every file. Kernels of a user's
+    own file are published only when their operation is named, provisional champions (`Champion.doubts`) not at
+    all.
 
     Args:
         store: Where the champions are.
@@ -45,11 +48,12 @@ def publish(
     by_file: dict[tuple[Path, str], list[Champion]] = {}
     for champion in wanted:
         record = champion.record
-        if record.origin and not operation:
+        if champion.doubts or (record.origin and not operation):
             continue
         folder = (directory or tuned_folder()) / slug(record.device.name)
         path = folder / f"{slug(record.problem.operation)}.json"
         by_file.setdefault((path, record.problem.operation), []).append(champion)
+    thinned = _take_back(store, directory or tuned_folder())
     for (path, name), champions in by_file.items():
         merged = {place(each.champion): each for each in (read_file(path) if path.exists() else ())}
         for champion in champions:
@@ -57,12 +61,29 @@ def publish(
             if there is None or _later(champion, there.champion):
                 merged[place(champion)] = _published(store, champion)
         _replace(path, text_of(name, list(merged.values())))
-    return sorted(path for path, _ in by_file)
+    return sorted({*thinned, *(path for path, _ in by_file)})
+
+
+def _take_back(store: Store, directory: Path) -> list[Path]:
+    """Removes from the files that are there what the store has taken back, and returns those that changed."""
+    changed = []
+    for path in sorted(directory.glob("*/*.json")):
+        there = list(read_file(path))
+        left = standing(there, store)
+        if left == there:
+            continue
+        changed.append(path)
+        if left:
+            _replace(path, text_of(left[0].champion.record.problem.operation, left))
+        else:
+            path.unlink()
+    return changed
 
 
 def _later(champion: Champion, other: Champion) -> bool:
     """Whether this one answers rather than the other; the same one is written anew."""
-    return (champion.crowned_at, champion.id) >= (other.crowned_at, other.id)
+    ours, theirs = rank_in_time(champion.crowned_at), rank_in_time(other.crowned_at)
+    return (ours, champion.id) >= (theirs, other.id)
 
 
 def _published(store: Store, champion: Champion) -> Published:

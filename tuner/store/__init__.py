@@ -12,12 +12,18 @@ from typing import Any
 import sqlalchemy as sa
 
 from tuner.errors import NothingFound
-from tuner.record import Champion, Record
+from tuner.record import Champion, Kept, Record, Retraction
 from tuner.store import checksum, opening, rows, tables
 from tuner.store.ledger import Ledger
 from tuner.store.reading import Reader
 
 __all__ = ["Store"]
+
+#: Table of rows that records share -> what such a row is called in its copy.
+_KINDS = {
+    tables.problems.name: "problem", tables.devices.name: "device", tables.kernels.name: "kernel",
+    tables.runs.name: "run",
+}  # fmt: skip
 
 
 class Store(Reader):
@@ -114,7 +120,29 @@ class Store(Reader):
         self._remember(numbers, fresh)
         return len(fresh)
 
-    def _remember(self, numbers: dict[tuple[str, ...], int], fresh: Sequence[Record | Champion]) -> None:
+    def retract(self, retractions: Retraction | Iterable[Retraction]) -> int:
+        """Stores retractions in one transaction, of whatever: what they name may come later, or never.
+
+        Returns:
+            How many are new.
+
+        Raises:
+            InputError: An id is not a UUID.
+            StoreTrouble: The database cannot be written; nothing of this call is stored.
+        """
+        wanted = [retractions] if isinstance(retractions, Retraction) else list(retractions)
+        by_id = {rows.checked_id(each.id): each for each in wanted}
+        with opening.explained(self._where), self._writing() as connection:
+            there = self._there(connection, tables.retractions, list(by_id))
+            fresh = [each for name, each in by_id.items() if name not in there]
+            if fresh:
+                told = [rows.retraction_row(each) for each in fresh]
+                added = [row | {"checksum": checksum.checksum(row, checksum.RETRACTION)} for row in told]
+                connection.execute(self._insert(tables.retractions), added)
+        self._remember({}, fresh)
+        return len(fresh)
+
+    def _remember(self, numbers: dict[tuple[str, ...], int], fresh: Sequence[Kept]) -> None:
         """After the commit: numbers of rows are known to others now, and the second copy is written."""
         self._numbers |= numbers
         if self._ledger is not None:
@@ -202,6 +230,8 @@ class Store(Reader):
             connection.execute(self._insert(table).values(**row))
             same = sa.and_(*(table.c[name] == row[name] for name in names))
             found = int(connection.execute(sa.select(table.c.number).where(same)).scalar_one())
+            copy = rows.shared_row(_KINDS[table.name], found, row)
+            connection.execute(self._insert(tables.shared).values(**copy))
             numbers[key] = found
         return found
 

@@ -21,6 +21,9 @@ RECORD = (
 CHAMPION = (
     "id", "regime", "speedup", "verdict", "trials", "pairs", "crowned_at", "record_id", "baseline_id",
 )  # fmt: skip
+#: Columns of a retraction, and of what is kept twice.
+RETRACTION = ("id", "of", "reason", "made_at")
+SHARED = ("kind", "of", "said")
 
 
 def checksum(row: Mapping[str, Any], names: tuple[str, ...]) -> int:

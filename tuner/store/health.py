@@ -7,7 +7,8 @@ for a rescue, the pages of the file itself.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,12 +16,17 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from tuner.errors import InputError, NothingFound, StoreTrouble
-from tuner.record import Champion, Record
+from tuner.record import Champion, Kept, Record, Retraction
 from tuner.store import Store, opening, queries, sound, streams, tables
 from tuner.store.ledger import Ledger, ledger_file, readable
 from tuner.store.salvage import salvaged
 
 Told = TypeVar("Told")
+
+#: What is raised where a database or its copy cannot be read.
+UNREADABLE = (StoreTrouble, NothingFound, OSError, sa.exc.SQLAlchemyError, sqlite3.Error, *sound.DAMAGE)
+#: Tables of what is kept for good.
+KEPT = (tables.records, tables.champions, tables.retractions)
 
 #: Rows that are read, or stored, at a time.
 AT_ONCE = 500
@@ -37,17 +43,20 @@ class Health:
         complaints: What the database says of its own structure; empty where that is whole.
         records: Records that its tables give whole.
         champions: Champions that its tables give whole.
+        retractions: Retractions that its tables give whole.
         damaged: Rows that do not fit their sum or cannot be read.
-        copied: Records and champions that the second copy gives; None for a database that has none.
+        copied: Records, champions and retractions that the second copy gives; None where there is
+            none.
         copy_damaged: Stretches of it that are damaged.
         only_copied: Of `copied`, those that the tables do not give.
-        only_stored: Of `records` and `champions`, those that the second copy does not give.
+        only_stored: Of what the tables give, that which the second copy does not give.
     """
 
     where: str
     complaints: tuple[str, ...]
     records: int
     champions: int
+    retractions: int
     damaged: int
     copied: int | None
     copy_damaged: int
@@ -74,21 +83,22 @@ def check(url: str) -> Health:
     # The copy first: what a running study adds meanwhile is in the tables before it is in the copy.
     copied, copy_damaged = _copied(file)
     ids: set[str] = set()
-    records = champions = damaged = 0
+    records = champions = retractions = damaged = 0
     complaints = list(_structure(url))
     try:
         for told in _tables(url, sound.id_of):
             records += isinstance(told, str)
             champions += isinstance(told, Champion)
+            retractions += isinstance(told, Retraction)
             damaged += told is None
             ids.update(_ids(told))
-    except (StoreTrouble, NothingFound) as error:
+    except UNREADABLE as error:
         if file is None:
             raise
         complaints += [str(error)] if not complaints else []
     only_copied, only_stored = len(copied - ids), len(ids - copied)
     return Health(
-        where, tuple(complaints[:COMPLAINTS]), records, champions, damaged,
+        where, tuple(complaints[:COMPLAINTS]), records, champions, retractions, damaged,
         None if file is None else len(copied), copy_damaged, only_copied, only_stored,
     )  # fmt: skip
 
@@ -97,7 +107,7 @@ def _copied(file: Path | None) -> tuple[set[str], int]:
     """Ids in the second copy, and how many stretches of it are damaged."""
     ids: set[str] = set()
     damaged = 0
-    for line in readable(ledger_file(file)) if file else ():
+    for line in _as_far_as_it_goes(readable(ledger_file(file))) if file else ():
         ids.update(_ids(line))
         damaged += line is None
     return ids, damaged
@@ -107,7 +117,7 @@ def complete(url: str) -> int:
     """Adds to the second copy what it lacks: it began after the database did, or has been damaged.
 
     Returns:
-        How many records and champions that were.
+        How many records, champions and retractions that were.
     """
     file = opening.sqlite_file(opening.parsed(url))
     if file is None:
@@ -115,9 +125,7 @@ def complete(url: str) -> int:
     with Store.open(url) as store:
         ledger = Ledger(file, opening.identity(store._engine, store._where))
         copied, _ = _copied(file)
-        everything: Iterable[Record | Champion] = itertools.chain(
-            streams.records(store, streams.Selection()), streams.champions(store, streams.Selection())
-        )
+        everything = streams.everything(store, retracted=True)
         missing = (each for each in everything if each.id not in copied)
         added = 0
         while batch := list(itertools.islice(missing, AT_ONCE)):
@@ -126,7 +134,7 @@ def complete(url: str) -> int:
     return added
 
 
-def _ids(told: Record | Champion | str | None) -> Iterator[str]:
+def _ids(told: Kept | str | None) -> Iterator[str]:
     """The ids that are told, a champion's with those of its records: a line of the copy has them in it."""
     if isinstance(told, Champion):
         yield told.record.id
@@ -140,7 +148,7 @@ class Rescued:
     """What a new database was made of.
 
     Attributes:
-        from_tables: Records and champions that came from the tables.
+        from_tables: Records, champions and retractions that came from the tables.
         from_copy: Those that came from the second copy besides.
         from_pages: Those that came from the file's pages besides.
     """
@@ -165,36 +173,50 @@ def rescue(url: str, into: Path) -> Rescued:
     if file is not None and not file.exists() and not ledger_file(file).exists():
         raise NothingFound(f"there is no database at {file}, nor a second copy of one")
     with Store.open(f"sqlite:///{into}") as store:
-        try:
-            from_tables = _stored(store, _tables(url, sound.record_of))
-        except (StoreTrouble, NothingFound):
-            if file is None:
-                raise
-            from_tables = _size(store)
-        from_copy = _stored(store, readable(ledger_file(file))) if file else 0
-        from_pages = _stored(store, salvaged(file)) if file else 0
-        return Rescued(from_tables, from_copy, from_pages)
+        found = _tables(url, sound.record_of)
+        if file is None:
+            return Rescued(_stored(store, found), 0, 0)
+        # Each source goes as far as it can be read; the next has what it lacks.
+        sources = (found, readable(ledger_file(file)), salvaged(file))
+        return Rescued(*(_stored(store, _as_far_as_it_goes(source)) for source in sources))
+
+
+def _as_far_as_it_goes(found: Iterable[Kept | None]) -> Iterator[Kept | None]:
+    """What can be read of a source: trouble in reading ends it, trouble in storing is not caught here."""
+    try:
+        yield from found
+    except UNREADABLE:
+        yield None
 
 
 def _size(store: Store) -> int:
     with opening.explained(store._where), store._engine.connect() as connection:
-        counts = [sa.select(sa.func.count()).select_from(of) for of in (tables.records, tables.champions)]
+        counts = [sa.select(sa.func.count()).select_from(of) for of in KEPT]
         return sum(int(connection.execute(each).scalar_one()) for each in counts)
 
 
-def _stored(store: Store, found: Iterable[Record | Champion | None]) -> int:
+def _stored(store: Store, found: Iterable[Kept | None]) -> int:
     """Stores what is not stored yet, and tells how much of it there was, the records of champions included."""
-    before, batch = _size(store), []
+    before, batch = _size(store), list[Record]()
     for told in found:
-        if isinstance(told, Champion):
-            store.crown(told)
-        elif told is not None:
+        if isinstance(told, Record):
             batch.append(told)
+        elif told is not None:
+            _kept(store.crown if isinstance(told, Champion) else store.retract, [told])
         if len(batch) >= AT_ONCE:
-            store.add(batch)
+            _kept(store.add, batch)
             batch.clear()
-    store.add(batch)
+    _kept(store.add, batch)
     return _size(store) - before
+
+
+def _kept(add: Callable[[Any], int], told: Sequence[Kept]) -> None:
+    """Stores what can be: a row from before there were sums may hold what no database takes."""
+    try:
+        add(told)
+    except sound.DAMAGE:
+        for each in told if len(told) > 1 else ():
+            _kept(add, [each])
 
 
 def _structure(url: str) -> Iterator[str]:
@@ -207,14 +229,16 @@ def _structure(url: str) -> Iterator[str]:
         with opening.explained(str(parts)), engine.connect() as connection:
             told = connection.exec_driver_sql(f"PRAGMA integrity_check({COMPLAINTS})").scalars().all()
             yield from (str(each) for each in told if each != "ok")
-    except StoreTrouble as error:
+    except UNREADABLE as error:
         yield str(error)
     finally:
         engine.dispose()
 
 
-def _tables(url: str, read: Callable[[Mapping[str, Any]], Told | None]) -> Iterator[Told | Champion | None]:
-    """Records, then champions, as the database reads them; None for each row that is damaged.
+def _tables(
+    url: str, read: Callable[[Mapping[str, Any]], Told | None]
+) -> Iterator[Told | Champion | Retraction | None]:
+    """Records, champions, then retractions, as the database reads them; None for each row that is damaged.
 
     Args:
         url: Database.
@@ -236,6 +260,8 @@ def _tables(url: str, read: Callable[[Mapping[str, Any]], Told | None]) -> Itera
                 yield sound.champion_of(row, by_number[row["record"]], by_number.get(row["baseline"]))
             except (*sound.DAMAGE, sa.exc.DBAPIError):
                 yield None
+        for row in _pages(store, sa.select(tables.retractions), tables.retractions):
+            yield sound.retraction_of(row) if row else None
 
 
 def _records() -> Any:
@@ -257,12 +283,13 @@ def _pages(store: Store, wanted: Any, table: sa.Table = tables.records) -> Itera
         page = sa.select(number).where(number > last).order_by(number).limit(AT_ONCE)
         with store._engine.connect() as connection:
             numbers = list(connection.execute(page).scalars())
-        if not numbers:
+        if not numbers or max(numbers) <= last:
+            # A damaged tree may give rows again, in an order that does not end.
             return
-        last = numbers[-1]
+        first, last = min(numbers), max(numbers)
         try:
-            yield from _rows(store, wanted.where(number >= numbers[0], number <= last).order_by(number))
-        except (sa.exc.DBAPIError, ValueError):
+            yield from _rows(store, wanted.where(number >= first, number <= last).order_by(number))
+        except (*sound.DAMAGE, sa.exc.DBAPIError):
             yield from (_row(store, wanted.where(number == each)) for each in numbers)
 
 
@@ -274,5 +301,5 @@ def _rows(store: Store, wanted: Any) -> list[dict[str, Any]]:
 def _row(store: Store, wanted: Any) -> dict[str, Any] | None:
     try:
         return next(iter(_rows(store, wanted)), None)
-    except (sa.exc.DBAPIError, ValueError):
+    except (*sound.DAMAGE, sa.exc.DBAPIError):
         return None

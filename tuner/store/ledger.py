@@ -1,9 +1,9 @@
 """A second copy of every record beside a SQLite database: lines of JSON, gzipped, only ever appended to.
 
-Whatever is stored is written here too, one gzip member a call, so that bytes lost from the database (a flipped
-page, a truncated file, a log that ends early) are not lost. It is not waited for: what the last seconds before
-a power cut did not bring to this file is in the database, which is. A gzip file of several members is a gzip
-file: ``zcat`` and `tuner records import` read it. A damaged member costs its own lines alone.
+Whatever is stored is written here too, in gzip members of a few lines, so that bytes lost from the
+database (a flipped page, a truncated file, a log that ends early) are not lost. It is not waited for: what the
+last seconds before a power cut did not bring to this file is in the database, which is. A gzip file of several
+members is a gzip file: ``zcat`` and `tuner records import` read it. A damaged member costs its own lines alone.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from tuner.record import Champion, Record
+from tuner.record import Kept
 from tuner.store import lines
 
+#: Lines of one gzip member at the most: a damaged byte costs all lines of its member.
+LINES_OF_A_MEMBER = 20
 #: How a gzip member begins.
 _MEMBER = b"\x1f\x8b\x08"
 
@@ -50,14 +52,14 @@ class Ledger:
             with contextlib.suppress(OSError):
                 self._path.rename(database.with_name(f"{database.name}.{other[:8]}.ledger.jsonl.gz"))
 
-    def append(self, told: Iterable[Record | Champion]) -> None:
-        """Appends records and champions as one member. A failure is told once; the database has them."""
+    def append(self, told: Iterable[Kept]) -> None:
+        """Appends what is kept, a few lines a member. A failure is told once; the database has them."""
         texts = [lines.line_of(each) for each in told]
         if not texts:
             return
         try:
             if not self._path.exists():
-                self._write([lines.header(database=self._identity)])
+                self._write([lines.header(retractions=True, database=self._identity)])
             self._write(texts)
         except OSError as error:
             if not self._complained:
@@ -65,11 +67,13 @@ class Ledger:
             self._complained = True
 
     def _write(self, texts: list[str]) -> None:
-        member = gzip.compress("".join(f"{text}\n" for text in texts).encode(), 6, mtime=0)
+        starts = range(0, len(texts), LINES_OF_A_MEMBER)
+        told = ("".join(f"{text}\n" for text in texts[at : at + LINES_OF_A_MEMBER]) for at in starts)
+        members = b"".join(gzip.compress(each.encode(), 6, mtime=0) for each in told)
         # One write at the end of the file: whole, beside those of other processes.
         file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         try:
-            if os.write(file, member) < len(member):
+            if os.write(file, members) < len(members):
                 raise OSError(f"{self._path} took a part only; its disk is full")
         finally:
             os.close(file)
@@ -84,7 +88,7 @@ def identity_in(path: Path) -> str:
         return ""
 
 
-def readable(path: Path) -> Iterator[Record | Champion | None]:
+def readable(path: Path) -> Iterator[Kept | None]:
     """What a copy holds, in order; None stands for a stretch that is damaged."""
     if not path.exists() or path.stat().st_size == 0:
         return
@@ -115,12 +119,12 @@ def _member(content: mmap.mmap, start: int) -> tuple[str | None, int]:
             at += len(chunk)
         if unpacking.eof:
             return b"".join(parts).decode(), at - len(unpacking.unused_data)
-    except (zlib.error, UnicodeDecodeError):
+    except (zlib.error, UnicodeDecodeError, MemoryError):
         pass
     return None, start
 
 
-def _told(text: str) -> Iterator[Record | Champion | None]:
+def _told(text: str) -> Iterator[Kept | None]:
     for line in text.splitlines():
         try:
             told = lines.parsed(line)

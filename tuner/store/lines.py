@@ -1,4 +1,4 @@
-"""Records and champions as lines of JSON, and back. What is written is read back equal.
+"""Records, champions and retractions as lines of JSON, and back. What is written is read back equal.
 
 A line stands by itself: a champion's has its records in it. So files of lines may be joined, split and sorted.
 Numbers that are none (NaN, infinities), for which JSON has no sign, are texts.
@@ -12,28 +12,33 @@ from collections.abc import Mapping
 from typing import Any
 
 import tuner
+from tuner.errors import InputError
 from tuner.hardware import DeviceInfo
 from tuner.measurement import CompileReport, Error, Measurement, Outcome
-from tuner.record import Champion, Pair, ProblemKey, Record, Role
+from tuner.record import Champion, Kept, Pair, ProblemKey, Record, Retraction, Role
 from tuner.store import rows
 
-#: Form of the lines; a file of a higher one is refused.
-FORMAT = 1
+#: Form of the lines; a file of a higher one is refused. The second has retractions, and is told only
+#: where there are any, so that versions that know the first alone read all others.
+FORMAT = 2
 
 
-def header(**more: str) -> str:
-    """The first line of a file."""
-    return _line({"tile_tuner": "records", "format": FORMAT, "made_by": tuner.__version__, **more})
+def header(*, retractions: bool = False, **more: str) -> str:
+    """The first line of a file, with or without retractions."""
+    form = FORMAT if retractions else 1
+    return _line({"tile_tuner": "records", "format": form, "made_by": tuner.__version__, **more})
 
 
-def line_of(told: Record | Champion) -> str:
-    """A record or champion as a line, without its end."""
+def line_of(told: Kept) -> str:
+    """A record, champion or retraction as a line, without its end."""
+    if isinstance(told, Retraction):
+        return _line({"retraction": rows.retraction_row(told)})
     if isinstance(told, Record):
         return _line({"record": _record_json(told)})
     return _line({"champion": _champion_json(told)})
 
 
-def parsed(line: str) -> Record | Champion | None:
+def parsed(line: str) -> Kept | None:
     """What a line says; None for a header.
 
     Raises:
@@ -48,10 +53,13 @@ def parsed(line: str) -> Record | Champion | None:
             return _record_of(data["record"])
         if "champion" in data:
             return _champion_of(data["champion"])
+        if "retraction" in data:
+            told = data["retraction"]
+            return rows.retraction_of({name: _text(told[name]) for name in ("id", "of", "reason", "made_at")})
         written = data["format"] if data["tile_tuner"] == "records" else 0
     except KeyError as error:
         raise ValueError(f"it lacks {error}") from None
-    except (TypeError, AttributeError, ValueError) as error:
+    except (TypeError, AttributeError, ValueError, OverflowError, InputError) as error:
         raise ValueError(f"it is no record: {error}") from None
     if written > FORMAT:
         raise ValueError(f"it begins a file of form {written}, and this version knows forms up to {FORMAT}")

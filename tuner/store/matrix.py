@@ -15,7 +15,7 @@ from tuner.equivalence import latest_hash
 from tuner.hardware import DeviceInfo
 from tuner.measurement import Outcome
 from tuner.record import ProblemKey, Record
-from tuner.store import opening, rows, tables
+from tuner.store import opening, queries, rows, tables
 
 if TYPE_CHECKING:
     from tuner.store.reading import Reader
@@ -93,23 +93,22 @@ def tuned(store: Reader, asked: Asked) -> int:
         sa.select(sa.func.count(sa.distinct(champion.problem)))
         .join(tables.problems, champion.problem == tables.problems.c.number)
         .join(tables.devices, champion.device == tables.devices.c.number)
-        .where(*_these(asked), champion.regime == asked.regime)
+        .where(*_these(asked), champion.regime == asked.regime, queries.reigns())
     )
-    with opening.explained(store._where), store._engine.connect() as connection:
+    with opening.reading(store._where), store._engine.connect() as connection:
         return int(connection.execute(wanted).scalar_one())
 
 
-def stamp(store: Reader) -> tuple[int, int]:
-    """Changes with every record and champion that is added."""
+def stamp(store: Reader) -> tuple[int, ...]:
+    """Changes with every record, champion and retraction that is added."""
     wanted = sa.select(
         *(
             sa.select(sa.func.coalesce(sa.func.max(table.c.number), 0)).scalar_subquery()
-            for table in (tables.records, tables.champions)
+            for table in (tables.records, tables.champions, tables.retractions)
         )
     )
-    with opening.explained(store._where), store._engine.connect() as connection:
-        of_records, of_champions = connection.execute(wanted).one()
-    return int(of_records), int(of_champions)
+    with opening.reading(store._where), store._engine.connect() as connection:
+        return tuple(int(number) for number in connection.execute(wanted).one())
 
 
 def fastest(store: Reader, asked: Asked, rows_at_most: int) -> list[list[Seen]]:
@@ -124,7 +123,7 @@ def fastest(store: Reader, asked: Asked, rows_at_most: int) -> list[list[Seen]]:
         For each problem and device, fastest first.
     """
     of = tables.records.c
-    with opening.explained(store._where), store._engine.connect() as connection:
+    with opening.reading(store._where), store._engine.connect() as connection:
         names = _Names.read(connection, asked)
         pairs = connection.execute(_pairs(asked)).all()
         some = (
@@ -132,6 +131,7 @@ def fastest(store: Reader, asked: Asked, rows_at_most: int) -> list[list[Seen]]:
             .where(
                 of.problem == sa.bindparam("problem"), of.regime == asked.regime,
                 of.device == sa.bindparam("device"), of.time_s.is_not(None), of.outcome.in_(TIMED),
+                queries.stands(),
             )
             .order_by(of.time_s)
             .limit(max(8, rows_at_most // max(1, len(pairs))))
@@ -149,10 +149,10 @@ def crowned(store: Reader, asked: Asked) -> list[Crowned]:
     champion, record = tables.champions.c, tables.records
     library, later = record.alias("library"), tables.champions.alias("later")
     last = (
-        sa.select(sa.func.max(later.c.crowned_at))
+        sa.select(sa.func.max(queries.rank_in_time(later.c.crowned_at)))
         .where(
             later.c.problem == champion.problem, later.c.device == champion.device,
-            later.c.regime == asked.regime,
+            later.c.regime == asked.regime, queries.reigns(later),
         )
         .correlate(tables.champions)
         .scalar_subquery()
@@ -169,12 +169,13 @@ def crowned(store: Reader, asked: Asked) -> list[Crowned]:
         .join(tables.problems, champion.problem == tables.problems.c.number)
         .join(tables.devices, champion.device == tables.devices.c.number)
         .where(
-            *_these(asked), champion.regime == asked.regime, champion.crowned_at == last,
-            record.c.time_s.is_not(None),
+            *_these(asked), champion.regime == asked.regime,
+            queries.rank_in_time(champion.crowned_at) == last, record.c.time_s.is_not(None),
+            queries.reigns(),
         )
         .order_by(champion.crowned_at, champion.id)
     )  # fmt: skip
-    with opening.explained(store._where), store._engine.connect() as connection:
+    with opening.reading(store._where), store._engine.connect() as connection:
         names = _Names.read(connection, asked)
         found = []
         for problem, device, speedup, crowned_at, number, library_kernel, kernel, *row in connection.execute(
@@ -189,7 +190,7 @@ def crowned(store: Reader, asked: Asked) -> list[Crowned]:
 
 def numbered(store: Reader, numbers: Sequence[int]) -> dict[int, Record]:
     """Records by their numbers in this database."""
-    with opening.explained(store._where), store._engine.connect() as connection:
+    with opening.reading(store._where), store._engine.connect() as connection:
         return store._by_number(connection, sorted(numbers))
 
 
@@ -206,7 +207,7 @@ def _pairs(asked: Asked) -> sa.Select[Any]:
         sa.select(of.number)
         .where(
             of.problem == problem.c.number, of.regime == asked.regime, of.device == device.c.number,
-            of.time_s.is_not(None),
+            of.time_s.is_not(None), queries.stands(),
         )
         .correlate(problem, device)
         .exists()

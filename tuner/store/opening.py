@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,10 +23,20 @@ from tuner.store.tables import SCHEMAS, VERSION_TABLE, schema_history
 
 #: Seconds between two looks at whether another writer has let go.
 LOOK_FOR_LOCK_S = 0.001
+#: What reading a damaged row raises.
+DAMAGE = (
+    ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, MemoryError,
+    struct.error, sa.exc.NoResultFound, sa.exc.MultipleResultsFound,
+)  # fmt: skip
 #: Part of a driver's message -> what is the matter, and what to do.
 _TROUBLES = (
-    ("file is not a database", "it is no SQLite database; give another with --db or move the file away"),
-    ("malformed", "it is damaged; restore a copy, or move it away and start a new one"),
+    (
+        "file is not a database",
+        "it is no SQLite database; give another with --db, move the file away, or save what is readable of a "
+        "damaged one with `tuner records check --rescue NEW.db`",
+    ),
+    ("decode to utf-8", "it is damaged; save what is readable with `tuner records check --rescue NEW.db`"),
+    ("malformed", "it is damaged; save what is readable with `tuner records check --rescue NEW.db`"),
     ("readonly database", "it is read-only and has to be written; change its permissions, or copy it"),
     ("unable to open", "it cannot be opened; check that its folder exists and may be read and written"),
     ("is locked", "another process keeps it locked; wait for that process to end, or stop it"),
@@ -44,11 +55,36 @@ def explained(where: str) -> Iterator[None]:
     """
     try:
         yield
+    except UnicodeDecodeError as error:
+        # Names of tables and columns are read before any row is, and are damaged as rows are.
+        raise damaged(where, error) from error
     except (sa.exc.DBAPIError, sqlite3.Error) as error:
         said = str(getattr(error, "orig", None) or error).strip()
         known = [trouble for part, trouble in _TROUBLES if part in said.lower()]
         what = known[0] if known else "the database refused; see what it said"
         raise StoreTrouble(f"cannot use the database {where}: {what} ({said})") from error
+
+
+@contextlib.contextmanager
+def reading(where: str) -> Iterator[None]:
+    """As `explained`, where rows are read: those that say nothing that was ever written are damage as well.
+
+    Raises:
+        StoreTrouble: With the database's place, what is the matter and what to do.
+    """
+    try:
+        with explained(where):
+            yield
+    except DAMAGE as error:
+        raise damaged(where, error) from error
+
+
+def damaged(where: str, error: object) -> StoreTrouble:
+    """What is said of a database in which something cannot have been written as it is read."""
+    return StoreTrouble(
+        f"cannot use the database {where}: it is damaged, a row cannot be read ({error}); look with "
+        f"`tuner records check`, and save what is readable with `tuner records check --rescue NEW.db`"
+    )
 
 
 def parsed(url: str) -> URL:
@@ -203,7 +239,7 @@ def ready_to_read(engine: sa.Engine, where: str) -> None:
         NothingFound: It holds nothing of ours.
         StoreTrouble: Its schema is newer, or older and has to be brought forward by a writer first.
     """
-    with explained(where), engine.connect() as connection:
+    with reading(where), engine.connect() as connection:
         schema = schema_of(connection)
         refuse_newer(connection, schema, where)
         if not schema:
@@ -237,7 +273,7 @@ def ready_to_write(engine: sa.Engine, where: str) -> None:
 
 def identity(engine: sa.Engine, where: str) -> str:
     """The UUID of a database, which a copy of it shares."""
-    with explained(where), engine.connect() as connection:
+    with reading(where), engine.connect() as connection:
         return str(connection.execute(sa.select(tables.identity.c.id)).scalars().first() or "")
 
 

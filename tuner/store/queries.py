@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from tuner.equivalence import equivalent_hashes
 from tuner.hardware import DeviceInfo
-from tuner.record import Champion, ProblemKey
+from tuner.record import Champion, ProblemKey, latest_credible
 from tuner.store import rows, tables
 
 
@@ -41,6 +41,35 @@ def champions_joined() -> sa.Select[Any]:
         .join(tables.records, of.c.record == tables.records.c.number)
         .join(tables.kernels, tables.records.c.kernel == tables.kernels.c.number)
     )
+
+
+def withdrawn(of: Any) -> Any:
+    """Condition: what has this UUID was taken back, by a retraction that was not taken back itself."""
+    made, undone = tables.retractions.alias("made"), tables.retractions.alias("undone")
+    of_it = sa.select(undone.c.number).where(undone.c.of == made.c.id).correlate(made).exists()
+    return sa.select(made.c.number).where(made.c.of == of, ~of_it).correlate_except(made).exists()
+
+
+def stands(record: Any = tables.records) -> Any:
+    """Condition: the record was not taken back."""
+    return ~withdrawn(record.c.id)
+
+
+def reigns(champion: Any = tables.champions) -> Any:
+    """Condition: neither the champion was taken back, nor its record or that of the library beside it."""
+    named = tables.records.alias("named")
+    gone = (
+        sa.select(named.c.number)
+        .where(named.c.number.in_([champion.c.record, champion.c.baseline]), withdrawn(named.c.id))
+        .correlate(champion)
+        .exists()
+    )
+    return sa.and_(~withdrawn(champion.c.id), ~gone)
+
+
+def rank_in_time(when: Any) -> Any:
+    """`tuner.record.rank_in_time` of a column."""
+    return sa.case((when > latest_credible(), sa.literal("0") + when), else_=when)
 
 
 def is_problem(problem: ProblemKey) -> Any:

@@ -26,7 +26,7 @@ class Reader:
         self._infos: dict[int, DeviceInfo] = {}
 
     def record(self, record_id: str) -> Record | None:
-        """The record of that id."""
+        """The record of that id, also where it was taken back; see `retracted`."""
         found = self._read(queries.records_joined().where(tables.records.c.id == rows.checked_id(record_id)))
         return found[0] if found else None
 
@@ -39,8 +39,8 @@ class Reader:
         device: DeviceInfo | str | None = None,
         role: Role | None = None,
     ) -> list[Record]:
-        """Records that fit all that is given, in the order measured."""
-        wanted = queries.records_joined()
+        """Records that fit all that is given and were not taken back, in the order measured."""
+        wanted = queries.records_joined().where(queries.stands())
         if study is not None:
             wanted = wanted.where(tables.runs.c.study == study)
         if session is not None:
@@ -82,6 +82,7 @@ class Reader:
                 of.device == sa.bindparam("number"),
                 of.time_s.is_not(None),
                 of.outcome == Outcome.MEASURED.value,
+                queries.stands(),
                 of.role == role.value if role else of.role != Role.BASELINE.value,
             )
             .order_by(of.time_s, of.measured_at, of.id)
@@ -89,7 +90,7 @@ class Reader:
         )
         if kernels is not None:
             fastest = fastest.where(of.kernel.in_(queries.kernels_like(kernels)))
-        with opening.explained(self._where), self._engine.connect() as connection:
+        with opening.reading(self._where), self._engine.connect() as connection:
             numbers = connection.execute(queries.devices_like(device)).scalars().all()
             found = [connection.execute(fastest, {"number": number}).one_or_none() for number in numbers]
         best = min((row for row in found if row is not None), key=lambda row: tuple(row)[1:], default=None)
@@ -107,11 +108,12 @@ class Reader:
                 of.regime == regime,
                 of.device.in_(queries.devices_like(device)),
                 of.role == Role.TRIAL.value,
+                queries.stands(),
             )
             .group_by(of.outcome)
             .order_by(of.outcome)
         )
-        with opening.explained(self._where), self._engine.connect() as connection:
+        with opening.reading(self._where), self._engine.connect() as connection:
             by_outcome = {str(outcome): int(count) for outcome, count in connection.execute(wanted)}
         failed = sum(count for outcome, count in by_outcome.items() if Outcome(outcome).failed)
         measured = by_outcome.get(Outcome.MEASURED.value, 0)
@@ -120,7 +122,9 @@ class Reader:
     def champion(
         self, problem: ProblemKey, device: DeviceInfo | str, regime: str, kernel: str | None = None
     ) -> Champion | None:
-        """The champion crowned last; one of this very board (same uuid) before one of its kind.
+        """The champion that was crowned last; one of this very board (same uuid) before one of its kind.
+
+        None that was taken back, and none of a time to come where there is another.
 
         Args:
             problem: What is computed.
@@ -129,10 +133,13 @@ class Reader:
             kernel: Only champions of this kernel.
         """
         crowned = tables.champions.c
-        wanted = queries.champions_joined().where(queries.is_problem(problem), crowned.regime == regime)
+        wanted = queries.champions_joined().where(
+            queries.is_problem(problem), crowned.regime == regime, queries.reigns()
+        )
         if kernel is not None:
             wanted = wanted.where(tables.kernels.c.name == kernel)
-        wanted = wanted.order_by(crowned.crowned_at.desc(), crowned.id.desc()).limit(1)
+        last = queries.rank_in_time(crowned.crowned_at).desc(), crowned.id.desc()
+        wanted = wanted.order_by(*last).limit(1)
         uuid = device if isinstance(device, str) else device.uuid
         boards = [queries.boards(uuid)] if uuid else []
         for numbers in (*boards, queries.devices_like(device)):
@@ -140,6 +147,21 @@ class Reader:
             if found:
                 return found[0]
         return None
+
+    def crowned(self, device: DeviceInfo | str) -> set[tuple[ProblemKey, str]]:
+        """Problems and regimes that have a champion on a device, in one look."""
+        of = tables.champions.c
+        uuid = device if isinstance(device, str) else device.uuid
+        boards = [of.device.in_(queries.boards(uuid))] if uuid else []
+        wanted = (
+            sa.select(*tables.problems.c, of.regime)
+            .join(tables.champions, of.problem == tables.problems.c.number)
+            .where(sa.or_(of.device.in_(queries.devices_like(device)), *boards), queries.reigns())
+            .distinct()
+        )
+        with opening.reading(self._where), self._engine.connect() as connection:
+            found = connection.execute(wanted).mappings().all()
+            return {(rows.problem_of(dict(row)), str(row["regime"])) for row in found}
 
     def champions(
         self,
@@ -149,7 +171,7 @@ class Reader:
         *,
         history: bool = False,
     ) -> list[Champion]:
-        """Champions that fit all that is given, by problem, device and regime.
+        """Champions that fit all that is given and were not taken back, by problem, device and regime.
 
         Args:
             operation: Name.
@@ -158,14 +180,16 @@ class Reader:
             history: True for every one that was ever crowned, oldest first; else the last of each problem,
                 kind of device and regime.
         """
-        wanted = queries.champions_joined()
+        wanted = queries.champions_joined().where(queries.reigns())
         if operation is not None:
             wanted = wanted.where(tables.problems.c.operation == operation)
         if device is not None:
             wanted = wanted.where(tables.champions.c.device.in_(queries.devices_like(device)))
         if regime is not None:
             wanted = wanted.where(tables.champions.c.regime == regime)
-        ordered = wanted.order_by(tables.champions.c.crowned_at, tables.champions.c.id)
+        crowned_at = tables.champions.c.crowned_at
+        when = crowned_at if history else queries.rank_in_time(crowned_at)
+        ordered = wanted.order_by(when, tables.champions.c.id)
         found = sorted(self._read_champions(ordered), key=queries.place)
         return found if history else list({queries.place(champion): champion for champion in found}.values())
 
@@ -175,18 +199,22 @@ class Reader:
         latest = sa.select(sa.func.max(tables.records.c.measured_at)).where(
             tables.records.c.device == device.number
         )
-        ordered = sa.select(device.info).order_by(sa.func.coalesce(latest.scalar_subquery(), ""), device.digest)
-        with opening.explained(self._where), self._engine.connect() as connection:
+        known = sa.select(tables.records.c.number).where(
+            tables.records.c.device == device.number, queries.stands()
+        )
+        there = sa.select(device.info).where(known.exists())
+        ordered = there.order_by(sa.func.coalesce(latest.scalar_subquery(), ""), device.digest)
+        with opening.reading(self._where), self._engine.connect() as connection:
             found = [rows.device_of(info) for (info,) in connection.execute(ordered)]
         last = {(device.kind, device.name, device.uuid): device for device in found}
         return [last[key] for key in sorted(last)]
 
     def _read(self, wanted: sa.Select[Any]) -> list[Record]:
-        with opening.explained(self._where), self._engine.connect() as connection:
+        with opening.reading(self._where), self._engine.connect() as connection:
             return [self._record_of(connection, row) for row in connection.execute(wanted).all()]
 
     def _read_champions(self, wanted: sa.Select[Any]) -> list[Champion]:
-        with opening.explained(self._where), self._engine.connect() as connection:
+        with opening.reading(self._where), self._engine.connect() as connection:
             found = connection.execute(wanted).all()
             numbers = {row.record for row in found} | {row.baseline for row in found} - {None}
             by_number = self._by_number(connection, sorted(numbers))

@@ -15,8 +15,21 @@ from tuner.equivalence import latest_hash
 from tuner.errors import InputError
 from tuner.hardware import DeviceInfo
 from tuner.measurement import CompileReport, Error, Measurement, Outcome
-from tuner.record import Champion, Pair, ProblemKey, Record, Role
+from tuner.record import Champion, Pair, ProblemKey, Record, Retraction, Role
+from tuner.store.checksum import SHARED, checksum
 
+#: Kind of row that records share -> its columns but for the number, as its copy has them.
+SHARED_COLUMNS = {
+    "problem": ("operation", "shape", "dtype", "layout"),
+    "device": ("digest", "kind", "name", "uuid", "info"),
+    "kernel": ("name", "source_hash", "origin"),
+    "run": ("digest", "study", "session", "versions"),
+}
+#: Columns of a record, joined as above, that are read as the texts they are.
+_TEXTS = (
+    "id", "regime", "reason", "measured_at", "operation", "dtype", "layout", "kernel_name", "source_hash",
+    "study", "session", "origin",
+)  # fmt: skip
 #: First byte of stored samples: how the float64 little-endian values behind it are packed.
 _PLAIN, _PLANES = b"\x00", b"\x01"
 
@@ -146,7 +159,12 @@ def storable(text: str) -> str:
 
 
 def record_of(row: Mapping[str, Any], device: DeviceInfo) -> Record:
-    """The record of a row that is joined with its problem, kernel and run."""
+    """The record of a row that is joined with its problem, kernel and run.
+
+    Raises:
+        ValueError: It is damaged.
+    """
+    _check_texts(row, _TEXTS)
     measurement = Measurement(
         outcome=Outcome(row["outcome"]),
         reason=row["reason"],
@@ -175,6 +193,13 @@ def record_of(row: Mapping[str, Any], device: DeviceInfo) -> Record:
     )
 
 
+def _check_texts(row: Mapping[str, Any], names: tuple[str, ...]) -> None:
+    """SQLite gives what lies there, whatever the column's type."""
+    for name in names:
+        if type(row[name]) is not str:
+            raise ValueError(f"{name} is no text: {row[name]!r}")
+
+
 def champion_row(champion: Champion) -> dict[str, Any]:
     """Columns of a champion but for its references."""
     return {
@@ -189,7 +214,12 @@ def champion_row(champion: Champion) -> dict[str, Any]:
 
 
 def champion_of(told: Mapping[str, Any], record: Record, baseline: Record | None) -> Champion:
-    """The champion of a row."""
+    """The champion of a row.
+
+    Raises:
+        ValueError: It is damaged.
+    """
+    _check_texts(told, ("id", "verdict", "crowned_at"))
     return Champion(
         record=record,
         baseline=baseline,
@@ -200,3 +230,22 @@ def champion_of(told: Mapping[str, Any], record: Record, baseline: Record | None
         id=told["id"],
         crowned_at=told["crowned_at"],
     )
+
+
+def retraction_row(retraction: Retraction) -> dict[str, str]:
+    """Columns of a retraction."""
+    return {
+        "id": checked_id(retraction.id), "of": checked_id(retraction.of), "reason": storable(retraction.reason),
+        "made_at": retraction.made_at,
+    }  # fmt: skip
+
+
+def retraction_of(row: Mapping[str, Any]) -> Retraction:
+    """The retraction of a row."""
+    return Retraction(checked_id(row["of"]), row["reason"], checked_id(row["id"]), row["made_at"])
+
+
+def shared_row(kind: str, number: int, said: Mapping[str, Any]) -> dict[str, Any]:
+    """Columns of the copy of a row that records share; `said` is the row, in the order of its columns."""
+    told = {"kind": kind, "of": number, "said": text_of([said[name] for name in SHARED_COLUMNS[kind]])}
+    return told | {"checksum": checksum(told, SHARED)}

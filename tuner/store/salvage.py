@@ -8,6 +8,7 @@ never changed, an old copy of one is as good as the last. The format is told in 
 from __future__ import annotations
 
 import itertools
+import json
 import mmap
 import struct
 import uuid
@@ -15,8 +16,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tuner.record import Champion, Record
+from tuner.record import Kept, Record, Retraction
 from tuner.store import rows, sound
+from tuner.store.checksum import SHARED, checksum
 
 _LEAF = 0x0D
 _FILE_HEADER, _LOG_HEADER, _FRAME_HEADER = 100, 32, 24
@@ -30,6 +32,11 @@ _CHAMPION = (
 )  # fmt: skip
 #: Columns that the first schema lacks; they stand at the end.
 _LATER = {_RECORD: 1, _CHAMPION: 2}
+_RETRACTION = ("number", "id", "of", "reason", "made_at", "checksum")
+_SHARED = ("number", "kind", "of", "said", "checksum")
+#: What columns that records share are called where they are joined with a record's own.
+_JOINED = {"kernel": {"name": "kernel_name"}}
+_MAGIC = b"SQLite format 3\0"
 
 Row = dict[str, Any]
 
@@ -45,10 +52,11 @@ class Pages:
         """
         self._main = _content(path)
         self._log = _content(Path(f"{path}-wal"))
-        size = int.from_bytes(self._main[16:18], "big")
+        # Where the first page is gone the size is that of every database that was made here.
+        size = int.from_bytes(self._main[16:18], "big") if self._main[:16] == _MAGIC else 0
         size = 65536 if size == 1 else size
         self.size = size if size >= 512 and size & (size - 1) == 0 else 4096
-        reserved = self._main[20] if len(self._main) > 20 else 0
+        reserved = self._main[20] if self._main[:16] == _MAGIC and len(self._main) > 20 else 0
         self.usable = self.size - (reserved if reserved < 64 else 0)
         self._logged = {
             int.from_bytes(self._log[start : start + 4], "big"): start + _FRAME_HEADER
@@ -74,28 +82,35 @@ class Pages:
     def rows(self) -> Iterator[list[Any]]:
         """The columns of every row that can be read, of every table."""
         for number, page in enumerate(self.every()):
-            start = _FILE_HEADER if number == 0 else 0
-            if len(page) < self.size or page[start] != _LEAF:
+            # Another page may have come to lie where the first was, and has no file header.
+            for start in (_FILE_HEADER, 0) if number == 0 else (0,):
+                if len(page) > start and page[start] == _LEAF:
+                    yield from self._cells(page, start)
+
+    def _cells(self, page: bytes, start: int) -> Iterator[list[Any]]:
+        count = int.from_bytes(page[start + 3 : start + 5], "big")
+        for cell in range(min(count, self.size // 4)):
+            at = start + 8 + 2 * cell
+            try:
+                yield self._row(page, int.from_bytes(page[at : at + 2], "big"))
+            except (LookupError, ValueError, OverflowError, MemoryError, struct.error):
                 continue
-            cells = int.from_bytes(page[start + 3 : start + 5], "big")
-            for cell in range(min(cells, self.size // 4)):
-                at = start + 8 + 2 * cell
-                try:
-                    yield self._row(page, int.from_bytes(page[at : at + 2], "big"))
-                except (IndexError, ValueError, struct.error):
-                    continue
 
     def _row(self, page: bytes, at: int) -> list[Any]:
         length, at = _varint(page, at)
         number, at = _varint(page, at)
         most = self.usable - 35
+        if length > len(self._main) + len(self._log):
+            raise ValueError("a row is longer than its database")
         if length <= most:
             return _columns(page[at : at + length], number)
         least = (self.usable - 12) * 32 // 255 - 23
         local = least + (length - least) % (self.usable - 4)
         local = local if local <= most else least
         payload, following = page[at : at + local], int.from_bytes(page[at + local : at + local + 4], "big")
-        while following and len(payload) < length:
+        seen: set[int] = set()
+        while following and len(payload) < length and following not in seen:
+            seen.add(following)
             rest = self.one(following)
             payload += rest[4 : self.usable]
             following = int.from_bytes(rest[:4], "big")
@@ -154,13 +169,21 @@ class _Shared:
         self.tables: dict[str, dict[int, list[Row]]] = {
             name: {} for name in ("problem", "device", "kernel", "run")
         }
-        self.champions: dict[str, Row] = {}
+        self.champions: list[Row] = []
+        self.retractions: dict[str, Retraction] = {}
+        #: Whether rows have sums here: one without is damaged then, not old.
+        self.summed = False
 
     def see(self, row: Sequence[Any]) -> None:
         """Takes a row for what its columns look like."""
+        self.summed = self.summed or (len(row) == len(_RECORD) and _named(row, _RECORD) is not None)
         champion = _named(row, _CHAMPION)
-        if champion:
-            self.champions.setdefault(champion["id"], champion)
+        if champion and champion not in self.champions:
+            self.champions.append(champion)
+        retraction = _retraction(row)
+        if retraction:
+            self.retractions[retraction.id] = retraction
+        self._see_copy(row)
         texts = row[1:]
         if not 3 <= len(texts) <= 5 or not all(isinstance(each, str) for each in texts):
             return
@@ -172,6 +195,17 @@ class _Shared:
             self._add("run", row, ("digest", "study", "session", "versions"))
         elif len(texts) == 4 and texts[1].startswith("["):
             self._add("problem", row, ("operation", "shape", "dtype", "layout"))
+
+    def _see_copy(self, row: Sequence[Any]) -> None:
+        """Takes the copy of a row that records share for that row, which may be damaged."""
+        if len(row) != len(_SHARED) or row[1] not in rows.SHARED_COLUMNS:
+            return
+        named = dict(zip(_SHARED, row, strict=True))
+        if named["checksum"] != checksum(named, SHARED):
+            return
+        renamed = _JOINED.get(row[1], {})
+        names = [renamed.get(name, name) for name in rows.SHARED_COLUMNS[row[1]]]
+        self._add(row[1], (named["of"], *json.loads(named["said"])), names)
 
     def _add(self, table: str, row: Sequence[Any], names: Sequence[str]) -> None:
         seen = self.tables[table].setdefault(row[0], [])
@@ -191,32 +225,47 @@ def _named(row: Sequence[Any], names: tuple[str, ...]) -> Row | None:
         return None
     try:
         # SQLite keeps whole numbers as such, whatever the column's type.
-        return {**dict.fromkeys(names), **dict(zip(names, row, strict=False)), "id": str(uuid.UUID(row[1]))}
+        told = dict(zip(names, row, strict=False))
+        # Of the first schema's columns pairs may be missing; without a column for a sum there is none to fit.
+        return {**({"pairs": None} if "pairs" in names else {}), **told, "id": str(uuid.UUID(row[1]))}
     except (ValueError, AttributeError, TypeError):
         return None
 
 
-def salvaged(path: Path) -> Iterator[Record | Champion | None]:
-    """Records, then champions, that lie in a database's file; None for each that is damaged.
+def _retraction(row: Sequence[Any]) -> Retraction | None:
+    if len(row) != len(_RETRACTION):
+        return None
+    named = dict(zip(_RETRACTION, row, strict=True))
+    try:
+        ids = {name: str(uuid.UUID(named[name])) for name in ("id", "of")}
+    except (ValueError, AttributeError, TypeError):
+        return None
+    return sound.retraction_of(named | ids)
+
+
+def salvaged(path: Path) -> Iterator[Kept | None]:
+    """Retractions, records, then champions that lie in a database's file; None for each that is damaged.
 
     The same one may come several times.
     """
     pages, shared = Pages(path), _Shared()
     for row in pages.rows():
         shared.see(row)
-    numbers = {row[name] for row in shared.champions.values() for name in ("record", "baseline")}
+    yield from shared.retractions.values()
+    numbers = {row[name] for row in shared.champions for name in ("record", "baseline")}
     kept: dict[int, Record] = {}
     for row in pages.rows():
         named = _named(row, _RECORD)
-        if named is None:
+        if named is None or (shared.summed and "checksum" not in named):
             continue
         record = next(filter(None, map(sound.record_of, shared.joined(named))), None)
         yield record
         if record is not None and named["number"] in numbers:
             kept[named["number"]] = record
-    for champion in shared.champions.values():
+    for champion in shared.champions:
         record, library = kept.get(champion["record"]), kept.get(champion["baseline"])
-        if record is None or (champion["baseline"] is not None and library is None):
+        lacks = record is None or (champion["baseline"] is not None and library is None)
+        if record is None or lacks or (shared.summed and "checksum" not in champion):
             yield None
         else:
             yield sound.champion_of(champion, record, library)

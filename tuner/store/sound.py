@@ -6,41 +6,71 @@ from collections.abc import Mapping
 from typing import Any
 
 from tuner.errors import InputError
-from tuner.record import Champion, Record
-from tuner.store import rows
-from tuner.store.checksum import CHAMPION, RECORD, checksum
+from tuner.record import Champion, Kept, Record, Retraction
+from tuner.store import lines, opening, rows
+from tuner.store.checksum import CHAMPION, RECORD, RETRACTION, checksum
 
 #: What reading a damaged row raises.
-DAMAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, InputError)
+DAMAGE = (*opening.DAMAGE, InputError)
 
 
 def record_of(row: Mapping[str, Any]) -> Record | None:
     """The record of a row that is joined with all it refers to; None where it is damaged.
 
-    A row without a sum, from before there were any, is believed when it can be read.
+    A row without a column for its sum, from before there were any, is believed when it can be read.
     """
     try:
-        if row["checksum"] not in (None, checksum(row, RECORD)):
+        row = _typed(row)
+        if "checksum" in row and row["checksum"] != checksum(row, RECORD):
             return None
-        return rows.record_of(row, rows.device_of(row["info"]))
+        found = rows.record_of(row, rows.device_of(row["info"]))
+        return found if "checksum" in row or _is_plain(found) else None
     except DAMAGE:
         return None
 
 
+def _typed(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row with texts as texts: a flipped bit may make bytes of a text, or the reverse."""
+    told = {
+        name: value.decode() if isinstance(value, bytes) else value
+        for name, value in row.items()
+        if name != "samples"
+    }
+    samples = row.get("samples")
+    return told | {"samples": samples.encode() if isinstance(samples, str) else samples}
+
+
+def _is_plain(found: Kept) -> bool:
+    """Whether each part is of its type: what has no sum may hold anything."""
+    lines.parsed(lines.line_of(found))
+    return True
+
+
 def id_of(row: Mapping[str, Any]) -> str | None:
     """The id of a record's row, joined as above; None where it is damaged. Quicker than reading it."""
-    if row["checksum"] is not None:
+    try:
         return str(row["id"]) if row["checksum"] == checksum(row, RECORD) else None
-    found = record_of(row)
-    return found.id if found else None
+    except DAMAGE:
+        return None
 
 
 def champion_of(row: Mapping[str, Any], record: Record, baseline: Record | None) -> Champion | None:
     """The champion of a row; None where it is damaged."""
     try:
+        row = _typed(row)
         told = dict(row) | {"record_id": record.id, "baseline_id": baseline.id if baseline else None}
-        if row["checksum"] not in (None, checksum(told, CHAMPION)):
+        if "checksum" in row and row["checksum"] != checksum(told, CHAMPION):
             return None
-        return rows.champion_of(row, record, baseline)
+        found = rows.champion_of(row, record, baseline)
+        return found if "checksum" in row or _is_plain(found) else None
+    except DAMAGE:
+        return None
+
+
+def retraction_of(row: Mapping[str, Any]) -> Retraction | None:
+    """The retraction of a row; None where it is damaged."""
+    try:
+        row = _typed(row)
+        return rows.retraction_of(row) if row["checksum"] == checksum(row, RETRACTION) else None
     except DAMAGE:
         return None

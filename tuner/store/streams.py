@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from tuner.measurement import Outcome
-from tuner.record import Champion, ProblemKey, Record, Role
+from tuner.record import Champion, Kept, ProblemKey, Record, Retraction, Role
 from tuner.store import opening, queries, rows, tables
 from tuner.store.reading import Reader
 
@@ -45,7 +45,7 @@ class Selection:
 
 def count(store: Reader) -> int:
     """How many records there are."""
-    with opening.explained(store._where), store._engine.connect() as connection:
+    with opening.reading(store._where), store._engine.connect() as connection:
         return int(connection.execute(sa.select(sa.func.count()).select_from(tables.records)).scalar_one())
 
 
@@ -60,9 +60,10 @@ class Tally:
         trials: Records of trials.
         failed: Of them, those whose outcome is neither MEASURED nor PRUNED.
         finals: Records of finals and of the library.
-        champions: Champions that were ever crowned.
+        champions: Champions that were ever crowned and not taken back.
         first: When the first was measured; ISO 8601, UTC.
         last: When the last was.
+        retracted: Records that were taken back; they are in no other count.
     """
 
     operation: str
@@ -74,12 +75,15 @@ class Tally:
     champions: int
     first: str
     last: str
+    retracted: int = 0
 
 
 def tallies(store: Reader) -> list[Tally]:
     """How much there is, by operation and device."""
     of, problem, device = tables.records, tables.problems.c, tables.devices.c
-    is_trial = of.c.role == Role.TRIAL.value
+    stands = queries.stands()
+    is_trial = sa.and_(of.c.role == Role.TRIAL.value, stands)
+    others = sa.and_(of.c.role != Role.TRIAL.value, stands)
     well = of.c.outcome.in_((Outcome.MEASURED.value, Outcome.PRUNED.value))
 
     def grouped(table: sa.Table, *columns: sa.ColumnElement[Any]) -> Any:
@@ -94,15 +98,15 @@ def tallies(store: Reader) -> list[Tally]:
 
     counted = grouped(
         of, sa.func.count(of.c.problem.distinct()), _sum(is_trial), _sum(sa.and_(is_trial, sa.not_(well))),
-        _sum(sa.not_(is_trial)), sa.func.min(of.c.measured_at), sa.func.max(of.c.measured_at),
+        _sum(others), sa.func.min(of.c.measured_at), sa.func.max(of.c.measured_at), _sum(sa.not_(stands)),
     )  # fmt: skip
-    with opening.explained(store._where), store._engine.connect() as connection:
-        found = connection.execute(grouped(tables.champions, sa.func.count())).all()
+    with opening.reading(store._where), store._engine.connect() as connection:
+        found = connection.execute(grouped(tables.champions, _sum(queries.reigns()))).all()
         crowned = {(row[0], row[1]): int(row[2]) for row in found}
         return [
             Tally(
                 row[0], row[1], int(row[2]), int(row[3]), int(row[4]), int(row[5]),
-                crowned.get((row[0], row[1]), 0), str(row[6]), str(row[7]),
+                crowned.get((row[0], row[1]), 0), str(row[6]), str(row[7]), int(row[8]),
             )
             for row in connection.execute(counted).all()
         ]  # fmt: skip
@@ -118,7 +122,7 @@ def recent(store: Reader, wanted: Selection, limit: int) -> list[Record]:
     of, last = tables.records.c, 0
     chosen: list[int] = []
     page = sa.select(of.number, of.problem, of.device, of.regime).order_by(of.number.desc()).limit(AT_ONCE)
-    with opening.explained(store._where), store._engine.connect() as connection:
+    with opening.reading(store._where), store._engine.connect() as connection:
         while len(chosen) < limit:
             found = connection.execute(page.where(of.number < last) if last else page).all()
             chosen += [row.number for row in found if _fits(row, wanted, problems, devices)]
@@ -129,13 +133,14 @@ def recent(store: Reader, wanted: Selection, limit: int) -> list[Record]:
     return [by_number[number] for number in chosen[:limit]]
 
 
-def records(store: Reader, wanted: Selection) -> Iterator[Record]:
-    """Records by id."""
+def records(store: Reader, wanted: Selection, *, retracted: bool = False) -> Iterator[Record]:
+    """Records by id; those that were taken back only where that is asked for."""
     problems, devices = _numbers(store, wanted)
     of, last = tables.records.c, ""
     while True:
         page = sa.select(of.id, of.number, of.problem, of.device, of.regime).order_by(of.id).limit(AT_ONCE)
-        with opening.explained(store._where), store._engine.connect() as connection:
+        page = page if retracted else page.where(queries.stands())
+        with opening.reading(store._where), store._engine.connect() as connection:
             found = connection.execute(page.where(of.id > last) if last else page).all()
             chosen = [row.number for row in found if _fits(row, wanted, problems, devices)]
             by_number = store._by_number(connection, chosen)
@@ -143,16 +148,17 @@ def records(store: Reader, wanted: Selection) -> Iterator[Record]:
             yield by_number[number]
         if len(found) < AT_ONCE:
             return
-        last = found[-1].id
+        last = _onwards(store, last, found[-1].id)
 
 
-def champions(store: Reader, wanted: Selection) -> Iterator[Champion]:
-    """Every champion that was ever crowned, by id."""
+def champions(store: Reader, wanted: Selection, *, retracted: bool = False) -> Iterator[Champion]:
+    """Every champion that was ever crowned, by id; those that were taken back only where that is asked for."""
     problems, devices = _numbers(store, wanted)
     of, last = tables.champions, ""
     while True:
         page = sa.select(of).order_by(of.c.id).limit(AT_ONCE)
-        with opening.explained(store._where), store._engine.connect() as connection:
+        page = page if retracted else page.where(queries.reigns())
+        with opening.reading(store._where), store._engine.connect() as connection:
             found = connection.execute(page.where(of.c.id > last) if last else page).all()
             chosen = [row for row in found if _fits(row, wanted, problems, devices)]
             numbers = {row.record for row in chosen} | {row.baseline for row in chosen} - {None}
@@ -161,7 +167,40 @@ def champions(store: Reader, wanted: Selection) -> Iterator[Champion]:
             yield rows.champion_of(dict(row._mapping), by_number[row.record], by_number.get(row.baseline))
         if len(found) < AT_ONCE:
             return
-        last = found[-1].id
+        last = _onwards(store, last, found[-1].id)
+
+
+def retractions(store: Reader) -> Iterator[Retraction]:
+    """Every retraction, by id; also of what is not here, which may come."""
+    of, last = tables.retractions, ""
+    while True:
+        page = sa.select(of).order_by(of.c.id).limit(AT_ONCE)
+        with opening.reading(store._where), store._engine.connect() as connection:
+            found = connection.execute(page.where(of.c.id > last) if last else page).mappings().all()
+            told = [rows.retraction_of(dict(row)) for row in found]
+        yield from told
+        if len(found) < AT_ONCE:
+            return
+        last = _onwards(store, last, told[-1].id)
+
+
+def everything(store: Reader, wanted: Selection | None = None, *, retracted: bool = False) -> Iterator[Kept]:
+    """Retractions, records, then champions: what is taken back is known before it comes."""
+    wanted = wanted or Selection()
+    yield from retractions(store)
+    yield from records(store, wanted, retracted=retracted)
+    yield from champions(store, wanted, retracted=retracted)
+
+
+def _onwards(store: Reader, last: str, now: str) -> str:
+    """Where the next batch begins; a damaged index could lead round in a circle.
+
+    Raises:
+        StoreTrouble: It does.
+    """
+    if now <= last:
+        raise opening.damaged(store._where, f"after {last} came {now}")
+    return now
 
 
 def _fits(row: Any, wanted: Selection, problems: set[int], devices: set[int]) -> bool:
@@ -174,7 +213,7 @@ def _numbers(store: Reader, wanted: Selection) -> tuple[set[int], set[int]]:
     devices: sa.Select[Any] = sa.select(tables.devices.c.number)
     if wanted.device:
         devices = queries.devices_like(wanted.device)
-    with opening.explained(store._where), store._engine.connect() as connection:
+    with opening.reading(store._where), store._engine.connect() as connection:
         problems = {
             row.number
             for row in connection.execute(sa.select(of))

@@ -26,7 +26,7 @@ from sqlalchemy import (
 #: Name of our version table; Optuna owns ``alembic_version`` in the same database.
 VERSION_TABLE = "tile_tuner_version"
 #: Schemas that this version can bring forward, oldest first; the last is the one it works with.
-SCHEMAS = ("0001", "0002")
+SCHEMAS = ("0001", "0002", "0003")
 
 METADATA = MetaData()
 _NUMBER = BigInteger().with_variant(Integer, "sqlite")
@@ -139,4 +139,28 @@ champions = Table(
     Column("crowned_at", String(40), nullable=False),
     Column("checksum", BigInteger, nullable=True),
     Index("tuner_champions_by_problem", "problem", "regime", "crowned_at"),
+)
+
+retractions = Table(
+    "tuner_retractions",
+    METADATA,
+    _number(),
+    Column("id", _UUID, nullable=False, unique=True),
+    Column("of", _UUID, nullable=False, index=True),
+    Column("reason", Text, nullable=False),
+    Column("made_at", String(40), nullable=False),
+    Column("checksum", BigInteger, nullable=True),
+)
+
+# What records share, once more: in a table of its own it lies on other pages, so that a damaged page of the
+# one or the other does not take the records of a whole device or kernel along. Read by a rescue alone.
+shared = Table(
+    "tuner_shared",
+    METADATA,
+    _number(),
+    Column("kind", String(20), nullable=False),
+    Column("of", _NUMBER, nullable=False),
+    Column("said", Text, nullable=False),
+    Column("checksum", BigInteger, nullable=True),
+    UniqueConstraint("kind", "of", name="tuner_shared_once"),
 )

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import gzip
 import io
-import itertools
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -21,7 +20,7 @@ from typing import IO, Any
 import zstandard
 
 from tuner.errors import InputError
-from tuner.record import Champion, Record
+from tuner.record import Champion, Kept, Record, Retraction
 from tuner.store import Store, lines, streams
 from tuner.store.streams import Selection
 
@@ -47,6 +46,7 @@ class Counts:
         known: On import, records and champions that were there.
         broken: Of the lines that could not be read, the first few: number and what is wrong.
         broken_lines: How many there were.
+        retractions: Retractions, on import those that are new.
     """
 
     records: int = 0
@@ -54,12 +54,15 @@ class Counts:
     known: int = 0
     broken: tuple[tuple[int, str], ...] = ()
     broken_lines: int = 0
+    retractions: int = 0
 
 
 def export(
     store: Store, path: Path | None, wanted: Selection | None = None, *, progress: Progress | None = None
 ) -> Counts:
-    """Writes records, then champions, each by id: the same records make the same text.
+    """Writes retractions, records, then champions, each by id: the same records make the same text.
+
+    What was taken back is left out; that it was is told, so that whoever has it takes it back, too.
 
     Args:
         store: From where.
@@ -82,17 +85,15 @@ def export(
 
 def _written(store: Store, wanted: Selection, out: IO[str], progress: Progress | None) -> Counts:
     there = streams.count(store) if progress else 0
-    print(lines.header(), file=out)
-    records = champions = 0
-    for record in streams.records(store, wanted):
-        print(lines.line_of(record), file=out)
-        records += 1
-        if progress and records % BATCH == 0:
-            progress(records, there)
-    for champion in streams.champions(store, wanted):
-        print(lines.line_of(champion), file=out)
-        champions += 1
-    return Counts(records, champions)
+    any_retracted = next(streams.retractions(store), None) is not None
+    print(lines.header(retractions=any_retracted), file=out)
+    counted = {Record: 0, Champion: 0, Retraction: 0}
+    for told in streams.everything(store, wanted):
+        print(lines.line_of(told), file=out)
+        counted[type(told)] += 1
+        if progress and counted[Record] % BATCH == 0:
+            progress(counted[Record], there)
+    return Counts(counted[Record], counted[Champion], retractions=counted[Retraction])
 
 
 @contextlib.contextmanager
@@ -102,7 +103,9 @@ def _writer(path: Path, ending: str) -> Iterator[IO[str]]:
         if ending == ".gz":
             packed = stack.enter_context(gzip.GzipFile("", "wb", 6, raw, mtime=0))
         elif ending == ".zst":
-            packed = stack.enter_context(zstandard.ZstdCompressor(level=6).stream_writer(raw, closefd=False))
+            # With its sum, as gzip has one: without it a flipped bit may read as another number.
+            compressor = zstandard.ZstdCompressor(level=6, write_checksum=True)
+            packed = stack.enter_context(compressor.stream_writer(raw, closefd=False))
         with io.TextIOWrapper(packed, encoding="utf-8", newline="\n") as text:
             yield text
 
@@ -137,6 +140,8 @@ def take(store: Store, path: Path, *, skip_broken: bool = False, progress: Progr
 def merge(store: Store, source: Store, progress: Progress | None = None) -> Counts:
     """Adds what another store holds and this one does not; both may be written to meanwhile.
 
+    What was taken back there is taken back here, and what that was does not come along.
+
     Args:
         store: Where to.
         source: From where.
@@ -144,11 +149,8 @@ def merge(store: Store, source: Store, progress: Progress | None = None) -> Coun
     """
     there = streams.count(source)
 
-    def told() -> Iterator[tuple[int, Record | Champion]]:
-        everything: Iterable[Record | Champion] = itertools.chain(
-            streams.records(source, Selection()), streams.champions(source, Selection())
-        )
-        for number, each in enumerate(everything, 1):
+    def told() -> Iterator[tuple[int, Kept]]:
+        for number, each in enumerate(streams.everything(source), 1):
             if progress and number % BATCH == 0:
                 progress(min(number, there), there)
             yield number, each
@@ -156,31 +158,31 @@ def merge(store: Store, source: Store, progress: Progress | None = None) -> Coun
     return _taken(store, told())
 
 
-def _taken(store: Store, found: Iterable[tuple[int, Record | Champion | str | None]]) -> Counts:
-    records: list[Record] = []
-    champions: list[Champion] = []
+def _taken(store: Store, found: Iterable[tuple[int, Kept | str | None]]) -> Counts:
+    waiting: dict[type, list[Any]] = {Retraction: [], Record: [], Champion: []}
+    keep: dict[type, Callable[[Any], int]] = {
+        Retraction: store.retract,
+        Record: store.add,
+        Champion: store.crown,
+    }
+    new = dict.fromkeys(waiting, 0)
     broken: list[tuple[int, str]] = []
-    new = {"records": 0, "champions": 0}
     seen = broken_lines = 0
     for number, told in found:
-        if isinstance(told, Record):
-            records.append(told)
-        elif isinstance(told, Champion):
-            champions.append(told)
-        elif told is not None:
+        if isinstance(told, str):
             broken_lines += 1
             broken += [(number, told)] if len(broken) < TOLD else []
-        seen += isinstance(told, Record | Champion)
-        if len(records) >= BATCH:
-            new["records"] += store.add(records)
-            records.clear()
-        if len(champions) >= BATCH:
-            new["champions"] += store.crown(champions)
-            champions.clear()
-    new["records"] += store.add(records)
-    new["champions"] += store.crown(champions)
-    known = seen - new["records"] - new["champions"]
-    return Counts(new["records"], new["champions"], known, tuple(broken), broken_lines)
+        elif told is not None:
+            seen += 1
+            kind = type(told)
+            waiting[kind].append(told)
+            if len(waiting[kind]) >= BATCH:
+                new[kind] += keep[kind](waiting[kind])
+                waiting[kind].clear()
+    for kind, batch in waiting.items():
+        new[kind] += keep[kind](batch)
+    counts = new[Record], new[Champion], seen - sum(new.values())
+    return Counts(*counts, tuple(broken), broken_lines, new[Retraction])
 
 
 @dataclass
@@ -195,7 +197,7 @@ class LinesFile:
     path: Path
     progress: Progress | None = None
 
-    def told(self) -> Iterator[tuple[int, Record | Champion | str | None]]:
+    def told(self) -> Iterator[tuple[int, Kept | str | None]]:
         """Number and content of each line: a text says what is wrong with it; None is a header.
 
         Raises:
@@ -253,7 +255,7 @@ def _lines_of(parts: Iterator[bytes]) -> Iterator[str]:
     yield from (line.decode() for line in [rest] if line)
 
 
-def _told(line: str) -> Record | Champion | str | None:
+def _told(line: str) -> Kept | str | None:
     if not line.strip():
         return None
     try:

@@ -57,12 +57,15 @@ def _block_of_c(a, b, c, i0, j0, depth):
     part = np.empty((rows, BLOCK), a.dtype)
     for p0 in range(0, depth, BLOCK):
         width = min(BLOCK, depth - p0)
+        # Element by element: assignments of slices take Numba seconds to compile, for their messages.
         if A_TRANSPOSED:
             for p in range(width):
                 for i in range(rows):
                     part[i, p] = a[p0 + p, i0 + i]
         else:
-            part[:, :width] = a[i0 : i0 + rows, p0 : p0 + width]
+            for i in range(rows):
+                for p in range(width):
+                    part[i, p] = a[i0 + i, p0 + p]
         for i in range(rows):
             if B_HAS_ROWS_OF_K:
                 for j in range(columns):
@@ -70,7 +73,9 @@ def _block_of_c(a, b, c, i0, j0, depth):
             else:
                 for p in range(width):
                     _add_scaled_row(total[i], part[i, p], b[p0 + p, j0 : j0 + columns])
-    c[i0 : i0 + rows, j0 : j0 + columns] = total
+    for i in range(rows):
+        for j in range(columns):
+            c[i0 + i, j0 + j] = total[i, j]
 
 
 @njit(cache=True, nogil=True, parallel=THREADS > 1)

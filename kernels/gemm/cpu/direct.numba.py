@@ -23,8 +23,8 @@ Letters: i, j, p run over M, N, K.
 TILE, VECTORS = MR * NR, MR * NR // WIDTH  # elements of a tile, and vectors
 B_IS_PACKED = B_TRANSPOSED or PACK_B
 COLUMN = MR * WIDTH  # elements of a tile of one vector a row
-pack_a = packer(MR, A_TRANSPOSED, WIDTH)
-pack_b = packer(NR, not B_TRANSPOSED, WIDTH)
+pack_a = njit(**INNER)(packer(MR, A_TRANSPOSED, WIDTH))
+pack_b = njit(**INNER)(packer(NR, not B_TRANSPOSED, WIDTH))
 
 
 @njit(inline="always")
@@ -63,13 +63,12 @@ def _part_of_tile(a, across, along, b, b_step, depth, c, c_row, add_to_c, rows, 
         store_part(aside, WIDTH, forward(c, j), c_row, add_to_c, rows, used)
 
 
-@njit(inline="always")
-def _part_of_c(a, b, c, m, n, k, top, bottom, left, right, panels, strip):
-    """Rows top to bottom and columns left to right of C; room for panels of A and a strip of B."""
+def _part_of_c(a, b, c, m, n, k, deep, top, bottom, left, right, panels, strip):
+    """Rows top to bottom and columns left to right of C, K in parts; room for panels of A and a strip of B."""
     height, a_row, b_row = bottom - top, m if A_TRANSPOSED else k, k if B_TRANSPOSED else n
     a_across, a_along = (1, a_row) if A_TRANSPOSED else (a_row, 1)
-    for p in range(0, k, KC):
-        depth = min(KC, k - p)
+    for p in range(0, k, deep):
+        depth = min(deep, k - p)
         factors, across, along, a_tile = (
             forward(a, top * a_across + p * a_along),
             a_across,
@@ -94,51 +93,62 @@ def _part_of_c(a, b, c, m, n, k, top, bottom, left, right, panels, strip):
                     _part_of_tile(here, across, along, vectors, b_step, depth, down, n, p > 0, rows, columns)
 
 
-if THREADS == 1:
-    # Called without a line of Python between: for the smallest problems a call costs as much as the work.
-    @njit(cache=True, nogil=True)
-    def gemm(a, b, c, m, n, k):
-        """Writes c."""
-        depth = min(k, KC)
-        panels = np.empty((m + MR) * depth if PACK_A else 0, c.dtype)
-        strip = np.empty(NR * depth if B_IS_PACKED else 0, c.dtype)
-        first_a, first_b, first_c = pointer(a, 0), pointer(b, 0), pointer(c, 0)
-        _part_of_c(first_a, first_b, first_c, m, n, k, 0, m, 0, n, pointer(panels, 0), pointer(strip, 0))
-        hold(panels)
-        hold(strip)
+multiply_here = njit(inline="always")(_part_of_c)
+multiply_apart = njit(**APART)(_part_of_c)
 
-else:
 
-    @njit(inline="always")
-    def work(crew, member, like):
-        """Takes parts of C."""
-        a, b, c = place_at(word(crew, 0), like), place_at(word(crew, 1), like), place_at(word(crew, 2), like)
-        m, n, k, rows, columns = word(crew, 3), word(crew, 4), word(crew, 5), word(crew, 6), word(crew, 7)
-        depth, across = min(k, KC), -(-n // columns)
-        parts = across * -(-m // rows)
-        panels = forward(place_at(word(crew, 8), like), member * (rows + NR) * depth)
-        strip = forward(panels, rows * depth)
+# Called without a line of Python between: for the smallest problems a call costs as much as the work.
+@njit(cache=True, nogil=True)
+def _alone(a, b, c, m, n, k):
+    """Writes c, in one thread."""
+    depth = min(k, KC)
+    panels = np.empty((m + MR) * depth if PACK_A else 0, c.dtype)
+    strip = np.empty(NR * depth if B_IS_PACKED else 0, c.dtype)
+    first_a, first_b, first_c = pointer(a, 0), pointer(b, 0), pointer(c, 0)
+    multiply_here(first_a, first_b, first_c, m, n, k, KC, 0, m, 0, n, pointer(panels, 0), pointer(strip, 0))
+    hold(panels)
+    hold(strip)
+
+
+@njit(inline="always")
+def work(crew, member, like):
+    """Takes parts of C."""
+    a, b, c = place_at(word(crew, 0), like), place_at(word(crew, 1), like), place_at(word(crew, 2), like)
+    m, n, k, rows, columns, deep = (
+        word(crew, 3), word(crew, 4), word(crew, 5), word(crew, 6), word(crew, 7), word(crew, 8),
+    )  # fmt: skip
+    across = -(-n // columns)
+    parts = across * -(-m // rows)
+    panels = forward(place_at(word(crew, 11), like), member * word(crew, 9))
+    strip = forward(panels, rows * min(k, deep))
+    part = take(crew, 0)
+    while part < parts:
+        top, left = part // across * rows, part % across * columns
+        bottom, right = min(m, top + rows), min(n, left + columns)
+        call_at(word(crew, 10), (a, b, c, m, n, k, deep, top, bottom, left, right, panels, strip))
+        finish(crew, 0)
         part = take(crew, 0)
-        while part < parts:
-            top, left = part // across * rows, part % across * columns
-            bottom, right = min(m, top + rows), min(n, left + columns)
-            _part_of_c(a, b, c, m, n, k, top, bottom, left, right, panels, strip)
-            finish(crew, 0)
-            part = take(crew, 0)
-        if member == 0:
-            wait_until(crew, 0, parts)
+    if member == 0:
+        wait_until(crew, 0, parts)
 
-    def _side(total, parts, unit):
-        return -(-total // (parts * unit)) * unit
 
-    def gemm(a, b, c, m, n, k):
-        """Writes c."""
-        strips = [count for count in range(1, THREADS + 1) if THREADS % count == 0]
-        bands = {
-            "rows": THREADS,
-            "columns": 1,
-            "both": min(reversed(strips), key=lambda count: m / count + n * count / THREADS),
-        }[SPLIT]  # fmt: skip
-        rows, columns = _side(m, bands, MR), _side(n, THREADS // bands, NR)
-        words = (address_of(a), address_of(b), address_of(c), m, n, k, rows, columns)
-        run_together(THREADS, c.dtype, words, THREADS * (rows + NR) * min(k, KC))
+def _side(total, parts, unit):
+    return -(-total // (parts * unit)) * unit
+
+
+def _together(a, b, c, m, n, k):
+    """Writes c, in several threads."""
+    strips = [count for count in range(1, THREADS + 1) if THREADS % count == 0]
+    bands = {
+        "rows": THREADS,
+        "columns": 1,
+        "both": min(reversed(strips), key=lambda count: m / count + n * count / THREADS),
+    }[SPLIT]  # fmt: skip
+    rows, columns = _side(m, bands, MR), _side(n, THREADS // bands, NR)
+    own, place = (rows + NR) * min(k, KC), place_of(c.dtype)
+    multiply = entry_of(multiply_apart, (place,) * 3 + (types.intp,) * 8 + (place,) * 2)
+    places = (address_of(a), address_of(b), address_of(c))
+    run_together(THREADS, c.dtype, (*places, m, n, k, rows, columns, KC, own, multiply), THREADS * own)
+
+
+gemm = _alone if THREADS == 1 else _together

@@ -21,6 +21,9 @@ like B; that pays where several threads need the same rows. There are two blocks
 the next can be packed while others still multiply by this one, and nobody waits more than once a step. Jobs
 are many and small, since cores are not equally fast: other programs run on them, or two of them are one.
 
+What depends on the tile, which is packing and loops 2 and 1, is compiled apart and called by its address. What
+is left is the same for every config and compiled once for all of them.
+
 Source of the scheme: K. Goto and R. van de Geijn, "Anatomy of High-Performance Matrix Multiplication", ACM
 TOMS 34 (2008); F. Van Zee and R. van de Geijn, "BLIS: A Framework for Rapidly Instantiating BLAS
 Functionality", ACM TOMS 41 (2015). The sharing of jobs is our own.
@@ -37,13 +40,14 @@ from collections import namedtuple
 TILE, VECTORS = MR * NR, MR * NR // WIDTH  # elements of a tile, and vectors
 A_ELEMENTS, B_ELEMENTS = UNROLL * MR, UNROLL * NR  # used up by one turn of the innermost loop
 PACK, MULTIPLY = 0, 1
-SHARE_A = SHARE == "both"
-HALVES = 1 if THREADS == 1 else 2
 #: Where A, B and C are, and their dims; steps of loops 5, 4 and 3; what one job takes: columns of C, columns of
-#: B, rows of A (slab, b_strip, a_strip); space for the packed blocks.
-Call = namedtuple("Call", "a b c m n k wide deep high slab b_strip a_strip space")
-pack_a = packer(MR, A_TRANSPOSED, WIDTH)
-pack_b = packer(NR, not B_TRANSPOSED, WIDTH)
+#: B, rows of A (slab, b_strip, a_strip); whether A is packed once for all, and blocks by turns (share, halves);
+#: addresses of what packs A and B and of what multiplies; space for the packed blocks.
+Call = namedtuple(
+    "Call", "a b c m n k wide deep high slab b_strip a_strip share halves pack_a pack_b multiply space"
+)
+pack_a = njit(**APART)(packer(MR, A_TRANSPOSED, WIDTH))
+pack_b = njit(**APART)(packer(NR, not B_TRANSPOSED, WIDTH))
 
 
 @njit(inline="always")
@@ -71,8 +75,8 @@ def _tile_of_c(a, b, depth, c, c_row, add_to_c, rows, columns):
         store_part(aside, NR, c, c_row, add_to_c, rows, columns)
 
 
-@njit(inline="always")
-def _block_of_c(block_a, block_b, depth, c, c_row, add_to_c, height, width):
+@njit(**APART)
+def multiply_block(block_a, block_b, depth, c, c_row, add_to_c, height, width):
     """Loops 2 and 1: a packed block of A times packed panels of B."""
     for j in range(0, width, NR):
         for i in range(0, height, MR):
@@ -86,22 +90,29 @@ def _call_of(crew, like):
     a, b, c = place_at(word(crew, 0), like), place_at(word(crew, 1), like), place_at(word(crew, 2), like)
     m, n, k = word(crew, 3), word(crew, 4), word(crew, 5)
     wide, deep, high, slab = word(crew, 6), word(crew, 7), word(crew, 8), word(crew, 9)
-    b_strip, a_strip, space = word(crew, 10), word(crew, 11), place_at(word(crew, 12), like)
-    return Call(a, b, c, m, n, k, wide, deep, high, slab, b_strip, a_strip, space)
+    b_strip, a_strip, share, halves = word(crew, 10), word(crew, 11), word(crew, 12), word(crew, 13)
+    packing, multiplying, space = (
+        (word(crew, 14), word(crew, 15)),
+        word(crew, 16),
+        place_at(word(crew, 17), like),
+    )
+    return Call(
+        a, b, c, m, n, k, wide, deep, high, slab, b_strip, a_strip, share, halves, *packing, multiplying, space
+    )
 
 
 @njit(inline="always")
 def _pack_columns_of_b(call, block, j, width, p, depth):
     """Columns from j on and part of K from p on, into panels."""
     row, corner = (call.k, j * call.k + p) if B_TRANSPOSED else (call.n, p * call.n + j)
-    pack_b(block, forward(call.b, corner), row, width, depth)
+    call_at(call.pack_b, (block, forward(call.b, corner), row, width, depth))
 
 
 @njit(inline="always")
 def _pack_rows_of_a(call, block, i, height, p, depth):
     """Rows from i on and part of K from p on, into panels."""
     row, corner = (call.m, p * call.m + i) if A_TRANSPOSED else (call.k, i * call.k + p)
-    pack_a(block, forward(call.a, corner), row, height, depth)
+    call_at(call.pack_a, (block, forward(call.a, corner), row, height, depth))
 
 
 @njit(inline="always")
@@ -112,19 +123,19 @@ def work(crew, member, like):
     the next, and begins with it there.
     """
     call = _call_of(crew, like)
-    b_strips, a_strips = -(-call.wide // call.b_strip), -(-call.m // call.a_strip) if SHARE_A else 0
+    b_strips, a_strips = -(-call.wide // call.b_strip), -(-call.m // call.a_strip) if call.share else 0
     slabs = -(-call.wide // call.slab)
     packs, products = b_strips + a_strips, slabs * -(-call.m // call.high)
     # Where the packed blocks lie: of B, then of A for all or for each.
-    b_room, a_room = call.wide * call.deep, (a_strips * call.a_strip if SHARE_A else call.high) * call.deep
-    blocks_b, blocks_a = call.space, forward(call.space, HALVES * b_room)
+    b_room, a_room = call.wide * call.deep, (a_strips * call.a_strip if call.share else call.high) * call.deep
+    blocks_b, blocks_a = call.space, forward(call.space, call.halves * b_room)
     pack, product, step, packed_rows = -1, -1, 0, -1
     for j in range(0, call.n, call.wide):
         width = min(call.wide, call.n - j)
         for p in range(0, call.k, call.deep):
-            depth, half = min(call.deep, call.k - p), step % HALVES
+            depth, half = min(call.deep, call.k - p), step % call.halves
             block_b = forward(blocks_b, half * b_room)
-            block_a = forward(blocks_a, (half if SHARE_A else member) * a_room)
+            block_a = forward(blocks_a, (half if call.share else member) * a_room)
             if pack < step * packs:
                 pack = take(crew, PACK)
             while pack < (step + 1) * packs:
@@ -133,7 +144,7 @@ def work(crew, member, like):
                     first = strip * call.b_strip
                     size = min(call.b_strip, width - first)
                     _pack_columns_of_b(call, forward(block_b, first * depth), j + first, size, p, depth)
-                elif SHARE_A:
+                elif call.share:
                     first = (strip - b_strips) * call.a_strip
                     size = min(call.a_strip, call.m - first)
                     _pack_rows_of_a(call, forward(block_a, first * depth), first, size, p, depth)
@@ -148,12 +159,14 @@ def work(crew, member, like):
                 rows, part = (product - step * products) // slabs, (product - step * products) % slabs
                 i, left = rows * call.high, part * call.slab
                 height = min(call.high, call.m - i)
-                if not SHARE_A and packed_rows != product // slabs:
+                if not call.share and packed_rows != product // slabs:
                     packed_rows = product // slabs
                     _pack_rows_of_a(call, block_a, i, height, p, depth)
-                panels_a = forward(block_a, i * depth if SHARE_A else 0)
+                panels_a = forward(block_a, i * depth if call.share else 0)
                 panels_b, to = forward(block_b, left * depth), forward(call.c, i * call.n + j + left)
-                _block_of_c(panels_a, panels_b, depth, to, call.n, p > 0, height, min(call.slab, width - left))
+                size = min(call.slab, width - left)
+                add_to_c = 1 if p > 0 else 0
+                call_at(call.multiply, (panels_a, panels_b, depth, to, call.n, add_to_c, height, size))
                 finish(crew, MULTIPLY)
                 product = take(crew, MULTIPLY)
             step += 1
@@ -174,6 +187,12 @@ def gemm(a, b, c, m, n, k):
     b_strip, a_strip = (
         _evenly(total, -(-total // (2 * THREADS)), unit) for total, unit in ((wide, NR), (m, MR))
     )
-    elements = HALVES * wide * deep + (HALVES * (m + MR * 2 * THREADS) if SHARE_A else THREADS * high) * deep
+    share, halves = int(SHARE == "both"), 1 if THREADS == 1 else 2
+    elements = halves * wide * deep + (halves * (m + MR * 2 * THREADS) if share else THREADS * high) * deep
     places = (address_of(a), address_of(b), address_of(c))
-    run_together(THREADS, c.dtype, (*places, m, n, k, wide, deep, high, slab, b_strip, a_strip), elements)
+    steps = (wide, deep, high, slab, b_strip, a_strip, share, halves)
+    panel, number = place_of(c.dtype), types.intp
+    packing = (panel, panel, number, number, number)
+    multiplying = (panel, panel, number, panel, number, number, number, number)
+    parts = (entry_of(pack_a, packing), entry_of(pack_b, packing), entry_of(multiply_block, multiplying))
+    run_together(THREADS, c.dtype, (*places, m, n, k, *steps, *parts), elements)

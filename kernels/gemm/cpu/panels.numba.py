@@ -89,13 +89,12 @@ def copy_turned(context, to, source, row_step, last, rows, lanes):
 
 
 def packer(panel, runs_along_panel, lanes):
-    """Makes the function that packs blocks into panels so many elements wide.
+    """Makes the function that packs blocks into panels so many elements wide; it is yet to be compiled.
 
-    The function it makes takes the place to pack to; the block's first element, and the source's elements from
+    The function takes the place to pack to; the block's first element, and the source's elements from
     one row to the next; the block's width across the panels and its depth.
     """
 
-    @njit(**INNER)
     def pack_along(packed, source, row, width, depth):
         # Rows outside: what is read lies in sequence, what is written in a few long strips.
         whole = width - width % panel
@@ -108,7 +107,6 @@ def packer(panel, runs_along_panel, lanes):
                 used = min(lanes, width - start)
                 store_first(to, load_first(forward(source, start + p * row), used, lanes), used)
 
-    @njit(**INNER)
     def pack_turned(packed, source, row, width, depth):
         done = depth - depth % lanes
         for start in range(0, width, panel):

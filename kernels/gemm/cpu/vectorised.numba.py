@@ -60,11 +60,9 @@ def work(crew, member, like):
     i = take(crew, 0)
     while i < m:
         # Stored the other way round, a row of op(A) is gathered once and used for all of C's row.
-        if A_TRANSPOSED:
-            for p in range(k):
-                row[p] = a[p, i]
-        else:
-            row[:] = a[i]
+        # Element by element: an assignment of slices takes Numba a second to compile, for its messages.
+        for p in range(k):
+            row[p] = a[p, i] if A_TRANSPOSED else a[i, p]
         if B_TRANSPOSED:
             _row_by_rows(row, b, c, i, n, k)
         else:

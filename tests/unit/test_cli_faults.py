@@ -1,0 +1,322 @@
+"""Places that cannot be written, and input that cannot be meant: one clear message, never a traceback."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fixtures.fake_device import BEST_S, TOY, stored, write_device
+from fixtures.records import BOARD, champion, record, square
+
+from tuner import kernel, shipped
+from tuner.cli import records as records_commands
+from tuner.cli.main import run
+from tuner.cli.show import answer_rows
+from tuner.devices import cubin_cache, detect, numba_source
+from tuner.devices.cubin_cache import CubinCache
+from tuner.devices.protocol import Binary
+from tuner.errors import DeclarationError, EnvironmentTrouble
+from tuner.hardware import DeviceInfo
+from tuner.kernel import Kernel, Rendered
+from tuner.locks import Occupancy
+from tuner.lookup import Answer
+from tuner.measurement import CompileReport
+from tuner.record import Role
+from tuner.store import Store
+
+Told = Callable[..., tuple[int, str, str]]
+FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.fixture
+def told(here: Path, capsys: pytest.CaptureFixture[str]) -> Told:
+    """Runs a command in an empty folder with a device: exit code, stdout, stderr."""
+    write_device(here / "device.json", baseline_s=2 * BEST_S)
+
+    def called(*arguments: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = run(list(arguments))
+        shown = capsys.readouterr()
+        return code, shown.out, shown.err
+
+    return called
+
+
+def full(*_: Any, **__: Any) -> Any:
+    raise FULL
+
+
+# ---- the folder of the caches
+
+
+def no_folder(here: Path, patch: pytest.MonkeyPatch) -> None:
+    (here / "file").write_text("")
+    patch.setenv("TUNER_CACHE", str(here / "file" / "cache"))
+
+
+def read_only_home(here: Path, patch: pytest.MonkeyPatch) -> None:
+    """As the system refuses it; root may write anywhere."""
+    make = Path.mkdir
+
+    def refused(path: Path, *arguments: Any, **more: Any) -> None:
+        if path.is_relative_to(here / "home"):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        make(path, *arguments, **more)
+
+    patch.delenv("TUNER_CACHE")
+    patch.setenv("HOME", str(here / "home"))
+    patch.delenv("XDG_CACHE_HOME", raising=False)
+    patch.setattr(Path, "mkdir", refused)
+
+
+def full_disk(here: Path, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(cubin_cache, "tempfile", SimpleNamespace(TemporaryFile=full))
+
+
+@pytest.mark.parametrize("trouble", [no_folder, read_only_home, full_disk])
+def test_a_cache_that_cannot_be_written_is_told_before_any_work(
+    told: Told, here: Path, monkeypatch: pytest.MonkeyPatch, trouble: Callable[..., None]
+) -> None:
+    trouble(here, monkeypatch)
+    code, out, err = told("tune", str(TOY), "--set", "n=100", "--device", "fake:device.json", "--trials", "2")
+    assert (code, out) == (3, "")
+    assert "compiled kernels are kept in" in err
+    assert "TUNER_CACHE to a folder that can be" in err
+    assert ("free some room there" in err) == (trouble is full_disk)
+    assert not stored(here, n=100)
+
+
+def test_doctor_tells_it_too(told: Told, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    no_folder(here, monkeypatch)
+    monkeypatch.setattr("tuner.cli.health.find", lambda spec: detect.find("fake:device.json"))
+    code, out, _ = told("doctor", "--json")
+    assert code == 3
+    found = {each["what"]: each for each in json.loads(out)}
+    assert found["cache"]["state"] == "bad"
+    assert "which cannot be written (Not a directory)" in found["cache"]["said"]
+
+
+SOURCE = "from numba import njit\n\n@njit(cache=True)\ndef toy(x, y, n):\n    y[0] = x[0]\n"
+
+
+def test_a_cache_that_fills_up_is_no_fault_of_a_kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As COMPILE_FAILED the config would never be tried again."""
+    from tuner.catalogue import from_file
+
+    monkeypatch.setenv("TUNER_CACHE", str(tmp_path))
+    problem = from_file(TOY).operation("toy").problem({"n": 8})
+    monkeypatch.setattr(numba_source, "tempfile", SimpleNamespace(mkstemp=full))
+    with pytest.raises(EnvironmentTrouble, match="free some room there, or set TUNER_CACHE"):
+        numba_source.ready(Rendered(SOURCE, "toy", "cpu"), problem)
+    monkeypatch.undo()
+    monkeypatch.setenv("TUNER_CACHE", str(tmp_path))
+    # Then Numba's own file of machine code.
+    monkeypatch.setattr("numba.core.caching.IndexDataCacheFile.save", full)
+    with pytest.raises(EnvironmentTrouble, match="free some room there, or set TUNER_CACHE"):
+        numba_source.ready(Rendered(SOURCE + "# other\n", "toy", "cpu"), problem)
+
+
+def test_cubins_are_not_kept_on_a_full_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TUNER_CACHE", str(tmp_path))
+    cache, rendered = CubinCache(), Rendered("source", "toy", "cuda")
+    monkeypatch.setattr(cache._cache, "set", full)
+    cache.put(rendered, "sm_90a", "NVRTC", Binary(b"code", CompileReport()))
+    assert cache.get(rendered, "sm_90a", "NVRTC") is None
+    cache.close()
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TUNER_CACHE", str(tmp_path / "file"))
+    with pytest.raises(EnvironmentTrouble, match="which cannot be written"):
+        CubinCache()
+
+
+# ---- outputs
+
+
+@pytest.fixture
+def filled(here: Path) -> str:
+    """A database with a champion."""
+    with Store.open("sqlite:///studies.db") as store:
+        of = record(square(64), role=Role.FINAL, config={"BM": 64})
+        store.crown(champion(of, baseline=record(square(64), 2e-3, kernel="cuBLAS", role=Role.BASELINE)))
+    return "sqlite:///studies.db"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["records", "export"],
+        ["distil", "gemm", "--device", "NVIDIA H200", "--no-measure", "-o"],
+        ["lookup-quality", "gemm", "--device", "NVIDIA H200", "--no-measure", "-o"],
+        ["records", "publish", "-o"],
+    ],
+)
+def test_an_output_that_cannot_be_written_is_told(
+    told: Told, here: Path, filled: str, command: list[str]
+) -> None:
+    (here / "folder").mkdir()
+    (here / "file").write_text("precious")
+    takes_folder = command[:2] == ["records", "publish"]
+    for place in ("file/below", "file" if takes_folder else "folder"):
+        code, out, err = told(*command, place)
+        assert (code, out) == (2, ""), err
+        assert "that can be written, got" in err
+    assert (here / "file").read_text() == "precious"
+    assert not list((here / "folder").iterdir())
+
+
+def test_the_folder_of_an_output_is_made(told: Told, here: Path, filled: str) -> None:
+    assert told("records", "export", "new/records.jsonl")[0] == 0
+    assert (here / "new" / "records.jsonl").exists()
+    assert told("records", "publish", "-o", "fresh/tuned")[0] == 0
+
+
+def test_an_installed_package_is_not_published_into(
+    told: Told, here: Path, filled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = here / "site-packages" / "tuner"
+    (installed / "shipped").mkdir(parents=True)
+    (installed / "configs" / "tuned").mkdir(parents=True)
+    monkeypatch.setattr(shipped.reading, "__file__", str(installed / "shipped" / "reading.py"))
+    assert shipped.tuned_folder() == installed / "configs" / "tuned"
+    code, out, err = told("records", "publish")
+    assert (code, out) == (2, "")
+    assert "name one with -o DIR" in err
+    assert not list((installed / "configs" / "tuned").iterdir())
+
+
+def test_any_file_that_the_system_refuses_is_told(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any) -> None:
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), "a" * 300)
+
+    monkeypatch.setattr(records_commands, "selection", refused)
+    code, _, err = told("records", "export", "x.jsonl")
+    assert code == 3
+    assert "File name too long; check the path" in err
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a file system of a few hundred kilobytes needs the superuser")
+def test_a_cache_on_a_disk_that_is_really_full(
+    told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import subprocess
+
+    small = tmp_path / "small"
+    small.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", small], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"no file system can be mounted here: {mounted.stderr.decode().strip()}")
+    try:
+        monkeypatch.setenv("TUNER_CACHE", str(small / "cache"))
+        arguments = ("--set", "n=100", "--device", "fake:device.json", "--trials", "2")
+        code, _, err = told("tune", str(TOY), *arguments)
+    finally:
+        subprocess.run(["umount", small], check=True)
+    assert code == 3
+    assert "No space left on device" in err
+
+
+def test_a_lock_on_a_full_disk_says_what_helps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(Path, "write_text", full)
+    with (
+        pytest.raises(EnvironmentTrouble, match=r"No space left on device.*free some room there"),
+        Occupancy(f"sqlite:///{tmp_path}/studies.db", DeviceInfo("cpu", "cpu"), "a test"),
+    ):
+        pass
+
+
+# ---- what cannot be meant
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["64", "64", "64", "--set", "m=5"], "m is given by its place and by --set: 64 and 5; keep one"),
+        (
+            ["--set", "m=5", "--set", "n=5", "--set", "k=5", "--set", "k=6"],
+            "k is given by --set more",
+        ),
+    ],
+)
+def test_a_dim_that_is_given_twice_is_refused(told: Told, arguments: list[str], message: str) -> None:
+    code, out, err = told("best", "gemm", *arguments, "--device", "NVIDIA H200")
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+def test_a_record_is_named_by_its_id(told: Told, filled: str) -> None:
+    code, _, err = told("records", "show", "xyz")
+    assert code == 2
+    assert "a record is named by its id, a UUID such as" in err
+    assert "`tuner records list` shows ids" in err
+
+
+def test_a_run_without_a_trial_says_where_its_time_went(told: Told, here: Path) -> None:
+    write_device(here / "device.json", baseline_s=2 * BEST_S)
+    code, out, err = told(
+        "tune", str(TOY), "--set", "n=100", "--device", "fake:device.json", "--seconds", "0.01"
+    )
+    assert (code, out) == (1, "")
+    assert "no trial was finished (time is up)" in err
+    assert "opening" in err
+    assert "Give more time by --seconds" in err
+
+
+def test_trials_that_were_pruned_are_told() -> None:
+    counts = {"total": 384, "measured": 133, "failed": 0, "MEASURED": 133, "PRUNED": 251}
+    shown = answer_rows(Answer(champion(record(square(64), device=BOARD), trials=counts)).to_json())
+    assert ("trials", "384: 133 measured, 251 pruned, 0 failed") in shown
+
+
+def test_a_function_of_another_name_is_told_once_and_before_the_first_trial(told: Told, here: Path) -> None:
+    for name in ("toy.py", "toy.cu", "toy.numba.py"):
+        shutil.copy(TOY.with_name(name), here)
+    (here / "toy.cu").write_text((here / "toy.cu").read_text().replace("toy(", "toi("))
+    code, out, err = told(
+        "tune", "./toy.py", "--set", "n=100", "--device", "fake:device.json", "--trials", "20"
+    )
+    assert (code, out) == (2, "")
+    assert err.count("needs a function 'toy'") == 1
+    assert "toy.cu has toi; rename it, or declare entry=" in err
+    assert not (here / "studies.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "found"),
+    [
+        ("a.numba.py", "def other(x):\n    pass\n", "has other"),
+        ("a.numba.py", "CONSTANT = 1\n", "has CONSTANT"),
+        ("a.numba.py", "", "has none"),
+        ("a.cu", 'extern "C" __global__ void __launch_bounds__(BLOCK)\nother(int n) {}', "has other"),
+    ],
+)
+def test_the_names_that_a_source_has_are_told(tmp_path: Path, name: str, text: str, found: str) -> None:
+    (tmp_path / name).write_text(text)
+    target = "cuda" if name.endswith(".cu") else "cpu"
+    launch = (lambda problem, config: kernel.Launch((1,), (1,))) if target == "cuda" else None
+    declared = Kernel("toy", "plain", target, tmp_path / name, launch=launch)
+    with pytest.raises(DeclarationError, match=f"needs a function 'toy'.*{found}"):
+        declared.check_entry()
+    if "other" in text:
+        Kernel("toy", "plain", target, tmp_path / name, launch=launch, entry="other").check_entry()
+
+
+@pytest.mark.parametrize(
+    "text", ["toy = jit(f)\n", "from mine import toy\n", "if X:\n    def toy(x): pass\n", "def broken(:\n"]
+)
+def test_a_function_may_come_about_in_any_way(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.numba.py").write_text(text)
+    Kernel("toy", "plain", "cpu", tmp_path / "a.numba.py").check_entry()
+
+
+def test_every_built_in_kernel_has_its_function() -> None:
+    from tuner.catalogue import builtin
+
+    for each in builtin().kernels:
+        each.check_entry()

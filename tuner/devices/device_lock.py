@@ -1,0 +1,254 @@
+"""One process at a time times on a device of this machine, whatever database it writes to and whoever runs it.
+
+The lock is the operating system's (flock) on a file that every user can open, so it ends with its process,
+however that ends. Who holds it is written into the file and believed only while the lock is held. The file
+itself stays: to remove it would let two processes hold locks on two files of one name. Child processes must
+not inherit the lock: start them by spawn, not by fork.
+
+A GPU or MIG instance has one lock. On a CPU there is one for each last-level cache: processes confined to
+cores behind different ones (`taskset`, cpusets) may time side by side, others would share cache and memory
+channels.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import getpass
+import json
+import os
+import re
+import socket
+import stat
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tuner.errors import EnvironmentTrouble, LockedByAnother
+from tuner.hardware import DeviceInfo
+
+#: Names the folder of the locks; every process that shares a device must be given the same one.
+VARIABLE = "TUNER_LOCKS"
+#: Where the locks lie otherwise: the first of these that everybody may write to, whoever asks.
+SHARED_FOLDERS = (Path("/run/lock"), Path("/var/lock"), Path("/tmp"))
+#: Seconds between two attempts to take a lock.
+RETRY_S = 0.2
+CPU_FOLDER = Path("/sys/devices/system/cpu")
+
+
+@contextlib.contextmanager
+def device_lock(
+    info: DeviceInfo, what: str, wait_s: float = 0.0, waiting: Callable[[str], None] = lambda holder: None
+) -> Iterator[None]:
+    """Holds a device for this process, as a context manager.
+
+    Args:
+        info: The device; of a CPU the cores that this process may use.
+        what: What this process does, for people: ``tune gemm 1024 x 1024 x 1024``.
+        wait_s: Seconds to wait while another holds it; infinite to wait as long as it takes.
+        waiting: Called once with the holder, before the wait.
+
+    Raises:
+        LockedByAnother: Another process holds it; the message says which, whose and since when.
+        EnvironmentTrouble: The lock file cannot be used.
+    """
+    paths = lock_files(info)
+    deadline_s, told = time.monotonic() + wait_s, False
+    while True:
+        held, blocked = _take_all(paths)
+        if blocked is None:
+            break
+        if time.monotonic() >= deadline_s:
+            raise LockedByAnother(
+                f"one process at a time times on a device, whatever its database, and {_holder(blocked)} "
+                f"works with {info.name} ({blocked}); wait for it, or stop it"
+            )
+        if not told:
+            waiting(_holder(blocked))
+            told = True
+        time.sleep(RETRY_S)
+    try:
+        for descriptor in held:
+            _sign(descriptor, what)
+        yield
+    finally:
+        _close(held)
+
+
+def device_holder(info: DeviceInfo) -> str:
+    """Who holds a device now; empty if nobody does.
+
+    Raises:
+        EnvironmentTrouble: The lock file cannot be used.
+    """
+    held, blocked = _take_all([path for path in lock_files(info) if path.exists()])
+    _close(held)
+    return "" if blocked is None else _holder(blocked)
+
+
+def lock_files(info: DeviceInfo) -> list[Path]:
+    """The lock files of a device, in the order in which they are taken.
+
+    Raises:
+        EnvironmentTrouble: There is no folder for them.
+    """
+    if info.kind == "cpu":
+        names = [f"cpu{first}" for first in cache_groups(os.sched_getaffinity(0))]
+    else:
+        names = [re.sub(r"[^A-Za-z0-9-]+", "-", info.uuid or f"{info.kind}-{info.name}")]
+    folder = lock_folder()
+    return [folder / f"tile-tuner-{name}.lock" for name in names]
+
+
+def lock_folder() -> Path:
+    """The folder of the locks.
+
+    Raises:
+        EnvironmentTrouble: There is none that every user of the machine may write to.
+    """
+    chosen = os.environ.get(VARIABLE)
+    if chosen:
+        try:
+            Path(chosen).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise EnvironmentTrouble(
+                f"{VARIABLE} names the folder of device locks, and {chosen} cannot be made ({error}); choose "
+                "another"
+            ) from error
+        return Path(chosen)
+    for folder in SHARED_FOLDERS:
+        if _is_shared(folder):
+            return folder
+    named = ", ".join(str(each) for each in SHARED_FOLDERS)
+    raise EnvironmentTrouble(
+        f"a device is locked by a file in a folder that every user may write to, and none of {named} is one; "
+        f"set {VARIABLE} to a folder that is the same for all who use the device"
+    )
+
+
+def cache_groups(cores: set[int], folder: Path = CPU_FOLDER) -> list[int]:
+    """The first core of each group of cores that share a last-level cache, for the groups that cores are in.
+
+    Core 0 stands for a core whose caches the operating system does not tell.
+
+    Args:
+        cores: Cores by number.
+        folder: Where the operating system describes them.
+    """
+    return sorted({_first_sharer(folder / f"cpu{core}" / "cache") for core in cores})
+
+
+def _first_sharer(caches: Path) -> int:
+    try:
+        last = max(caches.glob("index*"), key=lambda each: int((each / "level").read_text()))
+        return int(re.split(r"[-,]", (last / "shared_cpu_list").read_text().strip())[0])
+    except (OSError, ValueError):
+        return 0
+
+
+def _is_shared(folder: Path) -> bool:
+    """Whether everybody may make files in a folder, and nobody remove those of others."""
+    try:
+        mode = folder.stat().st_mode
+        read_only = os.statvfs(folder).f_flag & os.ST_RDONLY
+    except OSError:
+        return False
+    return stat.S_ISDIR(mode) and mode & 0o1007 == 0o1007 and not read_only
+
+
+def _take_all(paths: Sequence[Path]) -> tuple[list[int], Path | None]:
+    """Descriptors that hold all the locks; or none of them, and the one that another process holds."""
+    held: list[int] = []
+    for path in paths:
+        try:
+            descriptor = _take(path)
+        except OSError as error:
+            _close(held)
+            raise EnvironmentTrouble(
+                f"a device is locked by a file that this process can open, and {path} is not ({error}); make "
+                f"it readable, or set {VARIABLE} to a folder that is the same for all who use the device"
+            ) from error
+        if descriptor is None:
+            _close(held)
+            return [], path
+        held.append(descriptor)
+    return held, None
+
+
+def _close(descriptors: Sequence[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def _take(path: Path) -> int | None:
+    """A descriptor that holds the lock; None while another has it."""
+    while True:
+        descriptor = _open(path)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(descriptor, path):
+                return descriptor
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        except BaseException:
+            os.close(descriptor)
+            raise
+        # Somebody removed the file between opening and locking: the next process would make another one.
+        os.close(descriptor)
+
+
+def _open(path: Path) -> int:
+    """Opens a lock file, made for everybody where it is missing.
+
+    Linux refuses O_CREAT for a file of another user in a folder like /tmp (fs.protected_regular), so a file
+    that is there is opened without it. One that may only be read can be locked all the same.
+    """
+    flags = os.O_CLOEXEC | os.O_NOFOLLOW
+    while True:
+        try:
+            return os.open(path, flags | os.O_RDWR)
+        except FileNotFoundError:
+            pass
+        except PermissionError:
+            return os.open(path, flags | os.O_RDONLY)
+        with contextlib.suppress(FileExistsError):
+            descriptor = os.open(path, flags | os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+            os.fchmod(descriptor, 0o666)  # whatever the umask takes away
+            return descriptor
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _sign(descriptor: int, what: str) -> None:
+    """Writes down who holds a lock; a file that may only be read goes without."""
+    told = {
+        "pid": os.getpid(), "user": _user(), "host": socket.gethostname(), "what": what,
+        "since": datetime.now(UTC).isoformat(timespec="seconds"),
+    }  # fmt: skip
+    with contextlib.suppress(OSError):
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, json.dumps(told).encode(), 0)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user need not have a name
+        return str(os.getuid())
+
+
+def _holder(path: Path) -> str:
+    """Who wrote that they hold a lock."""
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+        who = f"process {told['pid']} of user {told['user']} on {told['host']}"
+        return f"{who} ({told['what']}, since {told['since']})"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another process"

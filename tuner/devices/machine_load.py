@@ -1,0 +1,322 @@
+"""What else goes on while something is timed: other processes, stolen time, throttled clocks.
+
+Readings are totals since some moment; the load is what happened between two of them, so nothing runs beside
+what is timed. psutil and NVML are asked at the edge (`read_cpu`, `read_gpu`); `cpu_load` and `gpu_load` are
+numbers in, numbers out. What is seen is kept in the circumstances of records; `tuner.doubts` judges it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tuner.devices.detect import Found
+from tuner.doubts import (
+    BUSY_GPU,
+    HEAT,
+    OTHERS_CORES,
+    OTHERS_GPU,
+    OTHERS_PROCESSES,
+    QUOTA,
+    STEAL,
+    TAKEN,
+    complaints,
+)
+
+#: Processes that are named, busiest first, and the share of a core from which on.
+NAMED, NAMED_FROM = 3, 0.05
+#: NVML's utilization is of up to the last second: whoever ended just now is gone after this long.
+UTILIZATION_S = 1.1
+_QUOTAS = (Path("/sys/fs/cgroup/cpu.stat"), Path("/sys/fs/cgroup/cpu/cpu.stat"))
+_CORES = Path("/sys/devices/system/cpu")
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process at one moment.
+
+    Attributes:
+        pid: Number.
+        parent: Number of the process that started it.
+        name: Of its program.
+        cpu_s: Seconds of CPU so far, those of its children that have ended included.
+    """
+
+    pid: int
+    parent: int
+    name: str
+    cpu_s: float
+
+
+@dataclass(frozen=True)
+class CpuReading:
+    """Totals of the cores that this process may use, at one moment.
+
+    Attributes:
+        at_s: When, by the monotonic clock.
+        cores: How many there are.
+        busy_s: Seconds of these cores spent on any process.
+        steal_s: Seconds of these cores that the hypervisor gave to others.
+        quota_s: Seconds in which a control group's quota held this process back.
+        heat_events: How often cores were throttled for heat.
+        processes: All that can be seen.
+    """
+
+    at_s: float = 0.0
+    cores: int = 0
+    busy_s: float = 0.0
+    steal_s: float = 0.0
+    quota_s: float = 0.0
+    heat_events: int = 0
+    processes: tuple[Process, ...] = ()
+
+
+@dataclass(frozen=True)
+class GpuReading:
+    """Who is on a GPU at one moment.
+
+    Attributes:
+        processes: Pid -> program and user of those that compute there; a pid that is not of this process's
+            namespace has an empty text.
+        utilization: Share of time that the GPU was busy; None where that is not known.
+    """
+
+    processes: Mapping[int, str] = field(default_factory=dict)
+    utilization: float | None = None
+
+
+@dataclass(frozen=True)
+class Load:
+    """What others did.
+
+    Attributes:
+        seen: Circumstances.
+        who: The busiest of them, for people.
+    """
+
+    seen: Mapping[str, float] = field(default_factory=dict)
+    who: tuple[str, ...] = ()
+
+
+def cpu_load(
+    before: CpuReading, after: CpuReading, own_pid: int, user_of: Callable[[int], str] = lambda pid: ""
+) -> Load:
+    """The load of a CPU between two readings.
+
+    Args:
+        before: The first.
+        after: The second.
+        own_pid: Of the process whose load, with that of all it started, is not counted.
+        user_of: Whose a process is, asked for the busiest only.
+    """
+    wall_s = after.at_s - before.at_s
+    if wall_s <= 0:
+        return Load()
+    own_s = _cpu_s(after.processes, own_pid) - _cpu_s(before.processes, own_pid)
+    others = max(after.busy_s - before.busy_s - own_s, 0.0) / wall_s
+    cores = max(after.cores, 1)
+    steal = (after.steal_s - before.steal_s) / wall_s / cores
+    seen = {
+        OTHERS_CORES: round(others, 3), STEAL: round(steal, 4), TAKEN: round(others / cores + steal, 4)
+    }  # fmt: skip
+    quota, heat = (after.quota_s - before.quota_s) / wall_s, after.heat_events - before.heat_events
+    more = {QUOTA: round(quota, 4), HEAT: float(heat)}
+    busiest = tuple(
+        f"{each.name} ({each.pid}){user_of(each.pid)}, {share:.2g} cores"
+        for share, each in _busiest(before, after, own_pid)
+    )
+    return Load(seen | {name: value for name, value in more.items() if value > 0}, busiest)
+
+
+def gpu_load(before: GpuReading, after: GpuReading, own_pids: Iterable[int]) -> Load:
+    """The load of a GPU.
+
+    Args:
+        before: Read before this process or one that it started was there; its utilization is that of others.
+        after: Read now.
+        own_pids: This process and those that it started.
+    """
+    own = set(own_pids)
+    others = {pid: told for pid, told in after.processes.items() if pid not in own}
+    if len(others) == len(after.processes):
+        # In a container NVML tells the pids of the host: those that came since the first reading may be ours.
+        others = {pid: told for pid, told in others.items() if told or pid in before.processes}
+    seen = {OTHERS_PROCESSES: float(len(others))}
+    if before.utilization is not None:
+        seen[OTHERS_GPU] = before.utilization
+    return Load(
+        seen, tuple(told or f"process {pid} of another namespace" for pid, told in others.items())[:NAMED]
+    )
+
+
+def described(load: Load, cores: int = 0) -> tuple[str, ...]:
+    """The complaints of a load, and who is behind it."""
+    found = complaints(load.seen, cores)
+    return (*found, f"busiest: {', '.join(load.who)}") if found and load.who else found
+
+
+def _family(processes: Sequence[Process], pid: int) -> set[int]:
+    """A process and all that it started, directly or not."""
+    children: dict[int, list[int]] = {}
+    for each in processes:
+        children.setdefault(each.parent, []).append(each.pid)
+    family, new = {pid}, [pid]
+    while new:
+        new = [child for parent in new for child in children.get(parent, []) if child not in family]
+        family.update(new)
+    return family
+
+
+def _cpu_s(processes: Sequence[Process], pid: int) -> float:
+    family = _family(processes, pid)
+    return sum(each.cpu_s for each in processes if each.pid in family)
+
+
+def _busiest(before: CpuReading, after: CpuReading, own_pid: int) -> list[tuple[float, Process]]:
+    """The processes of others that used most, with the cores that they used."""
+    own = _family(after.processes, own_pid)
+    known = {each.pid: each.cpu_s for each in before.processes}
+    wall_s = after.at_s - before.at_s
+    shares = [
+        ((each.cpu_s - known.get(each.pid, 0.0)) / wall_s, each)
+        for each in after.processes
+        if each.pid not in own
+    ]
+    ranked = sorted(shares, key=lambda each: -each[0])[:NAMED]
+    return [(share, each) for share, each in ranked if share > NAMED_FROM]
+
+
+def read_cpu() -> CpuReading:
+    """A reading of this machine now."""
+    mine = os.sched_getaffinity(0)
+    times = [each for core, each in enumerate(psutil.cpu_times(percpu=True)) if core in mine]
+    # Linux counts a guest's time as its user's, so `guest` is not added.
+    busy = sum(each.user + each.nice + each.system + each.irq + each.softirq for each in times)
+    steal = sum(each.steal for each in times)
+    return CpuReading(
+        time.monotonic(), len(mine), busy, steal, _quota_s(_QUOTAS), _heat_events(_CORES), tuple(_processes())
+    )
+
+
+def _processes() -> list[Process]:
+    found = []
+    for each in psutil.process_iter(["pid", "ppid", "name", "cpu_times"]):
+        told: dict[str, Any] = each.info
+        if told["cpu_times"] is not None:
+            cpu_s = sum(told["cpu_times"][:4])  # user, system, and both of children that have ended
+            found.append(Process(told["pid"], told["ppid"] or 0, told["name"] or "?", cpu_s))
+    return found
+
+
+def _quota_s(files: Sequence[Path]) -> float:
+    """Seconds in which the control group's quota held it back (Linux, "Control Group v2", "cpu.stat")."""
+    for file in files:
+        with contextlib.suppress(OSError, ValueError):
+            told = dict(line.split() for line in file.read_text().splitlines())
+            if "throttled_usec" in told:
+                return int(told["throttled_usec"]) * 1e-6
+            if "throttled_time" in told:
+                return int(told["throttled_time"]) * 1e-9
+    return 0.0
+
+
+def _heat_events(folder: Path) -> int:
+    """How often any core was throttled for heat; 0 where the kernel does not count."""
+    total = 0
+    for file in folder.glob("cpu[0-9]*/thermal_throttle/core_throttle_count"):
+        with contextlib.suppress(OSError, ValueError):
+            total += int(file.read_text())
+    return total
+
+
+def read_gpu(uuid: str) -> GpuReading:
+    """A reading of a GPU or MIG instance now; empty where NVML does not answer."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        pids = [each.pid for each in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)]
+    except Exception:
+        return GpuReading()
+    utilization = None
+    with contextlib.suppress(pynvml.NVMLError):  # a MIG instance tells none
+        utilization = pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
+    return GpuReading({pid: _named(pid) for pid in pids}, utilization)
+
+
+def _named(pid: int) -> str:
+    try:
+        return f"{psutil.Process(pid).name()} ({pid}){_user_of(pid)}"
+    except psutil.Error:
+        return ""
+
+
+def _user_of(pid: int) -> str:
+    try:
+        return f" of {psutil.Process(pid).username()}"
+    except (psutil.Error, KeyError):
+        return ""
+
+
+class MachineWatch:
+    """Sees what others do on the devices of a study.
+
+    A fake device's file says under ``machine`` what is seen of it.
+    """
+
+    def __init__(self, found: Sequence[Found]) -> None:
+        """Begins; nothing of this process runs on the devices yet.
+
+        Args:
+            found: The devices, of one kind.
+        """
+        self._found = found
+        self._fake = found[0].spec.startswith("fake:")
+        self.cores = found[0].info.cores if found[0].target == "cpu" else 0
+        self._cpu = CpuReading()
+        self._gpus: list[GpuReading] = []
+        if self._fake:
+            return
+        if self.cores:
+            self._cpu = read_cpu()
+            return
+        self._gpus = self._read_gpus()
+        if any((each.utilization or 0.0) >= BUSY_GPU for each in self._gpus):
+            # That may have been the study before this one.
+            time.sleep(UTILIZATION_S)
+            self._gpus = self._read_gpus()
+
+    def _read_gpus(self) -> list[GpuReading]:
+        return [read_gpu(each.info.uuid) for each in self._found]
+
+    def restart(self) -> None:
+        """Forgets what was seen; from now on this process may use the devices."""
+        if self.cores and not self._fake:
+            self._cpu = read_cpu()
+        self._gpus = [replace(each, utilization=None) for each in self._gpus]
+
+    def load(self) -> Load:
+        """What others did since the start, or the last restart; on several GPUs, on the worst of them."""
+        if self._fake:
+            file = Path(self._found[0].spec.partition(":")[2])
+            return Load(json.loads(file.read_text()).get("machine", {}))
+        if self.cores:
+            return cpu_load(self._cpu, read_cpu(), os.getpid(), _user_of)
+        own = [os.getpid(), *(each.pid for each in psutil.Process().children(recursive=True))]
+        loads = [
+            gpu_load(before, after, own) for before, after in zip(self._gpus, self._read_gpus(), strict=True)
+        ]
+        return max(loads, key=lambda each: sorted(each.seen.values()))
+
+    def told(self) -> tuple[str, ...]:
+        """What is wrong with the machine, for people; empty where it is quiet."""
+        return described(self.load(), self.cores)

@@ -1,0 +1,199 @@
+"""Takes records back, and takes that back: by id, by when they were measured, by the device.
+
+Nothing is deleted. A retraction names what does not count any more; one that is undone is named by another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from tuner.errors import NothingFound
+from tuner.record import Record, Retraction, latest_credible
+from tuner.store import Store, opening, queries, rows, tables
+from tuner.store.reading import Reader
+
+#: Ids in one statement.
+AT_ONCE = 500
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Which records; those that fit all that is said.
+
+    Attributes:
+        ids: UUIDs of records or champions.
+        alone: True for these very ones; else each stands for its config, with all that was measured of it for
+            the problem, device and regime: trials and finals tell the same lie.
+        before: Measured before this; ISO 8601, UTC.
+        after: Measured after this.
+        device: Name or uuid.
+    """
+
+    ids: tuple[str, ...] = ()
+    alone: bool = False
+    before: str = ""
+    after: str = ""
+    device: str = ""
+
+
+def take_back(store: Store, chosen: Chosen, reason: str = "") -> int:
+    """Takes back what is chosen and still counts.
+
+    Returns:
+        How many records and champions that were.
+
+    Raises:
+        NothingFound: An id is of no record or champion here.
+        InputError: An id is not a UUID.
+    """
+    count = 0
+    for some in _batches(_ids(store, chosen)):
+        gone = retracted(store, some)
+        count += store.retract([Retraction(each, reason) for each in some if each not in gone])
+    return count
+
+
+def give_back(store: Store, chosen: Chosen, reason: str = "") -> int:
+    """Lets count again what is chosen and was taken back.
+
+    Returns:
+        How many records and champions that were.
+
+    Raises:
+        NothingFound: An id is of no record or champion here.
+        InputError: An id is not a UUID.
+    """
+    count = 0
+    for some in _batches(_ids(store, chosen)):
+        made = _in_force(store, some)
+        store.retract([Retraction(each.id, reason) for each in made])
+        count += len({each.of for each in made})
+    return count
+
+
+def retracted(store: Reader, ids: Iterable[str]) -> dict[str, Retraction]:
+    """Of some records and champions those that were themselves taken back, and by which retraction first."""
+    found: dict[str, Retraction] = {}
+    for some in _batches(list(dict.fromkeys(ids))):
+        for each in _in_force(store, some):
+            found.setdefault(each.of, each)
+    return found
+
+
+def any_retracted(store: Reader) -> bool:
+    """Whether there is any retraction, which is quick to know."""
+    with opening.reading(store._where), store._engine.connect() as connection:
+        return connection.execute(sa.select(tables.retractions.c.number).limit(1)).first() is not None
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """Records of a time that has not come yet: the clock of their machine stood ahead, or ours stands behind.
+
+    Attributes:
+        count: How many.
+        first: When the first was measured, by that clock; ISO 8601, UTC.
+        last: When the last was.
+    """
+
+    count: int
+    first: str
+    last: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.count} records are of a time to come ({self.first[:10]} to {self.last[:10]}): a clock "
+            f"stood ahead when they were measured, or this one stands behind"
+        )
+
+
+#: What to do about records of a time to come.
+AHEAD_REMEDY = "correct the clock, or take them back with `tuner records forget --after DATE`"
+
+
+def ahead(store: Reader) -> Ahead | None:
+    """Records of a time to come; None where there are none."""
+    of = tables.records.c
+    devices = sa.select(sa.func.max(of.measured_at)).group_by(of.device)
+    wanted = sa.select(sa.func.count(), sa.func.min(of.measured_at), sa.func.max(of.measured_at)).where(
+        of.measured_at > latest_credible(), queries.stands()
+    )
+    with opening.reading(store._where), store._engine.connect() as connection:
+        # The index by device and time says at once that there are none.
+        latest = max(connection.execute(devices).scalars(), default="")
+        if latest <= latest_credible():
+            return None
+        count, first, last = connection.execute(wanted).one()
+    return Ahead(int(count), str(first), str(last)) if count else None
+
+
+def _in_force(store: Reader, ids: Sequence[str]) -> list[Retraction]:
+    made, undone = tables.retractions, tables.retractions.alias("undone")
+    is_undone = sa.select(undone.c.number).where(undone.c.of == made.c.id).correlate(made).exists()
+    wanted = sa.select(made).where(made.c.of.in_(ids), ~is_undone).order_by(made.c.made_at, made.c.id)
+    with opening.reading(store._where), store._engine.connect() as connection:
+        return [rows.retraction_of(dict(row)) for row in connection.execute(wanted).mappings()]
+
+
+def _ids(store: Store, chosen: Chosen) -> list[str]:
+    """Ids of what is chosen, whether it counts or not."""
+    if chosen.ids:
+        return list(dict.fromkeys(one for each in chosen.ids for one in _meant(store, each, chosen.alone)))
+    of = tables.records.c
+    fits = [
+        *([of.measured_at < chosen.before] if chosen.before else []),
+        *([of.measured_at > chosen.after] if chosen.after else []),
+        *([of.device.in_(queries.devices_like(chosen.device))] if chosen.device else []),
+    ]
+    with opening.reading(store._where), store._engine.connect() as connection:
+        return list(connection.execute(sa.select(of.id).where(*fits).order_by(of.id)).scalars())
+
+
+def _meant(store: Store, asked: str, alone: bool) -> list[str]:
+    """The ids that an id stands for."""
+    record, named = store.record(asked), rows.checked_id(asked)
+    if record is None:
+        record = store.record(_record_of_champion(store, named))
+        assert record is not None, "a champion's record is stored with it"
+    if alone:
+        return [named]
+    return [named, *(each for each in _of_config(store, record) if each != named)]
+
+
+def _record_of_champion(store: Store, champion_id: str) -> str:
+    of, record = tables.champions.c, tables.records
+    wanted = sa.select(record.c.id).join(tables.champions, of.record == record.c.number)
+    with opening.reading(store._where), store._engine.connect() as connection:
+        found = connection.execute(wanted.where(of.id == champion_id)).scalar()
+    if found is None:
+        raise NothingFound(
+            f"no record or champion here has the id {champion_id}; `tuner records list` shows some"
+        )
+    return str(found)
+
+
+def _of_config(store: Store, record: Record) -> list[str]:
+    """All that was measured of a record's config, by its source, for its problem, device and regime."""
+    of, kernel = tables.records, tables.kernels
+    row: dict[str, Any] = rows.record_row(record)
+    wanted = (
+        sa.select(of.c.id)
+        .join(tables.problems, of.c.problem == tables.problems.c.number)
+        .join(kernel, of.c.kernel == kernel.c.number)
+        .where(
+            queries.is_problem(record.problem), of.c.device.in_(queries.devices_like(record.device)),
+            of.c.regime == record.regime, of.c.config == row["config"], kernel.c.name == record.kernel,
+            kernel.c.source_hash == record.source_hash,
+        )
+        .order_by(of.c.id)
+    )  # fmt: skip
+    with opening.reading(store._where), store._engine.connect() as connection:
+        return list(connection.execute(wanted).scalars())
+
+
+def _batches(ids: Sequence[str]) -> list[Sequence[str]]:
+    return [ids[start : start + AT_ONCE] for start in range(0, len(ids), AT_ONCE)]
