@@ -10,9 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tuner.kernel import Kernel, ceil_div
-from tuner.problem import Baseline, Operation, Problem, Tensor, Work
-from tuner.space import Constraint, powers_of_two
+from tuner import Baseline, Constraint, Kernel, Operation, Problem, Tensor, Work, ceil_div, powers_of_two
 
 
 def tensors(p: Problem) -> tuple[Tensor, ...]:

@@ -9,9 +9,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tuner.kernel import Kernel, Launch, ceil_div
-from tuner.problem import DTYPE_BYTES, Baseline, Operation, Problem, Scalar, Tensor, Work
-from tuner.space import Config, Constraint, choice, powers_of_two
+from tuner import (
+    DTYPE_BYTES,
+    Baseline,
+    Config,
+    Constraint,
+    Kernel,
+    Launch,
+    Operation,
+    Problem,
+    Scalar,
+    Tensor,
+    Work,
+    ceil_div,
+    choice,
+    powers_of_two,
+)
 
 C_NAMES = {"float32": "float", "float64": "double"}
 

@@ -105,9 +105,9 @@ def published_cases() -> Iterator[tuple[str, list[Any]]]:
 
 def drawn_cases(count: int) -> Iterator[tuple[str, list[Any]]]:
     """(kernel, case) of legal configs drawn at `SHAPES` in all layouts, for devices with published results."""
-    from tuner.catalogue import builtin
-    from tuner.hardware import DeviceInfo
-    from tuner.space import Space
+    from tuner.declare.catalogue import builtin
+    from tuner.declare.hardware import DeviceInfo
+    from tuner.declare.space import Space
 
     devices: dict[str, DeviceInfo] = {}
     for path in sorted((ROOT / "configs" / "tuned").glob("*/*.json")):
@@ -176,7 +176,7 @@ def machine_code(target: str, text: str, entry: str, options: list[str], case: l
 
 def same_code(target: str, then: list[Any], now: list[Any]) -> bool:
     """Whether two rendered cases run the same machine code in the same launch."""
-    from tuner.source_text import measured_text
+    from tuner.declare.source_text import measured_text
 
     (case, *old, old_launch), (_, *new, new_launch) = then, now
     if without_defaults(old_launch) != without_defaults(new_launch):

@@ -11,9 +11,9 @@ import re
 import sys
 from typing import Any
 
-from tuner.catalogue import builtin
+from tuner.declare.catalogue import builtin
+from tuner.declare.kernel import Rendered
 from tuner.devices.numba_source import ready
-from tuner.kernel import Rendered
 
 
 def functions_of(entry: Any) -> list[Any]:

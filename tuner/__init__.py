@@ -1,23 +1,59 @@
 """Autotuning of parameterised compute kernels: search, measure, store, look up, export.
 
 Tuned kernels are functions of it: `tuner.matmul`, `tuner.gemv`, `tuner.transpose`. `tuner.explain` says what
-they would run, `tuner.best` which config is best for a problem. Importing the package loads no GPU, SQL or
-Optuna code; each of those loads where it is first needed.
+they would run, `tuner.best` which config is best for a problem.
+
+Authors of kernels import from it what a declaration is made of: `Kernel`, `Operation`, `choice` and the like.
+Importing the package loads no GPU, SQL or Optuna code; each of those loads where it is first needed.
 """
 
-__version__ = "0.1.0"
+from tuner.version import __version__
 
 TYPE_CHECKING = False  # type checkers take it for true, and see the names that are loaded at first use
 if TYPE_CHECKING:
     from tuner.callables import clear_caches, explain, gemv, matmul, transpose
+    from tuner.declare.kernel import Kernel, Launch, Padded, Pieces, Workspace, ceil_div
+    from tuner.declare.problem import DTYPE_BYTES, Baseline, Operation, Problem, Scalar, Tensor, Work
+    from tuner.declare.space import Config, Constraint, Value, choice, powers_of_two
     from tuner.lookup import best
 
 #: Name -> module that it is loaded from.
 _AT_FIRST_USE = {
     **dict.fromkeys(("clear_caches", "explain", "gemv", "matmul", "transpose"), "tuner.callables"),
     "best": "tuner.lookup",
+    **dict.fromkeys(("Kernel", "Launch", "Padded", "Pieces", "Workspace", "ceil_div"), "tuner.declare.kernel"),
+    **dict.fromkeys(
+        ("DTYPE_BYTES", "Baseline", "Operation", "Problem", "Scalar", "Tensor", "Work"), "tuner.declare.problem"
+    ),
+    **dict.fromkeys(("Config", "Constraint", "Value", "choice", "powers_of_two"), "tuner.declare.space"),
 }
-__all__ = ["__version__", "best", "clear_caches", "explain", "gemv", "matmul", "transpose"]
+__all__ = [
+    "DTYPE_BYTES",
+    "Baseline",
+    "Config",
+    "Constraint",
+    "Kernel",
+    "Launch",
+    "Operation",
+    "Padded",
+    "Pieces",
+    "Problem",
+    "Scalar",
+    "Tensor",
+    "Value",
+    "Work",
+    "Workspace",
+    "__version__",
+    "best",
+    "ceil_div",
+    "choice",
+    "clear_caches",
+    "explain",
+    "gemv",
+    "matmul",
+    "powers_of_two",
+    "transpose",
+]
 
 
 def __getattr__(name: str) -> object:

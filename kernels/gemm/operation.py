@@ -7,7 +7,7 @@ M x K and B as N x K. Every array is dense and row-major.
 from collections.abc import Mapping
 from typing import Any
 
-from tuner.problem import Baseline, Operation, Problem, Tensor, Work
+from tuner import Baseline, Operation, Problem, Tensor, Work
 
 #: Kernels in the order of the published ladders; ours come last.
 LADDER = (

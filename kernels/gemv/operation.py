@@ -7,7 +7,7 @@ column-major. Every array is dense.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tuner.problem import Baseline, Operation, Problem, Tensor, Work
+from tuner import Baseline, Operation, Problem, Tensor, Work
 
 #: Kernels in the order of the published ladder; ours come last.
 LADDER = ("naive", "row_per_thread", "coalesced", "constant", "shared", "shuffle", "blocked", "streaming")

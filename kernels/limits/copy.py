@@ -6,10 +6,21 @@ Not an operation of the catalogue: `tuner ladder` loads this file as it loads a 
 from pathlib import Path
 from typing import Any
 
+from tuner import (
+    DTYPE_BYTES,
+    Baseline,
+    Config,
+    Kernel,
+    Launch,
+    Operation,
+    Problem,
+    Tensor,
+    Work,
+    ceil_div,
+    choice,
+    powers_of_two,
+)
 from tuner.declare.rules import at_most_cores
-from tuner.kernel import Kernel, Launch, ceil_div
-from tuner.problem import DTYPE_BYTES, Baseline, Operation, Problem, Tensor, Work
-from tuner.space import Config, choice, powers_of_two
 
 
 def _tile(p: Problem, c: Any) -> dict[str, Any]:

@@ -5,9 +5,7 @@ Not an operation of the catalogue: `tuner ladder` loads this file as it loads a 
 
 from pathlib import Path
 
-from tuner.kernel import Kernel, Launch, ceil_div
-from tuner.problem import Baseline, Operation, Tensor, Work
-from tuner.space import choice
+from tuner import Baseline, Kernel, Launch, Operation, Tensor, Work, ceil_div, choice
 
 #: C's name of each dtype.
 SCALARS = {"float32": "float", "float64": "double", "int32": "int"}

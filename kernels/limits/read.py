@@ -5,10 +5,8 @@ Not an operation of the catalogue: `tuner ladder` loads this file as it loads a 
 
 from pathlib import Path
 
+from tuner import DTYPE_BYTES, Baseline, Kernel, Launch, Operation, Tensor, Work, choice, powers_of_two
 from tuner.declare.rules import at_most_cores
-from tuner.kernel import Kernel, Launch
-from tuner.problem import DTYPE_BYTES, Baseline, Operation, Tensor, Work
-from tuner.space import choice, powers_of_two
 
 OPERATION = Operation(
     name="read",

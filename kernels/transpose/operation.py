@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tuner.problem import Baseline, Operation, Problem, Tensor, Work
+from tuner import Baseline, Operation, Problem, Tensor, Work
 
 #: Kernels in the order of the published ladder; ours come last.
 LADDER = ("naive", "blocked", "micro_tiles", "shared_tile", "padded_tile", "unrolled", "swizzled")

@@ -35,9 +35,9 @@ Run = Callable[[], Any]
 
 def bound(kernel: Any, problem: Any, config: dict[str, Any], arrays: list[Any]) -> Run:
     """A config of a kernel, compiled and bound to arrays."""
+    from tuner.declare.kernel import render
+    from tuner.declare.space import Config
     from tuner.devices.numba_source import load_module
-    from tuner.kernel import render
-    from tuner.space import Config
 
     entry, dims = load_module(render(kernel, problem, Config(config))), tuple(problem.dims.values())
     entry(*arrays, *dims)
@@ -46,8 +46,8 @@ def bound(kernel: Any, problem: Any, config: dict[str, Any], arrays: list[Any]) 
 
 def limit(name: str, config: dict[str, Any], dims: dict[str, int], dtype: str) -> Run:
     """A kernel that measures a limit of the device."""
-    from tuner.catalogue import from_file
-    from tuner.folders import kernels_folder
+    from tuner.declare.catalogue import from_file
+    from tuner.declare.folders import kernels_folder
 
     catalogue = from_file(kernels_folder() / "limits" / f"{name}.py")
     (kernel,) = [each for each in catalogue.of(name, "cpu") if each.operation == name]
@@ -72,7 +72,7 @@ def contestants(asked: dict[str, Any]) -> tuple[dict[str, Run], float]:
     """Whom to time; and how far ours is from NumPy's result, as a fraction."""
     import numpy as np
 
-    from tuner.catalogue import builtin
+    from tuner.declare.catalogue import builtin
 
     catalogue = builtin()
     operation = catalogue.operation(asked["operation"])

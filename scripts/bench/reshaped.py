@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 from roofline import Landscape, assembled, columns, quirks, random_device
 
-from tuner.space import Constraint, Space, choice
+from tuner.declare.space import Constraint, Space, choice
 
 
 def reshaped(seed: int) -> Landscape:

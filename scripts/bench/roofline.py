@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.space import Space
+from tuner.declare.space import Space
 
 Floats = NDArray[np.float64]
 

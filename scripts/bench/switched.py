@@ -21,7 +21,7 @@ from roofline import (
     specialist,
 )
 
-from tuner.space import Constraint, Space, choice
+from tuner.declare.space import Constraint, Space, choice
 
 THREADS = Constraint("threads", lambda p, d, c: (c.BX * c.BY >= 32) & (c.BX * c.BY <= 1024))
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from fixtures.fake_device import TOY
 
-from tuner import catalogue
-from tuner.correctness import Workload
+from tuner.declare import catalogue
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import Rendered, render
+from tuner.declare.space import Space
 from tuner.devices.protocol import Binary, Compiler, Device, LaunchFailed
-from tuner.hardware import DeviceInfo
-from tuner.kernel import Rendered, render
-from tuner.measure import Bench, Contestant
-from tuner.measurement import Outcome
-from tuner.space import Space
+from tuner.measuring.bench import Bench, Contestant
+from tuner.measuring.workload import Workload
+from tuner.results.measurement import Outcome
 
 N = 5000
 

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 from fixtures.fake_device import BOARD, TOY
 
-from tuner import catalogue
+from tuner.declare import catalogue
+from tuner.declare.kernel import Rendered, render
+from tuner.declare.problem import Problem
 from tuner.devices import nvrtc
 from tuner.devices.fake import FakeCompiler
 from tuner.devices.numba_source import NumbaCompiler, load_module
-from tuner.devices.protocol import CompileFailed, Compiler, compiler_for
-from tuner.kernel import Rendered, render
-from tuner.problem import Problem
+from tuner.devices.opening import compiler_for
+from tuner.devices.protocol import CompileFailed, Compiler
 
 BROKEN_RULE = {"where": {"BROKEN": "1"}, "fault": "compile_failed"}
 TARGET = {"fake": "cuda", "numba": "cpu", "nvrtc": "cuda"}
@@ -34,7 +35,7 @@ def of_toy(kind: str, number: int = 0) -> Rendered:
         "cuda": [{"BLOCK": 64, "ITEMS": 1, "ORDER": "blocked"}, {"BLOCK": 64, "ITEMS": 8, "ORDER": "striped"}],
         "cpu": [{"CHUNK": 64, "FUSED": True}, {"CHUNK": 128, "FUSED": False}],
     }[kernel.target]
-    from tuner.space import Config
+    from tuner.declare.space import Config
 
     return render(kernel, toy(), Config(configs[number]))
 

@@ -13,18 +13,19 @@ import pytest
 from contracts.device_suite import DeviceContract
 from fixtures.fake_device import BOARD, TOY
 
-from tuner import catalogue
-from tuner.correctness import Workload
-from tuner.devices import cpu, open_device
+from tuner.declare import catalogue
+from tuner.declare.kernel import Rendered
+from tuner.declare.problem import Baseline
+from tuner.devices import cpu
 from tuner.devices.cpu import CpuDevice, blas_versions
 from tuner.devices.fake import FakeCompiler, FakeDevice
 from tuner.devices.numba_source import NumbaCompiler
+from tuner.devices.opening import open_device
 from tuner.devices.protocol import REGIMES, Compiler, Device
 from tuner.errors import DeviceTrouble
-from tuner.kernel import Rendered
-from tuner.measure import Bench, Contestant
-from tuner.measurement import Outcome
-from tuner.problem import Baseline
+from tuner.measuring.bench import Bench, Contestant
+from tuner.measuring.workload import Workload
+from tuner.results.measurement import Outcome
 
 
 class TestFakeDevice(DeviceContract):

@@ -8,8 +8,8 @@ import pytest
 from fixtures.postgres import Databases
 from fixtures.records import BOARD, CPU, champion, measured, record, square
 
-from tuner.measurement import Measurement, Outcome
-from tuner.record import Role
+from tuner.results.measurement import Measurement, Outcome
+from tuner.results.record import Role
 from tuner.store import Store, matrix
 from tuner.store.matrix import Asked
 

@@ -6,10 +6,10 @@ import importlib.util
 
 import pytest
 
+from tuner.declare.space import Config, Constraint, Space, choice, powers_of_two
 from tuner.errors import InputError
-from tuner.measurement import Outcome
+from tuner.results.measurement import Outcome
 from tuner.search import SAMPLERS, Candidate, Known, Observation, Search, SearchOptions
-from tuner.space import Config, Constraint, Space, choice, powers_of_two
 
 #: Packages without which Optuna's sampler cannot run.
 NEEDS = {"gp": "torch", "cmaes": "cmaes"}

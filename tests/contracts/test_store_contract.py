@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tuner.errors import InputError
-from tuner.measurement import Error, Measurement, Outcome
-from tuner.record import Pair, Record, Role, new_id
-from tuner.statistics import Comparison
+from tuner.results.measurement import Error, Measurement, Outcome
+from tuner.results.record import Pair, Record, Role, new_id
+from tuner.results.statistics import Comparison
 from tuner.store import Store, streams
 from tuner.store.streams import Selection
 

@@ -12,10 +12,10 @@ from unit.callable_records import CATALOGUE, crowned, empty_database, own_record
 
 import tuner
 from tuner.callables.dispatch import device_info
+from tuner.declare.kernel import Kernel
+from tuner.declare.problem import TOLERANCE_FACTOR, Problem
+from tuner.declare.space import Config
 from tuner.devices.detect import gpus
-from tuner.kernel import Kernel
-from tuner.problem import TOLERANCE_FACTOR, Problem
-from tuner.space import Config
 
 __all__ = ["empty_database", "own_records", "ran"]
 cp = pytest.importorskip("cupy")

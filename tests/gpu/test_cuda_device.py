@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from contracts.device_suite import DeviceContract
 
-from tuner.correctness import Workload
+from tuner.declare.kernel import Launch, Rendered
 from tuner.devices.nvrtc import NvrtcCompiler, compile_cubin
 from tuner.devices.protocol import REGIMES, Compiler, Device, LaunchFailed
-from tuner.kernel import Launch, Rendered
+from tuner.measuring.workload import Workload
 
 
 class TestCudaDevice(DeviceContract):

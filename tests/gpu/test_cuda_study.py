@@ -10,20 +10,21 @@ from typing import Any
 import pytest
 from fixtures.fake_device import TOY, database
 
-from tuner import catalogue, compiling, execution
 from tuner.cli.main import run
+from tuner.declare import catalogue
+from tuner.declare.kernel import Kernel, render
+from tuner.declare.problem import Problem
+from tuner.declare.space import Config
 from tuner.devices.detect import find
 from tuner.devices.nvrtc import NvrtcCompiler
-from tuner.execution import Executor
-from tuner.kernel import Kernel, render
-from tuner.measure import Contestant
-from tuner.measurement import Measurement, Outcome
-from tuner.problem import Problem
-from tuner.progress import Request
-from tuner.record import ProblemKey, Role
-from tuner.space import Config
+from tuner.measuring.bench import Contestant
+from tuner.results.measurement import Measurement, Outcome
+from tuner.results.record import ProblemKey, Role
 from tuner.store import Store
-from tuner.study import Study
+from tuner.study.progress import Request
+from tuner.study.study import Study
+from tuner.workers import compile_pool, device_worker
+from tuner.workers.device_worker import Executor
 
 FAULTY = TOY.with_name("faulty.py")
 #: Config -> how it ends on any GPU, and what its reason says.
@@ -54,9 +55,9 @@ ENDS = {
 def test_every_real_fault_is_one_outcome_and_the_right_config_is_crowned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
 ) -> None:
-    monkeypatch.setattr(execution, "LIMIT_FLOOR_S", 15.0)
-    monkeypatch.setattr(execution, "LIMIT_FACTOR", 1.0)
-    monkeypatch.setattr(compiling, "MEMORY_BYTES", 512 << 20)
+    monkeypatch.setattr(device_worker, "LIMIT_FLOOR_S", 15.0)
+    monkeypatch.setattr(device_worker, "LIMIT_FACTOR", 1.0)
+    monkeypatch.setattr(compile_pool, "MEMORY_BYTES", 512 << 20)
     declared = catalogue.from_file(FAULTY)
     problem = declared.operation("faulty").problem({"n": 100_000})
     asked = Request(problem, declared.of("faulty"), (find("cuda:0"),), seconds=None, seed=1, sampler="random")

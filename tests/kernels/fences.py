@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tuner.problem import Problem
+from tuner.declare.problem import Problem
 
 
 def fenced(shape: tuple[int, ...], dtype: str, at_end: bool) -> np.ndarray:

@@ -4,7 +4,7 @@ From the driver's device attributes as the CUDA C++ Programming Guide lists them
 (table of technical specifications), and the boards' data sheets.
 """
 
-from tuner.hardware import DeviceInfo
+from tuner.declare.hardware import DeviceInfo
 
 H200 = DeviceInfo(
     name="NVIDIA H200", kind="cuda", architecture="sm_90", compute_capability=90,

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from gpu_models import H200
 
-from tuner.catalogue import Catalogue, builtin, from_file
-from tuner.folders import kernels_folder
-from tuner.hardware import DeviceInfo
-from tuner.kernel import Kernel
-from tuner.problem import Operation, Problem
-from tuner.space import Config, Space, Value
+from tuner.declare.catalogue import Catalogue, builtin, from_file
+from tuner.declare.folders import kernels_folder
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import Kernel
+from tuner.declare.problem import Operation, Problem
+from tuner.declare.space import Config, Space, Value
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 #: A usual shape of each operation; 512 in every dim where nothing is said.

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 from fences import stays_inside
 
-from tuner.catalogue import builtin, from_file
+from tuner.declare.catalogue import builtin, from_file
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import Kernel, render
+from tuner.declare.problem import Problem
+from tuner.declare.space import Config
 from tuner.devices.detect import cpu_info
-from tuner.hardware import DeviceInfo
-from tuner.kernel import Kernel, render
-from tuner.problem import Problem
-from tuner.space import Config
 
 CATALOGUE = builtin()
 #: With every dtype that the kernels can do.

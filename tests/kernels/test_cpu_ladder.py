@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from sampling import awkward_problems, kernels, name_of, usual_problem
 
-from tuner.hardware import DeviceInfo
-from tuner.kernel import Kernel, render
-from tuner.problem import Operation, Problem
-from tuner.space import Config
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import Kernel, render
+from tuner.declare.problem import Operation, Problem
+from tuner.declare.space import Config
 
 #: Elements before and after the output that a kernel must not write.
 GUARD = 64

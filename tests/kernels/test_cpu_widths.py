@@ -15,10 +15,10 @@ import pytest
 RUN = """
 import json, sys
 import numpy as np
-from tuner.catalogue import builtin
+from tuner.declare.catalogue import builtin
 from tuner.devices.numba_source import load_module
-from tuner.kernel import render
-from tuner.space import Config
+from tuner.declare.kernel import render
+from tuner.declare.space import Config
 
 catalogue, random, found = builtin(), np.random.default_rng(2), {}
 for name, layout, dtype, dims, config in json.loads(sys.argv[1]):

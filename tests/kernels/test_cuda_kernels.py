@@ -20,9 +20,9 @@ from sampling import (
     space,
 )
 
-from tuner.kernel import Kernel, render
-from tuner.problem import Problem, Tensor
-from tuner.space import Config
+from tuner.declare.kernel import Kernel, render
+from tuner.declare.problem import Problem, Tensor
+from tuner.declare.space import Config
 
 ORDERS = ("forward", "backward", "random")
 #: Blocks that such a device runs at once.

@@ -10,9 +10,9 @@ import pytest
 from cuda_on_cpu import Fault, compile_for_cpu
 from numpy.typing import NDArray
 
-from tuner.catalogue import builtin
-from tuner.kernel import Launch, Rendered, render
-from tuner.problem import Operation, Tensor, Work
+from tuner.declare.catalogue import builtin
+from tuner.declare.kernel import Launch, Rendered, render
+from tuner.declare.problem import Operation, Tensor, Work
 
 ORDERS = ("forward", "backward", "random")
 PROBE = Operation(

@@ -14,10 +14,10 @@ import pytest
 from gpu_models import GPUS, T4
 from sampling import MEANT_FOR, covering, is_legal, kernels, name_of, right_space, space, usual_problem
 
-from tuner.folders import kernels_folder
-from tuner.hardware import DeviceInfo
-from tuner.kernel import Kernel, render
-from tuner.problem import Operation, Problem
+from tuner.declare.folders import kernels_folder
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import Kernel, render
+from tuner.declare.problem import Operation, Problem
 
 CPUS = (
     DeviceInfo(name="two cores", kind="cpu", cores=2, vector_bytes=32, l1_bytes=32 << 10, l2_bytes=4 << 20),

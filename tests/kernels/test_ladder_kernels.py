@@ -10,10 +10,10 @@ import pytest
 from cuda_on_cpu import Fault, compile_for_cpu
 from test_cuda_kernels import assert_right
 
-from tuner.catalogue import builtin
-from tuner.kernel import Kernel, Launch, Padded, Pieces, render
-from tuner.problem import Problem
-from tuner.space import Config
+from tuner.declare.catalogue import builtin
+from tuner.declare.kernel import Kernel, Launch, Padded, Pieces, render
+from tuner.declare.problem import Problem
+from tuner.declare.space import Config
 
 CATALOGUE = builtin()
 KERNELS = {kernel.name: kernel for kernel in CATALOGUE.of("gemm", "cuda")}

@@ -11,10 +11,10 @@ from cuda_on_cpu import compile_for_cpu
 from sampling import is_right
 from test_cuda_kernels import assert_right, assert_same_in_every_order
 
-from tuner.catalogue import builtin
-from tuner.kernel import render
-from tuner.problem import Problem
-from tuner.space import Config
+from tuner.declare.catalogue import builtin
+from tuner.declare.kernel import render
+from tuner.declare.problem import Problem
+from tuner.declare.space import Config
 
 CATALOGUE = builtin()
 (KERNEL,) = CATALOGUE.of("gemm", "cuda", ("multivector",))

@@ -8,10 +8,10 @@ import pytest
 from sampling import MEANT_FOR, covering, is_right, space
 from test_cuda_kernels import assert_right, assert_same_in_every_order
 
-from tuner.catalogue import builtin
-from tuner.kernel import Kernel, render
-from tuner.problem import Problem
-from tuner.space import Config
+from tuner.declare.catalogue import builtin
+from tuner.declare.kernel import Kernel, render
+from tuner.declare.problem import Problem
+from tuner.declare.space import Config
 
 CATALOGUE = builtin()
 KERNELS = {kernel.name: kernel for kernel in CATALOGUE.of("gemm", "cuda") if kernel.name in MEANT_FOR}

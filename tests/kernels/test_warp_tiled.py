@@ -8,9 +8,9 @@ import pytest
 from sampling import is_right
 from test_cuda_kernels import ORDERS, assert_right, assert_same_in_every_order
 
-from tuner.catalogue import builtin
-from tuner.kernel import render
-from tuner.space import Config
+from tuner.declare.catalogue import builtin
+from tuner.declare.kernel import render
+from tuner.declare.space import Config
 
 GEMM = builtin().operation("gemm")
 (KERNEL,) = builtin().of("gemm", "cuda", ("warp_tiled",))

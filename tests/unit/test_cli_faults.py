@@ -15,21 +15,22 @@ import pytest
 from fixtures.fake_device import BEST_S, TOY, stored, write_device
 from fixtures.records import BOARD, champion, record, square
 
-from tuner import kernel, shipped
+from tuner import published
 from tuner.cli import records as records_commands
+from tuner.cli.formatting import answer_rows
 from tuner.cli.main import run
-from tuner.cli.show import answer_rows
+from tuner.declare import kernel
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import Kernel, Rendered
 from tuner.devices import cubin_cache, detect, numba_source
 from tuner.devices.cubin_cache import CubinCache
 from tuner.devices.protocol import Binary
 from tuner.errors import DeclarationError, EnvironmentTrouble
-from tuner.hardware import DeviceInfo
-from tuner.kernel import Kernel, Rendered
-from tuner.locks import Occupancy
 from tuner.lookup import Answer
-from tuner.measurement import CompileReport
-from tuner.record import Role
+from tuner.results.measurement import CompileReport
+from tuner.results.record import Role
 from tuner.store import Store
+from tuner.study.locks import Occupancy
 
 Told = Callable[..., tuple[int, str, str]]
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -108,7 +109,7 @@ SOURCE = "from numba import njit\n\n@njit(cache=True)\ndef toy(x, y, n):\n    y[
 
 def test_a_cache_that_fills_up_is_no_fault_of_a_kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """As COMPILE_FAILED the config would never be tried again."""
-    from tuner.catalogue import from_file
+    from tuner.declare.catalogue import from_file
 
     monkeypatch.setenv("TUNER_CACHE", str(tmp_path))
     problem = from_file(TOY).operation("toy").problem({"n": 8})
@@ -183,8 +184,8 @@ def test_an_installed_package_is_not_published_into(
     installed = here / "site-packages" / "tuner"
     (installed / "shipped").mkdir(parents=True)
     (installed / "configs" / "tuned").mkdir(parents=True)
-    monkeypatch.setattr(shipped.reading, "__file__", str(installed / "shipped" / "reading.py"))
-    assert shipped.tuned_folder() == installed / "configs" / "tuned"
+    monkeypatch.setattr(published.reading, "__file__", str(installed / "shipped" / "reading.py"))
+    assert published.tuned_folder() == installed / "configs" / "tuned"
     code, out, err = told("records", "publish")
     assert (code, out) == (2, "")
     assert "name one with -o DIR" in err
@@ -316,7 +317,7 @@ def test_a_function_may_come_about_in_any_way(tmp_path: Path, text: str) -> None
 
 
 def test_every_built_in_kernel_has_its_function() -> None:
-    from tuner.catalogue import builtin
+    from tuner.declare.catalogue import builtin
 
     for each in builtin().kernels:
         each.check_entry()

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tuner.catalogue import builtin
+from tuner.declare.catalogue import builtin
 from tuner.devices.detect import cpu_info
 
 SCRIPT = Path(__file__).parents[2] / "scripts/bench/cpu_results"

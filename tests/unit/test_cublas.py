@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("cupy")
 
-from tuner.catalogue import builtin
+from tuner.declare.catalogue import builtin
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import tuner
-from tuner import catalogue
+from tuner.declare import catalogue
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -304,12 +304,12 @@ def test_an_installed_wheel_finds_its_kernels_and_plans(wheel: Path, tmp_path: P
     code = """
 from pathlib import Path
 import tuner
-from tuner import catalogue
-from tuner.folders import kernels_folder
+from tuner.declare import catalogue
+from tuner.declare.folders import kernels_folder
 from tuner.ladder import read_ladder_plan
 from tuner.ladder.steps import lessons
-from tuner.plan import read_plan
-from tuner.shipped import entries, tuned_folder
+from tuner.nightly.plan import read_plan
+from tuner.published import entries, tuned_folder
 inside = Path(tuner.__file__).parent
 found = catalogue.builtin()
 assert kernels_folder() == inside / "kernels", kernels_folder()

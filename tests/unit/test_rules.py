@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.catalogue import builtin
 from tuner.declare import rules
-from tuner.hardware import DeviceInfo
-from tuner.space import Constraint, Space, choice
+from tuner.declare.catalogue import builtin
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.space import Constraint, Space, choice
 
 GPU = DeviceInfo(
     name="small GPU", kind="cuda", compute_capability=80, sm_count=10, warp_size=32, max_threads_per_block=1024,

@@ -11,16 +11,16 @@ import time
 import warnings
 from dataclasses import dataclass, replace
 
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import Kernel
+from tuner.declare.problem import Problem
+from tuner.declare.space import Config
 from tuner.errors import NothingFound, StoreTrouble
-from tuner.hardware import DeviceInfo
-from tuner.kernel import Kernel
 from tuner.lookup import Answer, answer
 from tuner.lookup.answers import DEFAULT, EXACT, UNMEASURED
 from tuner.lookup.asking import kept_open, opened
 from tuner.lookup.declared import builtin_now
-from tuner.problem import Problem
-from tuner.record import ProblemKey
-from tuner.space import Config
+from tuner.results.record import ProblemKey
 
 #: Loss that is reckoned with where none could be measured yet: the worst that is put up with elsewhere.
 UNMEASURED_LOSS = 0.2

@@ -19,8 +19,8 @@ from tuner.callables.calls import Prepared, kernel_call, library_call
 from tuner.callables.decisions import Decision, decide, forget, warn_once
 from tuner.callables.families import family_of, shares_memory_with_others
 from tuner.callables.requests import Request, gemv_request, matmul_request, transpose_request
-from tuner.hardware import DeviceInfo
-from tuner.record import ProblemKey
+from tuner.declare.hardware import DeviceInfo
+from tuner.results.record import ProblemKey
 
 #: Prepared calls that a function keeps, and decisions that are kept; the oldest go first.
 KEPT = 4096

@@ -15,7 +15,7 @@ from tuner.callables.foreign import view
 from tuner.callables.requests import Request
 from tuner.errors import UnknownName
 from tuner.lookup.answers import UNMEASURED
-from tuner.record import ProblemKey
+from tuner.results.record import ProblemKey
 
 #: Operation -> the function that computes it.
 FUNCTIONS = {"gemm": "matmul", "gemv": "gemv", "transpose": "transpose"}

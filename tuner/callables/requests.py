@@ -8,8 +8,8 @@ import numpy
 
 from tuner.callables.arrays import Operand
 from tuner.callables.layouts import Placed, flipped, is_row_major, letter, placed, turned
-from tuner.problem import INT32_MAX
-from tuner.record import ProblemKey
+from tuner.declare.problem import INT32_MAX
+from tuner.results.record import ProblemKey
 
 #: Operation -> dtypes that its kernels compute in.
 DTYPES = {

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tuner.cli.formatting import config_text, print_json, table
 from tuner.cli.options import database_option, json_option, writable_file
 from tuner.cli.shapes import measuring_options, shapes_known, subject_options
-from tuner.cli.show import config_text, print_json, table
 
 if TYPE_CHECKING:
     from tuner.distil import Distilled
-    from tuner.remeasure import Wanted
+    from tuner.study.remeasure import Wanted
 
 
 @click.command()

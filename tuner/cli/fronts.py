@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
+from tuner.cli.formatting import config_text, duration, energy, print_json, speed, table
 from tuner.cli.options import asked, database_option, json_option, problem_options, writable_folder
-from tuner.cli.show import config_text, duration, energy, print_json, speed, table
 from tuner.errors import InputError
-from tuner.objectives import Front, Point, read_objectives
-from tuner.record import Champion
+from tuner.results.objectives import Front, Point, read_objectives
+from tuner.results.record import Champion
 
 
 @click.command()
@@ -29,9 +29,9 @@ def front(
 
     Of studies with these objectives, and of what others measured that has them all; else of what is published.
     """
-    from tuner.fronts import known_front
     from tuner.lookup.asking import device_asked, opened
-    from tuner.preparation import key_of
+    from tuner.study.fronts import known_front
+    from tuner.study.setup import key_of
 
     objectives = read_objectives(objective)
     if len(objectives) == 1:

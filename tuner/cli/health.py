@@ -15,7 +15,7 @@ from tuner.devices.detect import Found, find, gpus
 from tuner.devices.device_lock import device_holder
 from tuner.devices.machine_load import MachineWatch
 from tuner.errors import DeviceTrouble, EnvironmentTrouble, NothingFound, TunerError
-from tuner.execution import Executor
+from tuner.workers.device_worker import Executor
 
 #: Free disk below this is worth a word.
 LITTLE_DISK_BYTES = 1 << 30

@@ -9,16 +9,16 @@ from typing import Any
 
 import click
 
-from tuner.catalogue import builtin
+from tuner.cli.formatting import config_text, duration, print_json, rate, speed, table
 from tuner.cli.options import asked, database_option, json_option, problem_options, writable_folder
-from tuner.cli.show import config_text, duration, print_json, rate, speed, table
+from tuner.declare.catalogue import builtin
+from tuner.declare.problem import Problem
 from tuner.devices.detect import Found, find
 from tuner.errors import InputError
 from tuner.ladder.plan import ladder_of
 from tuner.ladder.reading import read_ladder_plan
 from tuner.ladder.rungs import Ladder, slower_steps
 from tuner.ladder.steps import LadderPlan
-from tuner.problem import Problem
 
 #: Seconds for tuning each step, unless said otherwise.
 DEFAULT_SECONDS = 10.0
@@ -93,8 +93,8 @@ def _climbed(
     plan: LadderPlan, found: Found, regime: str, seconds: float | None, options: Mapping[str, Any]
 ) -> Ladder:
     from tuner.ladder import Climb, Request
-    from tuner.locks import occupied
     from tuner.store import Store
+    from tuner.study.locks import occupied
 
     said: Callable[[str], None] = lambda text: None if options["quiet"] else click.echo(text, err=True)
     request = Request(

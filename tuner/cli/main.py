@@ -12,24 +12,24 @@ from collections.abc import Sequence
 
 import click
 
-import tuner
 from tuner.errors import EnvironmentTrouble, InputError, TunerError
+from tuner.version import __version__
 
 #: Subcommand -> module and name of its implementation, loaded when it is called: ``--help`` stays quick.
 COMMANDS = {
     "tune": ("tuner.cli.tune", "tune", "Search the best kernel and config for a problem, and store it."),
-    "best": ("tuner.cli.ask", "best", "The config to use for a problem, or the library."),
+    "best": ("tuner.cli.best", "best", "The config to use for a problem, or the library."),
     "front": ("tuner.cli.fronts", "front", "The configs that trade time against energy or error."),
-    "export": ("tuner.cli.ask", "export", "Write the champion as source, binary, Python module or JSON."),
+    "export": ("tuner.cli.best", "export", "Write the champion as source, binary, Python module or JSON."),
     "ladder": ("tuner.cli.ladder", "ladder", "Each kernel of an operation, and what each step buys."),
-    "nightly": ("tuner.cli.night", "nightly", "Tune the problems of a plan until a deadline."),
+    "nightly": ("tuner.cli.nightly", "nightly", "Tune the problems of a plan until a deadline."),
     "records": ("tuner.cli.records", "records", "Export, import, publish, list and check records."),
     "distil": ("tuner.cli.distil", "distil", "Few configs for many shapes, and a function that chooses."),
     "lookup-quality": ("tuner.cli.quality", "lookup_quality", "What answers for unknown problems cost."),
     "simulate": ("tuner.cli.replay", "simulate", "Replay a study on a recorded space, without a device."),
-    "devices": ("tuner.cli.look", "devices", "The devices found here."),
-    "kernels": ("tuner.cli.look", "kernels", "The kernels there are, with parameters and constraints."),
-    "doctor": ("tuner.cli.look", "doctor", "Check this machine, and say what to do about it."),
+    "devices": ("tuner.cli.inspect", "devices", "The devices found here."),
+    "kernels": ("tuner.cli.inspect", "kernels", "The kernels there are, with parameters and constraints."),
+    "doctor": ("tuner.cli.inspect", "doctor", "Check this machine, and say what to do about it."),
 }
 #: Errors of the system that a user can do something about.
 SYSTEM_ERRORS = {
@@ -62,7 +62,7 @@ class LazyGroup(click.Group):
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(tuner.__version__, prog_name="tuner")
+@click.version_option(__version__, prog_name="tuner")
 def command_line() -> None:
     """Tunes compute kernels: searches tile configs, measures them, and remembers the best."""
 

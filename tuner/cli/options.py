@@ -11,11 +11,11 @@ from typing import TypeVar
 
 import click
 
-from tuner.catalogue import Catalogue, builtin, from_file
+from tuner.declare.catalogue import Catalogue, builtin, from_file
+from tuner.declare.kernel import Kernel
+from tuner.declare.problem import Operation, Problem
 from tuner.devices.protocol import REGIMES
 from tuner.errors import InputError
-from tuner.kernel import Kernel
-from tuner.problem import Operation, Problem
 
 DEFAULT_DATABASE = "sqlite:///studies.db"
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from tuner.cli.show import clock, duration, speed
-from tuner.problem import Problem
-from tuner.progress import Progress
+from tuner.cli.formatting import clock, duration, speed
+from tuner.declare.problem import Problem
+from tuner.study.progress import Progress
 
 #: Seconds between two plain lines.
 PLAIN_EVERY_S = 5.0

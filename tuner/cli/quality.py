@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tuner.cli.formatting import config_text, print_json, table
 from tuner.cli.options import database_option, json_option, writable_file
 from tuner.cli.shapes import ShapesKnown, measuring_options, shapes_known, subject_options
-from tuner.cli.show import config_text, print_json, table
 
 if TYPE_CHECKING:
     from tuner.lookup.book import Page
     from tuner.lookup.quality import LeftOut
-    from tuner.remeasure import Wanted
+    from tuner.study.remeasure import Wanted
 
 TIERS = ("nearest-shape", "similar-device", "default")
 
@@ -61,7 +61,7 @@ def lookup_quality(
 def _missing(page: Page, cases: list[LeftOut]) -> list[Wanted]:
     """The times of what was answered and never timed there."""
     from tuner.lookup.quality import unmeasured
-    from tuner.remeasure import Wanted
+    from tuner.study.remeasure import Wanted
 
     found = []
     for case in unmeasured(cases):

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tuner.cli.formatting import print_json
 from tuner.cli.options import database_option, json_option, writable_file, writable_folder
-from tuner.cli.show import print_json
-from tuner.cli.stored import check, forget, list_, selection, selection_options, show, stats, upgrade
+from tuner.cli.records_inspect import check, forget, list_, selection, selection_options, show, stats, upgrade
 from tuner.errors import InputError, NothingFound
 
 if TYPE_CHECKING:
-    from tuner.travel import Cached, Counts
+    from tuner.exchange import Cached, Counts
 
 #: Seconds between two plain lines of progress.
 PLAIN_EVERY_S = 5.0
@@ -64,8 +64,8 @@ def export_(output: str | None, option: str | None, quiet: bool, db: str, **chos
 
     FILE is given with -o, or as the argument.
     """
+    from tuner.exchange import export
     from tuner.store import Store
-    from tuner.travel import export
 
     if output and option:
         raise InputError(f"records are exported to one file, got {output} and -o {option}; give one of them")
@@ -119,8 +119,8 @@ def import_(
 
 
 def _imported(store: Any, file: str, skip_broken: bool, progress: Any, told: dict[str, Any]) -> Counts:
+    from tuner.exchange import Counts, is_cache, merge, records_of, take
     from tuner.store import Store
-    from tuner.travel import Counts, is_cache, merge, records_of, take
 
     if file == "-":
         with tempfile.NamedTemporaryFile(prefix="tuner-import-") as copy:
@@ -150,12 +150,12 @@ def _cached(
     path: Path, *, device: str, kernel_file: Path | None, kernel: str, sets: tuple[str, ...], dtype: str,
     layout: str, regime: str,
 ) -> Cached:  # fmt: skip
-    from tuner.travel import Cached
+    from tuner.exchange import Cached
 
     if kernel_file is None:
         return Cached(path, device, kernel=kernel, regime=regime)
     from tuner.cli.options import asked
-    from tuner.preparation import key_of
+    from tuner.study.setup import key_of
 
     catalogue, problem = asked(str(kernel_file), (), sets, dtype, layout)
     known = catalogue.of(problem.operation.name, only=(kernel,) if kernel else ())
@@ -177,8 +177,8 @@ def _cached(
 @database_option
 def publish(device: str, operation: str, regime: str, folder: Path | None, db: str) -> None:
     """Write the champions as text for review, one file per device and operation."""
-    from tuner.shipped import in_checkout, tuned_folder
-    from tuner.shipped import publish as write
+    from tuner.published import in_checkout, tuned_folder
+    from tuner.published import publish as write
     from tuner.store import Store
 
     if folder is None and not in_checkout():

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
+from tuner.cli.formatting import clock, duration, print_json, table
 from tuner.cli.options import json_option
-from tuner.cli.show import clock, duration, print_json, table
 
 
 @click.command()
@@ -30,8 +30,8 @@ def simulate(
 
     Prints which fraction of the space's best speed is reached after how many trials.
     """
-    from tuner.recording import read_recording
-    from tuner.simulate import simulate as replay
+    from tuner.replay.recording import read_recording
+    from tuner.replay.simulate import simulate as replay
 
     past = read_recording(warm_start) if warm_start else None
     found = replay(

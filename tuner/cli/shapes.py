@@ -16,8 +16,8 @@ from tuner.errors import DeviceTrouble
 if TYPE_CHECKING:
     from tuner.devices.detect import Found
     from tuner.lookup.book import Book, Page
-    from tuner.remeasure import Wanted
     from tuner.store import Store
+    from tuner.study.remeasure import Wanted
 
 F = TypeVar("F", bound=Callable[..., object])
 T = TypeVar("T")
@@ -143,10 +143,10 @@ class ShapesKnown:
     def _rounds(
         self, here: Found, choose: Callable[[], T], missing: Callable[[T], list[Wanted]], seconds: float | None
     ) -> tuple[T, list[Wanted]]:
-        from tuner.locks import occupied
-        from tuner.record import ELSEWHERE
-        from tuner.remeasure import Remeasuring
+        from tuner.results.record import ELSEWHERE
         from tuner.store import Store
+        from tuner.study.locks import occupied
+        from tuner.study.remeasure import Remeasuring
 
         deadline_s = None if seconds is None else time.monotonic() + seconds
         study = f"{ELSEWHERE} {self._subject.operation}"

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.accuracy import read_error_limit
-from tuner.catalogue import Catalogue
+from tuner.cli.formatting import answer_rows, clock, pairs, print_json, table, versus
 from tuner.cli.fronts import check_plot, plot_front, show_front
 from tuner.cli.options import (
     asked,
@@ -24,12 +23,13 @@ from tuner.cli.options import (
     problem_options,
 )
 from tuner.cli.progress_view import ProgressView
-from tuner.cli.show import answer_rows, clock, pairs, print_json, table, versus
+from tuner.declare.catalogue import Catalogue
 from tuner.devices.detect import find_all
 from tuner.errors import InputError, NothingFound
 from tuner.lookup import Answer, staleness
-from tuner.objectives import read_objectives
-from tuner.progress import Progress, Request, Result
+from tuner.results.error_limit import read_error_limit
+from tuner.results.objectives import read_objectives
+from tuner.study.progress import Progress, Request, Result
 
 if TYPE_CHECKING:
     from tuner.store import Store
@@ -58,7 +58,7 @@ def tune(
     OPERATION DIM... is e.g. "gemm 1024 1024 1024"; FILE.py declares a kernel of your own, whose dims are
     given by --set. The same command again continues where the last one ended.
     """
-    from tuner.preparation import check_power
+    from tuner.study.setup import check_power
 
     objectives = read_objectives(options["objective"])
     check_plot(options["folder"], len(objectives) > 1)
@@ -104,9 +104,9 @@ def told_of_clocks(store: Store) -> Iterator[None]:
 
 def run_study(request: Request, url: str, quiet: bool) -> Result:
     """Runs a study with its progress shown, holding the device for this database."""
-    from tuner.locks import occupied
     from tuner.store import Store
-    from tuner.study import Study
+    from tuner.study.locks import occupied
+    from tuner.study.study import Study
 
     with (
         Store.open(url) as store,

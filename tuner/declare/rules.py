@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from tuner.problem import DTYPE_BYTES
-from tuner.space import Constraint
+from tuner.declare.problem import DTYPE_BYTES
+from tuner.declare.space import Constraint
 
 #: ``(problem, config)`` -> a number, or an array of one for each config.
 Quantity = Callable[[Any, Any], Any]

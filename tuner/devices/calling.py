@@ -18,12 +18,12 @@ import cupy
 import numpy
 from cupy.cuda import runtime
 
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import Rendered
+from tuner.declare.problem import DTYPE_BYTES, Problem
 from tuner.devices.cuda import describe
 from tuner.devices.launching import function_of, steps_of, three, workspace
 from tuner.devices.nvrtc import NvrtcCompiler
-from tuner.hardware import DeviceInfo
-from tuner.kernel import Rendered
-from tuner.problem import DTYPE_BYTES, Problem
 
 #: Workspaces, modules and larger arrays are kept up to this size together; the oldest go first.
 KEPT_BYTES = 1 << 30

@@ -14,13 +14,13 @@ import numpy
 import psutil
 import threadpoolctl
 
+from tuner.declare.kernel import Rendered
 from tuner.devices import cpu_features, host, numba_source
 from tuner.devices.detect import cpu_flags, cpu_info
 from tuner.devices.power import EnergyCounters, keep_busy
 from tuner.devices.protocol import Arrays, CompileFailed, LaunchFailed, Run, declared_baseline
 from tuner.errors import DeviceTrouble
-from tuner.kernel import Rendered
-from tuner.measurement import memory_reason
+from tuner.results.measurement import memory_reason
 
 #: The flush reads and writes this many times the last-level cache.
 FLUSH_FACTOR = 2

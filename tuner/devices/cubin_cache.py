@@ -9,29 +9,22 @@ import contextlib
 import errno
 import hashlib
 import json
-import os
 import sqlite3
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-
+from tuner.declare.kernel import Rendered
+from tuner.devices.cache_folder import cache_root
 from tuner.devices.protocol import Binary
 from tuner.errors import EnvironmentTrouble
-from tuner.kernel import Rendered
-from tuner.measurement import CompileReport
+from tuner.results.measurement import CompileReport
 
 #: Bytes of cubins kept at the most: some twenty thousand.
 LIMIT_BYTES = 1 << 30
 #: Bytes that are written to see whether any can be: what a rendered kernel and its machine code take.
 PROBE_BYTES = 1 << 18
-
-
-def cache_root() -> Path:
-    """Where caches lie; ``TUNER_CACHE`` moves them."""
-    return Path(os.environ.get("TUNER_CACHE") or platformdirs.user_cache_dir("tile-tuner"))
 
 
 def check_cache() -> Path:

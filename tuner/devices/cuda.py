@@ -14,13 +14,13 @@ import cupy
 import numpy
 from cupy.cuda import runtime
 
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import Rendered
 from tuner.devices.launching import DRIVER_ERRORS, LoadedKernel
 from tuner.devices.nvrtc import compile_cubin, nvrtc_version, target_architecture
 from tuner.devices.power import keep_busy
 from tuner.devices.protocol import Arrays, LaunchFailed, Run, declared_baseline
 from tuner.errors import DeviceTrouble
-from tuner.hardware import DeviceInfo
-from tuner.kernel import Rendered
 
 #: Seconds between two looks at clocks and power; a look takes about a millisecond.
 LOOK_EVERY_S = 0.05

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tuner.declare.hardware import DeviceInfo
 from tuner.devices import cpu_features
 from tuner.errors import DeviceTrouble, InputError
-from tuner.hardware import DeviceInfo
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Found:
 
     @property
     def opening(self) -> str:
-        """What `tuner.devices.open_device` takes inside the worker."""
+        """What `tuner.devices.opening.open_device` takes inside the worker."""
         return self.spec if self.spec.startswith("fake:") else self.info.kind
 
 

@@ -25,8 +25,8 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from tuner.declare.hardware import DeviceInfo
 from tuner.errors import EnvironmentTrouble, LockedByAnother
-from tuner.hardware import DeviceInfo
 
 #: Names the folder of the locks; every process that shares a device must be given the same one.
 VARIABLE = "TUNER_LOCKS"

@@ -33,12 +33,12 @@ from typing import Any
 
 import numpy
 
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import Rendered
+from tuner.declare.problem import Problem
 from tuner.devices.protocol import GUARD_BYTES, Arrays, Binary, CompileFailed, LaunchFailed, Run
 from tuner.errors import DeviceTrouble
-from tuner.hardware import DeviceInfo
-from tuner.kernel import Rendered
-from tuner.measurement import CompileReport
-from tuner.problem import Problem
+from tuner.results.measurement import CompileReport
 
 
 def read_info(path: str) -> DeviceInfo:

@@ -13,12 +13,12 @@ import numpy
 from cupy.cuda import runtime
 from cupy_backends.cuda.api import driver
 
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import Launch, Pieces, Rendered, Workspace
+from tuner.declare.padding import COPY_THREADS, copy_rows_grid, copy_rows_source
 from tuner.devices.nvrtc import compile_cubin, target_architecture
 from tuner.devices.protocol import Arrays, LaunchFailed
-from tuner.hardware import DeviceInfo
-from tuner.kernel import Launch, Pieces, Rendered, Workspace
-from tuner.measurement import memory_reason
-from tuner.padding import COPY_THREADS, copy_rows_grid, copy_rows_source
+from tuner.results.measurement import memory_reason
 
 DEVICE_TO_DEVICE = runtime.memcpyDeviceToDevice
 #: A padded output is full of NaN at first, so that elements that are never written show; so is a workspace.

@@ -2,7 +2,7 @@
 
 Readings are totals since some moment; the load is what happened between two of them, so nothing runs beside
 what is timed. psutil and NVML are asked at the edge (`read_cpu`, `read_gpu`); `cpu_load` and `gpu_load` are
-numbers in, numbers out. What is seen is kept in the circumstances of records; `tuner.doubts` judges it.
+numbers in, numbers out. What is seen is kept in the circumstances of records; `tuner.results.doubts` judges it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 
 from tuner.devices.detect import Found
-from tuner.doubts import (
+from tuner.results.doubts import (
     BUSY_GPU,
     HEAT,
     OTHERS_CORES,

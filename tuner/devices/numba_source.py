@@ -23,14 +23,15 @@ import numpy
 from numba.core.caching import NullCache
 from numba.core.dispatcher import Dispatcher
 
+from tuner.declare.kernel import Rendered
+from tuner.declare.problem import DTYPE_BYTES, Problem, Tensor
 from tuner.devices import cpu_features
-from tuner.devices.cubin_cache import cache_root, cache_trouble
+from tuner.devices.cache_folder import cache_root
+from tuner.devices.cubin_cache import cache_trouble
 from tuner.devices.detect import cpu_flags
 from tuner.devices.numba_parts import Parts
 from tuner.devices.protocol import Binary, CompileFailed
-from tuner.kernel import Rendered
-from tuner.measurement import OUT_OF_MEMORY, CompileReport, memory_reason
-from tuner.problem import DTYPE_BYTES, Problem, Tensor
+from tuner.results.measurement import OUT_OF_MEMORY, CompileReport, memory_reason
 
 # Numba reads its part of this when it is loaded, maybe by others.
 _HELD = dict(cpu_features.used(cpu_flags()).environment)

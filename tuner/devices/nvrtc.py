@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import re
 
+from tuner.declare.kernel import Rendered
+from tuner.declare.problem import Problem
 from tuner.devices.cubin_cache import CubinCache
 from tuner.devices.protocol import Binary, CompileFailed
 from tuner.errors import DeviceTrouble
-from tuner.kernel import Rendered
-from tuner.measurement import CompileReport
-from tuner.problem import Problem
+from tuner.results.measurement import CompileReport
 
 #: Options of every compilation. ``-v`` makes ptxas report registers and spills in the program log.
 OPTIONS = ("--std=c++17", "--ptxas-options=-v")

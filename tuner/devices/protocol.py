@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tuner.hardware import DeviceInfo
-from tuner.kernel import Rendered
-from tuner.measurement import CompileReport
-from tuner.problem import Problem
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import Rendered
+from tuner.declare.problem import Problem
+from tuner.results.measurement import CompileReport
 
 #: How time is taken. ``cold``: the last-level cache is flushed before each launch; ``hot``: it is not.
 #: ``-graph``: the launch is replayed from a CUDA graph.
@@ -52,7 +52,7 @@ class Binary:
 
 
 class Arrays(Protocol):
-    """The arrays of a problem on a device (see `tuner.correctness.Workload`)."""
+    """The arrays of a problem on a device (see `tuner.measuring.workload.Workload`)."""
 
     @property
     def problem(self) -> Problem:
@@ -195,19 +195,3 @@ class Compiler(Protocol):
             CompileFailed: The source does not compile.
         """
         ...
-
-
-def compiler_for(spec: str) -> Compiler:
-    """The compiler for a device spec: ``cuda``, ``cpu`` or ``fake:FILE``."""
-    kind, _, rest = spec.partition(":")
-    if kind == "cuda":
-        from tuner.devices.nvrtc import NvrtcCompiler
-
-        return NvrtcCompiler()
-    if kind == "fake":
-        from tuner.devices.fake import FakeCompiler
-
-        return FakeCompiler(rest)
-    from tuner.devices.numba_source import NumbaCompiler
-
-    return NumbaCompiler()

@@ -9,17 +9,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.problem import Problem
 from tuner.distil.cover import Floats, cover
 from tuner.distil.tree import Rows, Tree, grow, ranking
 from tuner.errors import NothingFound
-from tuner.hardware import DeviceInfo
 from tuner.lookup.book import Page
 from tuner.lookup.known import Column, Place
 from tuner.lookup.legality import Flags
 from tuner.lookup.standing import likely_loss
 from tuner.lookup.transfer import Numbers
-from tuner.problem import Problem
-from tuner.remeasure import Wanted
+from tuner.study.remeasure import Wanted
 
 #: Dims at which a config must be legal to be one that always answers.
 AWKWARD_DIMS = (1, 2, 3, 7, 17, 127, 1001, 4099)

@@ -6,14 +6,14 @@ import json
 import textwrap
 from collections.abc import Mapping, Sequence
 
-import tuner
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import Kernel
+from tuner.declare.problem import Operation
 from tuner.distil.distilling import Distilled
 from tuner.distil.tree import Fork, Tree
 from tuner.export.symbolic import in_python, traced
-from tuner.hardware import DeviceInfo
-from tuner.kernel import Kernel
 from tuner.lookup.known import Column, Place
-from tuner.problem import Operation
+from tuner.version import __version__
 
 #: Length of lines.
 WIDTH = 110
@@ -55,7 +55,7 @@ def _about(found: Distilled, place: Place) -> str:
         f"Which of {len(found.chosen)} configs to use for {problem.operation.name} {problem.dtype} on "
         f"{place.device.name}, whatever the shape.",
         "",
-        f"Written by `tuner distil` of tile-tuner {tuner.__version__} from {len(found.shapes.places)} tuned "
+        f"Written by `tuner distil` of tile-tuner {__version__} from {len(found.shapes.places)} tuned "
         f"shapes, timed {subject.regime}. It imports nothing. Cost as a fraction of the best known speed:",
         f"- the best of these configs: {found.best}",
         f"- the one that `choose` takes: {found.decided}",

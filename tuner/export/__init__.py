@@ -12,15 +12,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import tuner
+from tuner.declare.kernel import Kernel, Launch, Rendered, render
+from tuner.declare.problem import Problem
+from tuner.declare.space import Config
 from tuner.errors import InputError, UnknownName
 from tuner.export.interface import Interface, interface_of
 from tuner.export.symbolic import in_python
-from tuner.kernel import Kernel, Launch, Rendered, render
 from tuner.lookup import Answer
-from tuner.problem import Problem
-from tuner.record import Champion
-from tuner.space import Config
+from tuner.results.record import Champion
+from tuner.version import __version__
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,7 @@ def _record(exported: Exported) -> dict[str, Any]:
     baseline = champion.baseline
     return {
         "version": 1,
-        "exported_by": f"tile-tuner {tuner.__version__}",
+        "exported_by": f"tile-tuner {__version__}",
         "about": _ABOUT,
         **exported.problem.to_json(),
         "target": exported.kernel.target,
@@ -292,7 +292,7 @@ def header(exported: Exported) -> list[str]:
         f"  largest error {error.max_rel:.3g} of the float64 reference's rms" if error else "",
         *_beside(champion),
         f"  {', '.join(f'{name} {version}' for name, version in sorted(record.versions.items()))}",
-        f"Record {record.id}, source {record.source_hash}; exported by tile-tuner {tuner.__version__}",
+        f"Record {record.id}, source {record.source_hash}; exported by tile-tuner {__version__}",
     ]
     if record.source_hash != exported.kernel.source_hash:
         lines.append(

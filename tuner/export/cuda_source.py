@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import textwrap
 
+from tuner.declare.kernel import Rendered
+from tuner.declare.problem import TOLERANCE_FACTOR
 from tuner.export.cuda_launch import c_type, launch_text
 from tuner.export.cuda_text import FINGERPRINT, MAIN, PADDED_COPY, REFERENCE, WHOLE
 from tuner.export.fingerprint import SUMS, Fingerprint, fingerprints
 from tuner.export.interface import UNASKED_SHARED_BYTES, Argument, Interface
 from tuner.export.symbolic import in_c
-from tuner.kernel import Rendered
-from tuner.problem import TOLERANCE_FACTOR
 
 #: Launches that the exported main times.
 _LAUNCHES = 20

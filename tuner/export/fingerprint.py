@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tuner.problem import Problem, Tensor
+from tuner.declare.problem import Problem, Tensor
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import Kernel, Launch
+from tuner.declare.problem import Problem, Scalar, Tensor
+from tuner.declare.space import Config
 from tuner.export.symbolic import Assumption, Trace, evaluate, key_of, traced, value_of
-from tuner.hardware import DeviceInfo
-from tuner.kernel import Kernel, Launch
-from tuner.problem import Problem, Scalar, Tensor
-from tuner.space import Config
 
 #: Dynamic shared memory that a launch may have without asking for more, in bytes: 48 KB, less a kilobyte for
 #: what a kernel declares statically, which counts too.

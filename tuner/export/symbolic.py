@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tuner.problem import Problem
+from tuner.declare.problem import Problem
 
 _COMPUTE: Mapping[str, Callable[[Any, Any], Any]] = {
     "+": lambda left, right: left + right,

@@ -10,28 +10,28 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits
 
-from tuner.ask_ahead import AskAhead
-from tuner.compiling import CompilePool, ruled_out
+from tuner.declare.kernel import Kernel, render
+from tuner.declare.problem import Problem
+from tuner.declare.space import Config, Space
 from tuner.devices.detect import Found
 from tuner.errors import NothingFound
-from tuner.execution import Executor
-from tuner.kernel import Kernel, render
 from tuner.ladder.limits import further_library, measure_limits
 from tuner.ladder.rungs import Ladder, Library, Rung, SweepPoint
 from tuner.ladder.spaces import declared_config, first_configs, pinned_space
 from tuner.ladder.steps import LadderPlan, Step, Sweep, with_layout
-from tuner.measure import Contestant
-from tuner.measurement import Measurement, Outcome
-from tuner.preparation import check_fits
-from tuner.problem import Problem
-from tuner.record import Role, utc_now
-from tuner.scribe import Scribe
+from tuner.measuring.bench import Contestant
+from tuner.results.measurement import Measurement, Outcome
+from tuner.results.record import Role, utc_now
 from tuner.search import Known, Search, SearchOptions
-from tuner.search_loop import SearchLoop
-from tuner.space import Config, Space
-from tuner.standings import Standings
-from tuner.stopwatch import FINALS_LEAST_S, FINALS_MOST_S, FINALS_SHARE, Stopwatch
+from tuner.search.background import AskAhead
 from tuner.store import Store
+from tuner.study.budget import FINALS_LEAST_S, FINALS_MOST_S, FINALS_SHARE, Stopwatch
+from tuner.study.leaderboard import Standings
+from tuner.study.loop import SearchLoop
+from tuner.study.recorder import Scribe
+from tuner.study.setup import check_fits
+from tuner.workers.compile_pool import CompilePool, ruled_out
+from tuner.workers.device_worker import Executor
 
 #: Seconds for the alternation of a problem's rungs beyond its least number of rounds.
 FINALS_S = 15.0

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tuner.catalogue import from_file
-from tuner.compiling import CompilePool
+from tuner.declare.catalogue import from_file
+from tuner.declare.folders import kernels_folder
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import Kernel, render
+from tuner.declare.problem import DTYPE_BYTES, Problem
+from tuner.declare.space import Config
 from tuner.devices.detect import Found
 from tuner.errors import TunerError
-from tuner.execution import Executor
-from tuner.folders import kernels_folder
-from tuner.hardware import DeviceInfo
-from tuner.kernel import Kernel, render
 from tuner.ladder.rungs import Limits
 from tuner.ladder.spaces import first_configs, pinned_space
 from tuner.ladder.steps import lessons
-from tuner.measure import Contestant
-from tuner.measurement import Measurement
-from tuner.problem import DTYPE_BYTES, Problem
-from tuner.space import Config
+from tuner.measuring.bench import Contestant
+from tuner.results.measurement import Measurement
+from tuner.workers.compile_pool import CompilePool
+from tuner.workers.device_worker import Executor
 
 #: Bytes of the array that is read or copied on a GPU, at the most.
 GPU_BYTES = 1 << 30

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tuner.catalogue import Catalogue
+from tuner.declare.catalogue import Catalogue
+from tuner.declare.kernel import Kernel
+from tuner.declare.problem import Problem
 from tuner.errors import InputError
-from tuner.kernel import Kernel
 from tuner.ladder.reading import read_ladder_plan
 from tuner.ladder.steps import LadderPlan, Step, Sweep, configs_folder, lesson_of
-from tuner.problem import Problem
 
 
 def ladder_of(

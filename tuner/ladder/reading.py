@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tuner.catalogue import Catalogue
+from tuner.declare.catalogue import Catalogue
+from tuner.declare.kernel import Kernel
+from tuner.declare.problem import Operation, Problem
 from tuner.errors import InputError, PlanError, UnknownName
-from tuner.kernel import Kernel
 from tuner.ladder.steps import LadderPlan, Published, Step, Sweep, lesson_of
-from tuner.problem import Operation, Problem
 
 #: Keys of a plan, of its steps, sweeps and published figures, with the type that each must have.
 PLAN_KEYS = {

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tuner.hardware import DeviceInfo
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.problem import Problem
+from tuner.declare.space import Config, Value
 from tuner.ladder.steps import LadderPlan, Step, Sweep
-from tuner.measurement import Measurement, Outcome
-from tuner.problem import Problem
-from tuner.space import Config, Value
-from tuner.statistics import compare
+from tuner.results.measurement import Measurement, Outcome
+from tuner.results.statistics import compare
 
 #: A problem whose outputs are less than this share of its bytes is limited by reading, else by copying.
 MOSTLY_READ = 0.1

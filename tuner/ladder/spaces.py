@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import numpy
 
-from tuner.hardware import DeviceInfo
-from tuner.kernel import Kernel
-from tuner.problem import Problem
-from tuner.space import Config, Parameter, Space, Value
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import Kernel
+from tuner.declare.problem import Problem
+from tuner.declare.space import Config, Parameter, Space, Value
 
 
 def pinned_space(kernel: Kernel, pins: Mapping[str, Value], problem: Problem, device: DeviceInfo) -> Space:

@@ -9,10 +9,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tuner.declare.kernel import Kernel
+from tuner.declare.problem import Problem
+from tuner.declare.space import Value
 from tuner.errors import UnknownName
-from tuner.kernel import Kernel
-from tuner.problem import Problem
-from tuner.space import Value
 
 
 @dataclass(frozen=True)

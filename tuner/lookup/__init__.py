@@ -12,9 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tuner.catalogue import Catalogue
+from tuner.declare.catalogue import Catalogue
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.problem import Problem
 from tuner.errors import NothingFound
-from tuner.hardware import DeviceInfo
 from tuner.lookup.answers import Answer, Loss, Question, declared_problem, tune_command
 from tuner.lookup.asking import device_asked, kept_open, key_asked
 from tuner.lookup.book import Book
@@ -24,8 +25,7 @@ from tuner.lookup.legality import completed
 from tuner.lookup.regimes import of_another_regime, other_regimes
 from tuner.lookup.stale import installed_compiler, staleness
 from tuner.lookup.tiers import TIERS, Case, default
-from tuner.problem import Problem
-from tuner.record import ProblemKey
+from tuner.results.record import ProblemKey
 
 if TYPE_CHECKING:
     from tuner.store import Store

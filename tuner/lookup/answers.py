@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from tuner.accuracy import told
-from tuner.catalogue import Catalogue
-from tuner.doubts import complaints
+from tuner.declare.catalogue import Catalogue
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.problem import Problem
+from tuner.declare.space import Config
 from tuner.errors import TunerError
-from tuner.hardware import DeviceInfo
-from tuner.problem import Problem
-from tuner.record import Champion, ProblemKey, Record
-from tuner.space import Config
+from tuner.results.doubts import complaints
+from tuner.results.error_limit import told
+from tuner.results.record import Champion, ProblemKey, Record
 
 #: How near the record of an answer is to the question.
 EXACT, NEAREST_SHAPE, SIMILAR_DEVICE, DEFAULT = "exact", "nearest-shape", "similar-device", "default"

@@ -7,13 +7,13 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tuner.catalogue import Catalogue
+from tuner.declare.catalogue import Catalogue
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.problem import Problem
 from tuner.devices.detect import find
 from tuner.errors import InputError, NothingFound
-from tuner.hardware import DeviceInfo
 from tuner.lookup.declared import builtin_now
-from tuner.problem import Problem
-from tuner.record import ProblemKey
+from tuner.results.record import ProblemKey
 
 if TYPE_CHECKING:
     from tuner.store import Store

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from tuner.catalogue import Catalogue
-from tuner.hardware import DeviceInfo
+from tuner.declare.catalogue import Catalogue
+from tuner.declare.hardware import DeviceInfo
 from tuner.lookup.answers import Question
 from tuner.lookup.features import Floats
 from tuner.lookup.known import Matrix, Subject, gather
 from tuner.lookup.transfer import Landscape, Model
-from tuner.record import Champion
-from tuner.shipped import Published, entries, standing, tuned_folder
+from tuner.published import Published, entries, standing, tuned_folder
+from tuner.results.record import Champion
 
 if TYPE_CHECKING:
     from tuner.store import Store

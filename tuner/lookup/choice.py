@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tuner.hardware import DeviceInfo
-from tuner.kernel import Kernel
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import Kernel
+from tuner.declare.problem import Problem
+from tuner.declare.space import Config
 from tuner.lookup.book import Page
 from tuner.lookup.features import Floats
 from tuner.lookup.geometry import Family
@@ -17,8 +19,6 @@ from tuner.lookup.known import Place, Time
 from tuner.lookup.legality import Flags, Points, nearby, steps
 from tuner.lookup.standing import Standing, likely_loss
 from tuner.lookup.transfer import Model, Numbers
-from tuner.problem import Problem
-from tuner.space import Config
 
 #: Configs of the best rank whose neighbours are tried where none is legal as it is.
 REPAIRED = 24

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from tuner.catalogue import Catalogue, builtin
-from tuner.folders import kernels_folder
+from tuner.declare.catalogue import Catalogue, builtin
+from tuner.declare.folders import kernels_folder
 
 #: Seconds between two looks at the files.
 LOOK_EVERY_S = 1.0

@@ -10,8 +10,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.hardware import DeviceInfo
-from tuner.problem import Problem, Work
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.problem import Problem, Work
 
 Floats = NDArray[np.float64]
 

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from tuner.hardware import DeviceInfo
-from tuner.kernel import Kernel
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import Kernel
+from tuner.declare.problem import Problem
+from tuner.declare.space import Config
 from tuner.lookup.features import Floats
 from tuner.lookup.legality import Points
-from tuner.problem import Problem
-from tuner.space import Config
 
 #: Costs that `Family.costs` tells apart: waves and padding.
 COSTS = 2

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from tuner.declare.hardware import DeviceInfo
 from tuner.errors import NothingFound, UnknownName
-from tuner.hardware import DeviceInfo
 
 #: Words of a device's name that do not tell one model from another: makers, forms and memories of boards.
 _NOT_THE_MODEL = re.compile(

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.catalogue import Catalogue
-from tuner.hardware import DeviceInfo
-from tuner.kernel import Kernel
-from tuner.problem import Problem
-from tuner.record import ProblemKey, Record, Role, rank_in_time
-from tuner.shipped import Published, RunnerUp, entries, standing
-from tuner.space import Config
+from tuner.declare.catalogue import Catalogue
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import Kernel
+from tuner.declare.problem import Problem
+from tuner.declare.space import Config
+from tuner.published import Published, RunnerUp, entries, standing
+from tuner.results.record import ProblemKey, Record, Role, rank_in_time
 
 if TYPE_CHECKING:
     from tuner.store import Store

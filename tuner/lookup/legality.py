@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.enumeration import Columns, holds, value_array
+from tuner.declare.enumeration import Columns, holds, value_array
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import Kernel
+from tuner.declare.problem import Problem
+from tuner.declare.space import Config, Constraint, Parameter
 from tuner.errors import DeclarationError
-from tuner.hardware import DeviceInfo
-from tuner.kernel import Kernel
-from tuner.problem import Problem
-from tuner.space import Config, Constraint, Parameter
 
 Flags = NDArray[np.bool_]
 
@@ -192,7 +192,7 @@ def _default_of(kernel: Kernel, problem: Problem, device: DeviceInfo) -> Config 
 
     Without one, the first legal config of its space; None where there is none.
     """
-    from tuner.space import Space
+    from tuner.declare.space import Space
 
     starts = list(kernel.first_configs())
     if not kernel.parameters:

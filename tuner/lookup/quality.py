@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tuner.hardware import DeviceInfo
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.problem import Problem
+from tuner.declare.space import Config
 from tuner.lookup.answers import DEFAULT, NEAREST_SHAPE, UNMEASURED, Loss
 from tuner.lookup.book import Page
 from tuner.lookup.choice import choose
@@ -20,8 +22,6 @@ from tuner.lookup.kinship import alike
 from tuner.lookup.known import Column, Place
 from tuner.lookup.legality import default_among
 from tuner.lookup.remembered import recall, remember
-from tuner.problem import Problem
-from tuner.space import Config
 
 #: Problems that are left out for the loss of an answer, at the most; `tuner lookup-quality` asks for all.
 CASES_ASKED = 20

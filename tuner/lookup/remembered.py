@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-import tuner
-from tuner.devices.cubin_cache import cache_root
+from tuner.devices.cache_folder import cache_root
 from tuner.lookup.known import Matrix
+from tuner.version import __version__
 
 #: Files kept at the most; those not written for longest go first.
 KEPT = 100
@@ -22,7 +22,7 @@ METHOD = 4
 
 
 def _file(matrix: Matrix, what: str) -> Path:
-    digest = hashlib.sha256(f"{tuner.__version__} {METHOD} {what} {matrix.subject}".encode())
+    digest = hashlib.sha256(f"{__version__} {METHOD} {what} {matrix.subject}".encode())
     for place in matrix.places:
         digest.update(f"{place.problem} {place.device} {place.champion} {place.speedup}".encode())
     for kernel, config in matrix.columns:

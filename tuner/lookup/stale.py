@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 
-from tuner.catalogue import Catalogue
-from tuner.hardware import DeviceInfo
-from tuner.kernel import Kernel
+from tuner.declare.catalogue import Catalogue
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import Kernel
+from tuner.declare.problem import Operation
 from tuner.lookup.declared import builtin_now
-from tuner.problem import Operation
-from tuner.record import Record, measured_as_now
+from tuner.results.record import Record, measured_as_now
 
 #: Kind of device -> package whose version tells the compiler's, and the compiler's name in records. A CUDA
 #: compiler that did not come as one of these packages tells its version only to a process that loads it.

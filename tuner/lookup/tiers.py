@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tuner.catalogue import Catalogue
-from tuner.kernel import Kernel
+from tuner.declare.catalogue import Catalogue
+from tuner.declare.kernel import Kernel
+from tuner.declare.problem import Problem
+from tuner.declare.space import Config
 from tuner.lookup.answers import (
     DEFAULT,
     NEAREST_SHAPE,
@@ -32,9 +34,7 @@ from tuner.lookup.known import Subject
 from tuner.lookup.legality import default_among, legal
 from tuner.lookup.quality import expected_loss
 from tuner.lookup.stale import staleness
-from tuner.problem import Problem
-from tuner.record import Champion, Record, Role, rank_in_time
-from tuner.space import Config
+from tuner.results.record import Champion, Record, Role, rank_in_time
 
 if TYPE_CHECKING:
     from tuner.store import Store

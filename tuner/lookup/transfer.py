@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.hardware import DeviceInfo
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.problem import Problem
 from tuner.lookup.features import (
     ARCHITECTURE_WEIGHT,
     DEVICE_WEIGHTS,
@@ -32,7 +33,6 @@ from tuner.lookup.interpolation import Between
 from tuner.lookup.known import Matrix
 from tuner.lookup.legality import Flags
 from tuner.lookup.standing import Standing, likely_loss
-from tuner.problem import Problem
 
 Numbers = NDArray[np.intp]
 

@@ -8,16 +8,16 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 
-from tuner.kernel import Kernel
-from tuner.measurement import Measurement
+from tuner.declare.kernel import Kernel
 from tuner.nightly.items import NightItem
+from tuner.nightly.plan import PlanItem
 from tuner.nightly.slices import Share
-from tuner.objectives import Front
-from tuner.plan import PlanItem
-from tuner.progress import Progress, Request
-from tuner.record import Champion
+from tuner.results.measurement import Measurement
+from tuner.results.objectives import Front
+from tuner.results.record import Champion
 from tuner.store import Store
-from tuner.study import Study
+from tuner.study.progress import Progress, Request
+from tuner.study.study import Study
 
 #: Makes the view of one study's progress.
 View = Callable[[PlanItem], AbstractContextManager[Callable[[Progress], None]]]

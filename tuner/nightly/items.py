@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tuner.accuracy import told
-from tuner.objectives import Front
-from tuner.plan import PlanItem
-from tuner.record import Champion
+from tuner.nightly.plan import PlanItem
+from tuner.results.error_limit import told
+from tuner.results.objectives import Front
+from tuner.results.record import Champion
 
 
 @dataclass(frozen=True)

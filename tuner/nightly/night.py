@@ -8,20 +8,20 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
-from tuner.accuracy import ErrorLimit
+from tuner.declare.kernel import Kernel
 from tuner.devices.detect import Found
 from tuner.errors import InputError, NothingFound
-from tuner.kernel import Kernel
 from tuner.lookup.stale import installed_compiler, staleness
 from tuner.nightly.entries import Entry, Stage, View
 from tuner.nightly.items import NightItem
+from tuner.nightly.plan import Plan, PlanItem
 from tuner.nightly.slices import LEAST_SLICE_S, Share, Slices
-from tuner.plan import Plan, PlanItem
-from tuner.preparation import check_fits, key_of, study_name
-from tuner.progress import Request
-from tuner.record import Champion, Record, Role
+from tuner.results.error_limit import ErrorLimit
+from tuner.results.record import Champion, Record, Role
 from tuner.search import Budget
 from tuner.store import Store
+from tuner.study.progress import Request
+from tuner.study.setup import check_fits, key_of, study_name
 
 #: Finals of a problem at the most while its champion stays provisional: two in each of three nights.
 FINALS_IN_DOUBT = 6

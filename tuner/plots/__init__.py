@@ -8,9 +8,9 @@ from pathlib import Path
 
 from tuner.errors import EnvironmentTrouble, InputError
 from tuner.ladder import Ladder
-from tuner.objectives import Front
 from tuner.plots.page import page
-from tuner.record import Record
+from tuner.results.objectives import Front
+from tuner.results.record import Record
 
 
 def write_page(ladder: Ladder, folder: Path) -> list[Path]:

@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
+from tuner.declare.problem import Problem
 from tuner.ladder import Ladder, SweepPoint
-from tuner.problem import Problem
 
 #: Flops per byte above which speed is told in TFLOPS rather than GB/s.
 COMPUTE_BOUND = 4.0

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from tuner.objectives import Front
 from tuner.plots.figures import FIRST_DIGITS, GREY, LIBRARY, OURS, PLAIN, REPORT, png
-from tuner.record import Record
+from tuner.results.objectives import Front
+from tuner.results.record import Record
 
 #: Name of an objective -> its axis and what makes its unit of seconds, joules or a ratio.
 AXES = {"time": ("ms", 1e3), "energy": ("mJ a run", 1e3), "error": ("rms error against float64", 1.0)}

@@ -8,8 +8,8 @@ from html import escape
 from string import Template
 from typing import Any
 
+from tuner.declare.problem import Problem
 from tuner.ladder import Ladder, slower_steps
-from tuner.problem import Problem
 
 _PAGE = Template("""\
 <!doctype html>

@@ -7,7 +7,7 @@ from collections.abc import Collection
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.space import Space
+from tuner.declare.space import Space
 
 #: Random configs among which the design is chosen.
 POOL = 600

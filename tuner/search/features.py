@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.space import Space, Value
+from tuner.declare.space import Space, Value
 
 Floats = NDArray[np.float64]
 

@@ -13,7 +13,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, IntD
 from optuna.trial import TrialState, create_trial
 
 from tuner.errors import InputError
-from tuner.measurement import Outcome
+from tuner.results.measurement import Outcome
 from tuner.search.history import History
 from tuner.search.strategy import RandomStrategy, observed
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from tuner.measurement import Outcome
-from tuner.space import Config, Space
+from tuner.declare.space import Config, Space
+from tuner.results.measurement import Outcome
 
 
 class Observation(NamedTuple):

@@ -11,7 +11,7 @@ import math
 import operator
 from collections.abc import Sequence
 
-from tuner.measurement import Outcome
+from tuner.results.measurement import Outcome
 from tuner.search.history import History
 from tuner.search.strategy import observed
 from tuner.search.tile import TileStrategy

@@ -10,10 +10,10 @@ import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from tuner.measurement import Outcome
+from tuner.declare.space import Config, Space
+from tuner.results.measurement import Outcome
 from tuner.search.history import History, Observation
 from tuner.search.strategy import Strategy
-from tuner.space import Config, Space
 
 #: Names in a trial: the kernel, and a parameter of a kernel.
 KERNEL = "kernel"

@@ -11,8 +11,9 @@ from typing import Any
 import optuna
 from optuna.trial import TrialState
 
+from tuner.declare.space import Config, Space
 from tuner.errors import InputError, UnknownName
-from tuner.measurement import Outcome
+from tuner.results.measurement import Outcome
 from tuner.search.foreign import FOREIGN, ForeignStrategy
 from tuner.search.history import History, Observation
 from tuner.search.mirror import Mirror
@@ -28,7 +29,6 @@ from tuner.search.sampler import (
 )
 from tuner.search.strategy import RandomStrategy, SequenceStrategy, Strategy
 from tuner.search.tile import TileStrategy
-from tuner.space import Config, Space
 
 #: Names of samplers: ours, plain ones, and Optuna's.
 SAMPLERS = ("tile", "random", "bruteforce", *FOREIGN)

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from tuner.measurement import Outcome
+from tuner.results.measurement import Outcome
 from tuner.search.history import History
 
 

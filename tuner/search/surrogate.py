@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from scipy.linalg import lapack, solve_triangular  # type: ignore[import-untyped]
 from scipy.optimize import minimize  # type: ignore[import-untyped]
 
+from tuner.declare.space import Space
 from tuner.search.features import Features
-from tuner.space import Space
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr  # type: ignore[import-untyped]
 
-from tuner.measurement import Outcome
+from tuner.results.measurement import Outcome
 from tuner.search.beliefs import Beliefs
 from tuner.search.design import spread
 from tuner.search.history import History, Observation

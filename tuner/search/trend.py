@@ -8,10 +8,10 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.declare.space import Space
 from tuner.search.design import unit_points
 from tuner.search.history import Observation
 from tuner.search.surrogate import Hyperparameters, Posterior
-from tuner.space import Space
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]

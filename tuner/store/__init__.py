@@ -12,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from tuner.errors import NothingFound
-from tuner.record import Champion, Kept, Record, Retraction
+from tuner.results.record import Champion, Kept, Record, Retraction
 from tuner.store import checksum, opening, rows, tables
 from tuner.store.ledger import Ledger
 from tuner.store.reading import Reader

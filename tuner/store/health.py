@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from tuner.errors import InputError, NothingFound, StoreTrouble
-from tuner.record import Champion, Kept, Record, Retraction
+from tuner.results.record import Champion, Kept, Record, Retraction
 from tuner.store import Store, opening, queries, sound, streams, tables
 from tuner.store.ledger import Ledger, ledger_file, readable
 from tuner.store.salvage import salvaged

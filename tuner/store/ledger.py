@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from tuner.record import Kept
+from tuner.results.record import Kept
 from tuner.store import lines
 
 #: Lines of one gzip member at the most: a damaged byte costs all lines of its member.

@@ -11,12 +11,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import tuner
+from tuner.declare.hardware import DeviceInfo
 from tuner.errors import InputError
-from tuner.hardware import DeviceInfo
-from tuner.measurement import CompileReport, Error, Measurement, Outcome
-from tuner.record import Champion, Kept, Pair, ProblemKey, Record, Retraction, Role
+from tuner.results.measurement import CompileReport, Error, Measurement, Outcome
+from tuner.results.record import Champion, Kept, Pair, ProblemKey, Record, Retraction, Role
 from tuner.store import rows
+from tuner.version import __version__
 
 #: Form of the lines; a file of a higher one is refused. The second has retractions, and is told only
 #: where there are any, so that versions that know the first alone read all others.
@@ -26,7 +26,7 @@ FORMAT = 2
 def header(*, retractions: bool = False, **more: str) -> str:
     """The first line of a file, with or without retractions."""
     form = FORMAT if retractions else 1
-    return _line({"tile_tuner": "records", "format": form, "made_by": tuner.__version__, **more})
+    return _line({"tile_tuner": "records", "format": form, "made_by": __version__, **more})
 
 
 def line_of(told: Kept) -> str:

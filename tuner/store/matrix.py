@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
-from tuner.equivalence import latest_hash
-from tuner.hardware import DeviceInfo
-from tuner.measurement import Outcome
-from tuner.record import ProblemKey, Record
+from tuner.declare.hardware import DeviceInfo
+from tuner.results.equivalence import latest_hash
+from tuner.results.measurement import Outcome
+from tuner.results.record import ProblemKey, Record
 from tuner.store import opening, queries, rows, tables
 
 if TYPE_CHECKING:

@@ -15,11 +15,11 @@ from urllib.parse import quote
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, make_url
 
-import tuner
 from tuner.errors import NothingFound, StoreTrouble
-from tuner.record import utc_now
+from tuner.results.record import utc_now
 from tuner.store import postgres, tables
 from tuner.store.tables import SCHEMAS, VERSION_TABLE, schema_history
+from tuner.version import __version__
 
 #: Seconds between two looks at whether another writer has let go.
 LOOK_FOR_LOCK_S = 0.001
@@ -227,7 +227,7 @@ def refuse_newer(connection: sa.Connection, schema: str, where: str) -> None:
     by = connection.execute(writer).scalar() if sa.inspect(connection).has_table(schema_history.name) else None
     raise StoreTrouble(
         f"the database {where} has schema {schema}, made by tile-tuner {by or 'of a newer version'}; this is "
-        f"tile-tuner {tuner.__version__}, which knows schemas up to {SCHEMAS[-1]}; upgrade it or use "
+        f"tile-tuner {__version__}, which knows schemas up to {SCHEMAS[-1]}; upgrade it or use "
         f"another database"
     )
 
@@ -287,6 +287,6 @@ def _migrate(connection: sa.Connection) -> None:
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
     row = {
-        "version": SCHEMAS[-1], "tuner_version": tuner.__version__, "migrated_at": utc_now(),
+        "version": SCHEMAS[-1], "tuner_version": __version__, "migrated_at": utc_now(),
     }  # fmt: skip
     connection.execute(schema_history.insert().values(**row))

@@ -7,9 +7,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from tuner.equivalence import equivalent_hashes
-from tuner.hardware import DeviceInfo
-from tuner.record import Champion, ProblemKey, latest_credible
+from tuner.declare.hardware import DeviceInfo
+from tuner.results.equivalence import equivalent_hashes
+from tuner.results.record import Champion, ProblemKey, latest_credible
 from tuner.store import rows, tables
 
 
@@ -68,7 +68,7 @@ def reigns(champion: Any = tables.champions) -> Any:
 
 
 def rank_in_time(when: Any) -> Any:
-    """`tuner.record.rank_in_time` of a column."""
+    """`tuner.results.record.rank_in_time` of a column."""
     return sa.case((when > latest_credible(), sa.literal("0") + when), else_=when)
 
 

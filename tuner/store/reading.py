@@ -7,9 +7,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from tuner.hardware import DeviceInfo
-from tuner.measurement import Outcome
-from tuner.record import Champion, ProblemKey, Record, Role
+from tuner.declare.hardware import DeviceInfo
+from tuner.results.measurement import Outcome
+from tuner.results.record import Champion, ProblemKey, Record, Role
 from tuner.store import opening, queries, rows, tables
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from tuner.errors import NothingFound
-from tuner.record import Record, Retraction, latest_credible
+from tuner.results.record import Record, Retraction, latest_credible
 from tuner.store import Store, opening, queries, rows, tables
 from tuner.store.reading import Reader
 

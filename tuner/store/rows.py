@@ -11,11 +11,11 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from tuner.equivalence import latest_hash
+from tuner.declare.hardware import DeviceInfo
 from tuner.errors import InputError
-from tuner.hardware import DeviceInfo
-from tuner.measurement import CompileReport, Error, Measurement, Outcome
-from tuner.record import Champion, Pair, ProblemKey, Record, Retraction, Role
+from tuner.results.equivalence import latest_hash
+from tuner.results.measurement import CompileReport, Error, Measurement, Outcome
+from tuner.results.record import Champion, Pair, ProblemKey, Record, Retraction, Role
 from tuner.store.checksum import SHARED, checksum
 
 #: Kind of row that records share -> its columns but for the number, as its copy has them.
@@ -87,7 +87,7 @@ def checked_id(text: str) -> str:
     try:
         return str(uuid.UUID(text))
     except (ValueError, AttributeError, TypeError):
-        raise InputError(f"an id is a UUID, got {text!r}; take it from `tuner.record.new_id`") from None
+        raise InputError(f"an id is a UUID, got {text!r}; take it from `tuner.results.record.new_id`") from None
 
 
 def problem_row(problem: ProblemKey) -> dict[str, str]:

@@ -2,7 +2,8 @@
 
 Pages are taken as they lie, in the file and in its write-ahead log, without the tree that leads to them: a
 damaged page costs its own rows alone. A row that has a checksum is believed only when it fits; since rows are
-never changed, an old copy of one is as good as the last. The format is told in https://sqlite.org/fileformat.html
+never changed, an old copy of one is as good as the last. The format is told in
+https://sqlite.org/fileformat.html
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tuner.record import Kept, Record, Retraction
+from tuner.results.record import Kept, Record, Retraction
 from tuner.store import rows, sound
 from tuner.store.checksum import SHARED, checksum
 

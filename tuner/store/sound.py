@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tuner.errors import InputError
-from tuner.record import Champion, Kept, Record, Retraction
+from tuner.results.record import Champion, Kept, Record, Retraction
 from tuner.store import lines, opening, rows
 from tuner.store.checksum import CHAMPION, RECORD, RETRACTION, checksum
 

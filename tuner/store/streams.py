@@ -12,8 +12,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from tuner.measurement import Outcome
-from tuner.record import Champion, Kept, ProblemKey, Record, Retraction, Role
+from tuner.results.measurement import Outcome
+from tuner.results.record import Champion, Kept, ProblemKey, Record, Retraction, Role
 from tuner.store import opening, queries, rows, tables
 from tuner.store.reading import Reader
 

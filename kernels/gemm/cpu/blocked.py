@@ -2,10 +2,8 @@
 
 from pathlib import Path
 
+from tuner import DTYPE_BYTES, Kernel, ceil_div, choice, powers_of_two
 from tuner.declare.rules import at_most_cores, below_multiple, for_speed, work_for_each_thread
-from tuner.kernel import Kernel, ceil_div
-from tuner.problem import DTYPE_BYTES
-from tuner.space import choice, powers_of_two
 
 KERNEL = Kernel(
     operation="gemm",

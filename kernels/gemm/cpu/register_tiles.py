@@ -7,10 +7,8 @@ for long and thin matrices, where packing costs more than it gives.
 from pathlib import Path
 from typing import Any
 
+from tuner import DTYPE_BYTES, Constraint, Kernel, Problem, Value, choice, powers_of_two
 from tuner.declare.rules import THREAD_COUNTS, at_most_cores, for_speed, vectors_as_wide_as_the_cpu
-from tuner.kernel import Kernel
-from tuner.problem import DTYPE_BYTES, Problem
-from tuner.space import Constraint, Value, choice, powers_of_two
 
 
 def _registers(device: Any) -> int:

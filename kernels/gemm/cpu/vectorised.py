@@ -2,10 +2,8 @@
 
 from pathlib import Path
 
+from tuner import DTYPE_BYTES, Kernel, choice, powers_of_two
 from tuner.declare.rules import at_most_cores, for_speed, work_for_each_thread
-from tuner.kernel import Kernel
-from tuner.problem import DTYPE_BYTES
-from tuner.space import choice, powers_of_two
 
 #: Registers of the CPU that a vector may be made of.
 MOST_REGISTERS = 8

@@ -4,10 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tuner import DTYPE_BYTES, Constraint, Padded, Problem, ceil_div
 from tuner.declare.rules import Quantity, divisible_lines, for_speed, select, smaller, widest_vector
-from tuner.kernel import Padded, ceil_div
-from tuner.problem import DTYPE_BYTES, Problem
-from tuner.space import Constraint
 
 #: A workspace's sums begin at a multiple of this many bytes.
 ALIGNED = 256

@@ -3,10 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+from tuner import Constraint, Problem, Workspace, ceil_div
 from tuner.declare.rules import for_speed, larger, select, smaller
-from tuner.kernel import Workspace, ceil_div
-from tuner.problem import Problem
-from tuner.space import Constraint
 
 from ._operands import ALIGNED, along_k
 

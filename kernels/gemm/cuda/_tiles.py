@@ -2,9 +2,7 @@
 
 from typing import Any
 
-from tuner.kernel import ceil_div
-from tuner.problem import DTYPE_BYTES, Problem
-from tuner.space import Constraint
+from tuner import DTYPE_BYTES, Constraint, Problem, ceil_div
 
 #: Registers beside sums, fragments and the tile in flight: addresses, loop, what the compiler moves ahead.
 OTHER_REGISTERS = 20

@@ -2,10 +2,8 @@
 
 from pathlib import Path
 
+from tuner import Config, Kernel, Launch, Problem, ceil_div, choice
 from tuner.declare.rules import padded_only_where_needed, threads_fit
-from tuner.kernel import Kernel, Launch, ceil_div
-from tuner.problem import Problem
-from tuner.space import Config, choice
 
 from ._operands import padded_rows
 

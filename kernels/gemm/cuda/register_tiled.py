@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from tuner import DTYPE_BYTES, Config, Constraint, Kernel, Launch, Problem, ceil_div, choice
 from tuner.declare.rules import (
     blocks_fit,
     larger,
@@ -11,9 +12,6 @@ from tuner.declare.rules import (
     shared_fits,
     threads_fit,
 )
-from tuner.kernel import Kernel, Launch, ceil_div
-from tuner.problem import DTYPE_BYTES, Problem
-from tuner.space import Config, Constraint, choice
 
 from ._operands import along_k, grouped, lines, tile_within_c
 from ._tiles import registers, threads, tile, tiles, whole_warp_tiles

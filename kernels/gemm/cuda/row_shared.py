@@ -2,10 +2,8 @@
 
 from pathlib import Path
 
+from tuner import DTYPE_BYTES, Config, Kernel, Launch, Problem, ceil_div, choice, powers_of_two
 from tuner.declare.rules import below_multiple, padded_only_where_needed, static_shared_fits
-from tuner.kernel import Kernel, Launch, ceil_div
-from tuner.problem import DTYPE_BYTES, Problem
-from tuner.space import Config, choice, powers_of_two
 
 from ._operands import padded_rows
 

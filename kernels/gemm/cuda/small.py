@@ -3,6 +3,18 @@
 from pathlib import Path
 from typing import Any
 
+from tuner import (
+    DTYPE_BYTES,
+    Config,
+    Constraint,
+    Kernel,
+    Launch,
+    Problem,
+    Value,
+    ceil_div,
+    choice,
+    powers_of_two,
+)
 from tuner.declare.rules import (
     asynchronous_copies,
     block_registers_fit,
@@ -13,9 +25,6 @@ from tuner.declare.rules import (
     shared_fits,
     threads_fit,
 )
-from tuner.kernel import Kernel, Launch, ceil_div
-from tuner.problem import DTYPE_BYTES, Problem
-from tuner.space import Config, Constraint, Value, choice, powers_of_two
 
 from ._operands import (
     a_and_b,

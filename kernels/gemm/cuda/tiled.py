@@ -2,10 +2,8 @@
 
 from pathlib import Path
 
+from tuner import Config, Kernel, Launch, Padded, Problem, ceil_div, choice
 from tuner.declare.rules import padded_only_where_needed
-from tuner.kernel import Kernel, Launch, Padded, ceil_div
-from tuner.problem import Problem
-from tuner.space import Config, choice
 
 from ._operands import padded_rows
 

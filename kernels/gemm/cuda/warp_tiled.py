@@ -3,6 +3,19 @@
 from pathlib import Path
 from typing import Any
 
+from tuner import (
+    DTYPE_BYTES,
+    Config,
+    Constraint,
+    Kernel,
+    Launch,
+    Padded,
+    Problem,
+    Value,
+    Workspace,
+    ceil_div,
+    choice,
+)
 from tuner.declare.rules import (
     asynchronous_copies,
     blocks_fit,
@@ -16,9 +29,6 @@ from tuner.declare.rules import (
     shared_fits,
     threads_fit,
 )
-from tuner.kernel import Kernel, Launch, Padded, Workspace, ceil_div
-from tuner.problem import DTYPE_BYTES, Problem
-from tuner.space import Config, Constraint, Value, choice
 
 from ._operands import ALIGNED, MOST_BLOCKS, along_k, grouped, lines, tile_within_c
 from ._tiles import registers, threads, tile, tiles, whole_warp_tiles

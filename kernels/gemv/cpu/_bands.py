@@ -1,7 +1,7 @@
 """What gemv's kernels for CPUs share: threads take bands of BLOCK elements of y."""
 
+from tuner import Constraint
 from tuner.declare.rules import below_multiple
-from tuner.space import Constraint
 
 #: Elements of the narrowest band.
 LEAST_BAND = 16

@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
+from tuner import Kernel, ceil_div, choice, powers_of_two
 from tuner.declare.rules import at_most_cores, work_for_each_thread
-from tuner.kernel import Kernel, ceil_div
-from tuner.space import choice, powers_of_two
 
 from ._bands import band_within_rows
 

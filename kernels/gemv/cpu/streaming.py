@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from tuner import Kernel, ceil_div, choice, powers_of_two
 from tuner.declare.rules import (
     THREAD_COUNTS,
     at_most_cores,
@@ -9,8 +10,6 @@ from tuner.declare.rules import (
     vectors_as_wide_as_the_cpu,
     work_for_each_thread,
 )
-from tuner.kernel import Kernel, ceil_div
-from tuner.space import choice, powers_of_two
 
 from ._bands import band_within_rows
 

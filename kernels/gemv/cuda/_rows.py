@@ -2,10 +2,8 @@
 
 from typing import Any
 
+from tuner import Constraint, Launch, Problem, ceil_div
 from tuner.declare.rules import below_multiple
-from tuner.kernel import Launch, ceil_div
-from tuner.problem import Problem
-from tuner.space import Constraint
 
 
 def rows(p: Problem, c: Any) -> dict[str, Any]:

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from tuner.kernel import Kernel
-from tuner.space import choice, powers_of_two
+from tuner import Kernel, choice, powers_of_two
 
 from ._rows import launch_of, rows
 

@@ -2,9 +2,18 @@
 
 from pathlib import Path
 
-from tuner.kernel import Kernel, Launch, Pieces, ceil_div
-from tuner.problem import DTYPE_BYTES, Problem
-from tuner.space import Config, Constraint, choice, powers_of_two
+from tuner import (
+    DTYPE_BYTES,
+    Config,
+    Constraint,
+    Kernel,
+    Launch,
+    Pieces,
+    Problem,
+    ceil_div,
+    choice,
+    powers_of_two,
+)
 
 from ._rows import piece_within_x
 

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from tuner.kernel import Kernel, Launch, ceil_div
-from tuner.space import powers_of_two
+from tuner import Kernel, Launch, ceil_div, powers_of_two
 
 KERNEL = Kernel(
     operation="gemv",

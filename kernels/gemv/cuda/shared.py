@@ -2,10 +2,8 @@
 
 from pathlib import Path
 
+from tuner import DTYPE_BYTES, Kernel, choice, powers_of_two
 from tuner.declare.rules import static_shared_fits
-from tuner.kernel import Kernel
-from tuner.problem import DTYPE_BYTES
-from tuner.space import choice, powers_of_two
 
 from ._rows import launch_of, piece_within_x, rows
 

@@ -3,9 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from tuner.kernel import Kernel
-from tuner.problem import Problem
-from tuner.space import choice, powers_of_two
+from tuner import Kernel, Problem, choice, powers_of_two
 
 from ._rows import launch_of, rows
 

@@ -3,10 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from tuner import DTYPE_BYTES, Constraint, Kernel, Problem, choice, powers_of_two
 from tuner.declare.rules import access_elements, access_holds_an_element, block_registers_fit, for_speed
-from tuner.kernel import Kernel
-from tuner.problem import DTYPE_BYTES, Problem
-from tuner.space import Constraint, choice, powers_of_two
 
 from ._rows import launch_of
 

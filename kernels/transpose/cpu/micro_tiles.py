@@ -3,10 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from tuner import DTYPE_BYTES, Constraint, Kernel, ceil_div, choice, powers_of_two
 from tuner.declare.rules import THREAD_COUNTS, at_most_cores, below_multiple, for_speed, work_for_each_thread
-from tuner.kernel import Kernel, ceil_div
-from tuner.problem import DTYPE_BYTES
-from tuner.space import Constraint, choice, powers_of_two
 
 
 def _vector_bytes(p: Any, c: Any) -> Any:

@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
+from tuner import Kernel, powers_of_two
 from tuner.declare.rules import at_most_cores, work_for_each_thread
-from tuner.kernel import Kernel
-from tuner.space import powers_of_two
 
 KERNEL = Kernel(
     operation="transpose",

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from tuner.kernel import ceil_div
-from tuner.problem import Problem
+from tuner import Problem, ceil_div
 
 
 def tile(p: Problem, c: Any) -> dict[str, Any]:

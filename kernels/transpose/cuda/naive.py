@@ -2,10 +2,8 @@
 
 from pathlib import Path
 
+from tuner import Config, Kernel, Launch, Problem, ceil_div, powers_of_two
 from tuner.declare.rules import threads_fit
-from tuner.kernel import Kernel, Launch, ceil_div
-from tuner.problem import Problem
-from tuner.space import Config, powers_of_two
 
 
 def _launch(p: Problem, c: Config) -> Launch:

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from tuner.kernel import Kernel, Launch
-from tuner.space import choice
+from tuner import Kernel, Launch, choice
 
 from ._tiles import tile, tiles
 

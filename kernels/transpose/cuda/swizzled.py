@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from tuner import DTYPE_BYTES, Config, Constraint, Kernel, Launch, Problem, ceil_div, choice
 from tuner.declare.rules import (
     access_elements,
     access_holds_an_element,
@@ -10,9 +11,6 @@ from tuner.declare.rules import (
     shared_fits,
     threads_fit,
 )
-from tuner.kernel import Kernel, Launch, ceil_div
-from tuner.problem import DTYPE_BYTES, Problem
-from tuner.space import Config, Constraint, choice
 
 #: Tiles a side of the squares in which blocks may walk, as in the source.
 SIDE_OF_SQUARE = 8

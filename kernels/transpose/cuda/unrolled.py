@@ -2,10 +2,8 @@
 
 from pathlib import Path
 
+from tuner import DTYPE_BYTES, Constraint, Kernel, Launch, choice
 from tuner.declare.rules import static_shared_fits, threads_fit
-from tuner.kernel import Kernel, Launch
-from tuner.problem import DTYPE_BYTES
-from tuner.space import Constraint, choice
 
 from ._tiles import tile, tiles
 

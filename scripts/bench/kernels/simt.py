@@ -8,9 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tuner.kernel import Kernel, Launch
-from tuner.problem import Operation, Problem, Tensor, Work
-from tuner.space import Config, Constraint, choice
+from tuner import Config, Constraint, Kernel, Launch, Operation, Problem, Tensor, Work, choice
 
 
 def tensors(p: Problem) -> tuple[Tensor, ...]:

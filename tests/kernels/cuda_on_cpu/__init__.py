@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from cuda_on_cpu.translate import as_host_cpp
-from tuner.kernel import Launch, Rendered
-from tuner.problem import Problem
+from tuner.declare.kernel import Launch, Rendered
+from tuner.declare.problem import Problem
 
 HERE = Path(__file__).resolve().parent
 #: The compiler puts calls before each access, and checks indices and alignment against declared types; the

@@ -1,0 +1,190 @@
+"""Built-in kernels and a user's own file, found the same way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fixtures.fake_device import TOY
+
+from tuner.declare import catalogue
+from tuner.declare.folders import kernels_folder
+from tuner.errors import DeclarationError, InputError, UnknownName
+
+ONLY_KERNEL = """
+from pathlib import Path
+from tuner.declare.kernel import Kernel
+MINE = Kernel(operation={operation!r}, name="mine", target="cpu", source=Path("mine.numba.py"))
+"""
+
+
+def written(folder: Path, text: str, name: str = "mine.py") -> Path:
+    path = folder / name
+    path.write_text(text)
+    (folder / "mine.numba.py").write_text("def gemm(a, b, c, m, n, k): pass\n")
+    return path
+
+
+def test_the_built_in_kernels_are_those_of_their_folders() -> None:
+    found = catalogue.builtin()
+    assert "gemm" in found.operations
+    for kernel in found.kernels:
+        assert kernel.declared_in is not None
+        assert kernel.declared_in.is_relative_to(kernels_folder() / kernel.operation)
+        assert kernel.source.is_absolute()
+    assert found.operations["gemm"].origin is None
+
+
+@pytest.mark.parametrize("target", ["cuda", "cpu"])
+def test_gemm_is_solved_on_both_targets_by_a_naive_kernel_and_others(target: str) -> None:
+    names = [kernel.name for kernel in catalogue.builtin().of("gemm", target)]
+    assert "naive" in names
+    assert len(names) > 1
+
+
+def test_names_are_unique_for_operation_and_target() -> None:
+    names = [(kernel.operation, kernel.target, kernel.name) for kernel in catalogue.builtin().kernels]
+    assert len(set(names)) == len(names)
+
+
+def test_unknown_names_are_told_with_the_nearest() -> None:
+    found = catalogue.builtin()
+    with pytest.raises(UnknownName, match="unknown operation 'gemmm'; did you mean gemm"):
+        found.operation("gemmm")
+    with pytest.raises(
+        UnknownName, match="unknown cuda kernel of gemm 'register_tilde'; did you mean register_tiled"
+    ):
+        found.of("gemm", "cuda", ("register_tilde",))
+
+
+def test_a_file_declares_its_operation_and_kernels() -> None:
+    found = catalogue.from_file(TOY)
+    assert list(found.operations) == ["toy"]
+    assert [kernel.name for kernel in found.of("toy")] == ["blocks", "chunks"]
+    assert [kernel.name for kernel in found.of("toy", "cpu")] == ["chunks"]
+    assert found.operations["toy"].origin == TOY.resolve()
+
+
+def test_a_file_of_kernels_joins_a_built_in_operation(tmp_path: Path) -> None:
+    found = catalogue.from_file(written(tmp_path, ONLY_KERNEL.format(operation="gemm")))
+    assert found.of("gemm")[-1].name == "mine"
+    assert len(found.of("gemm")) == len(catalogue.builtin().of("gemm")) + 1
+    assert found.of("gemm")[-1].source == tmp_path / "mine.numba.py"
+
+
+def test_an_edited_file_is_read_anew(tmp_path: Path) -> None:
+    # Edits of the same length, faster than a file's time of change can tell apart.
+    for name in ("mine", "mini", "mean"):
+        text = ONLY_KERNEL.format(operation="gemm").replace('"mine"', f'"{name}"')
+        kernel = catalogue.from_file(written(tmp_path, text)).of("gemm")[-1]
+        assert kernel.name == name
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def broken(:\n", r"mine\.py cannot be imported: SyntaxError"),
+        ("1 / 0\n", r"mine\.py cannot be imported: ZeroDivisionError: division by zero"),
+        (
+            "import no_such_module\n",
+            "cannot be imported: ModuleNotFoundError: No module named 'no_such_module'",
+        ),
+        ("raise SystemExit(5)\n", "cannot be imported: SystemExit: 5"),
+        ("X = 1\n", "declares no Kernel; it needs a module-level one"),
+    ],
+)
+def test_a_file_that_declares_nothing_usable_is_told(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(DeclarationError, match=message):
+        catalogue.from_file(written(tmp_path, text))
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"a kernel file must exist, found none at .*gone\.py"):
+        catalogue.from_file(tmp_path / "gone.py")
+
+
+def test_a_file_that_is_no_python_is_told(tmp_path: Path) -> None:
+    with pytest.raises(DeclarationError, match="not a Python file"):
+        catalogue.from_file(written(tmp_path, "{}", "mine.json"))
+
+
+def test_a_kernel_of_another_operation_than_the_files_is_told(tmp_path: Path) -> None:
+    text = TOY.read_text().replace(
+        'operation="toy",\n        name="chunks"', 'operation="tiy",\n        name="chunks"'
+    )
+    with pytest.raises(UnknownName, match="unknown operation of kernel 'chunks' 'tiy'; did you mean toy"):
+        catalogue.from_file(written(tmp_path, text))
+
+
+def test_a_kernel_file_for_an_operation_that_nobody_declares_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UnknownName, match="'gemmm'; did you mean gemm"):
+        catalogue.from_file(written(tmp_path, ONLY_KERNEL.format(operation="gemmm")))
+
+
+def test_two_operations_in_a_file_are_one_too_many(tmp_path: Path) -> None:
+    text = TOY.read_text() + "\nfrom dataclasses import replace\nOTHER = replace(OPERATION, name='other')\n"
+    with pytest.raises(DeclarationError, match="declares 2 operations; one file declares one"):
+        catalogue.from_file(written(tmp_path, text))
+
+
+WITH_SIBLING = """
+from pathlib import Path
+from tuner.declare.kernel import Kernel
+from ._shared import NAME
+MINE = Kernel(operation="gemm", name=NAME, target="cpu", source=Path("mine.numba.py"))
+"""
+
+
+def test_a_declaration_imports_the_file_beside_it_as_it_is_now(tmp_path: Path) -> None:
+    path = written(tmp_path, WITH_SIBLING)
+    # As above, and an edit of what the sibling itself imports.
+    (tmp_path / "_shared.py").write_text("from ._deeper import NAME\n")
+    for name in ("mine", "mini", "mean"):
+        (tmp_path / "_deeper.py").write_text(f"NAME = {name!r}\n")
+        assert catalogue.from_file(path).of("gemm")[-1].name == name
+    assert not list(tmp_path.rglob("__pycache__")), "nothing is cached beside declarations"
+
+
+def test_folders_have_siblings_of_their_own(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "_shared.py").write_text(f"NAME = {name!r}\n")
+        written(folder, WITH_SIBLING)
+    names = [
+        catalogue.from_file(tmp_path / each / "mine.py").of("gemm")[-1].name for each in ("one", "two", "one")
+    ]
+    assert names == ["one", "two", "one"]
+
+
+@pytest.mark.parametrize(
+    ("sibling", "told"),
+    [
+        (None, r"there is no _shared\.py in "),
+        ("NAME =", "SyntaxError"),
+        ("OTHER = 1", "cannot import name 'NAME'"),
+    ],
+)
+def test_a_sibling_that_cannot_be_imported_is_told_with_the_declaration(
+    tmp_path: Path, sibling: str | None, told: str
+) -> None:
+    path = written(tmp_path, WITH_SIBLING)
+    if sibling is not None:
+        (tmp_path / "_shared.py").write_text(sibling)
+    with pytest.raises(DeclarationError, match=told) as caught:
+        catalogue.from_file(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_module_beside_the_project_is_not_taken_for_a_sibling(tmp_path: Path) -> None:
+    (tmp_path / "_shared.py").write_text("NAME = 'mine'\n")
+    path = written(tmp_path, WITH_SIBLING.replace("from ._shared", "from _shared"))
+    with pytest.raises(DeclarationError, match="No module named '_shared'"):
+        catalogue.from_file(path)
+
+
+def test_built_in_kernels_of_a_folder_share_rules() -> None:
+    found = catalogue.builtin()
+    thin, multivector = (found.of("gemm", "cuda", (name,))[0].constraints for name in ("thin", "multivector"))
+    shared = {rule.rule.__code__ for rule in thin} & {rule.rule.__code__ for rule in multivector}
+    assert len(shared) >= 8

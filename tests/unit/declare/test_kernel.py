@@ -1,0 +1,144 @@
+"""Kernels: what a declaration must hold, and rendering."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+from fixtures.fake_device import BEST, TOY
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tuner.declare.catalogue import from_file
+from tuner.declare.kernel import Kernel, Launch, ceil_div, render
+from tuner.declare.problem import Problem
+from tuner.declare.space import Config, choice
+from tuner.errors import DeclarationError
+
+CATALOGUE = from_file(TOY)
+BLOCKS, CHUNKS = CATALOGUE.of("toy")
+
+
+def toy(n: int = 1000) -> Problem:
+    return CATALOGUE.operation("toy").problem({"n": n})
+
+
+@given(st.integers(0, 10**12), st.integers(1, 10**6))
+def test_ceil_div_is_the_least_that_covers(numerator: int, denominator: int) -> None:
+    least = ceil_div(numerator, denominator)
+    assert least * denominator >= numerator > (least - 1) * denominator
+    assert ceil_div(numpy.array([numerator]), denominator).tolist() == [least]
+
+
+def test_a_cuda_kernel_is_rendered_with_macros_in_front_of_its_source() -> None:
+    rendered = render(BLOCKS, toy(), Config(BEST))
+    assert rendered.text.splitlines()[:6] == [
+        "#define REAL float", "#define BLOCK 256", "#define ITEMS 4", "#define ORDER_blocked 0",
+        "#define ORDER_striped 1", "#define ORDER ORDER_striped",
+    ]  # fmt: skip
+    assert rendered.text.endswith(BLOCKS.text)
+    assert rendered.launch == Launch(grid=(1,), block=(256,))
+    assert (rendered.entry, rendered.target) == ("toy", "cuda")
+
+
+def test_a_cpu_kernel_is_rendered_with_assignments_and_has_no_launch() -> None:
+    rendered = render(CHUNKS, toy(), Config({"CHUNK": 64, "FUSED": True}))
+    assert rendered.text.startswith("CHUNK = 64\nFUSED = True\n")
+    assert rendered.launch is None
+
+
+def test_dims_do_not_enter_the_text_but_the_launch() -> None:
+    small, large = (render(BLOCKS, toy(n), Config(BEST)) for n in (1000, 10**6))
+    assert small.text == large.text
+    assert small.hash == large.hash
+    assert large.launch is not None
+    assert large.launch.grid == (977,)
+
+
+def test_the_hash_names_text_entry_and_options() -> None:
+    rendered = render(BLOCKS, toy(), Config(BEST))
+    others = [
+        replace(rendered, text=rendered.text + "\n"),
+        replace(rendered, entry="other"),
+        replace(rendered, options=("--use_fast_math",)),
+    ]
+    assert len({rendered.hash, *(each.hash for each in others)}) == 4
+
+
+def test_the_source_hash_follows_what_is_compiled_and_not_how_it_is_told(tmp_path: Path) -> None:
+    def declared(source: str, declaration: str = "", **changes: Any) -> str:
+        (tmp_path / "k.cu").write_text(source)
+        where = tmp_path / "k.py"
+        where.write_text(declaration)
+        return replace(BLOCKS, source=Path("k.cu"), **changes).declared(where).source_hash
+
+    plain = declared("int a = 1;")
+    assert declared("// one\nint a  =\n 1; /* two */") == plain
+    assert declared("int a = 1;", "another declaration") == plain
+    others = {
+        declared("int a = 2;"),
+        declared("int a = 1;", entry="b"),
+        declared(
+            "int a = 1;",
+            options=("-G",),
+        ),
+    }
+    assert len({plain, *others}) == 4
+
+
+def test_the_launch_hash_follows_the_launch_and_the_constants() -> None:
+    config = Config(BEST)
+    plain = BLOCKS.launch_hash(toy(), config)
+    wider = replace(BLOCKS, launch=lambda p, c: Launch(grid=(1,), block=(c.BLOCK, 2)))
+    problem = toy()
+    constant = replace(problem.operation, constants=lambda p, target: {"SCALE": 3})
+    moved = BLOCKS.launch_hash(replace(problem, operation=constant), config)
+    assert len({plain, wider.launch_hash(toy(), config), moved}) == 3
+    assert BLOCKS.launch is not None
+    spelt_out = replace(BLOCKS.launch(toy(), config), shared_bytes=0, workspace=None)
+    assert replace(BLOCKS, launch=lambda p, c: spelt_out).launch_hash(toy(), config) == plain
+
+
+def test_what_kernels_share_comes_first(tmp_path: Path) -> None:
+    (tmp_path / "shared.cu").write_text("// shared")
+    (tmp_path / "k.cu").write_text("// own")
+    kernel = replace(BLOCKS, source=Path("k.cu"), includes=(Path("shared.cu"),)).declared(tmp_path / "k.py")
+    assert kernel.text == "// shared\n\n// own"
+
+
+def test_a_source_that_is_not_there_is_told(tmp_path: Path) -> None:
+    kernel = replace(BLOCKS, source=Path("gone.cu")).declared(tmp_path / "k.py")
+    with pytest.raises(DeclarationError, match=r"source of kernel 'blocks' cannot be read: .*gone\.cu"):
+        _ = kernel.text
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"target": "gpu"}, "target of kernel 'blocks' is one of cuda, cpu, got 'gpu'"),
+        ({"launch": None}, r"needs a launch rule .* \(cuda\) has none"),
+        ({"target": "cpu"}, r"a cpu kernel has none; kernel 'blocks' \(cpu\) has one"),
+        ({"parameters": (choice("A", 1), choice("A", 2))}, "have distinct names"),
+        ({"defaults": {"BLOCK": 100}}, "got BLOCK=100"),
+        ({"defaults": {"WIDTH": 1}}, "got WIDTH=1"),
+        ({"starts": ({"BLOCK": 32},)}, "names all of"),
+        ({"threads": "BLOCK"}, "number of CPU threads; kernel 'blocks' is for cuda, leave it out"),
+        (
+            {"target": "cpu", "launch": None, "threads": "CREW"},
+            "threads= of kernel 'blocks' is one of its parameters .*, got 'CREW'",
+        ),
+    ],
+)
+def test_a_wrong_declaration_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(DeclarationError, match=message):
+        replace(BLOCKS, **change)
+
+
+def test_first_configs_are_the_default_and_the_starts() -> None:
+    kernel = replace(BLOCKS, starts=(BEST,))
+    assert [dict(config) for config in kernel.first_configs()] == [dict(BLOCKS.defaults), BEST]
+    assert replace(BLOCKS, defaults={"BLOCK": 64}).default_config() is None
+    assert isinstance(kernel, Kernel)

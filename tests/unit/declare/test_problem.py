@@ -1,0 +1,118 @@
+"""Operations, problems, their work and tolerance."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from fixtures.fake_device import TOY
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tuner.declare.catalogue import builtin, from_file
+from tuner.declare.problem import INT32_MAX, Operation, Problem
+from tuner.errors import DeclarationError, InputError, UnknownName
+
+GEMM = builtin().operation("gemm")
+TOYS = from_file(TOY).operation("toy")
+
+
+def gemm(m: int, n: int, k: int, layout: str = "nn") -> Problem:
+    return GEMM.problem({"m": m, "n": n, "k": k}, layout=layout)
+
+
+def test_a_problem_takes_the_first_dtype_and_layout_unless_told() -> None:
+    problem = gemm(2, 3, 4)
+    assert (problem.dtype, problem.layout, problem.m, problem.n, problem.k) == ("float32", "nn", 2, 3, 4)
+    assert str(problem) == "gemm 2 x 3 x 4 float32 nn"
+
+
+@given(st.integers(1, 10**5), st.integers(1, 10**5), st.integers(1, 10**5), st.sampled_from(GEMM.layouts))
+def test_work_of_gemm_is_that_of_the_definition(m: int, n: int, k: int, layout: str) -> None:
+    problem = gemm(m, n, k, layout)
+    assert problem.work.flops == 2 * m * n * k
+    assert problem.work.bytes == 4 * (m * k + k * n + m * n)
+    # Inputs twice as they are and once in float64; the output as it is and twice in float64.
+    assert problem.memory_bytes == 16 * (m * k + k * n) + 20 * m * n
+
+
+def test_transposed_operands_have_their_stored_shape() -> None:
+    assert [tensor.shape for tensor in gemm(2, 3, 4, "tt").tensors] == [(4, 2), (3, 4), (2, 3)]
+    assert [tensor.name for tensor in gemm(2, 3, 4).inputs] == ["a", "b"]
+    assert [tensor.name for tensor in gemm(2, 3, 4).outputs] == ["c"]
+
+
+@pytest.mark.parametrize("value", [0, -3, 1.5, "7", True, None])
+def test_a_dim_is_a_whole_number_of_one_or_more(value: Any) -> None:
+    with pytest.raises(InputError, match="a dim is a whole number of 1 or more, got n="):
+        TOYS.problem({"n": value})
+
+
+def test_a_missing_dim_is_named() -> None:
+    with pytest.raises(InputError, match="gemm takes M N K; k missing"):
+        GEMM.problem({"m": 1, "n": 2})
+
+
+def test_unknown_names_are_told_with_the_nearest() -> None:
+    with pytest.raises(UnknownName, match="unknown dim of toy 'N'; choose one of: n"):
+        TOYS.problem({"n": 3, "N": 4})
+    with pytest.raises(UnknownName, match="unknown dtype of toy 'float23'; did you mean float32"):
+        TOYS.problem({"n": 3}, dtype="float23")
+    with pytest.raises(UnknownName, match=r"unknown layout of gemm 'nm'; did you mean .*nn"):
+        gemm(1, 1, 1, "nm")
+
+
+def test_a_dim_beyond_a_32_bit_int_is_refused_where_kernels_take_one() -> None:
+    assert TOYS.problem({"n": INT32_MAX}).scalars[0].value == INT32_MAX
+    with pytest.raises(InputError, match="n <= 2147483647 must hold"):
+        _ = TOYS.problem({"n": INT32_MAX + 1}).scalars
+
+
+@given(st.integers(1, 10**6))
+def test_tolerance_grows_with_the_root_of_what_is_summed(k: int) -> None:
+    assert gemm(1, 1, k).tolerance == pytest.approx(8 * 2**-24 * math.sqrt(k))
+    assert gemm(1, 1, k).tolerance > gemm(1, 1, 1).tolerance or k == 1
+
+
+def test_tolerance_follows_the_dtype_of_the_output() -> None:
+    single, double = TOYS.problem({"n": 1}), TOYS.problem({"n": 1}, dtype="float64")
+    assert single.tolerance == double.tolerance * 2**29
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"name": "my op"}, "name is an identifier, got 'my op'"),
+        ({"verb": "a-b"}, "verb is an identifier, got 'a-b'"),
+        ({"dims": ()}, "needs distinct dims"),
+        ({"dims": ("n", "n")}, "needs distinct dims"),
+    ],
+)
+def test_a_wrong_declaration_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(DeclarationError, match=message):
+        replace(TOYS, **change)
+
+
+def test_a_problem_has_no_other_dims() -> None:
+    with pytest.raises(AttributeError, match="q"):
+        _ = gemm(1, 2, 3).q
+
+
+def test_problems_of_equal_names_are_equal() -> None:
+    assert gemm(1, 2, 3) == gemm(1, 2, 3)
+    assert hash(gemm(1, 2, 3)) == hash(gemm(1, 2, 3))
+    assert gemm(1, 2, 3) != gemm(1, 2, 3, "nt")
+
+
+def test_json_names_a_problem() -> None:
+    assert gemm(1, 2, 3, "nt").to_json() == {
+        "operation": "gemm", "shape": {"m": 1, "n": 2, "k": 3}, "dtype": "float32", "layout": "nt",
+    }  # fmt: skip
+
+
+def test_a_verb_is_the_name_unless_given() -> None:
+    assert TOYS.verb == "toy"
+    assert GEMM.verb == "matmul"
+    assert isinstance(TOYS, Operation)

@@ -1,0 +1,248 @@
+"""Parameters, constraints and the legal configs."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tuner.declare.space import (
+    Config,
+    Constraint,
+    Parameter,
+    Space,
+    check_constraints_agree,
+    choice,
+    powers_of_two,
+)
+from tuner.errors import DeclarationError, InputError
+
+THREADS = Constraint("a block has at most 64 threads", lambda p, d, c: c.X * c.Y <= 64)
+WHOLE = Constraint("X is a multiple of V", lambda p, d, c: c.X % c.V == 0)
+PARAMETERS = (
+    powers_of_two("X", 1, 32), choice("V", 1, 2, 3, 4), powers_of_two("Y", 1, 32), choice("MODE", "a", "b"),
+)  # fmt: skip
+
+
+def by_hand(parameters: Any, constraints: Any, problem: Any = None, device: Any = None) -> list[Config]:
+    """Legal configs the slow way."""
+    names = [each.name for each in parameters]
+    every = (
+        Config(dict(zip(names, row, strict=True))) for row in itertools.product(*(p.values for p in parameters))
+    )
+    return [c for c in every if all(each.rule(problem, device, c) for each in constraints)]
+
+
+def test_a_space_holds_the_legal_configs_in_order() -> None:
+    space = Space.build(PARAMETERS, (THREADS, WHOLE), None, None)
+    assert list(space) == by_hand(PARAMETERS, (THREADS, WHOLE))
+
+
+@settings(max_examples=40)
+@given(
+    sizes=st.lists(st.integers(1, 5), min_size=1, max_size=5),
+    rules=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(0, 12)), max_size=4),
+    seed=st.integers(0, 3),
+)
+def test_any_space_equals_the_one_filtered_by_hand(
+    sizes: list[int], rules: list[tuple[int, int, int]], seed: int
+) -> None:
+    parameters = [choice(f"P{at}", *range(1, size + 1)) for at, size in enumerate(sizes)]
+
+    def rule(first: int, second: int, most: int) -> Constraint:
+        one, other = f"P{first % len(sizes)}", f"P{second % len(sizes)}"
+        return Constraint("bounded product", lambda p, d, c: c[one] * c[other] <= most)
+
+    constraints = [rule(*each) for each in rules]
+    space = Space.build(parameters, constraints, None, None, seed=seed)
+    expected = by_hand(parameters, constraints)
+    assert list(space) == expected
+    assert [space.index_of(config) for config in expected] == list(range(len(expected)))
+    assert sum(count for _, count in space.rejected) + len(space) == space.raw_size
+    assert not space.sampled
+
+
+def test_an_empty_space_says_which_constraint_rejects_how_many() -> None:
+    never = Constraint("X is above 100", lambda p, d, c: c.X > 100)
+    space = Space.build(PARAMETERS, (THREADS, never), None, None)
+    assert len(space) == 0
+    assert dict(space.rejected) == {THREADS.sentence: 0, never.sentence: space.raw_size}
+
+
+def test_rules_see_problem_and_device() -> None:
+    rule = Constraint("X fits both", lambda p, d, c: (p["n"] >= c.X) & (d >= c.X))
+    space = Space.build((powers_of_two("X", 1, 64),), (rule,), {"n": 16}, 8)
+    assert [config.X for config in space] == [1, 2, 4, 8]
+
+
+def test_a_rule_on_problem_alone_allows_all_or_nothing() -> None:
+    rule = Constraint("n is even", lambda p, d, c: p % 2 == 0)
+    assert len(Space.build(PARAMETERS, (rule,), 2, None)) == 6 * 4 * 6 * 2
+    assert len(Space.build(PARAMETERS, (rule,), 3, None)) == 0
+
+
+def test_membership_is_of_legal_configs_only() -> None:
+    space = Space.build(PARAMETERS, (THREADS,), None, None)
+    legal = {"X": 2, "V": 3, "Y": 4, "MODE": "a"}
+    assert legal in space
+    for wrong in (legal | {"X": 32, "Y": 32}, legal | {"V": 5}, legal | {"W": 1}, {"X": 2}, 7):
+        assert wrong not in space
+    with pytest.raises(InputError, match=r"a config of this space is legal, got .*'V': 5"):
+        space.index_of(legal | {"V": 5})
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        lambda p, d, c: c.X > 1 and c.Y > 1,
+        lambda p, d, c: 2 <= c.X <= 4,
+        lambda p, d, c: c.MODE in ("a",),
+        lambda p, d, c: min(c.X, c.Y) == 1,
+        lambda p, d, c: c.Z == 1,
+    ],
+)
+def test_a_rule_that_does_not_take_arrays_is_refused(rule: Any) -> None:
+    with pytest.raises(DeclarationError, match=r'works on arrays as on scalars; "odd" does not'):
+        Space.build(PARAMETERS, (Constraint("odd", rule),), None, None)
+
+
+def test_rules_that_agree_on_scalars_and_arrays_pass() -> None:
+    check_constraints_agree(PARAMETERS, (THREADS, WHOLE), None, None)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        lambda p, d, c: ~(c.X == 1),  # -1 and -2 are both true for Python
+        lambda p, d, c: 4 // (c.V - 1) >= 0,  # divides by zero
+    ],
+)
+def test_rules_that_disagree_are_found(rule: Any) -> None:
+    with pytest.raises(DeclarationError, match="gives the same on scalars and on arrays"):
+        check_constraints_agree(PARAMETERS, (Constraint("odd", rule),), None, None)
+
+
+def test_more_than_the_limit_is_sampled_uniformly_and_stays_legal() -> None:
+    parameters = [choice(f"P{at}", *range(10)) for at in range(6)]
+    even = Constraint("P0 + P5 is even", lambda p, d, c: (c.P0 + c.P5) % 2 == 0)
+    space = Space.build(parameters, (even,), None, None, limit=20_000, seed=1)
+    assert space.sampled
+    assert 5_000 < len(space) <= 20_000
+    codes = space.codes
+    assert np.all((codes[:, 0] + codes[:, 5]) % 2 == 0)
+    assert len(np.unique(codes, axis=0)) == len(codes)
+    assert np.all(np.abs(codes.mean(axis=0) - 4.5) < 0.3)
+
+
+def test_a_sampled_space_takes_in_legal_configs_that_it_meets() -> None:
+    parameters = [choice(f"P{at}", *range(10)) for at in range(6)]
+    even = Constraint("P0 + P5 is even", lambda p, d, c: (c.P0 + c.P5) % 2 == 0)
+    space = Space.build(parameters, (even,), None, None, limit=1_000, seed=1)
+    before = len(space)
+    neighbours = space.neighbours(0)
+    assert len(neighbours) == 4 * 9 + 2 * 4
+    assert len(space) > before
+    assert all(space.index_of(space[int(row)]) == row for row in neighbours)
+    assert {f"P{at}": 0 for at in range(5)} | {"P5": 1} not in space
+
+
+def test_more_combinations_than_64_bits_count_still_have_positions() -> None:
+    parameters = [choice(f"P{at:02}", *range(100)) for at in range(12)]
+    space = Space.build(parameters, (), None, None, limit=500, seed=3)
+    assert space.raw_size == 100**12
+    assert [space.index_of(space[at]) for at in range(0, len(space), 37)] == list(range(0, len(space), 37))
+
+
+def test_the_same_seed_gives_the_same_sample() -> None:
+    parameters = [choice(f"P{at}", *range(10)) for at in range(6)]
+    one, other, third = (
+        Space.build(parameters, (), None, None, limit=500, seed=seed).codes for seed in (5, 5, 6)
+    )
+    assert np.array_equal(one, other)
+    assert not np.array_equal(one, third)
+
+
+def test_neighbours_differ_in_one_parameter_and_come_nearest_first() -> None:
+    space = Space.build(PARAMETERS, (THREADS, WHOLE), None, None)
+    centre = space[space.index_of({"X": 4, "V": 1, "Y": 4, "MODE": "a"})]
+    found = [space[int(row)] for row in space.neighbours(space.index_of(centre))]
+    differing = [[name for name in centre if centre[name] != config[name]] for config in found]
+    assert all(len(names) == 1 for names in differing)
+    assert len(found) == sum(sum(config[name] != centre[name] for name in centre) == 1 for config in space)
+    steps = [abs(np.log2(config.X / centre.X)) for config in found if config.X != centre.X]
+    assert steps == sorted(steps)
+
+
+def test_what_is_around_a_config_is_legal_and_differs_in_few_parameters() -> None:
+    space = Space.build(PARAMETERS, (THREADS, WHOLE), None, None)
+    centre = space.index_of({"X": 4, "V": 1, "Y": 4, "MODE": "a"})
+    found = space.around(centre, 3, 400, np.random.default_rng(1))
+    differing = (space.codes[found] != space.codes[centre]).sum(axis=1)
+    assert set(differing.tolist()) == {2, 3}
+    assert len(set(found.tolist())) == len(found) > 10
+    assert np.array_equal(found, space.around(centre, 3, 400, np.random.default_rng(1)))
+    lone = Space.build((choice("X", 1, 2, 4), choice("Y", 1)), (), None, None)
+    assert not len(lone.around(0, 3, 400, np.random.default_rng(1)))
+
+
+def test_positions_follow_the_scale() -> None:
+    space = Space.build(
+        (powers_of_two("X", 1, 16), choice("V", 1, 2, 3, 5), choice("MODE", "a", "b")), (), None, None
+    )
+    log2, linear, none = space.positions
+    assert log2 is not None
+    assert log2.tolist() == [0, 0.25, 0.5, 0.75, 1]
+    assert linear is not None
+    assert linear.tolist() == [0, 0.25, 0.5, 1]
+    assert none is None
+
+
+def test_a_space_of_given_configs_keeps_their_order() -> None:
+    configs = [{"X": 4, "MODE": "b"}, {"X": 1, "MODE": "a"}]
+    space = Space.of((powers_of_two("X", 1, 8), choice("MODE", "a", "b")), configs)
+    assert [dict(config) for config in space] == configs
+    assert [space.index_of(config) for config in configs] == [0, 1]
+    assert {"X": 8, "MODE": "a"} not in space
+
+
+def test_a_kernel_without_parameters_has_one_config() -> None:
+    space = Space.build((), (), None, None)
+    assert list(space) == [Config({})]
+    assert space.index_of({}) == 0
+    assert len(space.neighbours(0)) == 0
+
+
+def test_scales_follow_from_values() -> None:
+    assert choice("A", 8, 2, 4) == Parameter("A", (2, 4, 8), "log2")
+    assert choice("A", 0, 1, 2).scale == "linear"
+    assert choice("A", True, False).scale == "categorical"
+    assert powers_of_two("A", 3, 20).values == (4, 8, 16)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "scale", "message"),
+    [
+        ("not a name", (1,), "log2", "is an identifier"),
+        ("A", (), "log2", "needs distinct values"),
+        ("A", (1, 1), "log2", "needs distinct values"),
+        ("A", (1,), "cubic", "scale of A is one of"),
+    ],
+)
+def test_a_wrong_parameter_is_refused(name: str, values: Any, scale: str, message: str) -> None:
+    with pytest.raises(DeclarationError, match=message):
+        Parameter(name, values, scale)
+
+
+def test_a_config_is_an_immutable_mapping() -> None:
+    config = Config({"A": 1, "B": "x"})
+    assert config.A == 1
+    assert dict(config) == {"A": 1, "B": "x"}
+    assert hash(config) == hash(Config({"B": "x", "A": 1}))
+    with pytest.raises(AttributeError, match="a config does not change"):
+        config.A = 2
+    with pytest.raises(AttributeError, match="config has no C; it has A, B"):
+        _ = config.C

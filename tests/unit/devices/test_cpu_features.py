@@ -1,0 +1,108 @@
+"""A CPU that is held to narrower vectors than it has."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fixtures.lookup_records import crown, gemm, library, record, source_hash
+
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.space import Space
+from tuner.devices import detect
+from tuner.devices.cpu_features import VARIABLE, used
+from tuner.errors import DeviceTrouble, InputError
+from tuner.lookup import answer
+from tuner.published import publish
+from tuner.results.record import Role
+from tuner.store import Store
+
+WIDE = {"avx", "avx2", "avx512f"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "flags", "width", "restricted"),
+    [
+        ("", WIDE, 64, False), ("", {"avx2"}, 32, False), ("", {"asimd"}, 16, False), ("", set(), 16, False),
+        ("avx2", WIDE, 32, True), ("AVX2 ", WIDE, 32, True), ("avx2", {"avx2"}, 32, False),
+    ],
+)  # fmt: skip
+def test_the_vectors_that_are_used(
+    monkeypatch: pytest.MonkeyPatch, asked: str, flags: set[str], width: int, restricted: bool
+) -> None:
+    monkeypatch.setenv(VARIABLE, asked)
+    found = used(flags)
+    assert (found.vector_bytes, found.restricted, bool(found.environment)) == (width, restricted, restricted)
+
+
+def test_what_cannot_be_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "mmx")
+    with pytest.raises(InputError, match="TUNER_CPU_FEATURES is avx2, got 'mmx'; unset it"):
+        used(WIDE)
+    monkeypatch.setenv(VARIABLE, "avx2")
+    with pytest.raises(DeviceTrouble, match="this one has none; unset it"):
+        used({"sse2"})
+
+
+def test_a_restricted_cpu_has_a_name_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setattr(detect, "cpu_flags", lambda: set(WIDE))
+    whole = detect.find("cpu")
+    assert (whole.info.vector_bytes, whole.environment, "AVX-512)" in whole.info.name) == (64, (), True)
+    monkeypatch.setenv(VARIABLE, "avx2")
+    held = detect.find("cpu")
+    assert "restricted to AVX2)" in held.info.name
+    assert held.info.vector_bytes == 32
+    assert held.info.uuid != whole.info.uuid
+    assert dict(held.environment)["OPENBLAS_CORETYPE"] == "Haswell"
+    assert detect.with_best_blas(held, "Haswell") is None
+
+
+@pytest.mark.skipif("avx512f" not in detect.cpu_flags(), reason="needs a CPU with AVX-512")
+def test_a_restricted_process_compiles_without_wider_vectors(tmp_path: Path) -> None:
+    script = """
+import numpy, numba
+from tuner.devices.cpu import CpuDevice
+device = CpuDevice()
+double = numba.njit("void(float32[::1])")(lambda a: a.__imul__(2) and None)
+@numba.njit
+def scaled(a):
+    for i in range(a.size):
+        a[i] = a[i] * 2
+scaled(numpy.ones(100, numpy.float32))
+assembly = next(iter(scaled.inspect_asm().values()))
+print(device.info.architecture, "zmm" in assembly, "ymm" in assembly, device.versions["cpu_features"])
+print(device.circumstances(lambda: None)["restricted_to_vector_bytes"])
+""".replace('double = numba.njit("void(float32[::1])")(lambda a: a.__imul__(2) and None)\n', "")
+    environment = {**os.environ, VARIABLE: "avx2", "TUNER_CACHE": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    assert done.stdout.splitlines() == [
+        "haswell False True restricted to AVX2, by TUNER_CPU_FEATURES", "32.0"
+    ], done.stderr  # fmt: skip
+
+
+def test_what_was_published_of_a_restricted_cpu_answers_on_a_real_one(tmp_path: Path) -> None:
+    from tuner.declare.catalogue import builtin
+
+    held = DeviceInfo(
+        "AMD EPYC (2 cores, restricted to AVX2)", "cpu", cores=2, vector_bytes=32, l1_bytes=32 << 10
+    )
+    real = replace(held, name="Intel Xeon E5-2690 (2 cores, AVX2)")
+    problem = builtin().operations["gemm"].problem({"m": 512, "n": 512, "k": 512})
+    kernel = builtin().of("gemm", "cpu")[-1]
+    config = Space.build(kernel.parameters, kernel.constraints, problem, held, limit=100_000)[0]
+    with Store.open(f"sqlite:///{tmp_path}/studies.db") as store:
+        more = {"device": held, "regime": "hot"}
+        best = record(
+            gemm(512, 512, 512), 1e-3, role=Role.FINAL, kernel=kernel.name, config=dict(config),
+            source_hash=source_hash(kernel.name, "cpu"), **more,
+        )  # fmt: skip
+        crown(store, best, library(gemm(512, 512, 512), 2e-3, **more), 2.0)
+        publish(store, tmp_path / "tuned")
+    found = answer(None, gemm(512, 512, 512), real, published=tmp_path / "tuned")
+    assert (found.match, found.kernel, found.config) == ("similar-device", kernel.name, config)
+    assert found.reasons[0] == "nothing was timed cold on such a device; this was timed hot"
+    wider = replace(real, vector_bytes=64)
+    assert answer(None, gemm(512, 512, 512), wider, published=tmp_path / "tuned").match == "default"

@@ -1,0 +1,64 @@
+"""Cubins on disk: found by all that they depend on, and bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tuner.declare.kernel import Launch, Rendered
+from tuner.devices import cubin_cache
+from tuner.devices.cache_folder import cache_root
+from tuner.devices.cubin_cache import CubinCache
+from tuner.devices.protocol import Binary
+from tuner.results.measurement import CompileReport
+
+RENDERED = Rendered("source", "entry", "cuda", Launch((1,), (32,)), options=("-O3",))
+BINARY = Binary(b"\x7fELF\n\x00", CompileReport(registers=40, binary_hash="ab", compiler="NVRTC 13.0"))
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CubinCache]:
+    monkeypatch.setenv("TUNER_CACHE", str(tmp_path))
+    opened = CubinCache()
+    yield opened
+    opened.close()
+
+
+def test_what_was_put_is_found_by_another_process_with_its_report(cache: CubinCache) -> None:
+    assert cache.get(RENDERED, "sm_90a", "NVRTC 13.0") is None
+    cache.put(RENDERED, "sm_90a", "NVRTC 13.0", BINARY)
+    other = CubinCache()
+    assert other.get(RENDERED, "sm_90a", "NVRTC 13.0") == BINARY
+    other.close()
+
+
+@pytest.mark.parametrize(
+    ("rendered", "architecture", "compiler"),
+    [
+        (replace(RENDERED, text="other"), "sm_90a", "NVRTC 13.0"),
+        (replace(RENDERED, options=("-O3", "--use_fast_math")), "sm_90a", "NVRTC 13.0"),
+        (RENDERED, "sm_80", "NVRTC 13.0"),
+        (RENDERED, "sm_90a", "NVRTC 12.9"),
+    ],
+    ids=["source", "options", "architecture", "compiler"],
+)
+def test_another_source_option_architecture_or_compiler_is_another_binary(
+    cache: CubinCache, rendered: Rendered, architecture: str, compiler: str
+) -> None:
+    cache.put(RENDERED, "sm_90a", "NVRTC 13.0", BINARY)
+    assert cache.get(rendered, architecture, compiler) is None
+
+
+def test_it_stays_within_its_bound(cache: CubinCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cubin_cache, "LIMIT_BYTES", 1 << 20)
+    small = CubinCache()
+    for number in range(60):
+        large = replace(BINARY, code=bytes([number]) * (1 << 16))
+        small.put(replace(RENDERED, text=f"source {number}"), "sm_90a", "NVRTC 13.0", large)
+    small.close()
+    held = sum(file.stat().st_size for file in cache_root().rglob("*.val"))
+    assert (1 << 16) < held < 2 << 20
+    assert cache.get(replace(RENDERED, text="source 59"), "sm_90a", "NVRTC 13.0") is not None

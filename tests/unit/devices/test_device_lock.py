@@ -1,0 +1,148 @@
+"""One process at a time times on a device of this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fixtures.fake_device import ROOT
+
+from tuner.declare.hardware import DeviceInfo
+from tuner.devices import device_lock as locks
+from tuner.devices.detect import Found, find
+from tuner.devices.device_lock import cache_groups, device_holder, device_lock, lock_files, lock_folder
+from tuner.errors import EnvironmentTrouble, LockedByAnother
+from tuner.study.locks import occupied
+
+GPU = DeviceInfo("NVIDIA H200", "cuda", uuid="GPU-1")
+HOLDER = """
+import os, sys
+from tuner.devices.device_lock import device_lock
+from tuner.declare.hardware import DeviceInfo
+with device_lock(DeviceInfo("NVIDIA H200", "cuda", uuid="GPU-1"), "tune gemm"):
+    print(os.getpid(), flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The locks of each test are its own."""
+    monkeypatch.setenv("TUNER_LOCKS", str(tmp_path / "locks"))
+    return tmp_path / "locks"
+
+
+def test_the_second_process_is_told_who_holds_a_device_until_a_kill() -> None:
+    pipe, command = subprocess.PIPE, [sys.executable, "-c", HOLDER]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True) as holder:
+        assert holder.stdout is not None
+        pid = holder.stdout.readline().strip()
+        told = rf"process {pid} of user \S+ on \S+ \(tune gemm, since 20"
+        with pytest.raises(LockedByAnother, match=f"{told}.*works with NVIDIA H200.*wait for it, or stop it"):
+            device_lock(GPU, "nightly").__enter__()
+        assert f"process {pid} of user" in device_holder(GPU)
+        waited: list[str] = []
+        with pytest.raises(LockedByAnother, match="one process at a time times on a device"):
+            device_lock(GPU, "nightly", wait_s=0.3, waiting=waited.append).__enter__()
+        assert len(waited) == 1
+        holder.send_signal(signal.SIGKILL)
+    with device_lock(GPU, "nightly", wait_s=5):
+        assert "(nightly, since" in device_holder(GPU)
+    assert device_holder(GPU) == ""
+
+
+@pytest.mark.parametrize("device", [Found("cuda:0", GPU), find("cpu")], ids=["gpu", "cpu"])
+def test_studies_with_different_databases_exclude_each_other(tmp_path: Path, device: Found) -> None:
+    with (
+        occupied(f"sqlite:///{tmp_path}/one.db", [device], "tune this"),
+        pytest.raises(LockedByAnother, match=r"\(tune this, since .*; wait for it, or stop it$"),
+        occupied(f"sqlite:///{tmp_path}/other.db", [device], "tune that"),
+    ):
+        pass
+
+
+def test_other_devices_are_free() -> None:
+    other = DeviceInfo("NVIDIA H200", "cuda", uuid="GPU-2")
+    nameless = DeviceInfo("NVIDIA H200", "cuda")
+    with device_lock(GPU, "a"), device_lock(other, "b"), device_lock(nameless, "c"):
+        assert lock_files(nameless)[0].name == "tile-tuner-cuda-NVIDIA-H200.lock"
+
+
+def caches(folder: Path, core: int, **sharers: str) -> None:
+    """Describes the caches of a core as Linux does: level -> who shares it."""
+    for number, (level, cores) in enumerate(sharers.items()):
+        index = folder / f"cpu{core}" / "cache" / f"index{number}"
+        index.mkdir(parents=True)
+        (index / "level").write_text(level.removeprefix("level"))
+        (index / "shared_cpu_list").write_text(f"{cores}\n")
+
+
+def test_cores_behind_other_caches_have_other_locks(tmp_path: Path) -> None:
+    for core in range(8):
+        last = "0-3" if core < 4 else "4,5,6-7"
+        caches(tmp_path, core, level1=str(core), level3=last, level2=str(core))
+    assert cache_groups({1, 2}, tmp_path) == [0]
+    assert cache_groups({6}, tmp_path) == [4]
+    assert cache_groups({3, 4}, tmp_path) == [0, 4]
+    assert cache_groups({99}, tmp_path) == [0]
+
+
+def test_a_holder_that_is_not_readable_is_just_another() -> None:
+    with device_lock(GPU, "first"):
+        lock_files(GPU)[0].write_text("[1, ")
+        with pytest.raises(LockedByAnother, match="and another process works with"):
+            device_lock(GPU, "second").__enter__()
+
+
+def test_every_user_may_take_the_lock_whatever_the_umask() -> None:
+    before = os.umask(0o077)
+    try:
+        with device_lock(GPU, "first"):
+            pass
+    finally:
+        os.umask(before)
+    assert lock_files(GPU)[0].stat().st_mode & 0o777 == 0o666
+
+
+def test_a_lock_file_that_was_removed_does_not_let_two_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = locks._open
+
+    def removing(path: Path) -> int:
+        """The first time somebody removes the file once it is open."""
+        descriptor = opened(path)
+        monkeypatch.setattr(locks, "_open", opened)
+        path.unlink()
+        return descriptor
+
+    monkeypatch.setattr(locks, "_open", removing)
+    with device_lock(GPU, "first"), pytest.raises(LockedByAnother, match=r"\(first, since"):
+        device_lock(GPU, "second").__enter__()
+
+
+def test_the_folder_is_one_that_all_users_share(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("TUNER_LOCKS")
+    private, shared = tmp_path / "private", tmp_path / "shared"
+    private.mkdir(mode=0o755)
+    shared.mkdir()
+    shared.chmod(0o1777)
+    monkeypatch.setattr(locks, "SHARED_FOLDERS", (tmp_path / "none", private, shared))
+    assert lock_folder() == shared
+    monkeypatch.setattr(locks, "SHARED_FOLDERS", (private,))
+    with pytest.raises(EnvironmentTrouble, match=r"none of \S+private is one; set TUNER_LOCKS to a folder"):
+        lock_folder()
+
+
+def test_a_folder_or_file_that_cannot_be_used_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.mkdir()
+    lock_files(GPU)[0].mkdir()
+    with pytest.raises(EnvironmentTrouble, match=r"tile-tuner-GPU-1\.lock is not .*set TUNER_LOCKS"):
+        device_lock(GPU, "first").__enter__()
+    (folder / "file").write_text("")
+    monkeypatch.setenv("TUNER_LOCKS", str(folder / "file" / "below"))
+    with pytest.raises(EnvironmentTrouble, match="TUNER_LOCKS names the folder of device locks, and"):
+        device_lock(GPU, "first").__enter__()

@@ -1,0 +1,98 @@
+"""The fake device does what its file says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures.fake_device import BOARD, TOY
+
+from tuner.declare import catalogue
+from tuner.declare.kernel import Rendered, render
+from tuner.declare.space import Config
+from tuner.devices.fake import FakeDevice, read_info
+from tuner.devices.protocol import LaunchFailed
+from tuner.errors import DeviceTrouble
+from tuner.measuring.workload import Workload
+
+CATALOGUE = catalogue.from_file(TOY)
+PROBLEM = CATALOGUE.operation("toy").problem({"n": 10})
+
+
+def of(target: str, **config: Any) -> Rendered:
+    return render(CATALOGUE.of("toy", target)[0], PROBLEM, Config(config))
+
+
+def latency(data: dict[str, Any], rendered: Rendered) -> float:
+    """The median of samples without noise."""
+    device = FakeDevice({"info": BOARD, "noise": 0, **data})
+    run = device.load(rendered, rendered.text.encode(), Workload(device, PROBLEM, 1))
+    return device.samples_s(run, 1, "cold")[0]
+
+
+def test_the_first_rule_that_fits_counts() -> None:
+    rules = [
+        {"where": {"CHUNK": 64, "FUSED": True}, "latency_s": 1.0},
+        {"where": {"CHUNK": 64}, "latency_s": 2.0},
+        {"latency_s": 3.0},
+    ]
+    assert latency({"rules": rules}, of("cpu", CHUNK=64, FUSED=True)) == 1.0
+    assert latency({"rules": rules}, of("cpu", CHUNK=64, FUSED=False)) == 2.0
+    assert latency({"rules": rules}, of("cpu", CHUNK=128, FUSED=True)) == 3.0
+
+
+def test_a_landscape_gives_every_config_a_latency_of_its_own() -> None:
+    times = [
+        latency({"landscape_seed": 1, "base_s": 1e-3}, of("cuda", BLOCK=block, ITEMS=items, ORDER="striped"))
+        for block in (32, 64, 128, 256)
+        for items in (1, 2, 4)
+    ]
+    assert len(set(times)) == 12
+    assert all(1e-3 <= time_s <= 1e-2 for time_s in times)
+    again = {"landscape_seed": 1, "base_s": 1e-3}
+    assert latency(again, of("cuda", BLOCK=32, ITEMS=1, ORDER="striped")) == times[0]
+    assert latency({**again, "landscape_seed": 2}, of("cuda", BLOCK=32, ITEMS=1, ORDER="striped")) != times[0]
+
+
+def test_without_a_rule_nothing_runs() -> None:
+    with pytest.raises(LaunchFailed, match="injected by the fake device"):
+        latency({}, of("cpu", CHUNK=64, FUSED=True))
+
+
+def test_a_binary_of_another_compiler_is_refused() -> None:
+    device = FakeDevice({"info": BOARD, "landscape_seed": 1})
+    with pytest.raises(LaunchFailed, match="not a binary of the fake compiler"):
+        device.load(of("cpu", CHUNK=64, FUSED=True), b"other", Workload(device, PROBLEM, 1))
+
+
+def test_a_dead_device_fails_its_canary() -> None:
+    with pytest.raises(LaunchFailed, match="unwell") as caught:
+        FakeDevice({"info": BOARD, "dead": True}).canary()
+    assert caught.value.device_unwell
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("no JSON", "cannot read"),
+        ("{}", "has the key info"),
+        ('{"rules": []}', "has the key info"),
+        ("[]", "info"),
+    ],
+)
+def test_a_file_that_is_none_is_told(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "device.json"
+    path.write_text(text)
+    with pytest.raises(DeviceTrouble, match=message):
+        read_info(str(path))
+    with pytest.raises(DeviceTrouble, match=message):
+        FakeDevice.from_file(str(path))
+
+
+def test_identity_and_memory_come_from_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "device.json"
+    path.write_text(json.dumps({"info": BOARD, "free_bytes": 123}))
+    assert read_info(str(path)).uuid == "FAKE-1"
+    assert FakeDevice.from_file(str(path)).free_bytes() == 123

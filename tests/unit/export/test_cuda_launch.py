@@ -1,0 +1,147 @@
+"""Exports of kernels whose run is more than a launch: padded arrays, a vector in pieces, own memory."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from fixtures.exported import CATALOGUE, GXX, champion, imported, nvcc_warnings, run_on_host
+
+from tuner.declare.kernel import Kernel
+from tuner.declare.problem import Problem
+from tuner.export import export
+
+PADDED = {"BLOCK_X": 8, "BLOCK_Y": 4, "ACCUMULATE": "plain", "PITCH": 32}
+SPLIT = {
+    "BM": 64, "BN": 64, "BK": 16, "TM": 8, "TN": 4, "LANES_M": 4, "STAGES": 3, "VECTOR": 4, "SWATH": 8,
+    "BLOCKS_PER_SM": 1, "SPLIT_K": 4, "BLOCKS": 0, "TURN": "relay", "PITCH": 4, "ORDER": "snake",
+    "ARRIVE": "middle", "UNTIE": 1,
+}  # fmt: skip
+PIECES = {"BLOCK": 32, "PIECE": 256, "UNROLL": 1}
+
+
+def given(operation: str, name: str, config: dict, layout: str, *sizes: int) -> tuple[Any, Kernel, Problem]:
+    declared = CATALOGUE.operation(operation)
+    problem = declared.problem(dict(zip(declared.dims, sizes, strict=True)), layout=layout)
+    (kernel,) = CATALOGUE.of(operation, "cuda", (name,))
+    return champion(kernel, problem, config), kernel, problem
+
+
+def padded(layout: str = "nn") -> tuple[Any, Kernel, Problem]:
+    return given("gemm", "naive", PADDED, layout, 67, 45, 33)
+
+
+def in_pieces(layout: str = "n") -> tuple[Any, Kernel, Problem]:
+    return given("gemv", "constant", PIECES, layout, 67, 600)
+
+
+def with_workspace(layout: str = "nn") -> tuple[Any, Kernel, Problem]:
+    return given("gemm", "warp_tiled", SPLIT, layout, 67, 45, 331)
+
+
+@GXX
+@pytest.mark.parametrize(
+    "case",
+    [padded("nn"), padded("tt"), in_pieces("n"), in_pieces("t")],
+    ids=["padded nn", "padded tt", "pieces n", "pieces t"],
+)
+def test_the_exported_main_finds_it_right(case: tuple, tmp_path: Path) -> None:
+    (path,) = export(*case, "source", tmp_path)
+    code, told = run_on_host(path)
+    assert (code, told.splitlines()[-1]) == (0, "PASSED"), told
+    assert run_on_host(path, *(1 for _ in case[2].shape))[0] == 0
+
+
+@GXX
+def test_the_exported_main_finds_a_piece_left_out(tmp_path: Path) -> None:
+    (path,) = export(*in_pieces(), "source", tmp_path)
+    code, told = run_on_host(path, change=("first < size &&", "first + 256 < size &&"))
+    assert (code, told.splitlines()[-1]) == (1, "FAILED"), told
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+@pytest.mark.parametrize(
+    "case", [padded(), in_pieces(), with_workspace()], ids=["padded", "pieces", "workspace"]
+)
+def test_nvcc_compiles_it_without_a_warning(case: tuple, tmp_path: Path) -> None:
+    (path,) = export(*case, "source", tmp_path)
+    assert nvcc_warnings(path) == []
+
+
+def test_the_binary_says_what_belongs_to_a_run(tmp_path: Path) -> None:
+    rules = json.loads(export(*padded(), "binary", tmp_path)[1].read_text())["rules"]
+    names = {"m": 67, "n": 45, "k": 33, "ceil_div": lambda x, y: -(-x // y)}
+    assert [eval(size, names) for size in rules["padded"]["a"]] == [67, 64]
+    rules = json.loads(export(*in_pieces(), "binary", tmp_path)[1].read_text())["rules"]
+    assert (rules["pieces"]["symbol"], rules["pieces"]["elements"]) == ("piece", 256)
+    assert "padded" not in rules
+    rules = json.loads(export(*with_workspace(), "binary", tmp_path)[1].read_text())["rules"]
+    counters = 256  # of 2 x 1 tiles
+    assert eval(rules["workspace"]["zeroed_bytes"], names) == counters
+    assert eval(rules["workspace"]["bytes"], names) == counters + 2 * 4 * 64 * 64 * 4
+
+
+class Memory:
+    """An address that knows the array it is in."""
+
+    def __init__(self, array: np.ndarray, offset: int = 0) -> None:
+        self.array, self.offset, self.ptr = array, offset, 0
+
+    def __add__(self, offset: int) -> "Memory":
+        return Memory(self.array, self.offset + offset)
+
+    def copy_from_device_async(self, source: "Memory", size: int) -> None:
+        raw = source.array.tobytes()[source.offset : source.offset + size]
+        self.array.view(np.uint8)[:size] = np.frombuffer(raw, np.uint8)
+
+
+class Array(np.ndarray):
+    @property
+    def data(self) -> Memory:
+        return Memory(self)
+
+
+@pytest.fixture
+def cupy(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """CuPy on NumPy arrays, whose launches compute what the two kernels do."""
+    fake = ModuleType("cupy")
+    piece = np.full(256, np.nan, np.float32)
+
+    def launch(grid: Any, block: Any, arguments: Any, shared_mem: int) -> None:
+        if len(arguments) == 6 and arguments[1].ndim == 1:
+            a, _, y, m, n, first = arguments
+            count = min(256, n - first)
+            before = 0 if first == 0 else y
+            y[...] = before + a.reshape(m, n)[:, first : first + count] @ piece[:count]
+        else:
+            a, b, c, m, n, k = arguments
+            assert (a.shape[1] % 32, b.shape[1] % 32, c.shape[1] % 32) == (0, 0, 0)
+            c[:m, :n] = a[:m, :k] @ b[:k, :n]
+
+    fake.ndarray, fake.cuda = Array, SimpleNamespace(runtime=SimpleNamespace(getDevice=lambda: 0))
+    fake.empty = lambda shape, dtype: np.full(shape, np.nan, dtype).view(Array)
+    fake.zeros = lambda shape, dtype: np.zeros(shape, dtype).view(Array)
+    fake.ascontiguousarray = lambda array: np.ascontiguousarray(array).view(Array)
+    fake.RawModule = lambda code, options: SimpleNamespace(
+        get_function=lambda name: launch, get_global=lambda name: Memory(piece)
+    )
+    monkeypatch.setitem(sys.modules, "cupy", fake)
+    return fake
+
+
+def test_a_module_pads_its_arrays(tmp_path: Path, cupy: ModuleType) -> None:
+    module = imported(export(*padded(), "python", tmp_path)[0])
+    rng = np.random.default_rng(0)
+    a, b = (rng.random(shape, dtype=np.float32).view(Array) for shape in ((50, 33), (33, 45)))
+    np.testing.assert_allclose(module.matmul(a, b), np.asarray(a) @ np.asarray(b), rtol=1e-5)
+
+
+def test_a_module_takes_its_vector_in_pieces(tmp_path: Path, cupy: ModuleType) -> None:
+    module = imported(export(*in_pieces(), "python", tmp_path)[0])
+    rng = np.random.default_rng(0)
+    a, x = (rng.random(shape, dtype=np.float32).view(Array) for shape in ((5, 700), (700,)))
+    np.testing.assert_allclose(module.matvec(a, x), np.asarray(a) @ np.asarray(x), rtol=1e-5)

@@ -1,0 +1,124 @@
+"""Exports of any format: what is written, what it tells, and what is refused."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fixtures.exported import GPU, champion, gemm, own
+
+from tuner.declare.hardware import DeviceInfo
+from tuner.errors import InputError, UnknownName
+from tuner.export import FORMATS, export
+from tuner.export.fingerprint import drawn
+from tuner.lookup import Answer
+
+
+@pytest.mark.parametrize("format", list(FORMATS))
+def test_each_format_says_where_it_comes_from(format: str, tmp_path: Path) -> None:
+    crowned, kernel, problem = gemm("naive", "cuda")
+    paths = export(Answer(crowned), kernel, problem, format, tmp_path / "new" / "folder")
+    told = "".join(path.read_text() for path in paths if path.suffix != ".cubin")
+    told = told.replace('\\"', '"')
+    for part in ("NVIDIA H200", "580.1", crowned.record.id, crowned.record.measured_at, "0.1.0", "NVRTC 13.0"):
+        assert part in told
+    assert sorted(path.name for path in (tmp_path / "new" / "folder").iterdir()) == sorted(
+        p.name for p in paths
+    )
+
+
+def test_kernels_of_one_name_do_not_overwrite_each_other(tmp_path: Path) -> None:
+    paths = [
+        path
+        for target in ("cuda", "cpu")
+        for format in ("python", "json")
+        for path in export(*gemm("naive", target), format, tmp_path)
+    ]
+    paths += export(*gemm("naive", "cuda"), "binary", tmp_path)
+    assert len(set(paths)) == len(list(tmp_path.iterdir())) == 6
+    assert all(path.stem.isidentifier() for path in paths if path.suffix == ".py")
+
+
+def test_a_change_of_the_source_and_a_faster_library_are_told(tmp_path: Path) -> None:
+    crowned, kernel, problem = gemm("naive", "cuda")
+    text = export(crowned, kernel, problem, "source", tmp_path)[0].read_text()
+    assert "beside cuBLAS 130100: 0.012 TFLOPS, speed-up 0.950; the library was faster" in text
+    assert "has changed" not in text
+    changed = champion(kernel, problem, dict(crowned.record.config), source_hash="before")
+    text = export(changed, kernel, problem, "source", tmp_path)[0].read_text()
+    assert f"The source has changed since it was measured, to {kernel.source_hash}: tune again." in text
+
+
+def test_the_record_describes_itself(tmp_path: Path) -> None:
+    crowned, kernel, problem = gemm("naive", "cuda", "nt")
+    told = json.loads(export(crowned, kernel, problem, "json", tmp_path)[0].read_text())
+    assert told["shape"] == {"m": 300, "n": 200, "k": 100}
+    assert (told["layout"], told["config"]) == ("nt", dict(crowned.record.config))
+    assert told["measurement"]["samples_s"] == [1e-3, 2e-3, 1e-3]
+    assert told["baseline"]["versions"] == {"library": "cuBLAS 130100"}
+    assert DeviceInfo.from_json(told["device"]) == GPU
+    assert all(key.split(".")[0] in told for key in told["about"])
+
+
+def test_the_binary_comes_with_how_to_launch_it(tmp_path: Path) -> None:
+    cubin, described = export(*gemm("register_tiled", "cuda", "nt", (1024, 2048, 512)), "binary", tmp_path)
+    assert cubin.read_bytes()[:4] == b"\x7fELF"
+    told = json.loads(described.read_text())
+    assert (told["cubin"], told["entry"], told["architecture"]) == (cubin.name, "gemm", "sm_90a")
+    dims = {"m": 1024, "n": 2048, "k": 512}
+    names = {**dims, "ceil_div": lambda a, b: -(-a // b)}
+    rules = told["rules"]
+    assert [eval(rule, names) for rule in rules["grid"]] == told["launch"]["grid"]
+    assert [eval(rule, names) for rule in rules["block"]] == told["launch"]["block"]
+    assert eval(rules["shared_bytes"], names) == told["launch"]["shared_bytes"]
+    assert all(eval(rule, names) for rule in rules["must_hold"])
+    assert [each["name"] for each in told["arguments"]] == ["a", "b", "c", "m", "n", "k"]
+    assert [each["shape"] for each in told["arguments"][:3]] == [["m", "k"], ["n", "k"], ["m", "n"]]
+    assert [each["value"] for each in told["arguments"][3:]] == ["m", "n", "k"]
+
+
+def test_an_unknown_format(tmp_path: Path) -> None:
+    with pytest.raises(UnknownName, match="unknown export format 'pyton'; did you mean python"):
+        export(*gemm("naive", "cpu"), "pyton", tmp_path)
+
+
+def test_a_cpu_kernel_has_no_binary(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="got the cpu kernel 'naive'; choose source, python or json"):
+        export(*gemm("naive", "cpu"), "binary", tmp_path)
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(
+        InputError, match=r"needs a folder that can be written, got .*file \(.*; choose another"
+    ):
+        export(*gemm("naive", "cpu"), "python", tmp_path / "file")
+
+
+def test_a_full_disk_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(InputError, match="No space left on device"):
+        export(*gemm("naive", "cpu"), "python", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_config_of_another_kernel_or_time_is_refused(tmp_path: Path) -> None:
+    crowned, _, problem = gemm("naive", "cuda")
+    other = gemm("register_tiled", "cuda")[1]
+    with pytest.raises(InputError, match=r"kernel 'register_tiled' has parameters BM, .*; tune again"):
+        export(crowned, other, problem, "source", tmp_path)
+    crowned, kernel, problem = own(tmp_path, "cuda", (100, 3, 3))
+    with pytest.raises(InputError, match="copies are in pairs: the champion's config breaks this rule"):
+        export(crowned, kernel, problem, "source", tmp_path)
+
+
+def test_inputs_are_drawn_from_many_values() -> None:
+    problem = gemm("naive", "cuda")[2]
+    a, b = (drawn(tensor, place + 1) for place, tensor in enumerate(problem.inputs))
+    assert a.shape == (300, 100)
+    assert not np.array_equal(a.ravel()[:100], b.ravel()[:100])
+    assert (abs(a.mean()) < 0.02, a.min() >= -1, a.max() < 1) == (True, True, True)
+    assert abs(np.corrcoef(a.ravel()[:-1], a.ravel()[1:])[0, 1]) < 0.03

@@ -1,0 +1,149 @@
+"""Expressions in dims: what a rule computes with them is what it computes with numbers."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from tuner.declare.catalogue import builtin
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import Kernel, Launch, ceil_div
+from tuner.declare.problem import Operation, Problem, Scalar, Tensor, Work
+from tuner.export.interface import interface_of
+from tuner.export.symbolic import Expression, evaluate, in_c, in_python, traced, value_of
+
+GPU = DeviceInfo(
+    "NVIDIA H200", "cuda", architecture="sm_90a", warp_size=32, max_threads_per_block=1024,
+    max_threads_per_sm=2048, shared_bytes_per_block=232448, shared_bytes_per_sm=233472,
+    registers_per_block=65536, registers_per_thread=255,
+)  # fmt: skip
+OPERATION = Operation(
+    "plain", ("m", "n"), lambda p: (Tensor("a", (p.m, p.n), "float32"),), lambda p: Work(1.0, 1.0),
+    lambda xp, p, arrays: None,
+)  # fmt: skip
+CATALOGUE = builtin()
+SIZES = st.integers(1, 300)
+#: Rules as people may write them, of a problem with dims m and n.
+RULES: dict[str, Callable[[Any], Any]] = {
+    "ceiling": lambda p: -(-p.m // 32) * ceil_div(p.n, 8),
+    "floor and rest": lambda p: (p.m + 3) // 4 + p.n % 7 - p.m * 2,
+    "floor of a negative": lambda p: (p.m - p.n) // 5,
+    "smaller": lambda p: min(p.m, p.n) + max(p.m, 64),
+    "branch": lambda p: p.m * 2 if p.m > 64 and p.n % 2 == 0 else p.n,
+    "floats": lambda p: 2.0 * p.m * p.n,
+    "power": lambda p: 2 ** (p.m % 3) + (p.n << 1),
+    "true division": lambda p: int(p.m / 2) + p.n,
+    "loop": lambda p: sum(range(p.m % 5)) * p.n,
+    "index": lambda p: [5, 6, 7][p.m % 3] + p.n,
+    "key": lambda p: {1: 10}.get(p.m, p.n),
+    "conditions": lambda p: ((p.m % 4 == 0) & (p.n >= 2)) | (p.m != p.n) | False,
+    "condition as a number": lambda p: p.m + (p.n > 50) * 3,
+    "text": lambda p: len(f"{p.m}") + p.n,
+    "ceiling of a ceiling": lambda p: ceil_div(ceil_div(p.m, 3), p.n),
+    "differences": lambda p: p.m - (p.n - (p.m - p.n)) - -p.n,
+}
+
+
+def problem(m: int, n: int) -> Problem:
+    return OPERATION.problem({"m": m, "n": n})
+
+
+@pytest.mark.parametrize("name", list(RULES))
+@settings(max_examples=40)
+@given(m=SIZES, n=SIZES, other_m=SIZES, other_n=SIZES)
+def test_an_expression_is_right_wherever_its_assumptions_hold(
+    name: str, m: int, n: int, other_m: int, other_n: int
+) -> None:
+    rule = RULES[name]
+    dims, trace = traced(problem(m, n))
+    found = rule(dims)
+    assert value_of(found) == rule(problem(m, n))
+    other = {"m": other_m, "n": other_n}
+    for at in ({"m": m, "n": n}, other):
+        holds = all(evaluate(assumption.condition, at) for assumption in trace.assumptions)
+        assert holds or at is other
+        if holds:
+            expected = rule(problem(**at))
+            assert evaluate(found, at) == expected
+            assert eval(in_python(found), {**at, "ceil_div": ceil_div}) == expected
+            as_python = in_c(found).replace("&&", "and").replace("||", "or").replace("/", "//")
+            assert eval(as_python, {**at, "ceil_div": ceil_div}) == expected
+
+
+@given(m=SIZES, n=SIZES)
+def test_the_opposite_of_a_condition(m: int, n: int) -> None:
+    dims, _ = traced(problem(m, n))
+    for condition in (dims.m < dims.n, dims.m <= 5, dims.m == dims.n, dims.m != 7, (dims.m < 9) & (dims.n < 9)):
+        assert evaluate(~condition, {"m": m, "n": n}) is not evaluate(condition, {"m": m, "n": n})
+        assert eval(in_python(~condition), {"m": m, "n": n}) is (not value_of(condition))
+
+
+def test_they_are_written_as_people_write() -> None:
+    dims, trace = traced(problem(100, 200))
+    m, n = dims.m, dims.n
+    assert in_python(-(-m // 32) * 4) == in_c(ceil_div(m, 32) * 4) == "ceil_div(m, 32) * 4"
+    assert in_c((m + 1) // 2 % 3 + m * (n + 1)) == "(m + 1) / 2 % 3 + m * (n + 1)"
+    assert in_c(((m < 3) & (n >= 4)) | (m == n)) == "(m < 3 && 4 <= n) || m == n"
+    assert in_python(((m < 3) | (n != 4)) & (m > n)) == "(m < 3 or n != 4) and n < m"
+    assert in_python(m - (n - 1) - 2) == "m - (n - 1) - 2"
+    assert trace.assumptions == []
+
+
+def test_what_always_holds_is_not_assumed() -> None:
+    dims, trace = traced(problem(100, 200))
+    assert dims.m >= 1
+    assert ceil_div(dims.m, 4) * dims.n >= 1
+    assert dims.m > 64
+    assert dims.m > 64
+    assert [in_python(assumption.condition) for assumption in trace.assumptions] == ["64 < m"]
+
+
+@given(st.tuples(*[st.integers(1, 5000)] * 6), st.sampled_from(["nn", "nt", "tn", "tt"]))
+def test_the_launch_of_every_built_in_kernel_is_followed(sizes: tuple[int, ...], layout: str) -> None:
+    operation = CATALOGUE.operation("gemm")
+    tuned, asked = (
+        operation.problem(dict(zip("mnk", dims, strict=True)), layout=layout) for dims in (sizes[:3], sizes[3:])
+    )
+    for kernel in CATALOGUE.of("gemm", "cuda"):
+        config = kernel.default_config()
+        assume(config is not None)
+        face = interface_of(kernel, tuned, config, GPU)
+        assert set(face.sources) == {"m", "n", "k"}
+        assert face.fixed == {}
+        expected = kernel.launch(asked, config)
+        assert tuple(evaluate(size, asked.dims) for size in face.launch.grid) == expected.grid
+        assert tuple(evaluate(size, asked.dims) for size in face.launch.block) == expected.block
+        assert evaluate(face.launch.shared_bytes, asked.dims) == expected.shared_bytes
+        legal = all(c.for_speed or c.rule(asked, GPU, config) for c in kernel.constraints)
+        if all(c.for_speed or c.rule(tuned, GPU, config) for c in kernel.constraints):
+            assert face.holds_for(asked.dims) == legal
+
+
+def test_rules_that_cannot_be_followed_hold_for_one_shape(tmp_path: Any) -> None:
+    def stubborn(p: Problem, c: Any) -> Launch:
+        assert type(p.m) is int
+        return Launch((p.m,), (32,))
+
+    kernel = Kernel("plain", "stubborn", "cuda", tmp_path / "none.cu", launch=stubborn)
+    face = interface_of(kernel, problem(7, 9), {}, GPU)
+    assert face.launch == Launch((7,), (32,))
+    assert face.fixed == {"m": 7, "n": 9}
+    assert face.holds_for({"m": 7, "n": 9})
+    assert not face.holds_for({"m": 7, "n": 8})
+
+
+def test_a_dim_in_the_source_or_in_a_scalar(tmp_path: Any) -> None:
+    operation = Operation(
+        "plain", ("m", "n"), OPERATION.tensors, OPERATION.work, OPERATION.reference,
+        scalars=lambda p: (Scalar("half", "int32", p.n // 2), Scalar("scale", "float32", 0.5)),
+        constants=lambda p, target: {"WIDTH": p.m, "EVEN": p.n % 2 == 0},
+    )  # fmt: skip
+    kernel = Kernel("plain", "k", "cuda", tmp_path / "none.cu", launch=lambda p, c: Launch((1,), (1,)))
+    face = interface_of(kernel, operation.problem({"m": 4, "n": 6}), {}, GPU)
+    assert [in_c(scalar.value) for scalar in face.scalars] == ["n / 2", "0.5"]
+    assert face.fixed == {"m": 4}
+    assert face.holds_for({"m": 4, "n": 8})
+    assert not face.holds_for({"m": 4, "n": 7})
+    assert isinstance(face.arguments[0].given[0], Expression)

@@ -1,0 +1,199 @@
+"""Which kernel and config to use, as told from a store."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fixtures.lookup_records import BOARD, CPU, NAIVE, answer, crown, gemm, library, record, source_hash
+
+from tuner.declare.catalogue import Catalogue, builtin
+from tuner.errors import NothingFound, UnknownName
+from tuner.lookup import staleness
+from tuner.results.measurement import Measurement, Outcome
+from tuner.results.record import Champion, Pair, ProblemKey, Role
+from tuner.results.statistics import Comparison
+from tuner.store import Store
+
+#: Keys that scripts rely on, in the order in which they are printed.
+CONTRACT = [
+    "operation", "shape", "dtype", "layout", "device", "regime", "kernel", "config", "time_s", "noise",
+    "tflops", "gbps", "baseline", "speedup", "error", "match", "expected_loss", "trials", "record_id",
+    "measured_at",
+]  # fmt: skip
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(f"sqlite:///{tmp_path}/studies.db") as opened:
+        yield opened
+
+
+def test_the_answer_is_the_json_that_scripts_rely_on(store: Store) -> None:
+    problem = gemm(1024, 512, 256, "nt")
+    best = record(problem, role=Role.FINAL)
+    crown(store, best, library(problem), speedup=0.5)
+    told = json.loads(json.dumps(answer(store, problem, BOARD).to_json(), allow_nan=False))
+    assert list(told)[: len(CONTRACT)] == CONTRACT
+    assert {key: told[key] for key in CONTRACT if key not in ("noise", "measured_at")} == {
+        "operation": "gemm", "shape": {"m": 1024, "n": 512, "k": 256}, "dtype": "float32", "layout": "nt",
+        "device": {"name": "NVIDIA H200", "kind": "cuda"}, "regime": "cold", "kernel": "naive",
+        "config": NAIVE, "time_s": 2e-3, "tflops": 1.0, "gbps": 6.0,
+        "baseline": {"name": "cuBLAS", "version": "130100", "time_s": 1e-3, "tflops": 2.0}, "speedup": 0.5,
+        "error": {"max_rel": 1e-6, "rms_rel": 2e-7}, "match": "exact", "expected_loss": 0.0,
+        "trials": {"total": 9, "measured": 7, "failed": 2, "CRASHED": 2}, "record_id": best.id,
+    }  # fmt: skip
+    assert told["measured_at"] == best.measured_at
+    assert (told["provisional"], told["stale"], told["pairs"]) == (False, False, [])
+
+
+def test_the_verdicts_of_the_finals_and_the_librarys_threads_are_told(store: Store) -> None:
+    problem = gemm(64, 64, 64)
+    best, numpy = record(problem, role=Role.FINAL), library(problem)
+    numpy = replace(numpy, measurement=replace(numpy.measurement, circumstances={"threads": 2.0}))
+    pair = Pair("naive BLOCK=16", "cuBLAS, 2 threads", 1e-3, Comparison(0.5, 0.4, 0.6, "slower"))
+    store.crown(Champion(best, numpy, 0.5, "first", {}, (pair,)))
+    told = answer(store, problem, BOARD).to_json()
+    assert told["baseline"]["threads"] == 2
+    assert told["pairs"] == [
+        {
+            "one": "naive BLOCK=16", "other": "cuBLAS, 2 threads", "time_s": 1e-3, "ratio": 0.5, "low": 0.4,
+            "high": 0.6, "verdict": "slower",
+        }
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("speedup", "use"), [(0.5, "cuBLAS"), (1.0, "kernel"), (1.25, "kernel"), (0.0, "kernel")]
+)
+def test_the_library_is_the_answer_where_it_was_faster(store: Store, speedup: float, use: str) -> None:
+    problem = gemm(64, 64, 64)
+    crown(store, record(problem), library(problem), speedup)
+    assert answer(store, problem, BOARD).to_json()["use"] == use
+
+
+def test_an_operation_without_a_library_is_answered(store: Store) -> None:
+    crown(store, record(gemm(64, 64, 64)))
+    told = answer(store, gemm(64, 64, 64), BOARD).to_json()
+    assert (told["baseline"], told["speedup"], told["use"]) == (None, None, "kernel")
+
+
+def test_a_study_without_finals_is_answered_by_its_best_trial(store: Store) -> None:
+    problem = gemm(64, 64, 64)
+    best, changed = record(problem, 2e-3), record(problem, 1e-9, source_hash="before")
+    failed = record(problem, measurement=Measurement(Outcome.CRASHED, "signal 11"))
+    store.add([record(problem, 3e-3), best, changed, failed, library(problem, 1e-3)])
+    told = answer(store, problem, BOARD).to_json()
+    assert (told["record_id"], told["provisional"], told["stale"]) == (best.id, True, False)
+    assert (told["speedup"], told["use"]) == (0.5, "cuBLAS")
+    assert told["trials"] == {"total": 4, "measured": 3, "failed": 1, "MEASURED": 3, "CRASHED": 1}
+    assert answer(store, problem, BOARD, kernel="naive").champion.record == best
+    assert answer(store, problem, BOARD, kernel="register_tiled").match == "default"
+
+
+def test_a_champion_comes_before_a_faster_trial(store: Store) -> None:
+    problem = gemm(64, 64, 64)
+    champion = crown(store, record(problem, 2e-3, role=Role.FINAL))
+    store.add(record(problem, 1e-3))
+    assert answer(store, problem, BOARD).champion == champion
+
+
+def test_a_kernel_that_has_changed_since_is_marked(store: Store) -> None:
+    crown(store, record(gemm(64, 64, 64), source_hash="before"))
+    crown(store, record(gemm(65, 64, 64), kernel="removed"))
+    told = answer(store, gemm(64, 64, 64), BOARD).to_json()
+    assert told["stale"] is True
+    assert "has changed since: its source was before and is" in told["stale_reason"]
+    told = answer(store, gemm(65, 64, 64), BOARD).to_json()
+    assert told["stale"] is True
+    assert "'removed' is no longer declared" in told["stale_reason"]
+
+
+def test_no_code_that_a_database_names_is_run(store: Store, tmp_path: Path) -> None:
+    own = tmp_path / "own.py"
+    own.write_text("raise SystemExit('was run')\n")
+    crown(store, record(gemm(64, 64, 64), origin=str(own)))
+    told = answer(store, gemm(64, 64, 64), BOARD).to_json()
+    assert told["stale"] is None
+    assert str(own) in told["stale_reason"]
+    catalogue = Catalogue(builtin().operations, builtin().kernels)
+    assert answer(store, gemm(64, 64, 64), BOARD, catalogue=catalogue).stale is False
+
+
+def test_a_device_is_asked_for_by_name(store: Store) -> None:
+    champion = crown(store, record(gemm(64, 64, 64)))
+    crown(store, record(gemm(64, 64, 64), device=CPU))
+    for name in ("NVIDIA H200", "nvidia h200", "GPU-1"):
+        assert answer(store, gemm(64, 64, 64), name).champion == champion
+    with pytest.raises(
+        UnknownName, match=r"unknown device 'NVIDIA H100'; did you mean NVIDIA H200\? Known: AMD"
+    ):
+        answer(store, gemm(64, 64, 64), "NVIDIA H100")
+
+
+def test_an_empty_store_knows_no_device_by_name(store: Store) -> None:
+    with pytest.raises(NothingFound, match=r"nothing is tuned yet.*run `tuner tune`"):
+        answer(store, gemm(64, 64, 64), "NVIDIA H200")
+
+
+def test_a_part_of_a_name_will_do_where_it_is_of_one_device(store: Store) -> None:
+    crown(store, record(gemm(64, 64, 64)))
+    crown(store, record(gemm(64, 64, 64), device=CPU, source_hash=source_hash(target="cpu")))
+    assert answer(store, gemm(64, 64, 64), "h200").to_json()["device"]["name"] == "NVIDIA H200"
+    assert answer(store, gemm(64, 64, 64), "avx-512").to_json()["device"]["name"] == CPU.name
+    crown(store, record(gemm(64, 64, 64), device=replace(BOARD, name="NVIDIA L4", uuid="GPU-2")))
+    with pytest.raises(UnknownName, match="unknown device 'nvidia'"):
+        answer(store, gemm(64, 64, 64), "nvidia")
+
+
+def test_another_driver_or_compiler_makes_a_record_stale(store: Store) -> None:
+    found = crown(store, record(gemm(64, 64, 64), versions={"compiler": "NVRTC 13.0"})).record
+    assert staleness(found) == (False, "")
+    newer = replace(BOARD, driver="590.1")
+    assert answer(store, gemm(64, 64, 64), newer).stale
+    assert "driver was 580.1 when it was measured and is 590.1" in staleness(found, None, newer)[1]
+    stale, why = staleness(found, None, BOARD, {"compiler": "NVRTC 13.4", "driver": "580.1"})
+    assert (stale, "compiler was NVRTC 13.0" in why) == (True, True)
+    assert staleness(found, None, replace(newer, name="NVIDIA L4")) == (False, "")
+    cpu = record(gemm(8, 8, 8), device=CPU, source_hash=source_hash(target="cpu"))
+    assert staleness(cpu, None, replace(CPU, driver="Linux 7")) == (False, "")
+
+
+def test_without_database_the_default_answers_and_the_library_is_to_be_used() -> None:
+    told = answer(None, gemm(100, 100, 100), BOARD)
+    assert (told.match, told.record, told.use, told.stale) == ("default", None, "cuBLAS", False)
+    data = json.loads(json.dumps(told.to_json(), allow_nan=False))
+    assert list(data)[: len(CONTRACT)] == CONTRACT
+    assert (data["time_s"], data["baseline"], data["record_id"]) == (None, None, "")
+    assert data["loss_said"].startswith("not measured")
+    assert told.expected_loss == 1.0
+    assert data["config"] == dict(told.config)
+    assert answer(None, gemm(8, 8, 8), CPU, kernel="naive").kernel == "naive"
+
+
+@pytest.mark.parametrize(
+    ("shape", "kernel"),
+    [
+        ((4096, 4096, 4096), "warp_tiled"), ((16, 8192, 8192), "thin"), ((4096, 8192, 32), "shallow"),
+        ((256, 256, 256), "small"),
+    ],
+)  # fmt: skip
+def test_the_default_is_of_a_kernel_that_is_meant_for_the_shape(
+    shape: tuple[int, int, int], kernel: str
+) -> None:
+    assert answer(None, gemm(*shape), BOARD).kernel == kernel
+
+
+def test_the_command_for_what_cannot_be_answered(store: Store) -> None:
+    told = r"no kernel nosuch is declared. Run `tuner tune gemm 8 9 10 --kernel nosuch --device cpu --layout tt"
+    with pytest.raises(NothingFound, match=told):
+        answer(store, gemm(8, 9, 10, "tt"), CPU, "hot", "nosuch")
+
+
+def test_the_command_for_a_users_own_operation(store: Store) -> None:
+    own = ProblemKey("smooth", (("n", 100), ("radius", 3)), "float32", "")
+    crown(store, record(own, origin="/my kernels/smooth.py"))
+    asked = ProblemKey("smooth", (("n", 200), ("radius", 3)), "float32", "")
+    with pytest.raises(NothingFound, match=r"`tuner tune '/my kernels/smooth\.py' --set n=200 --set radius=3`"):
+        answer(store, asked, BOARD)

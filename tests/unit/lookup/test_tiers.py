@@ -1,0 +1,421 @@
+"""Answers for problems and devices that nobody tuned: from what is near, and never an illegal config."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures.lookup_records import (
+    BOARD,
+    CPU,
+    NAIVE,
+    NOWHERE,
+    answer,
+    crown,
+    gemm,
+    library,
+    record,
+    source_hash,
+    tiled,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tuner
+from tuner.declare.catalogue import Catalogue, builtin
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import Kernel, Launch, ceil_div
+from tuner.declare.space import Config, Constraint, Space, choice, powers_of_two
+from tuner.errors import InputError, NothingFound
+from tuner.lookup import Answer
+from tuner.lookup.book import Book
+from tuner.lookup.known import Subject
+from tuner.lookup.quality import leave_one_out
+from tuner.published import publish
+from tuner.results.record import ProblemKey, Role
+from tuner.store import Store
+
+SHAPES = [(64, 64, 64), (64, 64, 80), (4096, 4096, 4096), (4096, 4096, 4000), (4000, 4096, 4096)]
+SMALL, LARGE = tiled(8), tiled(32)
+BUILTIN = builtin()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(f"sqlite:///{tmp_path}/studies.db") as opened:
+        yield opened
+
+
+def tuned(
+    store: Store, problem: ProblemKey, times: dict[int, float], speedup: float = 2.0, **more: Any
+) -> None:
+    """A study of ``tiled``: BLOCK -> time; the fastest is crowned beside the library."""
+    found = [
+        record(
+            problem, time_s, kernel="tiled", config=tiled(block), source_hash=source_hash("tiled"),
+            role=Role.FINAL, **more,
+        )
+        for block, time_s in times.items()
+    ]  # fmt: skip
+    best = min(found, key=lambda each: each.measurement.time_s or 0.0)
+    store.add(found)
+    crown(store, best, library(problem, speedup * min(times.values()), **more), speedup)
+
+
+def tuned_shapes(store: Store) -> None:
+    """Small blocks are best for small problems, large ones for large problems."""
+    for m, n, k in SHAPES:
+        small = m * n * k < 1e8
+        tuned(
+            store, gemm(m, n, k), {8: 1e-3, 16: 1.2e-3, 32: 1.4e-3} if small else {8: 4e-3, 16: 3e-3, 32: 2e-3}
+        )
+
+
+def test_the_nearest_shapes_answer(store: Store) -> None:
+    tuned_shapes(store)
+    near = answer(store, gemm(60, 64, 70), BOARD)
+    assert (near.match, near.kernel, near.config, near.use) == ("nearest-shape", "tiled", SMALL, "kernel")
+    assert near.record is not None
+    assert near.record.problem in (gemm(64, 64, 64), gemm(64, 64, 80))
+    far = answer(store, gemm(4100, 4096, 4096), BOARD)
+    assert (far.match, far.config) == ("nearest-shape", LARGE)
+    assert far.champion is not None
+    assert far.champion.baseline is not None
+    assert far.champion.speedup == pytest.approx(2.0)
+
+
+def test_an_answer_from_elsewhere_tells_where_its_figures_are_from(store: Store) -> None:
+    tuned_shapes(store)
+    told = json.loads(json.dumps(answer(store, gemm(4100, 4096, 4096), BOARD).to_json(), allow_nan=False))
+    assert told["shape"] == {"m": 4100, "n": 4096, "k": 4096}
+    assert told["record"]["shape"] in ({"m": m, "n": n, "k": k} for m, n, k in SHAPES[2:])
+    assert (told["time_s"], told["record_id"] != "") == (2e-3, True)
+    assert 0 <= told["age_days"] < 1
+    assert told["reasons"][0].startswith("tiled was the best at gemm 4")
+
+
+def test_what_answers_cost_is_measured_on_known_problems(store: Store) -> None:
+    tuned_shapes(store)
+    near = answer(store, gemm(60, 64, 70), BOARD)
+    assert near.loss.cases == len(SHAPES)
+    assert near.expected_loss == pytest.approx(0.0, abs=1e-6)
+    assert "5 known problems left out and asked for: mean 0.0%, worst 0.0%" in near.loss.said
+
+
+def test_a_loss_is_that_of_the_answer_against_the_best(store: Store) -> None:
+    tuned(store, gemm(8192, 8192, 8192), {8: 1e-3, 32: 2e-3})
+    tuned(store, gemm(4096, 4096, 4096), {8: 4e-3, 32: 3e-3})
+    page = Book.open(store, NOWHERE).page(Subject("gemm", "float32", "cuda", "cold"), builtin())
+    assert sorted(case.loss or 0.0 for case in leave_one_out(page, "nearest-shape")) == pytest.approx(
+        [0.25, 0.5]
+    )
+    told = answer(store, gemm(100, 100, 100), BOARD)
+    assert (told.expected_loss, told.loss.cases) == (1.0, 2)
+    assert told.loss.said.startswith("not measured")
+
+
+def test_what_was_answered_and_never_timed_is_counted_apart(store: Store) -> None:
+    for size, block in ((64, 8), (512, 16), (4096, 32), (8192, 4)):
+        tuned(store, gemm(size, size, size), {block: 1e-3})
+    page = Book.open(store, NOWHERE).page(Subject("gemm", "float32", "cuda", "cold"), builtin())
+    assert [case.loss for case in leave_one_out(page, "nearest-shape")] == [None] * 4
+    assert "0 have a time of what was answered" in answer(store, gemm(70, 70, 70), BOARD).loss.said
+
+
+def test_near_a_shape_where_the_library_won_the_library_is_the_answer(store: Store) -> None:
+    tuned(store, gemm(64, 64, 64), {8: 1e-3, 32: 2e-3}, speedup=1.5)
+    tuned(store, gemm(4096, 4096, 4096), {8: 4e-3, 32: 3e-3}, speedup=0.5)
+    tuned(store, gemm(4096, 4096, 4000), {8: 4e-3, 32: 3e-3}, speedup=0.5)
+    told = answer(store, gemm(4096, 4096, 4100), BOARD)
+    assert (told.match, told.use, told.config) == ("nearest-shape", "cuBLAS", LARGE)
+    assert "cuBLAS was 2.000 x faster at gemm 4096 x 4096 x 4" in told.reasons[-1]
+    assert answer(store, gemm(64, 64, 66), BOARD).use == "kernel"
+
+
+def test_a_similar_device_answers_where_nothing_is_known_of_this_one(store: Store) -> None:
+    tuned_shapes(store)
+    nvl = replace(BOARD, name="NVIDIA H200 NVL", uuid="GPU-2", sm_count=0, max_threads_per_block=0)
+    told = answer(store, gemm(4096, 4096, 4096), nvl)
+    assert (told.match, told.config) == ("similar-device", LARGE)
+    assert "NVIDIA H200 is of the same model (H200)" in told.reasons[0]
+    other = replace(BOARD, name="NVIDIA GH200", uuid="GPU-3")
+    assert "of architecture sm_90, too" in answer(store, gemm(64, 64, 64), other).reasons[0]
+    older = replace(BOARD, name="NVIDIA A100", uuid="GPU-4", architecture="sm_80")
+    assert answer(store, gemm(64, 64, 64), older).match == "default"
+
+
+def test_a_cpu_with_more_cores_gets_more_threads(store: Store) -> None:
+    kernel = BUILTIN.of("gemm", "cpu")[-1]
+    problem = BUILTIN.operations["gemm"].problem({"m": 2048, "n": 2048, "k": 2048})
+    few, many = replace(CPU, cores=4), replace(CPU, name="AMD EPYC (AVX-512, 16 cores)", uuid="cpu-2", cores=16)
+    if "THREADS" not in {each.name for each in kernel.parameters}:
+        pytest.skip("the last CPU kernel has one thread")
+    space = Space.build(kernel.parameters, kernel.constraints, problem, few, limit=100_000)
+    config = next(each for each in space if each["THREADS"] == 4)
+    versions = {"role": Role.FINAL, "kernel": kernel.name, "source_hash": kernel.source_hash}
+    crown(store, record(gemm(2048, 2048, 2048), device=few, config=dict(config), **versions))
+    told = answer(store, gemm(2048, 2048, 2048), many)
+    assert (told.match, told.config["THREADS"]) == ("similar-device", 16)
+    assert any("THREADS=16 for THREADS=4, since 16 cores are not 4" in reason for reason in told.reasons)
+
+
+def test_published_results_answer_without_a_database(store: Store, tmp_path: Path) -> None:
+    tuned_shapes(store)
+    folder = tmp_path / "tuned"
+    publish(store, folder)
+    exact = answer(None, gemm(64, 64, 64), "NVIDIA H200", published=folder)
+    assert (exact.match, exact.config, exact.stale) == ("exact", SMALL, False)
+    near = answer(None, gemm(4100, 4096, 4096), "h200", published=folder)
+    assert (near.match, near.config) == ("nearest-shape", LARGE)
+    assert near.loss.cases == len(SHAPES)
+
+
+def test_a_later_record_of_the_store_comes_before_a_published_one(store: Store, tmp_path: Path) -> None:
+    problem, folder = gemm(64, 64, 64), tmp_path / "tuned"
+    tuned(store, problem, {8: 1e-3})
+    publish(store, folder)
+    tuned(store, problem, {16: 0.9e-3})
+    assert answer(store, problem, BOARD, published=folder).config == tiled(16)
+    assert answer(None, problem, BOARD, published=folder).config == tiled(8)
+
+
+def test_a_published_runner_up_may_answer_elsewhere(store: Store, tmp_path: Path) -> None:
+    """BLOCK=32 is best at neither of two shapes of 4096 but good at both; each best is bad at the other."""
+    folder = tmp_path / "tuned"
+    tuned(store, gemm(4096, 4096, 4096), {8: 1.00e-3, 16: 1.6e-3, 32: 1.02e-3})
+    tuned(store, gemm(4096, 4096, 4000), {8: 1.6e-3, 16: 1.00e-3, 32: 1.02e-3})
+    publish(store, folder)
+    told = answer(None, gemm(4096, 4096, 4048), BOARD, published=folder)
+    assert (told.match, told.config) == ("nearest-shape", LARGE)
+    assert told.record is not None
+    assert told.record.measurement.time_s == pytest.approx(1.02e-3)
+    ids = {each.id for each in store.records(problem=told.record.problem, device=BOARD)}
+    assert told.to_json()["record_id"] in ids
+
+
+def test_another_regime_answers_before_a_default_does(store: Store) -> None:
+    problem = gemm(64, 64, 64)
+    best = record(problem, 1e-3, regime="hot", role=Role.FINAL)
+    crown(store, best, library(problem, 2e-3, regime="hot"), 2.0)
+    told = answer(store, problem, BOARD)
+    assert (told.match, told.record, told.use, told.stale) == ("exact", best, "kernel", False)
+    assert (told.expected_loss, told.loss.cases) == (1.0, 0)
+    assert "timed hot for this very problem, and not cold" in told.loss.said
+    assert told.reasons[0] == "nothing was timed cold on such a device; this was timed hot"
+    shown = told.to_json()
+    assert (shown["regime"], shown["record"]["regime"]) == ("cold", "hot")
+    near = answer(store, gemm(64, 64, 80), BOARD, "cold-graph")
+    assert (near.match, near.record) == ("nearest-shape", best)
+    assert near.question is not None
+    assert near.question.regime == "cold-graph"
+    crown(store, record(problem, 1e-3, regime="cold", role=Role.FINAL), None)
+    assert answer(store, problem, BOARD).expected_loss == 0.0
+    slower = gemm(96, 96, 96)
+    crown(store, record(slower, 3e-3, regime="hot-graph"), library(slower, 2e-3, regime="hot-graph"), 0.66)
+    assert answer(store, slower, BOARD, "hot-graph").use == "cuBLAS"
+
+
+def test_a_config_that_became_illegal_is_not_answered(store: Store) -> None:
+    problem = gemm(64, 64, 64)
+    crown(store, record(problem, 1e-3, config=NAIVE | {"BLOCK_X": 5}))
+    assert answer(store, problem, BOARD).match == "default"
+
+
+def test_new_records_are_seen_by_the_next_question(store: Store) -> None:
+    problem = gemm(64, 64, 64)
+    assert answer(store, problem, BOARD).match == "default"
+    tuned(store, gemm(64, 64, 80), {8: 1e-3})
+    assert answer(store, problem, BOARD).match == "nearest-shape"
+    tuned(store, problem, {16: 1e-3})
+    assert answer(store, problem, BOARD).match == "exact"
+
+
+VECTOR = Constraint("n is divisible by VECTOR", lambda p, d, c: p.n % c.VECTOR == 0)
+THREADS = Constraint("a block fits", lambda p, d, c: d.max_threads_per_block >= c.BLOCK)
+SLIM = Constraint("a block is no longer than m", lambda p, d, c: p.m >= c.BLOCK, for_speed=True)
+OWN = Kernel(
+    "gemm", "own", "cuda", Path(__file__),
+    parameters=(powers_of_two("BLOCK", 32, 2048), choice("VECTOR", 1, 2, 4)),
+    constraints=(VECTOR, THREADS, SLIM),
+    launch=lambda p, c: Launch(grid=(ceil_div(p.m, c.BLOCK),), block=(c.BLOCK,)),
+)  # fmt: skip
+CATALOGUE = Catalogue(BUILTIN.operations, (OWN,))
+
+
+def own(store: Store, problem: ProblemKey, block: int, vector: int) -> None:
+    more = {"kernel": "own", "config": {"BLOCK": block, "VECTOR": vector}, "source_hash": OWN.source_hash}
+    crown(store, record(problem, role=Role.FINAL, **more))
+
+
+def test_a_good_config_that_is_illegal_here_is_changed_until_it_is_legal(store: Store) -> None:
+    own(store, gemm(4096, 4096, 64), 256, 4)
+    told = answer(store, gemm(4096, 4097, 64), BOARD, catalogue=CATALOGUE)
+    assert (told.match, told.config) == ("nearest-shape", {"BLOCK": 256, "VECTOR": 1})
+    assert "VECTOR=1 for VECTOR=4" in told.reasons[-1]
+
+
+def test_rules_for_speed_are_broken_only_where_nothing_else_is_left(store: Store) -> None:
+    own(store, gemm(4096, 4096, 64), 256, 1)
+    assert answer(store, gemm(16, 4096, 64), BOARD, catalogue=CATALOGUE).config["BLOCK"] == 256
+    own(store, gemm(64, 4096, 64), 64, 1)
+    assert answer(store, gemm(128, 4096, 64), BOARD, catalogue=CATALOGUE).config["BLOCK"] == 64
+
+
+def test_a_good_config_is_changed_to_obey_rules_for_speed(store: Store) -> None:
+    """BLOCK=64 won at 64 rows and is more than 40: half of that is tried, though it was never timed."""
+    own(store, gemm(64, 4096, 64), 64, 1)
+    told = answer(store, gemm(40, 4096, 64), BOARD, catalogue=CATALOGUE)
+    assert (told.match, told.config["BLOCK"]) == ("nearest-shape", 32)
+    assert "BLOCK=32 for BLOCK=64; such a config was not timed" in told.reasons[-1]
+
+
+def test_a_kernel_that_won_on_both_sides_answers_between_them(store: Store) -> None:
+    """Far shapes are many and like another block; those next to the one asked for like small ones."""
+    for rows in (16, 64):
+        tuned(store, gemm(rows, 8192, 8192), {8: 1e-3, 32: 1.7e-3})
+    for size in (4096, 4000, 3000, 3500, 5000, 6000, 7000, 8000):
+        tuned(store, gemm(size, size, size), {8: 1.2e-3, 32: 1e-3})
+    assert answer(store, gemm(32, 8192, 8192), BOARD).config == SMALL
+    assert answer(store, gemm(4500, 4500, 4500), BOARD).config == LARGE
+
+
+def test_where_no_config_is_legal_nothing_is_answered(store: Store) -> None:
+    tiny = replace(BOARD, name="Tiny", max_threads_per_block=16)
+    with pytest.raises(NothingFound, match="no config of its kernels is legal there"):
+        answer(store, gemm(64, 64, 64), tiny, catalogue=CATALOGUE)
+
+
+def is_legal(told: Answer, problem: ProblemKey, device: DeviceInfo, catalogue: Catalogue) -> bool:
+    kernel = catalogue.of(problem.operation, device.kind, (told.kernel,))[0]
+    asked = catalogue.operation(problem.operation).problem(problem.dims, problem.dtype, problem.layout)
+    values = {each.name: each.values for each in kernel.parameters}
+    assert set(values) == set(told.config)
+    assert all(told.config[name] in values[name] for name in values)
+    config = Config({name: told.config[name] for name in values})
+    return all(each.for_speed or bool(each.rule(asked, device, config)) for each in kernel.constraints)
+
+
+DIMS = st.one_of(st.integers(1, 300), st.sampled_from([512, 1000, 1001, 4096, 4099, 16384]))
+
+
+@pytest.fixture(scope="module")
+def rich(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """Legal configs of every CUDA kernel of gemm at several shapes, with times by chance."""
+    import random
+
+    chance = random.Random(1)
+    with Store.open(f"sqlite:///{tmp_path_factory.mktemp('rich')}/studies.db") as store:
+        for m, n, k, layout in (
+            (64, 64, 64, "nn"),
+            (1000, 1024, 512, "nt"),
+            (4096, 4096, 4096, "tn"),
+            (7, 4099, 33, "tt"),
+        ):
+            problem = BUILTIN.operations["gemm"].problem({"m": m, "n": n, "k": k}, layout=layout)
+            found = []
+            for kernel in BUILTIN.of("gemm", "cuda"):
+                space = Space.build(kernel.parameters, kernel.constraints, problem, BOARD, limit=2_000)
+                found += [
+                    record(
+                        gemm(m, n, k, layout), chance.uniform(1e-3, 3e-3), kernel=kernel.name,
+                        config=dict(space[at]), source_hash=kernel.source_hash, role=Role.FINAL,
+                    )
+                    for at in chance.sample(range(len(space)), min(4, len(space)))
+                ]  # fmt: skip
+            store.add(found)
+            best = min(found, key=lambda each: each.measurement.time_s or 0.0)
+            crown(store, best, library(gemm(m, n, k, layout)), chance.uniform(0.5, 2.0))
+        yield store
+
+
+@settings(max_examples=40)
+@given(
+    m=DIMS, n=DIMS, k=DIMS, layout=st.sampled_from(["nn", "nt", "tn", "tt"]),
+    kernel=st.sampled_from(["", *(each.name for each in BUILTIN.of("gemm", "cuda"))]),
+    name=st.sampled_from([BOARD.name, "NVIDIA H200 NVL", "NVIDIA A100"]),
+    threads=st.sampled_from([128, 512, 1024]), shared=st.sampled_from([16 << 10, 48 << 10, 227 << 10]),
+    registers=st.sampled_from([16384, 65536]), capability=st.sampled_from([75, 90]),
+)  # fmt: skip
+def test_no_answer_is_ever_illegal(
+    rich: Store, m: int, n: int, k: int, layout: str, kernel: str, name: str, threads: int, shared: int,
+    registers: int, capability: int,
+) -> None:  # fmt: skip
+    device = replace(
+        BOARD, name=name, uuid="", max_threads_per_block=threads, shared_bytes_per_block=shared,
+        shared_bytes_per_sm=shared + 1024, registers_per_block=registers, compute_capability=capability,
+        architecture=f"sm_{capability}",
+    )  # fmt: skip
+    problem = gemm(m, n, k, layout)
+    try:
+        told = answer(rich, problem, device, kernel=kernel or None, catalogue=BUILTIN)
+    except NothingFound:
+        return
+    assert is_legal(told, problem, device, BUILTIN)
+
+
+@settings(max_examples=15)
+@given(
+    known=st.lists(
+        st.tuples(DIMS, DIMS, st.sampled_from([32, 64, 256, 1024]), st.sampled_from([1, 2, 4])), max_size=3
+    ),
+    m=DIMS, n=DIMS, threads=st.sampled_from([32, 256, 2048]),
+)  # fmt: skip
+def test_no_answer_is_illegal_whatever_was_recorded(
+    tmp_path_factory: pytest.TempPathFactory,
+    known: list[tuple[int, int, int, int]],
+    m: int,
+    n: int,
+    threads: int,
+) -> None:
+    device = replace(BOARD, max_threads_per_block=threads)
+    with Store.open(f"sqlite:///{tmp_path_factory.mktemp('any')}/studies.db") as store:
+        for rows, columns, block, vector in known:
+            own(store, gemm(rows, columns, 64), block, vector)
+        told = answer(store, gemm(m, n, 64), device, catalogue=CATALOGUE)
+    assert is_legal(told, gemm(m, n, 64), device, CATALOGUE)
+
+
+def test_best_takes_words_and_keeps_the_database_open(store: Store, tmp_path: Path, here: Path) -> None:
+    tuned_shapes(store)
+    url = f"sqlite:///{tmp_path}/studies.db"
+    told = tuner.best("gemm 64 64 64 float32 nn", "h200", db=url)
+    assert (told.match, told.config) == ("exact", SMALL)
+    problem = BUILTIN.operations["gemm"].problem({"m": 64, "n": 64, "k": 64})
+    assert tuner.best(problem, BOARD, db=url) == tuner.best(gemm(64, 64, 64), BOARD, db=url)
+    with pytest.raises(InputError, match="gemm takes M N K: 3 dims, got 2 in 'gemm 64 64'"):
+        tuner.best("gemm 64 64", "h200", db=url)
+    with pytest.raises(InputError, match="one dtype and one layout, got nn nt"):
+        tuner.best("gemm 64 64 64 nn nt", "h200", db=url)
+    assert tuner.best("gemm 8 8 8", "cpu", db="sqlite:///none.db").kernel in {
+        each.name for each in BUILTIN.of("gemm", "cpu")
+    }
+    assert not (here / "none.db").exists()
+
+
+def test_best_sees_that_another_database_lies_there(tmp_path: Path) -> None:
+    url, path = f"sqlite:///{tmp_path}/studies.db", tmp_path / "studies.db"
+    for block in (8, 16):
+        with Store.open(url) as store:
+            tuned(store, gemm(64, 64, 64), {block: 1e-3})
+        assert tuner.best(gemm(64, 64, 64), BOARD, db=url).config == tiled(block)
+        path.rename(tmp_path / f"{block}.db")
+    assert (
+        tuner.best(gemm(64, 64, 64), replace(BOARD, name="Nothing", architecture=""), db=url).match == "default"
+    )
+
+
+def test_without_a_database_no_sql_is_loaded(here: Path) -> None:
+    code = (
+        "import sys, tuner; tuner.best('gemm 8 8 8', 'cpu', db='sqlite:///none.db'); "
+        "print([name for name in ('sqlalchemy', 'optuna', 'cupy', 'numba') if name in sys.modules])"
+    )
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[3])}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True
+    )
+    assert done.stdout.strip() == "[]"

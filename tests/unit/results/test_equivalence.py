@@ -1,0 +1,153 @@
+"""Records outlive a change of source that changes no machine code, and no other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fixtures.fake_device import BEST, BOARD, TOY
+
+from tuner.declare.catalogue import from_file
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.space import Config
+from tuner.lookup import staleness
+from tuner.published import entries
+from tuner.results import equivalence
+from tuner.results.measurement import CompileReport, Measurement, Outcome
+from tuner.results.record import Record, Role, measured_as_now, new_id
+from tuner.store import Store
+from tuner.study.setup import key_of
+
+DECLARATION = """
+from pathlib import Path
+from tuner.declare.kernel import Kernel, Launch
+from tuner.declare.problem import Operation, Tensor, Work
+from tuner.declare.space import choice
+
+OPERATION = Operation(
+    name="copy_all", dims=("n",),
+    tensors=lambda p: (Tensor("x", (p.n,), p.dtype), Tensor("y", (p.n,), p.dtype, output=True)),
+    work=lambda p: Work(0.0, 8.0 * p.n), reference=lambda xp, p, arrays: arrays["x"].astype(xp.float64),
+)
+KERNEL = Kernel(
+    operation="copy_all", name="plain", target="cuda", source=Path("copy.cu"), includes=(Path("index.cuh"),),
+    parameters=(choice("BLOCK", 64, 128),),
+    launch=lambda p, c: Launch(grid=(-(-p.n // c.BLOCK),), block=(c.BLOCK,)),
+)
+"""
+INCLUDE = "__device__ int index_of() { return blockIdx.x * BLOCK + threadIdx.x; }\n"
+SOURCE = """extern "C" __global__ void copy_all(const float* x, float* y, int n)
+{
+    if (index_of() < n) y[index_of()] = x[index_of()];
+}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "own.py").write_text(DECLARATION)
+    (tmp_path / "copy.cu").write_text(SOURCE)
+    (tmp_path / "index.cuh").write_text(INCLUDE)
+    return tmp_path
+
+
+def stored_record(folder: Path) -> Record:
+    """A record as a study leaves it, read back from a store."""
+    catalogue = from_file(folder / "own.py")
+    kernel, config = catalogue.of("copy_all")[0], Config({"BLOCK": 64})
+    problem = catalogue.operation("copy_all").problem({"n": 1000})
+    compiled = CompileReport(launch_hash=kernel.launch_hash(problem, config))
+    measurement = Measurement(Outcome.MEASURED, samples_s=(1e-3,), compiled=compiled)
+    record = Record(
+        key_of(problem), DeviceInfo.from_json(BOARD), "cold", Role.TRIAL, kernel.name, dict(config),
+        kernel.source_hash, measurement, {"flops": 0.0, "bytes": 8e3}, origin=str(folder / "own.py"),
+    )  # fmt: skip
+    with Store.open(f"sqlite:///{folder / 'studies.db'}") as store:
+        store.add(record)
+        return next(iter(store.records()))
+
+
+@pytest.mark.parametrize(
+    ("name", "comment"), [("copy.cu", "// A copy."), ("index.cuh", "/* Where. */"), ("own.py", "# Mine.")]
+)
+def test_a_comment_makes_nothing_stale(folder: Path, name: str, comment: str) -> None:
+    record = stored_record(folder)
+    (folder / name).write_text(f"{comment}\n{(folder / name).read_text()}")
+    assert staleness(record, from_file(folder / "own.py")) == (False, "")
+
+
+@pytest.mark.parametrize(
+    ("name", "was", "becomes", "why"),
+    [
+        ("copy.cu", "< n", "<= n", "has changed since"),
+        ("index.cuh", "threadIdx.x;", "threadIdx.x + 0;", "has changed since"),
+        ("own.py", "block=(c.BLOCK,)", "block=(c.BLOCK, 1)", "is launched otherwise"),
+    ],
+)
+def test_a_changed_constant_makes_a_record_stale(
+    folder: Path, name: str, was: str, becomes: str, why: str
+) -> None:
+    record = stored_record(folder)
+    text = (folder / name).read_text()
+    assert was in text
+    (folder / name).write_text(text.replace(was, becomes))
+    stale, reason = staleness(record, from_file(folder / "own.py"))
+    assert stale is True
+    assert why in reason
+
+
+def test_a_launch_that_fails_for_a_recorded_config_makes_it_stale(folder: Path) -> None:
+    record = stored_record(folder)
+    (folder / "own.py").write_text(DECLARATION.replace("block=(c.BLOCK,)", "block=(c.GONE,)"))
+    catalogue = from_file(folder / "own.py")
+    problem = catalogue.operation("copy_all").problem({"n": 1000})
+    assert not measured_as_now(record, catalogue.of("copy_all")[0], problem)
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where a table of equivalent sources can be put in place of the project's."""
+
+    def forget() -> None:
+        for cached in (equivalence._successors, equivalence.latest_hash, equivalence.equivalent_hashes):
+            cached.cache_clear()
+
+    monkeypatch.setattr(equivalence, "kernels_folder", lambda: tmp_path)
+    forget()
+    yield tmp_path / equivalence.FILE
+    monkeypatch.undo()
+    forget()
+
+
+def test_hashes_are_followed_to_the_latest(table: Path) -> None:
+    table.write_text(
+        '["toy cuda blocks"]\nold = "middle"\nmiddle = "new"\n["other"]\nround = "about"\nabout = "round"\n'
+    )
+    latest = [equivalence.latest_hash(each) for each in ("old", "middle", "new", "unknown")]
+    assert latest == ["new", "new", "new", "unknown"]
+    assert equivalence.equivalent_hashes("new") == ("middle", "new", "old")
+    assert equivalence.equivalent_hashes("unknown") == ("unknown",)
+    assert equivalence.latest_hash("round") in ("round", "about")
+
+
+def test_a_store_reads_older_records_under_the_latest_hash(table: Path, tmp_path: Path) -> None:
+    table.write_text('["toy cuda blocks"]\nbefore = "now"\n')
+    problem = from_file(TOY).operation("toy").problem({"n": 1000})
+    record = Record(
+        key_of(problem), DeviceInfo.from_json(BOARD), "cold", Role.TRIAL, "blocks", BEST, "before",
+        Measurement(Outcome.MEASURED, samples_s=(1e-3,)), {"flops": 1.0, "bytes": 1.0},
+    )  # fmt: skip
+    with Store.open(f"sqlite:///{tmp_path / 'studies.db'}") as store:
+        store.add([record, replace(record, id=new_id(), source_hash="else")])
+        assert sorted(each.source_hash for each in store.records()) == ["else", "now"]
+        found = store.best_record(record.problem, record.device, "cold", kernels={"blocks": "now"})
+        assert found is not None
+        assert found.id == record.id
+
+
+def test_no_published_champion_is_stale() -> None:
+    found = [each.champion.record for each in entries()]
+    assert len(found) >= 140
+    assert [record for record in found if staleness(record) != (False, "")] == []

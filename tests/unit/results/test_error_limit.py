@@ -1,0 +1,238 @@
+"""A limit on the error of a champion: what it says, studies under it, and how it is told."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures.fake_device import BEST, BEST_S, LEGAL, TOY, rule, stored, study, write_device
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tuner.cli.main import run
+from tuner.declare import catalogue
+from tuner.declare.problem import Problem
+from tuner.errors import InputError
+from tuner.results.error_limit import LEAST_ELEMENTS, ErrorLimit, judged, read_error_limit, told
+from tuner.results.measurement import Error, Measurement, Outcome
+from tuner.results.record import Role
+
+#: Slower than `BEST`, but as exact as the library.
+EXACT = {"BLOCK": 128, "ITEMS": 1, "ORDER": "striped"}
+RULES = [
+    rule(BEST, latency_s=BEST_S, error_rel=3e-7),
+    rule(EXACT, latency_s=1.2 * BEST_S, error_rel=1e-7),
+    rule({}, latency_s=4 * BEST_S, error_rel=1.1e-7),
+]
+ratios = st.floats(1, 100)
+
+
+def toy(n: int) -> Problem:
+    return catalogue.from_file(TOY).operation("toy").problem({"n": n})
+
+
+def error(rms_rel: float) -> Error:
+    return Error(5 * rms_rel, rms_rel, 0.5)
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> str:
+    return write_device(
+        tmp_path / "device.json", rules=RULES, baseline_s=2 * BEST_S, baseline_error_rel=1e-7, noise=1e-4
+    )
+
+
+def trial(folder: Path, config: dict[str, Any], role: Role = Role.TRIAL) -> Measurement:
+    """The latest measurement of a config."""
+    return [each for each in stored(folder, role) if dict(each.config) == config][-1].measurement
+
+
+# --- the limit -----------------------------------------------------------------------------------------------
+
+
+def test_a_limit_is_1_or_more_and_infinity_is_none() -> None:
+    assert read_error_limit(None) is read_error_limit(math.inf) is None
+    assert (read_error_limit(1), read_error_limit(2.5)) == (1, 2.5)
+    for wrong in (0.99, -math.inf, math.nan):
+        with pytest.raises(InputError, match="an error limit is 1 or more, times the library's error, got"):
+            read_error_limit(wrong)
+
+
+@given(ratios, ratios, st.floats(1e-9, 1e-3), st.sampled_from([256, 10_000, 10**8]))
+def test_the_finals_are_wider_by_what_other_inputs_may_change(
+    factor: float, ratio: float, library_rms: float, elements: int
+) -> None:
+    limit = ErrorLimit.beside(factor, error(library_rms), toy(elements))
+    found = error(ratio * library_rms)
+    exact = limit.ratio(found)
+    assert exact == pytest.approx(ratio)
+    assert bool(limit.complaint(found)) is (exact > factor)
+    assert bool(limit.complaint(found, finals=True)) is (exact > factor * (1 + 4 / math.sqrt(elements)))
+    assert limit.complaint(None) == ""
+
+
+def test_a_complaint_has_both_errors() -> None:
+    limit = ErrorLimit(1.5, 2e-7)
+    assert limit.complaint(error(6e-7)) == (
+        "rms error 6e-07 of the result's rms, 3 times the library's of 2e-07; the limit is 1.5 times"
+    )
+
+
+@pytest.mark.parametrize(
+    ("library", "n", "why"),
+    [
+        (None, 1000, "there is no library to compare with"),
+        (error(0.0), 1000, "the library's error is 0"),
+        (error(math.nan), 1000, "there is no library to compare with"),
+        (error(1e-7), LEAST_ELEMENTS - 1, "or less output than 256 elements"),
+    ],
+)
+def test_what_cannot_be_compared_is_within_any_limit(library: Error | None, n: int, why: str) -> None:
+    limit = ErrorLimit.beside(1.0, library, toy(n))
+    assert why in limit.void
+    assert limit.complaint(error(1.0)) == limit.complaint(error(1.0), finals=True) == ""
+    found = told(Measurement(Outcome.MEASURED, error=error(1.0), circumstances=limit.circumstances))
+    assert found is not None
+    assert (found["factor"], found["ratio"], found["says_nothing"]) == (1.0, None, limit.void)
+
+
+@given(ratios, ratios, st.sampled_from(list(Outcome)))
+def test_what_was_measured_before_is_judged_by_its_own_error(
+    factor: float, ratio: float, outcome: Outcome
+) -> None:
+    before = Measurement(outcome, "why", (1e-3,), error(ratio * 1e-7))
+    found = judged(before, ErrorLimit(factor, 1e-7))
+    seen = outcome in (Outcome.MEASURED, Outcome.PRUNED, Outcome.INACCURATE)
+    if seen and before.error is not None and before.error.rms_rel / 1e-7 > factor:
+        assert found is not None
+        assert (found.outcome, found.samples_s) == (Outcome.INACCURATE, ())
+    else:
+        assert found == (None if outcome is Outcome.INACCURATE else before)
+    # Without a limit only what was not timed tells nothing.
+    assert judged(before, None) == (None if outcome is Outcome.INACCURATE else before)
+
+
+def test_the_librarys_error_at_the_same_inputs_goes_before_todays() -> None:
+    before = Measurement(Outcome.MEASURED, "", (1e-3,), error(3e-7), circumstances={"library_rms_rel": 2.5e-7})
+    assert judged(before, ErrorLimit(1.5, 1e-7)) == before
+    assert judged(before, ErrorLimit(1.1, 1e-7)) != before
+
+
+# --- studies -------------------------------------------------------------------------------------------------
+
+
+def test_a_study_crowns_the_fastest_within_the_limit(tmp_path: Path, board: str) -> None:
+    result = study(tmp_path, board, error_limit=1.5)
+    assert result.champion is not None
+    assert dict(result.champion.record.config) == EXACT
+    assert result.progress.best_s == pytest.approx(1.2 * BEST_S, rel=0.01)
+    assert result.progress.outcomes["INACCURATE"] == result.champion.trials["INACCURATE"] == 1
+    refused = trial(tmp_path, BEST)
+    assert refused.outcome is Outcome.INACCURATE
+    assert (refused.samples_s, "time" in refused.stages_s) == ((), False)
+    assert "times the library's of 1" in refused.reason
+    assert refused.reason.endswith("the limit is 1.5 times")
+    for kept in (refused, trial(tmp_path, EXACT), result.champion.record.measurement):
+        assert kept.circumstances["error_limit"] == 1.5
+        assert kept.circumstances["library_rms_rel"] == pytest.approx(1e-7, rel=0.1)
+    assert result.champion.record.study.endswith(", error limit 1.5")
+
+
+def test_a_fresh_worker_keeps_the_limit(tmp_path: Path) -> None:
+    unwell = {"BLOCK": 64, "ITEMS": 2, "ORDER": "striped"}
+    rules = [rule(unwell, fault="unwell"), RULES[1], rule({}, latency_s=BEST_S, error_rel=3e-7)]
+    spec = write_device(tmp_path / "device.json", rules=rules, baseline_s=BEST_S, baseline_error_rel=1e-7)
+    outcomes = study(tmp_path, spec, error_limit=1.5).progress.outcomes
+    assert outcomes == {"MEASURED": 1, "LAUNCH_FAILED": 1, "INACCURATE": LEGAL - 2}
+
+
+def test_a_study_that_goes_on_under_another_limit_judges_what_it_knows(tmp_path: Path, board: str) -> None:
+    free = study(tmp_path, board)
+    assert free.champion is not None
+    assert dict(free.champion.record.config) == BEST
+    limited = study(tmp_path, board, error_limit=1.5)
+    # What was stopped beside the champion of before, and may win now, is measured again; the rest is known.
+    assert limited.progress.trials == LEGAL
+    assert [dict(each.config) for each in stored(tmp_path)[LEGAL:]] == [EXACT]
+    # The champion of before is refused in the finals, and its crown is free.
+    assert trial(tmp_path, BEST, Role.FINAL).outcome is Outcome.INACCURATE
+    assert limited.champion is not None
+    assert (dict(limited.champion.record.config), limited.champion.verdict) == (EXACT, "first")
+    assert limited.progress.best_s == pytest.approx(1.2 * BEST_S, rel=0.01)
+    assert "the limit is 1.5 times" in limited.progress.reasons["INACCURATE"]
+    again = study(tmp_path, board)
+    assert again.champion is not None
+    assert (dict(again.champion.record.config), again.champion.verdict) == (BEST, "faster")
+    assert len(stored(tmp_path)) == LEGAL + 1
+
+
+def test_what_a_limit_kept_from_being_timed_is_timed_without_it(tmp_path: Path, board: str) -> None:
+    study(tmp_path, board, error_limit=1.5)
+    assert trial(tmp_path, BEST).outcome is Outcome.INACCURATE
+    wider = study(tmp_path, board, error_limit=5.0)
+    assert trial(tmp_path, BEST).outcome is Outcome.MEASURED
+    assert len(stored(tmp_path)) == LEGAL + 1
+    assert wider.champion is not None
+    assert dict(wider.champion.record.config) == BEST
+
+
+@pytest.mark.parametrize("more", [{}, {"baseline_s": BEST_S, "baseline_error_rel": 0.0}])
+def test_a_limit_that_says_nothing_refuses_nothing(tmp_path: Path, more: dict[str, Any]) -> None:
+    rules = [rule({}, latency_s=BEST_S, error_rel=3e-7)]
+    result = study(tmp_path, write_device(tmp_path / "device.json", rules=rules, **more), n=64, error_limit=1.0)
+    assert result.champion is not None
+    assert result.progress.totals["failed"] == 0
+    found = told(result.champion.record.measurement)
+    assert found is not None
+    assert "no library to compare with, or less output" in found["says_nothing"]
+
+
+# --- the command line ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tune(here: Path, board: str, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Runs `tuner tune` on the toy's board: exit code, stdout, stderr."""
+
+    def called(*arguments: str, device: str = board) -> tuple[int, str, str]:
+        capsys.readouterr()
+        asked = ("tune", str(TOY), "1000", "--sampler", "random", "--trials", str(LEGAL), "--quiet")
+        code = run([*asked, "--device", device, *arguments])
+        shown = capsys.readouterr()
+        return code, shown.out, shown.err
+
+    return called
+
+
+def test_tune_tells_the_limit_as_a_table_and_as_json(tune: Callable[..., tuple[int, str, str]]) -> None:
+    code, out, err = tune("--error-limit", "1.5")
+    assert code == 0, err
+    shown = " ".join(out.split())
+    assert re.search(r"error limit │ \S+ x the library's, rms \S+; at most 1.5 x", shown)
+    assert "INACCURATE │ 1 │ rms error" in shown
+    answer = json.loads(tune("--error-limit", "1.5", "--json")[1])
+    assert answer["config"] == EXACT
+    limit = answer["error_limit"]
+    assert (limit["factor"], limit["says_nothing"]) == (1.5, "")
+    assert limit["ratio"] == pytest.approx(1.0, abs=0.1)
+    assert limit["ratio"] == answer["error"]["rms_rel"] / limit["library_rms_rel"]
+    assert json.loads(tune("--json")[1])["error_limit"] is None
+
+
+def test_a_limit_that_nothing_meets_is_told(tune: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    rules = [rule({}, latency_s=BEST_S, error_rel=3e-7)]
+    spec = write_device(tmp_path / "far.json", rules=rules, baseline_s=BEST_S, baseline_error_rel=1e-7)
+    code, out, err = tune("--error-limit", "2", device=spec)
+    assert (code, out) == (1, "")
+    assert f"none of {LEGAL} trials can be champion:\n  INACCURATE: rms error" in err
+    assert "the limit is 2 times" in err
+
+
+def test_a_limit_below_1_is_bad_input(tune: Callable[..., tuple[int, str, str]]) -> None:
+    assert tune("--error-limit", "0.5")[0] == 2
+    assert "got nan; give e.g. 1.5" in tune("--error-limit", "nan")[2]

@@ -1,0 +1,155 @@
+"""A database on a server: what a study, several writers and every kind of trouble make of it."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from fixtures.fake_device import BEST, BEST_S, ROOT, TOY, command, write_device
+from fixtures.postgres import Databases
+from fixtures.records import record, square
+
+from tuner.errors import NothingFound, StoreTrouble
+from tuner.search.mirror import Mirror
+from tuner.store import Store, opening, tables
+
+
+@pytest.fixture(scope="module")
+def databases(postgresql: str) -> Databases:
+    return Databases(postgresql)
+
+
+@pytest.fixture
+def url(databases: Databases) -> Iterator[str]:
+    return databases.fresh()
+
+
+def test_a_study_and_a_lookup_on_a_server(url: str, here: Path) -> None:
+    """Optuna's tables are in the same database."""
+    device = write_device(here / "device.json", baseline_s=2 * BEST_S)
+    asked = [str(TOY), "--set", "n=1000", "--device", device, "--db", url, "--json"]
+    subprocess.run(
+        command("tune", *asked, "--sampler", "random", "--trials", "60", "--quiet"), check=True, cwd=here
+    )
+    done = subprocess.run(command("best", *asked), check=True, cwd=here, capture_output=True, text=True)
+    assert json.loads(done.stdout)["config"] == BEST
+    counted = subprocess.run(
+        command("records", "stats", "--db", url, "--json"), check=True, cwd=here, capture_output=True, text=True
+    )
+    (tally,) = json.loads(counted.stdout)
+    assert (tally["operation"], tally["device"], tally["champions"]) == ("toy", "Fake board", 1)
+    engine = sa.create_engine(url)
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("SELECT count(*) FROM trials").scalar() == tally["trials"]
+    engine.dispose()
+    assert [each.name for each in here.iterdir() if "ledger" in each.name] == []
+
+
+def test_the_password_is_not_among_a_processes_arguments(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    true_popen = subprocess.Popen
+
+    def spied(arguments: list[str], **options: object) -> subprocess.Popen[bytes]:
+        seen.extend(arguments)
+        return true_popen(arguments, **options)
+
+    monkeypatch.setattr(subprocess, "Popen", spied)
+    assert Mirror(url, "study", ["time"]).close() == ""
+    password = sa.make_url(url).password
+    assert seen
+    assert not any(password in argument for argument in seen)
+
+
+def test_several_processes_write_to_one_server(url: str) -> None:
+    """They make the tables and add the same records in opposite orders; none waits for another in a circle."""
+    script = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+from fixtures.records import record, square
+from tuner.store import Store
+ids = [f"00000000-0000-4000-8000-{{n:012d}}" for n in range(60)]
+some = [record(square(1 + n % 7), id=each) for n, each in enumerate(ids)]
+with Store.open({url!r}) as store:
+    for _ in range(5):
+        store.add(some if sys.argv[1] == "forward" else some[::-1])
+"""
+    ways = [
+        subprocess.Popen([sys.executable, "-c", script, way], cwd=ROOT)
+        for way in ("forward", "backward", "forward")
+    ]
+    assert [each.wait() for each in ways] == [0, 0, 0]
+    with Store.open(url, read_only=True) as store:
+        assert len(store.records()) == 60
+
+
+def test_a_commit_is_on_the_disk(url: str) -> None:
+    with Store.open(url) as store, store._engine.connect() as connection:
+        assert connection.exec_driver_sql("SHOW synchronous_commit").scalar() == "on"
+
+
+def test_a_reader_changes_nothing(url: str) -> None:
+    with pytest.raises(NothingFound, match="holds no records yet"):
+        Store.open(url, read_only=True)
+    engine = sa.create_engine(url)
+    assert sa.inspect(engine).get_table_names() == []
+    engine.dispose()
+    Store.open(url).close()
+    with (
+        Store.open(url, read_only=True) as store,
+        pytest.raises(StoreTrouble, match="it was opened for reading; use a command that writes"),
+    ):
+        store.add(record(square(64)))
+
+
+def test_another_process_that_keeps_it_locked(url: str) -> None:
+    Store.open(url).close()
+    holder = sa.create_engine(url)
+    with Store.open(url, patience_s=0.05) as store, holder.begin() as connection:
+        connection.execute(sa.text(f"LOCK TABLE {tables.records.name}"))
+        with pytest.raises(StoreTrouble, match="another process keeps it locked; wait"):
+            store.add(record(square(64)))
+    holder.dispose()
+
+
+def test_a_connection_that_broke_is_made_anew(url: str) -> None:
+    with Store.open(url) as store:
+        store.add(record(square(64)))
+        other = sa.create_engine(url)
+        with other.begin() as connection:
+            connection.exec_driver_sql(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'tile-tuner'"
+            )
+        other.dispose()
+        store.add(record(square(64)))
+        assert len(store.records()) == 2
+
+
+@pytest.mark.parametrize(
+    ("part", "instead", "told"),
+    [
+        ("127.0.0.1", "127.0.0.1:1/x?", "its server does not answer; start it, or check host and port"),
+        ("tuner:", "stranger:", "user or password is wrong"),
+        ("/tuner_", "/other_", "there is no such database or user on its server; make it"),
+    ],
+)
+def test_trouble_is_told_with_what_to_do(url: str, part: str, instead: str, told: str) -> None:
+    with pytest.raises(StoreTrouble, match=told) as caught:
+        Store.open(url.replace(part, instead, 1))
+    assert sa.make_url(url).password not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ('permission denied for schema public', "grant it the right to create tables"),
+        ("FATAL: sorry, too many clients already", "all of its connections are taken"),
+        ('could not extend file "x": No space left on device', "no space is left on its disk"),
+        ("server closed the connection unexpectedly", "its server went away"),
+    ],
+)  # fmt: skip
+def test_what_a_server_says_is_explained(said: str, told: str) -> None:
+    with pytest.raises(StoreTrouble, match=told), opening.explained("postgresql://x"):
+        raise sa.exc.OperationalError("SELECT 1", {}, Exception(said))

@@ -1,0 +1,258 @@
+"""What is taken back answers, teaches and travels no more; nothing is deleted, and it can be undone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from fixtures.records import BOARD, CPU, champion, record, square
+
+from tuner import exchange, published
+from tuner.cli import health as checks
+from tuner.cli.formatting import answer_rows
+from tuner.cli.main import run
+from tuner.cli.tune import told_of_clocks
+from tuner.errors import NothingFound
+from tuner.lookup import Answer
+from tuner.lookup.book import Book
+from tuner.results.record import Champion, Retraction, Role
+from tuner.store import Store, health, matrix, retracting, streams
+from tuner.store.ledger import ledger_file
+from tuner.store.retracting import Chosen, give_back, take_back
+
+BOGUS, HONEST = {"BM": 7, "VECTOR": 1}, {"BM": 64, "VECTOR": 4}
+DAYS = [f"2026-01-0{day}T00:00:00.000000+00:00" for day in (1, 2, 3)]
+GEMM = matrix.Asked("gemm", "float32", "cuda", "cold")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """An honest champion, then a bogus one, with the trials of both."""
+    with Store.open(f"sqlite:///{tmp_path}/studies.db") as store:
+        for config, time_s, day in ((HONEST, 1e-3, DAYS[0]), (BOGUS, 1e-6, DAYS[1])):
+            store.add(record(square(64), time_s, config=config, measured_at=day))
+            store.crown(
+                champion(
+                    record(square(64), time_s, config=config, role=Role.FINAL, measured_at=day),
+                    crowned_at=day,
+                    baseline=record(square(64), 2e-3, role=Role.BASELINE, kernel="cuBLAS", measured_at=day),
+                )
+            )
+        yield store
+
+
+def reigning(store: Store) -> Champion:
+    found = store.champion(square(64), BOARD, "cold")
+    assert found is not None
+    return found
+
+
+def configs(store: Store) -> list[object]:
+    """Which config each way of asking gives first."""
+    best = store.best_record(square(64), BOARD, "cold")
+    kernels = [row for rows in matrix.fastest(store, GEMM, 100) for row in rows if row.role != "baseline"]
+    return [
+        reigning(store).record.config, store.champions()[-1].record.config, best.config if best else None,
+        json.loads(matrix.crowned(store, GEMM)[-1].record.config), json.loads(kernels[0].config),
+    ]  # fmt: skip
+
+
+def test_a_bogus_champion_that_is_taken_back_gives_way_to_the_one_before(store: Store) -> None:
+    assert configs(store) == [BOGUS] * 5
+    before, stamp = streams.count(store), matrix.stamp(store)
+    bogus = reigning(store)
+    assert take_back(store, Chosen((bogus.record.id,)), "zeroes its input") == 2, "its trial tells the same lie"
+    assert configs(store) == [HONEST] * 5
+    assert matrix.stamp(store) != stamp, "what lookups keep is read anew"
+    assert store.counts(square(64), BOARD, "cold")["total"] == 1
+    assert all(each.config != BOGUS for each in store.records()), "a search learns nothing from it"
+    assert len(store.champions(history=True)) == 1
+    assert streams.count(store) == before, "nothing is deleted"
+    assert store.record(bogus.record.id) == bogus.record
+    # Again changes nothing; undone, it counts as before, and can be taken back once more.
+    assert take_back(store, Chosen((bogus.record.id,))) == 0
+    assert give_back(store, Chosen((bogus.record.id,))) == 2
+    assert configs(store) == [BOGUS] * 5
+    assert take_back(store, Chosen((bogus.id,))) == 3, "by the champion's own id, which is taken back, too"
+    assert configs(store) == [HONEST] * 5
+
+
+def test_one_record_alone(store: Store) -> None:
+    assert take_back(store, Chosen((reigning(store).record.id,), alone=True)) == 1
+    assert reigning(store).record.config == HONEST
+    assert len([each for each in store.records() if each.config == BOGUS]) == 1
+
+
+def test_a_champion_falls_with_the_library_that_it_was_held_against(store: Store) -> None:
+    library = reigning(store).baseline
+    assert library is not None
+    take_back(store, Chosen((library.id,), alone=True))
+    assert reigning(store).record.config == HONEST
+
+
+def test_by_time_and_by_device(store: Store) -> None:
+    store.crown(champion(record(square(64), device=CPU, measured_at=DAYS[2]), crowned_at=DAYS[2]))
+    assert take_back(store, Chosen(before=DAYS[1])) == 3
+    assert [each.record.config for each in store.champions(device=BOARD, history=True)] == [BOGUS]
+    assert take_back(store, Chosen(device=CPU.name)) == 1
+    assert store.devices() == [BOARD]
+    assert store.champions(device=CPU) == []
+    assert take_back(store, Chosen(after=DAYS[0], device=BOARD.name)) == 3
+    assert store.devices() == []
+    assert matrix.tuned(store, GEMM) == 0
+    assert store.crowned(BOARD) == set()
+    (tally, *_) = [each for each in streams.tallies(store) if each.device == BOARD.name]
+    assert (tally.trials, tally.finals, tally.champions, tally.retracted) == (0, 0, 0, 6)
+    assert give_back(store, Chosen(before=DAYS[1])) == 3
+    assert reigning(store).record.config == HONEST
+    with pytest.raises(NothingFound, match="no record or champion here has the id"):
+        take_back(store, Chosen((record(square(64)).id,)))
+
+
+def test_what_is_taken_back_does_not_travel_and_that_it_is_does(
+    store: Store, tmp_path: Path, subtests: pytest.Subtests
+) -> None:
+    everything = tmp_path / "before.jsonl.gz"
+    exchange.export(store, everything)
+    take_back(store, Chosen((reigning(store).record.id,)))
+    counts = exchange.export(store, tmp_path / "after.jsonl")
+    assert (counts.records, counts.champions, counts.retractions) == (4, 1, 2)
+    assert BOGUS not in [each.config for each in streams.records(store, streams.Selection())]
+    orders = ([everything, tmp_path / "after.jsonl"], [tmp_path / "after.jsonl", everything])
+    for number, order in enumerate(orders):
+        with subtests.test(number), Store.open(f"sqlite:///{tmp_path}/there{number}.db") as there:
+            for path in order:
+                exchange.take(there, path)
+            assert configs(there) == [HONEST] * 5
+    with Store.open(f"sqlite:///{tmp_path}/merged.db") as there:
+        exchange.take(there, everything)
+        assert exchange.merge(there, store).retractions == 2
+        assert configs(there) == [HONEST] * 5
+        # Undone at one place, it is undone at the other once they are merged.
+        give_back(store, Chosen((store.records()[0].id, *(each.of for each in streams.retractions(store)))))
+        exchange.merge(there, store)
+        assert configs(there) == [BOGUS] * 5
+
+
+def test_without_retractions_older_versions_read_an_export(store: Store, tmp_path: Path) -> None:
+    exchange.export(store, tmp_path / "a.jsonl")
+    assert json.loads((tmp_path / "a.jsonl").read_text().splitlines()[0])["format"] == 1
+    store.retract(Retraction(reigning(store).id))
+    exchange.export(store, tmp_path / "b.jsonl")
+    assert json.loads((tmp_path / "b.jsonl").read_text().splitlines()[0])["format"] == 2
+
+
+def test_the_second_copy_and_a_rescue_keep_it(store: Store, tmp_path: Path) -> None:
+    take_back(store, Chosen((reigning(store).record.id,)))
+    url = f"sqlite:///{tmp_path}/studies.db"
+    found = health.check(url)
+    assert (found.sound, found.retractions, found.only_stored, found.only_copied) == (True, 2, 0, 0)
+    for number, gone in enumerate((ledger_file(tmp_path / "studies.db"), tmp_path / "studies.db")):
+        kept = gone.rename(tmp_path / "aside")
+        health.rescue(url, tmp_path / f"new{number}.db")
+        kept.rename(gone)
+        with Store.open(f"sqlite:///{tmp_path}/new{number}.db") as new:
+            assert configs(new) == [HONEST] * 5
+            assert streams.count(new) == streams.count(store)
+
+
+def test_published_results_obey(store: Store, tmp_path: Path) -> None:
+    folder, bogus = tmp_path / "tuned", reigning(store)
+    (path,) = published.publish(store, folder)
+    (entry,) = published.entries("gemm", folder)
+    assert entry.champion.record.config == BOGUS
+    take_back(store, Chosen((bogus.record.id,)))
+    assert published.standing([entry], None) == [entry]
+    assert Book.open(store, folder).standing("gemm") == []
+    assert Book.open(None, folder).standing("gemm") == [entry]
+    assert published.publish(store, folder) == [path]
+    (entry,) = published.entries("gemm", folder)
+    assert entry.champion.record.config == HONEST
+    assert BOGUS not in [each.config for each in entry.runners_up]
+    # Nothing of the problem is left.
+    take_back(store, Chosen(device=BOARD.name))
+    assert published.publish(store, folder) == [path]
+    assert not path.exists()
+
+
+Told = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def told(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Told:
+    def called(*arguments: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = run([*arguments, "--db", f"sqlite:///{tmp_path}/studies.db"])
+        shown = capsys.readouterr()
+        return code, shown.out, shown.err
+
+    return called
+
+
+def test_the_command_marks_what_is_taken_back(store: Store, told: Told) -> None:
+    bogus = reigning(store).record
+    code, out, _ = told("records", "forget", bogus.id, "--reason", "zeroes its input")
+    assert (code, out) == (0, "2 records taken back; the same command with --undo lets them count again\n")
+    assert told("records", "list")[1].count("taken") == 2
+    listed = {each["id"]: each["taken_back"] for each in json.loads(told("records", "list", "--json")[1])}
+    assert listed[bogus.id].endswith("zeroes its input")
+    assert sum(each is not None for each in listed.values()) == 2
+    assert "zeroes its input" in told("records", "show", bogus.id)[1]
+    assert "taken back" in told("records", "stats")[1]
+    assert json.loads(told("records", "forget", bogus.id, "--undo", "--json")[1]) == {"undone": 2}
+    assert json.loads(told("records", "forget", "--before", "2026-01-02", "--json")[1]) == {"taken_back": 3}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give the one or the other"),
+        (["--alone"], "give the one or the other"),
+        (["--before", "yesterday"], "--before takes a date such as 2026-05-31"),
+        (["xyz"], "a record is named by its id, a UUID such as"),
+    ],
+)
+def test_what_cannot_be_taken_back_is_told(told: Told, arguments: list[str], message: str) -> None:
+    code, _, err = told("records", "forget", *arguments)
+    assert code == 2
+    assert message in err
+
+
+# ---- a clock that stood ahead
+
+AHEAD = (datetime.now(UTC) + timedelta(days=2000)).isoformat(timespec="microseconds")
+
+
+def test_a_clock_that_stood_ahead_holds_no_champion_for_years(store: Store, tmp_path: Path) -> None:
+    assert retracting.ahead(store) is None
+    early = champion(record(square(64), 9e-3, config={"BM": 1}, measured_at=AHEAD), crowned_at=AHEAD)
+    store.crown([early, champion(record(square(32), measured_at=AHEAD), crowned_at=AHEAD)])
+    assert reigning(store).record.config == BOGUS, "one of a clock that is believed goes before"
+    assert {each.record.problem.dims["m"]: each.record.config for each in store.champions()} == {
+        32: HONEST, 64: BOGUS,
+    }  # fmt: skip
+    assert [json.loads(each.record.config) for each in matrix.crowned(store, GEMM)] == [BOGUS, HONEST]
+    assert store.champion(square(32), BOARD, "cold") is not None, "it answers where there is no other"
+    found = retracting.ahead(store)
+    assert found is not None
+    assert found.count == 2
+    assert "2 records are of a time to come" in str(found)
+    take_back(store, Chosen(after=datetime.now(UTC).isoformat()))
+    assert retracting.ahead(store) is None
+    assert store.champion(square(32), BOARD, "cold") is None
+
+
+def test_a_clock_that_stood_ahead_is_told(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    store.crown(champion(record(square(32), measured_at=AHEAD), crowned_at=AHEAD))
+    found = checks._database(str(store._engine.url))
+    assert found.state == "note"
+    assert "1 records are of a time to come" in found.said
+    assert "`tuner records forget --after DATE`" in found.remedy
+    rows = answer_rows(Answer(store.champion(square(32), BOARD, "cold")).to_json())
+    assert any("a clock stood ahead" in text for _, text in rows)
+    capsys.readouterr()
+    with told_of_clocks(store):
+        assert "1 records are of a time to come" in capsys.readouterr().err

@@ -1,0 +1,336 @@
+"""The store's file: making it, bringing it forward, and every way in which it cannot be used."""
+
+import collections
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+
+import tuner.store
+from tuner.declare.hardware import DeviceInfo
+from tuner.errors import NothingFound, StoreTrouble
+from tuner.results.measurement import Measurement, Outcome
+from tuner.results.record import ProblemKey, Record, Role
+from tuner.store import Store, opening, rows, tables
+
+ROOT = Path(tuner.__file__).parent.parent
+PROBLEM = ProblemKey("gemm", (("m", 8), ("n", 8), ("k", 8)), "float32", "nn")
+
+
+def record(samples: int = 1) -> Record:
+    measurement = Measurement(Outcome.MEASURED, samples_s=tuple(1e-3 / (1 + n) for n in range(samples)))
+    return Record(
+        PROBLEM, DeviceInfo("A GPU", "cuda"), "cold", Role.TRIAL, "tiled", {"BM": 8}, "aaaa", measurement,
+        {"flops": 1024.0, "bytes": 768.0},
+    )  # fmt: skip
+
+
+def tables_in(path: Path) -> set[str]:
+    with sqlite3.connect(path) as connection:
+        found = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    connection.close()
+    return found
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "studies.db"
+
+
+@pytest.fixture
+def url(path: Path) -> str:
+    return f"sqlite:///{path}"
+
+
+# ---- making and bringing forward
+
+
+def test_the_first_use_makes_the_database_and_the_second_finds_it(url: str) -> None:
+    stored = record()
+    with Store.open(url) as store:
+        store.add(stored)
+    with Store.open(url) as store:
+        assert store.record(stored.id) == stored
+
+
+def test_the_migrations_make_the_tables_that_the_code_uses(url: str) -> None:
+    Store.open(url).close()
+    engine = sa.create_engine(url)
+    with engine.connect() as connection:
+        options = {"version_table": tables.VERSION_TABLE, "compare_type": True}
+        context = MigrationContext.configure(connection, opts=options)
+        assert compare_metadata(context, tables.METADATA) == []
+    engine.dispose()
+
+
+def test_the_known_schemas_are_those_of_the_migrations() -> None:
+    config = Config()
+    folder = Path(tuner.store.__file__).parent / "migrations"
+    config.set_main_option("script_location", str(folder))
+    found = [script.revision for script in ScriptDirectory.from_config(config).walk_revisions()]
+    assert tuple(reversed(found)) == tables.SCHEMAS
+
+
+def test_a_commit_is_on_the_disk_and_readers_do_not_wait(url: str) -> None:
+    with Store.open(url) as store, store._engine.connect() as connection:
+        pragmas = {
+            name: connection.exec_driver_sql(f"PRAGMA {name}").scalar()
+            for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
+        }
+    assert pragmas == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 30000}
+
+
+def test_optuna_keeps_its_tables_in_the_same_database(url: str, path: Path) -> None:
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(storage=url, study_name="gemm")
+    before = tables_in(path)
+    stored = record()
+    with Store.open(url) as store:
+        study.tell(study.ask(), 1.0)
+        store.add(stored)
+        study.tell(study.ask(), 2.0)
+        assert store.records() == [stored]
+    assert len(optuna.load_study(storage=url, study_name="gemm").trials) == 2
+    ours = tables_in(path) - before
+    assert ours == {*tables.METADATA.tables, tables.VERSION_TABLE}
+
+
+def test_a_migration_that_is_killed_leaves_the_old_state(url: str, path: Path) -> None:
+    """Killed after the second table: without a transaction around all of it, that table would stay."""
+    script = f"""
+import os, signal, sqlalchemy as sa
+from tuner.store import Store
+made = []
+@sa.event.listens_for(sa.Engine, "after_cursor_execute")
+def killed(connection, cursor, statement, *rest):
+    made.append("CREATE TABLE" in statement)
+    if sum(made) == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+Store.open({url!r})
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert tables_in(path) == set()
+    with Store.open(url) as store:
+        store.add(record())
+        assert len(store.records()) == 1
+
+
+def test_what_was_added_survives_a_kill(url: str, path: Path) -> None:
+    script = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_store import record
+from tuner.store import Store
+store = Store.open({url!r})
+while True:
+    one = record()
+    store.add(one)
+    print(one.id, flush=True)
+"""
+    root = Path(tuner.__file__).parent.parent
+    with subprocess.Popen(
+        [sys.executable, "-c", script], cwd=root, stdout=subprocess.PIPE, text=True
+    ) as writer:
+        told = [writer.stdout.readline().strip() for _ in range(20)]
+        writer.kill()
+        told += writer.stdout.read().split()
+    with Store.open(url) as store:
+        found = {each.id for each in store.records()}
+    assert set(told) <= found
+    assert len(found) - len(told) <= 1
+
+
+# ---- read only
+
+
+def test_reading_makes_nothing(url: str, path: Path) -> None:
+    with pytest.raises(NothingFound, match=r"no database at .*run `tuner tune`"):
+        Store.open(url, read_only=True)
+    assert not path.exists()
+
+
+def test_a_database_without_our_tables_holds_nothing(url: str, path: Path) -> None:
+    sqlite3.connect(path).execute("CREATE TABLE studies (id)").connection.close()
+    with pytest.raises(NothingFound, match="holds no records yet"):
+        Store.open(url, read_only=True)
+    assert tables_in(path) == {"studies"}
+
+
+def test_a_reader_cannot_write(url: str) -> None:
+    Store.open(url).close()
+    with Store.open(url, read_only=True) as store:
+        with pytest.raises(StoreTrouble, match=r"studies\.db: it is read-only"):
+            store.add(record())
+        assert store.records() == []
+
+
+def test_a_reader_sees_what_a_writer_adds(url: str) -> None:
+    with Store.open(url) as writer, Store.open(url, read_only=True) as reader:
+        writer.add(record())
+        assert len(reader.records()) == 1
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="permissions do not bind the superuser")
+def test_a_folder_that_cannot_be_written_can_be_read(url: str, path: Path) -> None:
+    with Store.open(url) as store:
+        store.add(record())
+    path.parent.chmod(0o500)
+    try:
+        with Store.open(url, read_only=True) as store:
+            assert len(store.records()) == 1
+    finally:
+        path.parent.chmod(0o700)
+
+
+def test_a_lone_file_is_read_as_it_lies(url: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a medium that cannot be written: no log may be made beside the file."""
+    with Store.open(url) as store:
+        store.add(record())
+    monkeypatch.setattr(opening.os, "access", lambda path, mode: False)
+    with Store.open(url, read_only=True) as store:
+        assert len(store.records()) == 1
+        ledger = "studies.db.ledger.jsonl.gz"
+        assert sorted(each.name for each in path.parent.iterdir()) == ["studies.db", ledger]
+
+
+# ---- trouble
+
+
+def test_a_file_that_is_no_database_is_left_alone(url: str, path: Path) -> None:
+    path.write_bytes(b"a letter to a friend, longer than a header of a database is" * 40)
+    before = path.read_bytes()
+    for read_only in (True, False):
+        with pytest.raises(StoreTrouble, match="it is no SQLite database; give another with --db"):
+            Store.open(url, read_only=read_only)
+    assert path.read_bytes() == before
+
+
+def test_a_folder_that_does_not_exist(tmp_path: Path) -> None:
+    with pytest.raises(StoreTrouble, match="it cannot be opened; check that its folder exists"):
+        Store.open(f"sqlite:///{tmp_path}/none/studies.db")
+
+
+def test_a_folder_in_place_of_a_file(tmp_path: Path) -> None:
+    with pytest.raises(StoreTrouble, match="it cannot be opened"):
+        Store.open(f"sqlite:///{tmp_path}")
+
+
+def test_a_file_that_may_not_be_written(path: Path, url: str) -> None:
+    path.write_bytes(b"")
+    with pytest.raises(StoreTrouble, match=r"it is read-only and has to be written; change its permissions"):
+        Store.open(f"sqlite:///file:{path}?mode=ro&uri=true")
+
+
+def test_another_process_that_keeps_it_locked(url: str, path: Path) -> None:
+    with Store.open(url, patience_s=0.05) as store:
+        holder = sqlite3.connect(path, isolation_level=None)
+        holder.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreTrouble, match="another process keeps it locked; wait"):
+            store.add(record())
+        assert store.records() == []
+        holder.execute("ROLLBACK")
+        holder.close()
+        store.add(record())
+        assert len(store.records()) == 1
+
+
+def test_a_database_of_a_newer_version_is_refused_unharmed(url: str, path: Path) -> None:
+    Store.open(url).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE tile_tuner_version SET version_num = '0042'")
+        connection.execute("INSERT INTO tuner_schema_history VALUES ('0042', '9.8.7', '2030')")
+    connection.close()
+    before = path.read_bytes()
+    for read_only in (True, False):
+        with pytest.raises(
+            StoreTrouble, match=r"schema 0042, made by tile-tuner 9\.8\.7; this is .*up to 0003"
+        ):
+            Store.open(url, read_only=read_only)
+    assert path.read_bytes() == before
+
+
+def test_a_full_disk_harms_nothing_that_is_stored(url: str) -> None:
+    kept = record()
+    with Store.open(url) as store:
+        store.add(kept)
+        with store._engine.connect() as connection:
+            pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
+            connection.exec_driver_sql(f"PRAGMA max_page_count = {pages + 2}")
+        batches = ([record(samples=200) for _ in range(5)] for _ in range(1000))
+        with pytest.raises(StoreTrouble, match="no space is left on its disk; what was stored"):
+            collections.deque(map(store.add, batches))
+        assert store.record(kept.id) == kept
+        whole = len(store.records()) - 1
+    assert whole % 5 == 0
+    with Store.open(url) as store:
+        store.add(record())
+        assert len(store.records()) == whole + 2
+
+
+def test_a_damaged_file_is_told(url: str, path: Path) -> None:
+    with Store.open(url) as store:
+        store.add([record(samples=50) for _ in range(50)])
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xa5" * (size - 4096))
+    with (
+        pytest.raises(StoreTrouble, match="it is damaged; save what is readable with"),
+        Store.open(url) as store,
+    ):
+        store.records()
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("studies.db", r"got 'studies\.db'; did you mean sqlite:///studies\.db\?"),
+        ("", "got ''; give one such as sqlite:///studies.db"),
+        ("oracel://host/x", "starts with sqlite or postgresql, got 'oracel'"),
+        ("postgresql+psycopg://host/x", "driver of 'postgresql[+]psycopg' is not installed"),
+    ],
+)
+def test_a_url_that_names_no_database_here(url: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(StoreTrouble, match=told):
+        Store.open(url)
+
+
+def test_what_is_unknown_is_told_as_the_database_says_it() -> None:
+    with (
+        pytest.raises(StoreTrouble, match=r"refused; see what it said \(something new\)"),
+        opening.explained("x"),
+    ):
+        raise sqlite3.OperationalError("something new")
+
+
+@pytest.mark.parametrize("packed", [b"", b"\x07abc", b"\x01not zlib"])
+def test_damaged_samples_are_refused(packed: bytes) -> None:
+    with pytest.raises(ValueError, match="stored samples"):
+        rows.unpack_samples(packed)
+
+
+def test_a_lookup_imports_no_alembic(url: str) -> None:
+    Store.open(url).close()
+    script = f"""
+import sys
+from tuner.store import Store
+Store.open({url!r}, read_only=True).close()
+Store.open({url!r}).close()
+print([name for name in ("alembic", "optuna", "numpy", "cupy", "numba") if name in sys.modules])
+"""
+    root = Path(tuner.__file__).parent.parent
+    done = subprocess.run([sys.executable, "-c", script], cwd=root, check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]"

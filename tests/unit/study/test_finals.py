@@ -1,0 +1,170 @@
+"""Finals and crown: who is struck off, and the library with as many threads as the finalists and with all."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures.fake_device import (
+    BEST,
+    BEST_S,
+    TOY,
+    database,
+    request,
+    rule,
+    stored,
+    study,
+    write_device,
+)
+
+from tuner.cli.formatting import answer_rows
+from tuner.lookup import Answer
+from tuner.results.measurement import Measurement, Outcome
+from tuner.results.record import Champion, Role, new_id
+from tuner.store import Store
+from tuner.study.study import Study
+
+
+def test_a_finalist_that_is_wrong_at_an_awkward_shape_is_not_crowned(tmp_path: Path) -> None:
+    second = BEST | {"ORDER": "blocked"}
+    rules = [
+        rule(BEST, latency_s=BEST_S, fault="wrong_result", only_at=1),
+        rule(second, latency_s=1.05 * BEST_S),
+    ]
+    result = study(tmp_path, write_device(tmp_path / "device.json", rules=rules))
+    assert result.champion is not None
+    assert dict(result.champion.record.config) == second
+    finals = {record.config["ORDER"]: record.measurement for record in stored(tmp_path, Role.FINAL)}
+    assert finals["striped"].outcome is Outcome.WRONG_RESULT
+    assert finals["striped"].reason.startswith("at toy 1 float32 plain: largest error")
+    assert finals["blocked"].outcome is Outcome.MEASURED
+
+
+def crowned(folder: Path, threads: int, baseline_s: Any) -> Champion:
+    """The champion of a study of a kernel that uses so many threads."""
+    declared = TOY.read_text().replace('choice("FUSED", False, True)', f'choice("THREADS", {threads})')
+    (folder / "toy.py").write_text(declared)
+    for source in ("toy.cu", "toy.numba.py"):
+        (folder / source).write_text(TOY.with_name(source).read_text())
+    info = {"kind": "cpu", "name": "Fake CPU", "cores": 8}
+    rules = [{"where": {"CHUNK": 256}, "latency_s": BEST_S}]
+    data = {"info": info, "landscape_seed": 3, "base_s": 1e-3, "rules": rules, "baseline_s": baseline_s}
+    (folder / "cpu.json").write_text(json.dumps(data))
+    result = study(folder, f"fake:{folder}/cpu.json", file=folder / "toy.py")
+    assert result.champion is not None
+    assert [pair.other for pair in result.pairs] == [
+        pair.other for pair in result.champion.pairs if pair.one == result.champion.pairs[0].one
+    ]
+    return result.champion
+
+
+def libraries(champion: Champion) -> dict[str, tuple[float, str]]:
+    """Library and threads -> its time over the champion's, and the champion's verdict."""
+    return {
+        pair.other: (pytest.approx(pair.comparison.ratio, rel=0.01), pair.comparison.verdict)
+        for pair in champion.pairs
+        if pair.one == champion.pairs[0].one and pair.other.startswith("NumPy")
+    }
+
+
+@pytest.mark.parametrize(("one_s", "eight_s"), [(3.0, 1.5), (1.5, 3.0), (3.0, 0.5)])
+def test_the_speedup_is_over_the_better_of_all_threads_and_as_many_as_the_champions(
+    tmp_path: Path, one_s: float, eight_s: float
+) -> None:
+    champion = crowned(tmp_path, 1, {"1": one_s * BEST_S, "2": 1e-9, "8": eight_s * BEST_S})
+    assert dict(champion.record.config) == {"CHUNK": 256, "THREADS": 1}
+    assert champion.speedup == pytest.approx(min(one_s, eight_s), rel=0.01)
+    assert champion.baseline is not None
+    assert champion.baseline.versions["blas_threads"] == ("1" if one_s < eight_s else "8")
+    verdicts = {True: "faster", False: "slower"}
+    assert libraries(champion) == {
+        "NumPy, 8 threads": (eight_s, verdicts[eight_s > 1]),
+        "NumPy, 1 thread": (one_s, verdicts[one_s > 1]),
+    }
+    # Before the search with its default, then both in the finals; each record says its threads.
+    threads = [each.versions["blas_threads"] for each in stored(tmp_path, Role.BASELINE)]
+    assert sorted(threads) == ["1", "8", "8"]
+
+
+def test_a_champion_that_uses_all_threads_meets_the_library_once(tmp_path: Path) -> None:
+    champion = crowned(tmp_path, 8, {"1": 1.5 * BEST_S, "8": 2 * BEST_S})
+    assert champion.speedup == pytest.approx(2.0, rel=0.01)
+    assert list(libraries(champion)) == ["NumPy, 8 threads"]
+
+
+def test_a_quiet_study_is_not_provisional(tmp_path: Path) -> None:
+    champion = crowned(tmp_path, 8, {"8": 2 * BEST_S})
+    assert champion.doubts == ()
+    assert champion.hardest is not None
+    assert champion.hardest.comparison.ratio == pytest.approx(2.0, rel=0.01)
+    seen = champion.record.measurement.circumstances
+    assert seen["baseline_apart_from_search"] == pytest.approx(1.0, rel=0.01)
+    assert 0 < seen["finals_noise"] < 0.01
+
+
+def stored_library(folder: Path, like: Champion, time_s: float, core_type: str = "") -> None:
+    """Stores a run of the library from before, under a core type."""
+    assert like.baseline is not None
+    core = {"blas_core_type": core_type} if core_type else {}
+    earlier = replace(
+        like.baseline, id=new_id(), session="before", versions={**like.baseline.versions, **core},
+        measurement=Measurement(Outcome.MEASURED, samples_s=(time_s,) * 10),
+    )  # fmt: skip
+    with Store.open(database(folder)) as store:
+        store.add(earlier)
+
+
+def test_a_library_that_was_twice_as_fast_before_makes_the_champion_provisional(tmp_path: Path) -> None:
+    stored_library(tmp_path, crowned(tmp_path, 8, {"8": 2 * BEST_S}), 0.5 * BEST_S)
+    champion = crowned(tmp_path, 8, {"8": 2 * BEST_S})
+    assert champion.doubts == ("the library took 4 x its best time of earlier runs",)
+    with Store.open(database(tmp_path), read_only=True) as store:
+        (found,) = store.champions(operation="toy")
+    assert found.doubts == champion.doubts
+
+
+def test_the_harder_baseline_is_named_first(tmp_path: Path) -> None:
+    stored_library(tmp_path, crowned(tmp_path, 8, {"8": 50 * BEST_S}), 0.785 * BEST_S, "SkylakeX")
+    champion = crowned(tmp_path, 8, {"8": 50 * BEST_S})
+    assert champion.speedup == pytest.approx(50, rel=0.01)
+    assert "63." in champion.doubts[0]
+    hardest = champion.hardest
+    assert hardest is not None
+    assert hardest.other == "NumPy, SkylakeX, 8 threads, not in the finals"
+    assert hardest.comparison.ratio == pytest.approx(0.785, rel=0.01)
+    answer = Answer(champion).to_json()
+    assert answer["hardest"] == {
+        "name": hardest.other, "time_s": pytest.approx(0.785 * BEST_S), "speedup": hardest.comparison.ratio,
+    }  # fmt: skip
+    assert (answer["provisional"], answer["provisional_reasons"]) == (True, list(champion.doubts))
+    rows = dict(answer_rows(answer))
+    headline = (
+        r"0\.78\d x NumPy, SkylakeX, 8 threads, not in the finals \(\d+\.\d+ x NumPy as it runs by itself\)"
+    )
+    assert re.fullmatch(headline, rows["speed-up"])
+    assert "63." in rows["provisional"]
+
+
+def test_noise_above_ten_percent_makes_the_champion_provisional(tmp_path: Path) -> None:
+    spec = write_device(tmp_path / "device.json", noise=0.5)
+    result = study(tmp_path, spec, trials=3)
+    assert result.champion is not None
+    assert [each.startswith("its times have a noise of") for each in result.champion.doubts] == [True]
+
+
+def test_what_others_do_is_told_and_kept(tmp_path: Path) -> None:
+    spec = write_device(tmp_path / "device.json", baseline_s=BEST_S, machine={"others_processes": 1})
+    told: list[tuple[str, ...]] = []
+    with Store.open(database(tmp_path)) as store:
+        result = Study(request(spec, trials=2), store, lambda progress: told.append(progress.busy)).run()
+    assert result.champion is not None
+    assert (told[0], told[-1]) == ((), ("1 other process on the GPU",))
+    kept = [stored(tmp_path, role) for role in (Role.FINAL, Role.BASELINE)]
+    seen = [each.measurement.circumstances.get("others_processes") for each in itertools.chain(*kept)]
+    assert set(seen) == {1.0}
+    assert Answer(result.champion).to_json()["busy"] == ["1 other process on the GPU"]

@@ -1,0 +1,330 @@
+"""A study from the first trial to the champion, on fake devices with real worker processes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import signal
+import statistics
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures.fake_device import (
+    BEST,
+    BEST_S,
+    FAULTS,
+    LEGAL,
+    TOY,
+    configs,
+    database,
+    fault_configs,
+    request,
+    rule,
+    stored,
+    study,
+    write_device,
+)
+
+import tuner
+from tuner.errors import DeviceTrouble, InputError, NothingFound
+from tuner.results.measurement import Outcome
+from tuner.results.record import Record, Role
+from tuner.store import Store
+from tuner.study.progress import Progress, Result
+from tuner.study.study import Study
+from tuner.workers import compile_pool, device_worker
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> str:
+    return write_device(tmp_path / "device.json", baseline_s=2 * BEST_S)
+
+
+def champion(folder: Path, spec: str) -> Any:
+    asked = request(spec)
+    with Store.open(database(folder), read_only=True) as store:
+        found = store.champions(operation="toy", device=asked.found[0].info)
+    assert len(found) == 1
+    return found[0]
+
+
+def test_a_study_finds_the_fastest_and_stores_all_that_it_measured(tmp_path: Path, device: str) -> None:
+    reports: list[str] = []
+
+    def report(progress: Progress) -> None:
+        reports.append(progress.stage)
+
+    with Store.open(database(tmp_path)) as store:
+        result = Study(request(device), store, report).run()
+    assert result.champion is not None
+    assert dict(result.champion.record.config) == BEST
+    assert result.champion.record.measurement.time_s == pytest.approx(BEST_S, rel=0.01)
+    assert result.champion.speedup == pytest.approx(2.0, rel=0.01)
+    assert result.champion.verdict == "first"
+    assert result.stopped == "space covered"
+    assert champion(tmp_path, device) == result.champion
+    _check_trials(tmp_path, result)
+    _check_provenance(tmp_path, result)
+    assert [stage for number, stage in enumerate(reports) if stage not in reports[:number]] == [
+        "opening", "searching", "finals", "done",
+    ]  # fmt: skip
+
+
+def _check_trials(folder: Path, result: Result) -> None:
+    """The whole space was tried, each config once, and all counts agree."""
+    trials = stored(folder)
+    assert len(trials) == LEGAL
+    assert len(set(configs(trials))) == LEGAL
+    counts = Counter(record.measurement.outcome.value for record in trials)
+    assert result.progress.outcomes == counts
+    assert result.champion is not None
+    assert result.champion.trials == result.progress.totals
+    assert result.progress.totals["total"] == LEGAL
+    assert result.progress.totals["failed"] == 0
+    best_s = min(record.measurement.time_s or 9 for record in trials)
+    assert result.progress.best_s == best_s
+    for record in trials:
+        assert record.measurement.compiled is not None
+        assert record.measurement.samples_s
+
+
+def _check_provenance(folder: Path, result: Result) -> None:
+    everything = stored(folder, role=None)
+    roles = Counter(record.role for record in everything)
+    assert roles[Role.TRIAL] == LEGAL
+    assert roles[Role.FINAL] >= 1
+    # Once before the search, once in the finals.
+    assert roles[Role.BASELINE] == 2
+    assert len({record.session for record in everything}) == 1
+    assert len({record.study for record in everything}) == 1
+    for record in everything:
+        assert record.device.uuid == "FAKE-1"
+        assert record.versions["tuner"] == tuner.__version__
+        assert record.versions["compiler"] == "fake 1"
+        assert record.origin == str(TOY)
+        assert record.work == {"flops": 2000.0, "bytes": 8000.0}
+    finals = [record for record in everything if record.role is Role.FINAL]
+    assert result.champion is not None
+    assert result.champion.record.id in {record.id for record in finals}
+    assert {record.source_hash for record in everything if record.role is not Role.BASELINE} == {
+        request_kernel_hash()
+    }
+
+
+def request_kernel_hash() -> str:
+    from tuner.declare import catalogue
+
+    return catalogue.from_file(TOY).of("toy", "cuda")[0].source_hash
+
+
+def test_a_number_of_trials_is_kept_and_continued_without_measuring_twice(tmp_path: Path, device: str) -> None:
+    first = study(tmp_path, device, trials=7)
+    assert first.stopped == "all trials are done"
+    assert first.progress.trials == 7
+    assert len(stored(tmp_path)) == 7
+    same = study(tmp_path, device, trials=7)
+    assert same.progress.trials == 7
+    assert same.stopped == "all trials are done"
+    assert len(stored(tmp_path)) == 7
+    more = study(tmp_path, device, trials=20)
+    assert more.progress.trials == 20
+    rest = study(tmp_path, device)
+    trials = stored(tmp_path)
+    assert len(trials) == LEGAL
+    assert len(set(configs(trials))) == LEGAL
+    assert rest.champion is not None
+    assert dict(rest.champion.record.config) == BEST
+    assert rest.champion.trials["total"] == LEGAL
+    assert len({record.session for record in trials}) == 3
+
+
+def test_a_champion_that_stays_the_same_keeps_its_crown(tmp_path: Path, device: str) -> None:
+    study(tmp_path, device)
+    again = study(tmp_path, device)
+    assert len(stored(tmp_path)) == LEGAL
+    assert again.champion is not None
+    assert dict(again.champion.record.config) == BEST
+    assert again.champion.verdict in ("same", "slower")
+    assert again.pairs[-1].other == "CuPy"
+    assert again.pairs[-1].comparison.ratio == pytest.approx(2.0, rel=0.01)
+
+
+def test_configs_of_equal_machine_code_are_timed_once(tmp_path: Path) -> None:
+    study(tmp_path, write_device(tmp_path / "device.json", idle=["ORDER"]))
+    trials = stored(tmp_path)
+    assert len(trials) == LEGAL
+    by_code: dict[tuple[Any, Any], list[Record]] = {}
+    for record in trials:
+        by_code.setdefault((record.config["BLOCK"], record.config["ITEMS"]), []).append(record)
+    assert len(by_code) == LEGAL / 2
+    for first, twin in by_code.values():
+        assert first.config["ORDER"] != twin.config["ORDER"]
+        assert first.measurement.samples_s == twin.measurement.samples_s
+        assert first.measurement.outcome is twin.measurement.outcome
+        # Only one of them was loaded and timed.
+        assert sum("time" in each.measurement.stages_s for each in (first, twin)) == 1
+
+
+def test_an_edited_kernel_is_measured_again_and_the_old_records_stay(tmp_path: Path, device: str) -> None:
+    for name in ("toy.py", "toy.cu", "toy.numba.py"):
+        shutil.copy(TOY.with_name(name), tmp_path)
+    study(tmp_path, device, file=tmp_path / "toy.py", trials=5)
+    assert len(stored(tmp_path)) == 5
+    with (tmp_path / "toy.cu").open("a") as source:
+        source.write("// said better now\n")
+    assert study(tmp_path, device, file=tmp_path / "toy.py", trials=5).stopped == "all trials are done"
+    assert len(stored(tmp_path)) == 5
+    with (tmp_path / "toy.cu").open("a") as source:
+        source.write("__device__ int faster;\n")
+    edited = study(tmp_path, device, file=tmp_path / "toy.py", trials=5)
+    assert edited.progress.trials == 5
+    assert len(stored(tmp_path)) == 10
+    assert len({record.source_hash for record in stored(tmp_path)}) == 2
+
+
+@pytest.mark.parametrize("change", [{"driver": "2.0"}, {"name": "Other board", "uuid": "FAKE-2"}])
+def test_another_driver_or_board_is_measured_again(tmp_path: Path, change: dict[str, str]) -> None:
+    study(tmp_path, write_device(tmp_path / "device.json"), trials=4)
+    changed = study(tmp_path, write_device(tmp_path / "device.json", info=change), trials=4)
+    assert changed.progress.trials == 4
+    assert len(stored(tmp_path)) == 8
+
+
+def test_the_default_search_finds_the_bottom_of_a_bowl(tmp_path: Path) -> None:
+    rules = []
+    for block, items, order in itertools.product((5, 6, 7, 8, 9, 10), range(5), ("blocked", "striped")):
+        steps = (block - 8) ** 2 + 2 * (items - 2) ** 2 + 3 * (order == "blocked")
+        config = {"BLOCK": 2**block, "ITEMS": 2**items, "ORDER": order}
+        rules.append(rule(config, latency_s=BEST_S * (1 + 0.1 * steps)))
+    result = study(tmp_path, write_device(tmp_path / "device.json", rules=rules), sampler="tile")
+    assert result.champion is not None
+    assert dict(result.champion.record.config) == BEST
+    trials = configs(stored(tmp_path))
+    assert len(trials) == len(set(trials)) == result.progress.trials
+
+
+def test_seconds_are_kept_roughly(tmp_path: Path) -> None:
+    # Every sample waits for as long as it says: the space would take longer.
+    device = write_device(tmp_path / "device.json", base_s=0.01, rules=[], pace=1.0)
+    begun_s = time.monotonic()
+    result = study(tmp_path, device, seconds=3.0)
+    assert result.stopped == "time is up"
+    assert result.champion is not None
+    assert 0 < result.progress.trials < LEGAL
+    # Generous: the finals of slow configs take their least number of rounds whatever the budget.
+    assert 1.0 < time.monotonic() - begun_s < 40.0
+
+
+def test_a_study_on_a_cpu_compiles_while_nothing_is_timed(tmp_path: Path) -> None:
+    fastest = {"where": {"CHUNK": 256, "FUSED": True}, "latency_s": BEST_S}
+    info = {"kind": "cpu", "name": "Fake CPU"}
+    data = {"info": info, "landscape_seed": 3, "base_s": 1e-3, "rules": [fastest]}
+    (tmp_path / "cpu.json").write_text(json.dumps(data))
+    result = study(tmp_path, f"fake:{tmp_path}/cpu.json")
+    assert result.champion is not None
+    assert result.champion.record.kernel == "chunks"
+    assert dict(result.champion.record.config) == {"CHUNK": 256, "FUSED": True}
+    assert result.progress.trials == 8
+
+
+# --- faults ------------------------------------------------------------------------------------------------
+
+
+def test_every_fault_is_one_outcome_and_the_champion_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
+) -> None:
+    monkeypatch.setattr(device_worker, "LIMIT_FLOOR_S", 5.0)
+    monkeypatch.setattr(compile_pool, "LIMIT_FLOOR_S", 10.0)
+    device = write_device(tmp_path / "device.json", faults=True, baseline_s=2 * BEST_S)
+    result = study(tmp_path, device)
+    trials = {tuple(record.config.values()): record.measurement for record in stored(tmp_path)}
+    assert len(trials) == len(stored(tmp_path)) == LEGAL
+    for fault, config in fault_configs().items():
+        with subtests.test(fault):
+            outcome, reason = FAULTS[fault]
+            found = trials.pop(tuple(config.values()))
+            assert found.outcome.value == outcome
+            assert reason in found.reason
+            assert found.samples_s == ()
+    assert {found.outcome for found in trials.values()} <= {Outcome.MEASURED, Outcome.PRUNED}
+    assert result.champion is not None
+    assert dict(result.champion.record.config) == BEST
+    assert result.progress.totals["failed"] == len(FAULTS)
+    assert set(result.progress.reasons) == {outcome for outcome, _ in FAULTS.values()}
+
+
+def test_a_failed_config_is_not_tried_again(tmp_path: Path) -> None:
+    rules = [rule(config, fault="wrong_result") for config in fault_configs().values()]
+    device = write_device(tmp_path / "device.json", rules=rules)
+    study(tmp_path, device)
+    again = study(tmp_path, device)
+    assert len(stored(tmp_path)) == LEGAL
+    assert again.progress.outcomes["WRONG_RESULT"] == len(FAULTS)
+
+
+def test_a_device_that_stays_unwell_ends_the_study_and_finished_trials_stay(tmp_path: Path) -> None:
+    # Every config of one size poisons the device, and fresh workers find it dead.
+    rules = [rule({"ITEMS": 2}, fault="unwell")]
+    device = write_device(tmp_path / "device.json", rules=rules, dead=True)
+    with pytest.raises(DeviceTrouble, match=r"Fake board stays unwell: .*finished trials are kept") as caught:
+        study(tmp_path, device)
+    assert caught.value.exit_code == 3
+    kept = stored(tmp_path)
+    assert all(record.measurement.outcome is not Outcome.CRASHED for record in kept)
+    # Well again: the study goes on where it was.
+    write_device(tmp_path / "device.json", rules=rules)
+    result = study(tmp_path, device)
+    assert len(stored(tmp_path)) == LEGAL
+    assert result.progress.outcomes["LAUNCH_FAILED"] == 12
+
+
+def test_nothing_that_works_is_no_champion(tmp_path: Path) -> None:
+    device = write_device(tmp_path / "device.json", rules=[{"fault": "wrong_result"}])
+    result = study(tmp_path, device, trials=6)
+    assert result.champion is None
+    assert result.progress.totals == {"total": 6, "measured": 0, "failed": 6, "WRONG_RESULT": 6}
+    assert "rounding" in result.progress.reasons["WRONG_RESULT"]
+
+
+# --- what cannot be begun -------------------------------------------------------------------------------------
+
+
+def test_an_empty_space_says_what_each_constraint_rejects(tmp_path: Path) -> None:
+    device = write_device(tmp_path / "device.json", info={"max_threads_per_block": 16})
+    with pytest.raises(
+        NothingFound, match=r"no config is legal for toy 1000 float32 plain on Fake board"
+    ) as caught:
+        study(tmp_path, device)
+    told = str(caught.value)
+    assert "blocks: 60 configs" in told
+    assert "60 break: a block has no more threads than the device allows" in told
+    assert stored(tmp_path, role=None) == []
+
+
+def test_a_problem_larger_than_free_memory_is_bad_input(tmp_path: Path) -> None:
+    device = write_device(tmp_path / "device.json", free_bytes=1 << 20)
+    with pytest.raises(
+        InputError, match=r"must fit into free memory \(0\.000977 GiB on Fake board\), toy 10000000 "
+    ):
+        study(tmp_path, device, n=10**7)
+
+
+def test_medians_of_trials_are_those_of_the_table(tmp_path: Path, device: str) -> None:
+    study(tmp_path, device, trials=10)
+    for record in stored(tmp_path):
+        samples = record.measurement.samples_s
+        assert record.measurement.time_s == statistics.median(samples)
+        assert BEST_S * 0.9 < record.measurement.time_s < 11e-3
+
+
+def test_a_study_runs_in_a_thread_and_leaves_signals_alone(tmp_path: Path, device: str) -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with ThreadPoolExecutor(1) as threads:
+        result = threads.submit(study, tmp_path, device, trials=5).result()
+    assert result.champion is not None
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before

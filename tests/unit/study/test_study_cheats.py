@@ -1,0 +1,179 @@
+"""Kernels that only seem to compute: found, told, and no harm to those that do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures.fake_device import (
+    BEST,
+    BEST_S,
+    database,
+    rule,
+    stored,
+    study,
+    write_device,
+)
+
+from tuner.declare import catalogue
+from tuner.devices.detect import find
+from tuner.results.measurement import Outcome
+from tuner.results.record import Record, Role
+from tuner.store import Store
+from tuner.study.progress import Request
+from tuner.study.study import Study
+
+CHEATING = Path(__file__).parents[2] / "fixtures" / "cheating_cpu.py"
+HONEST = {"none", "also_none"}
+
+
+@pytest.mark.parametrize("regime", ["cold", "hot"])
+def test_kernels_that_only_seem_to_compute_are_wrong_and_the_others_are_not(
+    tmp_path: Path, regime: str
+) -> None:
+    declared = catalogue.from_file(CHEATING)
+    problem = declared.operation("cheating_cpu").problem({"n": 100_000})
+    asked = Request(
+        problem, declared.of("cheating_cpu"), (find("cpu"),), regime, seconds=None, seed=1, sampler="random",
+        finals_s=0.5,
+    )  # fmt: skip
+    with Store.open(database(tmp_path)) as store:
+        result = Study(asked, store).run()
+        trials = [record for record in store.records() if record.role is Role.TRIAL]
+    found = {record.config["CHEAT"]: record.measurement for record in trials}
+    reasons = {cheat: each.reason for cheat, each in found.items() if each.outcome is Outcome.WRONG_RESULT}
+    for cheat in ("zeroes", "writes"):
+        assert reasons.pop(cheat) == "wrote into the input x, which kernels only read"
+    for cheat in ("remembers", "returns"):
+        # It is told that this was no error of rounding.
+        assert "stale" in reasons[cheat] or "unwritten" in reasons[cheat]
+        assert reasons.pop(cheat).startswith("in a timed run: ")
+    # Where inputs are placed anew before each run, one that looks whether they are computes each time.
+    assert set(reasons) == ({"glances"} if regime == "hot" else set())
+    assert {found[each].outcome for each in HONEST} <= {Outcome.MEASURED, Outcome.PRUNED}
+    assert result.champion is not None
+    assert result.champion.record.config["CHEAT"] in HONEST | ({"glances"} if regime == "cold" else set())
+
+
+# --- finalists that turn out wrong ---------------------------------------------------------------------------
+
+#: On the fake board nothing else comes near: beside it others are stopped early, or too slow for the finals.
+BOGUS, BOGUS_S = {"BLOCK": 64, "ITEMS": 4, "ORDER": "striped"}, BEST_S / 50
+
+
+def bogus_device(path: Path, **how: Any) -> str:
+    """A device on which `BOGUS` seems to be the fastest, and `BEST` is."""
+    return write_device(path, rules=[rule(BOGUS, latency_s=BOGUS_S, **how), rule(BEST, latency_s=BEST_S)])
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ({"fault": "wrong_result", "only_at": 1}, "at toy 1 float32 plain: largest error"),
+        ({"fault": "stale", "after": 60}, "returned a stale result"),
+        ({"fault": "unwritten", "after": 60}, "left elements unwritten"),
+        ({"fault": "writes_input", "after": 60}, "wrote into the input x"),
+    ],
+)
+def test_the_next_best_is_crowned_where_the_best_turns_out_wrong(
+    tmp_path: Path, how: Mapping[str, Any], reason: str
+) -> None:
+    device = bogus_device(tmp_path / "device.json", **how)
+    result = study(tmp_path, device)
+    assert result.champion is not None
+    assert dict(result.champion.record.config) == BEST
+    assert result.champion.verdict == "first"
+    assert result.unplayed == ""
+    trials = {tuple(each.config.values()): each.measurement for each in stored(tmp_path)}
+    assert trials[tuple(BOGUS.values())].outcome is Outcome.MEASURED
+    finals = [each.measurement for each in stored(tmp_path, Role.FINAL) if dict(each.config) == BOGUS]
+    assert [each.outcome for each in finals] == [Outcome.WRONG_RESULT]
+    assert reason in finals[0].reason
+
+
+def test_a_champion_that_reigns_meets_the_next_best_where_the_best_turns_out_wrong(tmp_path: Path) -> None:
+    first = study(tmp_path, write_device(tmp_path / "device.json", rules=[]), trials=1)
+    assert first.champion is not None
+    slow = dict(first.champion.record.config)
+    assert slow not in (BOGUS, BEST)
+    rules = [
+        rule(BOGUS, latency_s=BOGUS_S, fault="stale", after=60), rule(BEST, latency_s=BEST_S),
+        rule(slow, latency_s=4 * BEST_S),
+    ]  # fmt: skip
+    again = study(tmp_path, write_device(tmp_path / "device.json", rules=rules))
+    assert again.champion is not None
+    assert dict(again.champion.record.config) == BEST
+    assert again.champion.verdict == "faster"
+
+
+def test_it_is_told_when_the_time_for_the_finals_is_up_and_the_next_run_goes_on(tmp_path: Path) -> None:
+    device = bogus_device(tmp_path / "device.json", fault="wrong_result", only_at=1)
+    result = study(tmp_path, device, finals_s=0.0)
+    assert result.champion is None
+    assert result.unplayed.startswith("the best turned out wrong, and the time for the finals was up before ")
+    again = study(tmp_path, device)
+    assert again.champion is not None
+    assert dict(again.champion.record.config) == BEST
+    assert again.progress.outcomes["WRONG_RESULT"] == 1
+
+
+def test_where_all_are_wrong_elsewhere_nobody_is_crowned(tmp_path: Path) -> None:
+    rules = [{"where": {}, "latency_s": BEST_S, "fault": "wrong_result", "only_at": 1}]
+    result = study(tmp_path, write_device(tmp_path / "device.json", rules=rules), trials=12)
+    assert result.champion is None
+    assert result.unplayed == ""
+    assert len(stored(tmp_path, Role.FINAL)) == 12
+
+
+# --- what earlier versions judged -----------------------------------------------------------------------------
+
+
+def as_before(folder: Path) -> None:
+    """Puts what is stored into a new database as a version wrote it that did not look after inputs."""
+    with Store.open(database(folder), read_only=True) as store:
+        records = store.records()
+        champions = store.champions(operation="toy")
+    (folder / "studies.db").rename(folder / "newer.db")
+    with Store.open(database(folder)) as store:
+        store.add([unmarked(each) for each in records if each.role is Role.TRIAL])
+        for each in champions:
+            store.crown(replace(each, record=unmarked(each.record), baseline=None))
+
+
+def unmarked(record: Record) -> Record:
+    versions = {name: version for name, version in record.versions.items() if name != "verification"}
+    return replace(record, versions=versions)
+
+
+def test_what_was_found_wrong_before_inputs_were_restored_is_judged_again(tmp_path: Path) -> None:
+    # BEST was found wrong, as it had another's inputs.
+    spoilt = write_device(tmp_path / "device.json", rules=[rule(BEST, fault="wrong_result")])
+    study(tmp_path, spoilt)
+    as_before(tmp_path)
+    result = study(tmp_path, write_device(tmp_path / "device.json"))
+    assert result.champion is not None
+    assert dict(result.champion.record.config) == BEST
+    assert "WRONG_RESULT" not in result.progress.outcomes
+    found = [each.measurement.outcome for each in stored(tmp_path) if dict(each.config) == BEST]
+    assert sorted(found) == [Outcome.MEASURED, Outcome.WRONG_RESULT]
+
+
+def test_a_bogus_champion_of_before_is_found_and_what_was_stopped_beside_it_measured(tmp_path: Path) -> None:
+    bogus = study(tmp_path, bogus_device(tmp_path / "device.json"))
+    assert bogus.champion is not None
+    assert dict(bogus.champion.record.config) == BOGUS
+    as_before(tmp_path)
+    result = study(tmp_path, bogus_device(tmp_path / "device.json", fault="writes_input"))
+    assert result.champion is not None
+    assert dict(result.champion.record.config) == BEST
+    assert result.champion.verdict == "first"
+    assert result.progress.outcomes["WRONG_RESULT"] == 1
+    # Nothing of that is done twice.
+    count = len(stored(tmp_path))
+    again = study(tmp_path, bogus_device(tmp_path / "device.json", fault="writes_input"))
+    assert len(stored(tmp_path)) == count
+    assert again.champion is not None
+    assert dict(again.champion.record.config) == BEST

@@ -1,0 +1,160 @@
+"""A pool of compile workers: what comes out of it, whatever happens inside."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+from fixtures.fake_device import BEST, BOARD, FAULTS, TOY, fault_configs, request, write_device
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import Launch, Rendered, render
+from tuner.declare.space import Config
+from tuner.measuring.bench import Contestant
+from tuner.results.measurement import CompileReport, Outcome
+from tuner.workers import compile_pool
+from tuner.workers.compile_pool import Compiled, CompilePool, compile_limit_s, ruled_out
+
+Make = Callable[..., CompilePool]
+#: Seconds that a test waits before it gives up.
+PATIENCE_S = 60.0
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    """Makes pools for a fake device with every fault."""
+    spec = write_device(tmp_path / "device.json", faults=True)
+    pools: list[CompilePool] = []
+
+    def made(size: int = 2) -> CompilePool:
+        named = {**request(spec).problem.to_json(), "origin": str(TOY)}
+        pools.append(CompilePool(spec, "sm_90", named, size))
+        return pools[-1]
+
+    yield made
+    for pool in pools:
+        pool.close()
+
+
+def rendered(config: dict[str, object], tmp_path: Path) -> Rendered:
+    asked = request(f"fake:{tmp_path}/device.json")
+    return render(asked.kernels[0], asked.problem, Config(config))  # type: ignore[arg-type]
+
+
+def drained(pool: CompilePool, count: int) -> dict[int, Compiled]:
+    """Waits until so many compilations are done."""
+    found: dict[int, Compiled] = {}
+    until = time.monotonic() + PATIENCE_S
+    while len(found) < count and time.monotonic() < until:
+        for each in pool.ready():
+            assert each.ticket not in found
+            found[each.ticket] = each
+        time.sleep(0.005)
+    return found
+
+
+def test_every_ticket_comes_back_once_whatever_happens(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = make()
+    # Workers are up before time counts.
+    assert set(pool.compile_all({1: rendered(BEST, tmp_path), 2: rendered(BEST, tmp_path)})) == {1, 2}
+    monkeypatch.setattr(compile_pool, "LIMIT_FLOOR_S", 8.0)
+    faults = ("compile_failed", "compile_crash", "compile_memory", "compile_hang")
+    for ticket, fault in enumerate(faults):
+        pool.submit(ticket, rendered(fault_configs()[fault], tmp_path))
+    good = [{"BLOCK": block, "ITEMS": 1, "ORDER": "striped"} for block in (32, 64, 128, 256)]
+    for ticket, config in enumerate(good, start=10):
+        pool.submit(ticket, rendered(config, tmp_path))
+    assert pool.pending == 8
+    found = drained(pool, 8)
+    assert set(found) == {0, 1, 2, 3, 10, 11, 12, 13}
+    assert pool.pending == 0
+    for ticket, fault in enumerate(faults):
+        failure = found[ticket].failure
+        assert failure is not None
+        assert (failure.outcome.value, FAULTS[fault][1] in failure.reason) == (FAULTS[fault][0], True)
+        assert found[ticket].contestant is None
+    for ticket in (10, 11, 12, 13):
+        contestant = found[ticket].contestant
+        assert contestant is not None
+        assert contestant.code == contestant.rendered.text.encode()
+        assert found[ticket].compile_s == contestant.compile_s >= 0
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.floats(0.001, 600.0), max_size=200))
+def test_the_time_limit_follows_past_compilations_and_has_a_floor(took_s: list[float]) -> None:
+    limit_s = compile_limit_s(took_s)
+    slower = sum(each * compile_pool.LIMIT_FACTOR > limit_s for each in took_s)
+    assert limit_s >= compile_pool.LIMIT_FLOOR_S
+    assert slower <= 0.05 * len(took_s) + 1
+    assert limit_s in (compile_pool.LIMIT_FLOOR_S, *(compile_pool.LIMIT_FACTOR * each for each in took_s))
+
+
+def test_a_worker_killed_from_outside_costs_nothing(make: Make, tmp_path: Path) -> None:
+    pool = make(1)
+    pool.compile_all({1: rendered(BEST, tmp_path)})
+    pool.submit(2, rendered(fault_configs()["compile_hang"], tmp_path))
+    (worker,) = pool.channels
+    pool.submit(3, rendered(BEST, tmp_path))
+    pool.cancel()
+    assert pool.pending == 0
+    assert pool.channels == []
+    # The hanging one is gone; a fresh worker is killed while idle, and its job is tried again.
+    assert set(pool.compile_all({4: rendered(BEST, tmp_path)})) == {4}
+    pool.submit(5, rendered(BEST, tmp_path))
+    drained(pool, 1)
+    (idle,) = (each for each in psutil.Process().children() if "tuner.workers.main" in each.cmdline())
+    idle.kill()
+    idle.wait()
+    assert set(pool.compile_all({6: rendered(BEST, tmp_path)})) == {6}
+    assert worker.pid != idle.pid
+
+
+# --- what the compiler's report rules out ------------------------------------------------------------
+
+DEVICE = DeviceInfo.from_json(BOARD)
+
+
+def contestant(block: tuple[int, ...], **report: int) -> Contestant:
+    source = Rendered("", "toy", "cuda", Launch((1,), block))
+    return Contestant(source, b"", CompileReport(**report), 0.25)
+
+
+@pytest.mark.parametrize(("block", "registers"), [((1024,), 64), ((32, 32), 64), ((256,), 255), ((512,), 128)])
+def test_what_fits_into_the_registers_is_tried(block: tuple[int, ...], registers: int) -> None:
+    assert ruled_out(contestant(block, registers=registers), DEVICE) is None
+
+
+@pytest.mark.parametrize(("block", "registers"), [((1024,), 65), ((32, 32), 72), ((512,), 129)])
+def test_a_block_that_needs_more_registers_than_there_are_is_not_launched(
+    block: tuple[int, ...], registers: int
+) -> None:
+    found = ruled_out(contestant(block, registers=registers), DEVICE)
+    assert found is not None
+    assert found.outcome is Outcome.LAUNCH_FAILED
+    assert "a block has at most 65536 registers" in found.reason
+    assert found.stages_s == {"compile": 0.25}
+    assert found.compiled is not None
+    assert found.compiled.registers == registers
+
+
+def test_a_kernel_that_spills_badly_is_pruned() -> None:
+    assert ruled_out(contestant((64,), spill_bytes=compile_pool.MAX_SPILL_BYTES), DEVICE) is None
+    found = ruled_out(contestant((64,), spill_bytes=compile_pool.MAX_SPILL_BYTES + 4), DEVICE)
+    assert found is not None
+    assert found.outcome is Outcome.PRUNED
+    assert "spills 516 bytes a thread" in found.reason
+
+
+def test_nothing_is_ruled_out_on_a_cpu() -> None:
+    whole = contestant((1,), spill_bytes=10**6, registers=10**6)
+    cpu = replace(whole, rendered=Rendered("", "toy", "cpu"))
+    assert ruled_out(cpu, DeviceInfo("cpu", "cpu")) is None

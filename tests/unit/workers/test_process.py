@@ -1,0 +1,110 @@
+"""Worker processes: asked, given a time limit, killed; what they die of is told."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from fixtures.fake_device import BEST, TOY, request, write_device
+
+from tuner.declare.kernel import render
+from tuner.declare.space import Config
+from tuner.errors import DeviceTrouble, InputError
+from tuner.workers.main import problem_from, rendered_from, rendered_to_json
+from tuner.workers.process import Worker, WorkerFailed, answered
+
+Start = Callable[[str, str], Worker]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts workers that do not outlive the test."""
+    workers: list[Worker] = []
+
+    def started(role: str, spec: str) -> Worker:
+        workers.append(Worker(role, spec, {"TUNER_TEST": "seen"}))
+        return workers[-1]
+
+    yield started
+    for worker in workers:
+        worker.close()
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> str:
+    return write_device(tmp_path / "device.json", faults=True)
+
+
+def test_a_device_worker_answers_until_it_is_closed(start: Start, spec: str) -> None:
+    worker = start("device", spec)
+    hello = answered(worker.ask({"do": "hello"}))
+    assert hello["info"]["name"] == "Fake board"
+    assert hello["free_bytes"] == 1 << 34
+    assert answered(worker.ask({"do": "canary"})) == {"unwell": ""}
+    assert not worker.busy
+    # What no study asks comes back as trouble, and the worker lives on.
+    with pytest.raises(DeviceTrouble, match="prepare comes first"):
+        answered(worker.ask({"do": "baseline"}))
+    named = {"operation": "nothing", "shape": {}, "dtype": "", "layout": "", "origin": ""}
+    with pytest.raises(InputError, match="unknown operation 'nothing'"):
+        answered(worker.ask({"do": "prepare", "problem": named, "regime": "cold", "seed": 1}))
+    assert answered(worker.ask({"do": "canary"})) == {"unwell": ""}
+    child = psutil.Process(worker.pid)
+    assert child.environ()["TUNER_TEST"] == "seen"
+    assert os.getsid(worker.pid) == worker.pid != os.getsid(0)
+    # Ctrl-C is for the study only.
+    os.kill(worker.pid, signal.SIGINT)
+    assert answered(worker.ask({"do": "canary"})) == {"unwell": ""}
+    worker.close()
+    assert not child.is_running()
+    with pytest.raises(WorkerFailed, match="signal SIGKILL"):
+        worker.request({"do": "canary"})
+
+
+def test_a_device_that_cannot_be_opened_is_trouble(start: Start, tmp_path: Path) -> None:
+    worker = start("device", f"fake:{tmp_path}/none.json")
+    with pytest.raises(DeviceTrouble, match="a fake device is a JSON file, cannot read"):
+        answered(worker.ask({"do": "hello"}))
+
+
+def test_a_killed_worker_is_told_with_its_signal(start: Start, spec: str) -> None:
+    worker = start("compile", spec)
+    worker.ask({"do": "hello"})
+    os.kill(worker.pid, signal.SIGTERM)
+    with pytest.raises(WorkerFailed, match="the worker died with signal SIGTERM") as caught:
+        worker.ask({"do": "hello"})
+    assert not caught.value.timed_out
+
+
+def test_a_worker_that_takes_too_long_is_killed_in_time(start: Start, spec: str) -> None:
+    worker = start("compile", spec)
+    worker.ask({"do": "hello"})
+    os.kill(worker.pid, signal.SIGSTOP)
+    child, begun_s = psutil.Process(worker.pid), time.monotonic()
+    assert not worker.overdue()
+    with pytest.raises(WorkerFailed, match="did not answer in time") as caught:
+        worker.ask({"do": "hello"}, limit_s=0.2)
+    assert caught.value.timed_out
+    assert time.monotonic() - begun_s < 30
+    assert not child.is_running()
+
+
+def test_what_a_dying_worker_wrote_is_part_of_the_reason(start: Start, spec: str) -> None:
+    worker = start("compile", spec)
+    with pytest.raises(WorkerFailed, match=r"(?s)the worker died with exit code 1: .*KeyError: 'do'"):
+        worker.ask({"no": "request"})
+
+
+def test_rendered_kernels_and_problems_travel_whole(spec: str) -> None:
+    asked = request(spec)
+    rendered = render(asked.kernels[0], asked.problem, Config(BEST))
+    assert rendered_from(rendered_to_json(rendered)) == rendered
+    named: dict[str, Any] = {**asked.problem.to_json(), "origin": str(TOY)}
+    assert problem_from(named) == asked.problem
+    assert problem_from(named).memory_bytes == asked.problem.memory_bytes

@@ -1,0 +1,115 @@
+"""``tuner best`` and ``tuner export``: answers from the records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tuner.cli.formatting import answer_rows, config_text, pairs, print_json, versus
+from tuner.cli.options import asked, database_option, json_option, problem_options
+
+if TYPE_CHECKING:
+    from tuner.declare.catalogue import Catalogue
+    from tuner.declare.problem import Problem
+    from tuner.lookup import Answer
+
+#: Formats of an export.
+FORMATS = ("source", "binary", "python", "json")
+
+
+def answered(catalogue: Catalogue, problem: Problem, device: str, regime: str, kernel: str, db: str) -> Answer:
+    """What the records answer.
+
+    Raises:
+        NothingFound: No config is legal.
+    """
+    from tuner.lookup import answer
+    from tuner.lookup.asking import device_asked, key_asked, opened
+
+    where = device_asked(device)
+    store = opened(db)
+    try:
+        return answer(store, key_asked(problem), where, regime, kernel or None, catalogue)
+    finally:
+        if store is not None:
+            store.close()
+
+
+@click.command()
+@problem_options
+@click.option("--kernel", default="", help="Only this kernel.")
+@click.option("--device", default="", help='cpu, cuda:N, or a name such as "NVIDIA H200".')
+@database_option
+@json_option
+def best(
+    target: str, dims: tuple[str, ...], sets: tuple[str, ...], dtype: str, layout: str, regime: str,
+    kernel: str, device: str, db: str, as_json: bool,
+) -> None:  # fmt: skip
+    """The config to use for a problem, or the library, without touching a device.
+
+    From the problem's own champion, else from the nearest shapes, else from a similar device, else the
+    kernel's default. Says how near the answer is, and what such answers have cost on known problems.
+    """
+    catalogue, problem = asked(target, dims, sets, dtype, layout)
+    found = answered(catalogue, problem, device, regime, kernel, db).to_json()
+    if as_json:
+        print_json(found)
+    else:
+        pairs(f"Best for {problem}", lookup_rows(found))
+
+
+def lookup_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What people want to know of an answer: how near it is, what it may cost, and the record's figures."""
+    near: list[tuple[str, str]] = [("match", answer["match"])]
+    exact = answer["match"] == "exact" and answer["record"]["regime"] == answer["regime"]
+    if not exact:
+        measured = f"{answer['expected_loss']:.1%} of speed: " if answer["expected_loss"] < 1 else ""
+        near.append(("expected loss", measured + answer["loss_said"]))
+        near += [("why", reason) for reason in answer["reasons"]]
+    record = answer["record"]
+    if record is None:
+        rows = [("kernel", answer["kernel"]), ("config", config_text(answer["config"]))]
+        return [*rows, ("device", answer["device"]["name"]), ("use", answer["use"]), *near]
+    rows = [row for row in answer_rows(answer) if exact or row[0] not in ("use", "trials")]
+    if not exact:
+        sizes = " x ".join(str(size) for size in record["shape"].values())
+        what = "regime" if answer["match"] == "exact" else "problem"
+        place = f"{sizes} {record['layout']} on {record['device']['name']}, timed {record['regime']}"
+        rows.append(("figures of", f"{place}; not of this {what}"))
+        rows.append(("use", answer["use"]))
+    finals = [versus(pair) for pair in answer["pairs"] if pair["one"] == answer["pairs"][0]["one"]]
+    rows += [("against", f"{other}, {time}: {how}") for other, time, how in finals]
+    return [*rows, ("age", f"{answer['age_days']:.1f} days"), *near]
+
+
+@click.command()
+@problem_options
+@click.option("--kernel", default="", help="Only this kernel.")
+@click.option("--device", default="", help='cpu, cuda:N, or a name such as "NVIDIA H200".')
+@click.option("--format", "form", type=click.Choice(FORMATS), default="source", show_default=True)
+@click.option("-o", "folder", type=click.Path(path_type=Path), required=True, help="Folder to write to.")
+@database_option
+def export(
+    target: str, dims: tuple[str, ...], sets: tuple[str, ...], dtype: str, layout: str, regime: str,
+    kernel: str, device: str, form: str, folder: Path, db: str,
+) -> None:  # fmt: skip
+    """Write the champion as source, binary, Python module or JSON that runs without tuner."""
+    from tuner.errors import NothingFound
+    from tuner.export import export as write
+    from tuner.lookup import tune_command
+
+    catalogue, problem = asked(target, dims, sets, dtype, layout)
+    found = answered(catalogue, problem, device, regime, kernel, db)
+    assert found.question is not None, "an answer says what was asked"
+    if found.match != "exact":
+        command = tune_command(found.question, str(problem.operation.origin or ""))
+        raise NothingFound(
+            f"an export is of a config that was measured for its problem, {found.question} is not tuned; the "
+            f"{found.match} answer would be {found.kernel}. Run `{command}`"
+        )
+    declared = catalogue.of(problem.operation.name, found.question.device.kind, (found.kernel,))[0]
+    for path in write(found, declared, problem, form, folder):
+        click.echo(str(path))

@@ -1,0 +1,155 @@
+"""Numbers, tables and JSON for people and programs. Units are formatted only here."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from tuner.results.record import latest_credible
+
+#: Flops per byte above which speed is told in TFLOPS rather than GB/s.
+COMPUTE_BOUND = 4.0
+
+
+def print_json(data: object) -> None:
+    """One line of JSON on stdout."""
+    click.echo(json.dumps(data, separators=(", ", ": ")))
+
+
+def duration(seconds: float) -> str:
+    """A time with three digits and its unit."""
+    return _scaled(seconds, "s")
+
+
+def energy(joules: float) -> str:
+    """An energy with three digits and its unit."""
+    return _scaled(joules, "J")
+
+
+def _scaled(value: float, unit: str) -> str:
+    for scale, prefix in ((1.0, ""), (1e-3, "m"), (1e-6, "u")):
+        if value >= scale:
+            shown = value / scale
+            return f"{shown:.3g} {prefix}{unit}" if shown < 1000 else f"{shown:.0f} {prefix}{unit}"
+    return f"{value / 1e-9:.3g} n{unit}"
+
+
+def clock(seconds: float) -> str:
+    """Minutes and seconds."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02d}"
+
+
+def speed(flops: float, moved_bytes: float, time_s: float) -> str:
+    """TFLOPS where arithmetic is the limit, else GB/s."""
+    if flops >= COMPUTE_BOUND * moved_bytes:
+        tflops = flops / time_s / 1e12
+        return f"{tflops:.2f} TFLOPS" if tflops >= 1 else f"{tflops * 1e3:.1f} GFLOPS"
+    return f"{moved_bytes / time_s / 1e9:.1f} GB/s"
+
+
+def rate(answer: Mapping[str, Any]) -> str:
+    """The speed of an answer's JSON, in the unit that suits its work."""
+    flops, moved = answer["tflops"] * 1e12 * answer["time_s"], answer["gbps"] * 1e9 * answer["time_s"]
+    return speed(flops, moved, answer["time_s"])
+
+
+def config_text(config: Mapping[str, Any]) -> str:
+    """A config on one line."""
+    return " ".join(f"{name}={value}" for name, value in config.items()) or "-"
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table on stdout."""
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = Table(title=title or None, title_justify="left", header_style="bold")
+    for column in columns:
+        shown.add_column(column, overflow="fold")
+    for row in rows:
+        shown.add_row(*row)
+    Console(width=None if sys.stdout.isatty() else 120).print(shown)
+
+
+def pairs(title: str, rows: Sequence[tuple[str, str]]) -> None:
+    """A table of names and values on stdout."""
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = Table(title=title, title_justify="left", show_header=False)
+    shown.add_column(style="bold", no_wrap=True)
+    shown.add_column(overflow="fold")
+    for row in rows:
+        shown.add_row(*row)
+    Console(width=None if sys.stdout.isatty() else 120).print(shown)
+
+
+def versus(pair: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Of a pair in JSON: who the other is, its time, and how the one compares with it."""
+    interval = f"{pair['low']:.3f} to {pair['high']:.3f}"
+    return pair["other"], duration(pair["time_s"]), f"{pair['verdict']}: {pair['ratio']:.3f} x ({interval})"
+
+
+def limit_text(limit: Mapping[str, Any]) -> str:
+    """How an error stands to the limit that it was measured under."""
+    if limit["says_nothing"]:
+        return f"{limit['factor']:g} x the library's, which says nothing: {limit['says_nothing']}"
+    if limit["ratio"] is None:
+        return f"{limit['factor']:g} x the library's"
+    library = f"the library's, rms {limit['library_rms_rel']:.2e}"
+    return f"{limit['ratio']:.3g} x {library}; at most {limit['factor']:g} x"
+
+
+def _speedup_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The speed-up over the fastest form of the library; over the one that runs by default where it differs."""
+    baseline, hardest = answer["baseline"]["name"], answer.get("hardest")
+    if answer["speedup"] is None:
+        return []
+    own = f"{answer['speedup']:.3f} x {baseline}"
+    if hardest is None or hardest["speedup"] >= answer["speedup"]:
+        return [("speed-up", own)]
+    return [("speed-up", f"{hardest['speedup']:.3f} x {hardest['name']} ({own} as it runs by itself)")]
+
+
+def answer_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What people want to know of an answer."""
+    error, baseline = answer["error"], answer["baseline"]
+    regime = (answer.get("record") or answer)["regime"]
+    rows = [
+        ("kernel", str(answer["kernel"])),
+        ("config", config_text(answer["config"])),
+        ("device", answer["device"]["name"]),
+        ("time", f"{duration(answer['time_s'])} ({regime}, noise {answer['noise']:.2%})"),
+        ("speed", rate(answer)),
+    ]
+    if baseline:
+        threads = f", threads {baseline['threads']}" if "threads" in baseline else ""
+        told = f"{duration(baseline['time_s'])}{threads}, version {baseline['version']}"
+        rows.append((f"{baseline['name']}", told))
+        rows += _speedup_rows(answer)
+    if answer.get("use", "kernel") != "kernel":
+        rows.append(("use", f"{answer['use']}: the library is faster here"))
+    if error:
+        rows.append(("error", f"rms {error['rms_rel']:.2e}, max {error['max_rel']:.2e} (against float64)"))
+    if answer.get("error_limit"):
+        rows.append(("error limit", limit_text(answer["error_limit"])))
+    trials = answer["trials"]
+    pruned = trials.get("PRUNED", 0)
+    told = f"{trials['total']}: {trials['measured']} measured, {pruned} pruned, {trials['failed']} failed"
+    rows.append(("trials", told))
+    rows += [("provisional", f"{reason}; run `tuner tune` again") for reason in answer["provisional_reasons"]]
+    rows += [("machine", f"was busy: {what}") for what in answer["busy"]]
+    if answer["measured_at"] > latest_credible():
+        rows.append(
+            ("note", "measured in a time to come: a clock stood ahead; `tuner records forget` takes it back")
+        )
+    if answer.get("stale"):
+        rows.append(("stale", str(answer["stale_reason"])))
+    record = f", record {answer['record_id']}" if answer["record_id"] else ""
+    rows.append(("measured", f"{answer['measured_at']}{record}"))
+    return rows

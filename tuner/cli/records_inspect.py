@@ -1,0 +1,261 @@
+"""``tuner records check|forget|list|show|stats|upgrade``: what is in a database, and whether it is sound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tuner.cli.formatting import config_text, duration, pairs, print_json, table
+from tuner.cli.options import database_option, json_option
+from tuner.errors import InputError, NothingFound
+
+if TYPE_CHECKING:
+    from tuner.results.record import Record, Retraction
+    from tuner.store.health import Health
+    from tuner.store.streams import Selection
+
+
+def selection_options(command: Callable[..., object]) -> Callable[..., object]:
+    """Which records."""
+    for decorate in (
+        click.option("--regime", default="", help="Only this regime."),
+        click.option("--device", default="", help="Only the device of this name or uuid."),
+        click.option("--shape", default="", metavar="M,N,...", help="Only problems of this shape."),
+        click.option("--operation", default="", help="Only this operation."),
+    ):
+        command = decorate(command)
+    return command
+
+
+def selection(operation: str, shape: str, device: str, regime: str) -> Selection:
+    """What the options select."""
+    from tuner.store.streams import Selection
+
+    try:
+        sizes = tuple(int(size) for size in shape.replace("x", ",").split(",") if size)
+    except ValueError:
+        raise InputError(f"a shape is whole numbers such as 1024,1024,512, got {shape!r}") from None
+    return Selection(operation, sizes, device, regime)
+
+
+@click.command()
+@click.option(
+    "--rescue", type=click.Path(path_type=Path), metavar="NEW.db", help="Save what is readable there."
+)
+@click.option("--complete", is_flag=True, help="Add to the second copy what it lacks.")
+@database_option
+@json_option
+def check(rescue: Path | None, complete: bool, db: str, as_json: bool) -> None:
+    """Find damage in a database, say what is readable, and rescue it into a new file."""
+    from tuner.store import health
+
+    if complete:
+        click.echo(f"{health.complete(db)} records and champions added to the second copy", err=True)
+    found = health.check(db)
+    saved = health.rescue(db, rescue) if rescue else None
+    if as_json:
+        print_json({**asdict(found), "sound": found.sound, "rescued": asdict(saved) if saved else None})
+    else:
+        pairs(found.where, _health_rows(found))
+    if saved:
+        click.echo(
+            f"rescued into {rescue}: {saved.from_tables} from the tables, {saved.from_copy} more from the "
+            f"second copy, {saved.from_pages} more from the file's pages. What Optuna's dashboard shows is "
+            f"made anew by the next study",
+            err=True,
+        )
+    elif not found.sound:
+        click.echo("run `tuner records check --rescue NEW.db` to save what is readable", err=True)
+    if not found.sound:
+        raise click.exceptions.Exit(3)
+
+
+def _health_rows(found: Health) -> list[tuple[str, str]]:
+    rows = [
+        ("sound", "yes" if found.sound else "NO"),
+        ("readable", f"{found.records} records, {found.champions} champions, {found.retractions} retractions"),
+        ("damaged rows", str(found.damaged)),
+        *(("structure", complaint) for complaint in found.complaints),
+    ]
+    if found.copied is not None:
+        rows.append(
+            ("second copy", f"{found.copied} records and champions, {found.copy_damaged} damaged stretches")
+        )
+        rows.append(("in the copy only", str(found.only_copied)))
+        rows.append(("not in the copy", str(found.only_stored)))
+    return rows
+
+
+@click.command("list")
+@selection_options
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="How many.")
+@database_option
+@json_option
+def list_(operation: str, shape: str, device: str, regime: str, limit: int, db: str, as_json: bool) -> None:
+    """The records stored last, the last first; those that were taken back are marked."""
+    from tuner.store import Store, retracting, streams
+
+    with Store.open(db, read_only=True) as store:
+        found = streams.recent(store, selection(operation, shape, device, regime), limit)
+        gone = retracting.retracted(store, [record.id for record in found])
+    if as_json:
+        print_json([_told(record) | _taken_back(gone.get(record.id)) for record in found])
+        return
+    rows = [
+        (
+            record.measured_at[:19], str(record.problem), record.device.name,
+            f"{record.role} {record.kernel} {config_text(record.config)}",
+            record.measurement.outcome.value + (", taken back" if record.id in gone else ""),
+            duration(record.measurement.time_s) if record.measurement.time_s else "", record.id,
+        )
+        for record in found
+    ]  # fmt: skip
+    table("", ("measured", "problem", "device", "kernel and config", "outcome", "time", "record"), rows)
+
+
+@click.command()
+@click.argument("record_id", metavar="ID")
+@database_option
+@json_option
+def show(record_id: str, db: str, as_json: bool) -> None:
+    """All that is stored of one record."""
+    from tuner.store import Store, retracting
+
+    record_id = _record_id(record_id)
+    with Store.open(db, read_only=True) as store:
+        record = store.record(record_id)
+        gone = retracting.retracted(store, [record_id]).get(record_id)
+    if record is None:
+        raise NothingFound(f"no record of {db} has the id {record_id}; `tuner records list` shows some")
+    told = _told(record) | _taken_back(gone)
+    if as_json:
+        print_json(told)
+        return
+    measurement = told.pop("measurement")
+    told["device"] = {name: value for name, value in told["device"].items() if value}
+    rows = {**told, **{name: value for name, value in measurement.items() if value not in (None, "", {})}}
+    shown = [
+        (name, config_text(value) if isinstance(value, dict) else str(value)) for name, value in rows.items()
+    ]
+    pairs(str(record.problem), [(name, text) for name, text in shown if text])
+
+
+def _record_id(text: str) -> str:
+    """An id as it is stored.
+
+    Raises:
+        InputError: It is none.
+    """
+    import uuid
+
+    try:
+        return str(uuid.UUID(text))
+    except ValueError:
+        raise InputError(
+            f"a record is named by its id, a UUID such as {uuid.UUID(int=0)}, got {text!r}; `tuner "
+            f"records list` shows ids in its last column"
+        ) from None
+
+
+def _taken_back(retraction: Retraction | None) -> dict[str, str | None]:
+    if retraction is None:
+        return {"taken_back": None}
+    return {"taken_back": f"{retraction.made_at} {retraction.reason}".rstrip()}
+
+
+@click.command()
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@click.option("--before", metavar="DATE", default="", help="All that was measured before, as 2026-05-31; UTC.")
+@click.option("--after", metavar="DATE", default="", help="All that was measured after; UTC.")
+@click.option("--device", default="", help="All of the device of this name or uuid.")
+@click.option("--alone", is_flag=True, help="Of an ID that very record, not all records of its config.")
+@click.option("--reason", default="", help="Why, for whoever reads the records.")
+@click.option("--undo", is_flag=True, help="Let count again what was taken back.")
+@database_option
+@json_option
+def forget(
+    ids: tuple[str, ...], before: str, after: str, device: str, alone: bool, reason: str, undo: bool, db: str,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Take records back: they answer, teach and travel no more. Nothing is deleted, and --undo undoes it.
+
+    An ID, of a record or champion, stands for all that was measured of its config for that problem.
+    """
+    from tuner.store import Store, retracting
+
+    if bool(ids) == bool(before or after or device) or (alone and not ids):
+        raise InputError(
+            "records are taken back by ID (--alone goes with it), or by --before, --after and --device; give "
+            "the one or the other"
+        )
+    named = tuple(_record_id(each) for each in ids)
+    chosen = retracting.Chosen(named, alone, _moment("--before", before), _moment("--after", after), device)
+    with Store.open(db) as store:
+        count = (retracting.give_back if undo else retracting.take_back)(store, chosen, reason)
+    if as_json:
+        print_json({"undone" if undo else "taken_back": count})
+    elif undo:
+        click.echo(f"{count} records count again")
+    else:
+        click.echo(f"{count} records taken back; the same command with --undo lets them count again")
+
+
+def _moment(option: str, text: str) -> str:
+    """A date, maybe with a time of day, as records have it."""
+    if not text:
+        return ""
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        raise InputError(
+            f"{option} takes a date such as 2026-05-31 or 2026-05-31T18:00, got {text!r}"
+        ) from None
+    utc = when.astimezone(UTC) if when.tzinfo else when.replace(tzinfo=UTC)
+    return utc.isoformat(timespec="microseconds")
+
+
+def _told(record: Record) -> dict[str, Any]:
+    import json
+
+    from tuner.store import lines
+
+    told: dict[str, Any] = json.loads(lines.line_of(record))["record"]
+    return told
+
+
+@click.command()
+@database_option
+@json_option
+def stats(db: str, as_json: bool) -> None:
+    """How much there is, by operation and device."""
+    from tuner.store import Store, streams
+
+    with Store.open(db, read_only=True) as store:
+        found = streams.tallies(store)
+    if as_json:
+        print_json([asdict(each) for each in found])
+        return
+    rows = [
+        (
+            each.operation, each.device, *map(str, (each.problems, each.trials, each.failed, each.finals)),
+            str(each.champions), str(each.retracted), f"{each.first[:10]} to {each.last[:10]}",
+        )
+        for each in found
+    ]  # fmt: skip
+    columns = ("operation", "device", "problems", "trials", "failed", "finals", "champions", "taken back")
+    table("", (*columns, "measured"), rows)
+
+
+@click.command()
+@database_option
+def upgrade(db: str) -> None:
+    """Bring a database of an older version forward; every command that writes does so too."""
+    from tuner.store import Store
+
+    Store.open(db).close()
+    click.echo(f"{db} has the schema of this version", err=True)

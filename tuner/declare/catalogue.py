@@ -1,0 +1,139 @@
+"""Finds operations and kernels: the built-in ones in kernels/ and a user's own file, the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+
+from tuner.declare.folders import kernels_folder
+from tuner.declare.kernel import Kernel
+from tuner.declare.loading import Declarations
+from tuner.declare.problem import Operation
+from tuner.errors import DeclarationError, InputError, UnknownName
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """Operations and their kernels.
+
+    Attributes:
+        operations: By name.
+        kernels: In order of declaration: ladder order.
+    """
+
+    operations: dict[str, Operation]
+    kernels: tuple[Kernel, ...]
+
+    def operation(self, name: str) -> Operation:
+        """The operation of that name.
+
+        Raises:
+            UnknownName: There is none.
+        """
+        if name not in self.operations:
+            raise UnknownName("operation", name, self.operations)
+        return self.operations[name]
+
+    def of(self, operation: str, target: str = "", only: tuple[str, ...] = ()) -> tuple[Kernel, ...]:
+        """Kernels of an operation.
+
+        Args:
+            operation: Name.
+            target: ``cuda`` or ``cpu``; all when empty.
+            only: Names to restrict to; all when empty.
+
+        Raises:
+            UnknownName: No such operation, or a name in `only` that no kernel has.
+        """
+        self.operation(operation)
+        found = [
+            kernel for kernel in self.kernels
+            if kernel.operation == operation and target in ("", kernel.target)
+        ]  # fmt: skip
+        for name in only:
+            if name not in {kernel.name for kernel in found}:
+                known = [kernel.name for kernel in found]
+                raise UnknownName(f"{target} kernel of {operation}".strip(), name, known)
+        return tuple(kernel for kernel in found if not only or kernel.name in only)
+
+
+def builtin() -> Catalogue:
+    """The catalogue of kernels/: per operation a folder with operation.py and a file per kernel.
+
+    Files are taken in the order that the operation's ``LADDER`` lists (names of kernels per target);
+    others follow by name.
+    """
+    operations: dict[str, Operation] = {}
+    kernels: list[Kernel] = []
+    declarations = Declarations()
+    for folder in sorted(path.parent for path in kernels_folder().glob("*/operation.py")):
+        module = declarations.load(folder / "operation.py")
+        operation = _the(module, Operation, folder / "operation.py")[0]
+        operations[operation.name] = operation
+        modules = [(path, declarations.load(path)) for path in _declarations(folder)]
+        found = [kernel for path, each in modules for kernel in _the(each, Kernel, path)]
+        order = list(getattr(module, "LADDER", ()))
+        found.sort(key=lambda kernel: order.index(kernel.name) if kernel.name in order else len(order))
+        kernels += found
+    return Catalogue(operations, tuple(kernels))
+
+
+def from_file(path: Path) -> Catalogue:
+    """The catalogue of a user's own file: its operation and kernels, module-level names of any kind.
+
+    A file that declares kernels only, for a built-in operation, joins that operation's own kernels. It may
+    import files beside it (``from ._mine import rule``).
+
+    Raises:
+        InputError: There is no such file.
+        DeclarationError: It cannot be imported, or declares no kernel or more than one operation.
+        UnknownName: A kernel of an operation that neither the file nor the package has.
+    """
+    path = path.resolve()
+    if not path.is_file():
+        raise InputError(f"a kernel file must exist, found none at {path}; check the path")
+    module = Declarations().load(path)
+    kernels = _the(module, Kernel, path)
+    operations = _instances(module, Operation)
+    if len(operations) > 1:
+        raise DeclarationError(f"{path} declares {len(operations)} operations; one file declares one")
+    own = replace(operations[0], origin=path) if operations else None
+    base = Catalogue({own.name: own}, ()) if own else builtin()
+    for kernel in kernels:
+        if kernel.operation not in base.operations:
+            raise UnknownName(f"operation of kernel {kernel.name!r}", kernel.operation, base.operations)
+    return Catalogue(base.operations, (*base.kernels, *kernels))
+
+
+def _declarations(folder: Path) -> Iterator[Path]:
+    """Python files that declare kernels.
+
+    Numba sources end in .numba.py and are not declarations, nor are files whose names begin with ``_``: what
+    declarations import.
+    """
+    for path in sorted(folder.rglob("*.py")):
+        if (
+            path.name != "operation.py"
+            and not path.name.startswith("_")
+            and not path.name.endswith(".numba.py")
+        ):
+            yield path
+
+
+def _instances(module: ModuleType, kind: type) -> list:  # type: ignore[type-arg]
+    """Module-level instances of a class, also inside module-level tuples and lists, in order."""
+    found: list = []  # type: ignore[type-arg]
+    for value in vars(module).values():
+        for each in value if isinstance(value, (tuple, list)) else (value,):
+            if isinstance(each, kind) and not any(each is other for other in found):
+                found.append(each)
+    return found
+
+
+def _the(module: ModuleType, kind: type, path: Path) -> list:  # type: ignore[type-arg]
+    found = _instances(module, kind)
+    if not found:
+        raise DeclarationError(f"{path} declares no {kind.__name__}; it needs a module-level one")
+    return [each.declared(path) if isinstance(each, Kernel) else each for each in found]

@@ -1,0 +1,391 @@
+"""What an author declares: a kernel with its source, parameters, constraints and launch geometry."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tuner.declare.problem import Problem, Tensor
+from tuner.declare.source_text import measured_text
+from tuner.declare.space import Config, Constraint, Parameter, Value
+from tuner.errors import DeclarationError
+
+TARGETS = ("cuda", "cpu")
+_GLOBAL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(")
+
+
+def ceil_div(numerator: Any, denominator: Any) -> Any:
+    """Smallest whole number not below numerator / denominator; works on arrays too."""
+    return -(-numerator // denominator)
+
+
+@dataclass(frozen=True)
+class Padded:
+    """A tensor that a CUDA kernel takes as a larger array, with zeros beyond the tensor's own elements.
+
+    Copying an input in before the launch, or an output out after it, is part of the run and of its time;
+    the larger array is made once.
+
+    Attributes:
+        tensor: Name of a tensor of two dims.
+        shape: Rows and columns of the array that the kernel takes.
+    """
+
+    tensor: str
+    shape: tuple[int, ...]
+
+    @staticmethod
+    def rows_of(tensors: Sequence[Tensor], columns: int, rows: int = 1) -> tuple[Padded, ...]:
+        """Tensors of two dims, padded to multiples.
+
+        Args:
+            tensors: All of them.
+            columns: What the length of every row becomes a multiple of.
+            rows: What the number of rows becomes a multiple of.
+        """
+        units = (rows, columns)
+        return tuple(
+            Padded(
+                each.name,
+                tuple(ceil_div(size, unit) * unit for size, unit in zip(each.shape, units, strict=True)),
+            )
+            for each in tensors
+        )
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """An input that a CUDA kernel takes piece by piece through constant memory: a run is a launch for each.
+
+    Before each launch a piece is copied to the source's ``__constant__`` array. After its other arguments the
+    kernel takes an ``int``: how many elements of the tensor come before this piece.
+
+    Attributes:
+        symbol: Name of the ``__constant__`` array.
+        tensor: Name of the input.
+        elements: Size of the array; the last piece may have fewer.
+    """
+
+    symbol: str
+    tensor: str
+    elements: int
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Device memory of a CUDA kernel's own, which it takes as a pointer after all other arguments.
+
+    Runs that may overlap need one each: those of one stream never do.
+
+    Attributes:
+        bytes: Its size; it starts at a multiple of 256.
+        zeroed_bytes: How many of them, from the first on, are zeros when the kernel starts. The kernel must
+            leave them so (counters that the last block sets back), since they are not written in between.
+    """
+
+    bytes: int
+    zeroed_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Geometry of a CUDA launch, and what belongs to it.
+
+    Attributes:
+        grid: Blocks in x, y, z.
+        block: Threads in x, y, z.
+        shared_bytes: Dynamic shared memory of a block, in bytes.
+        padded: Tensors that the kernel takes as larger arrays.
+        pieces: The input that passes through constant memory; None where none does.
+        workspace: Memory of the kernel's own; None where it takes none.
+    """
+
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    shared_bytes: int = 0
+    padded: tuple[Padded, ...] = ()
+    pieces: Pieces | None = None
+    workspace: Workspace | None = None
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Launch:
+        """Reads what ``dataclasses.asdict`` made."""
+        return cls(
+            tuple(data["grid"]),
+            tuple(data["block"]),
+            data["shared_bytes"],
+            tuple(Padded(each["tensor"], tuple(each["shape"])) for each in data.get("padded", ())),
+            Pieces(**data["pieces"]) if data.get("pieces") else None,
+            Workspace(**data["workspace"]) if data.get("workspace") else None,
+        )
+
+
+def _launch_hash(constants: Mapping[str, Any], launch: Launch | None) -> str:
+    told = {"constants": dict(constants), "launch": None if launch is None else _given(launch)}
+    return hashlib.sha256(json.dumps(told, sort_keys=True, default=_plain).encode()).hexdigest()[:16]
+
+
+def _given(part: Any) -> Any:
+    """A launch, or a part of one, as plain data without the fields that are at their defaults."""
+    if isinstance(part, tuple):
+        return [_given(each) for each in part]
+    if not is_dataclass(part):
+        return part
+    return {
+        each.name: _given(getattr(part, each.name))
+        for each in fields(part)
+        if getattr(part, each.name) != each.default
+    }
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's scalars become Python's."""
+    return value.item()
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One way to solve an operation.
+
+    A CUDA source is plain CUDA C++ with one ``extern "C" __global__`` function named `entry`. A CPU
+    source is a Python module that imports only NumPy and Numba, with a function named `entry` taking the
+    tensors and then the scalars. Rendering puts the config in front of either as constants.
+
+    Attributes:
+        operation: Name of the operation.
+        name: Name of the kernel, unique for operation and target.
+        target: ``cuda`` or ``cpu``.
+        source: File of the source.
+        idea: One line for people.
+        parameters: The tunable choices.
+        constraints: Rules that a legal config obeys.
+        launch: ``(problem, config)`` -> `Launch`; CUDA only.
+        entry: Function to call; the operation's name unless given.
+        defaults: The config that a person would try first; the first legal one unless given.
+        options: Compiler options beside the usual ones; CUDA only.
+        declared_in: File of the declaration; set by the catalogue.
+        includes: Files whose text comes before the source's, in this order: what kernels share is written
+            once, and a rendered kernel is still one text.
+        starts: Further configs to try first, for devices or problems where `defaults` are not legal or not
+            good; every one names all parameters.
+        tiles: ``(problem, config)`` -> elements of each dim that a unit of work takes, by dim: a block of a
+            CUDA kernel, a register tile of a CPU kernel. What is computed beyond the problem's edge, and how
+            blocks fill a device, follows from it. Dims that are not cut are missing. A dim that several blocks
+            share has what each of them takes (``p.k / c.SPLIT_K``). The config's attributes may be NumPy
+            arrays of many configs, as in constraints. None where nothing is said.
+        threads: The parameter that is the number of CPU threads; empty where a kernel has none.
+    """
+
+    operation: str
+    name: str
+    target: str
+    source: Path
+    idea: str = ""
+    parameters: tuple[Parameter, ...] = ()
+    constraints: tuple[Constraint, ...] = ()
+    launch: Callable[[Problem, Config], Launch] | None = None
+    entry: str = ""
+    defaults: Mapping[str, Value] = field(default_factory=dict)
+    options: tuple[str, ...] = ()
+    declared_in: Path | None = None
+    includes: tuple[Path, ...] = ()
+    starts: tuple[Mapping[str, Value], ...] = ()
+    tiles: Callable[[Problem, Any], Mapping[str, Any]] | None = None
+    threads: str = ""
+
+    def __post_init__(self) -> None:
+        if self.target not in TARGETS:
+            raise DeclarationError(
+                f"target of kernel {self.name!r} is one of {', '.join(TARGETS)}, got {self.target!r}"
+            )
+        if (self.launch is None) == (self.target == "cuda"):
+            raise DeclarationError(
+                f"a cuda kernel needs a launch rule and a cpu kernel has none; kernel {self.name!r} "
+                f"({self.target}) has {'none' if self.launch is None else 'one'}"
+            )
+        names = [parameter.name for parameter in self.parameters]
+        if len(set(names)) != len(names):
+            raise DeclarationError(f"parameters of kernel {self.name!r} have distinct names, got {names}")
+        self._check_threads(names)
+        known = {parameter.name: parameter.values for parameter in self.parameters}
+        for name, value in [item for config in (self.defaults, *self.starts) for item in config.items()]:
+            if value not in known.get(name, ()):
+                raise DeclarationError(
+                    f"defaults of kernel {self.name!r} are among its parameters' values, got {name}={value!r}"
+                )
+        if any(len(config) != len(names) for config in self.starts):
+            raise DeclarationError(f"each of the starts of kernel {self.name!r} names all of {names}")
+        if not self.entry:
+            object.__setattr__(self, "entry", self.operation)
+
+    def _check_threads(self, names: list[str]) -> None:
+        if not self.threads:
+            return
+        if self.target != "cpu":
+            raise DeclarationError(
+                f"threads= names the parameter that is the number of CPU threads; kernel {self.name!r} "
+                f"is for {self.target}, leave it out"
+            )
+        if self.threads not in names:
+            raise DeclarationError(
+                f"threads= of kernel {self.name!r} is one of its parameters {names}, got {self.threads!r}"
+            )
+
+    @cached_property
+    def text(self) -> str:
+        """The source before rendering, after what it includes.
+
+        Raises:
+            DeclarationError: A file cannot be read.
+        """
+        try:
+            return "\n\n".join(path.read_text(encoding="utf-8") for path in (*self.includes, self.source))
+        except (OSError, UnicodeDecodeError) as error:
+            raise DeclarationError(f"source of kernel {self.name!r} cannot be read: {error}") from error
+
+    @cached_property
+    def source_hash(self) -> str:
+        """Hash of what every config of the kernel is compiled from: source with includes, entry, options.
+
+        Comments, docstrings and layout do not count, nor does the declaration. What a declaration adds to a
+        measurement, constants and launch, is covered by `launch_hash` for each config.
+        """
+        parts = (measured_text(self.text, self.target), self.entry, *self.options)
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+    def launch_hash(self, problem: Problem, config: Mapping[str, Value]) -> str:
+        """Hash of what rendering adds to the source beside the config: the operation's constants, the launch.
+
+        Fields of the launch that are at their defaults do not count, so that a new one changes no hash.
+        """
+        launch = self.launch(problem, Config(config)) if self.launch else None
+        return _launch_hash(problem.operation.constants(problem, self.target), launch)
+
+    def check_entry(self) -> None:
+        """Refuses a source in which no function has the name that is called; each config would fail for it.
+
+        What cannot be parsed is left to the compiler, which says more about it.
+
+        Raises:
+            DeclarationError: There is none; the message names those that there are.
+        """
+        found = _functions(self.text, self.target)
+        # A macro may stand before a name, or paste it together.
+        called = self.target == "cuda" and re.search(rf"\b{re.escape(self.entry)}\s*\(|##", self.text)
+        if found is None or called or self.entry in found:
+            return
+        there = f"has {', '.join(found)}" if found else "has none"
+        raise DeclarationError(
+            f"the source of kernel {self.name!r} needs a function {self.entry!r}, the name of its operation "
+            f"unless entry= says otherwise, and {self.source} {there}; rename it, or declare entry="
+        )
+
+    def default_config(self) -> Config | None:
+        """The declared default, where every parameter has one."""
+        if len(self.defaults) != len(self.parameters):
+            return None
+        return Config({parameter.name: self.defaults[parameter.name] for parameter in self.parameters})
+
+    def first_configs(self) -> tuple[Config, ...]:
+        """The default and the further starts; where they are not legal they are to be passed over."""
+        default = self.default_config()
+        return (*(() if default is None else (default,)), *(Config(each) for each in self.starts))
+
+    def declared(self, where: Path) -> Kernel:
+        """Returns the kernel with paths made absolute from the file that declares it."""
+        folder = where.parent
+        includes = tuple((folder / path).resolve() for path in self.includes)
+        source = (folder / self.source).resolve()
+        return replace(self, source=source, includes=includes, declared_in=where)
+
+
+def _functions(text: str, target: str) -> list[str] | None:
+    """Names that a source gives to what may be called, in order; None where that cannot be told."""
+    if target == "cuda":
+        return _GLOBAL.findall(text)
+    try:
+        body = ast.walk(ast.parse(text))
+    except (SyntaxError, ValueError):
+        return None
+    found: list[str] = []
+    for each in body:
+        if isinstance(each, ast.FunctionDef):
+            found.append(each.name)
+        elif isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
+            found.append(each.id)
+        elif isinstance(each, ast.alias):
+            found.append(each.asname or each.name)
+    return found
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """Kernel + config as one self-contained source text.
+
+    Attributes:
+        text: The source.
+        entry: Function to call.
+        target: ``cuda`` or ``cpu``.
+        launch: Geometry; None for a CPU kernel.
+        options: Compiler options.
+        launch_hash: `Kernel.launch_hash` for the problem and config.
+    """
+
+    text: str
+    entry: str
+    target: str
+    launch: Launch | None = None
+    options: tuple[str, ...] = ()
+    launch_hash: str = ""
+
+    @property
+    def hash(self) -> str:
+        """Names the rendered kernel."""
+        return hashlib.sha256("\0".join((self.text, self.entry, *self.options)).encode()).hexdigest()[:24]
+
+
+def _c_constants(kernel: Kernel, constants: Mapping[str, Any], config: Config) -> list[str]:
+    """Macros rather than constexpr: sources may use them in #if, and tuned sources elsewhere do."""
+    lines = [f"#define {name} {_c_token(value)}" for name, value in constants.items()]
+    for parameter in kernel.parameters:
+        value = config[parameter.name]
+        if isinstance(value, str):
+            lines += [f"#define {parameter.name}_{each} {index}" for index, each in enumerate(parameter.values)]
+            lines.append(f"#define {parameter.name} {parameter.name}_{value}")
+        else:
+            lines.append(f"#define {parameter.name} {_c_token(value)}")
+    return lines
+
+
+def _c_token(value: Any) -> str:
+    return str(int(value)) if isinstance(value, bool) else str(value)
+
+
+def render(kernel: Kernel, problem: Problem, config: Config) -> Rendered:
+    """Puts the config, and the constants of the problem's operation, in front of the source.
+
+    Args:
+        kernel: What to render.
+        problem: Gives dtype, layout and the launch's shape; its dims do not enter the text.
+        config: A legal config of the kernel for the problem.
+
+    Returns:
+        A source that compiles alone. String values of a CUDA kernel become numbered macros
+        (``BORDER_check``, ``BORDER_pad``, and ``BORDER`` as one of them).
+    """
+    constants = problem.operation.constants(problem, kernel.target)
+    if kernel.target == "cuda":
+        text = "\n".join([*_c_constants(kernel, constants, config), "", kernel.text])
+    else:
+        lines = [f"{name} = {value!r}" for name, value in {**constants, **config}.items()]
+        text = "\n".join([*lines, "", kernel.text])
+    launch = kernel.launch(problem, config) if kernel.launch else None
+    launch_hash = _launch_hash(constants, launch)
+    return Rendered(text, kernel.entry, kernel.target, launch, kernel.options, launch_hash)

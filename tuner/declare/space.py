@@ -1,0 +1,407 @@
+"""Parameters, constraints, configs, and the legal configs of a kernel: the space."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.declare.enumeration import BLOCK_ROWS, Codes, Columns, Enumeration, Rule, holds, value_array
+from tuner.errors import DeclarationError, InputError
+
+#: A parameter's value. Numbers may be compared and computed with in constraints; strings compared.
+Value = int | float | bool | str
+
+SCALES = ("log2", "linear", "categorical")
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A named tunable choice.
+
+    Attributes:
+        name: e.g. ``BM``.
+        values: What it may be, in its order.
+        scale: How far values lie apart: ``log2`` (16, 32, 64 are neighbours at equal distance), ``linear``,
+            or ``categorical`` (no order).
+    """
+
+    name: str
+    values: tuple[Value, ...]
+    scale: str
+
+    def __post_init__(self) -> None:
+        if not self.name.isidentifier():
+            raise DeclarationError(f"a parameter's name is an identifier, got {self.name!r}")
+        if not self.values or len(set(self.values)) != len(self.values):
+            raise DeclarationError(f"parameter {self.name} needs distinct values, got {self.values!r}")
+        if self.scale not in SCALES:
+            raise DeclarationError(f"scale of {self.name} is one of {SCALES}, got {self.scale!r}")
+
+
+def choice(name: str, *values: Value) -> Parameter:
+    """A parameter from a list; the scale follows from the values.
+
+    Powers of two are on a log2 scale, other numbers on a linear one, strings and booleans on none.
+    """
+    numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
+    if not numbers:
+        return Parameter(name, values, "categorical")
+    ordered = tuple(sorted(values))
+    powers = all(isinstance(value, int) and value > 0 and value & (value - 1) == 0 for value in ordered)
+    return Parameter(name, ordered, "log2" if powers else "linear")
+
+
+def powers_of_two(name: str, low: int, high: int) -> Parameter:
+    """A parameter of the powers of two from low to high."""
+    values = [1 << bit for bit in range(high.bit_length()) if low <= 1 << bit <= high]
+    return choice(name, *values)
+
+
+class Config(Mapping[str, Value]):
+    """One point of a space: an immutable mapping whose values are attributes too (``config.BM``)."""
+
+    __slots__ = ("_items",)
+    _items: tuple[tuple[str, Value], ...]
+
+    def __init__(self, values: Mapping[str, Value]) -> None:
+        object.__setattr__(self, "_items", tuple(values.items()))
+
+    def __getitem__(self, name: str) -> Value:
+        for key, value in self._items:
+            if key == name:
+                return value
+        raise KeyError(name)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"config has no {name}; it has {', '.join(self)}") from None
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError("a config does not change; make another")
+
+    def __iter__(self) -> Iterator[str]:
+        return (key for key, _ in self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._items))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Mapping):
+            return NotImplemented
+        return dict(self._items) == dict(other)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Config, (dict(self._items),)
+
+    def __repr__(self) -> str:
+        return "Config(" + " ".join(f"{key}={value}" for key, value in self._items) + ")"
+
+    def __str__(self) -> str:
+        return " ".join(f"{key}={value}" for key, value in self._items)
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """A rule over problem, device and config that a legal config obeys.
+
+    Attributes:
+        sentence: The rule for people.
+        rule: ``(problem, device, config)`` -> bool. The config's attributes are scalars, or NumPy arrays of
+            many configs at once; the rule must work on both (``&`` and ``|`` rather than ``and`` and ``or``
+            between conditions on parameters).
+        for_speed: True where a config that breaks the rule would be right all the same, and the rule only
+            leaves out what is not worth trying. An exported kernel does not insist on such a rule.
+    """
+
+    sentence: str
+    rule: Callable[[Any, Any, Any], Any]
+    for_speed: bool = False
+
+
+#: Combinations up to which a space is enumerated; beyond, it is a uniform sample of that many at most.
+ENUMERATION_LIMIT = 10_000_000
+
+
+class Space(Sequence[Config]):
+    """The legal configs of a kernel for a problem on a device, in the order of the parameters' values.
+
+    Attributes:
+        parameters: The tunable choices.
+        raw_size: Combinations of values before any constraint.
+        rejected: (sentence, raw combinations that this constraint was the first to reject).
+        sampled: True where the combinations were too many and the space is a uniform sample of the legal
+            ones; `locate` then takes further legal configs in when it meets them.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[Parameter],
+        codes: Codes,
+        *,
+        rejected: Sequence[tuple[str, int]] = (),
+        rules: Sequence[tuple[str, Rule]] | None = None,
+    ) -> None:
+        """Wraps rows of codes; `build` and `of` are what one calls.
+
+        Args:
+            parameters: The tunable choices.
+            codes: Shape (configs, parameters); positions of values, distinct rows.
+            rejected: For messages about empty spaces.
+            rules: What a config outside `codes` must obey to be legal; None where `codes` are all.
+        """
+        self.parameters = tuple(parameters)
+        self.raw_size = math.prod(len(each.values) for each in self.parameters)
+        self.rejected = tuple(rejected)
+        self.sampled = rules is not None
+        self._rules = rules or ()
+        self._codes = codes
+        self._arrays = [value_array(each.values) for each in self.parameters]
+        self._code_of = [{value: code for code, value in enumerate(each.values)} for each in self.parameters]
+        self._taken_in: dict[bytes, int] = {}
+        sizes = [len(each.values) for each in self.parameters]
+        if self.raw_size < 2**63:
+            weights = [math.prod(sizes[position + 1 :]) for position in range(len(sizes))]
+        else:  # keys are then hashes, and hits are compared in full
+            rng = np.random.default_rng(len(sizes))
+            weights = [int(each) | 1 for each in rng.integers(1, 2**63, len(sizes))]
+        self._weights = np.array(weights, dtype=np.uint64)
+
+    @classmethod
+    def build(
+        cls,
+        parameters: Sequence[Parameter],
+        constraints: Sequence[Constraint],
+        problem: Any,
+        device: Any,
+        *,
+        limit: int = ENUMERATION_LIMIT,
+        seed: int = 0,
+    ) -> Space:
+        """Enumerates the legal configs, filtering by each constraint as soon as its parameters are bound.
+
+        Args:
+            parameters: The tunable choices.
+            constraints: Rules; they are given ``(problem, device, columns)``.
+            problem: What the rules see as problem.
+            device: What the rules see as device.
+            limit: Most combinations that are held at once; beyond, the space is a uniform sample.
+            seed: Of that sample.
+
+        Raises:
+            DeclarationError: A rule that fails on arrays.
+        """
+        rules = [(each.sentence, _bound(each, problem, device)) for each in constraints]
+        values = {each.name: each.values for each in parameters}
+        legal = Enumeration(values, rules, limit, seed).run()
+        rejected = [(each.sentence, count) for each, count in zip(constraints, legal.rejected, strict=True)]
+        return cls(parameters, legal.codes, rejected=rejected, rules=rules if legal.sampled else None)
+
+    @classmethod
+    def of(cls, parameters: Sequence[Parameter], configs: Iterable[Mapping[str, Value]]) -> Space:
+        """The space of exactly these configs, for example those of a recording, in their order."""
+        code_of = [{value: code for code, value in enumerate(each.values)} for each in parameters]
+        rows = [
+            [codes[config[each.name]] for each, codes in zip(parameters, code_of, strict=True)]
+            for config in configs
+        ]
+        largest = max((len(each.values) for each in parameters), default=0)
+        dtype = np.uint8 if largest <= 256 else np.uint32
+        return cls(parameters, np.array(rows, dtype=dtype).reshape(len(rows), len(parameters)))
+
+    def __len__(self) -> int:
+        return len(self._codes)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[each] for each in range(*index.indices(len(self)))]
+        return Config(
+            {
+                each.name: each.values[code]
+                for each, code in zip(self.parameters, self._codes[index].tolist(), strict=True)
+            }
+        )
+
+    def __contains__(self, config: object) -> bool:
+        return isinstance(config, Mapping) and self._find(config) >= 0
+
+    def index_of(self, config: Mapping[str, Value]) -> int:
+        """Position of a legal config.
+
+        Raises:
+            InputError: The config is not legal here.
+        """
+        index = self._find(config)
+        if index < 0:
+            raise InputError(f"a config of this space is legal, got {dict(config)}; choose another")
+        return index
+
+    def _find(self, config: Mapping[str, Value]) -> int:
+        return int(self.find([config])[0])
+
+    def find(self, configs: Sequence[Mapping[str, Value]]) -> NDArray[np.intp]:
+        """Positions of configs; -1 for those that are not legal here."""
+        rows = np.zeros((len(configs), len(self.parameters)), self._codes.dtype)
+        known = np.array([len(config) == len(self.parameters) for config in configs], dtype=bool)
+        for column, (each, codes) in enumerate(zip(self.parameters, self._code_of, strict=True)):
+            name = each.name
+            found = [codes.get(config[name], -1) if name in config else -1 for config in configs]
+            known &= np.array(found) >= 0
+            rows[:, column] = np.maximum(found, 0)
+        places = np.full(len(configs), -1, np.intp)
+        places[known] = self.locate(rows[known])
+        return places
+
+    @cached_property
+    def _sorted_keys(self) -> tuple[NDArray[np.uint64], NDArray[np.intp] | None]:
+        keys = np.empty(len(self._codes), np.uint64)
+        for start in range(0, len(keys), BLOCK_ROWS):
+            keys[start : start + BLOCK_ROWS] = self._keys(self._codes[start : start + BLOCK_ROWS])
+        if len(keys) < 2 or bool(np.all(keys[1:] > keys[:-1])):
+            return keys, None
+        order = np.argsort(keys)
+        return keys[order], order
+
+    def _keys(self, codes: Codes) -> NDArray[np.uint64]:
+        total = np.zeros(len(codes), np.uint64)
+        for column, weight in enumerate(self._weights):
+            total += codes[:, column].astype(np.uint64) * weight
+        return total
+
+    @property
+    def codes(self) -> Codes:
+        """Shape (configs, parameters): the position of each value among its parameter's values."""
+        return self._codes
+
+    def locate(self, codes: Codes) -> NDArray[np.intp]:
+        """Positions of rows of codes; -1 where a row is not legal. A sampled space takes new legal rows in."""
+        keys, order = self._sorted_keys
+        if not len(keys) or not len(codes):
+            return np.full(len(codes), -1, np.intp)
+        places = np.minimum(np.searchsorted(keys, self._keys(codes)), len(keys) - 1)
+        found = (places if order is None else order[places]).astype(np.intp)
+        found[np.any(self._codes[found] != codes, axis=1)] = -1
+        missing = np.flatnonzero(found < 0)
+        if self.sampled and len(missing):
+            found[missing] = self._take_in(codes[missing].astype(self._codes.dtype))
+        return found
+
+    def _take_in(self, rows: Codes) -> list[int]:
+        """Rows outside the sample: the legal ones join it. `_sorted_keys` keeps describing the first rows."""
+        unknown = [at for at, row in enumerate(rows) if row.tobytes() not in self._taken_in]
+        if unknown:
+            fresh = np.unique(rows[unknown], axis=0)
+            legal = np.ones(len(fresh), bool)
+            arrays = {each.name: self._arrays[at][fresh[:, at]] for at, each in enumerate(self.parameters)}
+            for sentence, rule in self._rules:
+                legal &= holds(rule, sentence, Columns(arrays), len(fresh))
+            places = np.where(legal, len(self._codes) + np.cumsum(legal) - 1, -1)
+            self._codes = np.concatenate([self._codes, fresh[legal]])
+            self._taken_in |= {row.tobytes(): int(at) for row, at in zip(fresh, places, strict=True)}
+        return [self._taken_in[row.tobytes()] for row in rows]
+
+    @cached_property
+    def positions(self) -> tuple[NDArray[np.float64] | None, ...]:
+        """For each parameter where its values lie between 0 and 1; None where they have no order."""
+        return tuple(_positions(each) for each in self.parameters)
+
+    def neighbours(self, index: int) -> NDArray[np.intp]:
+        """Positions of the legal configs that differ from one config in a single parameter, nearest first."""
+        own = self._codes[index]
+        rows, distances = [], []
+        for column, (each, positions) in enumerate(zip(self.parameters, self.positions, strict=True)):
+            for code in range(len(each.values)):
+                if code != own[column]:
+                    row = own.copy()
+                    row[column] = code
+                    rows.append(row)
+                    step = 1.0 if positions is None else abs(positions[code] - positions[own[column]])
+                    distances.append(float(step))
+        if not rows:
+            return np.zeros(0, np.intp)
+        order = np.argsort(distances, kind="stable")
+        found = self.locate(np.stack(rows)[order])
+        return found[found >= 0]
+
+    def around(self, index: int, radius: int, tries: int, rng: np.random.Generator) -> NDArray[np.intp]:
+        """Positions of some legal configs that differ from one in 2 to `radius` parameters, at random.
+
+        Args:
+            index: Position of the one.
+            radius: Most parameters that differ.
+            tries: Raw combinations that are drawn; the legal ones among them are returned.
+            rng: Source of chance.
+        """
+        sizes = np.array([len(each.values) for each in self.parameters])
+        free = np.flatnonzero(sizes > 1)
+        if len(free) < 2:
+            return np.zeros(0, np.intp)
+        rows = np.repeat(self._codes[index][None], tries, axis=0)
+        columns = free[np.argsort(rng.random((tries, len(free))), axis=1)[:, :radius]]
+        changes = rng.integers(2, radius + 1, tries)
+        for nth, column in enumerate(columns.T):
+            at = np.flatnonzero(nth < changes)
+            size = sizes[column[at]]
+            rows[at, column[at]] = (rows[at, column[at]] + 1 + rng.integers(0, size - 1)) % size
+        found = self.locate(np.unique(rows, axis=0))
+        return found[found >= 0]
+
+
+def _bound(constraint: Constraint, problem: Any, device: Any) -> Rule:
+    return lambda columns: constraint.rule(problem, device, columns)
+
+
+def _positions(parameter: Parameter) -> NDArray[np.float64] | None:
+    if parameter.scale == "categorical":
+        return None
+    values = np.array(parameter.values, dtype=float)
+    if parameter.scale == "log2":
+        values = np.log2(values)
+    width = values.max() - values.min()
+    positions: NDArray[np.float64] = (values - values.min()) / (width or 1.0)
+    return positions
+
+
+def check_constraints_agree(
+    parameters: Sequence[Parameter],
+    constraints: Sequence[Constraint],
+    problem: Any,
+    device: Any,
+    *,
+    configs: int = 200,
+    seed: int = 0,
+) -> None:
+    """Compares every constraint on scalars and on arrays, on random raw combinations.
+
+    Raises:
+        DeclarationError: A rule that gives different results, or fails on one of the two.
+    """
+    rng = np.random.default_rng(seed)
+    codes = [rng.integers(0, len(each.values), configs) for each in parameters]
+    arrays = {each.name: value_array(each.values)[code] for each, code in zip(parameters, codes, strict=True)}
+    for constraint in constraints:
+        truths = holds(_bound(constraint, problem, device), constraint.sentence, Columns(arrays), configs)
+        for row, truth in enumerate(truths):
+            config = Config(
+                {each.name: each.values[code[row]] for each, code in zip(parameters, codes, strict=True)}
+            )
+            try:
+                scalar: Any = bool(constraint.rule(problem, device, config))
+            except Exception as error:
+                scalar = f"{type(error).__name__}: {error}"
+            if scalar is not bool(truth):
+                raise DeclarationError(
+                    "a constraint gives the same on scalars and on arrays; "
+                    f'"{constraint.sentence}" gives {scalar} and {bool(truth)} for {config}; '
+                    "look for ~ on a Python bool, / for //, or a division by zero"
+                )

@@ -1,0 +1,264 @@
+"""Files of records: JSON lines, written from a store and taken into one.
+
+A file holds JSON lines (see `tuner.store.lines`), compressed by its name's ending: ``.gz``, ``.zst`` or none.
+Records and champions are known by UUID and only ever added, so files may be read in any order and any number
+of times, to the same result.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import zstandard
+
+from tuner.errors import InputError
+from tuner.results.record import Champion, Kept, Record, Retraction
+from tuner.store import Store, lines, streams
+from tuner.store.streams import Selection
+
+#: Lines stored in one transaction.
+BATCH = 500
+#: How many broken lines are told of by name.
+TOLD = 20
+
+#: Bytes of a file that are read at a time.
+CHUNK_BYTES = 1 << 16
+
+#: Called now and then with what is done and what there is in all: records on export, bytes on import.
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Of what was written or read.
+
+    Attributes:
+        records: Records, on import those that are new.
+        champions: Champions, on import those that are new.
+        known: On import, records and champions that were there.
+        broken: Of the lines that could not be read, the first few: number and what is wrong.
+        broken_lines: How many there were.
+        retractions: Retractions, on import those that are new.
+    """
+
+    records: int = 0
+    champions: int = 0
+    known: int = 0
+    broken: tuple[tuple[int, str], ...] = ()
+    broken_lines: int = 0
+    retractions: int = 0
+
+
+def export(
+    store: Store, path: Path | None, wanted: Selection | None = None, *, progress: Progress | None = None
+) -> Counts:
+    """Writes retractions, records, then champions, each by id: the same records make the same text.
+
+    What was taken back is left out; that it was is told, so that whoever has it takes it back, too.
+
+    Args:
+        store: From where.
+        path: To which file; one that is there is replaced once all is written. None for stdout.
+        wanted: Which; all when None.
+        progress: Told how far it is.
+    """
+    wanted = wanted or Selection()
+    if path is None:
+        return _written(store, wanted, sys.stdout, progress)
+    fresh = path.with_name(f".{path.name}.part")
+    try:
+        with _writer(fresh, path.suffix) as out:
+            counts = _written(store, wanted, out, progress)
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
+    return counts
+
+
+def _written(store: Store, wanted: Selection, out: IO[str], progress: Progress | None) -> Counts:
+    there = streams.count(store) if progress else 0
+    any_retracted = next(streams.retractions(store), None) is not None
+    print(lines.header(retractions=any_retracted), file=out)
+    counted = {Record: 0, Champion: 0, Retraction: 0}
+    for told in streams.everything(store, wanted):
+        print(lines.line_of(told), file=out)
+        counted[type(told)] += 1
+        if progress and counted[Record] % BATCH == 0:
+            progress(counted[Record], there)
+    return Counts(counted[Record], counted[Champion], retractions=counted[Retraction])
+
+
+@contextlib.contextmanager
+def _writer(path: Path, ending: str) -> Iterator[IO[str]]:
+    with path.open("wb") as raw, contextlib.ExitStack() as stack:
+        packed: Any = raw
+        if ending == ".gz":
+            packed = stack.enter_context(gzip.GzipFile("", "wb", 6, raw, mtime=0))
+        elif ending == ".zst":
+            # With its sum, as gzip has one: without it a flipped bit may read as another number.
+            compressor = zstandard.ZstdCompressor(level=6, write_checksum=True)
+            packed = stack.enter_context(compressor.stream_writer(raw, closefd=False))
+        with io.TextIOWrapper(packed, encoding="utf-8", newline="\n") as text:
+            yield text
+
+
+def take(store: Store, path: Path, *, skip_broken: bool = False, progress: Progress | None = None) -> Counts:
+    """Adds what a file holds and the store does not.
+
+    The file is read to its end before anything is stored, so a broken one changes nothing. Storing is in
+    batches: other writers get their turn, and an import that was interrupted is run again.
+
+    Args:
+        store: Where to.
+        path: The file; its compression is told by its first bytes.
+        skip_broken: True to store all good lines, in one pass, and list the bad ones.
+        progress: Told how far it is.
+
+    Raises:
+        InputError: No such file, or a line is broken; nothing of the file is stored then.
+    """
+    file = LinesFile(path, progress)
+    if not skip_broken:
+        for number, told in file.told():
+            if isinstance(told, str):
+                raise InputError(
+                    f"a line of records must be what `tuner records export` writes, line {number} of {path} is "
+                    f"not: {told}. Nothing of the file was imported; mend it, or take what is good with "
+                    f"--skip-broken"
+                )
+    return _taken(store, file.told())
+
+
+def merge(store: Store, source: Store, progress: Progress | None = None) -> Counts:
+    """Adds what another store holds and this one does not; both may be written to meanwhile.
+
+    What was taken back there is taken back here, and what that was does not come along.
+
+    Args:
+        store: Where to.
+        source: From where.
+        progress: Told how far it is.
+    """
+    there = streams.count(source)
+
+    def told() -> Iterator[tuple[int, Kept]]:
+        for number, each in enumerate(streams.everything(source), 1):
+            if progress and number % BATCH == 0:
+                progress(min(number, there), there)
+            yield number, each
+
+    return _taken(store, told())
+
+
+def _taken(store: Store, found: Iterable[tuple[int, Kept | str | None]]) -> Counts:
+    waiting: dict[type, list[Any]] = {Retraction: [], Record: [], Champion: []}
+    keep: dict[type, Callable[[Any], int]] = {
+        Retraction: store.retract,
+        Record: store.add,
+        Champion: store.crown,
+    }
+    new = dict.fromkeys(waiting, 0)
+    broken: list[tuple[int, str]] = []
+    seen = broken_lines = 0
+    for number, told in found:
+        if isinstance(told, str):
+            broken_lines += 1
+            broken += [(number, told)] if len(broken) < TOLD else []
+        elif told is not None:
+            seen += 1
+            kind = type(told)
+            waiting[kind].append(told)
+            if len(waiting[kind]) >= BATCH:
+                new[kind] += keep[kind](waiting[kind])
+                waiting[kind].clear()
+    for kind, batch in waiting.items():
+        new[kind] += keep[kind](batch)
+    counts = new[Record], new[Champion], seen - sum(new.values())
+    return Counts(*counts, tuple(broken), broken_lines, new[Retraction])
+
+
+@dataclass
+class LinesFile:
+    """A file of lines.
+
+    Attributes:
+        path: Where.
+        progress: Told how far reading is, in bytes of the file; it may be read more than once.
+    """
+
+    path: Path
+    progress: Progress | None = None
+
+    def told(self) -> Iterator[tuple[int, Kept | str | None]]:
+        """Number and content of each line: a text says what is wrong with it; None is a header.
+
+        Raises:
+            InputError: No such file.
+        """
+        number = 0
+        try:
+            with self.path.open("rb") as raw:
+                for line in self._lines(raw):
+                    number += 1
+                    if self.progress and number % BATCH == 0:
+                        self.progress(raw.tell(), self.path.stat().st_size)
+                    yield number, _told(line)
+        except (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError, UnicodeDecodeError) as error:
+            yield number + 1, f"the file is damaged from here on ({error})"
+        except FileNotFoundError as error:
+            raise InputError(f"a file to import must exist, found none at {self.path}") from error
+        except IsADirectoryError as error:
+            raise InputError(f"a file is imported, {self.path} is a folder; name the files in it") from error
+
+    def _lines(self, raw: IO[bytes]) -> Iterator[str]:
+        start = raw.read(4)
+        raw.seek(0)
+        if start[:2] == b"\x1f\x8b":
+            with gzip.GzipFile(fileobj=raw) as unpacked:
+                yield from _lines_of(iter(lambda: unpacked.read(CHUNK_BYTES), b""))
+        elif start == b"\x28\xb5\x2f\xfd":
+            yield from _lines_of(_unpacked(raw))
+        else:
+            yield from _lines_of(iter(lambda: raw.read(CHUNK_BYTES), b""))
+
+
+def _unpacked(raw: IO[bytes]) -> Iterator[bytes]:
+    """The bytes of zstd frames.
+
+    Raises:
+        EOFError: The last frame does not end, which the library's own reader would not tell.
+    """
+    frame = zstandard.ZstdDecompressor().decompressobj()
+    while packed := raw.read(CHUNK_BYTES):
+        while packed:
+            if frame.eof:
+                frame = zstandard.ZstdDecompressor().decompressobj()
+            yield frame.decompress(packed)
+            packed = frame.unused_data
+    if not frame.eof:
+        raise EOFError("it ends early")
+
+
+def _lines_of(parts: Iterator[bytes]) -> Iterator[str]:
+    rest = b""
+    for part in parts:
+        *whole, rest = (rest + part).split(b"\n")
+        yield from (line.decode() for line in whole)
+    yield from (line.decode() for line in [rest] if line)
+
+
+def _told(line: str) -> Kept | str | None:
+    if not line.strip():
+        return None
+    try:
+        return lines.parsed(line)
+    except (ValueError, InputError) as error:
+        return str(error)

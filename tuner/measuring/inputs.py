@@ -1,0 +1,138 @@
+"""The inputs of a problem on a device: drawn once, placed anew before runs, and compared with what was placed.
+
+Drawing normal numbers costs more than many kernels do. So each input has a pool of numbers, longer than the
+input, and is a piece of it: a copy on the device from another offset is another draw. The pool also tells what
+the input was, so that a kernel that wrote into it is found, and the next one has it as it was.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tuner.declare.problem import DTYPE_BYTES, Tensor
+
+#: Elements by which a pool is longer than its input, and the step between offsets: copies stay aligned.
+ROOM, STEP = 1 << 16, 32
+#: Elements compared at a time, which bounds the memory that this takes.
+COMPARED_AT_A_TIME = 1 << 22
+
+#: Name of an input -> where it lies in its pool.
+Offsets = Mapping[str, int]
+
+
+class Inputs:
+    """The arrays of a problem's inputs, and the pools that they are pieces of.
+
+    Attributes:
+        arrays: Name -> array as stored; the memory stays the same, whatever is placed in it.
+        first: Where the pieces lie that were placed first.
+        placed: Where those lie that were placed last.
+    """
+
+    def __init__(self, xp: Any, tensors: Sequence[Tensor], generator: Any, seed: int) -> None:
+        """Draws the pools, and places the first piece of each.
+
+        Args:
+            xp: The array module: numpy or cupy.
+            tensors: The inputs.
+            generator: The device's, for the numbers.
+            seed: Of the offsets.
+        """
+        self._random = random.Random(seed)
+        self._flipped: dict[str, int] = {}
+        self._flips: dict[str, Any] = {}
+        self._pools: dict[str, Any] = {}
+        self._cells: dict[str, Any] = {}
+        self.arrays: dict[str, Any] = {}
+        for tensor in tensors:
+            array = xp.empty(tensor.shape, dtype=tensor.dtype)
+            pool = drawn(generator, tensor.dtype, (array.size + ROOM,))
+            self.arrays[tensor.name] = array
+            self._cells[tensor.name] = bits(array)
+            self._pools[tensor.name] = bits(pool)
+            self._flips[tensor.name] = _flip_of(tensor.dtype, self._cells[tensor.name].dtype)
+        self.first: Offsets = dict.fromkeys(self.arrays, 0)
+        self.placed: Offsets = self.first
+        self.place(self.first)
+        self._fingerprint = self._sums()
+
+    def place(self, offsets: Offsets) -> None:
+        """Copies a piece of each pool into its input."""
+        self._flipped.clear()
+        self.placed = offsets
+        for name, cells in self._cells.items():
+            cells[...] = self._pools[name][offsets[name] : offsets[name] + cells.size]
+
+    def shuffle(self) -> None:
+        """Places pieces that are drawn at random, none of them the first."""
+        self.place({name: STEP * self._random.randint(1, ROOM // STEP) for name in self._cells})
+
+    def flip(self) -> None:
+        """Changes one element of each input, at random: another draw that leaves caches as they are.
+
+        A floating-point number changes its sign, a whole number its lowest bit. What was flipped before is
+        turned back.
+        """
+        self.unflip()
+        for name, cells in self._cells.items():
+            self._flipped[name] = self._random.randrange(cells.size)
+            self._turn(name)
+
+    def unflip(self) -> None:
+        """Turns back what `flip` changed."""
+        for name in self._flipped:
+            self._turn(name)
+        self._flipped.clear()
+
+    def _turn(self, name: str) -> None:
+        at = self._flipped[name]
+        self._cells[name][at : at + 1] ^= self._flips[name]
+
+    def changed(self) -> str:
+        """Name of the first input that is not, bit for bit, what was placed; empty where all are."""
+        self.unflip()
+        for name, cells in self._cells.items():
+            pool, offset = self._pools[name], self.placed[name]
+            pieces = []
+            for start in range(0, cells.size, COMPARED_AT_A_TIME):
+                piece = cells[start : start + COMPARED_AT_A_TIME]
+                expected = pool[offset + start : offset + start + piece.size]
+                # What they come to is asked later: there is no wait for the device between the pieces.
+                pieces.append((piece != expected).any())
+            if any(bool(each) for each in pieces):
+                return name
+        return ""
+
+    def sound(self) -> bool:
+        """False where the pools are not what was drawn: something wrote far outside of its arrays."""
+        return self._sums() == self._fingerprint
+
+    def _sums(self) -> list[int]:
+        return [fingerprint(pool) for pool in self._pools.values()]
+
+
+def bits(array: Any) -> Any:
+    """An array's memory as a flat array of unsigned numbers, each as long as an element."""
+    return array.reshape(-1).view(f"uint{8 * array.itemsize}")
+
+
+def fingerprint(cells: Any) -> int:
+    """The sum of unsigned numbers, modulo 2^64: another one where a single bit is another."""
+    return int(cells.sum(dtype="uint64"))
+
+
+def drawn(generator: Any, dtype: str, shape: tuple[int, ...]) -> Any:
+    """Normal numbers, or whole ones below 1000 (below 256 as bytes), by a device's generator."""
+    if dtype in ("float32", "float64"):
+        return generator.standard_normal(shape, dtype=dtype)
+    if dtype == "float16":
+        return generator.standard_normal(shape, dtype="float32").astype("float16")
+    assert dtype in DTYPE_BYTES
+    return generator.integers(0, {"uint8": 256}.get(dtype, 1000), shape).astype(dtype)
+
+
+def _flip_of(dtype: str, cell: Any) -> Any:
+    """What turns one element into another of the same kind, and back, by exclusive or."""
+    return cell.type(1 << (8 * cell.itemsize - 1) if dtype.startswith("float") else 1)

@@ -1,0 +1,9 @@
+"""Plans: what a nightly run tunes, read from TOML and laid out as a flat list of problems.
+
+docs/plans.md tells what a plan may hold.
+"""
+
+from tuner.nightly.plan.items import DEFAULT_SECONDS, Plan, PlanItem, clock_time, seconds_until
+from tuner.nightly.plan.reading import MAX_PROBLEMS, read_plan
+
+__all__ = ["DEFAULT_SECONDS", "MAX_PROBLEMS", "Plan", "PlanItem", "clock_time", "read_plan", "seconds_until"]

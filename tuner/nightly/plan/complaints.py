@@ -1,0 +1,55 @@
+"""What is wrong with a plan, as messages that name file, line and key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tuner.errors import PlanError, UnknownName
+from tuner.nightly.plan.toml_lines import KeyPath, line_of
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel, ValidationError
+
+
+@dataclass(frozen=True)
+class Complaints:
+    """Makes the errors of one plan.
+
+    Attributes:
+        shown: The plan's path as people gave it.
+        lines: Where its keys stand.
+    """
+
+    shown: Path
+    lines: dict[KeyPath, int]
+
+    def about(self, at: KeyPath, message: object) -> PlanError:
+        """An error at a key, or at the table around it where the key is not there."""
+        return PlanError(f"{self.shown}:{line_of(self.lines, at)}: {message}")
+
+    def first_of(self, error: ValidationError) -> PlanError:
+        """The first of pydantic's complaints, by line, in our words."""
+        complaints = error.errors(include_url=False)
+        first = min(complaints, key=lambda each: line_of(self.lines, each["loc"]))
+        at, got = first["loc"], first["input"]
+        model, depth = _table_of(at)
+        if len(at) <= depth:
+            return self.about(at, f"{at[0]} holds tables, [[{at[0]}]], got {got!r}; write it so")
+        name = str(at[depth])
+        if first["type"] == "extra_forbidden":
+            return self.about(at, UnknownName("key", name, model.model_fields))
+        rule = model.model_fields[name].description
+        return self.about(at, f"{name} is {rule}, got {got!r}; correct it")
+
+
+def _table_of(at: KeyPath) -> tuple[type[BaseModel], int]:
+    """The table that a complaint is about, and which part of its path is the key."""
+    from tuner.nightly.plan.schema import DefaultsTable, PlanTable, ProblemTable
+
+    if at[0] == "problems" and len(at) > 1:
+        return ProblemTable, 2
+    if at[0] == "defaults" and len(at) > 1:
+        return DefaultsTable, 1
+    return PlanTable, 0

@@ -1,0 +1,97 @@
+"""A plan as read, and the times of day that it may name."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from datetime import datetime, time, timedelta
+from pathlib import Path
+from typing import Any
+
+from tuner.declare.catalogue import Catalogue
+from tuner.declare.problem import Problem
+from tuner.errors import InputError
+from tuner.results.objectives import TIME
+
+#: Seconds for a problem whose plan gives it neither seconds nor trials.
+DEFAULT_SECONDS = 60.0
+_CLOCK = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])")
+
+
+@dataclass(frozen=True)
+class PlanItem:
+    """One problem to tune.
+
+    Attributes:
+        problem: What to compute: operation, shape, dtype, layout.
+        catalogue: Where its kernels are found.
+        file: The user's own file that declares them, absolute; None for built-in ones.
+        regime: How time is taken.
+        kernels: Names of the kernels that compete; all where empty.
+        seconds: Budget of its study in seconds; None without that limit.
+        trials: Budget of its study in trials; None without that limit.
+        objectives: What is minimised.
+        error_limit: No champion whose error is more than so many times the library's; None for any.
+    """
+
+    problem: Problem
+    catalogue: Catalogue = field(compare=False, repr=False)
+    file: Path | None = None
+    regime: str = "cold"
+    kernels: tuple[str, ...] = ()
+    seconds: float | None = DEFAULT_SECONDS
+    trials: int | None = None
+    objectives: tuple[str, ...] = TIME
+    error_limit: float | None = None
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What makes two items the same work: all but the budgets."""
+        problem = self.problem
+        name = problem.operation.name
+        what = name, self.file, problem.shape, problem.dtype, problem.layout
+        return *what, self.regime, self.kernels, self.objectives, self.error_limit
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A plan as read.
+
+    Attributes:
+        path: Where it was read from, absolute.
+        items: The problems in the plan's order, none twice.
+        device: Device that all are tuned on; empty for the one that is taken when none is asked for.
+        sampler: Name of the search strategy.
+        until: Time of day to stop at, local; None without one.
+        seconds: Budget of the whole run in seconds; None without one.
+    """
+
+    path: Path
+    items: tuple[PlanItem, ...]
+    device: str = ""
+    sampler: str = "tile"
+    until: time | None = None
+    seconds: float | None = None
+
+
+def clock_time(text: str) -> time:
+    """Reads ``HH:MM``.
+
+    Raises:
+        InputError: It is no such time of day.
+    """
+    match = _CLOCK.fullmatch(text)
+    if match is None:
+        raise InputError(f'a time of day is "HH:MM", 00:00 to 23:59, got {text!r}; give one such as 06:30')
+    return time(int(match[1]), int(match[2]))
+
+
+def seconds_until(clock: time, now: datetime) -> float:
+    """Seconds from `now` (local, without time zone) to when a clock next shows that time.
+
+    A day lies between a time and itself. A night in which clocks are changed has its true length.
+    """
+    then = datetime.combine(now.date(), clock)
+    if then <= now:
+        then += timedelta(days=1)
+    return then.timestamp() - now.timestamp()

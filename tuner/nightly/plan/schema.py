@@ -1,0 +1,87 @@
+"""What a plan's tables may hold, for pydantic to check; loaded only when a plan is read.
+
+Each field's description completes the sentence "KEY is ...", which is what a message says.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Size = Annotated[int, Field(ge=1)]
+Sizes = Annotated[list[Size], Field(min_length=1)]
+Names = Annotated[list[str], Field(min_length=1)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+#: TOML's inf is no limit, for a problem whose plan has one.
+ErrorLimit = Annotated[float, Field(ge=1)]
+Regime = Literal["cold", "hot", "cold-graph", "hot-graph"]
+
+_NAMES = "a list of one or more names"
+_REGIME = "cold, hot, cold-graph or hot-graph"
+_OBJECTIVE = 'objectives such as "time,energy", or a list of them'
+_ERROR_LIMIT = "a number of 1 or more, times the library's error, or inf for no limit"
+_SECONDS = "a number of seconds above 0"
+_TRIALS = "a whole number of 1 or more"
+
+
+class DefaultsTable(BaseModel):
+    """What holds for every problem that does not say otherwise; device and sampler hold for all."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    device: str = Field(default="", min_length=1, description="a device such as cpu or cuda:0")
+    regime: Regime | None = Field(default=None, description=_REGIME)
+    dtype: str | None = Field(default=None, description="the name of a dtype")
+    layout: str | None = Field(default=None, description="the name of a layout")
+    kernels: Names | None = Field(default=None, description=_NAMES)
+    sampler: str = Field(default="tile", min_length=1, description="the name of a sampler")
+    objective: str | Names | None = Field(default=None, description=_OBJECTIVE)
+    error_limit: ErrorLimit | None = Field(default=None, description=_ERROR_LIMIT)
+    seconds: Seconds | None = Field(default=None, description=_SECONDS)
+    trials: Size | None = Field(default=None, description=_TRIALS)
+
+
+class ProblemTable(BaseModel):
+    """One [[problems]] table. The operation's dims may be keys too; `reading` checks those."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+    __pydantic_extra__: dict[str, Any]
+
+    operation: str | None = Field(default=None, description="the name of an operation")
+    file: str | None = Field(default=None, min_length=1, description="the path of a kernel file")
+    shape: Sizes | None = Field(default=None, description="a list of one whole number of 1 or more per dim")
+    shapes: Annotated[list[Sizes], Field(min_length=1)] | None = Field(
+        default=None, description="a list of shapes, each a list of one whole number of 1 or more per dim"
+    )
+    squares: Sizes | None = Field(default=None, description="a list of whole numbers of 1 or more")
+    set: dict[str, Size | Sizes] | None = Field(
+        default=None, description="a table of dims, each a whole number of 1 or more or a list of them"
+    )
+    dtype: str | None = Field(default=None, description="the name of a dtype")
+    dtypes: Names | None = Field(default=None, description=_NAMES)
+    layout: str | None = Field(default=None, description="the name of a layout")
+    layouts: Names | None = Field(default=None, description=_NAMES)
+    regime: Regime | None = Field(default=None, description=_REGIME)
+    kernels: Names | None = Field(default=None, description=_NAMES)
+    objective: str | Names | None = Field(default=None, description=_OBJECTIVE)
+    error_limit: ErrorLimit | None = Field(default=None, description=_ERROR_LIMIT)
+    seconds: Seconds | None = Field(default=None, description=_SECONDS)
+    trials: Size | None = Field(default=None, description=_TRIALS)
+
+
+class PlanTable(BaseModel):
+    """A whole plan."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    until: str | None = Field(
+        default=None,
+        pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$",
+        description='a time of day as "HH:MM", 00:00 to 23:59',
+    )
+    seconds: Seconds | None = Field(default=None, description=_SECONDS)
+    defaults: DefaultsTable = Field(default=DefaultsTable(), description="a table: [defaults]")
+    problems: Annotated[list[ProblemTable], Field(min_length=1)] = Field(
+        description="one or more tables: [[problems]]"
+    )

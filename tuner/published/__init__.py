@@ -1,0 +1,15 @@
+"""Results that come with the project: reviewed text files, read without a database.
+
+``configs/tuned/<device>/<operation>.json`` holds one block for each problem: the champion, the library it
+was measured against, and the configs that came next. `publish` writes them from a store, `champions` and
+`entries` read them.
+"""
+
+from tuner.published.form import Published, RunnerUp
+from tuner.published.reading import champions, entries, in_checkout, tuned_folder
+from tuner.published.standing import standing
+from tuner.published.writing import publish
+
+__all__ = [
+    "Published", "RunnerUp", "champions", "entries", "in_checkout", "publish", "standing", "tuned_folder",
+]  # fmt: skip

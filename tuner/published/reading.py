@@ -1,0 +1,90 @@
+"""Reads what is published; needs neither a database nor a device."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+
+from tuner.declare.folders import configs_folder
+from tuner.errors import InputError
+from tuner.published.form import FORMAT, Published, entries_of, slug
+from tuner.results.record import Champion
+
+
+def in_checkout() -> bool:
+    """False where the package is installed with its results inside: those are not for users to write."""
+    package = Path(__file__).resolve().parent.parent
+    return not (package / "configs").is_dir() and (package.parent / "configs").is_dir()
+
+
+def tuned_folder() -> Path:
+    """Where the project's published results are."""
+    return configs_folder() / "tuned"
+
+
+def entries(operation: str = "", directory: Path | None = None) -> list[Published]:
+    """Published results: each a champion with the interval of its speed-up and its runners-up.
+
+    Files are parsed once and again when they change.
+
+    Args:
+        operation: Name; every operation when empty.
+        directory: A folder of ``<device>/<operation>.json``; the project's own when None.
+
+    Returns:
+        In the order of files and, within one, of problems; empty where nothing is published.
+
+    Raises:
+        InputError: A file cannot be read; the message names it.
+    """
+    folder = directory or tuned_folder()
+    found: list[Published] = []
+    for path in sorted(folder.glob(f"*/{slug(operation) or '*'}.json")):
+        seen = path.stat()
+        found += _parsed(path, seen.st_mtime_ns, seen.st_size)
+    return [each for each in found if operation in ("", each.champion.record.problem.operation)]
+
+
+def champions(operation: str = "", directory: Path | None = None) -> list[Champion]:
+    """Published champions, one per problem, device name and regime.
+
+    They look as from a store: ``time_s``, ``noise``, ``tflops``, ``gbps``, error, versions, baseline and ids
+    are as published. Devices have no uuid, samples are quantiles. The configs that came next, with their
+    times, are reached through ``entries(operation, directory)``: each has ``champion`` and ``runners_up``.
+
+    Args:
+        operation: Name; every operation when empty.
+        directory: A folder of ``<device>/<operation>.json``; the project's own when None.
+
+    Raises:
+        InputError: A file cannot be read; the message names it.
+    """
+    return [each.champion for each in entries(operation, directory)]
+
+
+@functools.lru_cache(maxsize=256)
+def _parsed(path: Path, changed_ns: int, size_bytes: int) -> tuple[Published, ...]:
+    """The entries of one file in one state."""
+    return read_file(path)
+
+
+def read_file(path: Path) -> tuple[Published, ...]:
+    """The entries of a file.
+
+    Raises:
+        InputError: It is not of the published form.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if data["format"] > FORMAT:
+            raise InputError(
+                f"{path} has form {data['format']} and this version knows forms up to {FORMAT}; "
+                f"upgrade tile-tuner"
+            )
+        return entries_of(data)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"a file of published results is what `tuner records publish` writes, {path} is not ({error!r}); "
+            f"restore it, or remove it and publish again"
+        ) from error

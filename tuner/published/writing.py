@@ -1,0 +1,188 @@
+"""Writes a store's champions as text that people review and others read without a database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tuner.published.form import Published, RunnerUp, place, slug, text_of
+from tuner.published.reading import read_file, tuned_folder
+from tuner.published.standing import standing
+from tuner.results.measurement import Outcome
+from tuner.results.record import ELSEWHERE, OBJECTIVES_OF_STUDY, Champion, Record, Role, rank_in_time
+from tuner.results.statistics import compare
+
+if TYPE_CHECKING:
+    from tuner.store import Store
+
+#: Configs published beside each champion.
+RUNNERS_UP = 10
+
+
+def publish(
+    store: Store, directory: Path | None = None, *, operation: str = "", device: str = "", regime: str = ""
+) -> list[Path]:
+    """Writes the current champions to ``<directory>/<device>/<operation>.json``.
+
+    A file that is there keeps its entries of problems that the store has no champion for, and of those that
+    it has a later champion of. What the store has taken back is removed from every file. Kernels of a user's
+    own file are published only when their operation is named, provisional champions (`Champion.doubts`) not at
+    all.
+
+    Args:
+        store: Where the champions are.
+        directory: The folder to write to; the project's own ``configs/tuned`` when None.
+        operation: Only this one.
+        device: Only the device of this name or uuid.
+        regime: Only this one.
+
+    Returns:
+        The files that were written, in order; one that would stay as it is counts too.
+
+    Raises:
+        InputError: A file that is there is not of the published form.
+    """
+    wanted = store.champions(operation or None, device or None, regime or None)
+    by_file: dict[tuple[Path, str], list[Champion]] = {}
+    for champion in wanted:
+        record = champion.record
+        if champion.doubts or (record.origin and not operation):
+            continue
+        folder = (directory or tuned_folder()) / slug(record.device.name)
+        path = folder / f"{slug(record.problem.operation)}.json"
+        by_file.setdefault((path, record.problem.operation), []).append(champion)
+    thinned = _take_back(store, directory or tuned_folder())
+    for (path, name), champions in by_file.items():
+        merged = {place(each.champion): each for each in (read_file(path) if path.exists() else ())}
+        for champion in champions:
+            there = merged.get(place(champion))
+            if there is None or _later(champion, there.champion):
+                merged[place(champion)] = _published(store, champion)
+        _replace(path, text_of(name, list(merged.values())))
+    return sorted({*thinned, *(path for path, _ in by_file)})
+
+
+def _take_back(store: Store, directory: Path) -> list[Path]:
+    """Removes from the files that are there what the store has taken back, and returns those that changed."""
+    changed = []
+    for path in sorted(directory.glob("*/*.json")):
+        there = list(read_file(path))
+        left = standing(there, store)
+        if left == there:
+            continue
+        changed.append(path)
+        if left:
+            _replace(path, text_of(left[0].champion.record.problem.operation, left))
+        else:
+            path.unlink()
+    return changed
+
+
+def _later(champion: Champion, other: Champion) -> bool:
+    """Whether this one answers rather than the other; the same one is written anew."""
+    ours, theirs = rank_in_time(champion.crowned_at), rank_in_time(other.crowned_at)
+    return (ours, champion.id) >= (theirs, other.id)
+
+
+def _published(store: Store, champion: Champion) -> Published:
+    record, baseline = champion.record, champion.baseline
+    low = high = 0.0
+    if baseline is not None and len(baseline.measurement.samples_s) == len(record.measurement.samples_s) > 0:
+        paired = compare(record.measurement.samples_s, baseline.measurement.samples_s)
+        low, high = paired.low, paired.high
+    beside = store.records(problem=record.problem, device=record.device.name)
+    same = [each for each in beside if each.regime == record.regime and each.device.kind == record.device.kind]
+    seen = _energy(
+        max((each for each in same if _named(each) == _named(record)), key=_tells_energy, default=record)
+    )
+    measurement = record.measurement
+    measurement = replace(measurement, circumstances={**seen, **measurement.circumstances})
+    champion = replace(champion, record=replace(record, measurement=measurement))
+    return Published(champion, low, high, tuple(_runners_up(champion, same)))
+
+
+def _tells_energy(record: Record) -> tuple[bool, str]:
+    return "energy_j" in record.measurement.circumstances, record.measured_at
+
+
+def _energy(record: Record) -> dict[str, float]:
+    """What a run took where energy was an objective; finals do not measure it."""
+    seen = record.measurement.circumstances
+    return {name: seen[name] for name in ("energy_j", "power_w") if "energy_j" in seen and name in seen}
+
+
+def _on_fronts(records: Iterable[Record]) -> set[str]:
+    """Ids of what no other beats in the objectives of a study of several."""
+    records = [each for each in records if OBJECTIVES_OF_STUDY in each.study]
+    if not records:
+        return set()
+    from tuner.results.objectives import resolved, values_of
+    from tuner.search import front  # loads Optuna
+
+    by_objectives: dict[tuple[str, ...], dict[str, tuple[float, ...]]] = {}
+    for each in records:
+        objectives = tuple(each.study.partition(OBJECTIVES_OF_STUDY)[2].partition(",")[0].split())
+        values = values_of(each.measurement, objectives)
+        if values:
+            by_objectives.setdefault(objectives, {})[each.id] = resolved(values)
+    return {list(found)[at] for found in by_objectives.values() for at in front(list(found.values()))}
+
+
+def _runners_up(champion: Champion, records: Iterable[Record]) -> list[RunnerUp]:
+    """The finalists, the best trials, fronts and what was measured for other shapes; none that ever failed.
+
+    Each config stands there once. A config that is bad here tells as much as a good one about what an answer
+    from a neighbour costs.
+    """
+    kernels = [each for each in records if each.role is not Role.BASELINE]
+    sources = {each.kernel: each.source_hash for each in kernels}  # in the order measured: the last counts
+    sources[champion.record.kernel] = champion.record.source_hash
+    best: dict[tuple[Any, ...], Record] = {}
+    failed = {_named(champion.record)}
+    for each in kernels:
+        key = _named(each)
+        if each.source_hash != sources[each.kernel]:
+            continue
+        if each.measurement.outcome.failed:
+            failed.add(key)
+        elif each.measurement.outcome is Outcome.MEASURED and each.measurement.samples_s:
+            best[key] = min(best.get(key, each), each, key=_merit)
+    ranked = sorted((each for key, each in best.items() if key not in failed), key=_merit)
+    kept = _on_fronts(ranked)
+    further = (each for each in ranked[RUNNERS_UP:] if each.study.startswith(ELSEWHERE) or each.id in kept)
+    chosen = [*ranked[:RUNNERS_UP], *further]
+    chosen.sort(key=lambda each: (each.measurement.time_s or 0.0, each.id))
+    return [_runner_up(each) for each in chosen]
+
+
+def _runner_up(record: Record) -> RunnerUp:
+    found = record.measurement
+    return RunnerUp(
+        record.kernel, record.config, record.source_hash, found.time_s or 0.0, found.noise, record.role,
+        record.id, record.measured_at, found.error, _energy(record),
+    )  # fmt: skip
+
+
+def _merit(record: Record) -> tuple[bool, float, str]:
+    """Finals before trials, then the faster."""
+    return record.role is not Role.FINAL, record.measurement.time_s or 0.0, record.id
+
+
+def _named(record: Record) -> tuple[Any, ...]:
+    return record.kernel, tuple(sorted(_plain(record.config).items()))
+
+
+def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: str(value) for name, value in config.items()}
+
+
+def _replace(path: Path, text: str) -> None:
+    """Writes a file as a whole or not at all; one that says the same is left alone."""
+    if path.exists() and path.read_text(encoding="utf-8") == text:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.new")
+    fresh.write_text(text, encoding="utf-8")
+    fresh.replace(path)

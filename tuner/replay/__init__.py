@@ -1,0 +1,1 @@
+"""Recorded spaces, and searches replayed on them without a device."""

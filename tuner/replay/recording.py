@@ -1,0 +1,273 @@
+"""Recorded spaces: every config of a kernel with its samples, read from a file. Needs no device.
+
+Two forms are read: Kernel Tuner's cache files, and our own records of one problem and device (what `tuner
+records export` writes, a JSON list of records, or an object with a list under ``records``; each has
+``kernel``, ``config`` and ``measurement``). Either may be gzipped.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.declare.space import Config, Space, Value, choice
+from tuner.errors import InputError
+from tuner.results.measurement import Measurement, Outcome
+
+#: What Kernel Tuner writes in place of a time, and what it means.
+_KERNEL_TUNER_FAILURES = {
+    "InvalidConfig": Outcome.INVALID,
+    "CompilationFailedConfig": Outcome.COMPILE_FAILED,
+    "RuntimeFailedConfig": Outcome.LAUNCH_FAILED,
+    "VerificationFailedConfig": Outcome.WRONG_RESULT,
+}
+#: Kernel Tuner's times of a trial's stages, in milliseconds.
+_KERNEL_TUNER_STAGES = {"compile_time": "compile", "verification_time": "verify", "benchmark_time": "time"}
+
+
+@dataclass(frozen=True)
+class RecordedKernel:
+    """One kernel's recorded configs.
+
+    Attributes:
+        space: The configs, all of them legal.
+        measurements: In the order of the space.
+    """
+
+    space: Space
+    measurements: tuple[Measurement, ...]
+    mean_s: NDArray[np.float64] = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        means = [
+            sum(each.samples_s) / len(each.samples_s) if each.outcome is Outcome.MEASURED else np.inf
+            for each in self.measurements
+        ]
+        object.__setattr__(self, "mean_s", np.array(means))
+
+
+@dataclass(frozen=True)
+class Cached:
+    """One config of a Kernel Tuner cache.
+
+    Attributes:
+        config: The config.
+        measurement: What was recorded of it.
+        measured_at: As Kernel Tuner wrote it; empty where it did not.
+    """
+
+    config: Config
+    measurement: Measurement
+    measured_at: str
+
+
+@dataclass(frozen=True)
+class Cache:
+    """A Kernel Tuner cache.
+
+    Attributes:
+        kernel: Name.
+        device: Name of the device it was recorded on; empty where the file has none.
+        problem_size: As given to Kernel Tuner; empty where the file has none.
+        configs: In the order of the file.
+    """
+
+    kernel: str
+    device: str
+    problem_size: tuple[int, ...]
+    configs: tuple[Cached, ...]
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A recorded space.
+
+    Attributes:
+        name: Name of the file without its endings.
+        device: Name of the device it was recorded on.
+        kernels: By name.
+    """
+
+    name: str
+    device: str
+    kernels: Mapping[str, RecordedKernel]
+
+    @property
+    def spaces(self) -> dict[str, Space]:
+        """The space of each kernel."""
+        return {name: each.space for name, each in self.kernels.items()}
+
+    @property
+    def optimum_s(self) -> float:
+        """Mean time of the fastest config, in seconds."""
+        return float(min(each.mean_s.min() for each in self.kernels.values()))
+
+    def measurement(self, kernel: str, config: Config) -> Measurement:
+        """What was recorded of a config."""
+        recorded = self.kernels[kernel]
+        return recorded.measurements[recorded.space.index_of(config)]
+
+
+def read_recording(path: Path) -> Recording:
+    """Reads a recorded space.
+
+    Args:
+        path: A ``.json`` or ``.json.gz`` file.
+
+    Raises:
+        InputError: No such file, or neither of the two forms, or no config in it has a time.
+    """
+    data = _parsed(path)
+    name = path.name.removesuffix(".gz").removesuffix(".json").removesuffix(".jsonl")
+    rows: Iterable[tuple[str, Config, Measurement]]
+    if isinstance(data, dict) and isinstance(data.get("cache"), dict):
+        cache = _cache(data, path)
+        device, rows = cache.device, ((cache.kernel, each.config, each.measurement) for each in cache.configs)
+    else:
+        device, rows = _our_rows(data, path)
+    by_kernel: dict[str, dict[Config, Measurement]] = {}
+    for kernel, config, measurement in rows:
+        by_kernel.setdefault(kernel, {})[config] = measurement
+    kernels = {kernel: _recorded(configs) for kernel, configs in by_kernel.items()}
+    if not any(np.isfinite(each.mean_s).any() for each in kernels.values()):
+        raise InputError(f"a recording has a config with a time, got none in {path}; check the file")
+    return Recording(name, device, kernels)
+
+
+def read_cache(path: Path) -> Cache:
+    """Reads a Kernel Tuner cache.
+
+    Args:
+        path: A ``.json`` or ``.json.gz`` file.
+
+    Raises:
+        InputError: No such file, or another form.
+    """
+    data = _parsed(path)
+    if not isinstance(data, dict) or not isinstance(data.get("cache"), dict):
+        raise InputError(f"a Kernel Tuner cache has its configs under 'cache', {path} has none; check the file")
+    return _cache(data, path)
+
+
+def _recorded(configs: Mapping[Config, Measurement]) -> RecordedKernel:
+    names = list(next(iter(configs)))
+    values: dict[str, dict[Value, None]] = {name: {} for name in names}
+    for config in configs:
+        if list(config) != names:
+            raise InputError(
+                f"all configs of a kernel have the same parameters, got {', '.join(names)} and "
+                f"{', '.join(config)}; split the recording"
+            )
+        for name, value in config.items():
+            values[name][value] = None
+    parameters = [choice(name, *seen) for name, seen in values.items()]
+    return RecordedKernel(Space.of(parameters, configs), tuple(configs.values()))
+
+
+def _parsed(path: Path) -> Any:
+    try:
+        raw = path.read_bytes()
+        text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8")
+    except FileNotFoundError as error:
+        raise InputError(f"a recording must exist, found none at {path}; check the path") from error
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise InputError(f"a recording is JSON or gzipped JSON, {path} cannot be read: {error}") from error
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        if (exported := _exported(text)) is not None:
+            return exported
+        # Kernel Tuner leaves a cache open while it runs, ending in a comma: close it as it would.
+        try:
+            return json.loads(text.rstrip().removesuffix(",") + "}}")
+        except json.JSONDecodeError:
+            raise InputError(f"a recording is JSON, {path} is not: {error}") from error
+
+
+def _exported(text: str) -> list[Any] | None:
+    """The records of a text of JSON lines; None where it is none."""
+    try:
+        lines = [json.loads(line) for line in text.splitlines()]
+    except json.JSONDecodeError:
+        return None
+    return [line["record"] for line in _dicts(lines) if "record" in line]
+
+
+def _cache(data: Mapping[str, Any], path: Path) -> Cache:
+    names = data.get("tune_params_keys")
+    if not isinstance(names, list) or not names:
+        raise InputError(f"a Kernel Tuner cache lists tune_params_keys, {path} does not; check the file")
+    configs = []
+    for key, entry in data["cache"].items():
+        missing = [name for name in names if name not in entry]
+        if missing or "time" not in entry:
+            raise InputError(
+                f"an entry of a Kernel Tuner cache has its parameters and a time, {path} lacks "
+                f"{', '.join(missing) or 'time'} in {key!r}; check the file"
+            )
+        config = Config({name: entry[name] for name in names})
+        configs.append(Cached(config, _kernel_tuner_measurement(entry), str(entry.get("timestamp", ""))))
+    told = data.get("problem_size", ())
+    sizes = told if isinstance(told, list) else [told]
+    return Cache(
+        kernel=str(data.get("kernel_name", "")) or "kernel",
+        device=str(data.get("device_name", "")),
+        problem_size=tuple(int(size) for size in sizes if isinstance(size, int | float)),
+        configs=tuple(configs),
+    )  # fmt: skip
+
+
+def _kernel_tuner_measurement(entry: Mapping[str, Any]) -> Measurement:
+    stages = {
+        ours: float(entry[theirs]) / 1e3
+        for theirs, ours in _KERNEL_TUNER_STAGES.items()
+        if isinstance(entry.get(theirs), int | float)
+    }
+    time_ms = entry["time"]
+    if not isinstance(time_ms, int | float) or not 0 < time_ms < 1e20:
+        # Old caches hold 1e20 for a failed config.
+        outcome = _KERNEL_TUNER_FAILURES.get(str(time_ms), Outcome.LAUNCH_FAILED)
+        return Measurement(outcome, reason=str(time_ms), stages_s=stages)
+    samples_ms = entry.get("times") or [time_ms]
+    return Measurement(Outcome.MEASURED, samples_s=tuple(each / 1e3 for each in samples_ms), stages_s=stages)
+
+
+def _dicts(records: Iterable[Any]) -> Iterable[dict[str, Any]]:
+    return (record for record in records if isinstance(record, dict))
+
+
+def _our_rows(data: Any, path: Path) -> tuple[str, list[tuple[str, Config, Measurement]]]:
+    records = data.get("records") if isinstance(data, dict) else data
+    if not isinstance(records, list):
+        raise InputError(
+            f"a recording is a Kernel Tuner cache or a list of our records, {path} is neither; "
+            "export one, or give a cache file"
+        )
+    device = ""
+    rows = []
+    of = {json.dumps([each.get(name) for name in ("problem", "regime")]) for each in _dicts(records)}
+    if len(of) > 1:
+        raise InputError(
+            f"a recording is of one problem and regime, {path} has {len(of)}; choose one with "
+            f"`tuner records export --operation --shape --regime`"
+        )
+    for number, record in enumerate(records):
+        try:
+            if record.get("role", "trial") != "trial":
+                continue
+            measurement = Measurement.from_json(record["measurement"])
+            rows.append((str(record["kernel"]), Config(record["config"]), measurement))
+            device = device or str(record.get("device", {}).get("name", ""))
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            raise InputError(
+                f"a record has kernel, config and measurement, number {number} of {path} has not: {error!r}"
+            ) from error
+    return device, rows

@@ -1,0 +1,1 @@
+"""One run: opening, the loop of trials, the finals; and what it stands on."""

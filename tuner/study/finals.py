@@ -1,0 +1,254 @@
+"""The finals of a study: the best configs, the reigning champion and the library in one run; one is crowned."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+
+from tuner.declare.kernel import Kernel, render
+from tuner.declare.space import Config
+from tuner.devices.machine_load import MachineWatch
+from tuner.measuring.bench import Contestant
+from tuner.measuring.edge_shapes import awkward_problems
+from tuner.results.measurement import Measurement, Outcome, under
+from tuner.results.record import Champion, Pair, Record, Role, measured_as_now
+from tuner.results.statistics import compare
+from tuner.results.verdict import judge, pairs_of, shortlist, threads_of
+from tuner.study.baselines import StoredBaselines
+from tuner.study.leaderboard import Standings
+from tuner.study.recorder import Scribe
+from tuner.study.setup import key_of
+from tuner.workers.compile_pool import CompilePool
+from tuner.workers.device_worker import Executor
+
+#: A reigning champion that ends so in the finals has no crown to defend.
+DETHRONED = (Outcome.WRONG_RESULT, Outcome.INACCURATE)
+
+
+class Coronation:
+    """Plays the finals of one study.
+
+    Attributes:
+        pairs: After the finals: the winner against every other and the library.
+        unplayed: Why some did not play who came next after finalists that turned out wrong; else empty.
+    """
+
+    def __init__(
+        self,
+        scribe: Scribe,
+        kernels: Mapping[str, Kernel],
+        pool: CompilePool,
+        executor: Executor,
+        machine: MachineWatch,
+    ) -> None:
+        """Takes what the study works with.
+
+        Args:
+            scribe: Makes the records.
+            kernels: The competitors by name.
+            pool: Compiles the finalists.
+            executor: Times them.
+            machine: Sees what else goes on meanwhile.
+        """
+        self._scribe, self._kernels = scribe, kernels
+        self._pool, self._executor, self._machine = pool, executor, machine
+        self.pairs: tuple[Pair, ...] = ()
+        self.unplayed = ""
+
+    def play(self, standings: Standings, trials: Mapping[str, int], budget_s: float) -> Champion | None:
+        """Measures the finalists in alternation with the library, stores all and crowns the winner.
+
+        Where every challenger turns out wrong, the next best play, until one stands, none is left, or the
+        budget is spent.
+
+        Args:
+            standings: The search's.
+            trials: Counts to store with the champion.
+            budget_s: Wall time for the rounds, seconds.
+
+        Returns:
+            The champion; None where nobody could be measured.
+        """
+        reigning = self._reigning()
+        holder = (reigning.record.kernel, Config(reigning.record.config)) if reigning else None
+        # Nothing may compile beside the finals.
+        self._pool.cancel()
+        field, end_s = _Field(standings, holder), time.monotonic() + budget_s
+        while True:
+            lineup = self._line_up(field, standings.contestants, end_s)
+            if not lineup:
+                self._is_out(field, end_s - time.monotonic())
+                return None
+            finals, libraries = self._measured(lineup, budget_s)
+            failed = [
+                each
+                for each, record in zip(lineup, finals, strict=True)
+                if record.measurement.outcome is not Outcome.MEASURED
+            ]
+            for each in failed:
+                field.strike(each)
+            # Of a champion that is wrong, or outside of the limit of the error, nobody needs to be faster.
+            holder_plays = holder in lineup and finals[0].measurement.outcome not in DETHRONED
+            stands = not failed or any(each not in failed for each in lineup if each != holder)
+            budget_s = end_s - time.monotonic()
+            if stands or not field.challengers() or self._is_out(field, budget_s):
+                return self._crown(finals, libraries, holder_plays, trials)
+
+    def _is_out(self, field: _Field, left_s: float) -> bool:
+        """True where the budget is, and somebody did not play; says so."""
+        if left_s > 0 or not field.challengers():
+            return False
+        self.unplayed = (
+            f"the best turned out wrong, and the time for the finals was up before {len(field.times_s)} others "
+            "could play; the same command goes on, or give it more --seconds"
+        )
+        return True
+
+    def _line_up(
+        self, field: _Field, known: Mapping[tuple[str, Config], Contestant], end_s: float
+    ) -> dict[tuple[str, Config], Contestant]:
+        """Who plays, the holder first; for those who are wrong elsewhere or do not compile the next best."""
+        passed: dict[tuple[str, Config], Contestant] = {}
+        while True:
+            wanted = field.finalists()
+            fresh = [each for each in wanted if each not in passed]
+            compiled = self._compiled(fresh, known)
+            self._check_elsewhere(compiled)
+            passed |= compiled
+            failed = [each for each in fresh if each not in compiled]
+            for each in failed:
+                field.strike(each)
+            if not failed or time.monotonic() > end_s:
+                return {each: passed[each] for each in wanted if each in passed}
+
+    def _measured(
+        self, lineup: Mapping[tuple[str, Config], Contestant], budget_s: float
+    ) -> tuple[list[Record], list[Record]]:
+        """Times and stores finalists and library, which has a record for each number of threads."""
+        threads = threads_of(list(lineup), self._kernels)
+        self._machine.restart()
+        measured = self._executor.finals(list(lineup.values()), budget_s, threads)
+        measured = under(self._machine.load().seen, measured)
+        libraries = [self._scribe.of_baseline(each) for each in measured[len(lineup) :]]
+        self._stored = StoredBaselines(self._scribe)
+        judged = self._stored.mark(measured[: len(lineup)], libraries)
+        finals = [
+            self._scribe.of_kernel(Role.FINAL, self._kernels[kernel], config, each)
+            for (kernel, config), each in zip(lineup, judged, strict=True)
+        ]
+        self._scribe.store.add([*finals, *libraries])
+        return finals, libraries
+
+    def _compiled(
+        self,
+        finalists: list[tuple[str, Config]],
+        contestants: Mapping[tuple[str, Config], Contestant],
+    ) -> dict[tuple[str, Config], Contestant]:
+        """The finalists' machine code; those that do not compile any more are left out."""
+        found = {each: contestants[each] for each in finalists if each in contestants}
+        missing = [each for each in finalists if each not in found]
+        rendered = {
+            number: render(self._kernels[kernel], self._scribe.problem, config)
+            for number, (kernel, config) in enumerate(missing)
+        }
+        fresh = self._pool.compile_all(rendered) if rendered else {}
+        return found | {missing[number]: contestant for number, contestant in fresh.items()}
+
+    def _check_elsewhere(self, compiled: dict[tuple[str, Config], Contestant]) -> None:
+        """Strikes finalists that are wrong at another shape off the list, and records why."""
+        scribe = self._scribe
+        for (name, config), contestant in list(compiled.items()):
+            kernel, cases = self._kernels[name], []
+            for problem in awkward_problems(scribe.problem, kernel, config, scribe.device):
+                rendered = render(kernel, problem, config)
+                if rendered.text == contestant.rendered.text:
+                    cases.append(({**problem.to_json(), "origin": scribe.origin}, rendered.launch))
+            wrong = self._executor.verify(contestant, cases)
+            if wrong:
+                failed = Measurement(Outcome.WRONG_RESULT, wrong, compiled=contestant.compiled)
+                scribe.store.add(scribe.of_kernel(Role.FINAL, kernel, config, failed))
+                del compiled[name, config]
+
+    def _crown(
+        self,
+        finals: Sequence[Record],
+        libraries: Sequence[Record],
+        holder_plays: bool,
+        trials: Mapping[str, int],
+    ) -> Champion | None:
+        """Judges and stores; the library that counts is the fastest of its numbers of threads."""
+        burdens = [self._burden(each.kernel, each.measurement) for each in finals]
+        judged = judge([each.measurement for each in finals], holder_plays, burdens)
+        if judged is None:
+            return None
+        winner = finals[judged.winner]
+        others = [each for each in finals if each is not winner]
+        pairs = pairs_of([(_named(each), each.measurement) for each in (winner, *others, *libraries)])
+        library = min(libraries, key=lambda each: each.measurement.time_s or math.inf, default=None)
+        speedup = 0.0
+        if library is not None and library.measurement.samples_s:
+            speedup = compare(winner.measurement.samples_s, library.measurement.samples_s).ratio
+        own = [pair for pair in pairs if pair.one == _named(winner)]
+        apart = self._stored.pair(_named(winner), winner.measurement) if library is not None else None
+        self.pairs = (*own, apart) if apart is not None else tuple(own)
+        pairs = (*self.pairs, *pairs[len(own) :])
+        champion = Champion(winner, library, speedup, judged.verdict, trials, pairs)
+        self._scribe.store.crown(champion)
+        return champion
+
+    def _burden(self, kernel: str, measurement: Measurement) -> float:
+        """An earlier step of the ladder is simpler, then fewer registers."""
+        report = measurement.compiled
+        return 1000.0 * list(self._kernels).index(kernel) + (report.registers if report else 0)
+
+    def _reigning(self) -> Champion | None:
+        """The champion before this run, where its kernel competes and is still what it was."""
+        scribe = self._scribe
+        champion = scribe.store.champion(key_of(scribe.problem), scribe.device, scribe.regime)
+        if champion is None:
+            return None
+        kernel = self._kernels.get(champion.record.kernel)
+        if kernel is None or not measured_as_now(champion.record, kernel, scribe.problem):
+            return None
+        return champion
+
+
+class _Field:
+    """Who may play the finals.
+
+    Attributes:
+        times_s: (kernel, config) -> what it takes by the search, in seconds.
+        holder: Who reigns; None where nobody does, or not any more.
+    """
+
+    def __init__(self, standings: Standings, holder: tuple[str, Config] | None) -> None:
+        self.times_s = dict(standings.times_s)
+        self._stopped_s = standings.stopped_s
+        self._struck: set[tuple[str, Config]] = set()
+        self.holder = holder
+
+    def finalists(self) -> list[tuple[str, Config]]:
+        """Who plays next, the holder first."""
+        return shortlist(self.times_s, self.holder)
+
+    def challengers(self) -> bool:
+        """True where there is anyone but the holder."""
+        return any(each != self.holder for each in self.times_s)
+
+    def strike(self, who: tuple[str, Config]) -> None:
+        """Takes somebody out who turned out wrong: who was stopped early beside it may be the next best."""
+        self._struck.add(who)
+        self.times_s = {**self._stopped_s, **self.times_s}
+        for each in self._struck:
+            self.times_s.pop(each, None)
+        if who == self.holder:
+            self.holder = None
+
+
+def _named(record: Record) -> str:
+    """Kernel and config, or the library with its threads where they are known."""
+    if record.role is not Role.BASELINE:
+        return f"{record.kernel} {Config(record.config)}"
+    threads = int(record.measurement.circumstances.get("threads", 0))
+    return f"{record.kernel}, {threads} thread{'s' if threads > 1 else ''}" if threads else record.kernel

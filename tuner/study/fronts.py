@@ -1,0 +1,169 @@
+"""The Pareto front of a study, or of what is stored or published of a problem."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.space import Config
+from tuner.errors import NothingFound
+from tuner.lookup.book import Book
+from tuner.lookup.kinship import known_device
+from tuner.published import Published, entries, standing
+from tuner.results.measurement import Measurement, Outcome
+from tuner.results.objectives import Front, Point, values_of
+from tuner.results.record import Champion, ProblemKey, Record, Role
+from tuner.store import Store
+from tuner.study.leaderboard import Standings
+from tuner.study.setup import past_records
+
+
+def front_of(
+    standings: Standings,
+    wrong: Collection[tuple[str, Config]],
+    champion: Champion | None,
+    library: tuple[str, Measurement] | None,
+    work: Mapping[str, float],
+) -> Front:
+    """The front of the measured configs of a study.
+
+    Args:
+        standings: Of several objectives.
+        wrong: Configs that are left out, as finals found them wrong.
+        champion: The study's.
+        library: Its name and measurement; left out where it lacks an objective.
+        work: ``flops`` and ``bytes`` of a run.
+    """
+    points = {each: Point(*each, found) for each, found in standings.weighed.items() if each not in wrong}
+    on_it = standings.front_of(points)
+    winner = (champion.record.kernel, Config(champion.record.config)) if champion else None
+    has_all = library is not None and values_of(library[1], standings.objectives) is not None
+    return Front(
+        objectives=standings.objectives,
+        points=tuple(points[each] for each in on_it),
+        beaten=tuple(standings.values(each) for each in points if each not in on_it),
+        champion=points.get(winner) if winner else None,
+        library=Point(library[0], Config({}), library[1]) if library and has_all else None,
+        work=work,
+    )
+
+
+def found_wrong(finals: Sequence[Record]) -> set[tuple[str, Config]]:
+    """Configs that finals found wrong, at other shapes say."""
+    return {
+        (record.kernel, Config(record.config))
+        for record in finals
+        if record.measurement.outcome is Outcome.WRONG_RESULT
+    }
+
+
+def known_front(
+    store: Store | None,
+    problem: ProblemKey,
+    device: DeviceInfo | str,
+    regime: str,
+    objectives: tuple[str, ...],
+    published: Path | None = None,
+) -> tuple[Front, Champion]:
+    """The front of what is stored of a problem, else of what is published.
+
+    Args:
+        store: Where the records are; None without a database.
+        problem: Of which problem.
+        device: A device, or words of its name.
+        regime: How time was taken.
+        objectives: Several.
+        published: Folder of published results; the project's own when None.
+
+    Raises:
+        NothingFound: Neither has a champion there, or measured all objectives.
+        UnknownName: No device, or several, are called that.
+    """
+    book = Book.open(store, published)
+    where = known_device(device, book.devices()) if isinstance(device, str) else device
+    trouble = _nothing_known(problem, where, regime)
+    if store is not None:
+        try:
+            return stored_front(store, problem, where, regime, objectives)
+        except NothingFound as error:
+            trouble = error
+    for each in standing(entries(problem.operation, published), store):
+        record = each.champion.record
+        if (record.problem, record.regime, record.device.name) == (problem, regime, where.name):
+            return _published_front(each, objectives)
+    raise trouble
+
+
+def stored_front(
+    store: Store, problem: ProblemKey, device: DeviceInfo | str, regime: str, objectives: tuple[str, ...]
+) -> tuple[Front, Champion]:
+    """The front of what was measured with the champion's driver and compiler, of each kernel's latest source.
+
+    Args:
+        store: Where the records are.
+        problem: Of which problem.
+        device: A device, or its name.
+        regime: How time was taken.
+        objectives: Several.
+
+    Raises:
+        NothingFound: The problem has no champion there, or nothing that was measured has all objectives.
+    """
+    champion = store.champion(problem, device, regime)
+    if champion is None:
+        raise _nothing_known(problem, device, regime)
+    record = champion.record
+    trials, finals, libraries = (
+        past_records(store, problem, record.device, regime, record.versions, role)
+        for role in (Role.TRIAL, Role.FINAL, Role.BASELINE)
+    )
+    latest = {each.kernel: each.source_hash for each in trials}
+    standings = Standings(objectives)
+    for each in trials:
+        if each.source_hash == latest[each.kernel]:
+            standings.weigh(each.kernel, Config(each.config), each.measurement)
+    wrong = found_wrong([each for each in finals if each.source_hash == latest.get(each.kernel)])
+    whole = [each for each in libraries if values_of(each.measurement, objectives) is not None]
+    library = (whole[-1].kernel, whole[-1].measurement) if whole else None
+    front = front_of(standings, wrong, champion, library, record.work)
+    if not front.points:
+        raise _no_trial(record, objectives)
+    return front, champion
+
+
+def _published_front(found: Published, objectives: tuple[str, ...]) -> tuple[Front, Champion]:
+    """The front of a published champion and the configs that were published beside it.
+
+    Args:
+        found: What is published of the problem.
+        objectives: Several.
+
+    Raises:
+        NothingFound: Nothing that was published has all objectives.
+    """
+    champion, standings = found.champion, Standings(objectives)
+    record, latest = champion.record, {champion.record.kernel: champion.record.source_hash}
+    for each in (record, *(beside.as_record(record) for beside in found.runners_up)):
+        if each.source_hash == latest.setdefault(each.kernel, each.source_hash):
+            standings.weigh(each.kernel, Config(each.config), each.measurement)
+    beside = champion.baseline
+    front = front_of(
+        standings, (), champion, (beside.kernel, beside.measurement) if beside else None, record.work
+    )
+    if not front.points:
+        raise _no_trial(record, objectives)
+    return front, champion
+
+
+def _nothing_known(problem: ProblemKey, device: DeviceInfo | str, regime: str) -> NothingFound:
+    """What is said where there is no champion."""
+    where = device if isinstance(device, str) else device.name
+    return NothingFound(f"nothing is known of {problem} on {where} ({regime}); run `tuner tune` first")
+
+
+def _no_trial(record: Record, objectives: Sequence[str]) -> NothingFound:
+    return NothingFound(
+        f"no trial of {record.problem} on {record.device.name} ({record.regime}) was measured to the end for "
+        f"{' and '.join(objectives)}; run `tuner tune ... --objective {','.join(objectives)}` first"
+    )

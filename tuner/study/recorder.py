@@ -1,0 +1,75 @@
+"""Writes what one run of a study measures into the store, with its provenance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import Kernel
+from tuner.declare.problem import Problem
+from tuner.declare.space import Config
+from tuner.results.measurement import Measurement
+from tuner.results.record import VERIFICATION, VERIFICATION_NAME, Record, Role, new_id
+from tuner.store import Store
+from tuner.study.setup import key_of
+from tuner.version import __version__
+
+
+@dataclass(frozen=True)
+class Scribe:
+    """What all records of one run have in common.
+
+    Attributes:
+        store: Where records go.
+        problem: What is computed.
+        device: Where.
+        regime: How time is taken.
+        versions: Name -> version of what takes part on the device.
+        study: Name of the study.
+        session: Id of this run.
+    """
+
+    store: Store
+    problem: Problem
+    device: DeviceInfo
+    regime: str
+    versions: Mapping[str, str]
+    study: str
+    session: str = field(default_factory=new_id)
+
+    @property
+    def origin(self) -> str:
+        """File of a user's own operation; empty for a built-in one."""
+        return str(self.problem.operation.origin or "")
+
+    @property
+    def work(self) -> dict[str, float]:
+        """``flops`` and ``bytes`` of a run."""
+        work = self.problem.work
+        return {"flops": work.flops, "bytes": work.bytes}
+
+    def of_kernel(self, role: Role, kernel: Kernel, config: Config, measurement: Measurement) -> Record:
+        """A record of a kernel's config; it is not stored yet."""
+        return self._record(role, kernel.name, dict(config), kernel.source_hash, measurement)
+
+    def of_baseline(self, measurement: Measurement) -> Record:
+        """A record of the library, with the threads that it had; it is not stored yet."""
+        name = self.problem.operation.baselines[self.device.kind].named(self.problem.dtype)
+        record = self._record(Role.BASELINE, name, {}, "", measurement)
+        if "threads" not in measurement.circumstances:
+            return record
+        threads = str(int(measurement.circumstances["threads"]))
+        return replace(record, versions={**record.versions, "blas_threads": threads})
+
+    def _record(
+        self, role: Role, kernel: str, config: Mapping[str, Any], source_hash: str, measurement: Measurement
+    ) -> Record:
+        return Record(
+            problem=key_of(self.problem), device=self.device, regime=self.regime, role=role, kernel=kernel,
+            config=config, source_hash=source_hash, measurement=measurement,
+            work=self.work,
+            versions={"tuner": __version__, VERIFICATION_NAME: str(VERIFICATION), **self.versions},
+            study=self.study, session=self.session, origin=self.origin,
+        )  # fmt: skip

@@ -1,0 +1,169 @@
+"""Times given configs at given problems, through the same workers and checks as a study's trials."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from tuner.declare.kernel import Kernel, Rendered, render
+from tuner.declare.problem import Problem
+from tuner.declare.space import Config
+from tuner.devices.detect import Found
+from tuner.errors import InputError
+from tuner.measuring.bench import Contestant
+from tuner.results.record import Record, Role
+from tuner.store import Store
+from tuner.study.recorder import Scribe
+from tuner.study.setup import check_fits
+from tuner.workers.compile_pool import CompilePool, ruled_out
+from tuner.workers.device_worker import Executor
+
+#: A config this many times slower than the best known is told so after few samples.
+PRUNED_BEYOND = 1.3
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One time that is missing.
+
+    Attributes:
+        problem: What to compute.
+        kernel: Kernel, as declared now.
+        config: A legal config of it.
+        best_s: Median of the best config known there, in seconds; None where none is.
+    """
+
+    problem: Problem
+    kernel: Kernel
+    config: Config
+    best_s: float | None = None
+
+
+@dataclass
+class Remeasured:
+    """What came of it.
+
+    Attributes:
+        records: What was stored, in order.
+        left: How many were not reached in time, or do not fit into the device's memory.
+        why: Why some were left; empty where none was.
+    """
+
+    records: list[Record] = field(default_factory=list)
+    left: int = 0
+    why: str = ""
+
+
+class Remeasuring:
+    """A device and its compile workers, for as many times as are wanted; `close` ends them."""
+
+    def __init__(self, store: Store, found: Found, regime: str, study: str) -> None:
+        """Opens the device.
+
+        Args:
+            store: Where records go.
+            found: The device.
+            regime: How time is taken.
+            study: Name that the records are stored under.
+
+        Raises:
+            DeviceTrouble: It cannot be opened.
+        """
+        self._store, self._found, self._regime, self._study = store, found, regime, study
+        self._executor = Executor(found)
+        try:
+            self._executor.open()
+        except BaseException:
+            self._executor.close()
+            raise
+
+    def close(self) -> None:
+        """Ends the workers."""
+        self._executor.close()
+
+    def run(
+        self,
+        wanted: Iterable[Wanted],
+        deadline_s: float | None = None,
+        report: Callable[[str], None] = lambda text: None,
+    ) -> Remeasured:
+        """Measures and stores, problem by problem, the quick ones first.
+
+        Args:
+            wanted: What to time.
+            deadline_s: `time.monotonic` at which to stop; None for no limit.
+            report: Is told of every problem that is begun.
+
+        Raises:
+            DeviceTrouble: The device stays unwell; what was measured is stored.
+        """
+        by_problem: dict[Problem, list[Wanted]] = {}
+        for each in wanted:
+            by_problem.setdefault(each.problem, []).append(each)
+        found = Remeasured()
+        groups: dict[tuple[str, str], list[Problem]] = {}
+        for problem in sorted(by_problem, key=lambda each: each.memory_bytes):
+            groups.setdefault((problem.dtype, problem.layout), []).append(problem)
+        for problems in groups.values():
+            compiled = self._compile([each for problem in problems for each in by_problem[problem]])
+            for problem in problems:
+                report(f"{problem}: {len(by_problem[problem])} configs")
+                self._measure(problem, by_problem[problem], compiled, deadline_s, found)
+        return found
+
+    def _compile(self, wanted: Sequence[Wanted]) -> dict[str, Contestant]:
+        """Machine code by the hash of the rendered text, which dims do not enter."""
+        rendered: dict[str, Rendered] = {}
+        for each in wanted:
+            text = render(each.kernel, each.problem, each.config)
+            rendered.setdefault(text.hash, text)
+        named = {**wanted[0].problem.to_json(), "origin": _origin(wanted[0].problem)}
+        pool = CompilePool(self._found.opening, self._executor.info.architecture, named)
+        try:
+            tickets = dict(enumerate(rendered))
+            done = pool.compile_all({number: rendered[key] for number, key in tickets.items()})
+            return {tickets[number]: contestant for number, contestant in done.items()}
+        finally:
+            pool.close()
+
+    def _measure(
+        self,
+        problem: Problem,
+        wanted: Sequence[Wanted],
+        compiled: dict[str, Contestant],
+        deadline_s: float | None,
+        found: Remeasured,
+    ) -> None:
+        executor = self._executor
+        if deadline_s is not None and time.monotonic() > deadline_s:
+            found.left, found.why = found.left + len(wanted), "time was up"
+            return
+        try:
+            check_fits(problem, executor.free_bytes, executor.info)
+        except InputError as error:
+            found.left, found.why = found.left + len(wanted), str(error)
+            return
+        executor.prepare({**problem.to_json(), "origin": _origin(problem)}, self._regime)
+        scribe = Scribe(self._store, problem, executor.info, self._regime, executor.versions, self._study)
+        for number, each in enumerate(wanted):
+            if deadline_s is not None and time.monotonic() > deadline_s:
+                found.left, found.why = found.left + len(wanted) - number, "time was up"
+                return
+            rendered = render(each.kernel, problem, each.config)
+            contestant = compiled.get(rendered.hash)
+            if contestant is None:
+                found.left, found.why = found.left + 1, f"{each.kernel.name} {each.config} does not compile"
+                continue
+            contestant = replace(contestant, rendered=rendered)
+            measurement = ruled_out(contestant, executor.info)
+            if measurement is None:
+                executor.begin(contestant, each.best_s and each.best_s * PRUNED_BEYOND)
+                measurement = executor.finish()
+            record = scribe.of_kernel(Role.TRIAL, each.kernel, each.config, measurement)
+            self._store.add(record)
+            found.records.append(record)
+
+
+def _origin(problem: Problem) -> str:
+    return str(problem.operation.origin or "")

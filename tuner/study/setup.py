@@ -1,0 +1,199 @@
+"""What a study needs before its first trial: a name, room for the arrays, spaces, its past, where to start."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import Kernel
+from tuner.declare.problem import Problem
+from tuner.declare.space import Config, Space
+from tuner.devices.detect import Found
+from tuner.devices.power import EnergyCounters
+from tuner.errors import DeclarationError, InputError, NothingFound, TunerError
+from tuner.results.measurement import Measurement, Outcome
+from tuner.results.objectives import TIME
+from tuner.results.record import OBJECTIVES_OF_STUDY, Champion, ProblemKey, Record, Role
+from tuner.store import Store
+
+#: Champions of other shapes to start from.
+NEIGHBOURS = 5
+
+
+def key_of(problem: Problem) -> ProblemKey:
+    """Names a problem in the store."""
+    return ProblemKey(problem.operation.name, problem.shape, problem.dtype, problem.layout)
+
+
+def study_name(
+    problem: ProblemKey,
+    device: DeviceInfo,
+    regime: str,
+    kernels: Iterable[Kernel],
+    objectives: Sequence[str] = TIME,
+    error_limit: float | None = None,
+) -> str:
+    """Names a study: other kernels, sources of them, objectives or another limit of the error make another."""
+    sources = sorted(f"{kernel.name} {kernel.source_hash}" for kernel in kernels)
+    digest = hashlib.sha256("\n".join(sources).encode()).hexdigest()[:8]
+    aims = f"{OBJECTIVES_OF_STUDY}{' '.join(objectives)}" if len(objectives) > 1 else ""
+    limit = "" if error_limit is None else f", error limit {error_limit:g}"
+    return f"{problem} on {device.name}, {regime}, kernels {digest}{aims}{limit}"
+
+
+def check_regime(regime: str, kind: str) -> None:
+    """Refuses a regime that a kind of device is not timed in.
+
+    Raises:
+        InputError: It is one for GPUs only.
+    """
+    if kind == "cpu" and regime not in ("cold", "hot"):
+        raise InputError(f"a CPU is timed cold or hot, got regime {regime!r}; choose one of them")
+
+
+def check_power(objectives: Sequence[str], found: Found) -> None:
+    """Refuses energy as an objective where it is known beforehand that the device tells no power.
+
+    Raises:
+        InputError: It is a CPU whose counters cannot be read.
+    """
+    if "energy" in objectives and found.spec == "cpu":
+        trouble = EnergyCounters().trouble
+        if trouble:
+            raise _no_power(found.info, trouble)
+
+
+def check_energy(objectives: Sequence[str], device: DeviceInfo, measurement: Measurement) -> None:
+    """Refuses energy as an objective where a measurement shows that the device tells no power.
+
+    Raises:
+        InputError: It was measured, but without its energy.
+    """
+    measured = measurement.outcome is Outcome.MEASURED and measurement.samples_s
+    if "energy" in objectives and measured and "energy_j" not in measurement.circumstances:
+        raise _no_power(device, "its driver tells none (NVML, nvmlDeviceGetPowerUsage)")
+
+
+def _no_power(device: DeviceInfo, why: str) -> InputError:
+    return InputError(
+        f"the objective energy needs a device that tells its power, {device.name} does not: {why}; "
+        "choose --objective time or time,error"
+    )
+
+
+def check_fits(problem: Problem, free_bytes: int, device: DeviceInfo) -> None:
+    """Refuses a problem that is declared wrongly, or larger than the memory that is free.
+
+    Raises:
+        DeclarationError: What its operation declares fails for this problem.
+        InputError: It does not fit, or a dim is larger than kernels can take.
+    """
+    try:
+        needed, work = problem.memory_bytes, problem.work
+        _ = problem.scalars, problem.tolerance, float(work.flops), float(work.bytes)
+    except TunerError:
+        raise
+    except Exception as error:
+        raise DeclarationError(
+            f"tensors, work, scalars and terms of operation {problem.operation.name!r} must hold for every "
+            f"problem; for {problem} they fail with {type(error).__name__}: {error}; correct them"
+        ) from error
+    if needed > free_bytes:
+        raise InputError(
+            f"a problem's arrays and float64 reference must fit into free memory ({free_bytes / 2**30:.3g} GiB "
+            f"on {device.name}), {problem} needs {needed / 2**30:.3g} GiB; choose smaller dims"
+        )
+
+
+def legal_spaces(kernels: Iterable[Kernel], problem: Problem, device: DeviceInfo) -> dict[str, Space]:
+    """Kernel -> its legal configs, for the kernels that have any.
+
+    Raises:
+        NothingFound: None has; the message says how many configs each constraint rejects.
+    """
+    spaces = {
+        kernel.name: Space.build(kernel.parameters, kernel.constraints, problem, device) for kernel in kernels
+    }
+    legal = {name: space for name, space in spaces.items() if len(space)}
+    if legal:
+        return legal
+    lines = [f"no config is legal for {problem} on {device.name}:"]
+    for name, space in spaces.items():
+        lines.append(f"  {name}: {space.raw_size} configs")
+        lines += [f"    {count} break: {sentence}" for sentence, count in space.rejected if count]
+    raise NothingFound("\n".join([*lines, "relax a constraint, or choose another problem or kernel"]))
+
+
+def past_records(
+    store: Store,
+    problem: ProblemKey,
+    device: DeviceInfo,
+    regime: str,
+    versions: Mapping[str, str],
+    role: Role = Role.TRIAL,
+) -> list[Record]:
+    """Records of a problem that were measured with this driver and compiler, whatever their kernel."""
+    return [
+        record
+        for record in store.records(problem=problem, device=device, role=role)
+        if record.regime == regime
+        and all(record.versions.get(name) == versions.get(name) for name in ("compiler", "driver"))
+    ]
+
+
+def starting_points(
+    store: Store, kernels: Iterable[Kernel], problem: ProblemKey, device: DeviceInfo
+) -> list[tuple[str, Config]]:
+    """Configs to try first: declared starts, then champions of the nearest shapes on such a device.
+
+    What is not legal for the problem is left out by the search.
+    """
+    # The last step of a ladder first: what it reaches lets the first steps be pruned early.
+    declared = reversed(tuple(kernels))
+    starts = [(kernel.name, config) for kernel in declared for config in kernel.first_configs()]
+    known = store.champions(operation=problem.operation, device=device)
+    nearest = sorted(known, key=lambda each: _distance(problem, each))[:NEIGHBOURS]
+    return [*starts, *((each.record.kernel, Config(each.record.config)) for each in nearest)]
+
+
+def trials_elsewhere(
+    store: Store, kernels: Iterable[Kernel], problem: ProblemKey, device: DeviceInfo, regime: str
+) -> list[Record]:
+    """Trials of the same kernels, as they are now, where the study's own are likely to be alike.
+
+    Those of the nearest other shape on such a device; without one, those of the nearest shape on the
+    device of the same kind that is most like it.
+    """
+    hashes = {kernel.name: kernel.source_hash for kernel in kernels}
+    known = [
+        each
+        for each in store.champions(operation=problem.operation, regime=regime)
+        if each.record.device.kind == device.kind
+        and (each.record.problem, each.record.device.name) != (problem, device.name)
+        and each.record.problem.dtype == problem.dtype
+    ]
+    if not known:
+        return []
+    nearest = min(known, key=lambda each: (_unlike(device, each.record.device), _distance(problem, each)))
+    record = nearest.record
+    return [
+        each
+        for each in store.records(problem=record.problem, device=record.device, role=Role.TRIAL)
+        if each.regime == regime and hashes.get(each.kernel) == each.source_hash
+    ]
+
+
+def _distance(problem: ProblemKey, champion: Champion) -> float:
+    """Shapes are near when their dims are, by ratio; another layout is as far as twice the size."""
+    theirs = champion.record.problem
+    by_dim = [abs(value - theirs.dims[name]) / max(value, theirs.dims[name]) for name, value in problem.shape]
+    return sum(by_dim) + 0.5 * (theirs.layout != problem.layout)
+
+
+def _unlike(ours: DeviceInfo, theirs: DeviceInfo) -> tuple[bool, bool, float]:
+    """Same model first, then same architecture, then the number of multiprocessors or cores."""
+    ours_count, theirs_count = ours.sm_count or ours.cores, theirs.sm_count or theirs.cores
+    most = max(ours_count, theirs_count, 1)
+    apart = abs(ours_count - theirs_count) / most
+    return ours.name != theirs.name, ours.architecture != theirs.architecture, apart

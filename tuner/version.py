@@ -1,0 +1,3 @@
+"""The version of tile-tuner."""
+
+__version__ = "0.1.0"

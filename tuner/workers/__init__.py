@@ -1,0 +1,1 @@
+"""Processes that compile and measure, and may crash or hang: started, asked, limited, replaced."""

@@ -1,0 +1,246 @@
+"""A pool of compile workers that run ahead of the device."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import Rendered
+from tuner.devices import host
+from tuner.measuring.bench import Contestant
+from tuner.results.measurement import CompileReport, Measurement, Outcome
+from tuner.workers.main import rendered_to_json
+from tuner.workers.process import MEMORY_VARIABLE, Worker, WorkerFailed, answered
+
+#: Compile workers for each device at the most; one takes about 150 MB.
+WORKERS_PER_DEVICE = 32
+#: Cores left to the study and its search; each device's worker has one of its own.
+KEPT_CORES = 1
+#: A compilation may take this many times the slow end of those before it, this quantile of them...
+LIMIT_FACTOR, SLOW_END = 10.0, 0.95
+#: ...but always this long, in seconds.
+LIMIT_FLOOR_S = 60.0
+#: Bytes that a compile worker may take at the most; less where its share of the machine's memory is less.
+MEMORY_BYTES = 24 << 30
+#: Bytes that each may take however many there are.
+MEMORY_FLOOR_BYTES = 4 << 30
+#: A kernel that stores more than this to local memory, per thread, loses to one that does not: on an H200
+#: every spilling config of a first GEMM space came last.
+MAX_SPILL_BYTES = 512
+#: Registers are handed out to warps in units of this many per thread (CUDA's occupancy rules since 3.0).
+REGISTER_UNIT = 8
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What came of one compilation.
+
+    Attributes:
+        ticket: What the caller gave.
+        contestant: The compiled config; None where it failed.
+        failure: Why, as a measurement; None where it did not fail.
+    """
+
+    ticket: int
+    contestant: Contestant | None
+    failure: Measurement | None
+
+    @property
+    def compile_s(self) -> float:
+        """Seconds that it took."""
+        if self.contestant is not None:
+            return self.contestant.compile_s
+        return self.failure.stages_s.get("compile", 0.0) if self.failure else 0.0
+
+
+@dataclass
+class _Job:
+    ticket: int
+    rendered: Rendered
+    crashes: int = 0
+
+
+class CompilePool:
+    """Compile workers for one device spec, architecture and problem."""
+
+    def __init__(
+        self, spec: str, architecture: str, problem: Mapping[str, object], size: int = 0, devices: int = 1
+    ) -> None:
+        """Starts the workers.
+
+        Args:
+            spec: What `tuner.devices.opening.compiler_for` takes.
+            architecture: What to compile for.
+            problem: Names the problem (`tuner.workers.main.problem_from`).
+            size: Workers; `workers_for` the cores there are unless given.
+            devices: Devices that take what is compiled.
+        """
+        self._spec, self._architecture, self._problem = spec, architecture, dict(problem)
+        self.size = size or workers_for(len(os.sched_getaffinity(0)), devices)
+        self._workers: list[Worker | None] = [self._start() for _ in range(self.size)]
+        self._jobs: dict[int, _Job] = {}
+        self._waiting: deque[_Job] = deque()
+        self._ready: deque[Compiled] = deque()
+        self._took_s: deque[float] = deque(maxlen=200)
+
+    def _start(self) -> Worker:
+        share = max(host.memory_bytes() // self.size, MEMORY_FLOOR_BYTES)
+        # NVRTC's own cache gives back code without the compiler's report.
+        variables = {"CUDA_CACHE_DISABLE": "1", MEMORY_VARIABLE: str(min(share, MEMORY_BYTES))}
+        return Worker("compile", self._spec, variables)
+
+    @property
+    def pending(self) -> int:
+        """Compilations that are not done."""
+        return len(self._jobs) + len(self._waiting)
+
+    @property
+    def channels(self) -> list[Worker]:
+        """The workers to wait for."""
+        return [worker for worker in self._workers if worker is not None and worker.busy]
+
+    def submit(self, ticket: int, rendered: Rendered) -> None:
+        """Queues a compilation; `ready` will give it back under the ticket."""
+        self._waiting.append(_Job(ticket, rendered))
+        self._dispatch()
+
+    def ready(self) -> list[Compiled]:
+        """What has been compiled since the last call.
+
+        Raises:
+            DeviceTrouble: The compiler is not there.
+        """
+        for number, worker in enumerate(self._workers):
+            if worker is not None and worker.busy and (worker.overdue() or _readable(worker)):
+                self._collect(number, worker)
+        self._dispatch()
+        done = list(self._ready)
+        self._ready.clear()
+        return done
+
+    def _dispatch(self) -> None:
+        for number in range(self.size):
+            while self._waiting and number not in self._jobs:
+                job = self._jobs[number] = self._waiting.popleft()
+                message = {
+                    "do": "compile", "problem": self._problem, "architecture": self._architecture,
+                    "rendered": rendered_to_json(job.rendered),
+                }  # fmt: skip
+                worker = self._workers[number] = self._workers[number] or self._start()
+                try:
+                    worker.request(message, limit_s=compile_limit_s(self._took_s))
+                except WorkerFailed as failure:
+                    self._bury(number, failure)
+
+    def _collect(self, number: int, worker: Worker) -> None:
+        try:
+            reply = worker.collect(0.01 if worker.overdue() else 30.0)
+        except WorkerFailed as failure:
+            self._bury(number, failure)
+            return
+        data, job = answered(reply), self._jobs.pop(number)
+        self._took_s.append(data["compile_s"])
+        if "failed" in data:
+            stages = {"compile": data["compile_s"]}
+            failed = Measurement(Outcome.COMPILE_FAILED, data["failed"], stages_s=stages)
+            if data["spent"]:
+                self._retire(number)
+            self._ready.append(Compiled(job.ticket, None, failed))
+            return
+        report = replace(CompileReport(**data["compiled"]), launch_hash=job.rendered.launch_hash)
+        contestant = Contestant(job.rendered, reply.blob, report, data["compile_s"])
+        self._ready.append(Compiled(job.ticket, contestant, None))
+
+    def _bury(self, number: int, failure: WorkerFailed) -> None:
+        """Gives up a dead worker; its job is tried once more, since it may be innocent."""
+        self._retire(number)
+        job = self._jobs.pop(number)
+        if failure.timed_out or job.crashes:
+            outcome = Outcome.TIMED_OUT if failure.timed_out else Outcome.COMPILE_FAILED
+            reason = f"while compiling, {failure}"
+            self._ready.append(Compiled(job.ticket, None, Measurement(outcome, reason)))
+        else:
+            job.crashes += 1
+            self._waiting.append(job)
+
+    def _retire(self, number: int) -> None:
+        worker, self._workers[number] = self._workers[number], None
+        if worker is not None:
+            worker.close()
+
+    def cancel(self) -> None:
+        """Forgets every compilation that is not done; workers in the middle of one are killed."""
+        self._waiting.clear()
+        for number in list(self._jobs):
+            self._retire(number)
+            del self._jobs[number]
+
+    def compile_all(self, rendered: Mapping[int, Rendered]) -> dict[int, Contestant]:
+        """Compiles several and waits for all; those that fail are left out.
+
+        Raises:
+            DeviceTrouble: The compiler is not there.
+        """
+        for ticket, each in rendered.items():
+            self.submit(ticket, each)
+        found: dict[int, Contestant] = {}
+        missing = set(rendered)
+        while missing:
+            for compiled in self.ready():
+                missing.discard(compiled.ticket)
+                if compiled.contestant is not None and compiled.ticket in rendered:
+                    found[compiled.ticket] = compiled.contestant
+            time.sleep(0.005)
+        return found
+
+    def close(self) -> None:
+        """Kills the workers."""
+        for number in range(self.size):
+            self._retire(number)
+
+
+def workers_for(cores: int, devices: int) -> int:
+    """Compile workers on so many cores: all but those that the study and the devices' workers need.
+
+    Where there are few cores, workers share them with these.
+    """
+    kept = KEPT_CORES + devices
+    return max(1, min(WORKERS_PER_DEVICE * devices, cores - kept if cores > 2 * kept else cores))
+
+
+def compile_limit_s(took_s: Iterable[float]) -> float:
+    """Seconds that a compilation may take after others took so many."""
+    took = sorted(took_s)
+    slow = took[int(SLOW_END * (len(took) - 1))] if took else 0.0
+    return max(LIMIT_FLOOR_S, LIMIT_FACTOR * slow)
+
+
+def ruled_out(contestant: Contestant, device: DeviceInfo) -> Measurement | None:
+    """What the compiler's report rules out, before it costs time on the device; None where nothing does."""
+    report, launch = contestant.compiled, contestant.rendered.launch
+    if launch is None:
+        return None
+    threads = math.prod(launch.block)
+    registers = threads * -(-report.registers // REGISTER_UNIT) * REGISTER_UNIT
+    stages = {"compile": contestant.compile_s}
+    if device.registers_per_block and registers > device.registers_per_block:
+        reason = (
+            f"a block has at most {device.registers_per_block} registers, {threads} threads of "
+            f"{report.registers} need {registers}"
+        )
+        return Measurement(Outcome.LAUNCH_FAILED, reason, compiled=report, stages_s=stages)
+    if report.spill_bytes > MAX_SPILL_BYTES:
+        reason = f"cannot win: spills {report.spill_bytes} bytes a thread"
+        return Measurement(Outcome.PRUNED, reason, compiled=report, stages_s=stages)
+    return None
+
+
+def _readable(worker: Worker) -> bool:
+    import select
+
+    return bool(select.select([worker], [], [], 0)[0])

@@ -1,0 +1,304 @@
+"""The device worker of a study: kept alive, restarted after a failure, given up when the device is unwell."""
+
+from __future__ import annotations
+
+import logging
+import random
+import select
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import Launch
+from tuner.devices.cubin_cache import check_cache
+from tuner.devices.detect import Found
+from tuner.errors import DeviceTrouble
+from tuner.measuring.bench import Contestant
+from tuner.results.measurement import Measurement, Outcome
+from tuner.workers.main import rendered_to_json
+from tuner.workers.process import Worker, WorkerFailed, answered
+
+#: The first run of a config may take this many times the best one's time, but always so many seconds: to
+#: replace the worker takes some, too.
+FIRST_LIMIT_FACTOR, FIRST_LIMIT_FLOOR_S = 10.0, 2.0
+#: All that is done with a config may take this many times the best config's time...
+LIMIT_FACTOR = 300.0
+#: ...but always this long, in seconds: the first run of a config also loads and verifies it.
+LIMIT_FLOOR_S = 10.0
+#: Seconds within which arrays and reference must be made, and the baseline and the finals measured.
+LONG_LIMIT_S = 600.0
+#: Fresh workers that may fail their canary in a row before the device counts as unwell.
+MAX_UNWELL = 3
+
+
+_log = logging.getLogger(__name__)
+
+
+def run_limit_s(best_s: float | None) -> float:
+    """Seconds that a config may take while the best one takes so many, or none was measured yet."""
+    return max(LIMIT_FLOOR_S, LIMIT_FACTOR * (best_s or 0.1))
+
+
+def first_limit_s(best_s: float | None) -> float | None:
+    """Seconds that a config's first run may take; None for no limit of its own."""
+    return None if best_s is None else max(FIRST_LIMIT_FLOOR_S, FIRST_LIMIT_FACTOR * best_s)
+
+
+class Executor:
+    """One device, through a worker process that may be replaced at any time.
+
+    Attributes:
+        info: Identity and limits of the device.
+        versions: Name -> version of what takes part there.
+        free_bytes: Memory that was free before the arrays were made.
+        restarts: Workers that had to be replaced.
+    """
+
+    def __init__(self, found: Found) -> None:
+        """Starts the worker; `open` waits for it.
+
+        Args:
+            found: The device.
+        """
+        self._found = found
+        self._prepared: dict[str, Any] | None = None
+        self.restarts = 0
+        self._first_limit_s: float | None = None
+        self._worker = self._start()
+
+    def open(self) -> None:
+        """Waits until the device is open, and learns what it is.
+
+        Raises:
+            DeviceTrouble: It cannot be opened.
+            EnvironmentTrouble: There is no room for what is compiled for it.
+        """
+        check_cache()
+        hello = self._trusted({"do": "hello"})
+        self.info = DeviceInfo.from_json(hello["info"])
+        self.versions: Mapping[str, str] = hello["versions"]
+        self.free_bytes: int = hello["free_bytes"]
+
+    def _start(self) -> Worker:
+        return Worker("device", self._found.opening, dict(self._found.environment))
+
+    @property
+    def channel(self) -> Worker:
+        """What to wait for while `busy`."""
+        return self._worker
+
+    @property
+    def busy(self) -> bool:
+        """True while a config is being measured."""
+        return self._worker.busy
+
+    def _trusted(self, message: dict[str, Any], blob: bytes = b"") -> dict[str, Any]:
+        """Asks something that no config can spoil; failing means that the device is in trouble."""
+        try:
+            return answered(self._worker.ask(message, blob, LONG_LIMIT_S))
+        except WorkerFailed as failure:
+            raise DeviceTrouble(
+                f"{self._found.info.name} cannot {message['do']}: {failure}; run `tuner doctor`"
+            ) from failure
+
+    def prepare(
+        self,
+        problem: Mapping[str, Any],
+        regime: str,
+        energy: bool = False,
+        error_limit: float | None = None,
+    ) -> None:
+        """Makes arrays and reference, with inputs drawn afresh for each worker.
+
+        Args:
+            problem: By name.
+            regime: How time is taken.
+            energy: True to measure energy beside time.
+            error_limit: A config less exact than so many times the library is not timed; None for any.
+
+        Raises:
+            DeviceTrouble: It cannot, for lack of memory say.
+        """
+        asked = {"problem": dict(problem), "regime": regime, "energy": energy, "error_limit": error_limit}
+        self._prepared = asked
+        self._trusted({"do": "prepare", **asked, "seed": _fresh_seed()})
+
+    def baseline(self) -> Measurement | None:
+        """Measures the library; None where the operation declares none."""
+        data = self._trusted({"do": "baseline"})["measurement"]
+        return Measurement.from_json(data) if data else None
+
+    def begin(self, contestant: Contestant, incumbent_s: float | None, limit_s: float | None = None) -> None:
+        """Begins to measure a config; `finish` ends it.
+
+        Args:
+            contestant: What to measure.
+            incumbent_s: Best median so far in seconds; a config that cannot win against it is pruned.
+            limit_s: Seconds that it may take; so many times the incumbent's unless given.
+        """
+        if limit_s is None:
+            limit_s = run_limit_s(incumbent_s)
+        self._first_limit_s = first_limit_s(incumbent_s)
+        message = {
+            "do": "measure", "incumbent_s": incumbent_s, "first_limit_s": self._first_limit_s,
+            **_to_json(contestant),
+        }  # fmt: skip
+        try:
+            self._worker.request(message, contestant.code, limit_s)
+        except WorkerFailed:
+            # Found dead before it was asked: not this config's fault.
+            self._recycle()
+            self._worker.request(message, contestant.code, limit_s)
+
+    def arrived(self) -> bool:
+        """True where `finish` will not wait long."""
+        return self.busy and (self._worker.overdue() or bool(select.select([self._worker], [], [], 0)[0]))
+
+    def finish(self) -> Measurement:
+        """The measurement that `begin` began.
+
+        A worker that crashed, hung or reported a poisoned context has been replaced.
+
+        Raises:
+            DeviceTrouble: The device stays unwell.
+        """
+        try:
+            data = self._worker.collect(0.01 if self._worker.overdue() else 30.0).data
+        except WorkerFailed as failure:
+            self._recycle()
+            if failure.alarmed and self._first_limit_s is not None:
+                reason = f"cannot win: its first run was stopped after {self._first_limit_s:.3g} s"
+                return Measurement(Outcome.TIMED_OUT, reason)
+            return Measurement(Outcome.TIMED_OUT if failure.timed_out else Outcome.CRASHED, str(failure))
+        if "trouble" in data:
+            self._recycle()
+            return Measurement(Outcome.CRASHED, data["trouble"])
+        measurement = Measurement.from_json(data["measurement"])
+        if data["unwell"]:
+            self._recycle()
+        return measurement
+
+    def verify(self, contestant: Contestant, cases: Sequence[tuple[Mapping[str, Any], Launch | None]]) -> str:
+        """Checks a compiled config at other shapes.
+
+        Args:
+            contestant: What to check.
+            cases: Problems by name, each with the launch for it.
+
+        Returns:
+            What is wrong; empty when nothing is. A worker that crashed or hung has been replaced.
+        """
+        named = [{"problem": dict(problem), "launch": launch and asdict(launch)} for problem, launch in cases]
+        message = {"do": "verify", "cases": named, "seed": _fresh_seed(), **_to_json(contestant)}
+        limit_s = LIMIT_FLOOR_S * (1 + len(cases))
+        try:
+            data = self._worker.ask(message, contestant.code, limit_s).data
+        except WorkerFailed as failure:
+            self._recycle()
+            return str(failure)
+        if "trouble" in data or data["unwell"]:
+            self._recycle()
+        return str(data.get("trouble") or data["wrong"])
+
+    def finals(
+        self, contestants: Sequence[Contestant], budget_s: float, threads: Sequence[int] = ()
+    ) -> list[Measurement]:
+        """Measures finalists interleaved with the library, whose measurements come last.
+
+        Where the worker does not survive that, each finalist shows alone whether it was the one, and the
+        others play again.
+
+        Args:
+            contestants: The finalists.
+            budget_s: Wall time for the rounds in seconds.
+            threads: CPU threads that they use; see `tuner.measuring.bench.Bench.finals`.
+
+        Raises:
+            DeviceTrouble: The worker failed all the same.
+        """
+        found = self._interleaved(contestants, budget_s, threads)
+        if not isinstance(found, str):
+            return found
+        lost: dict[int, str] = {}
+        for number, each in enumerate(contestants):
+            alone = self._interleaved([each], budget_s / len(contestants), ())
+            if isinstance(alone, str):
+                lost[number] = alone
+        sound = [each for number, each in enumerate(contestants) if number not in lost]
+        found = self._interleaved(sound, budget_s, threads)
+        if isinstance(found, str):
+            raise DeviceTrouble(f"{self._found.info.name} cannot play the finals: {found}; run `tuner doctor`")
+        timed = iter(found)
+        finalists = [
+            Measurement(Outcome.CRASHED, lost[number], compiled=each.compiled)
+            if number in lost
+            else next(timed)
+            for number, each in enumerate(contestants)
+        ]
+        return [*finalists, *timed]
+
+    def _interleaved(
+        self, contestants: Sequence[Contestant], budget_s: float, threads: Sequence[int]
+    ) -> list[Measurement] | str:
+        """The measurements, or what the worker did not survive; it has been replaced then."""
+        named = [_to_json(each) for each in contestants]
+        message = {"do": "finals", "budget_s": budget_s, "threads": list(threads), "contestants": named}
+        code = b"".join(contestant.code for contestant in contestants)
+        try:
+            data = self._worker.ask(message, code, LONG_LIMIT_S).data
+        except WorkerFailed as failure:
+            self._recycle()
+            return str(failure)
+        if "trouble" in data:
+            self._recycle()
+            return str(data["trouble"])
+        found = [Measurement.from_json(each) for each in data["measurements"]]
+        if data["unwell"]:
+            self._recycle()
+            return next((each.reason for each in found if each.reason), "the device was left unwell")
+        return found
+
+    def transfers_s(self) -> Mapping[str, float]:
+        """Seconds for ``allocate``, ``to_device`` and ``to_host`` of the problem's arrays; empty on a CPU.
+
+        Raises:
+            DeviceTrouble: The worker failed.
+        """
+        found: dict[str, float] = self._trusted({"do": "transfers"})["transfers_s"]
+        return found
+
+    def _recycle(self) -> None:
+        """Replaces the worker, and makes sure that the device is well."""
+        for attempt in range(1, MAX_UNWELL + 1):
+            self._worker.close()
+            self.restarts += 1
+            self._worker = self._start()
+            try:
+                answered(self._worker.ask({"do": "hello"}))
+                unwell = answered(self._worker.ask({"do": "canary"}))["unwell"]
+            except (WorkerFailed, DeviceTrouble) as error:
+                unwell = str(error)
+            if not unwell:
+                break
+            _log.warning("device unwell after a restart (%d of %d): %s", attempt, MAX_UNWELL, unwell)
+        else:
+            raise DeviceTrouble(f"{self._found.info.name} stays unwell: {unwell}; finished trials are kept")
+        if self._prepared is not None:
+            self.prepare(**self._prepared)
+
+    def close(self) -> None:
+        """Kills the worker."""
+        self._worker.close()
+
+
+def _fresh_seed() -> int:
+    """Inputs are drawn anew by every worker: no config can be right by having seen them."""
+    return random.SystemRandom().randrange(2**32)
+
+
+def _to_json(contestant: Contestant) -> dict[str, Any]:
+    return {
+        "rendered": rendered_to_json(contestant.rendered), "compiled": asdict(contestant.compiled),
+        "compile_s": contestant.compile_s, "code_bytes": len(contestant.code),
+    }  # fmt: skip

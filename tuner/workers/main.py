@@ -1,0 +1,253 @@
+"""What runs inside a worker process: answers requests from its channel until that closes.
+
+Run as ``python -m tuner.workers.main FD ROLE SPEC``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tuner.declare import catalogue
+from tuner.declare.kernel import Launch, Rendered
+from tuner.declare.problem import Problem
+from tuner.devices import host
+from tuner.devices.opening import compiler_for, open_device
+from tuner.devices.protocol import CompileFailed, Compiler, LaunchFailed
+from tuner.devices.transfers import transfers_s
+from tuner.errors import InputError, TunerError
+from tuner.measuring.bench import Bench, Contestant
+from tuner.measuring.workload import Workload
+from tuner.results.measurement import OUT_OF_MEMORY, CompileReport, memory_reason
+from tuner.workers.channel import Channel, ChannelBroken
+from tuner.workers.process import MEMORY_VARIABLE
+
+#: Linux: the signal that a process gets when its parent ends.
+PR_SET_PDEATHSIG = 1
+
+#: Of the garbage collector in a compile worker (Python's own are 700, 10 and 10).
+GARBAGE_THRESHOLDS = (100_000, 20, 20)
+
+Handler = Callable[[dict[str, Any], bytes], tuple[dict[str, Any], bytes]]
+
+
+def problem_from(data: dict[str, Any]) -> Problem:
+    """The problem that a message names; `origin` is the file of a user's own operation, or empty."""
+    origin = data.get("origin", "")
+    found = catalogue.from_file(Path(origin)) if origin else catalogue.builtin()
+    return found.operation(data["operation"]).problem(data["shape"], data["dtype"], data["layout"])
+
+
+def rendered_to_json(rendered: Rendered) -> dict[str, Any]:
+    """A rendered kernel as a JSON object."""
+    return asdict(rendered)
+
+
+def rendered_from(data: dict[str, Any]) -> Rendered:
+    """Reads what `rendered_to_json` wrote."""
+    return Rendered(
+        text=data["text"], entry=data["entry"], target=data["target"], launch=launch_from(data["launch"]),
+        options=tuple(data["options"]), launch_hash=data["launch_hash"],
+    )  # fmt: skip
+
+
+def launch_from(data: dict[str, Any] | None) -> Launch | None:
+    """Reads a launch; a CPU kernel has none."""
+    return Launch.from_json(data) if data else None
+
+
+def contestant_from(data: dict[str, Any], code: bytes) -> Contestant:
+    """A compiled config from a message and its code."""
+    return Contestant(
+        rendered_from(data["rendered"]), code, CompileReport(**data["compiled"]), data.get("compile_s", 0.0)
+    )
+
+
+class CompileHandlers:
+    """Requests of a compile worker."""
+
+    def __init__(self, spec: str) -> None:
+        self._compiler: Compiler = compiler_for(spec)
+        self._problems: dict[str, Problem] = {}
+
+    def compile(self, message: dict[str, Any], _: bytes) -> tuple[dict[str, Any], bytes]:
+        """Compiles a rendered kernel; ``failed`` is the compiler's text where it refuses.
+
+        ``spent`` says that the worker is better replaced: it may hold what the compiler took.
+        """
+        start = time.perf_counter()
+        key = repr(message["problem"])
+        if key not in self._problems:
+            self._problems[key] = problem_from(message["problem"])
+        rendered = rendered_from(message["rendered"])
+        try:
+            binary = self._compiler.compile(rendered, message["architecture"], self._problems[key])
+        except (CompileFailed, MemoryError) as failure:
+            reason = memory_reason(failure) if isinstance(failure, MemoryError) else str(failure)
+            seconds = time.perf_counter() - start
+            return {"failed": reason, "spent": OUT_OF_MEMORY in reason, "compile_s": seconds}, b""
+        seconds = time.perf_counter() - start
+        return {"compiled": asdict(binary.report), "compile_s": seconds}, binary.code
+
+    def hello(self, message: dict[str, Any], _: bytes) -> tuple[dict[str, Any], bytes]:
+        """Says that the worker is ready."""
+        return {"ready": True}, b""
+
+
+class DeviceHandlers:
+    """Requests of a device worker."""
+
+    def __init__(self, spec: str) -> None:
+        self._device = open_device(spec)
+        self._bench: Bench | None = None
+
+    def hello(self, message: dict[str, Any], _: bytes) -> tuple[dict[str, Any], bytes]:
+        """Identity, versions and free memory of the device."""
+        device = self._device
+        info = device.info.to_json()
+        return {"info": info, "versions": dict(device.versions), "free_bytes": device.free_bytes()}, b""
+
+    def canary(self, message: dict[str, Any], _: bytes) -> tuple[dict[str, Any], bytes]:
+        """``unwell`` says why the device does not work; empty when it does."""
+        try:
+            self._device.canary()
+        except LaunchFailed as failure:
+            return {"unwell": str(failure)}, b""
+        return {"unwell": ""}, b""
+
+    def prepare(self, message: dict[str, Any], _: bytes) -> tuple[dict[str, Any], bytes]:
+        """Makes a problem's arrays and reference."""
+        start = time.perf_counter()
+        problem = problem_from(message["problem"])
+        workload = Workload(self._device, problem, message["seed"])
+        workload.draw_anew()
+        self._device.synchronize()
+        self._bench = Bench(self._device, workload, message["regime"], message.get("energy", False))
+        if message.get("error_limit") is not None:
+            self._bench.limit_error(message["error_limit"])
+        return {"prepare_s": time.perf_counter() - start}, b""
+
+    def measure(self, message: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
+        """Measures a compiled config."""
+        bench = self._ready()
+        measurement = bench.measure(
+            contestant_from(message, blob), message["incumbent_s"], message["first_limit_s"]
+        )
+        return {"measurement": measurement.to_json(), "unwell": bench.unwell}, b""
+
+    def verify(self, message: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
+        """Checks one compiled config at other shapes; ``wrong`` names the first where it fails."""
+        contestant = contestant_from(message, blob)
+        for case in message["cases"]:
+            problem = problem_from(case["problem"])
+            rendered = replace(contestant.rendered, launch=launch_from(case["launch"]))
+            bench = Bench(self._device, Workload(self._device, problem, message["seed"]), "hot")
+            wrong = bench.verify(replace(contestant, rendered=rendered))
+            if wrong:
+                return {"wrong": f"at {problem}: {wrong}", "unwell": bench.unwell}, b""
+        return {"wrong": "", "unwell": False}, b""
+
+    def baseline(self, message: dict[str, Any], _: bytes) -> tuple[dict[str, Any], bytes]:
+        """Measures the library; ``measurement`` is None where there is none."""
+        bench = self._ready()
+        measurement = bench.measure_baseline()
+        return {"measurement": measurement and measurement.to_json(), "unwell": bench.unwell}, b""
+
+    def finals(self, message: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
+        """Times finalists in alternation with the library, whose measurements come last."""
+        bench, offset, contestants = self._ready(), 0, []
+        for each in message["contestants"]:
+            contestants.append(contestant_from(each, blob[offset : offset + each["code_bytes"]]))
+            offset += each["code_bytes"]
+        found = bench.finals(contestants, message["budget_s"], message["threads"])
+        return {"measurements": [each.to_json() for each in found], "unwell": bench.unwell}, b""
+
+    def transfers(self, message: dict[str, Any], _: bytes) -> tuple[dict[str, Any], bytes]:
+        """Times what a run from the host's memory to the host's memory adds to the kernel's time."""
+        return {"transfers_s": transfers_s(self._device, self._ready().workload)}, b""
+
+    def _ready(self) -> Bench:
+        if self._bench is None:
+            raise RuntimeError("prepare comes first")
+        return self._bench
+
+
+def serve(channel: Channel, handlers: CompileHandlers | DeviceHandlers) -> None:
+    """Answers requests until the channel closes."""
+    while True:
+        try:
+            message, blob = channel.receive()
+        except ChannelBroken:
+            return
+        handler: Handler = getattr(handlers, message["do"])
+        try:
+            reply, code = handler(message, blob)
+        except (TunerError, LaunchFailed) as error:
+            reply, code = {"trouble": str(error), "bad_input": isinstance(error, InputError)}, b""
+        except MemoryError as error:
+            reply, code = {"trouble": memory_reason(error)}, b""
+        except Exception:
+            reply, code = {"trouble": f"unexpected in a worker:\n{traceback.format_exc()}"}, b""
+        channel.send(reply, code)
+
+
+def limit_memory(role: str, spec: str) -> None:
+    """Lets an allocation fail before the machine runs out of memory: what takes it is told, and fails alone.
+
+    Memory of a GPU is no matter of this; its driver maps far more than it takes.
+    """
+    asked = os.environ.get(MEMORY_VARIABLE)
+    if asked is None and (role, spec) != ("device", "cpu"):
+        return
+    held = psutil.Process().memory_info()
+    limit = held.data + (host.free_bytes() if asked is None else int(asked))
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
+def _collect_less_garbage() -> None:
+    """What was imported stays, and what a compilation leaves goes later: a tenth of Numba's time otherwise."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GARBAGE_THRESHOLDS)
+
+
+def main(arguments: list[str]) -> None:
+    """Opens the device or compiler, then serves."""
+    # The parent's end is the only way out: Ctrl-C is the study's to handle.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    channel = Channel(socket.socket(fileno=int(arguments[0])))
+    role, spec = arguments[1], arguments[2]
+    with open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123 - not a path of ours
+        file.write("900")
+    try:
+        handlers: CompileHandlers | DeviceHandlers
+        if role == "compile":
+            os.nice(5)
+            handlers = CompileHandlers(spec)
+            _collect_less_garbage()
+        else:
+            handlers = DeviceHandlers(spec)
+        limit_memory(role, spec)
+    except (TunerError, ImportError, OSError) as error:
+        channel.receive()
+        channel.send({"trouble": f"{error}"})
+        return
+    serve(channel, handlers)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,183 @@
+"""Worker processes that may crash or hang: started, asked, given a time limit, killed.
+
+A device worker does all that touches a device; compile workers compile. Either runs
+`tuner.workers.main` in a process of its own session, so that a Ctrl-C in the terminal reaches the study
+only, and dies with the study.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from tuner.errors import DeviceTrouble, InputError
+from tuner.workers.channel import Channel, ChannelBroken
+
+#: Seconds that a worker may take to start and open its device.
+START_LIMIT_S = 120.0
+#: Seconds that the rest of a frame may take once its first bytes are there.
+FRAME_LIMIT_S = 30.0
+#: Variable with the bytes that a worker may take beyond those it has when it is ready.
+MEMORY_VARIABLE = "TUNER_WORKER_BYTES"
+#: Characters of a dead worker's standard error that go into the reason.
+STDERR_TAIL = 600
+
+
+class WorkerFailed(Exception):
+    """A worker that had to be given up.
+
+    Attributes:
+        timed_out: True where it was killed for being too slow.
+        alarmed: True where it ended itself, as what it ran took too long.
+    """
+
+    def __init__(self, reason: str, timed_out: bool = False, alarmed: bool = False) -> None:
+        super().__init__(reason)
+        self.timed_out, self.alarmed = timed_out, alarmed
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a worker answered.
+
+    Attributes:
+        data: JSON object.
+        blob: Binary part.
+    """
+
+    data: dict[str, Any]
+    blob: bytes = b""
+
+
+class Worker:
+    """One worker process. At most one request is under way at a time."""
+
+    def __init__(self, role: str, spec: str, environment: Mapping[str, str]) -> None:
+        """Starts the process; it does not wait until it is ready.
+
+        Args:
+            role: ``device`` or ``compile``.
+            spec: What to open: ``cuda``, ``cpu`` or ``fake:FILE``.
+            environment: Variables beside this process's own.
+        """
+        self.role = role
+        self.busy = False
+        self.deadline_s: float | None = None
+        ours, theirs = socket.socketpair()
+        self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
+        path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
+        variables = {
+            **os.environ, **environment, "PYTHONPATH": path, "TUNER_CHANNEL_FD": str(theirs.fileno()),
+        }  # fmt: skip
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tuner.workers.main", str(theirs.fileno()), role, spec],
+            stdin=subprocess.DEVNULL, stdout=self._stderr, stderr=self._stderr,
+            pass_fds=(theirs.fileno(),), env=variables, start_new_session=True,
+        )  # fmt: skip
+        theirs.close()
+        self._channel = Channel(ours)
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    def fileno(self) -> int:
+        """For selectors: readable when an answer, or the end, has come."""
+        return self._channel.fileno()
+
+    def request(self, message: dict[str, Any], blob: bytes = b"", limit_s: float = START_LIMIT_S) -> None:
+        """Sends a request; `collect` gets its answer.
+
+        Raises:
+            WorkerFailed: The worker is gone.
+        """
+        self.busy = True
+        self.deadline_s = time.monotonic() + limit_s
+        try:
+            self._channel.send(message, blob, FRAME_LIMIT_S)
+        except ChannelBroken as error:
+            raise WorkerFailed(self._obituary(error)) from error
+
+    def overdue(self) -> bool:
+        """True where the request under way has used up its time."""
+        return self.busy and self.deadline_s is not None and time.monotonic() > self.deadline_s
+
+    def collect(self, limit_s: float = FRAME_LIMIT_S) -> Reply:
+        """Waits for the answer to the request under way.
+
+        Raises:
+            WorkerFailed: It crashed, wrote rubbish, or took too long; it has been killed.
+        """
+        try:
+            data, blob = self._channel.receive(limit_s)
+        except ChannelBroken as error:
+            reason = self._obituary(error)
+            alarmed = self._process.poll() == -signal.SIGALRM
+            raise WorkerFailed(reason, timed_out=self.overdue(), alarmed=alarmed) from error
+        self.busy = False
+        return Reply(data, blob)
+
+    def ask(self, message: dict[str, Any], blob: bytes = b"", limit_s: float = START_LIMIT_S) -> Reply:
+        """`request` and `collect` in one."""
+        self.request(message, blob, limit_s)
+        return self.collect(limit_s)
+
+    def _obituary(self, error: ChannelBroken) -> str:
+        alive = self._process.poll() is None
+        if alive and not error.rubbish:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(0.5)
+        code = self._process.poll()
+        self.kill()
+        if error.rubbish:
+            return f"the worker {error}"
+        if code is None:
+            return f"the worker did not answer in time ({error})"
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        tail = self._last_words()
+        return f"the worker died with {how}" + (f": {tail}" if tail else "")
+
+    def _last_words(self) -> str:
+        """The end of what the worker wrote to its standard output and error."""
+        with contextlib.suppress(OSError, ValueError):
+            size = self._stderr.seek(0, os.SEEK_END)
+            self._stderr.seek(max(size - STDERR_TAIL, 0))
+            return self._stderr.read().decode(errors="replace").strip()
+        return ""
+
+    def kill(self) -> None:
+        """Ends the process and everything in its session, and waits for it."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        # A process inside the driver may take a while to die; it is not waited for without end.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(30)
+
+    def close(self) -> None:
+        """Kills the process and frees what it held."""
+        self.kill()
+        self._channel.close()
+        self._stderr.close()
+
+
+def answered(reply: Reply) -> dict[str, Any]:
+    """The data of a reply.
+
+    Raises:
+        InputError: The worker said that what was asked is at fault.
+        DeviceTrouble: It said that the device or the environment is.
+    """
+    if "trouble" in reply.data:
+        raise (InputError if reply.data.get("bad_input") else DeviceTrouble)(reply.data["trouble"])
+    return reply.data
