@@ -79,8 +79,8 @@ def study(job: Job) -> list[float]:
             else:
                 search.tell(asked[0], Outcome.LAUNCH_FAILED, None)
         if number in CHECKPOINTS:
-            standings = search.standings()
-            finalists = sorted(standings, key=lambda each: standings[each])[:FINALISTS]
+            leaderboard = search.leaderboard()
+            finalists = sorted(leaderboard, key=lambda each: leaderboard[each])[:FINALISTS]
             reached = min((times[space.index_of(config)] for _, config in finalists), default=np.inf)
             fractions.append(float(1 / reached))
     return fractions

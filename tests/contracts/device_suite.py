@@ -13,7 +13,7 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Rendered, render
 from tuner.declare.space import Space
 from tuner.devices.protocol import Binary, Compiler, Device, LaunchFailed
-from tuner.measuring.bench import Bench, Contestant
+from tuner.measuring.bench import Bench, CompiledConfig
 from tuner.measuring.workload import Workload
 from tuner.results.measurement import Outcome
 
@@ -156,7 +156,7 @@ class DeviceContract:
             bench, found = Bench(device, workload, regime), []
             for each in (rendered, cheating, rendered):
                 binary = self.compiled(device, each, workload)
-                found.append(bench.measure(Contestant(each, binary.code, binary.report), None))
+                found.append(bench.measure(CompiledConfig(each, binary.code, binary.report), None))
             assert [each.outcome.value for each in found] == ["MEASURED", "WRONG_RESULT", "MEASURED"]
             assert {"writes_input": "wrote into the input x", "stale": "stale"}[how] in found[1].reason
             assert not bench.unwell
@@ -194,7 +194,7 @@ class DeviceContract:
         assert bench.limit is not None
         assert bench.limit.library_rms == library.error.rms_rel > 0
         binary = self.compiled(device, rendered, workload)
-        found = bench.measure(Contestant(rendered, binary.code, binary.report), None)
+        found = bench.measure(CompiledConfig(rendered, binary.code, binary.report), None)
         assert found.error is not None
         exact = found.error.rms_rel <= library.error.rms_rel
         assert found.outcome is (Outcome.MEASURED if exact else Outcome.INACCURATE)

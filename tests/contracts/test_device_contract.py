@@ -23,7 +23,7 @@ from tuner.devices.numba_source import NumbaCompiler
 from tuner.devices.opening import open_device
 from tuner.devices.protocol import REGIMES, Compiler, Device
 from tuner.errors import DeviceTrouble
-from tuner.measuring.bench import Bench, Contestant
+from tuner.measuring.bench import Bench, CompiledConfig
 from tuner.measuring.workload import Workload
 from tuner.results.measurement import Outcome
 
@@ -92,11 +92,11 @@ class TestCpuDevice(DeviceContract):
         self, device: Device, rendered: Rendered, workload: Workload
     ) -> None:
         binary = self.compiled(device, rendered, workload)
-        contestant = Contestant(rendered, binary.code, binary.report)
+        compiled_config = CompiledConfig(rendered, binary.code, binary.report)
         bench = Bench(device, workload, "hot")
-        assert bench.measure(contestant, None).outcome is Outcome.MEASURED
+        assert bench.measure(compiled_config, None).outcome is Outcome.MEASURED
         workload.first.references["y"][3] += 1
-        found = bench.measure(contestant, None)
+        found = bench.measure(compiled_config, None)
         assert found.outcome is Outcome.CRASHED
         assert found.reason.startswith("what results are held against was overwritten")
         assert bench.unwell

@@ -11,9 +11,9 @@ from fixtures.records import BOARD, CPU, champion, measured, record, square
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import Role
 from tuner.store import Store, matrix
-from tuner.store.matrix import Asked
+from tuner.store.matrix import MatrixQuery
 
-ASKED = Asked("gemm", "float32", "cuda", "cold")
+ASKED = MatrixQuery("gemm", "float32", "cuda", "cold")
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -17,14 +17,14 @@ from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 from tuner.devices.detect import find
 from tuner.devices.nvrtc import NvrtcCompiler
-from tuner.measuring.bench import Contestant
+from tuner.measuring.bench import CompiledConfig
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import ProblemKey, Role
 from tuner.store import Store
 from tuner.study.progress import Request
 from tuner.study.study import Study
 from tuner.workers import compile_pool, device_worker
-from tuner.workers.device_worker import Executor
+from tuner.workers.device_worker import DeviceWorker
 
 FAULTY = TOY.with_name("faulty.py")
 #: Config -> how it ends on any GPU, and what its reason says.
@@ -78,26 +78,26 @@ def test_every_real_fault_is_one_outcome_and_the_right_config_is_crowned(
 def test_the_worker_is_replaced_after_each_error_and_the_next_config_is_measured() -> None:
     declared = catalogue.from_file(FAULTY)
     problem, kernel = declared.operation("faulty").problem({"n": 100_000}), declared.of("faulty")[0]
-    executor = Executor(find("cuda:0"))
+    worker = DeviceWorker(find("cuda:0"))
     try:
-        executor.open()
-        executor.prepare({**problem.to_json(), "origin": str(FAULTY)}, "cold")
+        worker.open()
+        worker.prepare({**problem.to_json(), "origin": str(FAULTY)}, "cold")
         for number, fault in enumerate(("assert", "illegal", "heap", "workspace", "stack"), start=1):
-            assert _measured(executor, kernel, problem, fault).outcome is Outcome.LAUNCH_FAILED
-            assert executor.restarts == number
-            assert _measured(executor, kernel, problem, "none").outcome is Outcome.MEASURED
-            assert executor.restarts == number
+            assert _measured(worker, kernel, problem, fault).outcome is Outcome.LAUNCH_FAILED
+            assert worker.restarts == number
+            assert _measured(worker, kernel, problem, "none").outcome is Outcome.MEASURED
+            assert worker.restarts == number
     finally:
-        executor.close()
+        worker.close()
 
 
-def _measured(executor: Executor, kernel: Kernel, problem: Problem, fault: str) -> Measurement:
+def _measured(worker: DeviceWorker, kernel: Kernel, problem: Problem, fault: str) -> Measurement:
     rendered = render(kernel, problem, Config({"FAULT": fault}))
-    binary = NvrtcCompiler().compile(rendered, executor.info.architecture, problem)
-    executor.begin(Contestant(rendered, binary.code, binary.report), None)
-    while not executor.arrived():
+    binary = NvrtcCompiler().compile(rendered, worker.info.architecture, problem)
+    worker.begin(CompiledConfig(rendered, binary.code, binary.report), None)
+    while not worker.arrived():
         time.sleep(0.01)
-    return executor.finish()
+    return worker.finish()
 
 
 def test_each_finalist_and_no_library_has_an_occupancy(here: Path) -> None:

@@ -146,10 +146,10 @@ def awkward_sizes(values: Mapping[str, Value]) -> list[int]:
     return sorted(sizes)
 
 
-def awkward_problems(
+def edge_problems(
     kernel: Kernel, config: Config, like: Problem, *, count: int, seed: int = 0, device: DeviceInfo = H200
 ) -> list[Problem]:
-    """Small problems that the config must solve: shapes drawn from awkward sizes, also long and thin ones.
+    """Small problems that the config must solve: shapes drawn from edge sizes, also long and thin ones.
 
     Args:
         kernel: Whose constraints must hold, but for those that are for speed alone.

@@ -1,4 +1,4 @@
-"""Every CPU kernel of gemm: declarations, and results against float64 on awkward shapes in all layouts."""
+"""Every CPU kernel of gemm: declarations, and results against float64 on edge shapes in all layouts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CPU kernels of gemv and transpose, and gemm's vectorised, against float64 on awkward shapes."""
+"""CPU kernels of gemv and transpose, and gemm's vectorised, against float64 on edge shapes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from sampling import awkward_problems, kernels, name_of, usual_problem
+from sampling import edge_problems, kernels, name_of, usual_problem
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel, render
@@ -96,7 +96,7 @@ def test_agrees_with_float64(
     dtype = operation.dtypes[number % len(operation.dtypes)]
     for layout in operation.layouts:
         usual = usual_problem(operation, layout, dtype)
-        problems = awkward_problems(kernel, Config(config), usual, count=12, seed=number, device=CPU)
+        problems = edge_problems(kernel, Config(config), usual, count=12, seed=number, device=CPU)
         problems.append(operation.problem(dict.fromkeys(operation.dims, 48), dtype, layout))
         run = build(kernel, usual, Config(config))
         for place, problem in enumerate(problems):

@@ -1,4 +1,4 @@
-"""Every CUDA kernel, run on the CPU on awkward shapes against its float64 reference, on poisoned output."""
+"""Every CUDA kernel, run on the CPU on edge shapes against its float64 reference, on poisoned output."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from cuda_on_cpu import compile_for_cpu
 from sampling import (
-    awkward_problems,
     covering,
+    edge_problems,
     every_kind,
     is_first_kind,
     is_right,
@@ -81,7 +81,7 @@ def test_results_on_awkward_shapes(usual: Problem, kernel: Kernel, folder: Path)
         configs = configs[: min(4, max(2, len(kernel.parameters) // 2))]
     tried = 0
     for seed, config in enumerate(configs):
-        for problem in awkward_problems(kernel, config, usual, count=3, seed=seed):
+        for problem in edge_problems(kernel, config, usual, count=3, seed=seed):
             assert_right(kernel, problem, config, folder, next(order))
             tried += 1
     assert tried >= 2 * len(configs)

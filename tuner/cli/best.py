@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tuner.cli.formatting import answer_rows, config_text, pairs, print_json, versus
-from tuner.cli.options import asked, database_option, json_option, problem_options
+from tuner.cli.options import database_option, json_option, parse_problem, problem_options
 
 if TYPE_CHECKING:
     from tuner.declare.catalogue import Catalogue
@@ -27,12 +27,12 @@ def answered(catalogue: Catalogue, problem: Problem, device: str, regime: str, k
         NothingFound: No config is legal.
     """
     from tuner.lookup import answer
-    from tuner.lookup.asking import device_asked, key_asked, opened
+    from tuner.lookup.asking import opened, parse_device, parse_key
 
-    where = device_asked(device)
+    where = parse_device(device)
     store = opened(db)
     try:
-        return answer(store, key_asked(problem), where, regime, kernel or None, catalogue)
+        return answer(store, parse_key(problem), where, regime, kernel or None, catalogue)
     finally:
         if store is not None:
             store.close()
@@ -53,7 +53,7 @@ def best(
     From the problem's own champion, else from the nearest shapes, else from a similar device, else the
     kernel's default. Says how near the answer is, and what such answers have cost on known problems.
     """
-    catalogue, problem = asked(target, dims, sets, dtype, layout)
+    catalogue, problem = parse_problem(target, dims, sets, dtype, layout)
     found = answered(catalogue, problem, device, regime, kernel, db).to_json()
     if as_json:
         print_json(found)
@@ -101,7 +101,7 @@ def export(
     from tuner.export import export as write
     from tuner.lookup import tune_command
 
-    catalogue, problem = asked(target, dims, sets, dtype, layout)
+    catalogue, problem = parse_problem(target, dims, sets, dtype, layout)
     found = answered(catalogue, problem, device, regime, kernel, db)
     assert found.question is not None, "an answer says what was asked"
     if found.match != "exact":

@@ -35,12 +35,12 @@ def distil(
     from tuner.distil import distilled, missing, python_text, shapes_of
 
     writable_file(output)
-    with shapes_known(operation, device, dtype, regime, db) as asked:
+    with shapes_known(operation, device, dtype, regime, db) as shapes:
 
         def choose() -> Distilled:
-            return distilled(shapes_of(asked.page(), asked.device, library=library), count)
+            return distilled(shapes_of(shapes.data(), shapes.device, library=library), count)
 
-        found, left = asked.measured(choose, missing, measure, seconds)
+        found, left = shapes.measured(choose, missing, measure, seconds)
         text = python_text(found)
         if output is not None:
             output.write_text(text, encoding="utf-8")

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from tuner.cli.formatting import config_text, duration, energy, print_json, speed, table
-from tuner.cli.options import asked, database_option, json_option, problem_options, writable_folder
+from tuner.cli.options import database_option, json_option, parse_problem, problem_options, writable_folder
 from tuner.errors import InputError
 from tuner.results.objectives import Front, Point, read_objectives
 from tuner.results.record import Champion
@@ -29,7 +29,7 @@ def front(
 
     Of studies with these objectives, and of what others measured that has them all; else of what is published.
     """
-    from tuner.lookup.asking import device_asked, opened
+    from tuner.lookup.asking import opened, parse_device
     from tuner.study.fronts import known_front
     from tuner.study.setup import key_of
 
@@ -37,10 +37,10 @@ def front(
     if len(objectives) == 1:
         raise InputError("a front has several objectives, got time alone; give e.g. --objective time,energy")
     check_plot(folder, several=True)
-    _, problem = asked(target, dims, sets, dtype, layout)
+    _, problem = parse_problem(target, dims, sets, dtype, layout)
     store = opened(db)
     try:
-        found, champion = known_front(store, key_of(problem), device_asked(device), regime, objectives)
+        found, champion = known_front(store, key_of(problem), parse_device(device), regime, objectives)
     finally:
         if store is not None:
             store.close()

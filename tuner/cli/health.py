@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tuner.devices.cubin_cache import check_cache
-from tuner.devices.detect import Found, find, gpus
+from tuner.devices.detect import DetectedDevice, find, gpus
 from tuner.devices.device_lock import device_holder
 from tuner.devices.machine_load import MachineWatch
 from tuner.errors import DeviceTrouble, EnvironmentTrouble, NothingFound, TunerError
-from tuner.workers.device_worker import Executor
+from tuner.workers.device_worker import DeviceWorker
 
 #: Free disk below this is worth a word.
 LITTLE_DISK_BYTES = 1 << 30
@@ -78,7 +78,7 @@ def _gpu_driver() -> Iterator[Check]:
         yield Check("GPU driver", "note", "no NVIDIA GPU found: CPU kernels only")
 
 
-def _load(found: Found) -> Check:
+def _load(found: DetectedDevice) -> Check:
     """Whether others use the device: who holds its lock, and what happens on it for a moment."""
     what = f"{found.spec} load"
     try:
@@ -96,26 +96,24 @@ def _load(found: Found) -> Check:
     return Check(what, "ok", "nothing else runs on it")
 
 
-def _device(found: Found) -> Check:
+def _device(found: DetectedDevice) -> Check:
     """Opens the device in a worker, as a study does."""
-    executor = Executor(found)
+    worker = DeviceWorker(found)
     try:
-        executor.open()
+        worker.open()
     except DeviceTrouble as error:
         return Check(found.spec, "bad", str(error), "install the extra cuda13 or cuda12, or use --device cpu")
     except EnvironmentTrouble as error:
         return Check(found.spec, "bad", str(error), "see cache, below")
     finally:
-        executor.close()
-    versions = ", ".join(f"{name} {version}" for name, version in executor.versions.items())
-    free = f"{executor.free_bytes / 2**30:.1f} GiB free"
-    core = executor.versions.get("blas_core_type", "")
-    if executor.info.vector_bytes == 64 and core == "Haswell":
+        worker.close()
+    versions = ", ".join(f"{name} {version}" for name, version in worker.versions.items())
+    free = f"{worker.free_bytes / 2**30:.1f} GiB free"
+    core = worker.versions.get("blas_core_type", "")
+    if worker.info.vector_bytes == 64 and core == "Haswell":
         remedy = "for NumPy's own sake set OPENBLAS_CORETYPE=SkylakeX"
-        return Check(
-            found.spec, "note", f"{executor.info.name}; NumPy's BLAS runs AVX2 here; {versions}", remedy
-        )
-    return Check(found.spec, "ok", f"{executor.info.name}; {free}; {versions}")
+        return Check(found.spec, "note", f"{worker.info.name}; NumPy's BLAS runs AVX2 here; {versions}", remedy)
+    return Check(found.spec, "ok", f"{worker.info.name}; {free}; {versions}")
 
 
 def _database(url: str) -> Check:

@@ -10,10 +10,10 @@ from typing import Any
 import click
 
 from tuner.cli.formatting import config_text, duration, print_json, rate, speed, table
-from tuner.cli.options import asked, database_option, json_option, problem_options, writable_folder
+from tuner.cli.options import database_option, json_option, parse_problem, problem_options, writable_folder
 from tuner.declare.catalogue import builtin
 from tuner.declare.problem import Problem
-from tuner.devices.detect import Found, find
+from tuner.devices.detect import DetectedDevice, find
 from tuner.errors import InputError
 from tuner.ladder.plan import ladder_of
 from tuner.ladder.reading import read_ladder_plan
@@ -73,11 +73,11 @@ def ladder(
 def _plan(
     target: str, dims: tuple[str, ...], rest: tuple[tuple[str, ...], str, str], device: str,
     choice: tuple[tuple[str, ...], bool],
-) -> tuple[LadderPlan, Found]:  # fmt: skip
+) -> tuple[LadderPlan, DetectedDevice]:  # fmt: skip
     """The plan that the arguments name, and the device to climb it on."""
     (sets, dtype, layout), (kernels, sweeps) = rest, choice
     if not target.endswith(".toml"):
-        catalogue, problem = asked(target, dims, sets, dtype, layout)
+        catalogue, problem = parse_problem(target, dims, sets, dtype, layout)
         found = find(device)
         return ladder_of(catalogue, problem, found.target, kernels, sweeps=sweeps), found
     if dims or sets or dtype or layout or kernels:
@@ -90,7 +90,7 @@ def _plan(
 
 
 def _climbed(
-    plan: LadderPlan, found: Found, regime: str, seconds: float | None, options: Mapping[str, Any]
+    plan: LadderPlan, found: DetectedDevice, regime: str, seconds: float | None, options: Mapping[str, Any]
 ) -> Ladder:
     from tuner.ladder import Climb, Request
     from tuner.store import Store

@@ -105,7 +105,7 @@ def writable_file(file: Path | None) -> None:
         ) from error
 
 
-def asked(
+def parse_problem(
     target: str, dims: Sequence[str], sets: Sequence[str], dtype: str, layout: str
 ) -> tuple[Catalogue, Problem]:
     """The problem that the arguments name, and the catalogue that has its kernels.

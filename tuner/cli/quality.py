@@ -12,8 +12,8 @@ from tuner.cli.options import database_option, json_option, writable_file
 from tuner.cli.shapes import ShapesKnown, measuring_options, shapes_known, subject_options
 
 if TYPE_CHECKING:
-    from tuner.lookup.book import Page
     from tuner.lookup.quality import LeftOut
+    from tuner.lookup.snapshot import SubjectData
     from tuner.study.remeasure import Wanted
 
 TIERS = ("nearest-shape", "similar-device", "default")
@@ -39,52 +39,52 @@ def lookup_quality(
     from tuner.lookup.quality import leave_one_out, summary
 
     writable_file(output)
-    with shapes_known(operation, device, dtype, regime, db) as asked:
+    with shapes_known(operation, device, dtype, regime, db) as shapes:
 
         def on_device() -> list[LeftOut]:
-            return leave_one_out(asked.page(), tier, asked.device.name)
+            return leave_one_out(shapes.data(), tier, shapes.device.name)
 
-        cases, left = asked.measured(on_device, lambda found: _missing(asked.page(), found), measure, seconds)
+        cases, left = shapes.measured(on_device, lambda found: _missing(shapes.data(), found), measure, seconds)
         told = summary(cases)
         if output is not None:
-            output.write_text(_markdown(asked, cases, tier, told), encoding="utf-8")
+            output.write_text(_markdown(shapes, cases, tier, told), encoding="utf-8")
         if as_json:
-            print_json(_quality_json(asked.page(), cases, tier, told))
+            print_json(_quality_json(shapes.data(), cases, tier, told))
             return
-        rows = [_quality_row(asked.page(), case) for case in cases]
-        table(f"Answers of tier {tier} on {asked.device.name}", ("left out", "answered", "of", "loss"), rows)
+        rows = [_quality_row(shapes.data(), case) for case in cases]
+        table(f"Answers of tier {tier} on {shapes.device.name}", ("left out", "answered", "of", "loss"), rows)
         click.echo(told)
         if left:
             click.echo(f"{len(left)} times are missing; `--measure` takes them, on the device", err=True)
 
 
-def _missing(page: Page, cases: list[LeftOut]) -> list[Wanted]:
+def _missing(data: SubjectData, cases: list[LeftOut]) -> list[Wanted]:
     """The times of what was answered and never timed there."""
     from tuner.lookup.quality import unmeasured
     from tuner.study.remeasure import Wanted
 
     found = []
     for case in unmeasured(cases):
-        place = page.matrix.places[case.place]
-        found.append(Wanted(place.problem, page.matrix.kernels[case.kernel], case.config, place.best_s))
+        place = data.matrix.places[case.place]
+        found.append(Wanted(place.problem, data.matrix.kernels[case.kernel], case.config, place.best_s))
     return found
 
 
-def _quality_row(page: Page, case: LeftOut) -> tuple[str, str, str, str]:
-    place = page.matrix.places[case.place]
+def _quality_row(data: SubjectData, case: LeftOut) -> tuple[str, str, str, str]:
+    place = data.matrix.places[case.place]
     answered = case.library or f"{case.kernel} {config_text(case.config)}"
-    source = str(page.matrix.places[case.source].problem) if case.source is not None else "-"
+    source = str(data.matrix.places[case.source].problem) if case.source is not None else "-"
     return str(place.problem), answered, source, "not measured" if case.loss is None else f"{case.loss:.2%}"
 
 
-def _quality_json(page: Page, cases: list[LeftOut], tier: str, told: str) -> dict[str, Any]:
+def _quality_json(data: SubjectData, cases: list[LeftOut], tier: str, told: str) -> dict[str, Any]:
     losses = [case.loss for case in cases if case.loss is not None]
     return {
         "tier": tier,
         "cases": [
             {
-                **page.matrix.places[case.place].problem.to_json(),
-                "device": page.matrix.places[case.place].device.name, "kernel": case.kernel,
+                **data.matrix.places[case.place].problem.to_json(),
+                "device": data.matrix.places[case.place].device.name, "kernel": case.kernel,
                 "config": dict(case.config), "use": case.library or "kernel", "loss": case.loss,
             }
             for case in cases
@@ -96,15 +96,15 @@ def _quality_json(page: Page, cases: list[LeftOut], tier: str, told: str) -> dic
     }  # fmt: skip
 
 
-def _markdown(asked: ShapesKnown, cases: list[LeftOut], tier: str, told: str) -> str:
-    subject = asked.page().matrix.subject
+def _markdown(shapes: ShapesKnown, cases: list[LeftOut], tier: str, told: str) -> str:
+    subject = shapes.data().matrix.subject
     rows = [
         f"| {' | '.join((problem, f'`{answered}`', source, loss))} |"
-        for problem, answered, source, loss in (_quality_row(asked.page(), case) for case in cases)
+        for problem, answered, source, loss in (_quality_row(shapes.data(), case) for case in cases)
     ]
     return "\n".join(
         [
-            f"# Lookups of {subject.operation} {subject.dtype} on {asked.device.name}, {subject.regime}",
+            f"# Lookups of {subject.operation} {subject.dtype} on {shapes.device.name}, {subject.regime}",
             "",
             f"Tier `{tier}`: {told}.",
             "",

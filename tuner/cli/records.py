@@ -154,10 +154,10 @@ def _cached(
 
     if kernel_file is None:
         return Cached(path, device, kernel=kernel, regime=regime)
-    from tuner.cli.options import asked
+    from tuner.cli.options import parse_problem
     from tuner.study.setup import key_of
 
-    catalogue, problem = asked(str(kernel_file), (), sets, dtype, layout)
+    catalogue, problem = parse_problem(str(kernel_file), (), sets, dtype, layout)
     known = catalogue.of(problem.operation.name, only=(kernel,) if kernel else ())
     declared = known[-1]
     work = problem.work

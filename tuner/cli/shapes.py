@@ -14,8 +14,8 @@ from tuner.devices.protocol import REGIMES
 from tuner.errors import DeviceTrouble
 
 if TYPE_CHECKING:
-    from tuner.devices.detect import Found
-    from tuner.lookup.book import Book, Page
+    from tuner.devices.detect import DetectedDevice
+    from tuner.lookup.snapshot import Snapshot, SubjectData
     from tuner.store import Store
     from tuner.study.remeasure import Wanted
 
@@ -74,16 +74,16 @@ class ShapesKnown:
         Raises:
             UnknownName: No such operation, dtype, or device.
         """
-        from tuner.lookup.asking import device_asked
+        from tuner.lookup.asking import parse_device
         from tuner.lookup.declared import builtin_now
-        from tuner.lookup.kinship import known_device
-        from tuner.lookup.known import Subject
+        from tuner.lookup.device_similarity import known_device
         from tuner.lookup.legality import completed
+        from tuner.lookup.matrix import Subject
 
         self._store, self._db, self._spec = store, db, device
         self._catalogue = builtin_now()
         declared = self._catalogue.operation(operation)
-        known, where = self._book().devices(), device_asked(device)
+        known, where = self._snapshot().devices(), parse_device(device)
         self.device = completed(known_device(where, known) if isinstance(where, str) else where, known)
         problem = declared.problem(dict.fromkeys(declared.dims, 1), dtype)
         self._subject = Subject(operation, problem.dtype, self.device.kind, regime or REGIMES[0])
@@ -95,16 +95,16 @@ class ShapesKnown:
 
     def _is_known(self) -> bool:
         """Whether anything was timed in the regime on the device."""
-        return any(place.device.name == self.device.name for place in self.page().matrix.places)
+        return any(place.device.name == self.device.name for place in self.data().matrix.places)
 
-    def _book(self) -> Book:
-        from tuner.lookup.book import Book
+    def _snapshot(self) -> Snapshot:
+        from tuner.lookup.snapshot import Snapshot
 
-        return Book.open(self._store)
+        return Snapshot.open(self._store)
 
-    def page(self) -> Page:
+    def data(self) -> SubjectData:
         """What is known now."""
-        return self._book().page(self._subject, self._catalogue)
+        return self._snapshot().data(self._subject, self._catalogue)
 
     def measured(
         self,
@@ -141,7 +141,11 @@ class ShapesKnown:
         return found, wanted
 
     def _rounds(
-        self, here: Found, choose: Callable[[], T], missing: Callable[[T], list[Wanted]], seconds: float | None
+        self,
+        here: DetectedDevice,
+        choose: Callable[[], T],
+        missing: Callable[[T], list[Wanted]],
+        seconds: float | None,
     ) -> tuple[T, list[Wanted]]:
         from tuner.results.record import ELSEWHERE
         from tuner.store import Store
@@ -168,7 +172,7 @@ class ShapesKnown:
                 self._store = before
         return found, wanted
 
-    def _here(self) -> Found | None:
+    def _here(self) -> DetectedDevice | None:
         """The device on this machine; None where there is none of that name."""
         from tuner.devices.detect import find, gpus
 

@@ -14,12 +14,12 @@ import click
 from tuner.cli.formatting import answer_rows, clock, pairs, print_json, table, versus
 from tuner.cli.fronts import check_plot, plot_front, show_front
 from tuner.cli.options import (
-    asked,
     chosen_kernels,
     database_option,
     error_limit_option,
     json_option,
     objective_option,
+    parse_problem,
     problem_options,
 )
 from tuner.cli.progress_view import ProgressView
@@ -62,7 +62,7 @@ def tune(
 
     objectives = read_objectives(options["objective"])
     check_plot(options["folder"], len(objectives) > 1)
-    catalogue, problem = asked(target, dims, sets, dtype, layout)
+    catalogue, problem = parse_problem(target, dims, sets, dtype, layout)
     found = find_all(device)
     check_power(objectives, found[0])
     request = Request(

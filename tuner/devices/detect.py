@@ -20,7 +20,7 @@ from tuner.errors import DeviceTrouble, InputError
 
 
 @dataclass(frozen=True)
-class Found:
+class DetectedDevice:
     """A device that can be opened.
 
     Attributes:
@@ -80,11 +80,11 @@ def cpu_info() -> DeviceInfo:
     )
 
 
-def _cpu() -> Found:
-    return Found("cpu", cpu_info(), cpu_features.used(cpu_flags()).environment)
+def _cpu() -> DetectedDevice:
+    return DetectedDevice("cpu", cpu_info(), cpu_features.used(cpu_flags()).environment)
 
 
-def with_best_blas(found: Found, core_type: str) -> Found | None:
+def with_best_blas(found: DetectedDevice, core_type: str) -> DetectedDevice | None:
     """The same CPU with OpenBLAS told to use the widest vectors there are.
 
     OpenBLAS takes some newer CPUs for older ones, and NumPy then runs at half their speed.
@@ -103,7 +103,7 @@ def with_best_blas(found: Found, core_type: str) -> Found | None:
     return replace(found, environment=(*found.environment, ("OPENBLAS_CORETYPE", best)))
 
 
-def gpus() -> list[Found]:
+def gpus() -> list[DetectedDevice]:
     """The GPUs that this process may use, in CUDA's order (bus order)."""
     try:
         import pynvml
@@ -116,12 +116,14 @@ def gpus() -> list[Found]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     infos = [info for _, units in boards for info in units] if visible is None else _visible(boards, visible)
     return [
-        Found(f"cuda:{index}", info, (("CUDA_VISIBLE_DEVICES", info.uuid), ("CUDA_DEVICE_ORDER", "PCI_BUS_ID")))
+        DetectedDevice(
+            f"cuda:{index}", info, (("CUDA_VISIBLE_DEVICES", info.uuid), ("CUDA_DEVICE_ORDER", "PCI_BUS_ID"))
+        )
         for index, info in enumerate(infos)
     ]
 
 
-def find(spec: str = "") -> Found:
+def find(spec: str = "") -> DetectedDevice:
     """The device that a spec names.
 
     Args:
@@ -137,7 +139,7 @@ def find(spec: str = "") -> Found:
     if spec.startswith("fake:"):
         from tuner.devices.fake import read_info
 
-        return Found(spec, read_info(spec.partition(":")[2]))
+        return DetectedDevice(spec, read_info(spec.partition(":")[2]))
     found = gpus()
     if not spec:
         return found[0] if found else _cpu()
@@ -156,7 +158,7 @@ def find(spec: str = "") -> Found:
     return found[index]
 
 
-def find_all(spec: str = "") -> tuple[Found, ...]:
+def find_all(spec: str = "") -> tuple[DetectedDevice, ...]:
     """The devices that share a study: every GPU of the node for ``cuda``, else the one that a spec names.
 
     Raises:

@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from tuner.devices.detect import Found
+from tuner.devices.detect import DetectedDevice
 from tuner.results.doubts import (
     BUSY_GPU,
     HEAT,
@@ -273,7 +273,7 @@ class MachineWatch:
     A fake device's file says under ``machine`` what is seen of it.
     """
 
-    def __init__(self, found: Sequence[Found]) -> None:
+    def __init__(self, found: Sequence[DetectedDevice]) -> None:
         """Begins; nothing of this process runs on the devices yet.
 
         Args:

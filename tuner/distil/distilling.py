@@ -1,4 +1,4 @@
-"""From a page of what is known to few configs and a tree that chooses among them."""
+"""From what is known of a subject to few configs and a tree that chooses among them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tuner.declare.problem import Problem
 from tuner.distil.cover import Floats, cover
 from tuner.distil.tree import Rows, Tree, grow, ranking
 from tuner.errors import NothingFound
-from tuner.lookup.book import Page
-from tuner.lookup.known import Column, Place
+from tuner.lookup.estimate import likely_loss
 from tuner.lookup.legality import Flags
-from tuner.lookup.standing import likely_loss
+from tuner.lookup.matrix import Column, Place
+from tuner.lookup.snapshot import SubjectData
 from tuner.lookup.transfer import Numbers
 from tuner.study.remeasure import Wanted
 
@@ -30,15 +30,15 @@ class Shapes:
     """Known shapes of an operation on a device, and configs for them.
 
     Attributes:
-        page: What is known.
+        data: What is known.
         places: Numbers of the places: the rows.
         columns: Kernel and config of each column; the library's last, where it may be chosen.
         speeds: Shape (rows, columns): relative to the best of the row, 0 where a column is not legal.
         measured: Where `speeds` was measured; elsewhere it is what the records make likely.
-        always: Per column: legal at the most awkward shapes.
+        always: Per column: legal at the most edge shapes.
     """
 
-    page: Page
+    data: SubjectData
     places: tuple[int, ...]
     columns: tuple[Column | None, ...]
     speeds: Floats
@@ -48,7 +48,7 @@ class Shapes:
     @property
     def rows(self) -> list[Place]:
         """The places."""
-        return [self.page.matrix.places[number] for number in self.places]
+        return [self.data.matrix.places[number] for number in self.places]
 
     @property
     def losses(self) -> Floats:
@@ -105,18 +105,18 @@ class Distilled:
         return _costs(self.shapes, [(row, _without(self.shapes, row, self.count)) for row in rows])
 
 
-def shapes_of(page: Page, device: DeviceInfo, *, library: bool = False) -> Shapes:
+def shapes_of(data: SubjectData, device: DeviceInfo, *, library: bool = False) -> Shapes:
     """The known shapes on a device, with every config that is known there.
 
     Args:
-        page: What is known.
+        data: What is known.
         device: By name.
         library: Whether the library may be chosen, too.
 
     Raises:
         NothingFound: Fewer than two shapes were tuned on the device.
     """
-    landscape, matrix = page.landscape, page.matrix
+    landscape, matrix = data.landscape, data.matrix
     places = [
         number
         for number, place in enumerate(matrix.places)
@@ -130,56 +130,56 @@ def shapes_of(page: Page, device: DeviceInfo, *, library: bool = False) -> Shape
         )
     rows = [matrix.places[number] for number in places]
     legal = np.stack([landscape.legal(place.problem, place.device)[0] for place in rows])
-    known = landscape.known_at(page.places(lambda place: place in places))
+    known = landscape.known_at(data.places(lambda place: place in places))
     used = np.flatnonzero(legal.any(axis=0) & known)
     speeds = np.zeros((len(places), len(used)))
     measured = np.zeros_like(speeds)
     for row, number in enumerate(places):
         at = np.flatnonzero(legal[row, used])
-        speeds[row, at], measured[row, at] = _speeds(page, number, used[at])
+        speeds[row, at], measured[row, at] = _speeds(data, number, used[at])
     columns: list[Column | None] = [matrix.columns[number] for number in used]
-    always = [bool(each) for each in _always(page, matrix.places[places[0]], used)]
+    always = [bool(each) for each in _always(data, matrix.places[places[0]], used)]
     if library:
         theirs = np.exp(-np.nan_to_num(matrix.library[places], nan=np.inf))
         speeds, measured = np.c_[speeds, theirs], np.c_[measured, theirs > 0]
         columns, always = [*columns, None], [*always, True]
         speeds = speeds / np.maximum(1.0, theirs)[:, None]
-    return Shapes(page, tuple(places), tuple(columns), speeds, measured, tuple(always))
+    return Shapes(data, tuple(places), tuple(columns), speeds, measured, tuple(always))
 
 
-def _speeds(page: Page, number: int, columns: Numbers) -> tuple[Floats, Floats]:
+def _speeds(data: SubjectData, number: int, columns: Numbers) -> tuple[Floats, Floats]:
     """Relative speeds at a place, and where they were measured."""
-    assert page.landscape is not None, "asked only where there are places"
-    place = page.matrix.places[number]
-    elsewhere = page.places(lambda other: page.matrix.places[other].device.name == place.device.name)
-    standing = page.landscape.standing(page.model(), place.problem, place.device, elsewhere, columns)
-    loss = likely_loss(standing.slower + _cost_of_blocks(page, place)[columns], standing.variance)
-    times = [place.times.get(page.matrix.columns[column]) for column in columns]
+    assert data.landscape is not None, "asked only where there are places"
+    place = data.matrix.places[number]
+    elsewhere = data.places(lambda other: data.matrix.places[other].device.name == place.device.name)
+    estimate = data.landscape.estimate(data.model(), place.problem, place.device, elsewhere, columns)
+    loss = likely_loss(estimate.slower + _cost_of_blocks(data, place)[columns], estimate.variance)
+    times = [place.times.get(data.matrix.columns[column]) for column in columns]
     known = np.array([place.best_s / time.time_s if time else np.nan for time in times])
     measured = ~np.isnan(known)
     return np.where(measured, np.minimum(known, 1.0), 1 - loss), measured.astype(float)
 
 
-def _cost_of_blocks(page: Page, place: Place) -> Floats:
+def _cost_of_blocks(data: SubjectData, place: Place) -> Floats:
     """Per column: what its whole blocks cost at a place, beyond what those of the champion do."""
-    assert page.landscape is not None, "asked only where there are places"
-    costs: Floats = page.model().trust @ page.landscape.costs(place.problem, place.device)
+    assert data.landscape is not None, "asked only where there are places"
+    costs: Floats = data.model().trust @ data.landscape.costs(place.problem, place.device)
     if place.champion is None:
         return costs
-    beyond: Floats = costs - costs[page.matrix.columns.index(place.champion)]
+    beyond: Floats = costs - costs[data.matrix.columns.index(place.champion)]
     return beyond
 
 
-def _always(page: Page, place: Place, columns: Numbers) -> Flags:
-    """Which columns are legal whatever the shape and layout, as far as awkward ones tell."""
-    assert page.landscape is not None, "asked only where there are places"
-    operation, found = place.problem.operation, np.ones(len(page.matrix.columns), bool)
+def _always(data: SubjectData, place: Place, columns: Numbers) -> Flags:
+    """Which columns are legal whatever the shape and layout, as far as edge ones tell."""
+    assert data.landscape is not None, "asked only where there are places"
+    operation, found = place.problem.operation, np.ones(len(data.matrix.columns), bool)
     for layout in operation.layouts:
         for turn in range(len(AWKWARD_DIMS)):
             sizes = [AWKWARD_DIMS[(turn + 3 * at) % len(AWKWARD_DIMS)] for at in range(len(operation.dims))]
             dims = dict(zip(operation.dims, sizes, strict=True))
             problem = operation.problem(dims, place.problem.dtype, layout)
-            found &= page.landscape.legal(problem, place.device)[0]
+            found &= data.landscape.legal(problem, place.device)[0]
     always: Flags = found[columns]
     return always
 
@@ -255,7 +255,7 @@ def missing(found: Distilled) -> list[Wanted]:
         named = shapes.columns[column]
         if named is None:
             continue
-        kernel, config = shapes.page.matrix.kernels[named[0]], named[1]
+        kernel, config = shapes.data.matrix.kernels[named[0]], named[1]
         for row, place in enumerate(shapes.rows):
             if shapes.speeds[row, column] > 0 and not shapes.measured[row, column]:
                 wanted.append(Wanted(place.problem, kernel, config, place.best_s))

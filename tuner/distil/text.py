@@ -12,7 +12,7 @@ from tuner.declare.problem import Operation
 from tuner.distil.distilling import Distilled
 from tuner.distil.tree import Fork, Tree
 from tuner.export.symbolic import in_python, traced
-from tuner.lookup.known import Column, Place
+from tuner.lookup.matrix import Column, Place
 from tuner.version import __version__
 
 #: Length of lines.
@@ -50,7 +50,7 @@ def python_text(found: Distilled) -> str:
 
 
 def _about(found: Distilled, place: Place) -> str:
-    problem, subject = place.problem, found.shapes.page.matrix.subject
+    problem, subject = place.problem, found.shapes.data.matrix.subject
     lines = [
         f"Which of {len(found.chosen)} configs to use for {problem.operation.name} {problem.dtype} on "
         f"{place.device.name}, whatever the shape.",
@@ -132,12 +132,12 @@ def _conditions(found: Distilled, column: Column | None) -> dict[str, list[str]]
     if column is None:
         return {}
     shapes = found.shapes
-    kernel = shapes.page.matrix.kernels[column[0]]
+    kernel = shapes.data.matrix.kernels[column[0]]
     operation, device = shapes.rows[0].problem.operation, shapes.rows[0].device
     by_rule: dict[str, list[str]] = {}
     for layout in operation.layouts:
         rows = [place for place in shapes.rows if place.problem.layout == layout]
-        told = _asked(kernel, column, rows or shapes.rows, layout, device)
+        told = _rule_of(kernel, column, rows or shapes.rows, layout, device)
         if told is not None:
             by_rule.setdefault(told, []).append(layout)
     if len(by_rule) == 1 and len(next(iter(by_rule.values()))) == len(operation.layouts):
@@ -146,7 +146,7 @@ def _conditions(found: Distilled, column: Column | None) -> dict[str, list[str]]
     return by_rule or {"False": []}
 
 
-def _asked(
+def _rule_of(
     kernel: Kernel, column: Column, rows: Sequence[Place], layout: str, device: DeviceInfo
 ) -> str | None:
     """The conditions under which the rules hold as they do at a shape where they all do; None without one."""

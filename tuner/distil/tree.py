@@ -72,21 +72,21 @@ def grow(rows: Rows) -> Tree:
     What each question must bring is chosen so that rows that were left out cost little: of the values that
     are as good as the best, by one standard error, the one whose tree suits the known rows best.
     """
-    asked = _Asked.of(rows)
+    answered = _AnsweredRows.of(rows)
     everything = np.arange(len(rows.dims))
-    whole = asked.grown(everything)
+    whole = answered.grown(everything)
     if len(everything) < 3:
         return _cut(whole, LEAST_GAINS[0])
-    losses = np.array([_without(asked, rows, int(row)) for row in everything]).T
+    losses = np.array([_without(answered, rows, int(row)) for row in everything]).T
     means = losses.mean(axis=1)
     least = int(np.argmin(means))
     errors = np.std(losses - losses[least], axis=1) / math.sqrt(len(everything))
     return _cut(whole, LEAST_GAINS[int(np.argmax(means <= means[least] + errors))])
 
 
-def _without(asked: _Asked, rows: Rows, row: int) -> list[float]:
+def _without(answered: _AnsweredRows, rows: Rows, row: int) -> list[float]:
     """What trees that were grown without a row cost there, for each of `LEAST_GAINS`."""
-    grown = asked.grown(np.flatnonzero(np.arange(len(rows.dims)) != row))
+    grown = answered.grown(np.flatnonzero(np.arange(len(rows.dims)) != row))
     found = []
     for gain in LEAST_GAINS:
         order = ranking(_cut(grown, gain), rows.dims[row], rows.layouts[row])
@@ -125,7 +125,7 @@ def _cut(grown: _Grown, gain: float) -> Tree:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _AnsweredRows:
     """Rows with all questions and their answers."""
 
     losses: Floats
@@ -133,7 +133,7 @@ class _Asked:
     answers: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, rows: Rows) -> _Asked:
+    def of(cls, rows: Rows) -> _AnsweredRows:
         """Asks every question."""
         questions = _questions(rows.dims, rows.layouts)
         answers = [

@@ -11,15 +11,15 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel, render
 from tuner.declare.problem import DTYPE_BYTES, Problem
 from tuner.declare.space import Config
-from tuner.devices.detect import Found
+from tuner.devices.detect import DetectedDevice
 from tuner.errors import TunerError
 from tuner.ladder.rungs import Limits
 from tuner.ladder.spaces import first_configs, pinned_space
 from tuner.ladder.steps import lessons
-from tuner.measuring.bench import Contestant
+from tuner.measuring.bench import CompiledConfig
 from tuner.results.measurement import Measurement
 from tuner.workers.compile_pool import CompilePool
-from tuner.workers.device_worker import Executor
+from tuner.workers.device_worker import DeviceWorker
 
 #: Bytes of the array that is read or copied on a GPU, at the most.
 GPU_BYTES = 1 << 30
@@ -32,7 +32,7 @@ STEPS, NUMBERS = 16_384, 8
 #: Numbers for each core of a CPU.
 NUMBERS_OF_A_CORE = 1 << 14
 
-Measure = Callable[[Contestant], Measurement]
+Measure = Callable[[CompiledConfig], Measurement]
 
 
 def limit_problem(name: str, dims: Mapping[str, int], dtype: str) -> tuple[Problem, tuple[Kernel, ...], str]:
@@ -43,17 +43,17 @@ def limit_problem(name: str, dims: Mapping[str, int], dtype: str) -> tuple[Probl
     return operation.problem(dims, dtype), found.kernels, str(path.resolve())
 
 
-def measure_limits(found: Found, executor: Executor, dtype: str, measure: Measure) -> Limits:
+def measure_limits(found: DetectedDevice, worker: DeviceWorker, dtype: str, measure: Measure) -> Limits:
     """Measures what a device can do at the most.
 
     Args:
         found: The device.
-        executor: Its worker, open.
+        worker: Its worker, open.
         dtype: Element type; a limit that cannot be measured in it is 0.
         measure: Measures a compiled config.
     """
-    info = executor.info
-    size = array_bytes(info, executor.free_bytes)
+    info = worker.info
+    size = array_bytes(info, worker.free_bytes)
     elements = size // DTYPE_BYTES[dtype]
     parts = 1 << 12 if info.kind == "cuda" else 1 << 8
     numbers = NUMBERS * info.sm_count * info.max_threads_per_sm if info.kind == "cuda" else 0
@@ -68,7 +68,7 @@ def measure_limits(found: Found, executor: Executor, dtype: str, measure: Measur
             problem, kernels, origin = limit_problem(name, dims, dtype)
         except TunerError:  # no such limit for this dtype: whole numbers are not multiplied and added
             continue
-        time_s = _best_s(found, executor, (problem, kernels, origin), measure)
+        time_s = _best_s(found, worker, (problem, kernels, origin), measure)
         if time_s is not None:
             work = problem.work
             rates[name] = (work.flops * 1e-12 if name == "multiply_add" else work.bytes * 1e-9) / time_s
@@ -84,21 +84,21 @@ def array_bytes(info: DeviceInfo, free_bytes: int) -> int:
 
 
 def _best_s(
-    found: Found, executor: Executor, what: tuple[Problem, tuple[Kernel, ...], str], measure: Measure
+    found: DetectedDevice, worker: DeviceWorker, what: tuple[Problem, tuple[Kernel, ...], str], measure: Measure
 ) -> float | None:
     """The least median over the configs declared to be tried first; None where none can be measured."""
     problem, kernels, origin = what
     named = {**problem.to_json(), "origin": origin}
-    executor.prepare(named, "cold")
-    pool = CompilePool(found.opening, executor.info.architecture, named, size=1)
+    worker.prepare(named, "cold")
+    pool = CompilePool(found.opening, worker.info.architecture, named, size=1)
     times = []
     try:
         for kernel in kernels:
-            if kernel.target == executor.info.kind:
-                configs = _configs(kernel, problem, executor.info)
+            if kernel.target == worker.info.kind:
+                configs = _configs(kernel, problem, worker.info)
                 rendered = {number: render(kernel, problem, each) for number, each in enumerate(configs)}
-                for contestant in pool.compile_all(rendered).values():
-                    times.append(measure(contestant).time_s)
+                for compiled_config in pool.compile_all(rendered).values():
+                    times.append(measure(compiled_config).time_s)
     finally:
         pool.close()
     return min((each for each in times if each), default=None)

@@ -17,12 +17,12 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import Problem
 from tuner.errors import NothingFound
 from tuner.lookup.answers import Answer, Loss, Question, declared_problem, tune_command
-from tuner.lookup.asking import device_asked, kept_open, key_asked
-from tuner.lookup.book import Book
+from tuner.lookup.asking import kept_open, parse_device, parse_key
 from tuner.lookup.declared import builtin_now
-from tuner.lookup.kinship import known_device
+from tuner.lookup.device_similarity import known_device
 from tuner.lookup.legality import completed
 from tuner.lookup.regimes import of_another_regime, other_regimes
+from tuner.lookup.snapshot import Snapshot
 from tuner.lookup.stale import installed_compiler, staleness
 from tuner.lookup.tiers import TIERS, Case, default
 from tuner.results.record import ProblemKey
@@ -60,8 +60,8 @@ def best(
         DeviceTrouble: There is no such device here.
         StoreTrouble: The database cannot be used.
     """
-    where = device_asked(device) if isinstance(device, str) else device
-    return answer(kept_open(db), key_asked(problem), where, regime, kernel)
+    where = parse_device(device) if isinstance(device, str) else device
+    return answer(kept_open(db), parse_key(problem), where, regime, kernel)
 
 
 def answer(
@@ -92,15 +92,15 @@ def answer(
             problem itself; the message gives the command to tune it.
         UnknownName: A device name that there is no record of.
     """
-    book = Book.open(store, published)
-    known = book.devices()
+    snapshot = Snapshot.open(store, published)
+    known = snapshot.devices()
     here = isinstance(device, DeviceInfo)
     where = device if isinstance(device, DeviceInfo) else known_device(device, known)
     question = Question(problem, completed(where, known), regime, kernel or "", catalogue)
     declared = catalogue or builtin_now()
-    case = Case(question, book, declared, declared_problem(question, declared))
+    case = Case(question, snapshot, declared, declared_problem(question, declared))
     versions = {"compiler": installed_compiler(where.kind)} if here else {}
-    return book.once(
+    return snapshot.once(
         (question.problem, question.device, regime, kernel, id(declared), catalogue is None, here),
         lambda: _first_answer(case, versions),
         declared,
@@ -147,6 +147,6 @@ def _nothing(case: Case) -> str:
 
 def _origin(case: Case) -> str:
     """The user's own file that records of this operation came from."""
-    store = case.book.store
+    store = case.snapshot.store
     known = store.champions(case.question.problem.operation) if store is not None else []
     return known[0].record.origin if known else ""

@@ -148,7 +148,7 @@ class Answer:
         Problem and device are those that were asked for. The figures are the record's, of the problem and
         device under ``record``; null where there is no record.
         """
-        problem, device, regime = self._asked()
+        problem, device, regime = self._subject()
         age, champion = self.age_days, self.champion
         trials = champion.trials if champion else {}
         return {
@@ -182,7 +182,7 @@ class Answer:
             "busy": list(_complaints(champion)),
         }
 
-    def _asked(self) -> tuple[ProblemKey, DeviceInfo, str]:
+    def _subject(self) -> tuple[ProblemKey, DeviceInfo, str]:
         if self.question is not None:
             return self.question.problem, self.question.device, self.question.regime
         assert self.champion is not None, "an answer without a question is that of a record"

@@ -25,7 +25,7 @@ _STORES: dict[tuple[object, ...], Store] = {}
 _OPENING = threading.Lock()
 
 
-def device_asked(text: str) -> DeviceInfo | str:
+def parse_device(text: str) -> DeviceInfo | str:
     """What a device's name means to a lookup: a device of this machine, or the name of one in the records.
 
     Raises:
@@ -87,7 +87,7 @@ def _which(file: Path) -> tuple[int, int]:
     return seen.st_dev, seen.st_ino
 
 
-def key_asked(problem: Problem | ProblemKey | str, catalogue: Catalogue | None = None) -> ProblemKey:
+def parse_key(problem: Problem | ProblemKey | str, catalogue: Catalogue | None = None) -> ProblemKey:
     """The key of a problem.
 
     Args:

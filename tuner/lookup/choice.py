@@ -12,12 +12,12 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
-from tuner.lookup.book import Page
+from tuner.lookup.estimate import Estimate, likely_loss
 from tuner.lookup.features import Floats
-from tuner.lookup.geometry import Family
-from tuner.lookup.known import Place, Time
+from tuner.lookup.geometry import KernelConfigs
 from tuner.lookup.legality import Flags, Points, nearby, steps
-from tuner.lookup.standing import Standing, likely_loss
+from tuner.lookup.matrix import Place, Time
+from tuner.lookup.snapshot import SubjectData
 from tuner.lookup.transfer import Model, Numbers
 
 #: Configs of the best rank whose neighbours are tried where none is legal as it is.
@@ -61,7 +61,7 @@ class Choice:
 
 
 def choose(
-    page: Page,
+    data: SubjectData,
     problem: Problem,
     device: DeviceInfo,
     places: Floats,
@@ -72,49 +72,49 @@ def choose(
     """The best legal config by what the places say; None where they know none.
 
     Args:
-        page: What is known.
+        data: What is known.
         problem: What is to be computed.
         device: Where.
         places: Per place: 1 to ask it, 0 to leave it out.
         kernel: Only this kernel; any when empty.
         left_out: A place that nothing may be learnt from.
     """
-    landscape = page.landscape
+    landscape = data.landscape
     if landscape is None or not places.any():
         return None
-    model = page.model(left_out)
+    model = data.model(left_out)
     places = landscape.nearest(model, problem, device, places)
     known = landscape.known_at(places)
     columns = np.flatnonzero(known & landscape.of(kernel))
     if not len(columns):
         return None
     right, fast = (flags[columns] for flags in landscape.legal(problem, device, kernel, known))
-    standing = landscape.standing(model, problem, device, places, columns)
-    asked = _Asked(page, problem, device, columns, standing)
-    order = np.where(fast, standing.order, np.inf)
+    estimate = landscape.estimate(model, problem, device, places, columns)
+    context = RankingContext(data, problem, device, columns, estimate)
+    order = np.where(fast, estimate.order, np.inf)
     at = int(np.argmin(order))
-    changed = _adapted(asked, model, ~fast, float(order[at]))
+    changed = _adapted(context, model, ~fast, float(order[at]))
     if changed is not None:
         return changed
     if not fast.any() and right.any():
-        at = int(np.argmin(np.where(right, standing.order, np.inf)))
-    return asked.choice(at) if right[at] else _repaired(asked)
+        at = int(np.argmin(np.where(right, estimate.order, np.inf)))
+    return context.choice(at) if right[at] else _repaired(context)
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """A problem on a device, with how known configs stand there: `columns` and `standing` go together."""
+class RankingContext:
+    """A problem on a device, with how known configs stand there: `columns` and `estimate` go together."""
 
-    page: Page
+    data: SubjectData
     problem: Problem
     device: DeviceInfo
     columns: Numbers
-    standing: Standing
+    estimate: Estimate
 
     def declared(self, at: int) -> tuple[Kernel, Config] | None:
         """Kernel and config of a column; None where it is no point of the kernel as it is now."""
-        name, config = self.page.matrix.columns[int(self.columns[at])]
-        kernel = self.page.matrix.kernels[name]
+        name, config = self.data.matrix.columns[int(self.columns[at])]
+        kernel = self.data.matrix.kernels[name]
         if any(each.name not in config or config[each.name] not in each.values for each in kernel.parameters):
             return None
         return kernel, config
@@ -129,68 +129,68 @@ class _Asked:
 
     def choice(self, at: int, changed: Config | None = None) -> Choice:
         """A column as the choice, or a config that it was changed to."""
-        column, standing = int(self.columns[at]), self.standing
-        name, config = self.page.matrix.columns[column]
+        column, estimate = int(self.columns[at]), self.estimate
+        name, config = self.data.matrix.columns[column]
         changed = config if changed is None else changed
         what = ", ".join(
             f"{key}={changed[key]} for {key}={config[key]}" for key in changed if changed[key] != config[key]
         )
-        place, loss = _source(self.page, column, standing.weights), float(standing.loss()[at])
-        return Choice(name, changed, column, place, loss, standing.library, standing.weights, what)
+        place, loss = _source(self.data, column, estimate.weights), float(estimate.loss()[at])
+        return Choice(name, changed, column, place, loss, estimate.library, estimate.weights, what)
 
 
-def _adapted(asked: _Asked, model: Model, among: Flags, best: float) -> Choice | None:
+def _adapted(context: RankingContext, model: Model, among: Flags, best: float) -> Choice | None:
     """A config that is worth trying here and a step or two from one that would be good, were it so itself.
 
     Args:
-        asked: What is asked.
+        context: What is asked.
         model: What was learnt.
         among: Per column: not worth trying as it is.
         best: Order of the best column that is; infinite where none is.
     """
-    standing, found = asked.standing, None
-    order = np.where(among & (standing.loss(CHANGED) < best), standing.order, np.inf)
+    estimate, found = context.estimate, None
+    order = np.where(among & (estimate.loss(CHANGED) < best), estimate.order, np.inf)
     for at in np.argsort(order, kind="stable")[:ADAPTED]:
-        declared = asked.declared(int(at)) if np.isfinite(order[at]) else None
-        some = asked.worth_trying(*declared) if declared is not None else []
+        declared = context.declared(int(at)) if np.isfinite(order[at]) else None
+        some = context.worth_trying(*declared) if declared is not None else []
         if declared is None or not some:
             continue
-        costs = model.trust @ Family(declared[0], some).costs(asked.problem, asked.device)
+        costs = model.trust @ KernelConfigs(declared[0], some).costs(context.problem, context.device)
         least = int(np.argmin(costs))
-        slower = standing.slower[at] + CHANGED + costs[least]
-        expected = float(likely_loss(slower, standing.variance[at]))
+        slower = estimate.slower[at] + CHANGED + costs[least]
+        expected = float(likely_loss(slower, estimate.variance[at]))
         if expected < best:
-            best, found = expected, asked.choice(int(at), some[least])
+            best, found = expected, context.choice(int(at), some[least])
     return found
 
 
-def _source(page: Page, column: int, weights: Floats) -> int:
+def _source(data: SubjectData, column: int, weights: Floats) -> int:
     """The place that counted most among those that know a config."""
-    known = ~np.isnan(page.matrix.slower[:, column])
+    known = ~np.isnan(data.matrix.slower[:, column])
     return int(np.argmax(np.where(known, weights, -1.0)))
 
 
-def _repaired(asked: _Asked) -> Choice | None:
+def _repaired(context: RankingContext) -> Choice | None:
     """A legal config that differs in one parameter from one that would be good, were it legal."""
-    for at in np.argsort(asked.standing.loss(), kind="stable")[:REPAIRED]:
-        declared = asked.declared(int(at))
+    for at in np.argsort(context.estimate.loss(), kind="stable")[:REPAIRED]:
+        declared = context.declared(int(at))
         if declared is None:
             continue
         others = nearby(*declared)
-        for flags in reversed(Points(declared[0], others).flags(asked.problem, asked.device)):
+        for flags in reversed(Points(declared[0], others).flags(context.problem, context.device)):
             if flags.any():
-                return asked.choice(int(at), others[int(np.argmax(flags))])
+                return context.choice(int(at), others[int(np.argmax(flags))])
     return None
 
 
-def reasons_for(page: Page, choice: Choice) -> list[str]:
+def reasons_for(data: SubjectData, choice: Choice) -> list[str]:
     """Why a config was chosen: where it was timed, and what it was changed to."""
-    name, _ = page.matrix.columns[choice.column]
+    name, _ = data.matrix.columns[choice.column]
     order = np.argsort(-choice.weights, kind="stable")
     told = [
-        f"{_percent(page.matrix.slower[number, choice.column])} at {_named(page.matrix.places[number])}"
+        f"{_percent(data.matrix.slower[number, choice.column])} at {_named(data.matrix.places[number])}"
         for number in order
-        if choice.weights[number] > 0 and not math.isnan(page.matrix.slower[number, choice.column])
+        if choice.weights[number] > 0 and not math.isnan(data.matrix.slower[number, choice.column])
     ]
     found = [f"{name} was {' and '.join(told[:NAMED])}"]
     if choice.changed:
@@ -202,11 +202,11 @@ def _percent(slower: float) -> str:
     return "the best" if slower < 0.0005 else f"{math.expm1(slower):.1%} slower than the best"
 
 
-def library_reasons(page: Page, choice: Choice) -> list[str]:
+def library_reasons(data: SubjectData, choice: Choice) -> list[str]:
     """Where the library was timed, nearest first."""
     found = []
     for number in np.argsort(-choice.weights, kind="stable"):
-        place = page.matrix.places[number]
+        place = data.matrix.places[number]
         if choice.weights[number] > 0 and place.speedup > 0:
             how = "slower" if place.speedup > 1 else "faster"
             ratio = place.speedup if place.speedup > 1 else 1 / place.speedup
@@ -218,17 +218,17 @@ def _named(place: Place) -> str:
     return f"{place.problem} on {place.device.name}"
 
 
-def time_of(page: Page, choice: Choice) -> Time:
+def time_of(data: SubjectData, choice: Choice) -> Time:
     """The time that a choice rests on."""
-    found = page.matrix.time(choice.place, choice.column)
+    found = data.matrix.time(choice.place, choice.column)
     assert found is not None, "a choice rests on a known time"
     return found
 
 
-def library_name(page: Page, problem: Problem, device: DeviceInfo, places: Sequence[int]) -> str:
+def library_name(data: SubjectData, problem: Problem, device: DeviceInfo, places: Sequence[int]) -> str:
     """What the library is called: as at a place, else as declared; empty where there is none."""
     for number in places:
-        if page.matrix.places[number].library:
-            return page.matrix.places[number].library
+        if data.matrix.places[number].library:
+            return data.matrix.places[number].library
     baseline = problem.operation.baselines.get(device.kind)
     return baseline.named(problem.dtype) if baseline else ""

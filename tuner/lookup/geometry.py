@@ -23,7 +23,7 @@ from tuner.declare.space import Config
 from tuner.lookup.features import Floats
 from tuner.lookup.legality import Points
 
-#: Costs that `Family.costs` tells apart: waves and padding.
+#: Costs that `KernelConfigs.costs` tells apart: waves and padding.
 COSTS = 2
 #: Configs that a law is learnt from.
 PROBES = 10
@@ -46,7 +46,7 @@ class Blocks:
     others: Floats
 
 
-class Family:
+class KernelConfigs:
     """The configs of one kernel among those that are known."""
 
     def __init__(self, kernel: Kernel, configs: Sequence[Config]) -> None:

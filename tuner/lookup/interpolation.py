@@ -11,7 +11,7 @@ from tuner.lookup.legality import Flags
 
 
 @dataclass(frozen=True)
-class Between:
+class Kriging:
     """How places lie, to one another and to the one that is asked for.
 
     The variance of the difference between two places grows with how far they lie apart; far apart they say

@@ -16,12 +16,12 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 from tuner.lookup.answers import DEFAULT, NEAREST_SHAPE, UNMEASURED, Loss
-from tuner.lookup.book import Page
 from tuner.lookup.choice import choose
-from tuner.lookup.kinship import alike
-from tuner.lookup.known import Column, Place
+from tuner.lookup.device_similarity import alike
+from tuner.lookup.disk_cache import recall, remember
 from tuner.lookup.legality import default_among
-from tuner.lookup.remembered import recall, remember
+from tuner.lookup.matrix import Column, Place
+from tuner.lookup.snapshot import SubjectData
 
 #: Problems that are left out for the loss of an answer, at the most; `tuner lookup-quality` asks for all.
 CASES_ASKED = 20
@@ -50,11 +50,11 @@ class LeftOut:
     loss: float | None
 
 
-def leave_one_out(page: Page, match: str, device: str = "", at_most: int | None = None) -> list[LeftOut]:
+def leave_one_out(data: SubjectData, match: str, device: str = "", at_most: int | None = None) -> list[LeftOut]:
     """Leaves every problem that has a champion out, and asks for it.
 
     Args:
-        page: What is known.
+        data: What is known.
         match: The tier that is to answer.
         device: Only problems on the device of this name; on any when empty.
         at_most: So many problems, spread over all; every one when None.
@@ -64,71 +64,71 @@ def leave_one_out(page: Page, match: str, device: str = "", at_most: int | None 
     """
     numbers = [
         number
-        for number, place in enumerate(page.matrix.places)
+        for number, place in enumerate(data.matrix.places)
         if place.champion is not None and device in ("", place.device.name)
     ]
     if at_most is not None and len(numbers) > at_most:
         numbers = [numbers[at * len(numbers) // at_most] for at in range(at_most)]
     key = f"{match} {numbers}"
-    if key not in page.kept:
-        page.kept[key] = _recalled(page, key) or _asked(page, match, numbers, key)
-    found: list[LeftOut] = page.kept[key]
+    if key not in data.kept:
+        data.kept[key] = _recalled(data, key) or _evaluated(data, match, numbers, key)
+    found: list[LeftOut] = data.kept[key]
     return found
 
 
-def _asked(page: Page, match: str, numbers: Sequence[int], key: str) -> list[LeftOut]:
-    cases = [case for case in (_ASKED[match](page, number) for number in numbers) if case is not None]
+def _evaluated(data: SubjectData, match: str, numbers: Sequence[int], key: str) -> list[LeftOut]:
+    cases = [case for case in (_EVALUATE[match](data, number) for number in numbers) if case is not None]
     told = [
         (case.place, case.kernel, dict(case.config), case.source, case.library, case.loss) for case in cases
     ]
-    remember(page.matrix, key, told)
+    remember(data.matrix, key, told)
     return cases
 
 
-def _recalled(page: Page, key: str) -> list[LeftOut]:
+def _recalled(data: SubjectData, key: str) -> list[LeftOut]:
     """The cases as another process asked them; empty where none did."""
     return [
         LeftOut(place, kernel, Config(config), source, library, loss)
-        for place, kernel, config, source, library, loss in recall(page.matrix, key) or ()
+        for place, kernel, config, source, library, loss in recall(data.matrix, key) or ()
     ]
 
 
-def _by_shape(page: Page, number: int) -> LeftOut | None:
-    places = page.matrix.places
+def _by_shape(data: SubjectData, number: int) -> LeftOut | None:
+    places = data.matrix.places
     name = places[number].device.name
-    return _elsewhere(page, number, lambda other: other != number and places[other].device.name == name)
+    return _elsewhere(data, number, lambda other: other != number and places[other].device.name == name)
 
 
-def _by_device(page: Page, number: int) -> LeftOut | None:
-    places = page.matrix.places
+def _by_device(data: SubjectData, number: int) -> LeftOut | None:
+    places = data.matrix.places
     _, kin = alike(places[number].device, (place.device for place in places))
     names = {device.name for device in kin}
-    return _elsewhere(page, number, lambda other: places[other].device.name in names)
+    return _elsewhere(data, number, lambda other: places[other].device.name in names)
 
 
-def _elsewhere(page: Page, number: int, fits: Callable[[int], bool]) -> LeftOut | None:
-    place = page.matrix.places[number]
-    choice = choose(page, place.problem, place.device, page.places(fits), left_out=number)
+def _elsewhere(data: SubjectData, number: int, fits: Callable[[int], bool]) -> LeftOut | None:
+    place = data.matrix.places[number]
+    choice = choose(data, place.problem, place.device, data.places(fits), left_out=number)
     if choice is None:
         return None
     library = place.library if choice.by_library else ""
-    return _case(page, number, (choice.kernel, choice.config), library, choice.place)
+    return _case(data, number, (choice.kernel, choice.config), library, choice.place)
 
 
-def _by_default(page: Page, number: int) -> LeftOut | None:
+def _by_default(data: SubjectData, number: int) -> LeftOut | None:
     """What a device would be answered of which nothing is known: the library, or the default without one."""
-    place = page.matrix.places[number]
-    found = default_among(list(page.matrix.kernels.values()), place.problem, place.device)
-    return _case(page, number, (found[0].name, found[1]), place.library) if found else None
+    place = data.matrix.places[number]
+    found = default_among(list(data.matrix.kernels.values()), place.problem, place.device)
+    return _case(data, number, (found[0].name, found[1]), place.library) if found else None
 
 
-_ASKED: dict[str, Callable[[Page, int], LeftOut | None]] = {
+_EVALUATE: dict[str, Callable[[SubjectData, int], LeftOut | None]] = {
     NEAREST_SHAPE: _by_shape, "similar-device": _by_device, DEFAULT: _by_default,
 }  # fmt: skip
 
 
-def _case(page: Page, number: int, column: Column, library: str, source: int | None = None) -> LeftOut:
-    place = page.matrix.places[number]
+def _case(data: SubjectData, number: int, column: Column, library: str, source: int | None = None) -> LeftOut:
+    place = data.matrix.places[number]
     return LeftOut(number, *column, source, library, loss_at(place, None if library else column))
 
 
@@ -152,20 +152,20 @@ def loss_at(place: Place, column: Column | None) -> float | None:
     return max(0.0, 1.0 - min(place.best_s, library_s) / time_s)
 
 
-def expected_loss(page: Page, match: str, problem: Problem, device: DeviceInfo) -> Loss:
+def expected_loss(data: SubjectData, match: str, problem: Problem, device: DeviceInfo) -> Loss:
     """What an answer of a tier is to be expected to cost: the losses of known problems, the near ones first.
 
     Args:
-        page: What is known.
+        data: What is known.
         match: The tier.
         problem: What was asked for.
         device: Where.
     """
-    cases = leave_one_out(page, match, device.name if match == NEAREST_SHAPE else "", CASES_ASKED)
+    cases = leave_one_out(data, match, device.name if match == NEAREST_SHAPE else "", CASES_ASKED)
     measured = [case for case in cases if case.loss is not None]
-    if len(measured) < LEAST_CASES or page.landscape is None:
+    if len(measured) < LEAST_CASES or data.landscape is None:
         return Loss(UNMEASURED, len(measured), _too_few(len(measured), len(cases)))
-    variances = page.landscape.variances(page.model(), problem, device)[[case.place for case in measured]]
+    variances = data.landscape.variances(data.model(), problem, device)[[case.place for case in measured]]
     near = 1 / (variances + np.median(variances))
     losses = [case.loss or 0.0 for case in measured]
     expected = float(np.average(losses, weights=near))

@@ -19,7 +19,6 @@ from tuner.lookup.answers import (
     Answer,
     Question,
 )
-from tuner.lookup.book import Book, Page
 from tuner.lookup.choice import (
     Choice,
     choose,
@@ -28,11 +27,12 @@ from tuner.lookup.choice import (
     reasons_for,
     time_of,
 )
+from tuner.lookup.device_similarity import alike
 from tuner.lookup.features import Floats
-from tuner.lookup.kinship import alike
-from tuner.lookup.known import Subject
 from tuner.lookup.legality import default_among, legal
+from tuner.lookup.matrix import Subject
 from tuner.lookup.quality import expected_loss
+from tuner.lookup.snapshot import Snapshot, SubjectData
 from tuner.lookup.stale import staleness
 from tuner.results.record import Champion, Record, Role, rank_in_time
 
@@ -46,13 +46,13 @@ class Case:
 
     Attributes:
         question: What is asked; its device is complete.
-        book: What is known.
+        snapshot: What is known.
         catalogue: Kernels as they are now.
         problem: The problem as declared now; None where it is not, and only its own records can answer.
     """
 
     question: Question
-    book: Book
+    snapshot: Snapshot
     catalogue: Catalogue
     problem: Problem | None
 
@@ -63,20 +63,20 @@ class Case:
         return Subject(asked.problem.operation, asked.problem.dtype, asked.device.kind, asked.regime)
 
     @property
-    def page(self) -> Page:
+    def data(self) -> SubjectData:
         """What is known of the subject."""
-        return self.book.page(self.subject, self.catalogue)
+        return self.snapshot.data(self.subject, self.catalogue)
 
     @property
-    def own_page(self) -> Page:
+    def own_data(self) -> SubjectData:
         """What is known of the subject on the device, with others where that is little."""
-        return self.book.page(self.book.near(self.subject, self.question.device.name), self.catalogue)
+        return self.snapshot.data(self.snapshot.near(self.subject, self.question.device.name), self.catalogue)
 
     @property
     def store(self) -> Store | None:
         """The store, where it may have a record of the problem itself."""
-        asked = self.question, self.book.near(self.subject, self.question.device.name), self.catalogue
-        return self.book.store if self.book.may_know(*asked) else None
+        asked = self.question, self.snapshot.near(self.subject, self.question.device.name), self.catalogue
+        return self.snapshot.store if self.snapshot.may_know(*asked) else None
 
     def kernels(self) -> list[Kernel]:
         """The kernels that may answer, as declared now."""
@@ -104,7 +104,7 @@ def exact(case: Case) -> Answer | None:
     store, own = case.store, None
     if store is not None:
         own = store.champion(question.problem, question.device, question.regime, question.kernel or None)
-    found = [each for each in (own, case.book.published_champion(question)) if each is not None]
+    found = [each for each in (own, case.snapshot.published_champion(question)) if each is not None]
     found = [each for each in found if case.may_run(each.record)]
     if not found:
         return None
@@ -144,59 +144,59 @@ def nearest_shape(case: Case) -> Answer | None:
     asked = case.question
     if case.problem is None:
         return None
-    places = case.own_page.matrix.places
+    places = case.own_data.matrix.places
 
     def fits(number: int) -> bool:
         place = places[number]
         return place.device.name == asked.device.name and place.problem != case.problem
 
-    return _from_elsewhere(case, case.own_page, case.own_page.places(fits), NEAREST_SHAPE, [])
+    return _from_elsewhere(case, case.own_data, case.own_data.places(fits), NEAREST_SHAPE, [])
 
 
 def similar_device(case: Case) -> Answer | None:
     """A config that was timed on a device that is like this one."""
     if case.problem is None:
         return None
-    places = case.page.matrix.places
+    places = case.data.matrix.places
     what, kin = alike(case.question.device, (place.device for place in places))
     names = {device.name for device in kin}
     if not names:
         return None
     named = ", ".join(sorted(names))
     why = [f"no {case.subject.operation} is known on {case.question.device.name}; {named} is {what}"]
-    asked = case.page.places(lambda at: places[at].device.name in names)
-    return _from_elsewhere(case, case.page, asked, SIMILAR_DEVICE, why)
+    asked = case.data.places(lambda at: places[at].device.name in names)
+    return _from_elsewhere(case, case.data, asked, SIMILAR_DEVICE, why)
 
 
-def _from_elsewhere(case: Case, page: Page, asked: Floats, match: str, why: list[str]) -> Answer | None:
+def _from_elsewhere(case: Case, data: SubjectData, asked: Floats, match: str, why: list[str]) -> Answer | None:
     problem, question = case.problem, case.question
     assert problem is not None, "asked only for a declared problem"
-    choice = choose(page, problem, question.device, asked, kernel=question.kernel)
+    choice = choose(data, problem, question.device, asked, kernel=question.kernel)
     if choice is None:
         return None
-    choice = _with_all_cores(case, page, choice)
-    reasons = [*why, *reasons_for(page, choice)]
+    choice = _with_all_cores(case, data, choice)
+    reasons = [*why, *reasons_for(data, choice)]
     library = ""
     if choice.by_library:
         order = [int(at) for at in np.argsort(-choice.weights, kind="stable") if choice.weights[at] > 0]
-        library = library_name(page, problem, question.device, order)
-        gain, told = (1 - choice.library) / (1 - choice.loss) - 1, "; ".join(library_reasons(page, choice))
+        library = library_name(data, problem, question.device, order)
+        gain, told = (1 - choice.library) / (1 - choice.loss) - 1, "; ".join(library_reasons(data, choice))
         reasons.append(f"{library} is expected to be {gain:.1%} faster than this config: {told}")
-    time = time_of(page, choice)
+    time = time_of(data, choice)
     if time.record is not None and time.runner_up is not None and not time.runner_up.record_id:
         reasons.append(f"its time was published beside record {time.record.id}, without its own record's id")
     return Answer(
-        _champion(case, page, choice), match, expected_loss(page, match, problem, question.device),
+        _champion(case, data, choice), match, expected_loss(data, match, problem, question.device),
         question=question, library=library, reasons=tuple(reasons),
     )  # fmt: skip
 
 
-def _with_all_cores(case: Case, page: Page, choice: Choice) -> Choice:
+def _with_all_cores(case: Case, data: SubjectData, choice: Choice) -> Choice:
     """On a CPU with more or fewer cores, threads in proportion, where that is legal and worth trying."""
-    kernel = page.matrix.kernels[choice.kernel]
+    kernel = data.matrix.kernels[choice.kernel]
     name = kernel.threads
-    threads, cores = page.matrix.columns[choice.column][1].get(name), case.question.device.cores
-    before = page.matrix.places[choice.place].device.cores
+    threads, cores = data.matrix.columns[choice.column][1].get(name), case.question.device.cores
+    before = data.matrix.places[choice.place].device.cores
     if not isinstance(threads, int) or threads < 2 or not cores or not before or cores == before:
         return choice
     values = [value for each in kernel.parameters if each.name == name for value in each.values]
@@ -211,9 +211,9 @@ def _with_all_cores(case: Case, page: Page, choice: Choice) -> Choice:
     return replace(choice, config=config, changed=", ".join([*others, what]))
 
 
-def _stored(page: Page, store: Store | None, numbers: Sequence[int]) -> dict[int, Record]:
+def _stored(data: SubjectData, store: Store | None, numbers: Sequence[int]) -> dict[int, Record]:
     """A store's records by number, each read once."""
-    read: dict[int, Record] = page.kept.setdefault("records", {})
+    read: dict[int, Record] = data.kept.setdefault("records", {})
     missing = [number for number in numbers if number not in read]
     if store is not None and missing:
         from tuner.store.matrix import numbered
@@ -222,12 +222,12 @@ def _stored(page: Page, store: Store | None, numbers: Sequence[int]) -> dict[int
     return read
 
 
-def _champion(case: Case, page: Page, choice: Choice) -> Champion:
+def _champion(case: Case, data: SubjectData, choice: Choice) -> Champion:
     """The record that a choice rests on, with the library's from beside it."""
-    store = case.book.store
-    place, time = page.matrix.places[choice.place], time_of(page, choice)
+    store = case.snapshot.store
+    place, time = data.matrix.places[choice.place], time_of(data, choice)
     numbers = [each for each in (time.number, place.beside) if isinstance(each, int)]
-    stored = _stored(page, store, numbers)
+    stored = _stored(data, store, numbers)
     if time.number is not None:
         record = stored[time.number]
     else:
@@ -263,7 +263,7 @@ def default(case: Case) -> Answer | None:
     if library:
         reasons.append(f"{library} is the safer choice: no kernel was seen to be faster here")
     return Answer(
-        None, DEFAULT, expected_loss(case.page, DEFAULT, problem, question.device), question=question,
+        None, DEFAULT, expected_loss(case.data, DEFAULT, problem, question.device), question=question,
         default=(kernel.name, config), library=library, reasons=tuple(reasons), stale=False,
     )  # fmt: skip
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import Problem
+from tuner.lookup.estimate import Estimate, likely_loss
 from tuner.lookup.features import (
     ARCHITECTURE_WEIGHT,
     DEVICE_WEIGHTS,
@@ -28,11 +29,10 @@ from tuner.lookup.features import (
     prior_weights,
     shape_features,
 )
-from tuner.lookup.geometry import COSTS, Family
-from tuner.lookup.interpolation import Between
-from tuner.lookup.known import Matrix
+from tuner.lookup.geometry import COSTS, KernelConfigs
+from tuner.lookup.interpolation import Kriging
 from tuner.lookup.legality import Flags
-from tuner.lookup.standing import Standing, likely_loss
+from tuner.lookup.matrix import Matrix
 
 Numbers = NDArray[np.intp]
 
@@ -81,7 +81,7 @@ class Landscape:
             matrix: What is known; at least one place.
         """
         self.matrix = matrix
-        self._families = _families(matrix)
+        self._kernel_configs = _kernel_configs(matrix)
         first = matrix.places[0].problem
         self._dims, letters = len(first.shape), len(first.layout)
         self._shapes = np.stack([shape_features(place.problem) for place in matrix.places])
@@ -149,17 +149,17 @@ class Landscape:
         """
         right = np.zeros(len(self.matrix.columns), bool)
         fast = right.copy()
-        for numbers, family in self._families:
+        for numbers, kernel_configs in self._kernel_configs:
             some = None if among is None else among[numbers]
-            if kernel in ("", family.kernel.name) and (some is None or some.any()):
-                right[numbers], fast[numbers] = family.points.flags(problem, device, some)
+            if kernel in ("", kernel_configs.kernel.name) and (some is None or some.any()):
+                right[numbers], fast[numbers] = kernel_configs.points.flags(problem, device, some)
         return right, fast
 
     def costs(self, problem: Problem, device: DeviceInfo) -> Floats:
         """Per column what whole blocks cost: (waves, padding)."""
         costs = np.zeros((COSTS, len(self.matrix.columns)))
-        for numbers, family in self._families:
-            costs[:, numbers] = family.costs(problem, device)
+        for numbers, kernel_configs in self._kernel_configs:
+            costs[:, numbers] = kernel_configs.costs(problem, device)
         return costs
 
     def _known_costs(self, rows: Numbers) -> Floats:
@@ -257,9 +257,9 @@ class Landscape:
         found: Floats = self.apart_from(problem, device) @ model.weights + NOISE
         return found
 
-    def standing(
+    def estimate(
         self, model: Model, problem: Problem, device: DeviceInfo, places: Floats, columns: Numbers
-    ) -> Standing:
+    ) -> Estimate:
         """What is to be expected of some columns for a problem on a device.
 
         Args:
@@ -270,12 +270,12 @@ class Landscape:
             columns: Numbers of the columns asked about.
         """
         rows = np.flatnonzero(places)
-        learnt = self._between(problem, device, rows, model.weights)
+        learnt = self._kriging(problem, device, rows, model.weights)
         known = self._known[rows]
         costs = np.einsum("i,isc->sc", model.trust, self._known_costs(rows))
         own = np.where(known, self._slower[rows] - costs, np.inf)
         expected, unsure = np.zeros((2, own.shape[1]))
-        for numbers, _ in self._families:
+        for numbers, _ in self._kernel_configs:
             least = own[:, numbers].min(axis=1)
             told = np.isfinite(least)
             best = np.where(told, least, 0.0)
@@ -288,9 +288,9 @@ class Landscape:
         here = model.trust @ self.costs(problem, device)[:, columns]
         weights = places / self.variances(model, problem, device)
         library = self._library(model, problem, device, rows)
-        return Standing(slower, unsure[columns] + variance, here, library, weights)
+        return Estimate(slower, unsure[columns] + variance, here, library, weights)
 
-    def _between(self, problem: Problem, device: DeviceInfo, rows: Numbers, weights: Floats) -> Between:
+    def _kriging(self, problem: Problem, device: DeviceInfo, rows: Numbers, weights: Floats) -> Kriging:
         """How some places lie, by weights of nearness."""
         shapes, devices, named = self._shapes[rows], self._devices[rows], self._architectures[rows]
         respects = np.concatenate(
@@ -302,7 +302,7 @@ class Landscape:
             axis=2,
         )
         here = self.apart_from(problem, device)[rows] @ weights
-        return Between(respects @ weights, here, INTERPOLATION_NOISE)
+        return Kriging(respects @ weights, here, INTERPOLATION_NOISE)
 
     def _library(self, model: Model, problem: Problem, device: DeviceInfo, rows: Numbers) -> float:
         """The loss that is expected of the library; what configs show of nearness is no matter to it."""
@@ -310,18 +310,21 @@ class Landscape:
         told = ~np.isnan(values)
         if not told.any():
             return float("nan")
-        between = self._between(problem, device, rows, model.library)
+        kriging = self._kriging(problem, device, rows, model.library)
         usual = float(values[told].mean())
-        mean, variance = between.at(np.where(told, values, 0.0)[None], told[None], usual, SPREAD)
+        mean, variance = kriging.at(np.where(told, values, 0.0)[None], told[None], usual, SPREAD)
         return float(likely_loss(mean, variance)[0])
 
 
-def _families(matrix: Matrix) -> list[tuple[Numbers, Family]]:
+def _kernel_configs(matrix: Matrix) -> list[tuple[Numbers, KernelConfigs]]:
     """Numbers of the columns of each kernel."""
     by_kernel: dict[str, list[int]] = {}
     for number, (kernel, _) in enumerate(matrix.columns):
         by_kernel.setdefault(kernel, []).append(number)
     return [
-        (np.array(numbers), Family(matrix.kernels[kernel], [matrix.columns[number][1] for number in numbers]))
+        (
+            np.array(numbers),
+            KernelConfigs(matrix.kernels[kernel], [matrix.columns[number][1] for number in numbers]),
+        )
         for kernel, numbers in by_kernel.items()
     ]

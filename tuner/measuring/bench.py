@@ -22,7 +22,7 @@ SPOILT = "what results are held against was overwritten, by this config or one b
 
 
 @dataclass(frozen=True)
-class Contestant:
+class CompiledConfig:
     """A compiled config.
 
     Attributes:
@@ -66,28 +66,28 @@ class Bench:
         self.limit = ErrorLimit.beside(factor, error, self.workload.problem)
 
     def measure(
-        self, contestant: Contestant, incumbent_s: float | None, first_limit_s: float | None = None
+        self, compiled_config: CompiledConfig, incumbent_s: float | None, first_limit_s: float | None = None
     ) -> Measurement:
         """Loads, verifies and times a config.
 
         Args:
-            contestant: What to measure.
+            compiled_config: What to measure.
             incumbent_s: Best median so far in seconds; a config that cannot win against it is pruned.
             first_limit_s: Seconds that its first run may take, or else this process ends.
         """
-        stages = {"compile": contestant.compile_s}
+        stages = {"compile": compiled_config.compile_s}
         error: Error | None = None
         try:
             with _stage(stages, "load"):
-                run = self.device.load(contestant.rendered, contestant.code, self.workload)
+                run = self.device.load(compiled_config.rendered, compiled_config.code, self.workload)
             first = _FirstRun(self.device, run, first_limit_s)
             with _stage(stages, "verify"):
                 error, wrong = self._verify(first)
-            refused = self._refused(error, wrong, contestant.compiled, stages)
+            refused = self._refused(error, wrong, compiled_config.compiled, stages)
             if refused is not None:
                 return refused
             screened, wrong = self._screened(run, first.took_s, incumbent_s, stages)
-            refused = self._refused(error, wrong, contestant.compiled, stages)
+            refused = self._refused(error, wrong, compiled_config.compiled, stages)
             if refused is not None:
                 return refused
             seen = self._seen(run)
@@ -95,13 +95,13 @@ class Bench:
                 with _stage(stages, "power"):
                     seen |= self._energy(run, statistics.median(screened.samples_s))
         except (LaunchFailed, MemoryError) as failure:
-            return self._failed(failure, error, contestant.compiled, stages)
+            return self._failed(failure, error, compiled_config.compiled, stages)
         return Measurement(
             outcome=Outcome.PRUNED if screened.pruned else Outcome.MEASURED,
             reason=screened.pruned,
             samples_s=screened.samples_s,
             error=error,
-            compiled=contestant.compiled,
+            compiled=compiled_config.compiled,
             stages_s=stages,
             circumstances=seen,
         )
@@ -158,12 +158,14 @@ class Bench:
         kept = self.limit.circumstances if self.limit is not None else {}
         return {**self.device.circumstances(run), **kept}
 
-    def verify(self, contestant: Contestant) -> str:
+    def verify(self, compiled_config: CompiledConfig) -> str:
         """What is wrong with a config's output; empty when nothing is."""
         try:
-            return self._verify(self.device.load(contestant.rendered, contestant.code, self.workload))[1]
+            return self._verify(
+                self.device.load(compiled_config.rendered, compiled_config.code, self.workload)
+            )[1]
         except (LaunchFailed, MemoryError) as failure:
-            return self._failed(failure, None, contestant.compiled, {}).reason
+            return self._failed(failure, None, compiled_config.compiled, {}).reason
 
     def measure_baseline(self) -> Measurement | None:
         """Verifies and times the library with the same code as a kernel."""
@@ -192,14 +194,14 @@ class Bench:
         return {} if power_w is None else {"power_w": power_w, "energy_j": power_w * time_s}
 
     def finals(
-        self, contestants: Sequence[Contestant], budget_s: float, threads: Sequence[int] = ()
+        self, compiled_configs: Sequence[CompiledConfig], budget_s: float, threads: Sequence[int] = ()
     ) -> list[Measurement]:
         """Verifies finalists again, times them in alternation with the library, and verifies them once more.
 
         Before the rounds each is verified on two draws of the inputs, after them on one that is new to all.
 
         Args:
-            contestants: The finalists.
+            compiled_configs: The finalists.
             budget_s: Wall time for the rounds in seconds.
             threads: CPU threads that the finalists use; the library plays with its default, and with each
                 other number of these.
@@ -210,15 +212,15 @@ class Bench:
         """
         found: dict[int, Measurement] = {}
         players: dict[int, _Player] = {}
-        for number, contestant in enumerate(contestants):
-            admitted = self._admitted(contestant)
+        for number, compiled_config in enumerate(compiled_configs):
+            admitted = self._admitted(compiled_config)
             if isinstance(admitted, Measurement):
                 found[number] = admitted
             else:
                 players[number] = admitted
         if not players:
             return list(found.values())
-        for number, run in enumerate(self._libraries(threads), start=len(contestants)):
+        for number, run in enumerate(self._libraries(threads), start=len(compiled_configs)):
             players[number] = _Player(run, self._verify(run)[0], None, self._samples(run))
         times = interleave([each.samples.turn_s for each in players.values()], budget_s)
         self.workload.draw_anew()
@@ -226,17 +228,17 @@ class Bench:
             found[number] = self._judged(player, samples_s)
         return [found[number] for number in sorted(found)]
 
-    def _admitted(self, contestant: Contestant) -> _Player | Measurement:
+    def _admitted(self, compiled_config: CompiledConfig) -> _Player | Measurement:
         """A finalist that is right on two draws, or what is wrong with it."""
         try:
-            run = self.device.load(contestant.rendered, contestant.code, self.workload)
+            run = self.device.load(compiled_config.rendered, compiled_config.code, self.workload)
             error, wrong = self._verify(run)
             if not wrong:
                 wrong = self._verify(run, self.workload.second)[1]
         except (LaunchFailed, MemoryError) as failure:
-            return self._failed(failure, None, contestant.compiled, {})
-        refused = self._refused(error, wrong, contestant.compiled, {}, finals=True)
-        return refused or _Player(run, error, contestant.compiled, self._samples(run))
+            return self._failed(failure, None, compiled_config.compiled, {})
+        refused = self._refused(error, wrong, compiled_config.compiled, {}, finals=True)
+        return refused or _Player(run, error, compiled_config.compiled, self._samples(run))
 
     def _judged(self, player: _Player, samples_s: tuple[float, ...]) -> Measurement:
         """A finalist after the rounds, on inputs that are new to it; the library is not asked."""

@@ -21,9 +21,7 @@ PRIMES = (37, 61, 29, 43, 53)
 LONG = 1031
 
 
-def awkward_problems(
-    problem: Problem, kernel: Kernel, config: Config, device: DeviceInfo
-) -> tuple[Problem, ...]:
+def edge_problems(problem: Problem, kernel: Kernel, config: Config, device: DeviceInfo) -> tuple[Problem, ...]:
     """Small problems of the same operation, dtype and layout that the config must solve, too.
 
     Args:

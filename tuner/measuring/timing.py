@@ -34,7 +34,7 @@ CANNOT_WIN = 1.08
 JUDGED_AFTER = 3
 #: Rounds of the finals; the least of all only where ten would take twice the budget.
 LEAST_ROUNDS, MIN_ROUNDS, MAX_ROUNDS = 3, 10, 60
-#: Samples of each contestant in a round, taken back to back; the round's time is their median.
+#: Samples of each compiled config in a round, taken back to back; the round's time is their median.
 SAMPLES_PER_ROUND = 3
 
 
@@ -100,14 +100,14 @@ def _settled(samples: Sequence[float]) -> bool:
 def interleave(players: Sequence[Callable[[int], list[float]]], budget_s: float) -> list[tuple[float, ...]]:
     """Times several things in alternation, so that drift of clocks and temperature meets all alike.
 
-    Each round takes every contestant once, beginning one further each time.
+    Each round takes every compiled config once, beginning one further each time.
 
     Args:
-        players: For each contestant what takes so many more samples of it; seconds.
+        players: For each compiled config what takes so many more samples of it; seconds.
         budget_s: Wall time after which no round beyond the least number begins; seconds.
 
     Returns:
-        For each contestant one time per round, seconds.
+        For each compiled config one time per round, seconds.
 
     Raises:
         LaunchFailed: A run failed.

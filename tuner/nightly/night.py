@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from tuner.declare.kernel import Kernel
-from tuner.devices.detect import Found
+from tuner.devices.detect import DetectedDevice
 from tuner.errors import InputError, NothingFound
 from tuner.lookup.stale import installed_compiler, staleness
 from tuner.nightly.entries import Entry, Stage, View
@@ -62,7 +62,7 @@ class Night:
 
     plan: Plan
     store: Store
-    found: tuple[Found, ...]
+    found: tuple[DetectedDevice, ...]
     seed: int
     deadline_s: float | None
     storage_url: str | None = None
@@ -193,7 +193,11 @@ class Night:
             before_s = entry.share.spent_s
             why = self._stage.search(seconds)
             gain = self._budget.report(
-                entry.name, self._stage.study.worth, entry.trials["total"], why, entry.share.spent_s - before_s
+                entry.name,
+                self._stage.study.objective_value,
+                entry.trials["total"],
+                why,
+                entry.share.spent_s - before_s,
             )
             self.said(entry.item, entry.share.slices, gain)
 

@@ -189,10 +189,10 @@ def _replay(
         made += 1
         recorded_s += sum(measurement.stages_s.values()) or sum(measurement.samples_s)
         if made in checkpoints:
-            fraction_at[made] = _fraction(recording, observed, search.standings())
+            fraction_at[made] = _fraction(recording, observed, search.leaderboard())
     search_s = time.perf_counter() - begun
     search.close()
-    last = _fraction(recording, observed, search.standings())
+    last = _fraction(recording, observed, search.leaderboard())
     for each in checkpoints:  # a study that stopped earlier keeps its champion
         fraction_at.setdefault(each, last)
     return Replay(seed, fraction_at, made, search.stopped, recorded_s, search_s)

@@ -34,16 +34,16 @@ class Judged:
 
 
 def shortlist(
-    standings: Mapping[tuple[str, Config], float], reigning: tuple[str, Config] | None
+    leaderboard: Mapping[tuple[str, Config], float], reigning: tuple[str, Config] | None
 ) -> list[tuple[str, Config]]:
     """The finalists: the reigning champion first, then the best of the search.
 
     Args:
-        standings: (kernel, config) -> median in seconds.
+        leaderboard: (kernel, config) -> median in seconds.
         reigning: Kernel and config of the reigning champion, if there is one.
     """
-    ranked = sorted(standings, key=lambda each: standings[each])
-    close = [each for each in ranked if standings[each] <= FINALIST_WITHIN * standings[ranked[0]]]
+    ranked = sorted(leaderboard, key=lambda each: leaderboard[each])
+    close = [each for each in ranked if leaderboard[each] <= FINALIST_WITHIN * leaderboard[ranked[0]]]
     challengers = [each for each in close if each != reigning][:FINALISTS]
     return [*([reigning] if reigning else []), *challengers]
 

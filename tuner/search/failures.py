@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr  # type: ignore[import-untyped]
 
-from tuner.search.history import Tried
+from tuner.search.history import Observations
 from tuner.search.surrogate import Hyperparameters, Posterior
 
 Floats = NDArray[np.float64]
@@ -26,10 +26,10 @@ THRESHOLD_VARIANCE = 0.1
 class Failures:
     """A Gaussian process of its own over the outcomes: 1 where a config worked, -1 where it failed."""
 
-    def __init__(self, tried: Tried) -> None:
+    def __init__(self, observations: Observations) -> None:
         """Begins to follow a kernel."""
-        self._tried = tried
-        self._hyper = Hyperparameters(tried.space)
+        self._observations = observations
+        self._hyper = Hyperparameters(observations.space)
         self._posterior: Posterior | None = None
         self._followed: set[int] = set()
         self._fit_at = 0
@@ -40,14 +40,14 @@ class Failures:
         Args:
             candidates: Positions; the same array as last time unless it changed.
         """
-        in_flight = self._tried.in_flight
-        told = [row for row in self._tried.asked if row not in in_flight]
+        in_flight = self._observations.in_flight
+        told = [row for row in self._observations.asked if row not in in_flight]
         if len(told) >= self._fit_at:
             self._fit_at = math.ceil(len(told) * REFIT_GROWTH) + 1
             self._fit(told[-MOST_FITTED:])
             self._posterior = None
         if self._posterior is None or self._posterior.candidates is not candidates:
-            self._posterior = Posterior(self._tried.space, self._hyper, candidates, self._level(told))
+            self._posterior = Posterior(self._observations.space, self._hyper, candidates, self._level(told))
             self._followed = set(told[:-MOST_CONDITIONED])
         fresh = [row for row in told if row not in self._followed]
         self._posterior.add(np.array(fresh, np.intp), self._labels(fresh))
@@ -58,12 +58,12 @@ class Failures:
 
     def _fit(self, told: list[int]) -> None:
         labels = self._labels(told)
-        self._hyper.fit(self._tried.space.codes[np.array(told, np.intp)], labels - self._level(told))
+        self._hyper.fit(self._observations.space.codes[np.array(told, np.intp)], labels - self._level(told))
 
     def _labels(self, rows: list[int]) -> Floats:
-        return np.array([-1.0 if row in self._tried.failed else 1.0 for row in rows])
+        return np.array([-1.0 if row in self._observations.failed else 1.0 for row in rows])
 
     def _level(self, told: list[int]) -> float:
         """Expected outcome of a config that nothing is known of: the study's own share of failures."""
-        failed = len(self._tried.failed)
+        failed = len(self._observations.failed)
         return 1 - 2 * (failed + 1) / (len(told) + 2)

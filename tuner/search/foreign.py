@@ -58,7 +58,7 @@ class ForeignStrategy:
 
     def _flat(self) -> dict[str, BaseDistribution]:
         """All kernels' parameters side by side: a sampler then always sees the same choices."""
-        names = tuple(name for name, tried in self._history.kernels.items() if len(tried.space))
+        names = tuple(name for name, observations in self._history.kernels.items() if len(observations.space))
         found: dict[str, BaseDistribution] = {}
         if len(names) > 1:
             found[KERNEL] = CategoricalDistribution(names)
@@ -77,8 +77,8 @@ class ForeignStrategy:
         """See `Strategy`."""
         while self._starts:
             kernel, index = self._starts.pop(0)
-            tried = self._history.kernels[kernel]
-            if index not in tried.asked and not tried.dropped:
+            observations = self._history.kernels[kernel]
+            if index not in observations.asked and not observations.dropped:
                 return kernel, index
         if self._history.covered or not self._distributions:
             chosen = self._random.choose()
@@ -102,16 +102,16 @@ class ForeignStrategy:
         return kernel, index
 
     def _nearest(self, kernel: str, params: dict[str, object]) -> int:
-        tried = self._history.kernels[kernel]
-        size = len(tried.space)
+        observations = self._history.kernels[kernel]
+        size = len(observations.space)
         rows = np.arange(size) if size <= NEAREST_AMONG else self._rng.integers(0, size, NEAREST_AMONG)
-        rows = rows[~np.isin(rows, np.fromiter(tried.asked, np.int64, len(tried.asked)))]
+        rows = rows[~np.isin(rows, np.fromiter(observations.asked, np.int64, len(observations.asked)))]
         if not len(rows):
             return self._random.choose_of(kernel)
-        codes = tried.space.codes[rows]
+        codes = observations.space.codes[rows]
         away: NDArray[np.float64] = np.zeros(len(rows))
         for column, (each, positions) in enumerate(
-            zip(tried.space.parameters, tried.space.positions, strict=True)
+            zip(observations.space.parameters, observations.space.positions, strict=True)
         ):
             wanted = params.get(f"{kernel}.{each.name}")
             if not isinstance(wanted, int):
@@ -146,6 +146,6 @@ class ForeignStrategy:
             )
         )
 
-    def standings(self) -> dict[tuple[str, int], float]:
+    def leaderboard(self) -> dict[tuple[str, int], float]:
         """See `Strategy`."""
         return observed(self._history)

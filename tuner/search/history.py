@@ -28,7 +28,7 @@ class Observation(NamedTuple):
     others: tuple[float, ...] = ()
 
 
-class Tried:
+class Observations:
     """What is known of one kernel.
 
     Attributes:
@@ -88,13 +88,13 @@ class History:
     """What is known of every kernel of a study."""
 
     def __init__(self, spaces: Mapping[str, Space]) -> None:
-        self.kernels = {name: Tried(space) for name, space in spaces.items()}
+        self.kernels = {name: Observations(space) for name, space in spaces.items()}
 
     def view(self) -> History:
         """Another history of the same spaces that shares what was asked, and learns for itself."""
-        view = History({name: tried.space for name, tried in self.kernels.items()})
-        for name, tried in self.kernels.items():
-            view.kernels[name].asked = tried.asked
+        view = History({name: observations.space for name, observations in self.kernels.items()})
+        for name, observations in self.kernels.items():
+            view.kernels[name].asked = observations.asked
         return view
 
     @property
@@ -103,8 +103,8 @@ class History:
         return min(
             (
                 (kernel, index, value)
-                for kernel, tried in self.kernels.items()
-                for index, value in tried.log_times.items()
+                for kernel, observations in self.kernels.items()
+                for index, value in observations.log_times.items()
             ),
             key=lambda each: each[2],
             default=None,
@@ -113,9 +113,9 @@ class History:
     @property
     def trials(self) -> int:
         """Configs that were asked."""
-        return sum(len(tried.asked) for tried in self.kernels.values())
+        return sum(len(observations.asked) for observations in self.kernels.values())
 
     @property
     def covered(self) -> bool:
         """True where nothing is left to ask."""
-        return all(tried.covered for tried in self.kernels.values())
+        return all(observations.covered for observations in self.kernels.values())

@@ -80,7 +80,7 @@ class ParetoStrategy:
             view.kernels[kernel].learn(index, outcome, value)
             strategy.learn(kernel, index, outcome, values)
 
-    def standings(self) -> dict[tuple[str, int], float]:
+    def leaderboard(self) -> dict[tuple[str, int], float]:
         """See `Strategy`."""
         return observed(self._history)
 

@@ -117,9 +117,9 @@ class SpaceSampler(optuna.samplers.BaseSampler):
         defaults = {TrialState.COMPLETE: Outcome.MEASURED, TrialState.PRUNED: Outcome.PRUNED}
         outcome = Outcome(trial.user_attrs.get(OUTCOME, defaults.get(state, Outcome.CRASHED)))
         time_s = values[0] if values else trial.user_attrs.get(FEW_SAMPLES_S)
-        tried = self._history.kernels[kernel]
-        index = tried.space.index_of(config)
-        tried.learn(index, outcome, time_s)
+        observations = self._history.kernels[kernel]
+        index = observations.space.index_of(config)
+        observations.learn(index, outcome, time_s)
         told = values or ([time_s] if outcome is Outcome.PRUNED and time_s is not None else [])
         self._strategy.learn(kernel, index, outcome, tuple(told))
 

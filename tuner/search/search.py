@@ -156,11 +156,11 @@ class Search:
         return TileStrategy(self._history, seed, starts, budget, elsewhere)
 
     def _remember(self, past: Observation) -> None:
-        tried = self._history.kernels.get(past.kernel)
-        if tried is None or past.config not in tried.space:
+        observations = self._history.kernels.get(past.kernel)
+        if observations is None or past.config not in observations.space:
             return
-        index = tried.space.index_of(past.config)
-        tried.learn(index, past.outcome, past.time_s)
+        index = observations.space.index_of(past.config)
+        observations.learn(index, past.outcome, past.time_s)
         told = not past.outcome.failed and past.time_s is not None
         values = (past.time_s, *past.others) if told and past.time_s is not None else ()
         if len(values) in (0, len(self._objectives)):
@@ -217,11 +217,11 @@ class Search:
             seen = Observation(candidate.kernel, candidate.config, outcome, time_s, tuple(others))
             self._mirror.add(finished_trial(self._spaces, seen, self._objectives, asked_at))
 
-    def standings(self) -> dict[tuple[str, Config], float]:
+    def leaderboard(self) -> dict[tuple[str, Config], float]:
         """Seconds that each measured config is believed to take: the model's view, which discounts luck."""
         return {
             (kernel, self._spaces[kernel][row]): time_s
-            for (kernel, row), time_s in self._strategy.standings().items()
+            for (kernel, row), time_s in self._strategy.leaderboard().items()
         }
 
     def front(self) -> list[tuple[str, Config, tuple[float, ...]]]:

@@ -26,16 +26,16 @@ class Strategy(Protocol):
     def learn(self, kernel: str, index: int, outcome: Outcome, values: tuple[float, ...]) -> None:
         """Told after the history was; `values` are the objectives, none for a failure, the time if PRUNED."""
 
-    def standings(self) -> dict[tuple[str, int], float]:
+    def leaderboard(self) -> dict[tuple[str, int], float]:
         """Seconds that each measured config is believed to take, by kernel and position."""
 
 
 def observed(history: History) -> dict[tuple[str, int], float]:
-    """Standings of a strategy without a model: what was observed."""
+    """Leaderboard of a strategy without a model: what was observed."""
     return {
         (name, row): math.exp(value)
-        for name, tried in history.kernels.items()
-        for row, value in tried.log_times.items()
+        for name, observations in history.kernels.items()
+        for row, value in observations.log_times.items()
     }
 
 
@@ -63,18 +63,18 @@ class RandomStrategy:
 
     def choose_of(self, kernel: str) -> int:
         """Position of an untried config of a kernel that has one."""
-        tried = self._history.kernels[kernel]
+        observations = self._history.kernels[kernel]
         for _ in range(20):
-            index = int(self._rng.integers(len(tried.space)))
-            if index not in tried.asked:
+            index = int(self._rng.integers(len(observations.space)))
+            if index not in observations.asked:
                 return index
-        rest = np.setdiff1d(np.arange(len(tried.space)), np.fromiter(tried.asked, np.int64))
+        rest = np.setdiff1d(np.arange(len(observations.space)), np.fromiter(observations.asked, np.int64))
         return int(self._rng.choice(rest))
 
     def learn(self, kernel: str, index: int, outcome: Outcome, values: tuple[float, ...]) -> None:
         """Chance learns nothing."""
 
-    def standings(self) -> dict[tuple[str, int], float]:
+    def leaderboard(self) -> dict[tuple[str, int], float]:
         """See `Strategy`."""
         return observed(self._history)
 
@@ -89,11 +89,11 @@ class SequenceStrategy:
 
     def choose(self) -> tuple[str, int] | None:
         """See `Strategy`."""
-        for name, tried in self._history.kernels.items():
-            while self._next[name] < len(tried.space):
+        for name, observations in self._history.kernels.items():
+            while self._next[name] < len(observations.space):
                 index = self._next[name]
                 self._next[name] += 1
-                if index not in tried.asked:
+                if index not in observations.asked:
                     return name, index
         self.stopped = "space covered"
         return None
@@ -101,6 +101,6 @@ class SequenceStrategy:
     def learn(self, kernel: str, index: int, outcome: Outcome, values: tuple[float, ...]) -> None:
         """The order is fixed."""
 
-    def standings(self) -> dict[tuple[str, int], float]:
+    def leaderboard(self) -> dict[tuple[str, int], float]:
         """See `Strategy`."""
         return observed(self._history)

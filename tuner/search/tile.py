@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from scipy.special import log_ndtr  # type: ignore[import-untyped]
 
 from tuner.results.measurement import Outcome
-from tuner.search.beliefs import Beliefs
 from tuner.search.design import spread
 from tuner.search.history import History, Observation
+from tuner.search.kernel_model import KernelModel
 from tuner.search.strategy import RandomStrategy
-from tuner.search.trend import Trend
+from tuner.search.transfer_prior import TransferPrior
 
 Floats = NDArray[np.float64]
 
@@ -81,13 +81,13 @@ class TileStrategy:
         self._queue = list(starts)
         self._designed = False
         self._turn = 0
-        self._trends: dict[str, Trend] = {}
-        self._beliefs: dict[str, Beliefs] = {}
-        for name, tried in history.kernels.items():
+        self._trends: dict[str, TransferPrior] = {}
+        self._models: dict[str, KernelModel] = {}
+        for name, observations in history.kernels.items():
             past = [each for each in elsewhere if each.kernel == name]
             if past:
-                self._trends[name] = Trend(tried.space, past, self._rng)
-            self._beliefs[name] = Beliefs(tried, self._rng, self._trends.get(name))
+                self._trends[name] = TransferPrior(observations.space, past, self._rng)
+            self._models[name] = KernelModel(observations, self._rng, self._trends.get(name))
 
     def choose(self) -> tuple[str, int] | None:
         """See `Strategy`."""
@@ -101,7 +101,7 @@ class TileStrategy:
         if queued is not None:
             return queued
         kernels = self._history.kernels
-        ready = {name: each for name, each in self._beliefs.items() if each.ready and not kernels[name].dropped}
+        ready = {name: each for name, each in self._models.items() if each.ready and not kernels[name].dropped}
         return self._promising(ready) if ready else self._random.choose()
 
     def learn(self, kernel: str, index: int, outcome: Outcome, values: tuple[float, ...]) -> None:
@@ -110,8 +110,8 @@ class TileStrategy:
     def _from_queue(self) -> tuple[str, int] | None:
         while self._queue:
             kernel, index = self._queue.pop(0)
-            tried = self._history.kernels[kernel]
-            if index not in tried.asked and not tried.dropped:
+            observations = self._history.kernels[kernel]
+            if index not in observations.asked and not observations.dropped:
                 return kernel, index
         return None
 
@@ -121,15 +121,15 @@ class TileStrategy:
         kernels = {name: each for name, each in self._history.kernels.items() if each.left}
         each_count = max(DESIGN_OF_KERNEL, DESIGN // max(len(kernels), 1))
         by_kernel = []
-        for name, tried in kernels.items():
-            wanted = max(0, each_count - len(tried.asked))
+        for name, observations in kernels.items():
+            wanted = max(0, each_count - len(observations.asked))
             rows = self._trends[name].starts(wanted) if name in self._trends else []
-            rows = rows or spread(tried.space, wanted, tried.asked, self._rng)
+            rows = rows or spread(observations.space, wanted, observations.asked, self._rng)
             by_kernel.append([(name, row) for row in rows])
         while any(by_kernel):
             self._queue += [rows.pop(0) for rows in by_kernel if rows]
 
-    def _promising(self, ready: dict[str, Beliefs]) -> tuple[str, int] | None:
+    def _promising(self, ready: dict[str, KernelModel]) -> tuple[str, int] | None:
         for each in ready.values():
             each.update()
         level, fastest, centre = self._fastest(ready)
@@ -154,33 +154,33 @@ class TileStrategy:
                 return near[1:]
         return kernel, index
 
-    def standings(self) -> dict[tuple[str, int], float]:
+    def leaderboard(self) -> dict[tuple[str, int], float]:
         """See `Strategy`; without the luck of what was observed, where a kernel has a model."""
         found: dict[tuple[str, int], float] = {}
-        for name, tried in self._history.kernels.items():
-            beliefs = self._beliefs[name]
-            known = dict(tried.log_times)
-            if beliefs.ready:
-                beliefs.update()
-                known |= beliefs.standings()
+        for name, observations in self._history.kernels.items():
+            models = self._models[name]
+            known = dict(observations.log_times)
+            if models.ready:
+                models.update()
+                known |= models.leaderboard()
             found |= {(name, row): math.exp(value) for row, value in known.items()}
         return found
 
     @staticmethod
-    def _fastest(ready: dict[str, Beliefs]) -> tuple[float, str, int]:
+    def _fastest(ready: dict[str, KernelModel]) -> tuple[float, str, int]:
         """Log time, kernel and position of the config that is believed to be the fastest."""
         return min(
-            (value, name, row) for name, each in ready.items() for row, value in each.standings().items()
+            (value, name, row) for name, each in ready.items() for row, value in each.leaderboard().items()
         )
 
     def _last_steps(
         self, fastest: str, centre: int, promising: tuple[str, int] | None
     ) -> tuple[str, int] | None:
         """The nearest untried neighbour of the fastest config; then what is left of a budget; then the end."""
-        tried = self._history.kernels[fastest]
-        doomed = self._beliefs[fastest].doomed()
-        for row in tried.space.neighbours(centre).tolist():
-            if row not in tried.asked and row not in doomed:
+        observations = self._history.kernels[fastest]
+        doomed = self._models[fastest].doomed()
+        for row in observations.space.neighbours(centre).tolist():
+            if row not in observations.asked and row not in doomed:
                 return fastest, row
         if self._budget is not None and self._history.trials < self._budget:
             return promising or self._random.choose()

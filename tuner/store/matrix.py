@@ -68,7 +68,7 @@ class Crowned(NamedTuple):
     crowned_at: str
 
 
-class Asked(NamedTuple):
+class MatrixQuery(NamedTuple):
     """Which problems and devices are asked about.
 
     Attributes:
@@ -86,14 +86,14 @@ class Asked(NamedTuple):
     device: str = ""
 
 
-def tuned(store: Reader, asked: Asked) -> int:
+def tuned(store: Reader, query: MatrixQuery) -> int:
     """How many problems have a champion there."""
     champion = tables.champions.c
     wanted = (
         sa.select(sa.func.count(sa.distinct(champion.problem)))
         .join(tables.problems, champion.problem == tables.problems.c.number)
         .join(tables.devices, champion.device == tables.devices.c.number)
-        .where(*_these(asked), champion.regime == asked.regime, queries.reigns())
+        .where(*_these(query), champion.regime == query.regime, queries.reigns())
     )
     with opening.reading(store._where), store._engine.connect() as connection:
         return int(connection.execute(wanted).scalar_one())
@@ -111,12 +111,12 @@ def stamp(store: Reader) -> tuple[int, ...]:
         return tuple(int(number) for number in connection.execute(wanted).one())
 
 
-def fastest(store: Reader, asked: Asked, rows_at_most: int) -> list[list[Seen]]:
+def fastest(store: Reader, query: MatrixQuery, rows_at_most: int) -> list[list[Seen]]:
     """The fastest times of every problem of an operation on every device of a kind.
 
     Args:
         store: Where.
-        asked: Which problems and devices.
+        query: Which problems and devices.
         rows_at_most: Rows in all, shared out evenly among problems and devices.
 
     Returns:
@@ -124,12 +124,12 @@ def fastest(store: Reader, asked: Asked, rows_at_most: int) -> list[list[Seen]]:
     """
     of = tables.records.c
     with opening.reading(store._where), store._engine.connect() as connection:
-        names = _Names.read(connection, asked)
-        pairs = connection.execute(_pairs(asked)).all()
+        names = _Names.read(connection, query)
+        pairs = connection.execute(_pairs(query)).all()
         some = (
             sa.select(of.kernel, of.config, of.role, of.time_s, of.number, of.measured_at)
             .where(
-                of.problem == sa.bindparam("problem"), of.regime == asked.regime,
+                of.problem == sa.bindparam("problem"), of.regime == query.regime,
                 of.device == sa.bindparam("device"), of.time_s.is_not(None), of.outcome.in_(TIMED),
                 queries.stands(),
             )
@@ -144,7 +144,7 @@ def fastest(store: Reader, asked: Asked, rows_at_most: int) -> list[list[Seen]]:
     return found
 
 
-def crowned(store: Reader, asked: Asked) -> list[Crowned]:
+def crowned(store: Reader, query: MatrixQuery) -> list[Crowned]:
     """The last champion of every problem of an operation on every device of a kind."""
     champion, record = tables.champions.c, tables.records
     library, later = record.alias("library"), tables.champions.alias("later")
@@ -152,7 +152,7 @@ def crowned(store: Reader, asked: Asked) -> list[Crowned]:
         sa.select(sa.func.max(queries.rank_in_time(later.c.crowned_at)))
         .where(
             later.c.problem == champion.problem, later.c.device == champion.device,
-            later.c.regime == asked.regime, queries.reigns(later),
+            later.c.regime == query.regime, queries.reigns(later),
         )
         .correlate(tables.champions)
         .scalar_subquery()
@@ -169,14 +169,14 @@ def crowned(store: Reader, asked: Asked) -> list[Crowned]:
         .join(tables.problems, champion.problem == tables.problems.c.number)
         .join(tables.devices, champion.device == tables.devices.c.number)
         .where(
-            *_these(asked), champion.regime == asked.regime,
+            *_these(query), champion.regime == query.regime,
             queries.rank_in_time(champion.crowned_at) == last, record.c.time_s.is_not(None),
             queries.reigns(),
         )
         .order_by(champion.crowned_at, champion.id)
     )  # fmt: skip
     with opening.reading(store._where), store._engine.connect() as connection:
-        names = _Names.read(connection, asked)
+        names = _Names.read(connection, query)
         found = []
         for problem, device, speedup, crowned_at, number, library_kernel, kernel, *row in connection.execute(
             wanted
@@ -194,19 +194,19 @@ def numbered(store: Reader, numbers: Sequence[int]) -> dict[int, Record]:
         return store._by_number(connection, sorted(numbers))
 
 
-def _these(asked: Asked) -> tuple[Any, ...]:
+def _these(query: MatrixQuery) -> tuple[Any, ...]:
     problem, device = tables.problems.c, tables.devices.c
-    named = (device.name == asked.device,) if asked.device else ()
-    return problem.operation == asked.operation, problem.dtype == asked.dtype, device.kind == asked.kind, *named
+    named = (device.name == query.device,) if query.device else ()
+    return problem.operation == query.operation, problem.dtype == query.dtype, device.kind == query.kind, *named
 
 
-def _pairs(asked: Asked) -> sa.Select[Any]:
+def _pairs(query: MatrixQuery) -> sa.Select[Any]:
     """Numbers of problem and device of which there is a time; a look into an index for each."""
     problem, device, of = tables.problems, tables.devices, tables.records.c
     is_there = (
         sa.select(of.number)
         .where(
-            of.problem == problem.c.number, of.regime == asked.regime, of.device == device.c.number,
+            of.problem == problem.c.number, of.regime == query.regime, of.device == device.c.number,
             of.time_s.is_not(None), queries.stands(),
         )
         .correlate(problem, device)
@@ -215,7 +215,7 @@ def _pairs(asked: Asked) -> sa.Select[Any]:
     return (
         sa.select(problem.c.number, device.c.number)
         .select_from(problem.join(device, sa.true()))
-        .where(*_these(asked), is_there)
+        .where(*_these(query), is_there)
         .order_by(problem.c.number, device.c.number)
     )
 
@@ -229,12 +229,12 @@ class _Names:
     kernels: dict[int, tuple[str, str]]
 
     @classmethod
-    def read(cls, connection: sa.Connection, asked: Asked) -> _Names:
+    def read(cls, connection: sa.Connection, query: MatrixQuery) -> _Names:
         problem, device = tables.problems.c, tables.devices.c
         problems = sa.select(*tables.problems.c).where(
-            problem.operation == asked.operation, problem.dtype == asked.dtype
+            problem.operation == query.operation, problem.dtype == query.dtype
         )
-        devices = sa.select(device.number, device.info).where(device.kind == asked.kind)
+        devices = sa.select(device.number, device.info).where(device.kind == query.kind)
         return cls(
             {row.number: rows.problem_of(dict(row._mapping)) for row in connection.execute(problems)},
             {row.number: rows.device_of(row.info) for row in connection.execute(devices)},

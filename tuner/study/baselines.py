@@ -9,7 +9,7 @@ from tuner.results.doubts import NOISE, LibraryTime, contradictions
 from tuner.results.measurement import Measurement
 from tuner.results.record import Pair, Record, Role
 from tuner.results.statistics import compare_apart
-from tuner.study.recorder import Scribe
+from tuner.study.recorder import Recorder
 from tuner.study.setup import key_of
 
 
@@ -19,19 +19,21 @@ class StoredBaselines:
     They are of the library's version that takes part now: another may well be twice as fast.
     """
 
-    def __init__(self, scribe: Scribe) -> None:
+    def __init__(self, recorder: Recorder) -> None:
         """Reads them.
 
         Args:
-            scribe: Of the run whose finals are held.
+            recorder: Of the run whose finals are held.
         """
-        self._core_type = scribe.versions.get("blas_core_type", "")
-        known = scribe.store.records(problem=key_of(scribe.problem), device=scribe.device, role=Role.BASELINE)
+        self._core_type = recorder.versions.get("blas_core_type", "")
+        known = recorder.store.records(
+            problem=key_of(recorder.problem), device=recorder.device, role=Role.BASELINE
+        )
         self._known = [
             each
             for each in known
-            if (each.regime, each.device.uuid) == (scribe.regime, scribe.device.uuid)
-            and each.versions.get("library") == scribe.versions.get("library")
+            if (each.regime, each.device.uuid) == (recorder.regime, recorder.device.uuid)
+            and each.versions.get("library") == recorder.versions.get("library")
             and each.measurement.time_s
         ]
 

@@ -20,7 +20,7 @@ def finals_share_s(seconds: float | None) -> float:
     return min(max(FINALS_SHARE * budget_s, FINALS_LEAST_S), FINALS_MOST_S, budget_s / 2)
 
 
-class Stopwatch:
+class TimeBudget:
     """Starts when it is made.
 
     Attributes:

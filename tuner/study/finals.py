@@ -9,24 +9,24 @@ from collections.abc import Mapping, Sequence
 from tuner.declare.kernel import Kernel, render
 from tuner.declare.space import Config
 from tuner.devices.machine_load import MachineWatch
-from tuner.measuring.bench import Contestant
-from tuner.measuring.edge_shapes import awkward_problems
+from tuner.measuring.bench import CompiledConfig
+from tuner.measuring.edge_shapes import edge_problems
 from tuner.results.measurement import Measurement, Outcome, under
 from tuner.results.record import Champion, Pair, Record, Role, measured_as_now
 from tuner.results.statistics import compare
 from tuner.results.verdict import judge, pairs_of, shortlist, threads_of
 from tuner.study.baselines import StoredBaselines
-from tuner.study.leaderboard import Standings
-from tuner.study.recorder import Scribe
+from tuner.study.leaderboard import Leaderboard
+from tuner.study.recorder import Recorder
 from tuner.study.setup import key_of
 from tuner.workers.compile_pool import CompilePool
-from tuner.workers.device_worker import Executor
+from tuner.workers.device_worker import DeviceWorker
 
 #: A reigning champion that ends so in the finals has no crown to defend.
 DETHRONED = (Outcome.WRONG_RESULT, Outcome.INACCURATE)
 
 
-class Coronation:
+class Finals:
     """Plays the finals of one study.
 
     Attributes:
@@ -36,34 +36,34 @@ class Coronation:
 
     def __init__(
         self,
-        scribe: Scribe,
+        recorder: Recorder,
         kernels: Mapping[str, Kernel],
         pool: CompilePool,
-        executor: Executor,
+        worker: DeviceWorker,
         machine: MachineWatch,
     ) -> None:
         """Takes what the study works with.
 
         Args:
-            scribe: Makes the records.
+            recorder: Makes the records.
             kernels: The competitors by name.
             pool: Compiles the finalists.
-            executor: Times them.
+            worker: Times them.
             machine: Sees what else goes on meanwhile.
         """
-        self._scribe, self._kernels = scribe, kernels
-        self._pool, self._executor, self._machine = pool, executor, machine
+        self._recorder, self._kernels = recorder, kernels
+        self._pool, self._worker, self._machine = pool, worker, machine
         self.pairs: tuple[Pair, ...] = ()
         self.unplayed = ""
 
-    def play(self, standings: Standings, trials: Mapping[str, int], budget_s: float) -> Champion | None:
+    def play(self, leaderboard: Leaderboard, trials: Mapping[str, int], budget_s: float) -> Champion | None:
         """Measures the finalists in alternation with the library, stores all and crowns the winner.
 
         Where every challenger turns out wrong, the next best play, until one stands, none is left, or the
         budget is spent.
 
         Args:
-            standings: The search's.
+            leaderboard: The search's.
             trials: Counts to store with the champion.
             budget_s: Wall time for the rounds, seconds.
 
@@ -74,9 +74,9 @@ class Coronation:
         holder = (reigning.record.kernel, Config(reigning.record.config)) if reigning else None
         # Nothing may compile beside the finals.
         self._pool.cancel()
-        field, end_s = _Field(standings, holder), time.monotonic() + budget_s
+        field, end_s = _Field(leaderboard, holder), time.monotonic() + budget_s
         while True:
-            lineup = self._line_up(field, standings.contestants, end_s)
+            lineup = self._line_up(field, leaderboard.compiled_configs, end_s)
             if not lineup:
                 self._is_out(field, end_s - time.monotonic())
                 return None
@@ -106,10 +106,10 @@ class Coronation:
         return True
 
     def _line_up(
-        self, field: _Field, known: Mapping[tuple[str, Config], Contestant], end_s: float
-    ) -> dict[tuple[str, Config], Contestant]:
+        self, field: _Field, known: Mapping[tuple[str, Config], CompiledConfig], end_s: float
+    ) -> dict[tuple[str, Config], CompiledConfig]:
         """Who plays, the holder first; for those who are wrong elsewhere or do not compile the next best."""
-        passed: dict[tuple[str, Config], Contestant] = {}
+        passed: dict[tuple[str, Config], CompiledConfig] = {}
         while True:
             wanted = field.finalists()
             fresh = [each for each in wanted if each not in passed]
@@ -123,51 +123,51 @@ class Coronation:
                 return {each: passed[each] for each in wanted if each in passed}
 
     def _measured(
-        self, lineup: Mapping[tuple[str, Config], Contestant], budget_s: float
+        self, lineup: Mapping[tuple[str, Config], CompiledConfig], budget_s: float
     ) -> tuple[list[Record], list[Record]]:
         """Times and stores finalists and library, which has a record for each number of threads."""
         threads = threads_of(list(lineup), self._kernels)
         self._machine.restart()
-        measured = self._executor.finals(list(lineup.values()), budget_s, threads)
+        measured = self._worker.finals(list(lineup.values()), budget_s, threads)
         measured = under(self._machine.load().seen, measured)
-        libraries = [self._scribe.of_baseline(each) for each in measured[len(lineup) :]]
-        self._stored = StoredBaselines(self._scribe)
+        libraries = [self._recorder.of_baseline(each) for each in measured[len(lineup) :]]
+        self._stored = StoredBaselines(self._recorder)
         judged = self._stored.mark(measured[: len(lineup)], libraries)
         finals = [
-            self._scribe.of_kernel(Role.FINAL, self._kernels[kernel], config, each)
+            self._recorder.of_kernel(Role.FINAL, self._kernels[kernel], config, each)
             for (kernel, config), each in zip(lineup, judged, strict=True)
         ]
-        self._scribe.store.add([*finals, *libraries])
+        self._recorder.store.add([*finals, *libraries])
         return finals, libraries
 
     def _compiled(
         self,
         finalists: list[tuple[str, Config]],
-        contestants: Mapping[tuple[str, Config], Contestant],
-    ) -> dict[tuple[str, Config], Contestant]:
+        compiled_configs: Mapping[tuple[str, Config], CompiledConfig],
+    ) -> dict[tuple[str, Config], CompiledConfig]:
         """The finalists' machine code; those that do not compile any more are left out."""
-        found = {each: contestants[each] for each in finalists if each in contestants}
+        found = {each: compiled_configs[each] for each in finalists if each in compiled_configs}
         missing = [each for each in finalists if each not in found]
         rendered = {
-            number: render(self._kernels[kernel], self._scribe.problem, config)
+            number: render(self._kernels[kernel], self._recorder.problem, config)
             for number, (kernel, config) in enumerate(missing)
         }
         fresh = self._pool.compile_all(rendered) if rendered else {}
-        return found | {missing[number]: contestant for number, contestant in fresh.items()}
+        return found | {missing[number]: compiled_config for number, compiled_config in fresh.items()}
 
-    def _check_elsewhere(self, compiled: dict[tuple[str, Config], Contestant]) -> None:
+    def _check_elsewhere(self, compiled: dict[tuple[str, Config], CompiledConfig]) -> None:
         """Strikes finalists that are wrong at another shape off the list, and records why."""
-        scribe = self._scribe
-        for (name, config), contestant in list(compiled.items()):
+        recorder = self._recorder
+        for (name, config), compiled_config in list(compiled.items()):
             kernel, cases = self._kernels[name], []
-            for problem in awkward_problems(scribe.problem, kernel, config, scribe.device):
+            for problem in edge_problems(recorder.problem, kernel, config, recorder.device):
                 rendered = render(kernel, problem, config)
-                if rendered.text == contestant.rendered.text:
-                    cases.append(({**problem.to_json(), "origin": scribe.origin}, rendered.launch))
-            wrong = self._executor.verify(contestant, cases)
+                if rendered.text == compiled_config.rendered.text:
+                    cases.append(({**problem.to_json(), "origin": recorder.origin}, rendered.launch))
+            wrong = self._worker.verify(compiled_config, cases)
             if wrong:
-                failed = Measurement(Outcome.WRONG_RESULT, wrong, compiled=contestant.compiled)
-                scribe.store.add(scribe.of_kernel(Role.FINAL, kernel, config, failed))
+                failed = Measurement(Outcome.WRONG_RESULT, wrong, compiled=compiled_config.compiled)
+                recorder.store.add(recorder.of_kernel(Role.FINAL, kernel, config, failed))
                 del compiled[name, config]
 
     def _crown(
@@ -194,7 +194,7 @@ class Coronation:
         self.pairs = (*own, apart) if apart is not None else tuple(own)
         pairs = (*self.pairs, *pairs[len(own) :])
         champion = Champion(winner, library, speedup, judged.verdict, trials, pairs)
-        self._scribe.store.crown(champion)
+        self._recorder.store.crown(champion)
         return champion
 
     def _burden(self, kernel: str, measurement: Measurement) -> float:
@@ -204,12 +204,12 @@ class Coronation:
 
     def _reigning(self) -> Champion | None:
         """The champion before this run, where its kernel competes and is still what it was."""
-        scribe = self._scribe
-        champion = scribe.store.champion(key_of(scribe.problem), scribe.device, scribe.regime)
+        recorder = self._recorder
+        champion = recorder.store.champion(key_of(recorder.problem), recorder.device, recorder.regime)
         if champion is None:
             return None
         kernel = self._kernels.get(champion.record.kernel)
-        if kernel is None or not measured_as_now(champion.record, kernel, scribe.problem):
+        if kernel is None or not measured_as_now(champion.record, kernel, recorder.problem):
             return None
         return champion
 
@@ -222,9 +222,9 @@ class _Field:
         holder: Who reigns; None where nobody does, or not any more.
     """
 
-    def __init__(self, standings: Standings, holder: tuple[str, Config] | None) -> None:
-        self.times_s = dict(standings.times_s)
-        self._stopped_s = standings.stopped_s
+    def __init__(self, leaderboard: Leaderboard, holder: tuple[str, Config] | None) -> None:
+        self.times_s = dict(leaderboard.times_s)
+        self._stopped_s = leaderboard.stopped_s
         self._struck: set[tuple[str, Config]] = set()
         self.holder = holder
 

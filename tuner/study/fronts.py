@@ -8,19 +8,19 @@ from pathlib import Path
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.space import Config
 from tuner.errors import NothingFound
-from tuner.lookup.book import Book
-from tuner.lookup.kinship import known_device
+from tuner.lookup.device_similarity import known_device
+from tuner.lookup.snapshot import Snapshot
 from tuner.published import Published, entries, standing
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.objectives import Front, Point, values_of
 from tuner.results.record import Champion, ProblemKey, Record, Role
 from tuner.store import Store
-from tuner.study.leaderboard import Standings
+from tuner.study.leaderboard import Leaderboard
 from tuner.study.setup import past_records
 
 
 def front_of(
-    standings: Standings,
+    leaderboard: Leaderboard,
     wrong: Collection[tuple[str, Config]],
     champion: Champion | None,
     library: tuple[str, Measurement] | None,
@@ -29,20 +29,22 @@ def front_of(
     """The front of the measured configs of a study.
 
     Args:
-        standings: Of several objectives.
+        leaderboard: Of several objectives.
         wrong: Configs that are left out, as finals found them wrong.
         champion: The study's.
         library: Its name and measurement; left out where it lacks an objective.
         work: ``flops`` and ``bytes`` of a run.
     """
-    points = {each: Point(*each, found) for each, found in standings.weighed.items() if each not in wrong}
-    on_it = standings.front_of(points)
+    points = {
+        each: Point(*each, found) for each, found in leaderboard.with_objectives.items() if each not in wrong
+    }
+    on_it = leaderboard.front_of(points)
     winner = (champion.record.kernel, Config(champion.record.config)) if champion else None
-    has_all = library is not None and values_of(library[1], standings.objectives) is not None
+    has_all = library is not None and values_of(library[1], leaderboard.objectives) is not None
     return Front(
-        objectives=standings.objectives,
+        objectives=leaderboard.objectives,
         points=tuple(points[each] for each in on_it),
-        beaten=tuple(standings.values(each) for each in points if each not in on_it),
+        beaten=tuple(leaderboard.values(each) for each in points if each not in on_it),
         champion=points.get(winner) if winner else None,
         library=Point(library[0], Config({}), library[1]) if library and has_all else None,
         work=work,
@@ -80,8 +82,8 @@ def known_front(
         NothingFound: Neither has a champion there, or measured all objectives.
         UnknownName: No device, or several, are called that.
     """
-    book = Book.open(store, published)
-    where = known_device(device, book.devices()) if isinstance(device, str) else device
+    snapshot = Snapshot.open(store, published)
+    where = known_device(device, snapshot.devices()) if isinstance(device, str) else device
     trouble = _nothing_known(problem, where, regime)
     if store is not None:
         try:
@@ -119,14 +121,14 @@ def stored_front(
         for role in (Role.TRIAL, Role.FINAL, Role.BASELINE)
     )
     latest = {each.kernel: each.source_hash for each in trials}
-    standings = Standings(objectives)
+    leaderboard = Leaderboard(objectives)
     for each in trials:
         if each.source_hash == latest[each.kernel]:
-            standings.weigh(each.kernel, Config(each.config), each.measurement)
+            leaderboard.add_objectives(each.kernel, Config(each.config), each.measurement)
     wrong = found_wrong([each for each in finals if each.source_hash == latest.get(each.kernel)])
     whole = [each for each in libraries if values_of(each.measurement, objectives) is not None]
     library = (whole[-1].kernel, whole[-1].measurement) if whole else None
-    front = front_of(standings, wrong, champion, library, record.work)
+    front = front_of(leaderboard, wrong, champion, library, record.work)
     if not front.points:
         raise _no_trial(record, objectives)
     return front, champion
@@ -142,14 +144,14 @@ def _published_front(found: Published, objectives: tuple[str, ...]) -> tuple[Fro
     Raises:
         NothingFound: Nothing that was published has all objectives.
     """
-    champion, standings = found.champion, Standings(objectives)
+    champion, leaderboard = found.champion, Leaderboard(objectives)
     record, latest = champion.record, {champion.record.kernel: champion.record.source_hash}
     for each in (record, *(beside.as_record(record) for beside in found.runners_up)):
         if each.source_hash == latest.setdefault(each.kernel, each.source_hash):
-            standings.weigh(each.kernel, Config(each.config), each.measurement)
+            leaderboard.add_objectives(each.kernel, Config(each.config), each.measurement)
     beside = champion.baseline
     front = front_of(
-        standings, (), champion, (beside.kernel, beside.measurement) if beside else None, record.work
+        leaderboard, (), champion, (beside.kernel, beside.measurement) if beside else None, record.work
     )
     if not front.points:
         raise _no_trial(record, objectives)

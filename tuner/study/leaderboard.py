@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tuner.declare.space import Config
-from tuner.measuring.bench import Contestant
+from tuner.measuring.bench import CompiledConfig
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.objectives import TIME, resolved, values_of
 from tuner.search import front, front_value
@@ -15,16 +15,16 @@ from tuner.study.progress import Progress
 KEPT = 32
 
 
-class Standings:
+class Leaderboard:
     """The measured configs of a study, and the machine code of the best.
 
     Attributes:
         times_s: (kernel, config) -> median in seconds.
         stopped_s: (kernel, config) -> the fastest sample of what was stopped early, in seconds.
-        contestants: The compiled among the best of them.
+        compiled_configs: The compiled among the best of them.
         best_s: The least of the times; None while there is none.
         objectives: What the study minimises.
-        weighed: Where there are several objectives: (kernel, config) -> its measurement, if it has all.
+        with_objectives: Where there are several objectives: (kernel, config) -> its measurement, if it has all.
         front: Those of them that no other beats.
     """
 
@@ -35,30 +35,32 @@ class Standings:
             objectives: What the study minimises.
         """
         self.objectives = objectives
-        self.weighed: dict[tuple[str, Config], Measurement] = {}
+        self.with_objectives: dict[tuple[str, Config], Measurement] = {}
         self.front: list[tuple[str, Config]] = []
         self.times_s: dict[tuple[str, Config], float] = {}
         self.stopped_s: dict[tuple[str, Config], float] = {}
-        self.contestants: dict[tuple[str, Config], Contestant] = {}
+        self.compiled_configs: dict[tuple[str, Config], CompiledConfig] = {}
         self.best_s: float | None = None
 
-    def add(self, kernel: str, config: Config, time_s: float, contestant: Contestant | None = None) -> bool:
+    def add(
+        self, kernel: str, config: Config, time_s: float, compiled_config: CompiledConfig | None = None
+    ) -> bool:
         """Takes a measured config in; True where it is the best."""
         self.times_s[kernel, config] = time_s
-        if contestant is not None:
-            self.contestants[kernel, config] = contestant
-            if len(self.contestants) > KEPT:
-                ranked = sorted(self.contestants, key=lambda each: self.times_s[each])
-                self.contestants = {each: self.contestants[each] for each in ranked[: KEPT // 2]}
+        if compiled_config is not None:
+            self.compiled_configs[kernel, config] = compiled_config
+            if len(self.compiled_configs) > KEPT:
+                ranked = sorted(self.compiled_configs, key=lambda each: self.times_s[each])
+                self.compiled_configs = {each: self.compiled_configs[each] for each in ranked[: KEPT // 2]}
         if self.best_s is None or time_s < self.best_s:
             self.best_s = time_s
             return True
         return False
 
-    def weigh(self, kernel: str, config: Config, measurement: Measurement) -> None:
+    def add_objectives(self, kernel: str, config: Config, measurement: Measurement) -> None:
         """Takes in all objectives of a measured config, where there are several."""
         if len(self.objectives) > 1 and values_of(measurement, self.objectives) is not None:
-            self.weighed[kernel, config] = measurement
+            self.with_objectives[kernel, config] = measurement
             self.front = self.front_of(
                 [each for each in self.front if each != (kernel, config)] + [(kernel, config)]
             )
@@ -70,32 +72,32 @@ class Standings:
 
     def values(self, of: tuple[str, Config]) -> tuple[float, ...]:
         """The objectives of a config that has been weighed."""
-        return values_of(self.weighed[of], self.objectives) or ()
+        return values_of(self.with_objectives[of], self.objectives) or ()
 
     @property
-    def worth(self) -> float | None:
+    def objective_value(self) -> float | None:
         """A number that falls as the search gets on: the best time, or how good the front is."""
         if len(self.objectives) == 1:
             return self.best_s
         return front_value([self.values(each) for each in self.front]) if self.front else None
 
 
-def take_in(
+def add_trial(
     kernel: str,
     config: Config,
     measurement: Measurement,
     progress: Progress,
-    standings: Standings,
-    contestant: Contestant | None = None,
+    leaderboard: Leaderboard,
+    compiled_config: CompiledConfig | None = None,
 ) -> None:
     """Counts a trial, and ranks it where it was measured."""
     progress.count(measurement)
     if measurement.outcome is Outcome.PRUNED and measurement.samples_s:
-        standings.stopped_s[kernel, config] = min(measurement.samples_s)
+        leaderboard.stopped_s[kernel, config] = min(measurement.samples_s)
     time_s = measurement.time_s
     if measurement.outcome is not Outcome.MEASURED or time_s is None:
         return
-    if standings.add(kernel, config, time_s, contestant):
+    if leaderboard.add(kernel, config, time_s, compiled_config):
         progress.best_s, progress.best = time_s, f"{kernel} {config}"
-    standings.weigh(kernel, config, measurement)
-    progress.front = len(standings.front)
+    leaderboard.add_objectives(kernel, config, measurement)
+    progress.front = len(leaderboard.front)

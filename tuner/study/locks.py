@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any
 
 from tuner.declare.hardware import DeviceInfo
-from tuner.devices.detect import Found
+from tuner.devices.detect import DetectedDevice
 from tuner.devices.device_lock import device_lock
 from tuner.errors import EnvironmentTrouble, LockedByAnother
 from tuner.results.record import utc_now
@@ -95,7 +95,7 @@ class Occupancy:
 
 
 @contextlib.contextmanager
-def occupied(url: str, devices: Sequence[Found], what: str) -> Iterator[None]:
+def occupied(url: str, devices: Sequence[DetectedDevice], what: str) -> Iterator[None]:
     """Holds several devices, for one database and for this machine.
 
     Raises:

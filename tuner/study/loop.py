@@ -12,20 +12,20 @@ from functools import partial
 from typing import Any
 
 from tuner.declare.kernel import Kernel, render
-from tuner.measuring.bench import Contestant
+from tuner.measuring.bench import CompiledConfig
 from tuner.results.measurement import OUT_OF_MEMORY, Measurement, Outcome
 from tuner.results.objectives import values_of
 from tuner.results.record import Role
 from tuner.search import Candidate
 from tuner.search.background import AskAhead
-from tuner.study.budget import REPORT_EVERY_S, Stopwatch
+from tuner.study.budget import REPORT_EVERY_S, TimeBudget
 from tuner.study.elimination import Elimination
-from tuner.study.leaderboard import Standings, take_in
-from tuner.study.recorder import Scribe
+from tuner.study.leaderboard import Leaderboard, add_trial
+from tuner.study.recorder import Recorder
 from tuner.study.setup import check_energy
 from tuner.study.write_behind import WriteBehind
 from tuner.workers.compile_pool import Compiled, CompilePool, ruled_out
-from tuner.workers.device_worker import Executor, run_limit_s
+from tuner.workers.device_worker import DeviceWorker, run_limit_s
 
 #: Configs asked for at once where nothing is compiled beside timing: of two, one may be compiled long before
 #: the other.
@@ -38,7 +38,7 @@ THINK_S = 0.002
 class _Trial:
     candidate: Candidate
     crashes: int = 0
-    contestant: Contestant | None = None
+    compiled_config: CompiledConfig | None = None
 
 
 class SearchLoop:
@@ -53,10 +53,10 @@ class SearchLoop:
         self,
         search: AskAhead,
         pool: CompilePool,
-        executors: Sequence[Executor],
-        scribes: Sequence[Scribe],
-        standings: Standings,
-        watch: Stopwatch,
+        workers: Sequence[DeviceWorker],
+        recorders: Sequence[Recorder],
+        leaderboard: Leaderboard,
+        budget: TimeBudget,
         elimination: Elimination | None = None,
     ) -> None:
         """Takes what it works with.
@@ -64,21 +64,21 @@ class SearchLoop:
         Args:
             search: What to try next.
             pool: Compiles.
-            executors: The devices.
-            scribes: Make the records, one for each device.
-            standings: Is kept up to date.
-            watch: Time and progress.
+            workers: The devices.
+            recorders: Make the records, one for each device.
+            leaderboard: Is kept up to date.
+            budget: Time and progress.
             elimination: Says which kernels are dropped; none are unless given.
         """
-        self.search, self._pool, self._watch = search, pool, watch
-        self._executors, self._scribes = executors, scribes
-        self._standings, self._elimination = standings, elimination
+        self.search, self._pool, self._budget = search, pool, budget
+        self._workers, self._recorders = workers, recorders
+        self._leaderboard, self._elimination = leaderboard, elimination
         self._trials: dict[int, _Trial] = {}
         self._compiled: collections.deque[_Trial] = collections.deque()
         self._measuring: dict[int, _Trial] = {}
         self._seen: dict[tuple[str, Any], Measurement] = {}
         self._until_s = math.inf
-        self._write = WriteBehind(scribes[0].store.add, inline=self.shares_cores)
+        self._write = WriteBehind(recorders[0].store.add, inline=self.shares_cores)
         self.stop = ""
 
     def run(self, kernels: dict[str, Kernel], trials: int | None, seconds: float | None = None) -> None:
@@ -102,7 +102,7 @@ class SearchLoop:
 
     def _step(self) -> bool:
         """Goes round once; False where the search has ended, or is to pause."""
-        with self._watch.spent("bookkeeping"):
+        with self._budget.spent("bookkeeping"):
             self._ask()
         if not self._under_way and not self._write.pending and (self.stop or self.search.exhausted):
             self.stop = self.stop or self.search.stopped or "nothing is left to try"
@@ -110,27 +110,27 @@ class SearchLoop:
         self._wait()
         for compiled in self._pool.ready():
             self._take_compiled(compiled)
-        for number in [each for each in self._measuring if self._executors[each].arrived()]:
+        for number in [each for each in self._measuring if self._workers[each].arrived()]:
             self._take_measured(number)
         self._dispatch()
-        self._watch.progress.spent_s["thinking"] = self.search.thinking_s
-        self._watch.progress.spent_s["storing"] = self._write.storing_s
-        self._watch.tick()
+        self._budget.progress.spent_s["thinking"] = self.search.thinking_s
+        self._budget.progress.spent_s["storing"] = self._write.storing_s
+        self._budget.tick()
         return bool(self._measuring) or not self._out_of_budget()
 
     def _out_of_budget(self) -> bool:
         if not self.stop:
-            left = self._watch.search_left_s
+            left = self._budget.search_left_s
             if left is not None and left <= 0:
                 self.stop = "time is up"
-            elif self._limit is not None and self._watch.progress.trials >= self._limit:
+            elif self._limit is not None and self._budget.progress.trials >= self._limit:
                 self.stop = "all trials are done"
         return bool(self.stop) or time.monotonic() >= self._until_s
 
     @property
     def shares_cores(self) -> bool:
         """True where compiling would disturb timing: on a CPU."""
-        return self._executors[0].info.kind == "cpu"
+        return self._workers[0].info.kind == "cpu"
 
     @property
     def _under_way(self) -> int:
@@ -140,11 +140,11 @@ class SearchLoop:
         """Keeps the compile workers busy; on a CPU only while nothing is timed."""
         if self._out_of_budget():
             return
-        wanted = 2 * self._pool.size + len(self._executors) - self._under_way
+        wanted = 2 * self._pool.size + len(self._workers) - self._under_way
         if self.shares_cores:
             wanted = max(self._pool.size, LEAST_BATCH) if self._under_way == 0 else 0
         if self._limit is not None:
-            wanted = min(wanted, self._limit - self._watch.progress.trials - self._under_way)
+            wanted = min(wanted, self._limit - self._budget.progress.trials - self._under_way)
         self.search.want(wanted)
         for candidate in self.search.take():
             self._begin(candidate)
@@ -155,7 +155,7 @@ class SearchLoop:
             return
         kernel = self._kernels[candidate.kernel]
         try:
-            rendered = render(kernel, self._scribes[0].problem, candidate.config)
+            rendered = render(kernel, self._recorders[0].problem, candidate.config)
         except Exception as error:
             reason = f"cannot be rendered: {type(error).__name__}: {error}"
             self._finish(trial, Measurement(Outcome.INVALID, reason))
@@ -164,18 +164,18 @@ class SearchLoop:
 
     def _wait(self) -> None:
         channels: list[Any] = [*self._pool.channels]
-        channels += [self._executors[number].channel for number in self._measuring]
+        channels += [self._workers[number].channel for number in self._measuring]
         idle = "compiling" if self._pool.pending else "searching"
-        with self._watch.spent("measuring" if self._measuring else idle):
+        with self._budget.spent("measuring" if self._measuring else idle):
             select.select(channels, [], [], REPORT_EVERY_S if channels else THINK_S)
 
     def _take_compiled(self, compiled: Compiled) -> None:
         trial = self._trials[compiled.ticket]
-        self._watch.add("compile", compiled.compile_s)
-        trial.contestant = compiled.contestant
+        self._budget.add("compile", compiled.compile_s)
+        trial.compiled_config = compiled.compiled_config
         rejected = compiled.failure
-        if compiled.contestant is not None:
-            rejected = ruled_out(compiled.contestant, self._executors[0].info)
+        if compiled.compiled_config is not None:
+            rejected = ruled_out(compiled.compiled_config, self._workers[0].info)
         if rejected is not None:
             self._finish(trial, rejected)
         else:
@@ -185,31 +185,31 @@ class SearchLoop:
         """Gives every idle device the next compiled config."""
         if self._out_of_budget() or (self.shares_cores and self._pool.pending):
             return
-        for number, executor in enumerate(self._executors):
+        for number, worker in enumerate(self._workers):
             while number not in self._measuring and self._compiled:
                 trial = self._compiled.popleft()
                 if self._discarded(trial):
                     continue
-                assert trial.contestant is not None
-                twin = self._seen.get(_code_key(trial.contestant))
+                assert trial.compiled_config is not None
+                twin = self._seen.get(_code_key(trial.compiled_config))
                 if twin is not None:
-                    self._finish(trial, replace(twin, stages_s={"compile": trial.contestant.compile_s}))
+                    self._finish(trial, replace(twin, stages_s={"compile": trial.compiled_config.compile_s}))
                     continue
-                self._begin_on(executor, trial.contestant)
+                self._begin_on(worker, trial.compiled_config)
                 self._measuring[number] = trial
 
-    def _begin_on(self, executor: Executor, contestant: Contestant) -> None:
-        best_s = self._standings.best_s
-        if len(self._standings.objectives) == 1:
-            executor.begin(contestant, best_s)
+    def _begin_on(self, worker: DeviceWorker, compiled_config: CompiledConfig) -> None:
+        best_s = self._leaderboard.best_s
+        if len(self._leaderboard.objectives) == 1:
+            worker.begin(compiled_config, best_s)
         else:
             # Too slow to win is no reason to stop one that may save energy, or be more exact.
-            executor.begin(contestant, None, run_limit_s(best_s))
+            worker.begin(compiled_config, None, run_limit_s(best_s))
 
     def _take_measured(self, number: int) -> None:
         trial = self._measuring.pop(number)
-        assert trial.contestant is not None
-        measurement = self._executors[number].finish()
+        assert trial.compiled_config is not None
+        measurement = self._workers[number].finish()
         lost = measurement.outcome is Outcome.CRASHED or OUT_OF_MEMORY in measurement.reason
         if lost and not trial.crashes:
             # It may be innocent: others may have killed the worker, or hold the memory. Twice is its own fault.
@@ -217,39 +217,41 @@ class SearchLoop:
             self._compiled.appendleft(trial)
             return
         if measurement.outcome in (Outcome.MEASURED, Outcome.PRUNED, Outcome.INACCURATE):
-            self._seen[_code_key(trial.contestant)] = measurement
+            self._seen[_code_key(trial.compiled_config)] = measurement
         elif measurement.compiled is None:
-            measurement = replace(measurement, compiled=trial.contestant.compiled)
+            measurement = replace(measurement, compiled=trial.compiled_config.compiled)
         for stage in ("load", "verify", "time", "power"):
-            self._watch.add(stage, measurement.stages_s.get(stage, 0.0))
+            self._budget.add(stage, measurement.stages_s.get(stage, 0.0))
         # The device has its next config before this one is written down.
         self._dispatch()
         self._finish(trial, measurement, number)
 
     def _finish(self, trial: _Trial, measurement: Measurement, device: int = 0) -> None:
         """Stores first, then tells: what the search knows is never lost."""
-        with self._watch.spent("bookkeeping"):
-            candidate, progress = trial.candidate, self._watch.progress
-            kernel, scribe = self._kernels[candidate.kernel], self._scribes[device]
-            record = scribe.of_kernel(Role.TRIAL, kernel, candidate.config, measurement)
+        with self._budget.spent("bookkeeping"):
+            candidate, progress = trial.candidate, self._budget.progress
+            kernel, recorder = self._kernels[candidate.kernel], self._recorders[device]
+            record = recorder.of_kernel(Role.TRIAL, kernel, candidate.config, measurement)
             self._write.put(record, self._telling(candidate, measurement))
-            if not self._standings.weighed:
-                check_energy(self._standings.objectives, scribe.device, measurement)
-            take_in(kernel.name, candidate.config, measurement, progress, self._standings, trial.contestant)
+            if not self._leaderboard.with_objectives:
+                check_energy(self._leaderboard.objectives, recorder.device, measurement)
+            add_trial(
+                kernel.name, candidate.config, measurement, progress, self._leaderboard, trial.compiled_config
+            )
             del self._trials[candidate.number]
             if self._elimination is not None:
                 self._elimination.take(kernel.name, candidate.config, measurement)
                 self._drop(self._elimination)
 
     def _drop(self, elimination: Elimination) -> None:
-        for kernel, why in elimination.dropped(self._standings.best_s).items():
-            self._watch.progress.dropped[kernel] = why
+        for kernel, why in elimination.dropped(self._leaderboard.best_s).items():
+            self._budget.progress.dropped[kernel] = why
             self.search.drop(kernel)
 
     def _discarded(self, trial: _Trial) -> bool:
         """True where the kernel was dropped after this was asked: it is no trial then."""
         candidate = trial.candidate
-        if candidate.kernel not in self._watch.progress.dropped:
+        if candidate.kernel not in self._budget.progress.dropped:
             return False
         del self._trials[candidate.number]
         self.search.tell(candidate, Outcome.INVALID, None)
@@ -257,7 +259,7 @@ class SearchLoop:
 
     def _telling(self, candidate: Candidate, measurement: Measurement) -> Callable[[], None]:
         """What tells the search of a trial."""
-        objectives = self._standings.objectives
+        objectives = self._leaderboard.objectives
         if len(objectives) == 1:
             return partial(self.search.tell, candidate, measurement.outcome, measurement.time_s)
         values = values_of(measurement, objectives)
@@ -265,6 +267,6 @@ class SearchLoop:
         return partial(self.search.tell, candidate, measurement.outcome, time_s, others)
 
 
-def _code_key(contestant: Contestant) -> tuple[str, Any]:
+def _code_key(compiled_config: CompiledConfig) -> tuple[str, Any]:
     """Equal keys run alike: the same machine code, launched alike."""
-    return contestant.compiled.binary_hash, contestant.rendered.launch
+    return compiled_config.compiled.binary_hash, compiled_config.rendered.launch

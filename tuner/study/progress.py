@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
-from tuner.devices.detect import Found
+from tuner.devices.detect import DetectedDevice
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.objectives import TIME, Front
 from tuner.results.record import Champion, Pair
@@ -36,7 +36,7 @@ class Request:
 
     problem: Problem
     kernels: tuple[Kernel, ...]
-    found: tuple[Found, ...]
+    found: tuple[DetectedDevice, ...]
     regime: str = "cold"
     seconds: float | None = 60.0
     trials: int | None = None

@@ -18,7 +18,7 @@ from tuner.version import __version__
 
 
 @dataclass(frozen=True)
-class Scribe:
+class Recorder:
     """What all records of one run have in common.
 
     Attributes:

@@ -9,15 +9,15 @@ from dataclasses import dataclass, field, replace
 from tuner.declare.kernel import Kernel, Rendered, render
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
-from tuner.devices.detect import Found
+from tuner.devices.detect import DetectedDevice
 from tuner.errors import InputError
-from tuner.measuring.bench import Contestant
+from tuner.measuring.bench import CompiledConfig
 from tuner.results.record import Record, Role
 from tuner.store import Store
-from tuner.study.recorder import Scribe
+from tuner.study.recorder import Recorder
 from tuner.study.setup import check_fits
 from tuner.workers.compile_pool import CompilePool, ruled_out
-from tuner.workers.device_worker import Executor
+from tuner.workers.device_worker import DeviceWorker
 
 #: A config this many times slower than the best known is told so after few samples.
 PRUNED_BEYOND = 1.3
@@ -58,7 +58,7 @@ class Remeasured:
 class Remeasuring:
     """A device and its compile workers, for as many times as are wanted; `close` ends them."""
 
-    def __init__(self, store: Store, found: Found, regime: str, study: str) -> None:
+    def __init__(self, store: Store, found: DetectedDevice, regime: str, study: str) -> None:
         """Opens the device.
 
         Args:
@@ -71,16 +71,16 @@ class Remeasuring:
             DeviceTrouble: It cannot be opened.
         """
         self._store, self._found, self._regime, self._study = store, found, regime, study
-        self._executor = Executor(found)
+        self._worker = DeviceWorker(found)
         try:
-            self._executor.open()
+            self._worker.open()
         except BaseException:
-            self._executor.close()
+            self._worker.close()
             raise
 
     def close(self) -> None:
         """Ends the workers."""
-        self._executor.close()
+        self._worker.close()
 
     def run(
         self,
@@ -112,18 +112,18 @@ class Remeasuring:
                 self._measure(problem, by_problem[problem], compiled, deadline_s, found)
         return found
 
-    def _compile(self, wanted: Sequence[Wanted]) -> dict[str, Contestant]:
+    def _compile(self, wanted: Sequence[Wanted]) -> dict[str, CompiledConfig]:
         """Machine code by the hash of the rendered text, which dims do not enter."""
         rendered: dict[str, Rendered] = {}
         for each in wanted:
             text = render(each.kernel, each.problem, each.config)
             rendered.setdefault(text.hash, text)
         named = {**wanted[0].problem.to_json(), "origin": _origin(wanted[0].problem)}
-        pool = CompilePool(self._found.opening, self._executor.info.architecture, named)
+        pool = CompilePool(self._found.opening, self._worker.info.architecture, named)
         try:
             tickets = dict(enumerate(rendered))
             done = pool.compile_all({number: rendered[key] for number, key in tickets.items()})
-            return {tickets[number]: contestant for number, contestant in done.items()}
+            return {tickets[number]: compiled_config for number, compiled_config in done.items()}
         finally:
             pool.close()
 
@@ -131,36 +131,36 @@ class Remeasuring:
         self,
         problem: Problem,
         wanted: Sequence[Wanted],
-        compiled: dict[str, Contestant],
+        compiled: dict[str, CompiledConfig],
         deadline_s: float | None,
         found: Remeasured,
     ) -> None:
-        executor = self._executor
+        worker = self._worker
         if deadline_s is not None and time.monotonic() > deadline_s:
             found.left, found.why = found.left + len(wanted), "time was up"
             return
         try:
-            check_fits(problem, executor.free_bytes, executor.info)
+            check_fits(problem, worker.free_bytes, worker.info)
         except InputError as error:
             found.left, found.why = found.left + len(wanted), str(error)
             return
-        executor.prepare({**problem.to_json(), "origin": _origin(problem)}, self._regime)
-        scribe = Scribe(self._store, problem, executor.info, self._regime, executor.versions, self._study)
+        worker.prepare({**problem.to_json(), "origin": _origin(problem)}, self._regime)
+        recorder = Recorder(self._store, problem, worker.info, self._regime, worker.versions, self._study)
         for number, each in enumerate(wanted):
             if deadline_s is not None and time.monotonic() > deadline_s:
                 found.left, found.why = found.left + len(wanted) - number, "time was up"
                 return
             rendered = render(each.kernel, problem, each.config)
-            contestant = compiled.get(rendered.hash)
-            if contestant is None:
+            compiled_config = compiled.get(rendered.hash)
+            if compiled_config is None:
                 found.left, found.why = found.left + 1, f"{each.kernel.name} {each.config} does not compile"
                 continue
-            contestant = replace(contestant, rendered=rendered)
-            measurement = ruled_out(contestant, executor.info)
+            compiled_config = replace(compiled_config, rendered=rendered)
+            measurement = ruled_out(compiled_config, worker.info)
             if measurement is None:
-                executor.begin(contestant, each.best_s and each.best_s * PRUNED_BEYOND)
-                measurement = executor.finish()
-            record = scribe.of_kernel(Role.TRIAL, each.kernel, each.config, measurement)
+                worker.begin(compiled_config, each.best_s and each.best_s * PRUNED_BEYOND)
+                measurement = worker.finish()
+            record = recorder.of_kernel(Role.TRIAL, each.kernel, each.config, measurement)
             self._store.add(record)
             found.records.append(record)
 

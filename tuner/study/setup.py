@@ -9,7 +9,7 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config, Space
-from tuner.devices.detect import Found
+from tuner.devices.detect import DetectedDevice
 from tuner.devices.power import EnergyCounters
 from tuner.errors import DeclarationError, InputError, NothingFound, TunerError
 from tuner.results.measurement import Measurement, Outcome
@@ -52,7 +52,7 @@ def check_regime(regime: str, kind: str) -> None:
         raise InputError(f"a CPU is timed cold or hot, got regime {regime!r}; choose one of them")
 
 
-def check_power(objectives: Sequence[str], found: Found) -> None:
+def check_power(objectives: Sequence[str], found: DetectedDevice) -> None:
     """Refuses energy as an objective where it is known beforehand that the device tells no power.
 
     Raises:

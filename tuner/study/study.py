@@ -25,14 +25,14 @@ from tuner.results.record import Champion, Record, Role, measured_as_now
 from tuner.search import Known, Observation, Search, SearchOptions
 from tuner.search.background import AskAhead
 from tuner.store import Store
-from tuner.study.budget import Stopwatch
+from tuner.study.budget import TimeBudget
 from tuner.study.elimination import Elimination
-from tuner.study.finals import Coronation
+from tuner.study.finals import Finals
 from tuner.study.fronts import found_wrong, front_of
-from tuner.study.leaderboard import Standings, take_in
+from tuner.study.leaderboard import Leaderboard, add_trial
 from tuner.study.loop import SearchLoop
 from tuner.study.progress import Progress, Request, Result
-from tuner.study.recorder import Scribe
+from tuner.study.recorder import Recorder
 from tuner.study.resume import judged_records, observed, rightly_judged, stopped_hastily, that_count
 from tuner.study.setup import (
     check_energy,
@@ -47,7 +47,7 @@ from tuner.study.setup import (
     trials_elsewhere,
 )
 from tuner.workers.compile_pool import CompilePool
-from tuner.workers.device_worker import Executor
+from tuner.workers.device_worker import DeviceWorker
 
 INTERRUPTED = "interrupted; every finished trial is kept, and the same command continues"
 
@@ -71,9 +71,9 @@ class Study:
         """
         self._request, self._store = request, store
         self._kernels = {kernel.name: kernel for kernel in request.kernels}
-        self._watch = Stopwatch(request.seconds, report, request.finals_s)
-        self._standings = Standings(request.objectives)
-        self._executors: list[Executor] = []
+        self._budget = TimeBudget(request.seconds, report, request.finals_s)
+        self._leaderboard = Leaderboard(request.objectives)
+        self._workers: list[DeviceWorker] = []
         self._stack = ExitStack()
         self._library = request.library
         self._before: dict[tuple[str, Config], Measurement] = {}
@@ -82,7 +82,7 @@ class Study:
     @property
     def progress(self) -> Progress:
         """How it stands."""
-        return self._watch.progress
+        return self._budget.progress
 
     @property
     def library(self) -> Measurement | None:
@@ -90,9 +90,9 @@ class Study:
         return self._library
 
     @property
-    def worth(self) -> float | None:
+    def objective_value(self) -> float | None:
         """A number that falls as the search gets on; None before anything was measured."""
-        return self._standings.worth
+        return self._leaderboard.objective_value
 
     def run(self) -> Result:
         """Searches until the budget is out or nothing is left to try, then plays the finals.
@@ -113,9 +113,9 @@ class Study:
             self._stack.enter_context(self._signals())
             # The search's matrices are small: more threads would only fight the compile workers for cores.
             self._stack.enter_context(threadpool_limits(1, "blas"))
-            self._watch.tick("opening")
+            self._budget.tick("opening")
             self._machine = MachineWatch(self._request.found)
-            with self._watch.spent("opening"):
+            with self._budget.spent("opening"):
                 self._loop = self._open(self._stack)
             self.progress.busy = self._machine.told()
             self._machine.restart()
@@ -143,7 +143,7 @@ class Study:
             DeviceTrouble: A device stays unwell.
             Interrupted: SIGINT or SIGTERM came.
         """
-        self._watch.tick("searching")
+        self._budget.tick("searching")
         self._searching = True
         try:
             self._loop.run(self._kernels, self._request.trials, seconds)
@@ -161,21 +161,19 @@ class Study:
             Interrupted: SIGINT or SIGTERM came.
         """
         self.progress.busy = self._machine.told() or self.progress.busy
-        self._watch.tick("finals")
+        self._budget.tick("finals")
         loop = self._loop
         closing = threading.Thread(target=loop.search.close, name="closing")
         if not loop.shares_cores:
             closing.start()
-        coronation = Coronation(self._scribe, self._kernels, self._pool, self._executors[0], self._machine)
-        with self._watch.spent("finals"):
-            champion = coronation.play(self._standings, self.progress.totals, self._watch.finals_s)
+        finals = Finals(self._recorder, self._kernels, self._pool, self._workers[0], self._machine)
+        with self._budget.spent("finals"):
+            champion = finals.play(self._leaderboard, self.progress.totals, self._budget.finals_s)
         if loop.shares_cores:
             closing.start()
         closing.join()
-        self._watch.tick("done")
-        return Result(
-            champion, self.progress, loop.stop, coronation.pairs, self._front(champion), coronation.unplayed
-        )
+        self._budget.tick("done")
+        return Result(champion, self.progress, loop.stop, finals.pairs, self._front(champion), finals.unplayed)
 
     def _front(self, champion: Champion | None) -> Front | None:
         """None with one objective."""
@@ -183,9 +181,9 @@ class Study:
             return None
         library = None
         if self._library is not None:
-            library = self._scribe.of_baseline(self._library).kernel, self._library
+            library = self._recorder.of_baseline(self._library).kernel, self._library
         wrong = found_wrong(self._records(Role.FINAL))
-        return front_of(self._standings, wrong, champion, library, self._scribe.work)
+        return front_of(self._leaderboard, wrong, champion, library, self._recorder.work)
 
     def _open(self, stack: ExitStack) -> SearchLoop:
         request, problem = self._request, self._request.problem
@@ -194,38 +192,38 @@ class Study:
         for kernel in request.kernels:
             kernel.check_entry()
         for found in request.found:
-            self._executors.append(Executor(found))
-            stack.callback(self._executors[-1].close)
-        for executor in self._executors:
-            executor.open()
-            check_fits(problem, executor.free_bytes, executor.info)
-        first = self._executors[0]
+            self._workers.append(DeviceWorker(found))
+            stack.callback(self._workers[-1].close)
+        for worker in self._workers:
+            worker.open()
+            check_fits(problem, worker.free_bytes, worker.info)
+        first = self._workers[0]
         name = study_name(
             key_of(problem), first.info, request.regime, request.kernels, request.objectives,
             request.error_limit,
         )  # fmt: skip
-        self._scribe = Scribe(self._store, problem, first.info, request.regime, first.versions, name)
-        named = {**problem.to_json(), "origin": self._scribe.origin}
+        self._recorder = Recorder(self._store, problem, first.info, request.regime, first.versions, name)
+        named = {**problem.to_json(), "origin": self._recorder.origin}
         self._pool = CompilePool(
             request.found[0].opening, first.info.architecture, named, devices=len(request.found)
         )
         stack.callback(self._pool.close)
         spaces = legal_spaces(request.kernels, problem, first.info)
-        for executor in self._executors:
-            executor.prepare(named, request.regime, "energy" in request.objectives, request.error_limit)
+        for worker in self._workers:
+            worker.prepare(named, request.regime, "energy" in request.objectives, request.error_limit)
         self._baseline()
         search = AskAhead(self._search(spaces, name), inline=first.info.kind == "cpu")
         stack.callback(search.close)
-        scribes = [replace(self._scribe, device=executor.info) for executor in self._executors]
-        watch, standings, elimination = self._watch, self._standings, self._elimination(spaces)
-        return SearchLoop(search, self._pool, self._executors, scribes, standings, watch, elimination)
+        recorders = [replace(self._recorder, device=worker.info) for worker in self._workers]
+        budget, leaderboard, elimination = self._budget, self._leaderboard, self._elimination(spaces)
+        return SearchLoop(search, self._pool, self._workers, recorders, leaderboard, budget, elimination)
 
     def _elimination(self, spaces: Mapping[str, Space]) -> Elimination | None:
         """None where nothing is to be dropped: all configs are asked for, or slow ones may save energy."""
         request = self._request
         if not request.drop or request.sampler == "bruteforce" or len(request.objectives) > 1:
             return None
-        info = self._executors[0].info
+        info = self._workers[0].info
         counts = {
             name: sum(config in spaces[name] for config in kernel.first_configs())
             for name, kernel in self._kernels.items()
@@ -237,7 +235,7 @@ class Study:
         return elimination
 
     def _search(self, spaces: dict, name: str) -> Search:  # type: ignore[type-arg]
-        request, info = self._request, self._executors[0].info
+        request, info = self._request, self._workers[0].info
         key = key_of(request.problem)
         elsewhere = trials_elsewhere(self._store, request.kernels, key, info, request.regime)
         past, again = self._past()
@@ -254,33 +252,33 @@ class Study:
     def _baseline(self) -> None:
         known = self._library
         if known is None:
-            with self._watch.spent("baseline"):
-                self._library = self._executors[0].baseline()
+            with self._budget.spent("baseline"):
+                self._library = self._workers[0].baseline()
         if self._library is not None:
-            check_energy(self._request.objectives, self._scribe.device, self._library)
+            check_energy(self._request.objectives, self._recorder.device, self._library)
             self.progress.baseline_s = self._library.time_s
             if known is None:
                 (seen,) = under(self._machine.load().seen, [self._library])
-                self._store.add(self._scribe.of_baseline(seen))
+                self._store.add(self._recorder.of_baseline(seen))
                 self._best_blas_baseline()
 
     def _best_blas_baseline(self) -> None:
         """NumPy with the core type that suits this CPU, in a process of its own, where it chose another."""
-        scribe = self._scribe
-        found = with_best_blas(self._request.found[0], scribe.versions.get("blas_core_type", ""))
+        recorder = self._recorder
+        found = with_best_blas(self._request.found[0], recorder.versions.get("blas_core_type", ""))
         if found is None:
             return
-        executor = Executor(found)
+        worker = DeviceWorker(found)
         try:
-            executor.open()
-            executor.prepare({**scribe.problem.to_json(), "origin": scribe.origin}, scribe.regime)
-            measurement = executor.baseline()
+            worker.open()
+            worker.prepare({**recorder.problem.to_json(), "origin": recorder.origin}, recorder.regime)
+            measurement = worker.baseline()
         finally:
-            executor.close()
+            worker.close()
         if measurement is not None and measurement.time_s is not None:
-            core = executor.versions.get("blas_core_type", "")
+            core = worker.versions.get("blas_core_type", "")
             self.progress.best_blas = (core, measurement.time_s)
-            self._store.add(replace(scribe, versions=executor.versions).of_baseline(measurement))
+            self._store.add(replace(recorder, versions=worker.versions).of_baseline(measurement))
 
     def _past(self) -> tuple[list[Observation], list[tuple[str, Config]]]:
         """Trials of this study from before that still count, and what of them is to be measured anew first.
@@ -295,7 +293,7 @@ class Study:
         for each in hastily:
             del found[each]
         for (kernel, config), record in found.items():
-            take_in(kernel, config, record.measurement, self.progress, self._standings)
+            add_trial(kernel, config, record.measurement, self.progress, self._leaderboard)
         self._before = {key: record.measurement for key, record in found.items()}
         return [observed(record, objectives) for record in found.values()], [*again, *hastily]
 
@@ -305,16 +303,16 @@ class Study:
 
     def _records(self, role: Role) -> list[Record]:
         """What is stored of the problem here and of the competitors as they are now."""
-        scribe = self._scribe
+        recorder = self._recorder
         known = past_records(
-            self._store, key_of(scribe.problem), scribe.device, scribe.regime, scribe.versions, role
+            self._store, key_of(recorder.problem), recorder.device, recorder.regime, recorder.versions, role
         )
         return [
             record
             for record in known
             if (kernel := self._kernels.get(record.kernel)) is not None
-            and record.origin == scribe.origin
-            and measured_as_now(record, kernel, scribe.problem)
+            and record.origin == recorder.origin
+            and measured_as_now(record, kernel, recorder.problem)
         ]
 
     @contextmanager

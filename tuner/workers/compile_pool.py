@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Rendered
 from tuner.devices import host
-from tuner.measuring.bench import Contestant
+from tuner.measuring.bench import CompiledConfig
 from tuner.results.measurement import CompileReport, Measurement, Outcome
 from tuner.workers.main import rendered_to_json
 from tuner.workers.process import MEMORY_VARIABLE, Worker, WorkerFailed, answered
@@ -42,19 +42,19 @@ class Compiled:
 
     Attributes:
         ticket: What the caller gave.
-        contestant: The compiled config; None where it failed.
+        compiled_config: The compiled config; None where it failed.
         failure: Why, as a measurement; None where it did not fail.
     """
 
     ticket: int
-    contestant: Contestant | None
+    compiled_config: CompiledConfig | None
     failure: Measurement | None
 
     @property
     def compile_s(self) -> float:
         """Seconds that it took."""
-        if self.contestant is not None:
-            return self.contestant.compile_s
+        if self.compiled_config is not None:
+            return self.compiled_config.compile_s
         return self.failure.stages_s.get("compile", 0.0) if self.failure else 0.0
 
 
@@ -153,8 +153,8 @@ class CompilePool:
             self._ready.append(Compiled(job.ticket, None, failed))
             return
         report = replace(CompileReport(**data["compiled"]), launch_hash=job.rendered.launch_hash)
-        contestant = Contestant(job.rendered, reply.blob, report, data["compile_s"])
-        self._ready.append(Compiled(job.ticket, contestant, None))
+        compiled_config = CompiledConfig(job.rendered, reply.blob, report, data["compile_s"])
+        self._ready.append(Compiled(job.ticket, compiled_config, None))
 
     def _bury(self, number: int, failure: WorkerFailed) -> None:
         """Gives up a dead worker; its job is tried once more, since it may be innocent."""
@@ -180,7 +180,7 @@ class CompilePool:
             self._retire(number)
             del self._jobs[number]
 
-    def compile_all(self, rendered: Mapping[int, Rendered]) -> dict[int, Contestant]:
+    def compile_all(self, rendered: Mapping[int, Rendered]) -> dict[int, CompiledConfig]:
         """Compiles several and waits for all; those that fail are left out.
 
         Raises:
@@ -188,13 +188,13 @@ class CompilePool:
         """
         for ticket, each in rendered.items():
             self.submit(ticket, each)
-        found: dict[int, Contestant] = {}
+        found: dict[int, CompiledConfig] = {}
         missing = set(rendered)
         while missing:
             for compiled in self.ready():
                 missing.discard(compiled.ticket)
-                if compiled.contestant is not None and compiled.ticket in rendered:
-                    found[compiled.ticket] = compiled.contestant
+                if compiled.compiled_config is not None and compiled.ticket in rendered:
+                    found[compiled.ticket] = compiled.compiled_config
             time.sleep(0.005)
         return found
 
@@ -220,14 +220,14 @@ def compile_limit_s(took_s: Iterable[float]) -> float:
     return max(LIMIT_FLOOR_S, LIMIT_FACTOR * slow)
 
 
-def ruled_out(contestant: Contestant, device: DeviceInfo) -> Measurement | None:
+def ruled_out(compiled_config: CompiledConfig, device: DeviceInfo) -> Measurement | None:
     """What the compiler's report rules out, before it costs time on the device; None where nothing does."""
-    report, launch = contestant.compiled, contestant.rendered.launch
+    report, launch = compiled_config.compiled, compiled_config.rendered.launch
     if launch is None:
         return None
     threads = math.prod(launch.block)
     registers = threads * -(-report.registers // REGISTER_UNIT) * REGISTER_UNIT
-    stages = {"compile": contestant.compile_s}
+    stages = {"compile": compiled_config.compile_s}
     if device.registers_per_block and registers > device.registers_per_block:
         reason = (
             f"a block has at most {device.registers_per_block} registers, {threads} threads of "

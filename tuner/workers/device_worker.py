@@ -12,9 +12,9 @@ from typing import Any
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Launch
 from tuner.devices.cubin_cache import check_cache
-from tuner.devices.detect import Found
+from tuner.devices.detect import DetectedDevice
 from tuner.errors import DeviceTrouble
-from tuner.measuring.bench import Contestant
+from tuner.measuring.bench import CompiledConfig
 from tuner.results.measurement import Measurement, Outcome
 from tuner.workers.main import rendered_to_json
 from tuner.workers.process import Worker, WorkerFailed, answered
@@ -45,7 +45,7 @@ def first_limit_s(best_s: float | None) -> float | None:
     return None if best_s is None else max(FIRST_LIMIT_FLOOR_S, FIRST_LIMIT_FACTOR * best_s)
 
 
-class Executor:
+class DeviceWorker:
     """One device, through a worker process that may be replaced at any time.
 
     Attributes:
@@ -55,7 +55,7 @@ class Executor:
         restarts: Workers that had to be replaced.
     """
 
-    def __init__(self, found: Found) -> None:
+    def __init__(self, found: DetectedDevice) -> None:
         """Starts the worker; `open` waits for it.
 
         Args:
@@ -129,11 +129,13 @@ class Executor:
         data = self._trusted({"do": "baseline"})["measurement"]
         return Measurement.from_json(data) if data else None
 
-    def begin(self, contestant: Contestant, incumbent_s: float | None, limit_s: float | None = None) -> None:
+    def begin(
+        self, compiled_config: CompiledConfig, incumbent_s: float | None, limit_s: float | None = None
+    ) -> None:
         """Begins to measure a config; `finish` ends it.
 
         Args:
-            contestant: What to measure.
+            compiled_config: What to measure.
             incumbent_s: Best median so far in seconds; a config that cannot win against it is pruned.
             limit_s: Seconds that it may take; so many times the incumbent's unless given.
         """
@@ -142,14 +144,14 @@ class Executor:
         self._first_limit_s = first_limit_s(incumbent_s)
         message = {
             "do": "measure", "incumbent_s": incumbent_s, "first_limit_s": self._first_limit_s,
-            **_to_json(contestant),
+            **_to_json(compiled_config),
         }  # fmt: skip
         try:
-            self._worker.request(message, contestant.code, limit_s)
+            self._worker.request(message, compiled_config.code, limit_s)
         except WorkerFailed:
             # Found dead before it was asked: not this config's fault.
             self._recycle()
-            self._worker.request(message, contestant.code, limit_s)
+            self._worker.request(message, compiled_config.code, limit_s)
 
     def arrived(self) -> bool:
         """True where `finish` will not wait long."""
@@ -179,21 +181,23 @@ class Executor:
             self._recycle()
         return measurement
 
-    def verify(self, contestant: Contestant, cases: Sequence[tuple[Mapping[str, Any], Launch | None]]) -> str:
+    def verify(
+        self, compiled_config: CompiledConfig, cases: Sequence[tuple[Mapping[str, Any], Launch | None]]
+    ) -> str:
         """Checks a compiled config at other shapes.
 
         Args:
-            contestant: What to check.
+            compiled_config: What to check.
             cases: Problems by name, each with the launch for it.
 
         Returns:
             What is wrong; empty when nothing is. A worker that crashed or hung has been replaced.
         """
         named = [{"problem": dict(problem), "launch": launch and asdict(launch)} for problem, launch in cases]
-        message = {"do": "verify", "cases": named, "seed": _fresh_seed(), **_to_json(contestant)}
+        message = {"do": "verify", "cases": named, "seed": _fresh_seed(), **_to_json(compiled_config)}
         limit_s = LIMIT_FLOOR_S * (1 + len(cases))
         try:
-            data = self._worker.ask(message, contestant.code, limit_s).data
+            data = self._worker.ask(message, compiled_config.code, limit_s).data
         except WorkerFailed as failure:
             self._recycle()
             return str(failure)
@@ -202,7 +206,7 @@ class Executor:
         return str(data.get("trouble") or data["wrong"])
 
     def finals(
-        self, contestants: Sequence[Contestant], budget_s: float, threads: Sequence[int] = ()
+        self, compiled_configs: Sequence[CompiledConfig], budget_s: float, threads: Sequence[int] = ()
     ) -> list[Measurement]:
         """Measures finalists interleaved with the library, whose measurements come last.
 
@@ -210,22 +214,22 @@ class Executor:
         others play again.
 
         Args:
-            contestants: The finalists.
+            compiled_configs: The finalists.
             budget_s: Wall time for the rounds in seconds.
             threads: CPU threads that they use; see `tuner.measuring.bench.Bench.finals`.
 
         Raises:
             DeviceTrouble: The worker failed all the same.
         """
-        found = self._interleaved(contestants, budget_s, threads)
+        found = self._interleaved(compiled_configs, budget_s, threads)
         if not isinstance(found, str):
             return found
         lost: dict[int, str] = {}
-        for number, each in enumerate(contestants):
-            alone = self._interleaved([each], budget_s / len(contestants), ())
+        for number, each in enumerate(compiled_configs):
+            alone = self._interleaved([each], budget_s / len(compiled_configs), ())
             if isinstance(alone, str):
                 lost[number] = alone
-        sound = [each for number, each in enumerate(contestants) if number not in lost]
+        sound = [each for number, each in enumerate(compiled_configs) if number not in lost]
         found = self._interleaved(sound, budget_s, threads)
         if isinstance(found, str):
             raise DeviceTrouble(f"{self._found.info.name} cannot play the finals: {found}; run `tuner doctor`")
@@ -234,17 +238,17 @@ class Executor:
             Measurement(Outcome.CRASHED, lost[number], compiled=each.compiled)
             if number in lost
             else next(timed)
-            for number, each in enumerate(contestants)
+            for number, each in enumerate(compiled_configs)
         ]
         return [*finalists, *timed]
 
     def _interleaved(
-        self, contestants: Sequence[Contestant], budget_s: float, threads: Sequence[int]
+        self, compiled_configs: Sequence[CompiledConfig], budget_s: float, threads: Sequence[int]
     ) -> list[Measurement] | str:
         """The measurements, or what the worker did not survive; it has been replaced then."""
-        named = [_to_json(each) for each in contestants]
-        message = {"do": "finals", "budget_s": budget_s, "threads": list(threads), "contestants": named}
-        code = b"".join(contestant.code for contestant in contestants)
+        named = [_to_json(each) for each in compiled_configs]
+        message = {"do": "finals", "budget_s": budget_s, "threads": list(threads), "compiled_configs": named}
+        code = b"".join(compiled_config.code for compiled_config in compiled_configs)
         try:
             data = self._worker.ask(message, code, LONG_LIMIT_S).data
         except WorkerFailed as failure:
@@ -297,8 +301,8 @@ def _fresh_seed() -> int:
     return random.SystemRandom().randrange(2**32)
 
 
-def _to_json(contestant: Contestant) -> dict[str, Any]:
+def _to_json(compiled_config: CompiledConfig) -> dict[str, Any]:
     return {
-        "rendered": rendered_to_json(contestant.rendered), "compiled": asdict(contestant.compiled),
-        "compile_s": contestant.compile_s, "code_bytes": len(contestant.code),
+        "rendered": rendered_to_json(compiled_config.rendered), "compiled": asdict(compiled_config.compiled),
+        "compile_s": compiled_config.compile_s, "code_bytes": len(compiled_config.code),
     }  # fmt: skip

@@ -29,7 +29,7 @@ from tuner.devices.opening import compiler_for, open_device
 from tuner.devices.protocol import CompileFailed, Compiler, LaunchFailed
 from tuner.devices.transfers import transfers_s
 from tuner.errors import InputError, TunerError
-from tuner.measuring.bench import Bench, Contestant
+from tuner.measuring.bench import Bench, CompiledConfig
 from tuner.measuring.workload import Workload
 from tuner.results.measurement import OUT_OF_MEMORY, CompileReport, memory_reason
 from tuner.workers.channel import Channel, ChannelBroken
@@ -69,9 +69,9 @@ def launch_from(data: dict[str, Any] | None) -> Launch | None:
     return Launch.from_json(data) if data else None
 
 
-def contestant_from(data: dict[str, Any], code: bytes) -> Contestant:
+def compiled_config_from(data: dict[str, Any], code: bytes) -> CompiledConfig:
     """A compiled config from a message and its code."""
-    return Contestant(
+    return CompiledConfig(
         rendered_from(data["rendered"]), code, CompileReport(**data["compiled"]), data.get("compile_s", 0.0)
     )
 
@@ -144,18 +144,18 @@ class DeviceHandlers:
         """Measures a compiled config."""
         bench = self._ready()
         measurement = bench.measure(
-            contestant_from(message, blob), message["incumbent_s"], message["first_limit_s"]
+            compiled_config_from(message, blob), message["incumbent_s"], message["first_limit_s"]
         )
         return {"measurement": measurement.to_json(), "unwell": bench.unwell}, b""
 
     def verify(self, message: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
         """Checks one compiled config at other shapes; ``wrong`` names the first where it fails."""
-        contestant = contestant_from(message, blob)
+        compiled_config = compiled_config_from(message, blob)
         for case in message["cases"]:
             problem = problem_from(case["problem"])
-            rendered = replace(contestant.rendered, launch=launch_from(case["launch"]))
+            rendered = replace(compiled_config.rendered, launch=launch_from(case["launch"]))
             bench = Bench(self._device, Workload(self._device, problem, message["seed"]), "hot")
-            wrong = bench.verify(replace(contestant, rendered=rendered))
+            wrong = bench.verify(replace(compiled_config, rendered=rendered))
             if wrong:
                 return {"wrong": f"at {problem}: {wrong}", "unwell": bench.unwell}, b""
         return {"wrong": "", "unwell": False}, b""
@@ -168,11 +168,11 @@ class DeviceHandlers:
 
     def finals(self, message: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
         """Times finalists in alternation with the library, whose measurements come last."""
-        bench, offset, contestants = self._ready(), 0, []
-        for each in message["contestants"]:
-            contestants.append(contestant_from(each, blob[offset : offset + each["code_bytes"]]))
+        bench, offset, compiled_configs = self._ready(), 0, []
+        for each in message["compiled_configs"]:
+            compiled_configs.append(compiled_config_from(each, blob[offset : offset + each["code_bytes"]]))
             offset += each["code_bytes"]
-        found = bench.finals(contestants, message["budget_s"], message["threads"])
+        found = bench.finals(compiled_configs, message["budget_s"], message["threads"])
         return {"measurements": [each.to_json() for each in found], "unwell": bench.unwell}, b""
 
     def transfers(self, message: dict[str, Any], _: bytes) -> tuple[dict[str, Any], bytes]:

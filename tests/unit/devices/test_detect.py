@@ -10,7 +10,7 @@ import pytest
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.devices import detect
-from tuner.devices.detect import Found
+from tuner.devices.detect import DetectedDevice
 from tuner.errors import DeviceTrouble, InputError
 
 
@@ -201,11 +201,13 @@ def test_a_fake_device_takes_the_kind_that_its_file_says(tmp_path: Any) -> None:
     ],
 )  # fmt: skip
 def test_the_blas_core_type_that_suits_the_cpu(vector_bytes: int, chosen: str, best: str | None) -> None:
-    cpu = Found("cpu", DeviceInfo("AMD EPYC", "cpu", vector_bytes=vector_bytes), (("OMP_NUM_THREADS", "4"),))
+    cpu = DetectedDevice(
+        "cpu", DeviceInfo("AMD EPYC", "cpu", vector_bytes=vector_bytes), (("OMP_NUM_THREADS", "4"),)
+    )
     told = detect.with_best_blas(cpu, chosen)
     assert (told and dict(told.environment)) == (best and {"OMP_NUM_THREADS": "4", "OPENBLAS_CORETYPE": best})
 
 
 def test_no_core_type_is_chosen_for_what_is_no_cpu() -> None:
-    board = Found("cuda:0", DeviceInfo("NVIDIA H200", "cuda", vector_bytes=64))
+    board = DetectedDevice("cuda:0", DeviceInfo("NVIDIA H200", "cuda", vector_bytes=64))
     assert detect.with_best_blas(board, "Haswell") is None

@@ -13,7 +13,7 @@ from fixtures.fake_device import ROOT
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.devices import device_lock as locks
-from tuner.devices.detect import Found, find
+from tuner.devices.detect import DetectedDevice, find
 from tuner.devices.device_lock import cache_groups, device_holder, device_lock, lock_files, lock_folder
 from tuner.errors import EnvironmentTrouble, LockedByAnother
 from tuner.study.locks import occupied
@@ -56,8 +56,8 @@ def test_the_second_process_is_told_who_holds_a_device_until_a_kill() -> None:
     assert device_holder(GPU) == ""
 
 
-@pytest.mark.parametrize("device", [Found("cuda:0", GPU), find("cpu")], ids=["gpu", "cpu"])
-def test_studies_with_different_databases_exclude_each_other(tmp_path: Path, device: Found) -> None:
+@pytest.mark.parametrize("device", [DetectedDevice("cuda:0", GPU), find("cpu")], ids=["gpu", "cpu"])
+def test_studies_with_different_databases_exclude_each_other(tmp_path: Path, device: DetectedDevice) -> None:
     with (
         occupied(f"sqlite:///{tmp_path}/one.db", [device], "tune this"),
         pytest.raises(LockedByAnother, match=r"\(tune this, since .*; wait for it, or stop it$"),

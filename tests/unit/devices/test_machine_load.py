@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.devices import machine_load
-from tuner.devices.detect import Found, find
+from tuner.devices.detect import DetectedDevice, find
 from tuner.devices.machine_load import (
     CpuReading,
     GpuReading,
@@ -165,7 +165,7 @@ def test_a_gpu_that_was_busy_with_the_study_before_is_read_again(monkeypatch: py
     monkeypatch.setattr(machine_load, "UTILIZATION_S", 0.0)
     monkeypatch.setattr(machine_load.os, "getpid", lambda: OWN)
     monkeypatch.setattr(machine_load.psutil, "Process", lambda: SimpleNamespace(children=lambda recursive: []))
-    watch = MachineWatch([Found("cuda:0", DeviceInfo("GPU", "cuda", uuid="GPU-1"))])
+    watch = MachineWatch([DetectedDevice("cuda:0", DeviceInfo("GPU", "cuda", uuid="GPU-1"))])
     assert watch.told() == ()
     watch.restart()
     # From here on the GPU's own utilization is this study's.

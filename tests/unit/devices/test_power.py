@@ -13,7 +13,7 @@ from tuner.declare.kernel import render
 from tuner.declare.space import Config
 from tuner.devices.fake import FakeCompiler, FakeDevice
 from tuner.devices.power import EnergyCounters, keep_busy
-from tuner.measuring.bench import Bench, Contestant
+from tuner.measuring.bench import Bench, CompiledConfig
 from tuner.measuring.workload import Workload
 from tuner.results.measurement import Measurement
 
@@ -65,7 +65,7 @@ def measured(folder: Path, energy: bool, **device: float) -> tuple[Measurement, 
     for config in (BEST, other):
         rendered = render(toy.of("toy", "cuda")[0], problem, Config(config))
         binary = FakeCompiler(str(path)).compile(rendered, "", problem)
-        measurements.append(bench.measure(Contestant(rendered, binary.code, binary.report), None))
+        measurements.append(bench.measure(CompiledConfig(rendered, binary.code, binary.report), None))
     library = bench.measure_baseline()
     assert library is not None
     return measurements[0], measurements[1], library

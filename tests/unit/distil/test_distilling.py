@@ -25,8 +25,8 @@ from tuner.distil import Distilled, distilled, missing, python_text, shapes_of
 from tuner.distil.cover import cover
 from tuner.distil.tree import Leaf, Rows, grow, ranking
 from tuner.errors import NothingFound
-from tuner.lookup.book import Book, Page
-from tuner.lookup.known import Subject
+from tuner.lookup.matrix import Subject
+from tuner.lookup.snapshot import Snapshot, SubjectData
 from tuner.results.record import Role
 from tuner.store import Store
 
@@ -96,17 +96,17 @@ def study(store: Store, shape: tuple[int, int, int, str], chance: random.Random)
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SubjectData]:
     chance = random.Random(3)
     with Store.open(f"sqlite:///{tmp_path_factory.mktemp('shapes')}/studies.db") as store:
         for shape in SHAPES:
             study(store, shape, chance)
-        yield Book.open(store, NOWHERE).page(Subject("gemm", "float32", "cuda", "cold"), CATALOGUE)
+        yield Snapshot.open(store, NOWHERE).data(Subject("gemm", "float32", "cuda", "cold"), CATALOGUE)
 
 
 @pytest.fixture(scope="module")
-def found(page: Page) -> Distilled:
-    return distilled(shapes_of(page, BOARD), 4)
+def found(data: SubjectData) -> Distilled:
+    return distilled(shapes_of(data, BOARD), 4)
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +122,7 @@ def test_few_configs_are_chosen_and_what_they_cost_is_told(found: Distilled) -> 
     assert 0 <= found.best.mean <= found.decided.mean <= 1
     assert found.best.worst >= found.best.mean
     assert {losses.shapes for losses in (found.best, found.decided, found.left_out)} == {len(SHAPES)}
-    every = distilled(shapes_of(found.shapes.page, BOARD), 100)
+    every = distilled(shapes_of(found.shapes.data, BOARD), 100)
     assert every.best.mean == pytest.approx(0.0, abs=1e-6)
 
 
@@ -159,8 +159,8 @@ def test_the_function_answers_nothing_illegal(choose: Choose, m: int, n: int, k:
     assert all(bool(each.rule(problem, BOARD, Config(values))) for each in binding)
 
 
-def test_the_library_may_be_among_the_chosen(page: Page) -> None:
-    shapes = shapes_of(page, BOARD, library=True)
+def test_the_library_may_be_among_the_chosen(data: SubjectData) -> None:
+    shapes = shapes_of(data, BOARD, library=True)
     assert shapes.columns[-1] is None
     found = distilled(shapes, 3)
     if len(shapes.columns) - 1 in found.chosen:
@@ -168,11 +168,11 @@ def test_the_library_may_be_among_the_chosen(page: Page) -> None:
     assert found.best.mean <= 1
 
 
-def test_too_few_shapes_are_told(page: Page) -> None:
+def test_too_few_shapes_are_told(data: SubjectData) -> None:
     with pytest.raises(
         NothingFound, match="two tuned shapes or more, 0 of gemm float32 are tuned cold on Other"
     ):
-        shapes_of(page, replace(BOARD, name="Other"))
+        shapes_of(data, replace(BOARD, name="Other"))
 
 
 # --- what is missing is timed ---------------------------------------

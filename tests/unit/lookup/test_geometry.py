@@ -12,7 +12,7 @@ from fixtures.lookup_records import BOARD, CPU
 from tuner.declare.catalogue import builtin
 from tuner.declare.kernel import Kernel, Launch, ceil_div
 from tuner.declare.space import Space, choice, powers_of_two
-from tuner.lookup.geometry import Family
+from tuner.lookup.geometry import KernelConfigs
 
 GEMM = builtin().operations["gemm"]
 
@@ -21,10 +21,10 @@ def kernel(launch: Any, *parameters: Any) -> Kernel:
     return Kernel("gemm", "own", "cuda", Path("own.cu"), parameters=parameters, launch=launch)
 
 
-def family(of: Kernel, problem: Any) -> tuple[Family, list[Any]]:
+def family(of: Kernel, problem: Any) -> tuple[KernelConfigs, list[Any]]:
     space = Space.build(of.parameters, of.constraints, problem, BOARD, limit=20_000)
     configs = [space[at] for at in range(0, len(space), max(1, len(space) // 25))]
-    return Family(of, configs), configs
+    return KernelConfigs(of, configs), configs
 
 
 @pytest.mark.parametrize("name", [each.name for each in builtin().of("gemm", "cuda")])
@@ -98,7 +98,7 @@ def test_a_cpu_kernel_that_declares_no_tile_costs_nothing_whatever_its_parameter
     of = Kernel("gemm", "own", "cpu", Path("own.py"), parameters=(choice("MR", 4, 6), choice("NR", 16)))
     problem = GEMM.problem({"m": 10, "n": 16, "k": 100})
     space = Space.build(of.parameters, of.constraints, problem, CPU)
-    assert not Family(of, list(space)).costs(problem, CPU).any()
+    assert not KernelConfigs(of, list(space)).costs(problem, CPU).any()
 
 
 def test_a_cpu_kernels_register_tile_gives_its_padding() -> None:
@@ -108,6 +108,6 @@ def test_a_cpu_kernels_register_tile_gives_its_padding() -> None:
     )  # fmt: skip
     problem = GEMM.problem({"m": 10, "n": 16, "k": 100})
     space = Space.build(of.parameters, of.constraints, problem, CPU)
-    waves, padding = Family(of, list(space)).costs(problem, CPU)
+    waves, padding = KernelConfigs(of, list(space)).costs(problem, CPU)
     assert not waves.any()
     assert np.exp(padding) == pytest.approx([1.2, 1.2])

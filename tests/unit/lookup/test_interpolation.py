@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tuner.lookup.estimate import likely_loss
 from tuner.lookup.features import Floats
-from tuner.lookup.interpolation import Between
-from tuner.lookup.standing import likely_loss
+from tuner.lookup.interpolation import Kriging
 
 
 def expected(places: list[float], asked: float, values: list[float], known: list[bool]) -> tuple[float, float]:
     """By places on a line, of which a unit apart brings a variance of 0.01."""
     line: Floats = np.array(places)
-    between = Between(0.01 * np.abs(line[:, None] - line), 0.01 * np.abs(line - asked), 1e-6)
+    between = Kriging(0.01 * np.abs(line[:, None] - line), 0.01 * np.abs(line - asked), 1e-6)
     mean, variance = between.at(np.array([values]), np.array([known]), 0.3, 0.1)
     return float(mean[0]), float(variance[0])
 

@@ -33,9 +33,9 @@ from tuner.declare.kernel import Kernel, Launch, ceil_div
 from tuner.declare.space import Config, Constraint, Space, choice, powers_of_two
 from tuner.errors import InputError, NothingFound
 from tuner.lookup import Answer
-from tuner.lookup.book import Book
-from tuner.lookup.known import Subject
+from tuner.lookup.matrix import Subject
 from tuner.lookup.quality import leave_one_out
+from tuner.lookup.snapshot import Snapshot
 from tuner.published import publish
 from tuner.results.record import ProblemKey, Role
 from tuner.store import Store
@@ -110,8 +110,8 @@ def test_what_answers_cost_is_measured_on_known_problems(store: Store) -> None:
 def test_a_loss_is_that_of_the_answer_against_the_best(store: Store) -> None:
     tuned(store, gemm(8192, 8192, 8192), {8: 1e-3, 32: 2e-3})
     tuned(store, gemm(4096, 4096, 4096), {8: 4e-3, 32: 3e-3})
-    page = Book.open(store, NOWHERE).page(Subject("gemm", "float32", "cuda", "cold"), builtin())
-    assert sorted(case.loss or 0.0 for case in leave_one_out(page, "nearest-shape")) == pytest.approx(
+    data = Snapshot.open(store, NOWHERE).data(Subject("gemm", "float32", "cuda", "cold"), builtin())
+    assert sorted(case.loss or 0.0 for case in leave_one_out(data, "nearest-shape")) == pytest.approx(
         [0.25, 0.5]
     )
     told = answer(store, gemm(100, 100, 100), BOARD)
@@ -122,8 +122,8 @@ def test_a_loss_is_that_of_the_answer_against_the_best(store: Store) -> None:
 def test_what_was_answered_and_never_timed_is_counted_apart(store: Store) -> None:
     for size, block in ((64, 8), (512, 16), (4096, 32), (8192, 4)):
         tuned(store, gemm(size, size, size), {block: 1e-3})
-    page = Book.open(store, NOWHERE).page(Subject("gemm", "float32", "cuda", "cold"), builtin())
-    assert [case.loss for case in leave_one_out(page, "nearest-shape")] == [None] * 4
+    data = Snapshot.open(store, NOWHERE).data(Subject("gemm", "float32", "cuda", "cold"), builtin())
+    assert [case.loss for case in leave_one_out(data, "nearest-shape")] == [None] * 4
     assert "0 have a time of what was answered" in answer(store, gemm(70, 70, 70), BOARD).loss.said
 
 

@@ -1,4 +1,4 @@
-"""Awkward shapes: ones, primes, around a config's tile, long and thin; only those at which it must be right."""
+"""Edge shapes: ones, primes, around a config's tile, long and thin; only those at which it must be right."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Operation, Tensor, Work
 from tuner.declare.space import Config, Constraint, choice
-from tuner.measuring.edge_shapes import CASES, LIMIT_BYTES, LONG, awkward_problems, is_legal
+from tuner.measuring.edge_shapes import CASES, LIMIT_BYTES, LONG, edge_problems, is_legal
 
 BOARD = DeviceInfo("Board", "cuda", max_threads_per_block=1024)
 OPERATION = Operation(
@@ -36,7 +36,7 @@ def kernel(*constraints: Constraint) -> Kernel:
 
 def shapes(tile: int, *constraints: Constraint, dtype: str = "float32") -> list[tuple[int, ...]]:
     problem = OPERATION.problem({"m": 1000, "n": 2000}, dtype)
-    found = awkward_problems(problem, kernel(*constraints), Config({"TILE": tile, "FAST": 1}), BOARD)
+    found = edge_problems(problem, kernel(*constraints), Config({"TILE": tile, "FAST": 1}), BOARD)
     assert all((each.operation, each.dtype) == (OPERATION, dtype) for each in found)
     return [tuple(size for _, size in each.shape) for each in found]
 

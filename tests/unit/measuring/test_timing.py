@@ -137,7 +137,7 @@ def test_rounds_that_cost_far_more_than_the_budget_are_few_and_short() -> None:
     assert len(times[0]) == run.taken == timing.LEAST_ROUNDS
 
 
-def test_times_belong_to_their_contestants() -> None:
+def test_times_belong_to_their_configs() -> None:
     times = played([steady(1e-3), steady(2e-3)], 0.0)
     assert set(times[0]) == {1e-3}
     assert set(times[1]) == {2e-3}

@@ -58,7 +58,7 @@ class Stage:
 
     def __init__(self, clock: Clock) -> None:
         self.entry: Entry | None = None
-        self.study = SimpleNamespace(worth=1.0)
+        self.study = SimpleNamespace(objective_value=1.0)
         self._clock = clock
 
     def _pass(self, seconds: float, what: str) -> None:
@@ -91,7 +91,7 @@ class Stage:
         mine = number(self.entry.item)
         self.entry.trials = {"total": 30 * len(self._clock.log)}
         total_s = self._clock.searched_s[mine] = self._clock.searched_s.get(mine, 0.0) + taken_s
-        self.study.worth, why = self._clock.curves[mine](total_s)
+        self.study.objective_value, why = self._clock.curves[mine](total_s)
         return why or ("time is up" if self._left_s <= 0 else "")
 
     def finish(self, why: str) -> NightItem:

@@ -247,7 +247,7 @@ def test_the_front_of_what_is_published(told: Told, here: Path, monkeypatch: pyt
     with Store.open("sqlite:///studies.db") as store:
         publish(store, here / "tuned", operation="toy")
     monkeypatch.setattr("tuner.published.reading.tuned_folder", lambda: here / "tuned")
-    monkeypatch.setattr("tuner.lookup.book.tuned_folder", lambda: here / "tuned")
+    monkeypatch.setattr("tuner.lookup.snapshot.tuned_folder", lambda: here / "tuned")
     code, out, err = told(*found, "--db", f"sqlite:///{here}/none.db")
     assert code == 0, err
     published = json.loads(out)

@@ -25,23 +25,25 @@ def took(*samples_s: float) -> Measurement:
     return Measurement(Outcome.MEASURED, samples_s=samples_s * (ROUNDS // len(samples_s)))
 
 
-standings_drawn = st.dictionaries(st.integers(0, 99).map(named), st.floats(1e-6, 1.0), min_size=1, max_size=30)
+leaderboard_drawn = st.dictionaries(
+    st.integers(0, 99).map(named), st.floats(1e-6, 1.0), min_size=1, max_size=30
+)
 
 
-@given(standings_drawn, st.none() | st.integers(0, 120).map(named))
+@given(leaderboard_drawn, st.none() | st.integers(0, 120).map(named))
 def test_the_shortlist_is_the_holder_and_the_best_that_are_near(
-    standings: dict[tuple[str, Config], float], holder: tuple[str, Config] | None
+    leaderboard: dict[tuple[str, Config], float], holder: tuple[str, Config] | None
 ) -> None:
-    listed = shortlist(standings, holder)
+    listed = shortlist(leaderboard, holder)
     challengers = [each for each in listed if each != holder]
-    best_s = min(standings.values())
+    best_s = min(leaderboard.values())
     assert len(set(listed)) == len(listed)
     assert len(challengers) <= FINALISTS
     assert (holder is None) or listed[0] == holder
-    assert all(standings[each] <= FINALIST_WITHIN * best_s for each in challengers)
-    left_out = min((time_s for each, time_s in standings.items() if each not in listed), default=1e9)
-    assert all(standings[each] <= left_out for each in challengers)
-    assert min(standings, key=lambda each: standings[each]) in listed
+    assert all(leaderboard[each] <= FINALIST_WITHIN * best_s for each in challengers)
+    left_out = min((time_s for each, time_s in leaderboard.items() if each not in listed), default=1e9)
+    assert all(leaderboard[each] <= left_out for each in challengers)
+    assert min(leaderboard, key=lambda each: leaderboard[each]) in listed
 
 
 def test_nobody_to_list_but_the_holder() -> None:

@@ -17,7 +17,7 @@ from tuner.cli.main import run
 from tuner.cli.tune import told_of_clocks
 from tuner.errors import NothingFound
 from tuner.lookup import Answer
-from tuner.lookup.book import Book
+from tuner.lookup.snapshot import Book
 from tuner.results.record import Champion, Retraction, Role
 from tuner.store import Store, health, matrix, retracting, streams
 from tuner.store.ledger import ledger_file
@@ -25,7 +25,7 @@ from tuner.store.retracting import Chosen, give_back, take_back
 
 BOGUS, HONEST = {"BM": 7, "VECTOR": 1}, {"BM": 64, "VECTOR": 4}
 DAYS = [f"2026-01-0{day}T00:00:00.000000+00:00" for day in (1, 2, 3)]
-GEMM = matrix.Asked("gemm", "float32", "cuda", "cold")
+GEMM = matrix.MatrixQuery("gemm", "float32", "cuda", "cold")
 
 
 @pytest.fixture

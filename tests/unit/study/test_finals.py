@@ -30,7 +30,7 @@ from tuner.store import Store
 from tuner.study.study import Study
 
 
-def test_a_finalist_that_is_wrong_at_an_awkward_shape_is_not_crowned(tmp_path: Path) -> None:
+def test_a_finalist_that_is_wrong_at_an_edge_shape_is_not_crowned(tmp_path: Path) -> None:
     second = BEST | {"ORDER": "blocked"}
     rules = [
         rule(BEST, latency_s=BEST_S, fault="wrong_result", only_at=1),

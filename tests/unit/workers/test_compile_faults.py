@@ -61,7 +61,7 @@ def done(pool: CompilePool, texts: list[str]) -> list[Compiled]:
 def test_a_compilation_that_takes_all_memory_fails_alone(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compile_pool, "MEMORY_BYTES", 320 << 20)
     *exploding, sound = done(make(2), [ENDLESS, LARGE, SOUND])
-    assert sound.contestant is not None
+    assert sound.compiled_config is not None
     for each in exploding:
         assert each.failure is not None
         assert each.failure.outcome.value == "COMPILE_FAILED"
@@ -78,4 +78,4 @@ def test_a_compilation_that_does_not_end_is_timed_out(make: Make, monkeypatch: p
     assert endless.failure.outcome.value == "TIMED_OUT"
     assert "while compiling, the worker did not answer in time" in endless.failure.reason
     (after,) = done(pool, [SOUND])
-    assert after.contestant is not None
+    assert after.compiled_config is not None

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Launch, Rendered, render
 from tuner.declare.space import Config
-from tuner.measuring.bench import Contestant
+from tuner.measuring.bench import CompiledConfig
 from tuner.results.measurement import CompileReport, Outcome
 from tuner.workers import compile_pool
 from tuner.workers.compile_pool import Compiled, CompilePool, compile_limit_s, ruled_out
@@ -80,12 +80,12 @@ def test_every_ticket_comes_back_once_whatever_happens(
         failure = found[ticket].failure
         assert failure is not None
         assert (failure.outcome.value, FAULTS[fault][1] in failure.reason) == (FAULTS[fault][0], True)
-        assert found[ticket].contestant is None
+        assert found[ticket].compiled_config is None
     for ticket in (10, 11, 12, 13):
-        contestant = found[ticket].contestant
-        assert contestant is not None
-        assert contestant.code == contestant.rendered.text.encode()
-        assert found[ticket].compile_s == contestant.compile_s >= 0
+        compiled_config = found[ticket].compiled_config
+        assert compiled_config is not None
+        assert compiled_config.code == compiled_config.rendered.text.encode()
+        assert found[ticket].compile_s == compiled_config.compile_s >= 0
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow])
@@ -123,21 +123,21 @@ def test_a_worker_killed_from_outside_costs_nothing(make: Make, tmp_path: Path) 
 DEVICE = DeviceInfo.from_json(BOARD)
 
 
-def contestant(block: tuple[int, ...], **report: int) -> Contestant:
+def compiled_config(block: tuple[int, ...], **report: int) -> CompiledConfig:
     source = Rendered("", "toy", "cuda", Launch((1,), block))
-    return Contestant(source, b"", CompileReport(**report), 0.25)
+    return CompiledConfig(source, b"", CompileReport(**report), 0.25)
 
 
 @pytest.mark.parametrize(("block", "registers"), [((1024,), 64), ((32, 32), 64), ((256,), 255), ((512,), 128)])
 def test_what_fits_into_the_registers_is_tried(block: tuple[int, ...], registers: int) -> None:
-    assert ruled_out(contestant(block, registers=registers), DEVICE) is None
+    assert ruled_out(compiled_config(block, registers=registers), DEVICE) is None
 
 
 @pytest.mark.parametrize(("block", "registers"), [((1024,), 65), ((32, 32), 72), ((512,), 129)])
 def test_a_block_that_needs_more_registers_than_there_are_is_not_launched(
     block: tuple[int, ...], registers: int
 ) -> None:
-    found = ruled_out(contestant(block, registers=registers), DEVICE)
+    found = ruled_out(compiled_config(block, registers=registers), DEVICE)
     assert found is not None
     assert found.outcome is Outcome.LAUNCH_FAILED
     assert "a block has at most 65536 registers" in found.reason
@@ -147,14 +147,14 @@ def test_a_block_that_needs_more_registers_than_there_are_is_not_launched(
 
 
 def test_a_kernel_that_spills_badly_is_pruned() -> None:
-    assert ruled_out(contestant((64,), spill_bytes=compile_pool.MAX_SPILL_BYTES), DEVICE) is None
-    found = ruled_out(contestant((64,), spill_bytes=compile_pool.MAX_SPILL_BYTES + 4), DEVICE)
+    assert ruled_out(compiled_config((64,), spill_bytes=compile_pool.MAX_SPILL_BYTES), DEVICE) is None
+    found = ruled_out(compiled_config((64,), spill_bytes=compile_pool.MAX_SPILL_BYTES + 4), DEVICE)
     assert found is not None
     assert found.outcome is Outcome.PRUNED
     assert "spills 516 bytes a thread" in found.reason
 
 
 def test_nothing_is_ruled_out_on_a_cpu() -> None:
-    whole = contestant((1,), spill_bytes=10**6, registers=10**6)
+    whole = compiled_config((1,), spill_bytes=10**6, registers=10**6)
     cpu = replace(whole, rendered=Rendered("", "toy", "cpu"))
     assert ruled_out(cpu, DeviceInfo("cpu", "cpu")) is None

@@ -13,66 +13,66 @@ from fixtures.fake_device import BEST, BEST_S, FAULTS, TOY, fault_configs, reque
 
 from tuner.declare.kernel import render
 from tuner.declare.space import Config
-from tuner.devices.detect import Found, find
+from tuner.devices.detect import DetectedDevice, find
 from tuner.devices.fake import FakeCompiler
 from tuner.errors import DeviceTrouble
-from tuner.measuring.bench import Contestant
+from tuner.measuring.bench import CompiledConfig
 from tuner.results.measurement import Measurement, Outcome
 from tuner.workers import device_worker
-from tuner.workers.device_worker import Executor
+from tuner.workers.device_worker import DeviceWorker
 
-Make = Callable[..., Executor]
+Make = Callable[..., DeviceWorker]
 
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
     """Opens and prepares a fake device with every fault."""
-    opened: list[Executor] = []
+    opened: list[DeviceWorker] = []
 
-    def made(**more: Any) -> Executor:
+    def made(**more: Any) -> DeviceWorker:
         spec = write_device(tmp_path / "device.json", faults=True, baseline_s=2 * BEST_S, **more)
-        opened.append(Executor(find(spec)))
+        opened.append(DeviceWorker(find(spec)))
         opened[-1].open()
         opened[-1].prepare({**request(spec).problem.to_json(), "origin": str(TOY)}, "cold")
         return opened[-1]
 
     yield made
-    for executor in opened:
-        executor.close()
+    for worker in opened:
+        worker.close()
 
 
-def contestant(tmp_path: Path, config: dict[str, Any]) -> Contestant:
+def compiled_config(tmp_path: Path, config: dict[str, Any]) -> CompiledConfig:
     asked = request(f"fake:{tmp_path}/device.json")
     rendered = render(asked.kernels[0], asked.problem, Config(config))
     binary = FakeCompiler(f"{tmp_path}/device.json").compile(rendered, "", asked.problem)
-    return Contestant(rendered, binary.code, binary.report)
+    return CompiledConfig(rendered, binary.code, binary.report)
 
 
-def measured(executor: Executor, contestant: Contestant) -> Measurement:
-    executor.begin(contestant, None)
-    assert executor.busy
-    while not executor.arrived():
+def measured(worker: DeviceWorker, compiled_config: CompiledConfig) -> Measurement:
+    worker.begin(compiled_config, None)
+    assert worker.busy
+    while not worker.arrived():
         time.sleep(0.01)
-    return executor.finish()
+    return worker.finish()
 
 
 def test_a_worker_is_replaced_after_each_failure_that_it_does_not_survive(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    executor = make()
+    worker = make()
     monkeypatch.setattr(device_worker, "LIMIT_FLOOR_S", 4.0)
     monkeypatch.setattr(device_worker, "LIMIT_FACTOR", 1.0)
-    good = contestant(tmp_path, BEST)
+    good = compiled_config(tmp_path, BEST)
     restarts = 0
     for fault in ("crash", "killed", "unwell", "out_of_memory", "hang"):
-        found = measured(executor, contestant(tmp_path, fault_configs()[fault]))
+        found = measured(worker, compiled_config(tmp_path, fault_configs()[fault]))
         assert found.outcome.value == FAULTS[fault][0]
         restarts += 1
-        assert executor.restarts == restarts
-        assert measured(executor, good).outcome is Outcome.MEASURED
-    found = measured(executor, contestant(tmp_path, fault_configs()["wrong_result"]))
+        assert worker.restarts == restarts
+        assert measured(worker, good).outcome is Outcome.MEASURED
+    found = measured(worker, compiled_config(tmp_path, fault_configs()["wrong_result"]))
     assert found.outcome is Outcome.WRONG_RESULT
-    assert executor.restarts == restarts
+    assert worker.restarts == restarts
 
 
 @pytest.mark.parametrize(("best_s", "limit_s"), [(None, 30.0), (1e-6, 10.0), (0.05, 15.0), (1.0, 300.0)])
@@ -81,52 +81,54 @@ def test_the_time_limit_follows_the_best_config_and_has_a_floor(best_s: float | 
 
 
 def test_a_worker_killed_between_two_configs_costs_nothing(make: Make, tmp_path: Path) -> None:
-    executor = make()
-    worker = psutil.Process(executor.channel.pid)
+    worker = make()
+    worker = psutil.Process(worker.channel.pid)
     worker.kill()
     worker.wait()
-    assert measured(executor, contestant(tmp_path, BEST)).outcome is Outcome.MEASURED
-    assert executor.restarts == 1
-    baseline = executor.baseline()
+    assert measured(worker, compiled_config(tmp_path, BEST)).outcome is Outcome.MEASURED
+    assert worker.restarts == 1
+    baseline = worker.baseline()
     assert baseline is not None
     assert baseline.time_s == pytest.approx(2 * BEST_S, rel=0.01)
 
 
 def test_finals_and_verification_go_through_the_worker(make: Make, tmp_path: Path) -> None:
-    executor = make()
-    good = contestant(tmp_path, BEST)
-    wrong = contestant(tmp_path, fault_configs()["wrong_result"])
-    found = executor.finals([good, wrong], 0.0)
+    worker = make()
+    good = compiled_config(tmp_path, BEST)
+    wrong = compiled_config(tmp_path, fault_configs()["wrong_result"])
+    found = worker.finals([good, wrong], 0.0)
     assert [each.outcome.value for each in found] == ["MEASURED", "WRONG_RESULT", "MEASURED"]
     named = {"operation": "toy", "shape": {"n": 7}, "dtype": "float32", "layout": "plain", "origin": str(TOY)}
     cases = [(named, good.rendered.launch)]
-    assert executor.verify(good, cases) == ""
-    assert executor.verify(wrong, cases).startswith("at toy 7 float32 plain: largest error")
-    assert "died with signal SIGSEGV" in executor.verify(contestant(tmp_path, fault_configs()["crash"]), cases)
-    assert executor.verify(good, cases) == ""
+    assert worker.verify(good, cases) == ""
+    assert worker.verify(wrong, cases).startswith("at toy 7 float32 plain: largest error")
+    assert "died with signal SIGSEGV" in worker.verify(
+        compiled_config(tmp_path, fault_configs()["crash"]), cases
+    )
+    assert worker.verify(good, cases) == ""
 
 
 def test_a_device_that_stays_unwell_is_given_up(make: Make, tmp_path: Path) -> None:
-    executor = make(dead=True)
-    executor.begin(contestant(tmp_path, fault_configs()["unwell"]), None)
+    worker = make(dead=True)
+    worker.begin(compiled_config(tmp_path, fault_configs()["unwell"]), None)
     with pytest.raises(DeviceTrouble, match="Fake board stays unwell: the device is unwell"):
-        executor.finish()
-    assert executor.restarts == device_worker.MAX_UNWELL
+        worker.finish()
+    assert worker.restarts == device_worker.MAX_UNWELL
 
 
 def test_a_device_that_cannot_be_opened_is_trouble(tmp_path: Path) -> None:
     known = find(write_device(tmp_path / "device.json"))
-    executor = Executor(Found(f"fake:{tmp_path}/gone.json", known.info))
+    worker = DeviceWorker(DetectedDevice(f"fake:{tmp_path}/gone.json", known.info))
     with pytest.raises(DeviceTrouble, match="cannot read"):
-        executor.open()
-    executor.close()
+        worker.open()
+    worker.close()
 
 
 def test_a_worker_that_fails_at_what_no_config_can_spoil_is_trouble(make: Make) -> None:
-    executor = make()
-    executor.channel.kill()
+    worker = make()
+    worker.channel.kill()
     with pytest.raises(DeviceTrouble, match=r"Fake board cannot baseline: .*; run `tuner doctor`"):
-        executor.baseline()
+        worker.baseline()
 
 
 @pytest.mark.parametrize(
@@ -137,10 +139,10 @@ def test_a_finalist_that_fails_its_worker_does_not_end_the_finals(
 ) -> None:
     other = {"BLOCK": 128, "ITEMS": 1, "ORDER": "striped"}
     late = rule(other, latency_s=0.9 * BEST_S, fault=fault, after=20)
-    executor = make(rules=[rule(BEST, latency_s=BEST_S), late])
-    good, bad = contestant(tmp_path, BEST), contestant(tmp_path, other)
-    assert measured(executor, bad).outcome is Outcome.MEASURED
-    found = executor.finals([bad, good], 1.0)
+    worker = make(rules=[rule(BEST, latency_s=BEST_S), late])
+    good, bad = compiled_config(tmp_path, BEST), compiled_config(tmp_path, other)
+    assert measured(worker, bad).outcome is Outcome.MEASURED
+    found = worker.finals([bad, good], 1.0)
     assert [each.outcome.value for each in found] == ["CRASHED", "MEASURED", "MEASURED"]
     assert reason in found[0].reason
     assert [each.time_s for each in found[1:]] == [

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tuner.devices.cache_folder import cache_root
-from tuner.lookup.known import Matrix
+from tuner.lookup.matrix import Matrix
 from tuner.version import __version__
 
 #: Files kept at the most; those not written for longest go first.

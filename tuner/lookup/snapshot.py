@@ -14,7 +14,7 @@ from tuner.declare.catalogue import Catalogue
 from tuner.declare.hardware import DeviceInfo
 from tuner.lookup.answers import Question
 from tuner.lookup.features import Floats
-from tuner.lookup.known import Matrix, Subject, gather
+from tuner.lookup.matrix import Matrix, Subject, gather
 from tuner.lookup.transfer import Landscape, Model
 from tuner.published import Published, entries, standing, tuned_folder
 from tuner.results.record import Champion
@@ -26,16 +26,16 @@ T = TypeVar("T")
 
 #: Tuned problems on one device with which those on others add nothing to an answer.
 MANY_PROBLEMS = 64
-#: Pages kept while nothing changes; every catalogue that is read anew has its own.
-PAGES_KEPT = 16
+#: Subjects whose data is kept while nothing changes; every catalogue that is read anew has its own.
+SUBJECTS_KEPT = 16
 #: Answers kept while nothing changes.
 ANSWERS_KEPT = 10_000
-#: State of store and files on which a page rests.
+#: State of store and files on which a subject's data rests.
 State = tuple[Any, ...]
 
 
 @dataclass
-class Page:
+class SubjectData:
     """All that is known of a subject, ready to be asked.
 
     Attributes:
@@ -55,7 +55,7 @@ class Page:
 
     def model(self, left_out: int | None = None) -> Model:
         """What was learnt from all places, or from all but one."""
-        assert self.landscape is not None, "a page without places has nothing to learn from"
+        assert self.landscape is not None, "a subject without places has nothing to learn from"
         learns = left_out is not None and self.landscape.learns_from(left_out)
         key = (left_out,) if left_out is not None and learns else ()
         if key not in self._models:
@@ -64,7 +64,7 @@ class Page:
 
 
 @dataclass(frozen=True)
-class Book:
+class Snapshot:
     """A store, or none, and the published results, in their present state.
 
     Attributes:
@@ -78,7 +78,7 @@ class Book:
     state: State
 
     @classmethod
-    def open(cls, store: Store | None, published: Path | None = None) -> Book:
+    def open(cls, store: Store | None, published: Path | None = None) -> Snapshot:
         """Looks at the present state, which takes next to no time."""
         stamp: tuple[int, ...] = ()
         if store is not None:
@@ -97,16 +97,16 @@ class Book:
         found: dict[Any, Any] = kept[self.published][1]
         return found
 
-    def page(self, subject: Subject, catalogue: Catalogue) -> Page:
+    def data(self, subject: Subject, catalogue: Catalogue) -> SubjectData:
         """All that is known of a subject, by kernels as they are now."""
-        kept, key = self._kept.setdefault("pages", {}), (subject, id(catalogue))
+        kept, key = self._kept.setdefault("subjects", {}), (subject, id(catalogue))
         if key not in kept:
-            if len(kept) >= PAGES_KEPT:
+            if len(kept) >= SUBJECTS_KEPT:
                 kept.clear()
             matrix = gather(self.store, subject, catalogue, self.published)
-            kept[key] = Page(matrix, Landscape(matrix) if matrix.places else None)
+            kept[key] = SubjectData(matrix, Landscape(matrix) if matrix.places else None)
             kept[key].kept["catalogue"] = catalogue  # while it is kept, no other has its id
-        found: Page = kept[key]
+        found: SubjectData = kept[key]
         return found
 
     def near(self, subject: Subject, device: str) -> Subject:
@@ -115,18 +115,18 @@ class Book:
             return subject
         kept, key = self._kept, ("tuned", subject, device)
         if key not in kept:
-            from tuner.store.matrix import Asked, tuned
+            from tuner.store.matrix import MatrixQuery, tuned
 
-            asked = Asked(subject.operation, subject.dtype, subject.kind, subject.regime, device)
-            kept[key] = tuned(self.store, asked)
+            query = MatrixQuery(subject.operation, subject.dtype, subject.kind, subject.regime, device)
+            kept[key] = tuned(self.store, query)
         return replace(subject, device=device) if kept[key] >= MANY_PROBLEMS else subject
 
     def may_know(self, question: Question, subject: Subject, catalogue: Catalogue) -> bool:
         """False where the store is known to have no record of a problem on a device."""
-        page = self._kept.get("pages", {}).get((subject, id(catalogue)))
-        if self.store is None or page is None:
+        data = self._kept.get("subjects", {}).get((subject, id(catalogue)))
+        if self.store is None or data is None:
             return self.store is not None
-        recorded = page.matrix.recorded
+        recorded = data.matrix.recorded
         return any(
             (question.problem, each) in recorded for each in (question.device.name, question.device.uuid)
         )
@@ -155,9 +155,9 @@ class Book:
         """Every device that there are records or published results of; the store's own last."""
         kept = self._kept
         if "devices" not in kept:
-            shipped = [each.champion.record.device for each in self.standing("")]
+            published = [each.champion.record.device for each in self.standing("")]
             own = self.store.devices() if self.store is not None else []
-            kept["devices"] = [*dict.fromkeys(shipped), *own]
+            kept["devices"] = [*dict.fromkeys(published), *own]
         found: list[DeviceInfo] = kept["devices"]
         return found
 
@@ -166,8 +166,8 @@ class Book:
         for each in self.standing(question.problem.operation):
             record = each.champion.record
             place = record.problem, record.regime, record.device.kind, record.device.name
-            asked = question.problem, question.regime, question.device.kind, question.device.name
-            if place == asked and question.kernel in ("", record.kernel):
+            query = question.problem, question.regime, question.device.kind, question.device.name
+            if place == query and question.kernel in ("", record.kernel):
                 return each.champion
         return None
 

@@ -171,11 +171,13 @@ def gather(
     if store is not None:
         from tuner.store import matrix
 
-        asked = matrix.Asked(subject.operation, subject.dtype, subject.kind, subject.regime, subject.device)
-        champions = matrix.crowned(store, asked)
+        query = matrix.MatrixQuery(
+            subject.operation, subject.dtype, subject.kind, subject.regime, subject.device
+        )
+        champions = matrix.crowned(store, query)
         for crowned in champions:
             places.crown(crowned)
-        fastest = matrix.fastest(store, asked, ROWS_READ)
+        fastest = matrix.fastest(store, query, ROWS_READ)
         places.take(fastest)
         first = [*(rows[0] for rows in fastest if rows), *(each.record for each in champions)]
         recorded = {(row.problem, each) for row in first for each in (row.device.name, row.device.uuid)}
@@ -262,10 +264,10 @@ class _Places:
     def publish(self, entry: Published) -> None:
         """Takes a published result in; the store's own champion stays where it is the later one."""
         record, champion = entry.champion.record, entry.champion
-        found, asked = record.problem, self._subject
-        named = asked.device or record.device.name
-        subject = Subject(found.operation, found.dtype, record.device.kind, record.regime, asked.device)
-        if subject != asked or named != record.device.name:
+        found, query = record.problem, self._subject
+        named = query.device or record.device.name
+        subject = Subject(found.operation, found.dtype, record.device.kind, record.regime, query.device)
+        if subject != query or named != record.device.name:
             return
         place = self.at(record.problem, record.device)
         if place is None:

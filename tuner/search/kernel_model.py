@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.search.failures import Failures
-from tuner.search.history import Tried
+from tuner.search.history import Observations
 from tuner.search.surrogate import Hyperparameters, Posterior
-from tuner.search.trend import FAILED_ELSEWHERE, Trend, slope
+from tuner.search.transfer_prior import FAILED_ELSEWHERE, TransferPrior, slope
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
@@ -37,30 +37,32 @@ MOST_FITTED = 200
 MOST_CONDITIONED = 400
 
 
-class Beliefs:
+class KernelModel:
     """A surrogate of one kernel, kept current with what is asked and told.
 
     Attributes:
         candidates: Positions of configs that are weighed; asked ones among them are to be passed over.
     """
 
-    def __init__(self, tried: Tried, rng: np.random.Generator, trend: Trend | None = None) -> None:
+    def __init__(
+        self, observations: Observations, rng: np.random.Generator, transfer_prior: TransferPrior | None = None
+    ) -> None:
         """Begins to follow a kernel.
 
         Args:
-            tried: What is asked and told.
+            observations: What is asked and told.
             rng: Source of chance.
-            trend: What is known of the kernel from elsewhere.
+            transfer_prior: What is known of the kernel from elsewhere.
         """
-        self._tried = tried
-        self._trend = trend
+        self._observations = observations
+        self._transfer_prior = transfer_prior
         self._slope = 0.0
         self._expected: dict[int, float] = {}
         self._expected_of_candidates: Floats = np.zeros(0)
         self._rng = rng
-        self._hyper = Hyperparameters(tried.space)
+        self._hyper = Hyperparameters(observations.space)
         self._posterior: Posterior | None = None
-        self._failures = Failures(tried)
+        self._failures = Failures(observations)
         self._order: list[int] = []
         self._waiting: set[int] = set()
         self._fit_at = FEWEST
@@ -71,16 +73,16 @@ class Beliefs:
     @property
     def ready(self) -> bool:
         """True where enough is known to believe anything."""
-        return len(self._tried.known) >= FEWEST
+        return len(self._observations.known) >= FEWEST
 
     def update(self) -> None:
         """Takes in what was asked and told since the last time; refits when enough is new."""
-        known = len(self._tried.known)
+        known = len(self._observations.known)
         if self._posterior is None or known >= self._fit_at:
             self._fit_at = math.ceil(known * REFIT_GROWTH) + 1
             self._refit()
             return
-        if self._fastest() != self._centre and len(self._tried.space) > WHOLE:
+        if self._fastest() != self._centre and len(self._observations.space) > WHOLE:
             self._look_around()
             return
         for row in sorted(self._waiting):
@@ -88,7 +90,7 @@ class Beliefs:
             if not math.isnan(target):
                 self._waiting.discard(row)
                 self._posterior.tell(row, target)
-        fresh = list(islice(self._tried.asked, self._seen, None))
+        fresh = list(islice(self._observations.asked, self._seen, None))
         self._seen += len(fresh)
         self._follow(fresh)
 
@@ -98,11 +100,11 @@ class Beliefs:
         mean = self._middle + self._width * self._posterior.mean + self._expected_of_candidates
         return mean, self._width * np.sqrt(self._posterior.variance)
 
-    def standings(self) -> dict[int, float]:
+    def leaderboard(self) -> dict[int, float]:
         """Expected log time of each contender: what was observed, without its luck."""
         assert self._posterior is not None
         means = self._middle + self._width * self._posterior.mean_of_asked()
-        contenders = self._tried.contenders
+        contenders = self._observations.contenders
         return {
             row: float(mean) + self._expectation(row)
             for row, mean in zip(self._order, means, strict=True)
@@ -112,9 +114,9 @@ class Beliefs:
     def log_chance(self) -> Floats:
         """Log of the chance that a candidate does not fail, here and with regard to elsewhere."""
         chance = np.zeros(len(self.candidates))
-        if self._trend and self._trend.failed:
-            chance[np.isin(self.candidates, list(self._trend.failed))] = math.log(FAILED_ELSEWHERE)
-        if self._tried.failed:
+        if self._transfer_prior and self._transfer_prior.failed:
+            chance[np.isin(self.candidates, list(self._transfer_prior.failed))] = math.log(FAILED_ELSEWHERE)
+        if self._observations.failed:
             chance = chance + self._failures.log_chance(self.candidates)
         return chance
 
@@ -124,15 +126,15 @@ class Beliefs:
 
     def _target(self, row: int) -> float:
         """Standardised value of a config; NaN while it has none."""
-        value = self._tried.log_times.get(row, self._tried.log_pruned.get(row, math.nan))
+        value = self._observations.log_times.get(row, self._observations.log_pruned.get(row, math.nan))
         return (value - self._expectation(row) - self._middle) / self._width
 
     def _expectation(self, row: int) -> float:
-        """What the trend from elsewhere says of a config, as a log time of any level."""
-        if not self._trend:
+        """What the transfer prior from elsewhere says of a config, as a log time of any level."""
+        if not self._transfer_prior:
             return 0.0
         if row not in self._expected:
-            self._expected[row] = self._slope * float(self._trend.at(np.array([row]))[0])
+            self._expected[row] = self._slope * float(self._transfer_prior.at(np.array([row]))[0])
         return self._expected[row]
 
     def _follow(self, rows: list[int]) -> None:
@@ -143,52 +145,54 @@ class Beliefs:
         self._waiting |= {row for row, target in zip(rows, targets, strict=True) if math.isnan(target)}
 
     def _refit(self) -> None:
-        known = self._tried.known
+        known = self._observations.known
         rows = self._representative(list(known), MOST_FITTED)
         values = np.array([known[row] for row in rows])
-        if self._trend:
-            elsewhere = self._trend.at(np.array(rows))
+        if self._transfer_prior:
+            elsewhere = self._transfer_prior.at(np.array(rows))
             self._slope = slope(values, elsewhere, float(values.std()))
             self._expected = {}
             values = values - self._slope * elsewhere
         self._middle, self._width = float(values.mean()), float(values.std()) or 1.0
-        self._hyper.fit(self._tried.space.codes[rows], (values - self._middle) / self._width)
+        self._hyper.fit(self._observations.space.codes[rows], (values - self._middle) / self._width)
         self._look_around()
 
     def _look_around(self) -> None:
         """Chooses candidates anew, around what is fastest now, and conditions on all that is known."""
-        known = self._tried.known
+        known = self._observations.known
         self._centre = self._fastest()
         self.candidates = self._weighed()
         self._expected_of_candidates = (
-            self._slope * self._trend.at(self.candidates) if self._trend else np.zeros(len(self.candidates))
+            self._slope * self._transfer_prior.at(self.candidates)
+            if self._transfer_prior
+            else np.zeros(len(self.candidates))
         )
-        self._posterior = Posterior(self._tried.space, self._hyper, self.candidates, 0.0)
-        self._order, self._waiting, self._seen = [], set(), len(self._tried.asked)
+        self._posterior = Posterior(self._observations.space, self._hyper, self.candidates, 0.0)
+        self._order, self._waiting, self._seen = [], set(), len(self._observations.asked)
         kept = set(self._representative(list(known), MOST_CONDITIONED))
-        others = [row for row in self._tried.asked if row not in known]
-        self._follow([row for row in self._tried.asked if row in kept] + others[-MOST_FITTED:])
+        others = [row for row in self._observations.asked if row not in known]
+        self._follow([row for row in self._observations.asked if row in kept] + others[-MOST_FITTED:])
 
     def _representative(self, rows: list[int], most: int) -> list[int]:
         """At most so many of the known configs: the fastest half of that, and a random rest."""
         if len(rows) <= most:
             return rows
-        known = self._tried.known
+        known = self._observations.known
         ranked = sorted(rows, key=lambda row: (known[row], row))
         rest = self._rng.choice(np.array(ranked[most // 2 :]), most - most // 2, replace=False)
         return ranked[: most // 2] + [int(row) for row in rest]
 
     def _fastest(self) -> int:
-        contenders = self._tried.contenders
+        contenders = self._observations.contenders
         return min(contenders, key=lambda row: (contenders[row], row))
 
     def _weighed(self) -> Rows:
         """A random sample of the space, and what lies near the fastest configs."""
-        space = self._tried.space
+        space = self._observations.space
         size = len(space)
         if size <= WHOLE:
             return np.arange(size)
-        known = self._tried.known
+        known = self._observations.known
         fastest = sorted(known, key=lambda row: known[row])[:BEST_ONES]
         near = [space.neighbours(row) for row in fastest]
         near += [space.around(row, RADIUS, AROUND, self._rng) for row in fastest]
@@ -196,4 +200,4 @@ class Beliefs:
 
     def _famous(self) -> list[Rows]:
         """What was fastest elsewhere."""
-        return [np.array(self._trend.fastest(FAMOUS), dtype=np.intp)] if self._trend else []
+        return [np.array(self._transfer_prior.fastest(FAMOUS), dtype=np.intp)] if self._transfer_prior else []

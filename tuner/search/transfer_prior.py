@@ -27,7 +27,7 @@ GOOD_SHARE, GOOD_AT_LEAST = 0.1, 30
 FAILED_ELSEWHERE = 0.2
 
 
-class Trend:
+class TransferPrior:
     """Log times elsewhere, at any position of a space.
 
     Attributes:
@@ -99,8 +99,8 @@ def slope(here: Floats, elsewhere: Floats, spread: float) -> float:
 
     Args:
         here: Log times, any level.
-        elsewhere: `Trend.at` of the same configs.
-        spread: Standard deviation of what the trend does not explain.
+        elsewhere: `TransferPrior.at` of the same configs.
+        spread: Standard deviation of what the transfer prior does not explain.
     """
     x, y = elsewhere - elsewhere.mean(), here - here.mean()
     precision = (spread / SLOPE[1]) ** 2

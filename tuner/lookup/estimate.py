@@ -36,7 +36,7 @@ def likely_loss(slower: Floats, variance: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
-class Standing:
+class Estimate:
     """What is expected at a place, relative to the best config there.
 
     Attributes:
