@@ -56,7 +56,7 @@ __device__ __forceinline__ void load_once(Pack<VECTOR>& pack, const SCALAR* from
 }
 
 // The way of a warp through the wide operand: step by step through its share of k, tile by tile.
-struct Way {
+struct WideReader {
     const SCALAR* operand;                   // from where this thread's k begins
     unsigned line, count;                    // elements of a stored line; what there is across C
     unsigned tile, following, tiles;         // of C: the present one, the next one, all
@@ -69,7 +69,7 @@ struct Way {
     // k of this lane, among those that its warp goes through in a step.
     static __device__ int lane_k() { return WIDE_ALONG_K ? threadIdx.x % 32 * VECTOR : threadIdx.x % 32 / LANES * LINES; }
 
-    __device__ void aim()
+    __device__ void set_tile()
     {
         const unsigned first = tile * BW + lane_w, row = min(first, count - 1);
         from = operand + (WIDE_ALONG_K ? (size_t)row * line : 0);
@@ -99,7 +99,7 @@ struct Way {
         if (step == STEPS) {
             step = 0;
             tile = following;
-            aim();
+            set_tile();
         }
         if (tile >= tiles) return;
         const int left = depth - step * (WARPS_K * DEPTH);
@@ -158,12 +158,12 @@ __device__ __forceinline__ void multiply(SCALAR (&sum)[VALUES], const Pack<VECTO
 
 // Adds up the values of lanes, half of the values with each step: those that a lane is left with begin at `first`.
 template <int LEFT, int AWAY, int NEAREST>
-__device__ __forceinline__ void meet(SCALAR* value, int lane, int& first)
+__device__ __forceinline__ void reduce_lanes(SCALAR* value, int lane, int& first)
 {
     if constexpr (AWAY < NEAREST) return;
     else if constexpr (LEFT == 1) {
         value[0] += __shfl_xor_sync(0xffffffffu, value[0], AWAY);
-        meet<1, AWAY / 2, NEAREST>(value, lane, first);
+        reduce_lanes<1, AWAY / 2, NEAREST>(value, lane, first);
     } else {
         const bool upper = lane & AWAY;
 #pragma unroll
@@ -172,18 +172,18 @@ __device__ __forceinline__ void meet(SCALAR* value, int lane, int& first)
             value[i] = kept + __shfl_xor_sync(0xffffffffu, given, AWAY);
         }
         first += upper ? LEFT / 2 : 0;
-        meet<LEFT / 2, AWAY / 2, NEAREST>(value, lane, first);
+        reduce_lanes<LEFT / 2, AWAY / 2, NEAREST>(value, lane, first);
     }
 }
 
 // Leaves a thread's sums in shared memory, for a warp that begins at column `w` of a tile.
-__device__ __forceinline__ void leave(SCALAR* sums, SCALAR (&sum)[VALUES], int w)
+__device__ __forceinline__ void spill_partials(SCALAR* sums, SCALAR (&sum)[VALUES], int w)
 {
     constexpr int LEFT = VALUES > MEETING ? VALUES / MEETING : 1;
     constexpr int WIDTH = !WIDE_ALONG_K && THIN_IS_M && LEFT % VECTOR == 0 ? VECTOR : 1;
     const int lane = threadIdx.x % 32;
     int first = 0;
-    meet<VALUES, 16, 32 / MEETING>(sum, lane, first);
+    reduce_lanes<VALUES, 16, 32 / MEETING>(sum, lane, first);
     if (VALUES < MEETING && lane / (32 / MEETING) % (MEETING / min(VALUES, MEETING)) != 0) return;
 #pragma unroll
     for (int x = 0; x < LEFT; x += WIDTH) {
@@ -265,26 +265,26 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
 
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warp_w = warp / WARPS_K, warp_k = warp % WARPS_K;
     unsigned tile = first_tile, following = STAYS ? first_tile + given : tiles;
-    const unsigned own_k = warp_k * DEPTH + Way::lane_k();
-    Way way;
-    way.line = WIDE_ALONG_K ? k : count_w;
-    way.operand = (THIN_IS_M ? b : a) + (WIDE_ALONG_K ? first_k + own_k : (size_t)(first_k + own_k) * way.line);
-    way.count = count_w, way.tile = tile, way.following = following, way.tiles = tiles;
-    way.lane_w = warp_w * (BW / WARPS_W) + (WIDE_ALONG_K ? 0 : lane % LANES * VECTOR);
-    way.depth = depth - warp_k * DEPTH;
-    way.aim();
+    const unsigned own_k = warp_k * DEPTH + WideReader::lane_k();
+    WideReader reader;
+    reader.line = WIDE_ALONG_K ? k : count_w;
+    reader.operand = (THIN_IS_M ? b : a) + (WIDE_ALONG_K ? first_k + own_k : (size_t)(first_k + own_k) * reader.line);
+    reader.count = count_w, reader.tile = tile, reader.following = following, reader.tiles = tiles;
+    reader.lane_w = warp_w * (BW / WARPS_W) + (WIDE_ALONG_K ? 0 : lane % LANES * VECTOR);
+    reader.depth = depth - warp_k * DEPTH;
+    reader.set_tile();
     Pack<VECTOR> wide[AHEAD][LINES][PACKS];
 #pragma unroll
-    for (int i = 0; i < AHEAD; ++i) way.ask(wide[i]);
+    for (int i = 0; i < AHEAD; ++i) reader.ask(wide[i]);
 
-    auto lay_down = [&](int part) {
+    auto prefetch_thin = [&](int part) {
         const SCALAR* const thin = THIN_IS_M ? a : b;
         if (THIN_ALONG_K && k % GROUPED == 0) lay_part<GROUPED>(shared, thin, first_t, count_t, first_k, k, depth, part);
         else lay_part<1>(shared, thin, first_t, count_t, first_k, k, depth, part);
         close_group();
     };
-    lay_down(0);
-    lay_down(1);
+    prefetch_thin(0);
+    prefetch_thin(1);
 
     SCALAR* const of_warps = shared + (STAYS ? TT * PITCH : 0);  // else in place of the thin operand
     unsigned have = 0, turn = 0;
@@ -298,18 +298,18 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
             if (!laid && step % (STEPS / PARTS) == 0) {
                 await_group<1>();
                 __syncthreads();
-                lay_down(step / (STEPS / PARTS) + 2);
+                prefetch_thin(step / (STEPS / PARTS) + 2);
             }
 #pragma unroll
             for (int i = 0; i < AHEAD; ++i) {
                 multiply(sum, wide[i], shared + own_k + (step + i) * (WARPS_K * DEPTH));
-                way.ask(wide[i]);
+                reader.ask(wide[i]);
             }
         }
         laid = true;
         if (!STAYS) __syncthreads();
         SCALAR* const sums = of_warps + turn % BUFFERS * (WARPS_K * SUMS);
-        leave(sums + warp_k * SUMS, sum, warp_w * (BW / WARPS_W));
+        spill_partials(sums + warp_k * SUMS, sum, warp_w * (BW / WARPS_W));
         if (threadIdx.x == 0) coming[turn % 2] = after, own[have] = tile;
         __syncthreads();
         const Corner to = corner(c, first_t, tile * BW, count_t, count_w);
@@ -327,7 +327,7 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
         if (!STAYS) break;
         tile = following;
         following = coming[turn % 2];
-        way.following = following;
+        reader.following = following;
         if (BUFFERS == 1) __syncthreads();
         turn = 1 - turn;
     }

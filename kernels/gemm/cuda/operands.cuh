@@ -36,7 +36,7 @@ struct AsyncOperand {
     }
 
     // Tiles begin at row `first` of `count`, at `k_first` of `depth` and then every `k_step`.
-    __device__ void aim(const SCALAR* operand, unsigned first, unsigned count, unsigned k_first, unsigned k_step, unsigned depth)
+    __device__ void set_tile(const SCALAR* operand, unsigned first, unsigned count, unsigned k_first, unsigned k_step, unsigned depth)
     {
         const size_t line = ALONG_K ? depth : count;
         from = operand + (ALONG_K ? first * line + k_first : k_first * line + first);
@@ -120,7 +120,7 @@ __device__ __forceinline__ void multiply(SCALAR (&sum)[ROWS][COLUMNS], const SCA
 
 // Leaves a thread's sums in shared memory, where a row of C has PITCH elements, or a column where TURNED.
 template <class Rows, class Columns, int PITCH, bool TURNED, int ROWS, int COLUMNS>
-__device__ void leave(SCALAR* sums, const SCALAR (&sum)[ROWS][COLUMNS], int row, int column)
+__device__ void spill_partials(SCALAR* sums, const SCALAR (&sum)[ROWS][COLUMNS], int row, int column)
 {
     constexpr int WIDTH = TURNED ? 1 : Columns::PACKED;
 #pragma unroll

@@ -44,7 +44,7 @@ struct PrefetchedOperand {
     }
 
     // `first` is the tile's first row of op(A) or column of op(B), out of `count`.
-    __device__ void aim(const SCALAR* operand, unsigned first, unsigned count, unsigned depth) {
+    __device__ void set_tile(const SCALAR* operand, unsigned first, unsigned count, unsigned depth) {
         row_stride = ALONG_K ? depth : count;
         const unsigned last = ALONG_K ? count - 1 : count - VECTOR;
 #pragma unroll
@@ -122,8 +122,8 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
 
     OperandA from_a;
     OperandB from_b;
-    from_a.aim(a, first_row, m, k);
-    from_b.aim(b, first_column, n, k);
+    from_a.set_tile(a, first_row, m, k);
+    from_b.set_tile(b, first_column, n, k);
 
     int tiles_left = (k - 1) / BK;
     const int remainder = k - tiles_left * BK;

@@ -81,8 +81,8 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
     auto start_next = [&](SCALAR* stage) {
         if (to_start > 0) {
             if (piece_to_start == 0) {
-                from_a.aim(a, tile_to_start / tiles_n * BM, m, 0, BK, k);
-                from_b.aim(b, tile_to_start % tiles_n * BN, n, 0, BK, k);
+                from_a.set_tile(a, tile_to_start / tiles_n * BM, m, 0, BK, k);
+                from_b.set_tile(b, tile_to_start % tiles_n * BN, n, 0, BK, k);
                 tile_to_start += gridDim.x;
             }
             from_a.template start<false>(stage, k - piece_to_start * BK);

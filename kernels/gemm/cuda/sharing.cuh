@@ -6,7 +6,7 @@
 // product (stream-K: Osama et al., 2023).
 //
 // Adding   Every block leaves its sums in the workspace. Were the last to arrive to add them all up, it alone would read
-//          SPLIT_K tiles while the device waits: so fellows stay and each adds up some packs, of all fellows. No block
+//          SPLIT_K tiles while the device waits: so peers stay and each adds up some packs, of all peers. No block
 //          waits for one that has not started, which might need its place, nor while it has other work: it goes when it
 //          sees that one is missing, and those that come later do its share.
 //          Sums are always added in the order of k, whoever does it, so that results never differ.
@@ -18,7 +18,7 @@ constexpr int PACKS_AT_ONCE = SHARES < PACKS ? PACKS / SHARES : 1;
 static_assert(PACKS % PACKS_AT_ONCE == 0, "packs are shared out evenly");
 
 // Fellows of a tile, counted; all zero between launches.
-struct Meeting {
+struct TileCounters {
     unsigned started, finished, next, gone;  // next: the pack that is to be added up next
 };
 
@@ -27,7 +27,7 @@ struct Work {
     unsigned tiles, per_tile;      // tiles of C; tiles of k, BK deep, of each
     unsigned shared_units, at, end, whole;  // only where blocks stay: units are tiles of k
     unsigned tile, first, count;   // the piece at hand: tiles `first` to `first + count` of the k of `tile`
-    unsigned fellows, place;       // blocks that share the tile, and which of them this one is
+    unsigned peers, place;         // blocks that share the tile, and which of them this one is
     bool begun, left;              // left: there is a piece at hand
 
     static __device__ unsigned begin_of(unsigned block, unsigned units) {
@@ -53,7 +53,7 @@ struct Work {
 
     // Goes to the next piece.
     __device__ void next() {
-        fellows = 1;
+        peers = 1;
         left = true;
         if constexpr (BLOCKS > 0) {
             if (at < end) {
@@ -61,7 +61,7 @@ struct Work {
                 first = at % per_tile;
                 count = min(per_tile - first, end - at);
                 const unsigned leader = block_of(tile * per_tile, shared_units);
-                fellows = block_of((tile + 1) * per_tile - 1, shared_units) - leader + 1;
+                peers = block_of((tile + 1) * per_tile - 1, shared_units) - leader + 1;
                 place = blockIdx.x - leader;
                 at += count;
                 return;
@@ -76,43 +76,43 @@ struct Work {
             begun = true;
             tile = blockIdx.x;
             place = blockIdx.y;
-            fellows = SPLIT_K;
+            peers = SPLIT_K;
             first = place * per_tile / SPLIT_K;
             count = (place + 1) * per_tile / SPLIT_K - first;
         }
     }
 
-    __device__ Meeting& meeting(unsigned char* workspace) const { return ((Meeting*)workspace)[tile]; }
+    __device__ TileCounters& counters(unsigned char* workspace) const { return ((TileCounters*)workspace)[tile]; }
 
     // Whether the piece at hand is the block's last.
     __device__ bool ends() const { return BLOCKS == 0 || (at >= end && whole >= tiles); }
 
-    // Tells the fellows of all pieces that this block has started.
-    static __device__ void greet(unsigned m, unsigned n, unsigned depth, unsigned char* workspace) {
+    // Tells the peers of all pieces that this block has started.
+    static __device__ void announce(unsigned m, unsigned n, unsigned depth, unsigned char* workspace) {
         Work ahead;
         ahead.start(m, n, depth);
         do {
             ahead.next();
-            if (ahead.fellows > 1) atomicAdd(&ahead.meeting(workspace).started, 1u);
+            if (ahead.peers > 1) atomicAdd(&ahead.counters(workspace).started, 1u);
         } while (BLOCKS > 0 && ahead.at < ahead.end);
     }
 
     // Where this thread's packs lie in the workspace, after the tiles' meetings.
     __device__ Pack<GROUPED>* sums(unsigned char* workspace) const {
-        return (Pack<GROUPED>*)(workspace + (tiles * sizeof(Meeting) + 255) / 256 * 256) + threadIdx.x;
+        return (Pack<GROUPED>*)(workspace + (tiles * sizeof(TileCounters) + 255) / 256 * 256) + threadIdx.x;
     }
 
-    // Which of the workspace's places a fellow has. A block that stays shares at most two tiles: the one that it begins
+    // Which of the workspace's places a peer has. A block that stays shares at most two tiles: the one that it begins
     // inside of, and the one that it ends inside of.
-    __device__ size_t slot(unsigned fellow) const {
-        if constexpr (BLOCKS == 0) return (size_t)tile * SPLIT_K + fellow;
-        const unsigned block = blockIdx.x - place + fellow;
+    __device__ size_t slot(unsigned peer) const {
+        if constexpr (BLOCKS == 0) return (size_t)tile * SPLIT_K + peer;
+        const unsigned block = blockIdx.x - place + peer;
         return 2 * block + (begin_of(block, shared_units) <= tile * per_tile);
     }
 };
 
 // Leaves this block's sums in the workspace.
-__device__ __forceinline__ void leave(const SCALAR (&sum)[TM][TN], const Work& work, unsigned char* workspace)
+__device__ __forceinline__ void spill_partials(const SCALAR (&sum)[TM][TN], const Work& work, unsigned char* workspace)
 {
     Pack<GROUPED>* mine = work.sums(workspace) + work.slot(work.place) * PACKS * THREADS;
 #pragma unroll
@@ -124,15 +124,15 @@ __device__ __forceinline__ void leave(const SCALAR (&sum)[TM][TN], const Work& w
     }
 }
 
-// Adds up pack `p` of all fellows and stores it: few registers, so that the loop over k is compiled as without it.
+// Adds up pack `p` of all peers and stores it: few registers, so that the loop over k is compiled as without it.
 __device__ __forceinline__ void add_up(int p, const Work& work, unsigned char* workspace, SCALAR* c, unsigned row,
                                        unsigned column, unsigned m, unsigned n)
 {
     Pack<GROUPED> total{};
-    const unsigned fellows = BLOCKS > 0 ? work.fellows : SPLIT_K;
+    const unsigned peers = BLOCKS > 0 ? work.peers : SPLIT_K;
 #pragma unroll 8
-    for (unsigned fellow = 0; fellow < fellows; ++fellow) {
-        const Pack<GROUPED> pack = work.sums(workspace)[(work.slot(fellow) * PACKS + p) * THREADS];
+    for (unsigned peer = 0; peer < peers; ++peer) {
+        const Pack<GROUPED> pack = work.sums(workspace)[(work.slot(peer) * PACKS + p) * THREADS];
 #pragma unroll
         for (int e = 0; e < GROUPED; ++e) total.element[e] += pack.element[e];
     }
@@ -147,20 +147,20 @@ __device__ __forceinline__ void add_up(int p, const Work& work, unsigned char* w
         if (at_column + e < n) to[e] = total.element[e];
 }
 
-// Meets the fellows, and adds up as much of the tile as falls to this block. The first thread speaks for all.
+// Meets the peers, and adds up as much of the tile as falls to this block. The first thread speaks for all.
 // mine: shared memory, by turns the first of the packs that this block adds up; PACKS or more where none is left.
 __device__ __forceinline__ void share_out(const Work& work, unsigned char* workspace, unsigned (&mine)[2], SCALAR* c,
                                           unsigned row, unsigned column, unsigned m, unsigned n)
 {
-    Meeting& meeting = work.meeting(workspace);
+    TileCounters& counters = work.counters(workspace);
     const bool speaks = threadIdx.x == 0;
-    auto claim = [&] { return atomicAdd(&meeting.next, (unsigned)PACKS_AT_ONCE); };
+    auto claim = [&] { return atomicAdd(&counters.next, (unsigned)PACKS_AT_ONCE); };
     __threadfence();
     __syncthreads();
     if (speaks) {
-        bool all = atomicAdd(&meeting.finished, 1u) + 1 == work.fellows;
-        if (!all && work.ends() && atomicAdd(&meeting.started, 0u) == work.fellows) {
-            while (atomicAdd(&meeting.finished, 0u) < work.fellows) {}
+        bool all = atomicAdd(&counters.finished, 1u) + 1 == work.peers;
+        if (!all && work.ends() && atomicAdd(&counters.started, 0u) == work.peers) {
+            while (atomicAdd(&counters.finished, 0u) < work.peers) {}
             all = true;
         }
         mine[0] = all ? claim() : PACKS;
@@ -174,9 +174,9 @@ __device__ __forceinline__ void share_out(const Work& work, unsigned char* works
         for (int p = 0; p < PACKS_AT_ONCE; ++p) add_up(first + p, work, workspace, c, row, column, m, n);
         __syncthreads();
     }
-    if (speaks && atomicInc(&meeting.gone, work.fellows - 1) == work.fellows - 1) {
-        atomicExch(&meeting.started, 0u);
-        atomicExch(&meeting.finished, 0u);
-        atomicExch(&meeting.next, 0u);
+    if (speaks && atomicInc(&counters.gone, work.peers - 1) == work.peers - 1) {
+        atomicExch(&counters.started, 0u);
+        atomicExch(&counters.finished, 0u);
+        atomicExch(&counters.next, 0u);
     }
 }

@@ -61,8 +61,8 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
 
     Rows from_a;
     Columns from_b;
-    from_a.aim(a, first_row, m, number * BK, K_STEP, k);
-    from_b.aim(b, first_column, n, number * BK, K_STEP, k);
+    from_a.set_tile(a, first_row, m, number * BK, K_STEP, k);
+    from_b.set_tile(b, first_column, n, number * BK, K_STEP, k);
 
     // Loops are not unrolled: code that runs once or twice takes longer to fetch than to run.
     SCALAR sum[TM][TN] = {};
@@ -87,7 +87,7 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
 
     __syncthreads();
     const int row = Rows::first_of(0, lane_m), column = Columns::first_of(0, lane_n);
-    leave<Rows, Columns, PADDED, false>(shared + number * (BM * PADDED), sum, row, column);
+    spill_partials<Rows, Columns, PADDED, false>(shared + number * (BM * PADDED), sum, row, column);
     __syncthreads();
     SCALAR* const corner = c + (size_t)first_row * n + first_column;
     const unsigned rows = m - first_row, columns = n - first_column;

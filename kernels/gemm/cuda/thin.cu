@@ -94,8 +94,8 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
     const int steps = (k - 1) / K_STEP + 1;
     Wide from_wide;
     Thin from_thin;
-    from_wide.aim(THIN_IS_M ? b : a, tile_w, count_w, k_first, K_STEP, k);
-    from_thin.aim(THIN_IS_M ? a : b, tile_t, count_t, k_first, K_STEP, k);
+    from_wide.set_tile(THIN_IS_M ? b : a, tile_w, count_w, k_first, K_STEP, k);
+    from_thin.set_tile(THIN_IS_M ? a : b, tile_t, count_t, k_first, K_STEP, k);
 
     SCALAR* const ring = shared + group * (STAGES * STAGE);
     int started = 0, depth = k - k_first;  // depth: what is left of K
@@ -141,7 +141,7 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
 
     __syncthreads();
     const int t = Thin::first_of(warp / WARPS_W, lane_t), w = Wide::first_of(warp % WARPS_W, lane_w);
-    leave<Thin, Wide, PADDED, !THIN_IS_M>(shared + group * SUMS, sum, t, w);
+    spill_partials<Thin, Wide, PADDED, !THIN_IS_M>(shared + group * SUMS, sum, t, w);
     __syncthreads();
     const size_t line = THIN_IS_M ? count_w : count_t;
     SCALAR* const corner = c + (THIN_IS_M ? tile_t * line + tile_w : tile_w * line + tile_t);

@@ -64,7 +64,7 @@ struct Operand {
     }
 
     // `first` is the tile's first row of op(A) or column of op(B), out of `count`; `start` the first step of k.
-    __device__ void aim(const SCALAR* operand, unsigned first, unsigned count, unsigned depth, unsigned start) {
+    __device__ void set_tile(const SCALAR* operand, unsigned first, unsigned count, unsigned depth, unsigned start) {
         row_stride = ALONG_K ? depth : count;
         const unsigned last = ALONG_K ? count - 1 : count - WIDTH;
 #pragma unroll
@@ -158,7 +158,7 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
     if constexpr (BLOCKS > 0) leads = threadIdx.x == 0;
     if (leads) work.start(m, n, depth);
 #if SPLIT_K > 1 || BLOCKS > 0
-    if (threadIdx.x == 0) Work::greet(m, n, depth, workspace);
+    if (threadIdx.x == 0) Work::announce(m, n, depth, workspace);
 #endif
     for (;;) {
         if constexpr (BLOCKS > 0) __syncthreads();  // all are done with the piece before
@@ -175,8 +175,8 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
 
         OperandA from_a;
         OperandB from_b;
-        from_a.aim(a, first_row, A_TRANSPOSED ? (m + PITCH - 1) / PITCH * PITCH : m, depth, first_k);
-        from_b.aim(b, first_column, B_TRANSPOSED ? n : (n + PITCH - 1) / PITCH * PITCH, depth, first_k);
+        from_a.set_tile(a, first_row, A_TRANSPOSED ? (m + PITCH - 1) / PITCH * PITCH : m, depth, first_k);
+        from_b.set_tile(b, first_column, B_TRANSPOSED ? n : (n + PITCH - 1) / PITCH * PITCH, depth, first_k);
         from_a.template start<false>(shared_a, 0, first_depth);
         from_b.template start<false>(shared_b, 0, first_depth);
         close_group();
@@ -230,8 +230,8 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
         if constexpr (BLOCKS > 0) place_tile(work.tile, m, n, first_row, first_column);
 #if SPLIT_K > 1 || BLOCKS > 0
         __shared__ unsigned mine[2];
-        if (work.fellows > 1) {
-            leave(sum, work, workspace);
+        if (work.peers > 1) {
+            spill_partials(sum, work, workspace);
             share_out(work, workspace, mine, c, first_row + thread_row, first_column + thread_column, m, n);
             continue;
         }
