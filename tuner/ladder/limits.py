@@ -96,9 +96,9 @@ def _best_s(worker: DeviceWorker, store: Store, problem: Problem, kernels: tuple
 def _configs(kernel: Kernel, problem: Problem, info: DeviceInfo) -> list[Config]:
     """The declared ones; on a CPU each with one thread and with as many as there are cores."""
     pins: list[dict[str, Any]] = [{}]
-    if any(each.name == "THREADS" for each in kernel.parameters):
+    if kernel.threads:
         threads = 1 << (max(info.cores, 1).bit_length() - 1)
-        pins = [{"THREADS": each} for each in dict.fromkeys((1, threads))]
+        pins = [{kernel.threads: each} for each in dict.fromkeys((1, threads))]
     configs = [
         config
         for pin in pins

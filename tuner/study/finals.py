@@ -116,7 +116,7 @@ class Finals:
         self, lineup: Mapping[tuple[str, Config], CompiledConfig], budget_s: float
     ) -> tuple[list[Record], list[Record]]:
         """Times and stores finalists and library, which has a record for each number of threads."""
-        threads = threads_of(config for _, config in lineup)
+        threads = threads_of(list(lineup), self._kernels)
         self._machine.restart()
         measured = self._session.worker.finals(list(lineup.values()), budget_s, threads)
         measured = under(self._machine.load().seen, measured)
