@@ -11,7 +11,7 @@ from tuner.version import __version__
 
 TYPE_CHECKING = False  # type checkers take it for true, and see the names that are loaded at first use
 if TYPE_CHECKING:
-    from tuner.callables import clear_caches, explain, gemv, matmul, transpose
+    from tuner.callables import clear_caches, explain, gemv, matmul, precision, transpose
     from tuner.declare.kernel import Kernel, Launch, Padded, Pieces, Workspace, ceil_div
     from tuner.declare.problem import DTYPE_BYTES, Baseline, Operation, Problem, Scalar, Tensor, Work
     from tuner.declare.space import Config, Constraint, Value, choice, powers_of_two
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: Name -> module that it is loaded from.
 _AT_FIRST_USE = {
-    **dict.fromkeys(("clear_caches", "explain", "gemv", "matmul", "transpose"), "tuner.callables"),
+    **dict.fromkeys(("clear_caches", "explain", "gemv", "matmul", "precision", "transpose"), "tuner.callables"),
     "best": "tuner.lookup",
     **dict.fromkeys(("Kernel", "Launch", "Padded", "Pieces", "Workspace", "ceil_div"), "tuner.declare.kernel"),
     **dict.fromkeys(
@@ -52,6 +52,7 @@ __all__ = [
     "gemv",
     "matmul",
     "powers_of_two",
+    "precision",
     "transpose",
 ]
 

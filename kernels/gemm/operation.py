@@ -88,6 +88,7 @@ OPERATION = Operation(
     dims=("m", "n", "k"),
     dtypes=("float32", "float64"),
     layouts=("nn", "nt", "tn", "tt"),
+    emulated=("float32",),
     tensors=_tensors,
     work=_work,
     reference=_reference,

@@ -7,5 +7,15 @@ of the package itself: ``tuner.matmul``.
 from tuner.callables.decisions import CallableWarning
 from tuner.callables.dispatch import clear_caches, gemv, matmul, transpose
 from tuner.callables.explaining import Explanation, explain
+from tuner.callables.precision import precision
 
-__all__ = ["CallableWarning", "Explanation", "clear_caches", "explain", "gemv", "matmul", "transpose"]
+__all__ = [
+    "CallableWarning",
+    "Explanation",
+    "clear_caches",
+    "explain",
+    "gemv",
+    "matmul",
+    "precision",
+    "transpose",
+]

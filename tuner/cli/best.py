@@ -45,15 +45,15 @@ def answered(catalogue: Catalogue, problem: Problem, device: str, regime: str, k
 @database_option
 @json_option
 def best(
-    target: str, dims: tuple[str, ...], sets: tuple[str, ...], dtype: str, layout: str, regime: str,
-    kernel: str, device: str, db: str, as_json: bool,
+    target: str, dims: tuple[str, ...], sets: tuple[str, ...], dtype: str, layout: str, precision: str,
+    regime: str, kernel: str, device: str, db: str, as_json: bool,
 ) -> None:  # fmt: skip
     """The config to use for a problem, or the library, without touching a device.
 
     From the problem's own champion, else from the nearest shapes, else from a similar device, else the
     kernel's default. Says how near the answer is, and what such answers have cost on known problems.
     """
-    catalogue, problem = parse_problem(target, dims, sets, dtype, layout)
+    catalogue, problem = parse_problem(target, dims, sets, dtype, layout, precision)
     found = answered(catalogue, problem, device, regime, kernel, db).to_json()
     if as_json:
         print_json(found)
@@ -93,15 +93,15 @@ def lookup_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
 @click.option("-o", "folder", type=click.Path(path_type=Path), required=True, help="Folder to write to.")
 @database_option
 def export(
-    target: str, dims: tuple[str, ...], sets: tuple[str, ...], dtype: str, layout: str, regime: str,
-    kernel: str, device: str, form: str, folder: Path, db: str,
+    target: str, dims: tuple[str, ...], sets: tuple[str, ...], dtype: str, layout: str, precision: str,
+    regime: str, kernel: str, device: str, form: str, folder: Path, db: str,
 ) -> None:  # fmt: skip
     """Write the champion as source, binary, Python module or JSON that runs without tuner."""
     from tuner.errors import NothingFound
     from tuner.export import export as write
     from tuner.lookup import tune_command
 
-    catalogue, problem = parse_problem(target, dims, sets, dtype, layout)
+    catalogue, problem = parse_problem(target, dims, sets, dtype, layout, precision)
     found = answered(catalogue, problem, device, regime, kernel, db)
     assert found.question is not None, "an answer says what was asked"
     if found.match != "exact":

@@ -36,13 +36,16 @@ class Catalogue:
             raise UnknownName("operation", name, self.operations)
         return self.operations[name]
 
-    def of(self, operation: str, target: str = "", only: tuple[str, ...] = ()) -> tuple[Kernel, ...]:
+    def of(
+        self, operation: str, target: str = "", only: tuple[str, ...] = (), precision: str = ""
+    ) -> tuple[Kernel, ...]:
         """Kernels of an operation.
 
         Args:
             operation: Name.
             target: ``cuda`` or ``cpu``; all when empty.
             only: Names to restrict to; all when empty.
+            precision: Only kernels that serve it; all when empty.
 
         Raises:
             UnknownName: No such operation, or a name in `only` that no kernel has.
@@ -51,6 +54,7 @@ class Catalogue:
         found = [
             kernel for kernel in self.kernels
             if kernel.operation == operation and target in ("", kernel.target)
+            and (not precision or kernel.serves(precision))
         ]  # fmt: skip
         for name in only:
             if name not in {kernel.name for kernel in found}:

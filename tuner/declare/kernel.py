@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.declare.functions import functions_of, names
-from tuner.declare.problem import Problem, Tensor
+from tuner.declare.problem import IEEE, PRECISIONS, Problem, Tensor
 from tuner.declare.source_text import measured_text
 from tuner.declare.space import Config, Constraint, Parameter, Value
 from tuner.errors import DeclarationError
@@ -179,6 +179,8 @@ class Kernel:
             share has what each of them takes (``p.k / c.SPLIT_K``). The config's attributes may be NumPy
             arrays of many configs, as in constraints. None where nothing is said.
         threads: The parameter that is the number of CPU threads; empty where a kernel has none.
+        precisions: What it may be used for, of `tuner.declare.problem.PRECISIONS`. A kernel that serves
+            ``ieee`` serves every other one as well.
     """
 
     operation: str
@@ -197,6 +199,7 @@ class Kernel:
     starts: tuple[Mapping[str, Value], ...] = ()
     tiles: Callable[[Problem, Any], Mapping[str, Any]] | None = None
     threads: str = ""
+    precisions: tuple[str, ...] = (IEEE,)
 
     def __post_init__(self) -> None:
         if self.target not in TARGETS:
@@ -222,6 +225,26 @@ class Kernel:
             raise DeclarationError(f"each of the starts of kernel {self.name!r} names all of {names}")
         if not self.entry:
             object.__setattr__(self, "entry", self.operation)
+        self._check_precisions()
+
+    def serves(self, precision: str) -> bool:
+        """Whether the kernel may compute a problem of that precision."""
+        return IEEE in self.precisions or precision in self.precisions
+
+    def _check_precisions(self) -> None:
+        """A kernel that is not for every precision has no legal config for the others."""
+        for precision in self.precisions or ("",):
+            if precision not in PRECISIONS:
+                raise DeclarationError(
+                    f"precisions= of kernel {self.name!r} has one or more of {', '.join(PRECISIONS)}, "
+                    f"got {precision!r}"
+                )
+        if IEEE in self.precisions:
+            return
+        sentence = f"precision is {' or '.join(self.precisions)}"
+        if all(each.sentence != sentence for each in self.constraints):
+            rule = Constraint(sentence, lambda p, d, c: self.serves(p.precision))
+            object.__setattr__(self, "constraints", (rule, *self.constraints))
 
     def _check_threads(self, names: list[str]) -> None:
         if not self.threads:

@@ -182,7 +182,7 @@ def _work(problem: Problem) -> tuple[Any, Any]:
     """Flops and terms as expressions where the declared rules depend on nothing but arithmetic."""
     dims, _ = traced(problem)
     operation = problem.operation
-    other = operation.problem({dim: 2 * size + 1 for dim, size in problem.shape}, problem.dtype, problem.layout)
+    other = problem.at({dim: 2 * size + 1 for dim, size in problem.shape})
     flops, terms = operation.work(dims).flops, operation.terms(dims)
     if evaluate(flops, other.dims) != other.work.flops:
         flops = value_of(problem.work.flops)

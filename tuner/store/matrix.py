@@ -73,7 +73,7 @@ class MatrixQuery(NamedTuple):
 
     Attributes:
         operation: Name.
-        dtype: Element type.
+        dtype: Element type, and the precision behind it if it is not the usual one (`ProblemKey.arithmetic`).
         kind: Of the devices: ``cuda`` or ``cpu``.
         regime: How time was taken.
         device: Only devices of this name; all when empty.

@@ -23,7 +23,7 @@ class PlanItem:
     """One problem to tune.
 
     Attributes:
-        problem: What to compute: operation, shape, dtype, layout.
+        problem: What to compute: operation, shape, dtype, layout, precision.
         catalogue: Where its kernels are found.
         file: The user's own file that declares them, absolute; None for built-in ones.
         regime: How time is taken.
@@ -49,7 +49,7 @@ class PlanItem:
         """What makes two items the same work: all but the budgets."""
         problem = self.problem
         name = problem.operation.name
-        what = name, self.file, problem.shape, problem.dtype, problem.layout
+        what = name, self.file, problem.shape, problem.dtype, problem.layout, problem.precision
         return *what, self.regime, self.kernels, self.objectives, self.error_limit
 
 
