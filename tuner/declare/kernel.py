@@ -86,10 +86,32 @@ class Workspace:
         bytes: Its size; it starts at a multiple of 256.
         zeroed_bytes: How many of them, from the first on, are zeros when the kernel starts. The kernel must
             leave them so (counters that the last block sets back), since they are not written in between.
+        regions: (name, first byte) of parts that steps are given by name.
     """
 
     bytes: int
     zeroed_bytes: int = 0
+    regions: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Step:
+    """One launch of a kernel whose run is several.
+
+    Attributes:
+        entry: Function of the source that is launched.
+        grid: Blocks in x, y, z.
+        block: Threads in x, y, z.
+        shared_bytes: Dynamic shared memory of a block, in bytes.
+        arguments: What the function takes, in order: names of tensors, of scalars and of the workspace's
+            regions; empty for a null pointer.
+    """
+
+    entry: str
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    shared_bytes: int = 0
+    arguments: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -103,6 +125,8 @@ class Launch:
         padded: Tensors that the kernel takes as larger arrays.
         pieces: The input that passes through constant memory; None where none does.
         workspace: Memory of the kernel's own; None where it takes none.
+        steps: The launches of a run, in order, where it is several; each function is then given what its step
+            says. Grid, block and shared memory above are those of the step that does most of the work.
     """
 
     grid: tuple[int, ...]
@@ -111,6 +135,35 @@ class Launch:
     padded: tuple[Padded, ...] = ()
     pieces: Pieces | None = None
     workspace: Workspace | None = None
+    steps: tuple[Step, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.steps and self.pieces:
+            raise DeclarationError("a launch has steps or pieces, got both; leave one of them out")
+
+    @classmethod
+    def of(cls, main: str, steps: Sequence[Step], workspace: Workspace | None = None) -> Launch:
+        """A run of several launches.
+
+        Args:
+            main: Entry of the step that does most of the work.
+            steps: The launches in order.
+            workspace: Memory that they share.
+
+        Raises:
+            DeclarationError: No step has that entry.
+        """
+        found = next((step for step in steps if step.entry == main), None)
+        if found is None:
+            names = ", ".join(step.entry for step in steps)
+            raise DeclarationError(f"main= is the entry of a step ({names}), got {main!r}; name one of them")
+        return cls(found.grid, found.block, found.shared_bytes, workspace=workspace, steps=tuple(steps))
+
+    def names(self, problem: Problem) -> list[str]:
+        """What the steps' arguments name, in the order in which a run is handed it; a null pointer last."""
+        regions = self.workspace.regions if self.workspace else ()
+        scalars = (scalar.name for scalar in problem.scalars)
+        return [*(tensor.name for tensor in problem.tensors), *scalars, *(name for name, _ in regions), ""]
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Launch:
@@ -121,8 +174,21 @@ class Launch:
             data["shared_bytes"],
             tuple(Padded(each["tensor"], tuple(each["shape"])) for each in data.get("padded", ())),
             Pieces(**data["pieces"]) if data.get("pieces") else None,
-            Workspace(**data["workspace"]) if data.get("workspace") else None,
+            _workspace_from(data["workspace"]) if data.get("workspace") else None,
+            tuple(_step_from(each) for each in data.get("steps", ())),
         )
+
+
+def _workspace_from(data: Mapping[str, Any]) -> Workspace:
+    regions = tuple((name, first) for name, first in data.get("regions", ()))
+    return Workspace(data["bytes"], data["zeroed_bytes"], regions)
+
+
+def _step_from(data: Mapping[str, Any]) -> Step:
+    return Step(
+        data["entry"], tuple(data["grid"]), tuple(data["block"]), data["shared_bytes"],
+        tuple(data["arguments"]),
+    )  # fmt: skip
 
 
 def _launch_hash(constants: Mapping[str, Any], launch: Launch | None) -> str:

@@ -22,7 +22,7 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Rendered
 from tuner.declare.problem import DTYPE_BYTES, Problem
 from tuner.devices.cuda import describe
-from tuner.devices.launching import function_of, steps_of, three, workspace
+from tuner.devices.launching import Series, function_of, regions_of, steps_of, three, workspace
 from tuner.devices.nvrtc import NvrtcCompiler
 
 #: Workspaces, modules and larger arrays are kept up to this size together; the oldest go first.
@@ -141,6 +141,8 @@ class Loaded:
         self._scalars = tuple(numpy.dtype(each.dtype).type(each.value) for each in problem.scalars)
         self._queueing = threading.Lock()
         self._code, self._module, self._function = _function(rendered, problem, device.architecture, index)
+        with cupy.cuda.Device(index):
+            self._series = Series(self._module, launch, problem) if launch.steps else None
 
     def run(self, *arrays: Any) -> None:
         """Queues a run on the current stream; the GPU must be the current device.
@@ -151,6 +153,10 @@ class Loaded:
         """
         if not self.simple:
             self._run_steps(arrays)
+        elif self._series is not None:
+            trailing = _KEPT.get(("workspace", self, _current_stream()), self._with_workspace)
+            with self._queueing:  # another thread may use the same stream, and the workspace with it
+                self._series.queue((*arrays, *trailing))
         elif self._launch.workspace is None:
             self._function(self._grid, self._block, (*arrays, *self._scalars), self._shared)
         else:
@@ -160,7 +166,7 @@ class Loaded:
     @property
     def shortest_run(self) -> Callable[..., None]:
         """As `run`, with as little around the launch as can be."""
-        if not self.simple or self._launch.workspace is not None:
+        if not self.simple or self._launch.workspace is not None or self._series is not None:
             return self.run
         function, grid, block, shared = self._function, self._grid, self._block, self._shared
         if self._scalars:
@@ -173,7 +179,7 @@ class Loaded:
         if runtime.getDevice() != self._index:
             with cupy.cuda.Device(self._index):
                 return self.run_at(stream, *addresses)
-        if self.simple and self._launch.workspace is None:
+        if self.simple and self._launch.workspace is None and self._series is None:
             given = (*addresses, *self._scalars)
             self._function(self._grid, self._block, given, self._shared, _Handle(stream))
             return None
@@ -184,10 +190,11 @@ class Loaded:
             )
 
     def _with_workspace(self) -> tuple[Any, int]:
-        """The scalars, and a workspace for the current stream."""
+        """The scalars, and a workspace for the current stream, in regions where there are steps."""
         wanted = self._launch.workspace
-        assert wanted is not None
-        return (*self._scalars, workspace(wanted)), wanted.bytes
+        memory = None if wanted is None else workspace(wanted)
+        own = [memory] if self._series is None else regions_of(memory, wanted)
+        return (*self._scalars, *own), wanted.bytes if wanted else 0
 
     def _run_steps(self, arrays: Sequence[Any]) -> None:
         """A run of several steps, with constant memory and larger arrays that only one stream uses."""

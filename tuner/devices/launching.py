@@ -16,6 +16,7 @@ from cupy_backends.cuda.api import driver
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Launch, Pieces, Rendered, Workspace
 from tuner.declare.padding import COPY_THREADS, copy_rows_grid, copy_rows_source
+from tuner.declare.problem import Problem
 from tuner.devices.nvrtc import compile_cubin, target_architecture
 from tuner.devices.protocol import Arrays, LaunchFailed
 from tuner.results.measurement import memory_reason
@@ -28,7 +29,10 @@ POISON = 0xFF
 DEFAULT_SHARED_BYTES = 47 * 1024
 #: What CuPy raises when the driver refuses.
 DRIVER_ERRORS: tuple[type[Exception], ...] = (runtime.CUDARuntimeError, driver.CUDADriverError)
-Step = Callable[[], None]
+#: A null pointer as an argument.
+NULL = numpy.uint64(0)
+#: Something that a run queues.
+Queued = Callable[[], None]
 
 
 class LoadedKernel:
@@ -71,16 +75,55 @@ def function_of(rendered: Rendered, code: bytes) -> tuple[Any, Any]:
     """CuPy's module of a cubin, and the kernel in it, allowed the shared memory that it asks for."""
     module = cupy.cuda.function.Module()
     module.load(code)
-    function = module.get_function(rendered.entry)
-    if rendered.launch is not None and rendered.launch.shared_bytes > DEFAULT_SHARED_BYTES:
+    launch = rendered.launch
+    return module, _with_shared(module, rendered.entry, launch.shared_bytes if launch else 0)
+
+
+def _with_shared(module: Any, entry: str, shared_bytes: int) -> Any:
+    """A function of a module, allowed the dynamic shared memory that it asks for."""
+    function = module.get_function(entry)
+    if shared_bytes > DEFAULT_SHARED_BYTES:
         wanted = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        driver.funcSetAttribute(function.ptr, wanted, rendered.launch.shared_bytes)
-    return module, function
+        driver.funcSetAttribute(function.ptr, wanted, shared_bytes)
+    return function
+
+
+class Series:
+    """The launches of a run that is several, ready but for the memory that they are given."""
+
+    def __init__(self, module: Any, launch: Launch, problem: Problem) -> None:
+        """Takes the steps' functions from a loaded module."""
+        place = {name: at for at, name in enumerate(launch.names(problem))}
+        self._launches = [
+            (
+                _with_shared(module, step.entry, step.shared_bytes),
+                three(step.grid),
+                three(step.block),
+                [place[name] for name in step.arguments],
+                step.shared_bytes,
+            )
+            for step in launch.steps
+        ]
+
+    def queue(self, given: Sequence[Any], *stream: Any) -> None:
+        """Queues a run.
+
+        Args:
+            given: Tensors, scalars, regions of the workspace and a null pointer, as `Launch.names` has them.
+            stream: On this one; on the current one unless given.
+        """
+        for function, grid, block, places, shared in self._launches:
+            function(grid, block, tuple([given[place] for place in places]), shared, *stream)
+
+
+def regions_of(memory: Any, wanted: Workspace | None) -> list[Any]:
+    """The parts of a workspace that steps are given, then a null pointer."""
+    return [*(memory[first:] for _, first in (wanted.regions if wanted else ())), NULL]
 
 
 def steps_of(
     module: Any, function: Any, launch: Launch, arrays: Arrays, made: dict[str, Any] | None = None
-) -> list[Step]:
+) -> list[Queued]:
     """What one run queues, in order.
 
     Args:
@@ -92,8 +135,8 @@ def steps_of(
             that are missing are made and put there.
     """
     arguments, made = list(arrays.arguments()), {} if made is None else made
-    before: list[Step] = []
-    after: list[Step] = []
+    before: list[Queued] = []
+    after: list[Queued] = []
     wanted = {each.tensor: tuple(each.shape) for each in launch.padded}
     for number, tensor in enumerate(arrays.problem.tensors):
         array = arguments[number]
@@ -108,9 +151,13 @@ def steps_of(
             after.append(_copying(array, larger))
         else:
             before.append(_copying(larger, array))
+    if launch.workspace is not None and "" not in made:
+        made[""] = workspace(launch.workspace)
+    if launch.steps:
+        series = Series(module, launch, arrays.problem)
+        given = [*arguments, *regions_of(made.get(""), launch.workspace)]
+        return [*before, partial(series.queue, given), *after]
     if launch.workspace is not None:
-        if "" not in made:
-            made[""] = workspace(launch.workspace)
         arguments.append(made[""])
     grid, block, shared = three(launch.grid), three(launch.block), launch.shared_bytes
 
@@ -122,7 +169,7 @@ def steps_of(
     return [*before, *_in_pieces(module, launch.pieces, arrays, launched), *after]
 
 
-def _copying(target: Any, source: Any) -> Step:
+def _copying(target: Any, source: Any) -> Queued:
     """Copies the rows and columns that two arrays have in common."""
     rows, columns = (min(sizes) for sizes in zip(target.shape, source.shape, strict=True))
     function = _copy_rows(cupy.cuda.runtime.getDevice(), target.itemsize)
@@ -150,7 +197,7 @@ def workspace(wanted: Workspace) -> Any:
     return memory
 
 
-def _in_pieces(module: Any, pieces: Pieces, arrays: Arrays, launch: Callable[..., None]) -> list[Step]:
+def _in_pieces(module: Any, pieces: Pieces, arrays: Arrays, launch: Callable[..., None]) -> list[Queued]:
     """For each piece a copy to constant memory, then a launch that is told how many elements came before."""
     symbol, source = int(module.get_global_var(pieces.symbol)), arrays.arrays[pieces.tensor]
 
@@ -159,7 +206,7 @@ def _in_pieces(module: Any, pieces: Pieces, arrays: Arrays, launch: Callable[...
         size = min(pieces.elements, source.size - first) * source.itemsize
         runtime.memcpyAsync(symbol, address, size, DEVICE_TO_DEVICE, cupy.cuda.get_current_stream().ptr)
 
-    steps: list[Step] = []
+    steps: list[Queued] = []
     for first in range(0, source.size, pieces.elements):
         steps += [partial(copy, first), partial(launch, numpy.int32(first))]
     return steps

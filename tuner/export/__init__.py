@@ -207,6 +207,20 @@ def _beside_launch(launch: Launch) -> dict[str, Any]:
             "last argument, a 32-bit int, says how many elements come before it",
             **asdict(launch.pieces),
         }
+    if launch.steps:
+        found["steps"] = {
+            "about": "a run is these launches, in order; arguments are names of arrays, of scalars and of the "
+            "workspace's regions (name: first byte), empty for a null pointer",
+            "regions": {name: in_python(first) for name, first in _regions(launch)},
+            "launches": [
+                {
+                    "entry": step.entry, "grid": [in_python(size) for size in step.grid],
+                    "block": [in_python(size) for size in step.block],
+                    "shared_bytes": in_python(step.shared_bytes), "arguments": list(step.arguments),
+                }
+                for step in launch.steps
+            ],
+        }  # fmt: skip
     if launch.workspace:
         found["workspace"] = {
             "about": "memory of the kernel's own, its last argument: a pointer to so many bytes, of which the "
@@ -215,6 +229,10 @@ def _beside_launch(launch: Launch) -> dict[str, Any]:
             "zeroed_bytes": in_python(launch.workspace.zeroed_bytes),
         }
     return found
+
+
+def _regions(launch: Launch) -> tuple[tuple[str, Any], ...]:
+    return launch.workspace.regions if launch.workspace else ()
 
 
 def _json(exported: Exported) -> dict[str, str | bytes]:
