@@ -12,7 +12,8 @@ from tuner.version import __version__
 TYPE_CHECKING = False  # type checkers take it for true, and see the names that are loaded at first use
 if TYPE_CHECKING:
     from tuner.callables import clear_caches, explain, gemv, matmul, precision, transpose
-    from tuner.declare.kernel import Kernel, Launch, Padded, Pieces, Step, Workspace, ceil_div
+    from tuner.declare.fallback import Fallback
+    from tuner.declare.kernel import Kernel, Launch, Packing, Padded, Pieces, Step, Workspace, ceil_div
     from tuner.declare.problem import DTYPE_BYTES, Baseline, Operation, Problem, Scalar, Tensor, Work
     from tuner.declare.space import Config, Constraint, Value, choice, powers_of_two
     from tuner.lookup import best
@@ -21,8 +22,10 @@ if TYPE_CHECKING:
 _AT_FIRST_USE = {
     **dict.fromkeys(("clear_caches", "explain", "gemv", "matmul", "precision", "transpose"), "tuner.callables"),
     "best": "tuner.lookup",
+    "Fallback": "tuner.declare.fallback",
     **dict.fromkeys(
-        ("Kernel", "Launch", "Padded", "Pieces", "Step", "Workspace", "ceil_div"), "tuner.declare.kernel"
+        ("Kernel", "Launch", "Packing", "Padded", "Pieces", "Step", "Workspace", "ceil_div"),
+        "tuner.declare.kernel",
     ),
     **dict.fromkeys(
         ("DTYPE_BYTES", "Baseline", "Operation", "Problem", "Scalar", "Tensor", "Work"), "tuner.declare.problem"
@@ -34,9 +37,11 @@ __all__ = [
     "Baseline",
     "Config",
     "Constraint",
+    "Fallback",
     "Kernel",
     "Launch",
     "Operation",
+    "Packing",
     "Padded",
     "Pieces",
     "Problem",

@@ -13,7 +13,7 @@ from tuner import Baseline, Operation, Problem, Tensor, Work
 LADDER = (
     "naive", "vectorised", "blocked", "direct", "packed",
     "row_shared", "tiled", "register_tiled", "warp_tiled",
-    "multivector", "thin", "shallow", "small",
+    "multivector", "thin", "shallow", "small", "emulated",
 )  # fmt: skip
 
 

@@ -35,6 +35,7 @@ class Explanation:
         why: The reason, for people.
         kernel: Kernel that the records name, run or not; empty where they name none.
         config: Its config.
+        fallback: Kernel and config that compute inputs which the kernel does not take; empty if it takes all.
         match: How near the record is: ``exact``, ``nearest-shape``, ``similar-device``, ``default``; empty
             without an answer.
         expected_loss: Fraction of speed that such an answer costs; 1 where that is not known.
@@ -56,6 +57,7 @@ class Explanation:
     why: str
     kernel: str
     config: dict[str, Any]
+    fallback: str
     match: str
     expected_loss: float
     loss_said: str
@@ -78,6 +80,7 @@ class Explanation:
         lines += [("problem", self.problem)] if self.problem else []
         lines += [("device", self.device), ("runs", named if self.use == "kernel" else self.use)]
         lines += [("why", self.why)]
+        lines += [("falls back", f"to {self.fallback}")] if self.fallback else []
         if self.kernel and self.use != "kernel":
             lines += [("not", named + (f", {self.speedup:.3f} x {self.use}" if self.speedup else ""))]
         if self.match:
@@ -96,7 +99,7 @@ class Explanation:
             )
             lines += [("memory", ", ".join(memory))]
             lines += [("copies", "; ".join(self.copies) or "none")]
-        return "\n".join(f"{name:9}{said}" for name, said in lines)
+        return "\n".join(f"{name:11}{said}" for name, said in lines)
 
 
 def explain(
@@ -242,6 +245,7 @@ def _explained(request: Request, decision: Decision | None) -> Explanation:
         why=decision.why if decision else request.why,
         kernel=found.kernel if found else "",
         config=dict(found.config) if found else {},
+        fallback=decision.kernel.falls_back_to(found.config) if decision and decision.kernel and found else "",
         match=found.match if found else "",
         expected_loss=found.expected_loss if found else 0.0,
         loss_said=found.loss.said if found else "",

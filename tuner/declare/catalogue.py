@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -81,7 +81,29 @@ def builtin() -> Catalogue:
         order = list(getattr(module, "LADDER", ()))
         found.sort(key=lambda kernel: order.index(kernel.name) if kernel.name in order else len(order))
         kernels += found
-    return Catalogue(operations, tuple(kernels))
+    return Catalogue(operations, _with_fallbacks(kernels))
+
+
+def _with_fallbacks(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
+    """Kernels whose fallbacks have the kernels that they name.
+
+    Raises:
+        UnknownName: There is no such kernel for the operation and target.
+    """
+    found = []
+    for kernel in kernels:
+        if kernel.fallback is not None:
+            of = {
+                each.name: each
+                for each in kernels
+                if (each.operation, each.target) == (kernel.operation, kernel.target) and each.fallback is None
+            }
+            if kernel.fallback.name not in of:
+                raise UnknownName(f"fallback of kernel {kernel.name!r}", kernel.fallback.name, of)
+            plain = replace(kernel.fallback, kernel=of[kernel.fallback.name])
+            kernel = replace(kernel, fallback=plain)
+        found.append(kernel)
+    return tuple(found)
 
 
 def from_file(path: Path) -> Catalogue:
@@ -108,7 +130,7 @@ def from_file(path: Path) -> Catalogue:
     for kernel in kernels:
         if kernel.operation not in base.operations:
             raise UnknownName(f"operation of kernel {kernel.name!r}", kernel.operation, base.operations)
-    return Catalogue(base.operations, (*base.kernels, *kernels))
+    return Catalogue(base.operations, _with_fallbacks((*base.kernels, *kernels)))
 
 
 def _declarations(folder: Path) -> Iterator[Path]:

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from tuner.declare.fallback import ENTRY, Fallback, behind
 from tuner.declare.functions import functions_of, names
 from tuner.declare.problem import IEEE, PRECISIONS, Problem, Tensor
 from tuner.declare.source_text import measured_text
@@ -115,6 +116,28 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Packing:
+    """An input that can be packed once and used by many runs.
+
+    Attributes:
+        tensor: Name of the input.
+        region: Region of the workspace that its packed form lies in; a run that is given it packed is given
+            other memory there.
+        bytes: Size of the packed form.
+        step: Entry of the step that packs. It packs what it is given, and takes null pointers for all others:
+            for the tensor where that is packed already; for other inputs, and their packings' regions, where
+            the tensor alone is packed.
+        form: What the packed form depends on beside the tensor: runs with the same form may share it.
+    """
+
+    tensor: str
+    region: str
+    bytes: int
+    step: str
+    form: str = ""
+
+
+@dataclass(frozen=True)
 class Launch:
     """Geometry of a CUDA launch, and what belongs to it.
 
@@ -127,6 +150,9 @@ class Launch:
         workspace: Memory of the kernel's own; None where it takes none.
         steps: The launches of a run, in order, where it is several; each function is then given what its step
             says. Grid, block and shared memory above are those of the step that does most of the work.
+        counter: Name by which steps are given a 32-bit word that all runs of the process on a GPU share, to
+            count in; exported kernels are given a null pointer in its place. Empty where none counts.
+        packings: Inputs that can be packed beforehand.
     """
 
     grid: tuple[int, ...]
@@ -136,19 +162,22 @@ class Launch:
     pieces: Pieces | None = None
     workspace: Workspace | None = None
     steps: tuple[Step, ...] = ()
+    counter: str = ""
+    packings: tuple[Packing, ...] = ()
 
     def __post_init__(self) -> None:
         if self.steps and self.pieces:
             raise DeclarationError("a launch has steps or pieces, got both; leave one of them out")
 
     @classmethod
-    def of(cls, main: str, steps: Sequence[Step], workspace: Workspace | None = None) -> Launch:
+    def of(cls, main: str, steps: Sequence[Step], workspace: Workspace | None = None, **more: Any) -> Launch:
         """A run of several launches.
 
         Args:
             main: Entry of the step that does most of the work.
             steps: The launches in order.
             workspace: Memory that they share.
+            more: Further attributes by name.
 
         Raises:
             DeclarationError: No step has that entry.
@@ -157,13 +186,21 @@ class Launch:
         if found is None:
             names = ", ".join(step.entry for step in steps)
             raise DeclarationError(f"main= is the entry of a step ({names}), got {main!r}; name one of them")
-        return cls(found.grid, found.block, found.shared_bytes, workspace=workspace, steps=tuple(steps))
+        return cls(
+            found.grid,
+            found.block,
+            found.shared_bytes,
+            workspace=workspace,
+            steps=tuple(steps),
+            **more,
+        )
 
     def names(self, problem: Problem) -> list[str]:
-        """What the steps' arguments name, in the order in which a run is handed it; a null pointer last."""
+        """What the steps' arguments name, in the order in which a run is given it; a null pointer last."""
         regions = self.workspace.regions if self.workspace else ()
         scalars = (scalar.name for scalar in problem.scalars)
-        return [*(tensor.name for tensor in problem.tensors), *scalars, *(name for name, _ in regions), ""]
+        own = (name for name, _ in regions)
+        return [*(tensor.name for tensor in problem.tensors), *scalars, *own, self.counter or "counter", ""]
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Launch:
@@ -176,6 +213,8 @@ class Launch:
             Pieces(**data["pieces"]) if data.get("pieces") else None,
             _workspace_from(data["workspace"]) if data.get("workspace") else None,
             tuple(_step_from(each) for each in data.get("steps", ())),
+            data.get("counter", ""),
+            tuple(Packing(**each) for each in data.get("packings", ())),
         )
 
 
@@ -245,6 +284,10 @@ class Kernel:
             share has what each of them takes (``p.k / c.SPLIT_K``). The config's attributes may be NumPy
             arrays of many configs, as in constraints. None where nothing is said.
         threads: The parameter that is the number of CPU threads; empty where a kernel has none.
+        fallback: The plain kernel that computes where this one does not take the inputs; its launch is added
+            behind the others. None where it takes all.
+        architecture: The only one that the source is written for, e.g. ``sm_90a``; empty where any will do.
+            The constraints say which devices have it.
         precisions: What it may be used for, of `tuner.declare.problem.PRECISIONS`. A kernel that serves
             ``ieee`` serves every other one as well.
     """
@@ -266,6 +309,8 @@ class Kernel:
     tiles: Callable[[Problem, Any], Mapping[str, Any]] | None = None
     threads: str = ""
     precisions: tuple[str, ...] = (IEEE,)
+    fallback: Fallback | None = None
+    architecture: str = ""
 
     def __post_init__(self) -> None:
         if self.target not in TARGETS:
@@ -345,6 +390,8 @@ class Kernel:
         measurement, constants and launch, is covered by `launch_hash` for each config.
         """
         parts = (measured_text(self.text, self.target), self.entry, *self.options)
+        if self.fallback is not None and self.fallback.kernel is not None:
+            parts = (*parts, self.fallback.kernel.source_hash)
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
     def launch_hash(self, problem: Problem, config: Mapping[str, Value]) -> str:
@@ -352,8 +399,31 @@ class Kernel:
 
         Fields of the launch that are at their defaults do not count, so that a new one changes no hash.
         """
-        launch = self.launch(problem, Config(config)) if self.launch else None
+        launch = self.launched(problem, Config(config))
         return _launch_hash(problem.operation.constants(problem, self.target), launch)
+
+    def launched(self, problem: Problem, config: Config) -> Launch | None:
+        """The launch rule's answer, with the fallback's launch behind it; None for a CPU kernel.
+
+        Raises:
+            DeclarationError: The fallback's run is more than one launch.
+        """
+        if self.launch is None or self.fallback is None:
+            return self.launch(problem, config) if self.launch else None
+        launch, fallback, plain = self.launch(problem, config), self.fallback, self.fallback.kernel
+        other = plain.launch(problem, Config(fallback.config(config)))
+        if other.padded or other.pieces or other.workspace or other.steps:
+            raise DeclarationError(
+                f"a fallback is one launch without memory of its own; kernel {plain.name!r} with "
+                f"{dict(fallback.config(config))} is more, choose another config"
+            )
+        names = [*(each.name for each in problem.tensors), *(each.name for each in problem.scalars)]
+        last = Step(ENTRY, other.grid, other.block, other.shared_bytes, (fallback.asked, *names))
+        return replace(launch, steps=(*launch.steps, last))
+
+    def falls_back_to(self, config: Mapping[str, Value]) -> str:
+        """Kernel and config that compute inputs which this one does not take; empty where it takes all."""
+        return self.fallback.told(Config(config)) if self.fallback else ""
 
     def check_entry(self) -> None:
         """Refuses a source in which no function has the name that is called; each config would fail for it.
@@ -452,6 +522,10 @@ def render(kernel: Kernel, problem: Problem, config: Config) -> Rendered:
     else:
         lines = [f"{name} = {value!r}" for name, value in {**constants, **config}.items()]
         text = "\n".join([*lines, "", kernel.text])
-    launch = kernel.launch(problem, config) if kernel.launch else None
+    if kernel.fallback is not None:
+        plain = kernel.fallback.kernel
+        other = render(plain, problem, Config(kernel.fallback.config(config)))
+        text = behind(text, other.text, plain.entry)
+    launch = kernel.launched(problem, config)
     launch_hash = _launch_hash(constants, launch)
     return Rendered(text, kernel.entry, kernel.target, launch, kernel.options, launch_hash)

@@ -193,7 +193,7 @@ class Loaded:
         """The scalars, and a workspace for the current stream, in regions where there are steps."""
         wanted = self._launch.workspace
         memory = None if wanted is None else workspace(wanted)
-        own = [memory] if self._series is None else regions_of(memory, wanted)
+        own = [memory] if self._series is None else regions_of(memory, self._launch)
         return (*self._scalars, *own), wanted.bytes if wanted else 0
 
     def _run_steps(self, arrays: Sequence[Any]) -> None:

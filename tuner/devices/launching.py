@@ -116,9 +116,26 @@ class Series:
             function(grid, block, tuple([given[place] for place in places]), shared, *stream)
 
 
-def regions_of(memory: Any, wanted: Workspace | None) -> list[Any]:
-    """The parts of a workspace that steps are given, then a null pointer."""
-    return [*(memory[first:] for _, first in (wanted.regions if wanted else ())), NULL]
+def regions_of(memory: Any, launch: Launch) -> list[Any]:
+    """The parts of a workspace that steps are given, then the counter and a null pointer."""
+    parts = (memory[first:] for _, first in (launch.workspace.regions if launch.workspace else ()))
+    return [*parts, counter(cupy.cuda.runtime.getDevice()) if launch.counter else NULL, NULL]
+
+
+#: GPU -> the word in which kernels count; it stays where it is, for CUDA graphs.
+_COUNTERS: dict[int, Any] = {}
+
+
+def counter(device: int) -> Any:
+    """The 32-bit word of a GPU that kernels count in."""
+    if device not in _COUNTERS:
+        _COUNTERS[device] = cupy.zeros(1, dtype=cupy.uint32)
+    return _COUNTERS[device]
+
+
+def counted() -> int:
+    """What kernels of this process have counted on all GPUs; waits for what is queued."""
+    return sum(int(word[0]) for word in _COUNTERS.values())
 
 
 def steps_of(
@@ -155,7 +172,7 @@ def steps_of(
         made[""] = workspace(launch.workspace)
     if launch.steps:
         series = Series(module, launch, arrays.problem)
-        given = [*arguments, *regions_of(made.get(""), launch.workspace)]
+        given = [*arguments, *regions_of(made.get(""), launch)]
         return [*before, partial(series.queue, given), *after]
     if launch.workspace is not None:
         arguments.append(made[""])

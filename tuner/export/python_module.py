@@ -76,10 +76,28 @@ SOURCE = $source
 @functools.cache
 def _module(device):
     \"""The source, compiled for the present device at the first call.\"""
-    return cupy.RawModule(code=SOURCE, options=$options)
+$module
 
 
 $get""")
+
+#: CuPy compiles for the device's architecture as every chip of it has it, without instructions of one alone.
+_OF_ONE_ARCHITECTURE = Template("""\
+    import tempfile
+
+    from cupy_backends.cuda.libs import nvrtc
+
+    program = nvrtc.createProgram(SOURCE, "kernel.cu", (), ())
+    try:
+        nvrtc.compileProgram(program, ($options, "--gpu-architecture=$architecture"))
+    except nvrtc.NVRTCError:
+        raise RuntimeError(nvrtc.getProgramLog(program)) from None
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(nvrtc.getCUBIN(program) + b"\\0")
+        file.flush()
+        module = cupy.RawModule(path=file.name)
+        module.compile()
+    return module""")
 
 _KERNEL = Template("""\
 @functools.cache
@@ -134,7 +152,12 @@ def _cuda_kernel(kernel: Kernel, rendered: Rendered) -> str:
     options = ("--std=c++17", *kernel.options)
     several = rendered.launch is not None and rendered.launch.steps
     get = _FUNCTIONS if several else _KERNEL.substitute(entry=rendered.entry)
-    return _CUDA.substitute(source=_quoted(rendered.text.strip()), options=repr(options), get=get)
+    if kernel.architecture:
+        named = ", ".join(repr(each) for each in options)
+        module = _OF_ONE_ARCHITECTURE.substitute(options=named, architecture=kernel.architecture)
+    else:
+        module = f"    return cupy.RawModule(code=SOURCE, options={options!r})"
+    return _CUDA.substitute(source=_quoted(rendered.text.strip()), module=module, get=get)
 
 
 def _quoted(text: str) -> str:
@@ -240,7 +263,8 @@ def _in_steps(face: Interface, arrays: dict[str, str], scalars: list[str]) -> li
     assert launch is not None
     for name, given in arrays.items():  # each is made dense once
         lines.append(f"    _array_{name} = {given}")
-    named = {name: f"_array_{name}" for name in arrays} | {"": "numpy.uint64(0)"}
+    named = {name: f"_array_{name}" for name in arrays}
+    named |= dict.fromkeys(("", launch.counter), "numpy.uint64(0)")
     named |= {scalar.name: text for scalar, text in zip(face.scalars, scalars, strict=True)}
     if launch.workspace:
         lines += _own_memory(launch.workspace)

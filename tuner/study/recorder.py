@@ -52,7 +52,9 @@ class Recorder:
 
     def of_kernel(self, role: Role, kernel: Kernel, config: Config, measurement: Measurement) -> Record:
         """A record of a kernel's config; it is not stored yet."""
-        return self._record(role, kernel.name, dict(config), kernel.source_hash, measurement)
+        record = self._record(role, kernel.name, dict(config), kernel.source_hash, measurement)
+        fallback = kernel.falls_back_to(config)
+        return replace(record, versions={**record.versions, "fallback": fallback}) if fallback else record
 
     def of_baseline(self, measurement: Measurement) -> Record:
         """A record of the library, with the threads that it had; it is not stored yet."""

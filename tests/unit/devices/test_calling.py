@@ -146,8 +146,9 @@ def test_a_run_of_several_launches_shares_a_workspace_of_its_stream(
     monkeypatch.setattr(calling, "function_of", board.function_of)
     monkeypatch.setattr(calling, "workspace", lambda wanted: np.zeros(wanted.bytes, np.uint8))
     steps = (
-        Step("first", (7,), (32,), 0, ("a", "packed", "k")), Step("second", (9,), (64,), 512, ("packed", "c", "")),
-    )  # fmt: skip
+        Step("first", (7,), (32,), 0, ("a", "packed", "k")),
+        Step("second", (9,), (64,), 512, ("packed", "c", "")),
+    )
     kernel = loaded(Launch.of("second", steps, Workspace(1024, 256, (("packed", 256),))))
     assert kernel.shortest_run == kernel.run
     for stream in (1, 1, 2):

@@ -77,7 +77,7 @@ def test_each_step_is_given_what_it_names() -> None:
 
     module, memory = Module(), np.arange(1024)
     series = Series(module, launch(), PROBLEM)
-    series.queue(("x", "y", 100, *regions_of(memory, launch().workspace)))
+    series.queue(("x", "y", 100, *regions_of(memory, launch())))
     (first, second) = module.launched
     assert (first[0], first[1], first[2], first[4]) == ("doubled", (4, 1, 1), (32, 1, 1), 0)
     assert first[3][0] == "x"
