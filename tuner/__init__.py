@@ -11,7 +11,17 @@ from tuner.version import __version__
 
 TYPE_CHECKING = False  # type checkers take it for true, and see the names that are loaded at first use
 if TYPE_CHECKING:
-    from tuner.callables import clear_caches, explain, gemv, matmul, precision, transpose
+    from tuner.callables import (
+        Packed,
+        clear_caches,
+        explain,
+        fallbacks,
+        gemv,
+        matmul,
+        pack,
+        precision,
+        transpose,
+    )
     from tuner.declare.fallback import Fallback
     from tuner.declare.kernel import Kernel, Launch, Packing, Padded, Pieces, Step, Workspace, ceil_div
     from tuner.declare.problem import DTYPE_BYTES, Baseline, Operation, Problem, Scalar, Tensor, Work
@@ -20,7 +30,10 @@ if TYPE_CHECKING:
 
 #: Name -> module that it is loaded from.
 _AT_FIRST_USE = {
-    **dict.fromkeys(("clear_caches", "explain", "gemv", "matmul", "precision", "transpose"), "tuner.callables"),
+    **dict.fromkeys(
+        ("Packed", "clear_caches", "explain", "fallbacks", "gemv", "matmul", "pack", "precision", "transpose"),
+        "tuner.callables",
+    ),
     "best": "tuner.lookup",
     "Fallback": "tuner.declare.fallback",
     **dict.fromkeys(
@@ -41,6 +54,7 @@ __all__ = [
     "Kernel",
     "Launch",
     "Operation",
+    "Packed",
     "Packing",
     "Padded",
     "Pieces",
@@ -57,8 +71,10 @@ __all__ = [
     "choice",
     "clear_caches",
     "explain",
+    "fallbacks",
     "gemv",
     "matmul",
+    "pack",
     "powers_of_two",
     "precision",
     "transpose",

@@ -123,3 +123,39 @@ def test_the_exported_module_is_compiled_for_the_one_architecture(tmp_path: Path
     module._module(0)
     assert nvrtc is not None
     assert b"fallback" in loaded[0]
+
+
+def test_packing_one_operand_hides_the_other_and_a_packed_one_is_not_packed_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    launching = pytest.importorskip("tuner.devices.launching", reason="needs CuPy")
+    of = problem(512, 512, 512)
+    launch = KERNEL.launched(of, first(of))
+    assert launch is not None
+    (packing,) = [each for each in launch.packings if each.tensor == "b"]
+    launched: list[tuple] = []
+    driver = SimpleNamespace(
+        CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8, funcSetAttribute=lambda *_: None
+    )
+    monkeypatch.setattr(launching, "driver", driver)
+    module, given = SimpleNamespace(get_function=lambda name: Function(name, launched)), launch.names(of)
+    launching.Series(module, launch, of, packing, alone=True).queue([*given, "memory"])
+    assert launched == [("pack", ("", "b", "", "memory", "", "m", "n", "k", "control"))]
+    launched.clear()
+    launching.Series(module, launch, of, packing).queue([*given, "memory"])
+    assert [name for name, _ in launched] == ["pack", "gemm", "fallback"]
+    assert launched[0][1][:5] == ("a", "", "packed_a", "memory", "fallbacks")
+    assert launched[1][1][:3] == ("packed_a", "memory", "c")
+    assert launched[2][1][:4] == ("verdict", "a", "b", "c")
+
+
+class Function:
+    """Stands for CuPy's: notes what it is given."""
+
+    ptr = 0
+
+    def __init__(self, name: str, launched: list[tuple]) -> None:
+        self.name, self.launched = name, launched
+
+    def __call__(self, grid: object, block: object, given: tuple, shared: int) -> None:
+        self.launched.append((self.name, given))

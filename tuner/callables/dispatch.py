@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy
 
-from tuner.callables.arrays import NUMPY, Family, index_of
+from tuner.callables.arrays import NUMPY, Family, Opaque, index_of
 from tuner.callables.calls import Prepared, kernel_call, library_call
 from tuner.callables.decisions import Decision, decide, forget, warn_once
 from tuner.callables.families import family_of, shares_memory_with_others
@@ -58,7 +58,7 @@ def matmul(a: Any, b: Any, out: Any = None, *, precision: str = "") -> Any:
     Args:
         a: Array of NumPy, CuPy or PyTorch, or of a library that shares its memory by DLPack or the CUDA array
             interface. Shape (M, K); one axis, or more than two, as `numpy.matmul` has them.
-        b: Of the same library, on the same device. Shape (K, N).
+        b: Of the same library, on the same device. Shape (K, N). Or what `tuner.pack` made of such an array.
         out: Where to put the result, of shape (M, N); a new array unless given. May overlap `a` and `b`.
         precision: ``ieee``, products and sums in the dtype itself; or ``emulated``, any arithmetic that is as
             exact as the library's for the inputs at hand, for float32. Empty: that of the surrounding
@@ -72,7 +72,7 @@ def matmul(a: Any, b: Any, out: Any = None, *, precision: str = "") -> Any:
         ValueError: Shapes that do not fit together, several devices, an `out` that cannot be written.
         TypeError: What is no array, or arrays of several libraries.
         UnknownName: No such precision.
-        InputError: `precision` is ``emulated`` and an array is not float32.
+        InputError: `precision` is ``emulated``, or `b` packed, and an array is not float32.
     """
     try:
         prepared = _matmul[precision or CHOSEN.get()]
@@ -152,6 +152,8 @@ def _first(function: str, arrays: tuple[Any, ...], out: Any, asked: str = "") ->
         out: As the caller gave it.
         asked: The precision that the call itself says; empty where it says none.
     """
+    if isinstance(arrays[-1], Opaque) and function == "matmul":
+        return arrays[-1].product(arrays[0], out, asked)
     precision = chosen(asked) if function == "matmul" else IEEE
     arrays = tuple(numpy.asarray(each) if _is_nested(each) else each for each in arrays)
     family = common_family(function, arrays, out)
@@ -164,7 +166,7 @@ def _first(function: str, arrays: tuple[Any, ...], out: Any, asked: str = "") ->
     request = request_of(function, family, arrays, out).in_precision(precision, asked)
     kept = _matmul[precision] if function == "matmul" else _prepared[function]
     with _lock:
-        call = _prepare(request, family)
+        call = prepare(request, family)
         if all(type(each) is family.base for each in given):
             _remember(kept, family, given, call)
     return call(*arrays, out)
@@ -262,7 +264,7 @@ def device_info(device: str) -> DeviceInfo:
     return found
 
 
-def _prepare(request: Request, family: Family) -> Prepared:
+def prepare(request: Request, family: Family) -> Prepared:
     """The call of the kernel; the library's where that cannot be had, which is no reason to fail."""
     decision = None
     try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
+import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,7 @@ import numpy
 from cupy.cuda import runtime
 
 from tuner.declare.hardware import DeviceInfo
-from tuner.declare.kernel import Rendered
+from tuner.declare.kernel import Packing, Rendered
 from tuner.declare.problem import DTYPE_BYTES, Problem
 from tuner.devices.cuda import describe
 from tuner.devices.launching import Series, function_of, regions_of, steps_of, three, workspace
@@ -90,8 +91,18 @@ class _Kept:
                     self._values[key] = found
         return found[0]
 
+    def drop(self, owner: object) -> None:
+        """Drops what is kept for an owner, the second part of a key."""
+        with self._lock:
+            for key in [key for key in self._values if isinstance(key, tuple) and key[1] is owner]:
+                del self._values[key]
+
 
 _KEPT = _Kept()
+
+
+def _forget(token: object) -> None:
+    _KEPT.drop(token)
 
 
 #: What was loaded: rendered kernel, dynamic shared memory it may have, GPU -> cubin, module, function.
@@ -143,6 +154,35 @@ class Loaded:
         self._code, self._module, self._function = _function(rendered, problem, device.architecture, index)
         with cupy.cuda.Device(index):
             self._series = Series(self._module, launch, problem) if launch.steps else None
+        self._packed: tuple[Any, ...] = ()
+        # What streams keep for this kernel goes when it does, and does not keep it.
+        self._token = object()
+        weakref.finalize(self, _forget, self._token)
+
+    def pack(self, packing: Packing, address: int, stream: int | None = None) -> Any:
+        """Memory with the packed form of an input.
+
+        Args:
+            packing: Of the launch.
+            address: Where the input lies, as the problem's layout says.
+            stream: Handle of the stream that it is packed on; the current one unless given.
+        """
+        with cupy.cuda.Device(self._index):
+            if stream is not None:
+                with cupy.cuda.ExternalStream(stream, self._index):
+                    return self.pack(packing, address)
+            memory = cupy.empty(packing.bytes, dtype=cupy.uint8)
+            series = Series(self._module, self._launch, self._problem, packing, alone=True)
+            tensors = [address if each.name == packing.tensor else 0 for each in self._problem.tensors]
+            trailing = _KEPT.get(("workspace", self._token, _current_stream()), self._with_workspace)
+            with self._queueing:
+                series.queue((*tensors, *trailing, memory))
+            return memory
+
+    def use_packed(self, packing: Packing, memory: Any) -> None:
+        """From now on runs take an input as it was packed in that memory, which stays with them."""
+        self._series = Series(self._module, self._launch, self._problem, packing)
+        self._packed = (memory,)
 
     def run(self, *arrays: Any) -> None:
         """Queues a run on the current stream; the GPU must be the current device.
@@ -154,13 +194,13 @@ class Loaded:
         if not self.simple:
             self._run_steps(arrays)
         elif self._series is not None:
-            trailing = _KEPT.get(("workspace", self, _current_stream()), self._with_workspace)
+            trailing = _KEPT.get(("workspace", self._token, _current_stream()), self._with_workspace)
             with self._queueing:  # another thread may use the same stream, and the workspace with it
-                self._series.queue((*arrays, *trailing))
+                self._series.queue((*arrays, *trailing, *self._packed))
         elif self._launch.workspace is None:
             self._function(self._grid, self._block, (*arrays, *self._scalars), self._shared)
         else:
-            trailing = _KEPT.get(("workspace", self, _current_stream()), self._with_workspace)
+            trailing = _KEPT.get(("workspace", self._token, _current_stream()), self._with_workspace)
             self._function(self._grid, self._block, (*arrays, *trailing), self._shared)
 
     @property
@@ -202,10 +242,10 @@ class Loaded:
         if self._launch.pieces is not None:
             size = len(self._code) + CONSTANT_BYTES
             module, function = _KEPT.get(
-                ("module", self, stream), lambda: (function_of(self._rendered, self._code), size)
+                ("module", self._token, stream), lambda: (function_of(self._rendered, self._code), size)
             )
         beside = self._larger_bytes + (self._launch.workspace.bytes if self._launch.workspace else 0)
-        made: dict[str, Any] = _KEPT.get(("larger", self, stream), lambda: ({}, beside))
+        made: dict[str, Any] = _KEPT.get(("larger", self._token, stream), lambda: ({}, beside))
         tensors = self._problem.tensors
         named = {
             each.name: cupy.ndarray(each.shape, each.dtype, array.data)

@@ -14,7 +14,7 @@ from cupy.cuda import runtime
 from cupy_backends.cuda.api import driver
 
 from tuner.declare.hardware import DeviceInfo
-from tuner.declare.kernel import Launch, Pieces, Rendered, Workspace
+from tuner.declare.kernel import Launch, Packing, Pieces, Rendered, Step, Workspace
 from tuner.declare.padding import COPY_THREADS, copy_rows_grid, copy_rows_source
 from tuner.declare.problem import Problem
 from tuner.devices.nvrtc import compile_cubin, target_architecture
@@ -91,18 +91,28 @@ def _with_shared(module: Any, entry: str, shared_bytes: int) -> Any:
 class Series:
     """The launches of a run that is several, ready but for the memory that they are given."""
 
-    def __init__(self, module: Any, launch: Launch, problem: Problem) -> None:
-        """Takes the steps' functions from a loaded module."""
-        place = {name: at for at, name in enumerate(launch.names(problem))}
+    def __init__(
+        self, module: Any, launch: Launch, problem: Problem, packing: Packing | None = None, alone: bool = False
+    ) -> None:
+        """Takes the steps' functions from a loaded module.
+
+        Args:
+            module: CuPy's.
+            launch: Has the steps.
+            problem: Names tensors and scalars.
+            packing: The input that is packed in memory of its own, which a run is given last; None for none.
+            alone: True to pack that input, and no more.
+        """
+        steps = [step for step in launch.steps if not alone or (packing and step.entry == packing.step)]
         self._launches = [
             (
                 _with_shared(module, step.entry, step.shared_bytes),
                 three(step.grid),
                 three(step.block),
-                [place[name] for name in step.arguments],
+                _places(step, launch, problem, packing, alone),
                 step.shared_bytes,
             )
-            for step in launch.steps
+            for step in steps
         ]
 
     def queue(self, given: Sequence[Any], *stream: Any) -> None:
@@ -114,6 +124,22 @@ class Series:
         """
         for function, grid, block, places, shared in self._launches:
             function(grid, block, tuple([given[place] for place in places]), shared, *stream)
+
+
+def _places(step: Step, launch: Launch, problem: Problem, packing: Packing | None, alone: bool) -> list[int]:
+    """Where a step's arguments stand among what a run is given."""
+    names = launch.names(problem)
+    place = {name: at for at, name in enumerate(names)}
+    null = place[""]
+    if packing is not None:
+        place[packing.region] = len(names)
+        if alone:
+            others = [each for each in launch.packings if each.tensor != packing.tensor]
+            hidden = [*(each.tensor for each in others), *(each.region for each in others), launch.counter]
+        else:
+            hidden = [packing.tensor] if step.entry == packing.step else []
+        place |= dict.fromkeys(hidden, null)
+    return [place[name] for name in step.arguments]
 
 
 def regions_of(memory: Any, launch: Launch) -> list[Any]:

@@ -86,8 +86,12 @@ def _launch(p: Problem, c: Any) -> Launch:
         "gemm", (c.BLOCKS // c.CLUSTER * c.CLUSTER,), (128 * (c.CONSUMERS + 1),), _shared_bytes(p, c),
         ("packed_a", "packed_b", "c", "m", "n", "k", "control", "counters", "parts"),
     )  # fmt: skip
-    of_b = Packing("b", "packed_b", _packed_bytes(p.n, p.k, SHARE, c), "pack", f"chunks of {c.CHUNK}")
-    return Launch.of("gemm", (pack, product), _workspace(p, c), counter="fallbacks", packings=(of_b,))
+    form = f"chunks of {c.CHUNK}"
+    packings = (
+        Packing("a", "packed_a", _packed_bytes(p.m, p.k, 1, c), "pack", form),
+        Packing("b", "packed_b", _packed_bytes(p.n, p.k, SHARE, c), "pack", form),
+    )
+    return Launch.of("gemm", (pack, product), _workspace(p, c), counter="fallbacks", packings=packings)
 
 
 def _plain(c: Any) -> dict[str, Value]:
