@@ -106,8 +106,8 @@ def _compared(device: Device, workload: Workload, run: Run, library: Run) -> str
         allowed = max(FACTOR * theirs[name][0], LEAST)
         if not error <= allowed:
             return (
-                f"an element of {name} is off by {error:.3g} of its terms' sizes; {FACTOR:g} times the library's "
-                f"largest error, {theirs[name][0]:.3g}, is allowed"
+                f"an element of {name} is off by {error:.3g} of its terms' sizes; {FACTOR:g} times the "
+                f"library's largest error, {theirs[name][0]:.3g}, is allowed"
             )
     return ""
 
