@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from tuner.errors import InputError
 from tuner.results.measurement import Error, Measurement, Outcome
-from tuner.results.record import Pair, Record, Role, new_id
+from tuner.results.record import Pair, Record, Retraction, Role, new_id
 from tuner.results.statistics import Comparison
-from tuner.store import Store, streams
+from tuner.store import Store, matrix, retracting, streams
 from tuner.store.streams import Selection
 
 
@@ -315,3 +315,43 @@ def test_two_stores_write_to_one_database(url: str, store: Store) -> None:
         for thread in threads:
             thread.join()
         assert {each.id for each in other.records()} == {each.id for batch in batches for each in batch}
+
+
+def test_what_is_taken_back_counts_nowhere_and_undone_it_counts_again(store: Store) -> None:
+    kept, gone = record(square(64), 2e-3), record(square(64), 1e-3)
+    crowned = [champion(kept), champion(gone, crowned_at="2026-01-02T00:00:00.000000+00:00")]
+    store.crown(crowned)
+    asked = matrix.MatrixQuery("gemm", "float32", "cuda", "cold")
+    assert store.crowned(BOARD) == {(square(64), "cold")}
+    retraction = Retraction(gone.id, "a NUL \0 in the reason")
+    assert store.retract([retraction, retraction]) == 1
+    assert store.retract(retraction) == 0
+    assert store.champion(square(64), BOARD, "cold") == crowned[0]
+    assert store.champions(history=True) == [crowned[0]]
+    assert store.records() == [kept]
+    assert store.best_record(square(64), BOARD, "cold") == kept
+    assert store.counts(square(64), BOARD, "cold")["total"] == 1
+    assert [row.time_s for rows in matrix.fastest(store, asked, 100) for row in rows] == [2e-3]
+    assert [each.record.time_s for each in matrix.crowned(store, asked)] == [2e-3]
+    assert [each.retracted for each in streams.tallies(store)] == [1]
+    assert [each.id for each in streams.records(store, Selection())] == [kept.id]
+    assert [each.id for each in streams.champions(store, Selection())] == [crowned[0].id]
+    (told,) = streams.retractions(store)
+    assert (told.id, told.of) == (retraction.id, gone.id)
+    assert retracting.retracted(store, [kept.id, gone.id]) == {gone.id: told}
+    assert streams.count(store) == 2
+    store.retract(Retraction(retraction.id))
+    assert store.champion(square(64), BOARD, "cold") == crowned[1]
+    assert len(store.records()) == 2
+    store.retract(Retraction(gone.id))
+    assert store.records() == [kept], "it can be taken back once more"
+    with pytest.raises(InputError, match="UUID"):
+        store.retract(Retraction("no"))
+
+
+def test_a_retraction_may_come_before_what_it_takes_back(store: Store) -> None:
+    later = record(square(64))
+    store.retract(Retraction(later.id))
+    store.add(later)
+    assert store.records() == []
+    assert store.devices() == []

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from tuner.declare.functions import functions_of, names
 from tuner.declare.problem import Problem, Tensor
 from tuner.declare.source_text import measured_text
 from tuner.declare.space import Config, Constraint, Parameter, Value
 from tuner.errors import DeclarationError
 
 TARGETS = ("cuda", "cpu")
-_GLOBAL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(")
 
 
 def ceil_div(numerator: Any, denominator: Any) -> Any:
@@ -175,6 +173,12 @@ class Kernel:
             once, and a rendered kernel is still one text.
         starts: Further configs to try first, for devices or problems where `defaults` are not legal or not
             good; every one names all parameters.
+        tiles: ``(problem, config)`` -> elements of each dim that a unit of work takes, by dim: a block of a
+            CUDA kernel, a register tile of a CPU kernel. What is computed beyond the problem's edge, and how
+            blocks fill a device, follows from it. Dims that are not cut are missing. A dim that several blocks
+            share has what each of them takes (``p.k / c.SPLIT_K``). The config's attributes may be NumPy
+            arrays of many configs, as in constraints. None where nothing is said.
+        threads: The parameter that is the number of CPU threads; empty where a kernel has none.
     """
 
     operation: str
@@ -191,6 +195,8 @@ class Kernel:
     declared_in: Path | None = None
     includes: tuple[Path, ...] = ()
     starts: tuple[Mapping[str, Value], ...] = ()
+    tiles: Callable[[Problem, Any], Mapping[str, Any]] | None = None
+    threads: str = ""
 
     def __post_init__(self) -> None:
         if self.target not in TARGETS:
@@ -205,6 +211,7 @@ class Kernel:
         names = [parameter.name for parameter in self.parameters]
         if len(set(names)) != len(names):
             raise DeclarationError(f"parameters of kernel {self.name!r} have distinct names, got {names}")
+        self._check_threads(names)
         known = {parameter.name: parameter.values for parameter in self.parameters}
         for name, value in [item for config in (self.defaults, *self.starts) for item in config.items()]:
             if value not in known.get(name, ()):
@@ -215,6 +222,19 @@ class Kernel:
             raise DeclarationError(f"each of the starts of kernel {self.name!r} names all of {names}")
         if not self.entry:
             object.__setattr__(self, "entry", self.operation)
+
+    def _check_threads(self, names: list[str]) -> None:
+        if not self.threads:
+            return
+        if self.target != "cpu":
+            raise DeclarationError(
+                f"threads= names the parameter that is the number of CPU threads; kernel {self.name!r} "
+                f"is for {self.target}, leave it out"
+            )
+        if self.threads not in names:
+            raise DeclarationError(
+                f"threads= of kernel {self.name!r} is one of its parameters {names}, got {self.threads!r}"
+            )
 
     @cached_property
     def text(self) -> str:
@@ -254,10 +274,8 @@ class Kernel:
         Raises:
             DeclarationError: There is none; the message names those that there are.
         """
-        found = _functions(self.text, self.target)
-        # A macro may stand before a name, or paste it together.
-        called = self.target == "cuda" and re.search(rf"\b{re.escape(self.entry)}\s*\(|##", self.text)
-        if found is None or called or self.entry in found:
+        found = functions_of(self.text, self.target)
+        if found is None or self.entry in found or names(self.text, self.target, self.entry):
             return
         there = f"has {', '.join(found)}" if found else "has none"
         raise DeclarationError(
@@ -282,25 +300,6 @@ class Kernel:
         includes = tuple((folder / path).resolve() for path in self.includes)
         source = (folder / self.source).resolve()
         return replace(self, source=source, includes=includes, declared_in=where)
-
-
-def _functions(text: str, target: str) -> list[str] | None:
-    """Names that a source gives to what may be called, in order; None where that cannot be told."""
-    if target == "cuda":
-        return _GLOBAL.findall(text)
-    try:
-        body = ast.walk(ast.parse(text))
-    except (SyntaxError, ValueError):
-        return None
-    found: list[str] = []
-    for each in body:
-        if isinstance(each, ast.FunctionDef):
-            found.append(each.name)
-        elif isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
-            found.append(each.id)
-        elif isinstance(each, ast.alias):
-            found.append(each.asname or each.name)
-    return found
 
 
 @dataclass(frozen=True)

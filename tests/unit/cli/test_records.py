@@ -60,6 +60,7 @@ def test_records_go_from_one_database_to_another(told: Told, stored: Path, here:
     code, out, _ = told("import", "night.jsonl.zst", "--json")
     assert json.loads(out) == {
         "file": "night.jsonl.zst", "records": 0, "champions": 0, "known": 4, "broken": [], "broken_lines": 0,
+        "retractions": 0,
     }  # fmt: skip
 
 
@@ -163,7 +164,7 @@ def test_records_are_listed_and_shown(told: Told, stored: Path) -> None:
     assert "NVIDIA H200" in out
     assert "sm_count" in out
     assert told("show", "00000000-0000-4000-8000-000000000000")[0] == 1
-    assert "an id is a UUID, got 'x'" in told("show", "x")[2]
+    assert "a record is named by its id, a UUID such as" in told("show", "x")[2]
     assert "a shape is whole numbers such as 1024,1024,512, got 'wide'" in told("list", "--shape", "wide")[2]
 
 

@@ -25,6 +25,7 @@ from tuner.study.locks import occupied
 
 Report = dict[str, Any]
 Told = Callable[..., tuple[int, str, str]]
+pytestmark = pytest.mark.usefixtures("no_mirror")
 PLAN = """
 [defaults]
 sampler = "random"
@@ -291,6 +292,14 @@ def test_a_bad_plan_or_option_is_told(
     assert message in err
     assert "Traceback" not in err
     assert not (here / "studies.db").exists()
+
+
+def test_a_plan_that_is_much_too_long_is_told_and_shown_in_short(told: Told) -> None:
+    plan = PLAN.replace("[100, 200]", str(list(range(100, 160)))).replace("trials = 100", "seconds = 60")
+    code, out, err = told("seconds = 0.5\n" + plan)
+    assert code == 0
+    assert "and 40 more that were not reached; --json has each" in out
+    assert err.count(": not reached the deadline came first") == 20
 
 
 def test_a_provisional_champion_is_tried_again_after_the_others_and_in_a_few_nights(

@@ -17,6 +17,8 @@ from tuner.replay.recording import Recording, read_recording
 from tuner.replay.simulate import simulate
 from tuner.results.measurement import Outcome
 
+pytestmark = pytest.mark.usefixtures("one_blas_thread")
+
 
 def recorded(folder: Path, name: str = "toy", shift: float = 0.0, kernel: str = "k") -> Recording:
     """640 configs; X=32 Y=8 Z=0 is best; a third of Z=3 fails; ten samples with noise of 1 %."""

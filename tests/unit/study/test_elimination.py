@@ -22,7 +22,7 @@ def took(time_s: float) -> Measurement:
 
 
 def test_a_kernel_is_dropped_after_one_run_far_above_the_best() -> None:
-    elimination = Elimination({"slow": 1, "good": 1}, cores=1)
+    elimination = Elimination({"slow": 1, "good": 1}, 1, {})
     elimination.take("good", ONE, took(1.0))
     elimination.take("slow", ONE, took(HOPELESS * 1.1))
     assert elimination.dropped(None) == {}
@@ -33,14 +33,14 @@ def test_a_kernel_is_dropped_after_one_run_far_above_the_best() -> None:
 
 
 def test_a_better_config_found_later_drops_a_kernel_too() -> None:
-    elimination = Elimination({"slow": 1}, cores=1)
+    elimination = Elimination({"slow": 1}, 1, {})
     elimination.take("slow", ONE, took(HOPELESS))
     assert elimination.dropped(1.0) == {}
     assert list(elimination.dropped(0.5)) == ["slow"]
 
 
 def test_a_kernel_with_several_first_configs_may_show_some() -> None:
-    elimination = Elimination({"starts": 12}, cores=1)
+    elimination = Elimination({"starts": 12}, 1, {})
     for number in range(FIRST):
         assert elimination.dropped(1.0) == {}, number
         elimination.take("starts", ONE, took(10 * HOPELESS))
@@ -50,14 +50,14 @@ def test_a_kernel_with_several_first_configs_may_show_some() -> None:
 def test_idle_cores_do_not_count_against_a_kernel() -> None:
     alone, together = Config({"THREADS": 1}), Config({"THREADS": 16})
     for config, dropped in ((alone, []), (together, ["k"])):
-        elimination = Elimination({"k": 1}, cores=16)
+        elimination = Elimination({"k": 1}, 16, {"k": "THREADS"})
         elimination.take("k", config, took(HOPELESS * 8))
         assert list(elimination.dropped(1.0)) == dropped
 
 
 @pytest.mark.parametrize(("outcome", "dropped"), [(Outcome.TIMED_OUT, ["k"]), (Outcome.COMPILE_FAILED, [])])
 def test_a_run_that_was_stopped_counts_and_a_failure_does_not(outcome: Outcome, dropped: list[str]) -> None:
-    elimination = Elimination({"k": 1}, cores=1)
+    elimination = Elimination({"k": 1}, 1, {})
     elimination.take("k", ONE, Measurement(outcome, "why"))
     assert list(elimination.dropped(1.0)) == dropped
 
