@@ -78,5 +78,6 @@ KERNEL = Kernel(
             for_speed=True,
         ),
     ),
+    threads="THREADS",
     defaults={"TILE": 1024, "ROWS": 16, "THREADS": 1},
 )

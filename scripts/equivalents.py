@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import struct
 import subprocess
 import sys
 import tarfile
@@ -26,6 +27,8 @@ HEAD = """# Older source hashes of each kernel and the hash that took their plac
 """
 #: Architectures that drawn configs of CUDA kernels are compiled for: that of the published results.
 ARCHITECTURE = "sm_90a"
+#: Kinds of an ELF file's sections, and bytes of an entry of a symbol table (System V ABI).
+SHT_SYMTAB, SHT_STRTAB, SHT_NOBITS, SYMBOL_BYTES = 2, 3, 8, 24
 #: Shapes at which configs are drawn, per operation: ordinary, odd, thin and deep.
 SHAPES = {
     "gemm": (
@@ -35,6 +38,9 @@ SHAPES = {
     "gemv": ((4096, 4096), (1000, 777), (64, 65536)),
     "transpose": ((4096, 4096), (1000, 777)),
 }  # fmt: skip
+
+#: Hashes of what was compiled, by source and options.
+_CUBINS: dict[tuple[str, ...], str] = {}
 
 #: What runs inside a checkout, of whichever revision: kernels with their hashes, and what configs render to.
 DESCRIBE = r"""
@@ -131,12 +137,36 @@ def without_defaults(launch: Any) -> Any:
     return [without_defaults(each) for each in launch] if isinstance(launch, list) else launch
 
 
+def without_names(cubin: bytes) -> bytes:
+    """A cubin without the names of its symbols: code, constants, relocations and symbols' places stay.
+
+    Args:
+        cubin: An ELF file of 64 bits (System V ABI). Names of structs are in it if their members have symbols.
+    """
+    start, (size, count, names_at) = *struct.unpack_from("<Q", cubin, 40), struct.unpack_from("<HHH", cubin, 58)
+    headers = [struct.unpack_from("<IIQQQQ", cubin, start + at * size) for at in range(count)]
+    kept = []
+    for number, (name, kind, flags, address, offset, length) in enumerate(headers):
+        content = bytearray(b"" if kind == SHT_NOBITS else cubin[offset : offset + length])
+        if kind == SHT_SYMTAB:
+            for at in range(0, length, SYMBOL_BYTES):
+                content[at : at + 4] = bytes(4)
+        if kind != SHT_STRTAB or number == names_at:
+            kept.append(struct.pack("<IIQQQ", name, kind, flags, address, length) + content)
+    return b"".join(kept)
+
+
 def machine_code(target: str, text: str, entry: str, options: list[str], case: list[Any]) -> str:
-    """Hash of what a rendered source compiles to: a cubin, or a CPU's machine code without symbols."""
+    """Hash of what a rendered source compiles to, a cubin or a CPU's machine code, without symbols' names."""
     if target == "cuda":
         from tuner.devices.nvrtc import compile_cubin
 
-        return hashlib.sha256(compile_cubin(text, ARCHITECTURE, tuple(options))[0]).hexdigest()
+        # Shapes share what is compiled.
+        key = (text, *options)
+        if key not in _CUBINS:
+            cubin = compile_cubin(text, ARCHITECTURE, tuple(options))[0]
+            _CUBINS[key] = hashlib.sha256(without_names(cubin)).hexdigest()
+        return _CUBINS[key]
     done = subprocess.run(
         [sys.executable, str(ROOT / "scripts" / "numba_code.py")], check=True, text=True, capture_output=True,
         input=json.dumps([text, entry, case]), cwd=ROOT,

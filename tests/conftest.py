@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from fixtures import postgres
 from hypothesis import HealthCheck, settings
+from threadpoolctl import threadpool_limits
 
 pytest.register_assert_rewrite("contracts.device_suite")
 
@@ -43,3 +44,30 @@ def postgresql() -> Iterator[str]:
             yield url
     except postgres.NoServerError as error:
         pytest.skip(str(error))
+
+
+class _NoMirror:
+    """Stands in for `tuner.search.mirror.Mirror`: copies nothing."""
+
+    def __init__(self, *told: object) -> None:
+        """Takes what the other takes."""
+
+    def add(self, trial: object) -> None:
+        """Forgets it."""
+
+    def close(self) -> str:
+        """Nothing went wrong."""
+        return ""
+
+
+@pytest.fixture
+def no_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Studies copy no trials for Optuna's dashboard: that is a process and its imports for each of them."""
+    monkeypatch.setattr("tuner.search.search.Mirror", _NoMirror)
+
+
+@pytest.fixture(scope="module")
+def one_blas_thread() -> Iterator[None]:
+    """A search's matrices are small: threads of BLAS only wait for each other, long where a core is taken."""
+    with threadpool_limits(1, "blas"):
+        yield

@@ -4,7 +4,7 @@ The layout's letter says how A is stored: ``n`` as it is, M x N row-major; ``t``
 column-major. Every array is dense.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tuner import Baseline, Operation, Problem, Tensor, Work
@@ -51,6 +51,22 @@ def _cublas(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> None:
     cublas.check(status)
 
 
+def _bound_cublas(p: Problem) -> Callable[..., None]:
+    """As `_cublas`, for callers' arrays; CuPy's own product calls another function."""
+    from tuner.devices.cublas import OPERATION, bound
+
+    gemv, turned = bound("gemv", p.dtype), OPERATION["t" if p.layout == "n" else "n"]
+    rows, columns = (p.n, p.m) if p.layout == "n" else (p.m, p.n)
+
+    def run(a: Any, x: Any, y: Any) -> None:
+        at = a.data.ptr, x.data.ptr, y.data.ptr
+        gemv.call(
+            gemv.handle(), turned, rows, columns, gemv.one, at[0], rows, at[1], 1, gemv.zero, at[2], 1
+        )  # fmt: skip
+
+    return run
+
+
 def _source_constants(p: Problem, target: str) -> dict[str, Any]:
     stored = {"A_TRANSPOSED": p.layout == "t"}
     return stored | ({"SCALAR": "float" if p.dtype == "float32" else "double"} if target == "cuda" else {})
@@ -74,5 +90,5 @@ OPERATION = Operation(
     terms=lambda p: p.n,
     constants=_source_constants,
     c_reference={"y": C_REFERENCE},
-    baselines={"cuda": Baseline("cuBLAS", _cublas), "cpu": Baseline("NumPy", _numpy)},
+    baselines={"cuda": Baseline("cuBLAS", _cublas, bind=_bound_cublas), "cpu": Baseline("NumPy", _numpy)},
 )

@@ -3,14 +3,13 @@
 Not an operation of the catalogue: `tuner ladder` loads this file as it loads a user's own.
 """
 
-# ruff: noqa: SIM300
 from pathlib import Path
+from typing import Any
 
 from tuner import (
     DTYPE_BYTES,
     Baseline,
     Config,
-    Constraint,
     Kernel,
     Launch,
     Operation,
@@ -21,6 +20,11 @@ from tuner import (
     choice,
     powers_of_two,
 )
+from tuner.declare.rules import at_most_cores
+
+
+def _tile(p: Problem, c: Any) -> dict[str, Any]:
+    return {"n": c.BLOCK * c.UNROLL * 16 // DTYPE_BYTES[p.dtype]}
 
 
 def _launch(p: Problem, c: Config) -> Launch:
@@ -52,6 +56,7 @@ KERNELS = (
         idea="128-bit loads and stores, several on their way",
         parameters=(powers_of_two("BLOCK", 128, 1024), choice("UNROLL", 1, 2, 4, 8)),
         launch=_launch,
+        tiles=_tile,
         defaults={"BLOCK": 256, "UNROLL": 4},
         starts=({"BLOCK": 512, "UNROLL": 2}, {"BLOCK": 1024, "UNROLL": 1}, {"BLOCK": 256, "UNROLL": 8}),
     ),
@@ -63,11 +68,8 @@ KERNELS = (
         includes=(Path("../vectors.numba.py"), Path("../threads.numba.py")),
         idea="threads copy parts of the array, round the cache or through it",
         parameters=(choice("STREAM", False, True), powers_of_two("THREADS", 1, 256)),
-        constraints=(
-            Constraint(
-                "no more threads than cores", lambda p, d, c: c.THREADS <= max(d.cores, 1), for_speed=True
-            ),
-        ),
+        constraints=(at_most_cores(),),
+        threads="THREADS",
         defaults={"STREAM": True, "THREADS": 1},
         starts=({"STREAM": False, "THREADS": 1},),
     ),

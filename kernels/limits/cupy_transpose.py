@@ -31,5 +31,6 @@ KERNEL = Kernel(
     idea="transpose's own kernel, to compare with",
     parameters=(choice("TILE", 16, 32),),
     launch=lambda p, c: Launch(grid=(ceil_div(p.n, c.TILE) * ceil_div(p.m, c.TILE),), block=(c.TILE, c.TILE)),
+    tiles=lambda p, c: {"m": c.TILE, "n": c.TILE},
     defaults={"TILE": 32},
 )

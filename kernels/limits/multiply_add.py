@@ -4,21 +4,10 @@ Every element is put through y <- y / 2 + 1 so often that it ends at 2, wherever
 Not an operation of the catalogue: `tuner ladder` loads this file as it loads a user's own.
 """
 
-# ruff: noqa: SIM300
 from pathlib import Path
 
-from tuner import (
-    DTYPE_BYTES,
-    Constraint,
-    Kernel,
-    Launch,
-    Operation,
-    Tensor,
-    Work,
-    ceil_div,
-    choice,
-    powers_of_two,
-)
+from tuner import DTYPE_BYTES, Kernel, Launch, Operation, Tensor, Work, ceil_div, choice, powers_of_two
+from tuner.declare.rules import at_most_cores
 
 OPERATION = Operation(
     name="multiply_add",
@@ -43,6 +32,7 @@ KERNELS = (
         idea="CHAINS independent chains of multiply-adds in the registers of every thread",
         parameters=(powers_of_two("BLOCK", 64, 512), choice("CHAINS", 2, 4, 8, 16)),
         launch=lambda p, c: Launch(grid=(ceil_div(p.n, c.BLOCK * c.CHAINS),), block=(c.BLOCK,)),
+        tiles=lambda p, c: {"n": c.BLOCK * c.CHAINS},
         defaults={"BLOCK": 256, "CHAINS": 8},
         starts=({"BLOCK": 512, "CHAINS": 4}, {"BLOCK": 128, "CHAINS": 16}),
     ),
@@ -54,11 +44,8 @@ KERNELS = (
         includes=(Path("../vectors.numba.py"), Path("../threads.numba.py")),
         idea="LANES independent chains of multiply-adds in vector registers, in every thread",
         parameters=(choice("LANES", 64, 128, 256), powers_of_two("THREADS", 1, 256)),
-        constraints=(
-            Constraint(
-                "no more threads than cores", lambda p, d, c: c.THREADS <= max(d.cores, 1), for_speed=True
-            ),
-        ),
+        constraints=(at_most_cores(),),
+        threads="THREADS",
         defaults={"LANES": 128, "THREADS": 1},
     ),
 )

@@ -3,21 +3,10 @@
 Not an operation of the catalogue: `tuner ladder` loads this file as it loads a user's own.
 """
 
-# ruff: noqa: SIM300
 from pathlib import Path
 
-from tuner import (
-    DTYPE_BYTES,
-    Baseline,
-    Constraint,
-    Kernel,
-    Launch,
-    Operation,
-    Tensor,
-    Work,
-    choice,
-    powers_of_two,
-)
+from tuner import DTYPE_BYTES, Baseline, Kernel, Launch, Operation, Tensor, Work, choice, powers_of_two
+from tuner.declare.rules import at_most_cores
 
 OPERATION = Operation(
     name="read",
@@ -43,6 +32,7 @@ KERNELS = (
         idea="a block sums a part in 128-bit loads, several on their way",
         parameters=(powers_of_two("BLOCK", 128, 1024), choice("UNROLL", 1, 2, 4, 8)),
         launch=lambda p, c: Launch(grid=(p.parts,), block=(c.BLOCK,)),
+        tiles=lambda p, c: {"parts": 1},
         defaults={"BLOCK": 512, "UNROLL": 4},
         starts=({"BLOCK": 1024, "UNROLL": 2}, {"BLOCK": 256, "UNROLL": 8}, {"BLOCK": 1024, "UNROLL": 4}),
     ),
@@ -54,11 +44,8 @@ KERNELS = (
         includes=(Path("../vectors.numba.py"), Path("../threads.numba.py")),
         idea="threads sum parts with vector instructions",
         parameters=(powers_of_two("THREADS", 1, 256),),
-        constraints=(
-            Constraint(
-                "no more threads than cores", lambda p, d, c: c.THREADS <= max(d.cores, 1), for_speed=True
-            ),
-        ),
+        constraints=(at_most_cores(),),
+        threads="THREADS",
         defaults={"THREADS": 1},
     ),
 )

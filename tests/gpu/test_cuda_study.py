@@ -21,8 +21,8 @@ from tuner.measuring.bench import CompiledConfig
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import ProblemKey, Role
 from tuner.store import Store
+from tuner.study.opening import run_study
 from tuner.study.progress import Request
-from tuner.study.study import Study
 from tuner.workers import compile_pool, device_worker
 from tuner.workers.device_worker import DeviceWorker
 
@@ -62,7 +62,7 @@ def test_every_real_fault_is_one_outcome_and_the_right_config_is_crowned(
     problem = declared.operation("faulty").problem({"n": 100_000})
     asked = Request(problem, declared.of("faulty"), (find("cuda:0"),), seconds=None, seed=1, sampler="random")
     with Store.open(database(tmp_path)) as store:
-        result = Study(asked, store).run()
+        result = run_study(asked, store)
         trials = store.records(problem=ProblemKey("faulty", (("n", 100_000),), "float32", ""), role=Role.TRIAL)
     assert result.champion is not None
     assert dict(result.champion.record.config) == {"FAULT": "none"}

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import math
 import random
+from collections import defaultdict
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,6 +14,7 @@ import pytest
 from gpu_models import GPUS, T4
 from sampling import MEANT_FOR, covering, is_legal, kernels, name_of, right_space, space, usual_problem
 
+from tuner.declare.folders import kernels_folder
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel, render
 from tuner.declare.problem import Operation, Problem
@@ -117,3 +122,64 @@ def test_declaration_tells_people_what_it_is(operation: Operation, kernel: Kerne
             assert word in kernel.text, f"{kernel.source.name} has no line {word.strip()!r} in its header"
         for each in kernel.parameters:
             assert each.name.rstrip("_XY") in kernel.text.split("extern")[0]
+
+
+@pytest.mark.parametrize(("operation", "kernel"), kernels("cpu"), ids=name_of)
+def test_a_cpu_kernel_declares_its_threads(operation: Operation, kernel: Kernel) -> None:
+    names = {each.name for each in kernel.parameters}
+    assert kernel.threads in names
+    sources = kernel.source.read_text(encoding="utf-8")
+    assert f"run_together({kernel.threads}" in sources or f"set_num_threads(min({kernel.threads}" in sources
+
+
+@pytest.mark.parametrize(
+    ("operation", "kernel"), [case for case in kernels("cuda") if case[1].tiles is not None], ids=name_of
+)
+def test_declared_tiles_count_blocks_as_launches_do(operation: Operation, kernel: Kernel) -> None:
+    assert kernel.tiles is not None
+    columns, _ = raw_columns(kernel)
+    for problem in problems(operation):
+        together = {dim: np.broadcast_to(each, 20_000) for dim, each in kernel.tiles(problem, columns).items()}
+        assert together.keys() <= problem.dims.keys()
+        for config in covering(space(kernel, problem, GPUS[0]), seed=6)[:8]:
+            launch = render(kernel, problem, config).launch
+            tiles = kernel.tiles(problem, config)
+            assert launch is not None
+            if not config.get("BLOCKS"):  # else blocks stay, and take tile after tile
+                counts = [math.ceil(problem.dims[dim] / size - 1e-9) for dim, size in tiles.items()]
+                assert math.prod(launch.grid) == math.prod(counts)
+
+
+def test_tiles_of_arrays_are_those_of_each_config() -> None:
+    for operation, kernel in kernels():
+        if kernel.tiles is None:
+            continue
+        problem = usual_problem(operation, kernel=kernel.name)
+        columns, _ = raw_columns(kernel)
+        together = kernel.tiles(problem, columns)
+        for index in range(0, 20_000, 1999):
+            one = SimpleNamespace(**{name: column[index].item() for name, column in vars(columns).items()})
+            for dim, size in kernel.tiles(problem, one).items():
+                assert np.broadcast_to(together[dim], 20_000)[index] == size
+
+
+def declaration_files() -> list[Path]:
+    """Files of declarations and what they import, of the project's own kernels."""
+    return [path for path in sorted(kernels_folder().rglob("*.py")) if not path.name.endswith(".numba.py")]
+
+
+def test_no_declaration_repeats_a_rule_or_a_helper_of_another() -> None:
+    places: dict[str, set[str]] = defaultdict(set)
+    for path in declaration_files():
+        if path.name == "operation.py" or path.parent.name == "limits":
+            continue  # operations are unlike in what looks alike; limits are files of their own
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef):
+                said = ast.get_docstring(node) is not None
+                body = ast.dump(ast.Module(node.body[1:] if said else node.body, []))
+                places[body].add(f"{path.relative_to(kernels_folder())}: {node.name}")
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("Constraint", "for_speed"):
+                sentence = ast.dump(node.args[0])
+                places[sentence].add(f"{path.relative_to(kernels_folder())}: {ast.unparse(node.args[0])}")
+    repeated = [sorted(found) for found in places.values() if len(found) > 1]
+    assert repeated == [], "put these into a sibling, or into tuner/declare/rules.py"

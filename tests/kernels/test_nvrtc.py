@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from sampling import covering, every_kind, is_first_kind, is_legal, name_of, space
@@ -49,3 +51,29 @@ def test_defaults_keep_everything_in_registers(usual: Problem, kernel: Kernel) -
     rendered = render(kernel, usual, first_config(usual, kernel))
     cubin, log = compile_cubin(rendered.text, "sm_90a", rendered.options)
     assert read_report(log, cubin).spill_bytes == 0
+
+
+NAMED = """
+struct {name} {{
+    static constexpr int FACTOR = {factor};
+    __device__ static void put(const int& value, int* to) {{ *to = value; }}
+}};
+extern "C" __global__ void probe(int* to) {{ {name}::put({name}::FACTOR, to); }}
+"""
+
+
+def test_a_cubin_without_names_tells_code_and_not_what_structs_are_called() -> None:
+    path = Path(__file__).resolve().parents[2] / "scripts" / "equivalents.py"
+    script = importlib.util.spec_from_file_location("equivalents", path)
+    assert script is not None
+    assert script.loader is not None
+    equivalents = importlib.util.module_from_spec(script)
+    script.loader.exec_module(equivalents)
+
+    def code(name: str, factor: int) -> bytes:
+        cubin, _ = compile_cubin(NAMED.format(name=name, factor=factor), "sm_90a", ())
+        found: bytes = equivalents.without_names(cubin)
+        return found
+
+    assert code("First", 3) == code("AnotherName", 3)
+    assert code("First", 3) != code("First", 4)

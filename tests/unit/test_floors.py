@@ -1,123 +1,116 @@
 """Which module imports which: only downwards, in no circle, and heavy libraries only where they belong."""
 
-import ast
-import re
+import runpy
 import subprocess
 import sys
-import tomllib
-from collections.abc import Iterator
-from functools import cache
-from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = ROOT / "tuner"
-TABLE = tomllib.loads((Path(__file__).parent / "floors.toml").read_text(encoding="utf-8"))
-FLOOR = {name: number for number, names in enumerate(TABLE["floors"]) for name in names}
 
 
-def module_name(path: Path) -> str:
-    """Dotted name of a file of the package."""
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
-
-
-def top(module: str) -> str:
-    """The name under which a module of the package stands in floors.toml; empty for the package itself."""
-    name = module.split(".")[1] if "." in module else ""
-    return "" if name == "__main__" else name
-
-
-@cache
-def tree_of(module: str) -> ast.Module:
-    """A module's source, parsed."""
-    return ast.parse(MODULES[module].read_text(encoding="utf-8"))
-
-
-def imported(module: str, *, at_load: bool = False) -> Iterator[str]:
-    """Dotted names that a module imports: everywhere in it, or only what loading it imports too."""
-    tree = tree_of(module)
-    package = module if MODULES[module].name == "__init__.py" else module.rpartition(".")[0]
-    for node in _at_load(tree) if at_load else ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                around = package.rsplit(".", node.level - 1)[0]
-                base = f"{around}.{base}".rstrip(".")
-            for alias in node.names:
-                # `from tuner.declare import problem` imports a module, `from tuner import __version__` a name.
-                yield f"{base}.{alias.name}" if f"{base}.{alias.name}" in MODULES else base
-
-
-def _at_load(node: ast.AST) -> Iterator[ast.AST]:
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            continue
-        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
-            continue
-        yield child
-        yield from _at_load(child)
+#: `scripts/house`, which reads what imports what.
+SCRIPT = SimpleNamespace(**runpy.run_path(str(ROOT / "scripts/house"), run_name="house"))
+HOUSE = SCRIPT.House(ROOT)
+MODULES = HOUSE.modules
+TABLE = HOUSE.table
+FLOOR = {name: number for number, names in enumerate(TABLE["floors"], 1) for name in names}
+top = SCRIPT.top
 
 
 def test_every_module_has_one_floor() -> None:
     present = {top(module) for module in MODULES if top(module)}
     assert present - FLOOR.keys() == set(), "add these to a floor in tests/unit/floors.toml"
+    assert FLOOR.keys() - present == set(), "these stand in tests/unit/floors.toml and are not there"
     assert len(FLOOR) == sum(map(len, TABLE["floors"])), "a name stands on two floors"
 
 
-def test_the_architecture_tells_what_each_module_is_for() -> None:
+def test_the_drawing_in_the_docs_is_the_house() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    rows = [row for row in text.splitlines() if row.startswith("| ") and row.split()[1].isdigit()]
-    assert [set(re.findall(r"`(\w+)` ", row.split("|")[2])) for row in rows] == list(map(set, TABLE["floors"]))
+    drawn = text.partition(SCRIPT.BEGIN)[2].partition(SCRIPT.END)[0]
+    assert drawn.strip() == HOUSE.drawing(), "run scripts/house --draw"
 
 
 @pytest.mark.parametrize("module", [module for module in MODULES if top(module) in FLOOR])
 def test_imports_go_downwards(module: str) -> None:
     own = top(module)
     upwards = {
-        name
-        for name in imported(module)
-        if name in MODULES and top(name) not in ("", own) and FLOOR[top(name)] >= FLOOR[own]
+        name for name in HOUSE.imports[module] if top(name) not in ("", own) and FLOOR[top(name)] >= FLOOR[own]
     }
     assert upwards == set(), f"{own} is on floor {FLOOR[own]} and imports only from floors below"
 
 
-def test_the_package_itself_imports_nothing() -> None:
-    assert set(imported("tuner", at_load=True)) <= {"tuner.version"}
+def test_the_house_is_small_enough_to_find_ones_way() -> None:
+    directly = {name for name, module in MODULES.items() if name.count(".") == 1 and not module.is_package}
+    assert len(directly) <= 4, f"directly in tuner/: {sorted(directly)}"
+    assert len(HOUSE.rooms) <= 26
+    assert len(HOUSE.floors) <= 10
 
 
-def test_there_is_no_import_cycle() -> None:
-    graph = {
-        module: {name for name in imported(module, at_load=True) if name in MODULES and name != module}
-        for module in MODULES
-    }
-    try:
-        TopologicalSorter(graph).prepare()
-    except CycleError as error:
-        pytest.fail(f"import cycle: {' -> '.join(error.args[1])}")
+@pytest.mark.parametrize("module", [name for name in MODULES if name not in TABLE["imports"]["beyond"]])
+def test_a_module_takes_from_few_others(module: str) -> None:
+    taken = HOUSE.imports[module]
+    assert len(taken) <= TABLE["imports"]["at_most"], f"{module} imports from {sorted(taken)}"
+
+
+def test_modules_that_take_from_many_are_there() -> None:
+    assert set(TABLE["imports"]["beyond"]) <= MODULES.keys()
+
+
+def test_nothing_imports_the_package_itself() -> None:
+    """It leads to all modules at first use: importing it would make a circle."""
+    assert {name for name in MODULES if "tuner" in HOUSE.imports[name]} == set()
+    assert set(MODULES["tuner"].imported(MODULES, at_load=True)) == {"tuner.version"}
+
+
+def test_no_modules_import_each_other() -> None:
+    assert HOUSE.circles == [], "imports inside functions count, too"
+
+
+def test_the_figures_are_printed() -> None:
+    done = subprocess.run(
+        [sys.executable, "scripts/house"], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert f"rooms                       {len(HOUSE.rooms)}\n" in done.stdout
+    assert "most imports of ours" in done.stdout
 
 
 @pytest.mark.parametrize("library", TABLE["reserved"])
 def test_heavy_libraries_are_imported_only_where_they_belong(library: str) -> None:
-    importers = {module for module in MODULES for name in imported(module) if name.split(".")[0] == library}
+    importers = {
+        name
+        for name, module in MODULES.items()
+        for each in module.imported(MODULES)
+        if each.split(".")[0] == library
+    }
     assert {module for module in importers if top(module) not in TABLE["reserved"][library]} == set()
 
 
 def test_kernels_are_loaded_by_path_and_never_imported() -> None:
     importers = {
-        module
-        for module in MODULES
-        for name in imported(module)
-        if name.split(".")[0] in ("kernels", "examples")
+        name
+        for name, module in MODULES.items()
+        for each in module.imported(MODULES)
+        if each.split(".")[0] in ("kernels", "examples")
     }
     assert importers == set()
+
+
+def test_what_authors_need_comes_from_the_package_itself() -> None:
+    """...and so does every kernel, operation and example of ours."""
+    sources = [*ROOT.glob("kernels/**/*.py"), *ROOT.glob("examples/*.py")]
+    assert len(sources) > 20
+    for source in sources:
+        text = source.read_text(encoding="utf-8")
+        assert "from tuner.declare" not in text, f"{source}: import it from tuner"
+    code = (
+        "from tuner import Constraint, Kernel, Launch, Operation, Problem, Tensor, Work, choice, powers_of_two"
+        "; import tuner; assert set(tuner.__all__) <= set(dir(tuner)); "
+        "assert all(getattr(tuner, name) is not None for name in tuner.__all__)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
 def loaded_by(statement: str) -> set[str]:

@@ -35,9 +35,8 @@ def library_call(request: Request, decision: Decision | None, family: Family) ->
         family: Library that the arrays belong to.
     """
     if decision is not None and family.name == "CuPy" and not request.copied:
-        from tuner.devices.calling import library
-
-        run = library(decision.problem)
+        baseline = decision.problem.operation.baselines.get("cuda")
+        run = baseline.bind(decision.problem) if baseline is not None else None
         if run is not None:
             return family.at_home(_kernel_call(request, family, run, turn=False), request.device)
     if request.function == "transpose":

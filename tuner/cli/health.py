@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tuner.devices.cubin_cache import check_cache
+from tuner.devices.cache_folder import check_cache
 from tuner.devices.detect import DetectedDevice, find, gpus
 from tuner.devices.device_lock import device_holder
 from tuner.devices.machine_load import MachineWatch

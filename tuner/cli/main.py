@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 
 import click
+from click.shell_completion import CompletionItem
 
 from tuner.errors import EnvironmentTrouble, InputError, TunerError
 from tuner.version import __version__
@@ -31,6 +32,13 @@ COMMANDS = {
     "kernels": ("tuner.cli.inspect", "kernels", "The kernels there are, with parameters and constraints."),
     "doctor": ("tuner.cli.inspect", "doctor", "Check this machine, and say what to do about it."),
 }
+#: Heading of ``--help`` -> its commands.
+GROUPS = {
+    "Tune": ("tune", "nightly", "ladder"),
+    "Answer": ("best", "front", "export", "distil", "lookup-quality"),
+    "Records": ("records", "simulate"),
+    "Look": ("devices", "kernels", "doctor"),
+}
 #: Errors of the system that a user can do something about.
 SYSTEM_ERRORS = {
     errno.ENOSPC: "the disk is full; free some room and run the same command again: it continues",
@@ -44,8 +52,8 @@ class LazyGroup(click.Group):
     """A group whose commands are imported when they are called."""
 
     def list_commands(self, context: click.Context) -> list[str]:
-        """Names in the order of a user's way through them."""
-        return list(COMMANDS)
+        """Names in the order in which ``--help`` shows them."""
+        return [name for names in GROUPS.values() for name in names]
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         """Imports one command."""
@@ -56,9 +64,17 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        """Lists the commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
+        """Lists the commands by group, without importing them."""
+        widest = max(map(len, COMMANDS))
+        for heading, names in GROUPS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name.ljust(widest), COMMANDS[name][2]) for name in names])
+
+    def shell_complete(self, context: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Completes names of commands without importing any."""
+        names = [name for name in self.list_commands(context) if name.startswith(incomplete)]
+        found = [CompletionItem(name, help=COMMANDS[name][2]) for name in names]
+        return found + click.Command.shell_complete(self, context, incomplete)
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

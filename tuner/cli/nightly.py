@@ -50,8 +50,8 @@ def nightly(
     """
     from tuner.nightly.night import Night
     from tuner.store import Store
+    from tuner.study.interruption import INTERRUPTED
     from tuner.study.locks import occupied
-    from tuner.study.study import INTERRUPTED
 
     begun_s = time.monotonic()
     plan = read_plan(path)

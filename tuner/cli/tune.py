@@ -106,7 +106,7 @@ def run_study(request: Request, url: str, quiet: bool) -> Result:
     """Runs a study with its progress shown, holding the device for this database."""
     from tuner.store import Store
     from tuner.study.locks import occupied
-    from tuner.study.study import Study
+    from tuner.study.opening import run_study
 
     with (
         Store.open(url) as store,
@@ -114,7 +114,7 @@ def run_study(request: Request, url: str, quiet: bool) -> Result:
         occupied(url, request.found, f"tune {request.problem}"),
         ProgressView(request.problem, quiet) as view,
     ):
-        return Study(request, store, view).run()
+        return run_study(request, store, view)
 
 
 def _show(catalogue: Catalogue, result: Result, as_json: bool) -> None:

@@ -1,1 +1,1 @@
-"""What an author writes: operations, problems, kernels, their spaces, and the devices they are declared for."""
+"""What authors of kernels use beside the declarations themselves: rules that many kernels share."""

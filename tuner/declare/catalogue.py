@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +9,7 @@ from types import ModuleType
 
 from tuner.declare.folders import kernels_folder
 from tuner.declare.kernel import Kernel
+from tuner.declare.loading import Declarations
 from tuner.declare.problem import Operation
 from tuner.errors import DeclarationError, InputError, UnknownName
 
@@ -68,11 +67,13 @@ def builtin() -> Catalogue:
     """
     operations: dict[str, Operation] = {}
     kernels: list[Kernel] = []
+    declarations = Declarations()
     for folder in sorted(path.parent for path in kernels_folder().glob("*/operation.py")):
-        module = _load(folder / "operation.py")
+        module = declarations.load(folder / "operation.py")
         operation = _the(module, Operation, folder / "operation.py")[0]
         operations[operation.name] = operation
-        found = [kernel for path in _declarations(folder) for kernel in _the(_load(path), Kernel, path)]
+        modules = [(path, declarations.load(path)) for path in _declarations(folder)]
+        found = [kernel for path, each in modules for kernel in _the(each, Kernel, path)]
         order = list(getattr(module, "LADDER", ()))
         found.sort(key=lambda kernel: order.index(kernel.name) if kernel.name in order else len(order))
         kernels += found
@@ -82,7 +83,8 @@ def builtin() -> Catalogue:
 def from_file(path: Path) -> Catalogue:
     """The catalogue of a user's own file: its operation and kernels, module-level names of any kind.
 
-    A file that declares kernels only, for a built-in operation, joins that operation's own kernels.
+    A file that declares kernels only, for a built-in operation, joins that operation's own kernels. It may
+    import files beside it (``from ._mine import rule``).
 
     Raises:
         InputError: There is no such file.
@@ -92,7 +94,7 @@ def from_file(path: Path) -> Catalogue:
     path = path.resolve()
     if not path.is_file():
         raise InputError(f"a kernel file must exist, found none at {path}; check the path")
-    module = _load(path)
+    module = Declarations().load(path)
     kernels = _the(module, Kernel, path)
     operations = _instances(module, Operation)
     if len(operations) > 1:
@@ -106,27 +108,18 @@ def from_file(path: Path) -> Catalogue:
 
 
 def _declarations(folder: Path) -> Iterator[Path]:
-    """Python files that declare kernels; Numba sources end in .numba.py and are not declarations."""
+    """Python files that declare kernels.
+
+    Numba sources end in .numba.py and are not declarations, nor are files whose names begin with ``_``: what
+    declarations import.
+    """
     for path in sorted(folder.rglob("*.py")):
-        if path.name not in ("operation.py", "__init__.py") and not path.name.endswith(".numba.py"):
+        if (
+            path.name != "operation.py"
+            and not path.name.startswith("_")
+            and not path.name.endswith(".numba.py")
+        ):
             yield path
-
-
-def _load(path: Path) -> ModuleType:
-    name = f"tuner_declared_{abs(hash(path)):x}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise DeclarationError(f"{path} is not a Python file; give one that ends in .py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        # Not by the loader: its cache beside the file can miss an edit within a second.
-        exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), vars(module))
-    except DeclarationError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise DeclarationError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
-    return module
 
 
 def _instances(module: ModuleType, kind: type) -> list:  # type: ignore[type-arg]

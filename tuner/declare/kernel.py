@@ -173,6 +173,12 @@ class Kernel:
             once, and a rendered kernel is still one text.
         starts: Further configs to try first, for devices or problems where `defaults` are not legal or not
             good; every one names all parameters.
+        tiles: ``(problem, config)`` -> elements of each dim that a unit of work takes, by dim: a block of a
+            CUDA kernel, a register tile of a CPU kernel. What is computed beyond the problem's edge, and how
+            blocks fill a device, follows from it. Dims that are not cut are missing. A dim that several blocks
+            share has what each of them takes (``p.k / c.SPLIT_K``). The config's attributes may be NumPy
+            arrays of many configs, as in constraints. None where nothing is said.
+        threads: The parameter that is the number of CPU threads; empty where a kernel has none.
     """
 
     operation: str
@@ -189,6 +195,8 @@ class Kernel:
     declared_in: Path | None = None
     includes: tuple[Path, ...] = ()
     starts: tuple[Mapping[str, Value], ...] = ()
+    tiles: Callable[[Problem, Any], Mapping[str, Any]] | None = None
+    threads: str = ""
 
     def __post_init__(self) -> None:
         if self.target not in TARGETS:
@@ -203,6 +211,7 @@ class Kernel:
         names = [parameter.name for parameter in self.parameters]
         if len(set(names)) != len(names):
             raise DeclarationError(f"parameters of kernel {self.name!r} have distinct names, got {names}")
+        self._check_threads(names)
         known = {parameter.name: parameter.values for parameter in self.parameters}
         for name, value in [item for config in (self.defaults, *self.starts) for item in config.items()]:
             if value not in known.get(name, ()):
@@ -213,6 +222,19 @@ class Kernel:
             raise DeclarationError(f"each of the starts of kernel {self.name!r} names all of {names}")
         if not self.entry:
             object.__setattr__(self, "entry", self.operation)
+
+    def _check_threads(self, names: list[str]) -> None:
+        if not self.threads:
+            return
+        if self.target != "cpu":
+            raise DeclarationError(
+                f"threads= names the parameter that is the number of CPU threads; kernel {self.name!r} "
+                f"is for {self.target}, leave it out"
+            )
+        if self.threads not in names:
+            raise DeclarationError(
+                f"threads= of kernel {self.name!r} is one of its parameters {names}, got {self.threads!r}"
+            )
 
     @cached_property
     def text(self) -> str:

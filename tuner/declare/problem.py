@@ -77,12 +77,16 @@ class Baseline:
             ``arrays`` maps tensor names to arrays.
         names: Dtype -> name, for dtypes where the call uses another library.
         blas: False where the call uses no BLAS on a CPU: it runs on one thread then.
+        bind: Problem -> the library's own function for it. That takes a caller's arrays in the order of the
+            problem's tensors and queues a run on the current stream. For callables, if the array library's own
+            product or copy does not use that function; gives None if it does.
     """
 
     name: str
     call: Callable[[Any, Problem, Mapping[str, Any]], None]
     names: Mapping[str, str] = field(default_factory=dict)
     blas: bool = True
+    bind: Callable[[Problem], Callable[..., None] | None] = lambda problem: None
 
     def named(self, dtype: str) -> str:
         """The library's name for a dtype."""

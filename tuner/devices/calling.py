@@ -37,37 +37,6 @@ def device_info(index: int) -> DeviceInfo:
         return describe(index)
 
 
-def library(problem: Problem) -> Callable[..., None] | None:
-    """cuBLAS's own function for a gemv or a transpose, which CuPy's product and copy do not use.
-
-    Returns:
-        What takes arrays as `Loaded.run` does; None where the library has no such function.
-    """
-    floats = {"float32": "s", "float64": "d"}
-    if problem.operation.name not in ("gemv", "transpose") or problem.dtype not in floats:
-        return None
-    from cupy_backends.cuda.libs import cublas  # here, since machines without a GPU have no such library
-
-    name = "gemv" if problem.operation.name == "gemv" else "geam"
-    function = getattr(cublas, floats[problem.dtype] + name)
-    handle_of = cupy.cuda.device.get_cublas_handle
-    factors = numpy.array([1, 0], problem.dtype)  # on the host, and kept as long as the function
-    one, zero = factors.ctypes.data, factors.ctypes.data + factors.itemsize
-    m, n = problem.m, problem.n
-    # cuBLAS is column-major: a row-major array of M x N is one of N x M to it.
-    rows, columns, turned = (n, m, 1) if problem.layout != "t" else (m, n, 0)
-
-    def gemv(a: Any, x: Any, y: Any, _kept: Any = factors) -> None:
-        at = a.data.ptr, x.data.ptr, y.data.ptr
-        function(handle_of(), turned, rows, columns, one, at[0], rows, at[1], 1, zero, at[2], 1)
-
-    def geam(a: Any, b: Any, _kept: Any = factors) -> None:
-        at, to = a.data.ptr, b.data.ptr
-        function(handle_of(), 1, 0, m, n, one, at, n, zero, to, m, to, m)
-
-    return gemv if name == "gemv" else geam
-
-
 def adopted(array: Any) -> Any:
     """A CuPy array on the memory of another library's, by DLPack or else the CUDA array interface.
 

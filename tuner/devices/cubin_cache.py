@@ -10,51 +10,16 @@ import errno
 import hashlib
 import json
 import sqlite3
-import tempfile
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from tuner.declare.kernel import Rendered
-from tuner.devices.cache_folder import cache_root
+from tuner.devices.cache_folder import cache_root, cache_trouble
 from tuner.devices.protocol import Binary
-from tuner.errors import EnvironmentTrouble
 from tuner.results.measurement import CompileReport
 
 #: Bytes of cubins kept at the most: some twenty thousand.
 LIMIT_BYTES = 1 << 30
-#: Bytes that are written to see whether any can be: what a rendered kernel and its machine code take.
-PROBE_BYTES = 1 << 18
-
-
-def check_cache() -> Path:
-    """Makes the folder of the caches, and finds out before any work that it cannot be written.
-
-    Returns:
-        The folder.
-
-    Raises:
-        EnvironmentTrouble: It cannot be made or written; the message says what to do.
-    """
-    root = cache_root()
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=root) as probe:
-            probe.write(bytes(PROBE_BYTES))
-            probe.flush()
-    except OSError as error:
-        raise cache_trouble(error) from error
-    return root
-
-
-def cache_trouble(error: OSError) -> EnvironmentTrouble:
-    """What is said where the caches cannot be written."""
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    remedy = "free some room there, or set" if full else "set"
-    return EnvironmentTrouble(
-        f"compiled kernels are kept in {cache_root()}, which cannot be written ({error.strerror or error}); "
-        f"{remedy} TUNER_CACHE to a folder that can be"
-    )
 
 
 class CubinCache:

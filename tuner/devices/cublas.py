@@ -1,7 +1,8 @@
-"""cuBLAS functions called directly, for baselines.
+"""cuBLAS functions called directly, for baselines and for callables.
 
-CuPy's wrappers refuse to run while a stream is captured into a graph, and cost more on the host than a
-small product takes on the device. The handle is CuPy's, set to the current stream beforehand.
+For baselines by ctypes: CuPy's wrappers refuse to run while a stream is captured into a graph. The handle is
+CuPy's, set to the current stream beforehand. For callables by CuPy's wrappers, which set it themselves and
+release the interpreter's lock meanwhile.
 """
 
 from __future__ import annotations
@@ -10,16 +11,22 @@ import ctypes
 import functools
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import cupy
+import numpy
 from cupy_backends.cuda.libs import cublas
 
 from tuner.devices.protocol import LaunchFailed
 
 #: Operand as stored, or transposed (cublasOperation_t).
 OPERATION = {"n": 0, "t": 1}
+#: First letter of a function in a dtype.
+LETTER = {"float32": "s", "float64": "d"}
+#: 1 and 0 by dtype, on the host: kept, since functions are given their addresses.
+_FACTORS: dict[str, numpy.ndarray[Any, Any]] = {}
 
 
 @functools.cache
@@ -38,6 +45,39 @@ def one_and_zero(dtype: str) -> tuple[Any, Any]:
     """Host addresses of 1 and 0 in a dtype (``float32``, ``float64``)."""
     kind = {"float32": ctypes.c_float, "float64": ctypes.c_double}[dtype]
     return ctypes.byref(kind(1)), ctypes.byref(kind(0))
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A cuBLAS function in one dtype, to be called with addresses of arrays.
+
+    Attributes:
+        call: CuPy's wrapper; it takes a handle first, as the C function does.
+        one: Host address of 1.
+        zero: Host address of 0.
+    """
+
+    call: Callable[..., None]
+    one: int
+    zero: int
+
+    @staticmethod
+    def handle() -> int:
+        """CuPy's handle for the current device."""
+        return int(cupy.cuda.device.get_cublas_handle())
+
+
+@functools.cache
+def bound(name: str, dtype: str) -> Bound:
+    """A function without the letter of its dtype, e.g. ``gemv``.
+
+    Args:
+        name: The function.
+        dtype: ``float32`` or ``float64``.
+    """
+    factors = _FACTORS.setdefault(dtype, numpy.array([1, 0], dtype))
+    one = factors.ctypes.data
+    return Bound(getattr(cublas, LETTER[dtype] + name), one, one + factors.itemsize)
 
 
 def handle() -> ctypes.c_void_p:

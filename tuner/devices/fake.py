@@ -3,13 +3,14 @@
 The file holds ``info`` (fields of `DeviceInfo`) and ``rules``, a list tried in order, each with ``where``
 (config values that must match, maybe none) and ``latency_s`` or ``fault``, or both: a fault with ``after``
 shows only after that many runs went well, one with ``only_at`` where the first dim is that. ``power_w`` of a
-rule is the power of its configs, ``error_rel`` how far their outputs are from the right ones, ``traits`` what
-is known of them before they run (``occupancy``). ``baseline_error_rel`` is ``error_rel`` of the library.
-Beside or instead of rules, ``landscape_seed`` gives every config a latency of its own, between ``base_s`` and
-ten times that. ``power_w`` of the file holds for all without one; with neither the device tells no power.
-``idle`` names parameters that leave the machine code as it is. ``baseline_s`` is the library's time, or an
-object of its times by the threads that it is told to use. ``noise`` is the relative standard deviation of
-samples and ``pace`` the fraction of each latency that is really waited.
+rule is the power of its configs, ``first_s`` what their first run really takes, ``error_rel`` how far their
+outputs are from the right ones, ``traits`` what is known of them before they run (``occupancy``).
+``baseline_error_rel`` is ``error_rel`` of the library. Beside or instead of rules, ``landscape_seed`` gives
+every config a latency of its own, between ``base_s`` and ten times that. ``power_w`` of the file holds for all
+without one; with neither the device tells no power. ``idle`` names parameters that leave the machine code as it
+is. ``baseline_s`` is the library's time, or an object of its times by the threads that it is told to use.
+``noise`` is the relative standard deviation of samples and ``pace`` the fraction of each latency that is really
+waited.
 
 Faults: ``compile_failed``, ``compile_hang``, ``compile_crash``, ``compile_memory``, ``launch_failed``,
 ``unwell``, ``wrong_result``, ``unwritten``, ``out_of_bounds``, ``writes_input`` (one element), ``stale`` (what
@@ -119,9 +120,12 @@ class FakeRun:
         self._good_runs = int(rule.get("after", 0))
         self._arrays = arrays
         self._first: dict[str, Any] = {}
+        self._first_s = float(rule.get("first_s", 0.0))
 
     def __call__(self) -> None:
         """Writes the right output, or does what the rule's fault says."""
+        time.sleep(self._first_s)
+        self._first_s = 0.0
         self._good_runs -= 1
         self._fault = self._later if self._good_runs < 0 else ""
         match self._fault:

@@ -26,8 +26,7 @@ from numba.core.dispatcher import Dispatcher
 from tuner.declare.kernel import Rendered
 from tuner.declare.problem import DTYPE_BYTES, Problem, Tensor
 from tuner.devices import cpu_features
-from tuner.devices.cache_folder import cache_root
-from tuner.devices.cubin_cache import cache_trouble
+from tuner.devices.cache_folder import cache_root, cache_trouble
 from tuner.devices.detect import cpu_flags
 from tuner.devices.numba_parts import Parts
 from tuner.devices.protocol import Binary, CompileFailed

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from tuner.declare.catalogue import from_file
 from tuner.declare.folders import kernels_folder
 from tuner.declare.hardware import DeviceInfo
-from tuner.declare.kernel import Kernel, render
+from tuner.declare.kernel import Kernel
 from tuner.declare.problem import DTYPE_BYTES, Problem
 from tuner.declare.space import Config
-from tuner.devices.detect import DetectedDevice
 from tuner.errors import TunerError
+from tuner.ladder.attempts import measured
 from tuner.ladder.rungs import Limits
 from tuner.ladder.spaces import first_configs, pinned_space
 from tuner.ladder.steps import lessons
-from tuner.measuring.bench import CompiledConfig
-from tuner.results.measurement import Measurement
-from tuner.workers.compile_pool import CompilePool
+from tuner.store import Store
+from tuner.study.recorder import Recorder
+from tuner.study.session import Conditions, Session
 from tuner.workers.device_worker import DeviceWorker
 
 #: Bytes of the array that is read or copied on a GPU, at the most.
@@ -32,8 +32,6 @@ STEPS, NUMBERS = 16_384, 8
 #: Numbers for each core of a CPU.
 NUMBERS_OF_A_CORE = 1 << 14
 
-Measure = Callable[[CompiledConfig], Measurement]
-
 
 def limit_problem(name: str, dims: Mapping[str, int], dtype: str) -> tuple[Problem, tuple[Kernel, ...], str]:
     """A problem of one of the files in ``kernels/limits``, its kernels, and the file."""
@@ -43,14 +41,13 @@ def limit_problem(name: str, dims: Mapping[str, int], dtype: str) -> tuple[Probl
     return operation.problem(dims, dtype), found.kernels, str(path.resolve())
 
 
-def measure_limits(found: DetectedDevice, worker: DeviceWorker, dtype: str, measure: Measure) -> Limits:
+def measure_limits(worker: DeviceWorker, store: Store, dtype: str) -> Limits:
     """Measures what a device can do at the most.
 
     Args:
-        found: The device.
-        worker: Its worker, open.
+        worker: The device, open.
+        store: A session needs one; nothing is stored in it.
         dtype: Element type; a limit that cannot be measured in it is 0.
-        measure: Measures a compiled config.
     """
     info = worker.info
     size = array_bytes(info, worker.free_bytes)
@@ -65,10 +62,10 @@ def measure_limits(found: DetectedDevice, worker: DeviceWorker, dtype: str, meas
     rates: dict[str, float] = {}
     for name, dims in wanted.items():
         try:
-            problem, kernels, origin = limit_problem(name, dims, dtype)
+            problem, kernels, _ = limit_problem(name, dims, dtype)
         except TunerError:  # no such limit for this dtype: whole numbers are not multiplied and added
             continue
-        time_s = _best_s(found, worker, (problem, kernels, origin), measure)
+        time_s = _best_s(worker, store, problem, kernels)
         if time_s is not None:
             work = problem.work
             rates[name] = (work.flops * 1e-12 if name == "multiply_add" else work.bytes * 1e-9) / time_s
@@ -83,33 +80,25 @@ def array_bytes(info: DeviceInfo, free_bytes: int) -> int:
     return max(min(wanted, free_bytes // ROOM), 1 << 20) >> 15 << 15
 
 
-def _best_s(
-    found: DetectedDevice, worker: DeviceWorker, what: tuple[Problem, tuple[Kernel, ...], str], measure: Measure
-) -> float | None:
-    """The least median over the configs declared to be tried first; None where none can be measured."""
-    problem, kernels, origin = what
-    named = {**problem.to_json(), "origin": origin}
-    worker.prepare(named, "cold")
-    pool = CompilePool(found.opening, worker.info.architecture, named, size=1)
+def _best_s(worker: DeviceWorker, store: Store, problem: Problem, kernels: tuple[Kernel, ...]) -> float | None:
+    """The least median over the configs declared to be tried first; None if none can be measured."""
+    recorder = Recorder(store, problem, worker.info, "cold", worker.versions, f"limit {problem}")
     times = []
-    try:
+    with Session([worker], problem, recorder, Conditions(), pool_size=1) as session:
+        session.prepare()
         for kernel in kernels:
             if kernel.target == worker.info.kind:
-                configs = _configs(kernel, problem, worker.info)
-                rendered = {number: render(kernel, problem, each) for number, each in enumerate(configs)}
-                for compiled_config in pool.compile_all(rendered).values():
-                    times.append(measure(compiled_config).time_s)
-    finally:
-        pool.close()
+                for config in _configs(kernel, problem, worker.info):
+                    times.append(measured(session, kernel, config)[1].time_s)
     return min((each for each in times if each), default=None)
 
 
 def _configs(kernel: Kernel, problem: Problem, info: DeviceInfo) -> list[Config]:
     """The declared ones; on a CPU each with one thread and with as many as there are cores."""
     pins: list[dict[str, Any]] = [{}]
-    if any(each.name == "THREADS" for each in kernel.parameters):
+    if kernel.threads:
         threads = 1 << (max(info.cores, 1).bit_length() - 1)
-        pins = [{"THREADS": each} for each in dict.fromkeys((1, threads))]
+        pins = [{kernel.threads: each} for each in dict.fromkeys((1, threads))]
     configs = [
         config
         for pin in pins

@@ -1,8 +1,9 @@
-"""What whole blocks and tiles cost: learnt once a kernel from its launch rule, then computed for arrays.
+"""What whole blocks and tiles cost: from the tiles that a kernel declares, computed for arrays of configs.
 
-Launch rules are functions of one config and slow beside all else here. So a few configs are launched at long
-and short dims, which tells how many elements of each dim a block takes. Where that follows a law of the
-parameters (``BM``, ``BLOCK*ITEMS``, ``BLOCK//SPAN*ROWS``, times a constant) the law stands for the rule.
+A CUDA kernel of a user's own may declare none. Then its launch rule tells: a function of one config, and slow
+beside all else here. So a few configs are launched at long and short dims, which tells how many elements of
+each dim a block takes. Where that follows a law of the parameters (``BM``, ``BLOCK*ITEMS``,
+``BLOCK//SPAN*ROWS``, times a constant) the law stands for the rule.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -62,11 +64,11 @@ class KernelConfigs:
         """Logarithms of time that whole blocks cost: waves and padding.
 
         Waves: blocks go round over the multiprocessors, and the fullest one sets the time; with fewer blocks
-        than multiprocessors the idle ones cost it. Padding: blocks, or the register tiles of a CPU kernel
-        (parameters MR, NR), reach beyond the problem's edges.
+        than multiprocessors the idle ones cost it. Padding: blocks, or the register tiles of a CPU kernel,
+        reach beyond the problem's edges.
 
         Returns:
-            Shape (2, configs); zeros where the launch rule follows no law.
+            Shape (2, configs); zeros where no tiles are declared and the launch rule follows no law.
         """
         costs = np.zeros((COSTS, len(self.points.fits)))
         blocks = self._blocks_of(problem)
@@ -85,6 +87,29 @@ class KernelConfigs:
         return costs
 
     def _blocks_of(self, problem: Problem) -> Blocks | None:
+        if self.kernel.tiles is not None:
+            return self._declared(problem)
+        if self.kernel.launch is None:
+            return None
+        return self._learnt(problem)
+
+    def _declared(self, problem: Problem) -> Blocks | None:
+        """The tiles that the kernel declares; None where its rule fails, or gives what is no tile."""
+        assert self.kernel.tiles is not None
+        count = len(self._configs)
+        if not count:
+            return None
+        try:
+            with np.errstate(all="ignore"):
+                told = self.kernel.tiles(problem, SimpleNamespace(**self.points.arrays))
+            tiles = {dim: np.broadcast_to(np.asarray(tile, float), (count,)) for dim, tile in told.items()}
+        except Exception:  # a rule of anybody's
+            return None
+        if not all(np.isfinite(tile).all() and (tile > 0).all() for tile in tiles.values()):
+            return None
+        return Blocks(tiles, np.ones(count))
+
+    def _learnt(self, problem: Problem) -> Blocks | None:
         key = problem.dtype, problem.layout
         if key not in self._blocks:
             known = next((each for each in self._blocks.values() if each is not None), None)
@@ -95,8 +120,6 @@ class KernelConfigs:
 
     def _holds(self, blocks: Blocks, problem: Problem) -> bool:
         """Whether what was learnt for another dtype or layout holds for this one, by two configs."""
-        if self.kernel.launch is None:
-            return True
         for at in {0, len(self._configs) - 1}:
             try:
                 probed = _probe(self.kernel, problem, self._configs[at])
@@ -113,10 +136,6 @@ class KernelConfigs:
 
     def _learn(self, problem: Problem) -> Blocks | None:
         columns = {name: np.asarray(each) for name, each in self.points.arrays.items()}
-        if self.kernel.launch is None:
-            tiles = {dim: columns.get(f"{dim.upper()}R") for dim, _ in problem.shape}
-            found = {dim: tile.astype(float) for dim, tile in tiles.items() if tile is not None}
-            return Blocks(found, np.ones(len(self._configs))) if found else None
         at = np.unique(np.linspace(0, len(self._configs) - 1, PROBES).astype(int))
         try:
             probed = [_probe(self.kernel, problem, self._configs[number]) for number in at]

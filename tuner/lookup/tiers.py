@@ -192,22 +192,22 @@ def _from_elsewhere(case: Case, data: SubjectData, asked: Floats, match: str, wh
 
 
 def _with_all_cores(case: Case, data: SubjectData, choice: Choice) -> Choice:
-    """On a CPU with more or fewer cores, THREADS in proportion, where that is legal and worth trying."""
-    timed = data.matrix.columns[choice.column][1]
-    threads, cores = timed.get("THREADS"), case.question.device.cores
+    """On a CPU with more or fewer cores, threads in proportion, where that is legal and worth trying."""
+    kernel = data.matrix.kernels[choice.kernel]
+    name = kernel.threads
+    threads, cores = data.matrix.columns[choice.column][1].get(name), case.question.device.cores
     before = data.matrix.places[choice.place].device.cores
     if not isinstance(threads, int) or threads < 2 or not cores or not before or cores == before:
         return choice
-    kernel = data.matrix.kernels[choice.kernel]
-    values = [value for each in kernel.parameters if each.name == "THREADS" for value in each.values]
+    values = [value for each in kernel.parameters if each.name == name for value in each.values]
     fitting = [value for value in values if isinstance(value, int) and value <= threads * cores / before]
-    if not fitting or max(fitting) == choice.config["THREADS"] or case.problem is None:
+    if not fitting or max(fitting) == choice.config[name] or case.problem is None:
         return choice
-    config = Config({**choice.config, "THREADS": max(fitting)})
+    config = Config({**choice.config, name: max(fitting)})
     if not legal(kernel, case.problem, case.question.device, [config])[1][0]:
         return choice
-    others = [each for each in choice.changed.split(", ") if each and not each.startswith("THREADS=")]
-    what = f"THREADS={max(fitting)} for THREADS={threads}, since {cores} cores are not {before}"
+    others = [each for each in choice.changed.split(", ") if each and not each.startswith(f"{name}=")]
+    what = f"{name}={max(fitting)} for {name}={threads}, since {cores} cores are not {before}"
     return replace(choice, config=config, changed=", ".join([*others, what]))
 
 

@@ -27,7 +27,7 @@ SCREEN_LIMIT_S = 0.5
 HOPELESS = 1.5
 #: So much slower than the best so far, and so many seconds on top for what happens once (threads that start,
 #: memory that is touched first), the first run of all tells enough: the config is pruned by its time alone.
-HOPELESS_FIRST, ONCE_S = 3.0, 0.1
+HOPELESS_FIRST, ONCE_S = 5.0, 0.25
 #: A config whose fastest sample is this much slower than the best median so far cannot win.
 CANNOT_WIN = 1.08
 #: Samples before that is judged.

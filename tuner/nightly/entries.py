@@ -16,6 +16,7 @@ from tuner.results.measurement import Measurement
 from tuner.results.objectives import Front
 from tuner.results.record import Champion
 from tuner.store import Store
+from tuner.study.opening import open_study
 from tuner.study.progress import Progress, Request
 from tuner.study.study import Study
 
@@ -84,14 +85,14 @@ class Stage:
             Seconds that it took.
 
         Raises:
-            TunerError: What `Study.run` raises; nothing is open then.
+            TunerError: What `open_study` raises; nothing is open then.
         """
         self.close()
         begun_s = time.monotonic()
         self.entry, entry.share.open = entry, True
         try:
             report = self._stack.enter_context(self._view(entry.item))
-            self.study = self._stack.enter_context(Study(request, self._store, report))
+            self.study = self._stack.enter_context(open_study(request, self._store, report))
         except BaseException:
             self.close()
             raise

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tuner.declare.kernel import Kernel
 from tuner.declare.space import Config
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import Pair
@@ -14,8 +15,6 @@ from tuner.results.statistics import compare
 
 #: Challengers beside the reigning champion.
 FINALISTS = 4
-#: Parameter by which a kernel for CPUs says how many threads it uses.
-THREADS = "THREADS"
 #: A config this much slower than the best in the search is no finalist.
 FINALIST_WITHIN = 1.10
 
@@ -49,9 +48,17 @@ def shortlist(
     return [*([reigning] if reigning else []), *challengers]
 
 
-def threads_of(configs: Iterable[Mapping[str, Any]]) -> tuple[int, ...]:
-    """The numbers of threads that configs ask for, as far as they say."""
-    return tuple(sorted({int(config[THREADS]) for config in configs if THREADS in config}))
+def threads_of(
+    finalists: Iterable[tuple[str, Mapping[str, Any]]], kernels: Mapping[str, Kernel]
+) -> tuple[int, ...]:
+    """The numbers of CPU threads that finalists use, in order.
+
+    Args:
+        finalists: Names of kernels, each with a config.
+        kernels: Declarations by name; a kernel that declares no `Kernel.threads` has no number.
+    """
+    declared = ((kernels[kernel].threads, config) for kernel, config in finalists)
+    return tuple(sorted({int(config[threads]) for threads, config in declared if threads}))
 
 
 def judge(measured: Sequence[Measurement], first_reigns: bool, burdens: Sequence[float]) -> Judged | None:

@@ -1,16 +1,21 @@
-"""The library's times of a problem, stored outside of the finals, to hold those of the finals against."""
+"""The library's times of a problem: measured before the search, and compared with those of the finals."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tuner.devices.detect import with_best_blas
+from tuner.devices.machine_load import MachineWatch
 from tuner.results.doubts import NOISE, LibraryTime, contradictions
-from tuner.results.measurement import Measurement
+from tuner.results.measurement import Measurement, under
 from tuner.results.record import Pair, Record, Role
 from tuner.results.statistics import compare_apart
+from tuner.study.budget import TimeBudget
+from tuner.study.progress import Request
 from tuner.study.recorder import Recorder
-from tuner.study.setup import key_of
+from tuner.study.session import Session, open_workers
+from tuner.study.setup import check_energy, key_of
 
 
 class StoredBaselines:
@@ -76,6 +81,55 @@ class StoredBaselines:
             name, f"{best.kernel}, {_core_type(best)}{with_threads}, not in the finals",
             best.measurement.time_s, compare_apart(champion.samples_s, best.measurement.samples_s),
         )  # fmt: skip
+
+
+def measure_baseline(
+    session: Session, request: Request, budget: TimeBudget, machine: MachineWatch
+) -> Measurement | None:
+    """The library's time before the search, measured and stored unless the request has it.
+
+    Args:
+        session: Where.
+        request: What the study is asked to do.
+        budget: Time and progress.
+        machine: Sees what else goes on meanwhile.
+
+    Returns:
+        None without a library.
+
+    Raises:
+        InputError: The device does not report what an objective needs.
+        DeviceTrouble: The device failed.
+    """
+    library = request.library
+    if library is None:
+        with budget.spent("baseline"):
+            library = session.worker.baseline()
+    if library is None:
+        return None
+    recorder = session.recorder
+    check_energy(request.objectives, recorder.device, library)
+    budget.progress.set_baseline(library.time_s)
+    if request.library is None:
+        (seen,) = under(machine.load().seen, [library])
+        session.store.add(recorder.of_baseline(seen))
+        _measure_best_blas(session, request, budget)
+    return library
+
+
+def _measure_best_blas(session: Session, request: Request, budget: TimeBudget) -> None:
+    """NumPy with the core type that suits this CPU, in a process of its own, if it chose another."""
+    recorder = session.recorder
+    found = with_best_blas(request.found[0], recorder.versions.get("blas_core_type", ""))
+    if found is None:
+        return
+    with open_workers([found]) as (worker,):
+        worker.prepare({**recorder.problem.to_json(), "origin": recorder.origin}, recorder.regime)
+        measurement = worker.baseline()
+        versions = worker.versions
+    if measurement is not None and measurement.time_s is not None:
+        budget.progress.set_best_blas(versions.get("blas_core_type", ""), measurement.time_s)
+        session.store.add(replace(recorder, versions=versions).of_baseline(measurement))
 
 
 def _core_type(record: Record) -> str:

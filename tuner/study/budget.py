@@ -53,8 +53,7 @@ class TimeBudget:
 
     def add(self, stage: str, seconds: float) -> None:
         """Adds time that was spent elsewhere."""
-        spent = self.progress.spent_s
-        spent[stage] = spent.get(stage, 0.0) + seconds
+        self.progress.spend(stage, seconds)
 
     @contextmanager
     def spent(self, stage: str) -> Iterator[None]:
@@ -68,10 +67,7 @@ class TimeBudget:
     def tick(self, stage: str = "") -> None:
         """Reports when it is time, or when a stage begins."""
         now = time.monotonic()
-        progress = self.progress
         if stage or now - self._reported_s >= REPORT_EVERY_S:
             self._reported_s = now
-            progress.stage = stage or progress.stage
-            progress.elapsed_s = now - self._start_s
-            progress.left_s = None if self._seconds is None else max(self._seconds - progress.elapsed_s, 0.0)
-            self._report(progress)
+            self.progress.advance(stage, now - self._start_s, self._seconds)
+            self._report(self.progress)

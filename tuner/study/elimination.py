@@ -5,9 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from tuner.declare.space import Config
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.space import Config, Space
 from tuner.results.measurement import Measurement, Outcome
-from tuner.results.verdict import THREADS
+from tuner.study.progress import Request
+
+#: Kernel and config.
+Key = tuple[str, Config]
 
 #: A kernel whose first configs all take more than this many times the best config's time is dropped.
 HOPELESS = 5.0
@@ -21,13 +25,15 @@ class Elimination:
     Cores that a config leaves idle do not count against its kernel: its time is taken as if it used all.
     """
 
-    def __init__(self, first_configs: Mapping[str, int], cores: int) -> None:
+    def __init__(self, first_configs: Mapping[str, int], cores: int, threads: Mapping[str, str]) -> None:
         """Begins.
 
         Args:
             first_configs: Kernel -> legal configs that it declares to be tried first.
             cores: Of a CPU; 1 for another device.
+            threads: Kernel -> its parameter that is the number of CPU threads; empty if it declares none.
         """
+        self._threads = threads
         self._wanted = {name: min(max(count, 1), FIRST) for name, count in first_configs.items()}
         self._cores = cores
         self._tried = dict.fromkeys(first_configs, 0)
@@ -43,7 +49,9 @@ class Elimination:
         elif measurement.outcome.failed or time_s is None:
             return
         self._tried[kernel] += 1
-        at_best_s = time_s * min(int(config.get(THREADS, self._cores)), self._cores) / self._cores
+        at_best_s = (
+            time_s * min(int(config.get(self._threads.get(kernel, ""), self._cores)), self._cores) / self._cores
+        )
         self._at_best_s[kernel] = min(at_best_s, self._at_best_s.get(kernel, math.inf))
 
     def dropped(self, best_s: float | None) -> dict[str, str]:
@@ -63,3 +71,31 @@ class Elimination:
                 f"ask for it by --kernel {kernel}"
             )
         return found
+
+
+def elimination_of(
+    request: Request, spaces: Mapping[str, Space], device: DeviceInfo, before: Mapping[Key, Measurement]
+) -> Elimination | None:
+    """The elimination for a study.
+
+    Args:
+        request: What the study is asked to do.
+        spaces: Kernel -> its legal configs.
+        device: Where.
+        before: Measurements that the study takes over.
+
+    Returns:
+        None if no kernel is to be dropped: all configs are asked for, or slow ones may save energy.
+    """
+    if not request.drop or request.sampler == "bruteforce" or len(request.objectives) > 1:
+        return None
+    counts = {
+        kernel.name: sum(config in spaces[kernel.name] for config in kernel.first_configs())
+        for kernel in request.kernels
+        if kernel.name in spaces
+    }
+    threads = {kernel.name: kernel.threads for kernel in request.kernels}
+    elimination = Elimination(counts, device.cores if device.kind == "cpu" else 1, threads)
+    for (kernel, config), measurement in before.items():
+        elimination.take(kernel, config, measurement)
+    return elimination

@@ -17,10 +17,8 @@ from tuner.results.statistics import compare
 from tuner.results.verdict import judge, pairs_of, shortlist, threads_of
 from tuner.study.baselines import StoredBaselines
 from tuner.study.leaderboard import Leaderboard
-from tuner.study.recorder import Recorder
+from tuner.study.session import Session
 from tuner.study.setup import key_of
-from tuner.workers.compile_pool import CompilePool
-from tuner.workers.device_worker import DeviceWorker
 
 #: A reigning champion that ends so in the finals has no crown to defend.
 DETHRONED = (Outcome.WRONG_RESULT, Outcome.INACCURATE)
@@ -34,25 +32,17 @@ class Finals:
         unplayed: Why some did not play who came next after finalists that turned out wrong; else empty.
     """
 
-    def __init__(
-        self,
-        recorder: Recorder,
-        kernels: Mapping[str, Kernel],
-        pool: CompilePool,
-        worker: DeviceWorker,
-        machine: MachineWatch,
-    ) -> None:
+    def __init__(self, session: Session, kernels: Sequence[Kernel], machine: MachineWatch) -> None:
         """Takes what the study works with.
 
         Args:
-            recorder: Makes the records.
-            kernels: The competitors by name.
-            pool: Compiles the finalists.
-            worker: Times them.
+            session: Compiles, times and stores the finalists.
+            kernels: The competitors, in ladder order.
             machine: Sees what else goes on meanwhile.
         """
-        self._recorder, self._kernels = recorder, kernels
-        self._pool, self._worker, self._machine = pool, worker, machine
+        self._session, self._recorder = session, session.recorder
+        self._kernels = {kernel.name: kernel for kernel in kernels}
+        self._machine = machine
         self.pairs: tuple[Pair, ...] = ()
         self.unplayed = ""
 
@@ -73,7 +63,7 @@ class Finals:
         reigning = self._reigning()
         holder = (reigning.record.kernel, Config(reigning.record.config)) if reigning else None
         # Nothing may compile beside the finals.
-        self._pool.cancel()
+        self._session.pool.cancel()
         field, end_s = _Field(leaderboard, holder), time.monotonic() + budget_s
         while True:
             lineup = self._line_up(field, leaderboard.compiled_configs, end_s)
@@ -126,9 +116,9 @@ class Finals:
         self, lineup: Mapping[tuple[str, Config], CompiledConfig], budget_s: float
     ) -> tuple[list[Record], list[Record]]:
         """Times and stores finalists and library, which has a record for each number of threads."""
-        threads = threads_of(config for _, config in lineup)
+        threads = threads_of(list(lineup), self._kernels)
         self._machine.restart()
-        measured = self._worker.finals(list(lineup.values()), budget_s, threads)
+        measured = self._session.worker.finals(list(lineup.values()), budget_s, threads)
         measured = under(self._machine.load().seen, measured)
         libraries = [self._recorder.of_baseline(each) for each in measured[len(lineup) :]]
         self._stored = StoredBaselines(self._recorder)
@@ -152,7 +142,7 @@ class Finals:
             number: render(self._kernels[kernel], self._recorder.problem, config)
             for number, (kernel, config) in enumerate(missing)
         }
-        fresh = self._pool.compile_all(rendered) if rendered else {}
+        fresh = self._session.compile_all(rendered)
         return found | {missing[number]: compiled_config for number, compiled_config in fresh.items()}
 
     def _check_elsewhere(self, compiled: dict[tuple[str, Config], CompiledConfig]) -> None:
@@ -164,7 +154,7 @@ class Finals:
                 rendered = render(kernel, problem, config)
                 if rendered.text == compiled_config.rendered.text:
                     cases.append(({**problem.to_json(), "origin": recorder.origin}, rendered.launch))
-            wrong = self._worker.verify(compiled_config, cases)
+            wrong = self._session.worker.verify(compiled_config, cases)
             if wrong:
                 failed = Measurement(Outcome.WRONG_RESULT, wrong, compiled=compiled_config.compiled)
                 recorder.store.add(recorder.of_kernel(Role.FINAL, kernel, config, failed))

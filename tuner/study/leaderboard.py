@@ -28,13 +28,15 @@ class Leaderboard:
         front: Those of them that no other beats.
     """
 
-    def __init__(self, objectives: tuple[str, ...] = TIME) -> None:
+    def __init__(self, objectives: tuple[str, ...] = TIME, progress: Progress | None = None) -> None:
         """Begins.
 
         Args:
             objectives: What the study minimises.
+            progress: Is kept up to date.
         """
         self.objectives = objectives
+        self._progress = progress or Progress()
         self.with_objectives: dict[tuple[str, Config], Measurement] = {}
         self.front: list[tuple[str, Config]] = []
         self.times_s: dict[tuple[str, Config], float] = {}
@@ -42,10 +44,27 @@ class Leaderboard:
         self.compiled_configs: dict[tuple[str, Config], CompiledConfig] = {}
         self.best_s: float | None = None
 
-    def add(
-        self, kernel: str, config: Config, time_s: float, compiled_config: CompiledConfig | None = None
-    ) -> bool:
-        """Takes a measured config in; True where it is the best."""
+    def add_trial(
+        self,
+        kernel: str,
+        config: Config,
+        measurement: Measurement,
+        compiled_config: CompiledConfig | None = None,
+    ) -> None:
+        """Counts a trial, and ranks it if it was measured."""
+        self._progress.count(measurement)
+        if measurement.outcome is Outcome.PRUNED and measurement.samples_s:
+            self.stopped_s[kernel, config] = min(measurement.samples_s)
+        time_s = measurement.time_s
+        if measurement.outcome is not Outcome.MEASURED or time_s is None:
+            return
+        if self._add(kernel, config, time_s, compiled_config):
+            self._progress.lead(time_s, f"{kernel} {config}")
+        self.add_objectives(kernel, config, measurement)
+        self._progress.set_front(len(self.front))
+
+    def _add(self, kernel: str, config: Config, time_s: float, compiled_config: CompiledConfig | None) -> bool:
+        """Takes a measured config in; True if it is the best."""
         self.times_s[kernel, config] = time_s
         if compiled_config is not None:
             self.compiled_configs[kernel, config] = compiled_config
@@ -80,24 +99,3 @@ class Leaderboard:
         if len(self.objectives) == 1:
             return self.best_s
         return front_value([self.values(each) for each in self.front]) if self.front else None
-
-
-def add_trial(
-    kernel: str,
-    config: Config,
-    measurement: Measurement,
-    progress: Progress,
-    leaderboard: Leaderboard,
-    compiled_config: CompiledConfig | None = None,
-) -> None:
-    """Counts a trial, and ranks it where it was measured."""
-    progress.count(measurement)
-    if measurement.outcome is Outcome.PRUNED and measurement.samples_s:
-        leaderboard.stopped_s[kernel, config] = min(measurement.samples_s)
-    time_s = measurement.time_s
-    if measurement.outcome is not Outcome.MEASURED or time_s is None:
-        return
-    if leaderboard.add(kernel, config, time_s, compiled_config):
-        progress.best_s, progress.best = time_s, f"{kernel} {config}"
-    leaderboard.add_objectives(kernel, config, measurement)
-    progress.front = len(leaderboard.front)

@@ -6,7 +6,7 @@ import collections
 import math
 import select
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -20,11 +20,11 @@ from tuner.search import Candidate
 from tuner.search.background import AskAhead
 from tuner.study.budget import REPORT_EVERY_S, TimeBudget
 from tuner.study.elimination import Elimination
-from tuner.study.leaderboard import Leaderboard, add_trial
-from tuner.study.recorder import Recorder
+from tuner.study.leaderboard import Leaderboard
+from tuner.study.session import Session
 from tuner.study.setup import check_energy
 from tuner.study.write_behind import WriteBehind
-from tuner.workers.compile_pool import Compiled, CompilePool, ruled_out
+from tuner.workers.compile_pool import Compiled, ruled_out
 from tuner.workers.device_worker import DeviceWorker, run_limit_s
 
 #: Configs asked for at once where nothing is compiled beside timing: of two, one may be compiled long before
@@ -52,9 +52,7 @@ class SearchLoop:
     def __init__(
         self,
         search: AskAhead,
-        pool: CompilePool,
-        workers: Sequence[DeviceWorker],
-        recorders: Sequence[Recorder],
+        session: Session,
         leaderboard: Leaderboard,
         budget: TimeBudget,
         elimination: Elimination | None = None,
@@ -63,22 +61,21 @@ class SearchLoop:
 
         Args:
             search: What to try next.
-            pool: Compiles.
-            workers: The devices.
-            recorders: Make the records, one for each device.
+            session: Compiles, measures and stores.
             leaderboard: Is kept up to date.
             budget: Time and progress.
             elimination: Says which kernels are dropped; none are unless given.
         """
-        self.search, self._pool, self._budget = search, pool, budget
-        self._workers, self._recorders = workers, recorders
+        self.search, self._pool, self._budget = search, session.pool, budget
+        self._workers, self._recorders = session.workers, session.recorders
+        self._shares_cores = session.shares_cores
         self._leaderboard, self._elimination = leaderboard, elimination
         self._trials: dict[int, _Trial] = {}
         self._compiled: collections.deque[_Trial] = collections.deque()
         self._measuring: dict[int, _Trial] = {}
         self._seen: dict[tuple[str, Any], Measurement] = {}
         self._until_s = math.inf
-        self._write = WriteBehind(recorders[0].store.add, inline=self.shares_cores)
+        self._write = WriteBehind(session.store.add, inline=self._shares_cores)
         self.stop = ""
 
     def run(self, kernels: dict[str, Kernel], trials: int | None, seconds: float | None = None) -> None:
@@ -113,8 +110,8 @@ class SearchLoop:
         for number in [each for each in self._measuring if self._workers[each].arrived()]:
             self._take_measured(number)
         self._dispatch()
-        self._budget.progress.spent_s["thinking"] = self.search.thinking_s
-        self._budget.progress.spent_s["storing"] = self._write.storing_s
+        self._budget.progress.set_spent("thinking", self.search.thinking_s)
+        self._budget.progress.set_spent("storing", self._write.storing_s)
         self._budget.tick()
         return bool(self._measuring) or not self._out_of_budget()
 
@@ -127,10 +124,9 @@ class SearchLoop:
                 self.stop = "all trials are done"
         return bool(self.stop) or time.monotonic() >= self._until_s
 
-    @property
-    def shares_cores(self) -> bool:
-        """True where compiling would disturb timing: on a CPU."""
-        return self._workers[0].info.kind == "cpu"
+    def stop_because(self, why: str) -> None:
+        """Tells the search to end after the trials under way."""
+        self.stop = why
 
     @property
     def _under_way(self) -> int:
@@ -141,7 +137,7 @@ class SearchLoop:
         if self._out_of_budget():
             return
         wanted = 2 * self._pool.size + len(self._workers) - self._under_way
-        if self.shares_cores:
+        if self._shares_cores:
             wanted = max(self._pool.size, LEAST_BATCH) if self._under_way == 0 else 0
         if self._limit is not None:
             wanted = min(wanted, self._limit - self._budget.progress.trials - self._under_way)
@@ -183,7 +179,7 @@ class SearchLoop:
 
     def _dispatch(self) -> None:
         """Gives every idle device the next compiled config."""
-        if self._out_of_budget() or (self.shares_cores and self._pool.pending):
+        if self._out_of_budget() or (self._shares_cores and self._pool.pending):
             return
         for number, worker in enumerate(self._workers):
             while number not in self._measuring and self._compiled:
@@ -222,6 +218,10 @@ class SearchLoop:
             measurement = replace(measurement, compiled=trial.compiled_config.compiled)
         for stage in ("load", "verify", "time", "power"):
             self._budget.add(stage, measurement.stages_s.get(stage, 0.0))
+        if self._elimination is not None:
+            candidate = trial.candidate
+            self._elimination.take(candidate.kernel, candidate.config, measurement)
+            self._drop(self._elimination)
         # The device has its next config before this one is written down.
         self._dispatch()
         self._finish(trial, measurement, number)
@@ -229,23 +229,18 @@ class SearchLoop:
     def _finish(self, trial: _Trial, measurement: Measurement, device: int = 0) -> None:
         """Stores first, then tells: what the search knows is never lost."""
         with self._budget.spent("bookkeeping"):
-            candidate, progress = trial.candidate, self._budget.progress
+            candidate = trial.candidate
             kernel, recorder = self._kernels[candidate.kernel], self._recorders[device]
             record = recorder.of_kernel(Role.TRIAL, kernel, candidate.config, measurement)
             self._write.put(record, self._telling(candidate, measurement))
             if not self._leaderboard.with_objectives:
                 check_energy(self._leaderboard.objectives, recorder.device, measurement)
-            add_trial(
-                kernel.name, candidate.config, measurement, progress, self._leaderboard, trial.compiled_config
-            )
+            self._leaderboard.add_trial(kernel.name, candidate.config, measurement, trial.compiled_config)
             del self._trials[candidate.number]
-            if self._elimination is not None:
-                self._elimination.take(kernel.name, candidate.config, measurement)
-                self._drop(self._elimination)
 
     def _drop(self, elimination: Elimination) -> None:
         for kernel, why in elimination.dropped(self._leaderboard.best_s).items():
-            self._budget.progress.dropped[kernel] = why
+            self._budget.progress.drop(kernel, why)
             self.search.drop(kernel)
 
     def _discarded(self, trial: _Trial) -> bool:

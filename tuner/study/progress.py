@@ -99,6 +99,49 @@ class Progress:
         if measurement.outcome.failed:
             self.reasons.setdefault(name, measurement.reason)
 
+    def lead(self, time_s: float, best: str) -> None:
+        """A config is the best so far."""
+        self.best_s, self.best = time_s, best
+
+    def set_front(self, configs: int) -> None:
+        """The Pareto front has that number of configs."""
+        self.front = configs
+
+    def set_baseline(self, time_s: float | None) -> None:
+        """The library was measured."""
+        self.baseline_s = time_s
+
+    def set_best_blas(self, core_type: str, time_s: float) -> None:
+        """The library was measured with another core type, which suits this CPU best."""
+        self.best_blas = (core_type, time_s)
+
+    def observe_load(self, busy: tuple[str, ...]) -> None:
+        """What is wrong with the machine now; what was seen before stays if nothing is."""
+        self.busy = busy or self.busy
+
+    def drop(self, kernel: str, why: str) -> None:
+        """A kernel takes no further part in the search."""
+        self.dropped[kernel] = why
+
+    def spend(self, stage: str, seconds: float) -> None:
+        """Adds time to a stage."""
+        self.spent_s[stage] = self.spent_s.get(stage, 0.0) + seconds
+
+    def set_spent(self, stage: str, seconds: float) -> None:
+        """The whole time of a stage that keeps count itself."""
+        self.spent_s[stage] = seconds
+
+    def advance(self, stage: str, elapsed_s: float, budget_s: float | None) -> None:
+        """Time has passed.
+
+        Args:
+            stage: The stage that begins; empty if none does.
+            elapsed_s: Seconds since the start.
+            budget_s: Seconds of the whole run; None for no limit.
+        """
+        self.stage, self.elapsed_s = stage or self.stage, elapsed_s
+        self.left_s = None if budget_s is None else max(budget_s - elapsed_s, 0.0)
+
     @property
     def totals(self) -> dict[str, int]:
         """``total``, ``measured`` and ``failed`` trials, then each outcome's count."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 from tuner.declare.kernel import Kernel, Rendered, render
@@ -15,9 +16,7 @@ from tuner.measuring.bench import CompiledConfig
 from tuner.results.record import Record, Role
 from tuner.store import Store
 from tuner.study.recorder import Recorder
-from tuner.study.setup import check_fits
-from tuner.workers.compile_pool import CompilePool, ruled_out
-from tuner.workers.device_worker import DeviceWorker
+from tuner.study.session import Conditions, Session, open_workers
 
 #: A config this many times slower than the best known is told so after few samples.
 PRUNED_BEYOND = 1.3
@@ -54,6 +53,10 @@ class Remeasured:
     left: int = 0
     why: str = ""
 
+    def leave(self, count: int, why: str) -> None:
+        """Some are not measured."""
+        self.left, self.why = self.left + count, why
+
 
 class Remeasuring:
     """A device and its compile workers, for as many times as are wanted; `close` ends them."""
@@ -70,17 +73,13 @@ class Remeasuring:
         Raises:
             DeviceTrouble: It cannot be opened.
         """
-        self._store, self._found, self._regime, self._study = store, found, regime, study
-        self._worker = DeviceWorker(found)
-        try:
-            self._worker.open()
-        except BaseException:
-            self._worker.close()
-            raise
+        self._store, self._regime, self._study = store, regime, study
+        self._stack = ExitStack()
+        (self._worker,) = self._stack.enter_context(open_workers([found]))
 
     def close(self) -> None:
         """Ends the workers."""
-        self._worker.close()
+        self._stack.close()
 
     def run(
         self,
@@ -109,8 +108,13 @@ class Remeasuring:
             compiled = self._compile([each for problem in problems for each in by_problem[problem]])
             for problem in problems:
                 report(f"{problem}: {len(by_problem[problem])} configs")
-                self._measure(problem, by_problem[problem], compiled, deadline_s, found)
+                self._measure(by_problem[problem], compiled, deadline_s, found)
         return found
+
+    def _session(self, problem: Problem) -> Session:
+        worker = self._worker
+        recorder = Recorder(self._store, problem, worker.info, self._regime, worker.versions, self._study)
+        return Session([worker], problem, recorder, Conditions(self._regime))
 
     def _compile(self, wanted: Sequence[Wanted]) -> dict[str, CompiledConfig]:
         """Machine code by the hash of the rendered text, which dims do not enter."""
@@ -118,52 +122,42 @@ class Remeasuring:
         for each in wanted:
             text = render(each.kernel, each.problem, each.config)
             rendered.setdefault(text.hash, text)
-        named = {**wanted[0].problem.to_json(), "origin": _origin(wanted[0].problem)}
-        pool = CompilePool(self._found.opening, self._worker.info.architecture, named)
-        try:
-            tickets = dict(enumerate(rendered))
-            done = pool.compile_all({number: rendered[key] for number, key in tickets.items()})
-            return {tickets[number]: compiled_config for number, compiled_config in done.items()}
-        finally:
-            pool.close()
+        tickets = dict(enumerate(rendered))
+        with self._session(wanted[0].problem) as session:
+            done = session.compile_all({number: rendered[key] for number, key in tickets.items()})
+        return {tickets[number]: compiled_config for number, compiled_config in done.items()}
 
     def _measure(
         self,
-        problem: Problem,
         wanted: Sequence[Wanted],
         compiled: dict[str, CompiledConfig],
         deadline_s: float | None,
         found: Remeasured,
     ) -> None:
-        worker = self._worker
-        if deadline_s is not None and time.monotonic() > deadline_s:
-            found.left, found.why = found.left + len(wanted), "time was up"
+        problem = wanted[0].problem
+        if _is_past(deadline_s):
+            found.leave(len(wanted), "time was up")
             return
         try:
-            check_fits(problem, worker.free_bytes, worker.info)
+            session = self._session(problem)
         except InputError as error:
-            found.left, found.why = found.left + len(wanted), str(error)
+            found.leave(len(wanted), str(error))
             return
-        worker.prepare({**problem.to_json(), "origin": _origin(problem)}, self._regime)
-        recorder = Recorder(self._store, problem, worker.info, self._regime, worker.versions, self._study)
-        for number, each in enumerate(wanted):
-            if deadline_s is not None and time.monotonic() > deadline_s:
-                found.left, found.why = found.left + len(wanted) - number, "time was up"
-                return
-            rendered = render(each.kernel, problem, each.config)
-            compiled_config = compiled.get(rendered.hash)
-            if compiled_config is None:
-                found.left, found.why = found.left + 1, f"{each.kernel.name} {each.config} does not compile"
-                continue
-            compiled_config = replace(compiled_config, rendered=rendered)
-            measurement = ruled_out(compiled_config, worker.info)
-            if measurement is None:
-                worker.begin(compiled_config, each.best_s and each.best_s * PRUNED_BEYOND)
-                measurement = worker.finish()
-            record = recorder.of_kernel(Role.TRIAL, each.kernel, each.config, measurement)
-            self._store.add(record)
-            found.records.append(record)
+        with session:
+            session.prepare()
+            for number, each in enumerate(wanted):
+                if _is_past(deadline_s):
+                    found.leave(len(wanted) - number, "time was up")
+                    return
+                rendered = render(each.kernel, problem, each.config)
+                compiled_config = compiled.get(rendered.hash)
+                if compiled_config is None:
+                    found.leave(1, f"{each.kernel.name} {each.config} does not compile")
+                    continue
+                best_s = None if each.best_s is None else each.best_s * PRUNED_BEYOND
+                measurement = session.measure(replace(compiled_config, rendered=rendered), best_s)
+                found.records.append(session.add(Role.TRIAL, each.kernel, each.config, measurement))
 
 
-def _origin(problem: Problem) -> str:
-    return str(problem.operation.origin or "")
+def _is_past(deadline_s: float | None) -> bool:
+    return deadline_s is not None and time.monotonic() > deadline_s

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tuner.declare.space import Config
 from tuner.measuring.timing import CANNOT_WIN
 from tuner.results.error_limit import ErrorLimit, judged
-from tuner.results.measurement import Outcome
+from tuner.results.measurement import Measurement, Outcome
 from tuner.results.objectives import TIME, values_of
-from tuner.results.record import VERIFICATION, Record
+from tuner.results.record import VERIFICATION, Record, Role
 from tuner.results.verdict import FINALISTS
-from tuner.search import Observation
+from tuner.search import Known, Observation
+from tuner.study.leaderboard import Leaderboard
+from tuner.study.progress import Request
+from tuner.study.session import Session
+from tuner.study.setup import key_of, starting_points, trials_elsewhere
 
 #: Kernel and config.
 Key = tuple[str, Config]
@@ -105,3 +109,56 @@ def observed(record: Record, objectives: Sequence[str] = TIME) -> Observation:
     found = record.measurement
     others = (values_of(found, objectives) or ())[1:]
     return Observation(record.kernel, Config(record.config), found.outcome, found.time_s, others)
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """What a study takes over.
+
+    Attributes:
+        known: What the search is told.
+        before: Trials of this study from before that still count.
+    """
+
+    known: Known
+    before: Mapping[Key, Measurement]
+
+
+def resume(
+    session: Session, request: Request, library: Measurement | None, leaderboard: Leaderboard
+) -> Resumed:
+    """Takes over stored trials: of this study from before, and of others where times are likely to be alike.
+
+    Those of this study are of the same sources, launches, compiler and driver. Their errors are judged by this
+    study's limit.
+
+    Args:
+        session: Where the trials are stored.
+        request: What the study is asked to do.
+        library: The library before the search.
+        leaderboard: Takes in what counts.
+    """
+    objectives, info, store = request.objectives, session.worker.info, session.store
+    kernels = {kernel.name: kernel for kernel in request.kernels}
+    limit = _limit(request, library)
+    found = that_count(judged_records(session.records(Role.TRIAL, kernels), limit), objectives)
+    found, again = rightly_judged(found, session.records(Role.FINAL, kernels))
+    hastily = stopped_hastily(found)
+    for each in hastily:
+        del found[each]
+    for (kernel, config), record in found.items():
+        leaderboard.add_trial(kernel, config, record.measurement)
+    key = key_of(request.problem)
+    elsewhere = trials_elsewhere(store, request.kernels, key, info, request.regime)
+    known = Known(
+        starts=[*again, *hastily, *starting_points(store, request.kernels, key, info)],
+        past=[observed(record, objectives) for record in found.values()],
+        elsewhere=[observed(record) for record in judged_records(elsewhere, _limit(request, None))],
+    )
+    return Resumed(known, {key: record.measurement for key, record in found.items()})
+
+
+def _limit(request: Request, library: Measurement | None) -> ErrorLimit | None:
+    if request.error_limit is None:
+        return None
+    return ErrorLimit.beside(request.error_limit, library.error if library else None, request.problem)

@@ -16,6 +16,7 @@ from tuner.results.measurement import Measurement, Outcome
 from tuner.results.objectives import TIME
 from tuner.results.record import OBJECTIVES_OF_STUDY, Champion, ProblemKey, Record, Role
 from tuner.store import Store
+from tuner.study.progress import Request
 
 #: Champions of other shapes to start from.
 NEIGHBOURS = 5
@@ -40,6 +41,19 @@ def study_name(
     aims = f"{OBJECTIVES_OF_STUDY}{' '.join(objectives)}" if len(objectives) > 1 else ""
     limit = "" if error_limit is None else f", error limit {error_limit:g}"
     return f"{problem} on {device.name}, {regime}, kernels {digest}{aims}{limit}"
+
+
+def check_request(request: Request) -> None:
+    """Refuses what can be refused before a device is opened.
+
+    Raises:
+        DeclarationError: A kernel's source has no function of the name that is called.
+        InputError: The regime or an objective does not suit the device.
+    """
+    check_regime(request.regime, request.found[0].target)
+    check_power(request.objectives, request.found[0])
+    for kernel in request.kernels:
+        kernel.check_entry()
 
 
 def check_regime(regime: str, kind: str) -> None:

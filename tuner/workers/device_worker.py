@@ -11,7 +11,7 @@ from typing import Any
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Launch
-from tuner.devices.cubin_cache import check_cache
+from tuner.devices.cache_folder import check_cache
 from tuner.devices.detect import DetectedDevice
 from tuner.errors import DeviceTrouble
 from tuner.measuring.bench import CompiledConfig
@@ -82,6 +82,11 @@ class DeviceWorker:
 
     def _start(self) -> Worker:
         return Worker("device", self._found.opening, dict(self._found.environment))
+
+    @property
+    def opening(self) -> str:
+        """What a compile worker for this device takes; see `tuner.devices.detect.DetectedDevice.opening`."""
+        return self._found.opening
 
     @property
     def channel(self) -> Worker:
@@ -170,7 +175,7 @@ class DeviceWorker:
         except WorkerFailed as failure:
             self._recycle()
             if failure.alarmed and self._first_limit_s is not None:
-                reason = f"cannot win: its first run was stopped after {self._first_limit_s:.3g} s"
+                reason = f"its first run did not end in time: stopped after {self._first_limit_s:.3g} s"
                 return Measurement(Outcome.TIMED_OUT, reason)
             return Measurement(Outcome.TIMED_OUT if failure.timed_out else Outcome.CRASHED, str(failure))
         if "trouble" in data:

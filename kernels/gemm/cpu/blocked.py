@@ -1,13 +1,9 @@
 """gemm on the CPU, second step: square blocks that stay in the cache, and an inner loop for the vector unit."""
 
-# ruff: noqa: SIM300
-from functools import partial
 from pathlib import Path
 
-from tuner import DTYPE_BYTES, Constraint, Kernel, ceil_div, choice, powers_of_two
-
-#: Rules that leave out what is not worth trying; what breaks them is right all the same.
-for_speed = partial(Constraint, for_speed=True)
+from tuner import DTYPE_BYTES, Kernel, ceil_div, choice, powers_of_two
+from tuner.declare.rules import at_most_cores, below_multiple, for_speed, work_for_each_thread
 
 KERNEL = Kernel(
     operation="gemm",
@@ -21,14 +17,11 @@ KERNEL = Kernel(
         powers_of_two("THREADS", 1, 256),
     ),
     constraints=(
-        for_speed("no more threads than cores", lambda p, d, c: c.THREADS <= max(d.cores, 1)),
-        for_speed(
-            "a block of C for each thread",
-            lambda p, d, c: c.THREADS <= ceil_div(p.m, c.BLOCK) * ceil_div(p.n, c.BLOCK),
-        ),
-        for_speed(
+        at_most_cores(),
+        work_for_each_thread("a block of C", lambda p, c: ceil_div(p.m, c.BLOCK) * ceil_div(p.n, c.BLOCK)),
+        below_multiple(
             "a block is less than twice the largest dim",
-            lambda p, d, c: (c.BLOCK == 8) | (c.BLOCK < 2 * max(p.m, p.n, p.k)),
+            lambda p, c: c.BLOCK, 8, lambda p, c: max(p.m, p.n, p.k),
         ),
         for_speed(
             "the blocks of A, B and C of all threads fit into the last-level cache",
@@ -37,5 +30,6 @@ KERNEL = Kernel(
             ),
         ),
     ),
+    threads="THREADS",
     defaults={"BLOCK": 128, "TRANSPOSE_B": False, "THREADS": 1},
-)
+)  # fmt: skip

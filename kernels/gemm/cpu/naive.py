@@ -1,13 +1,9 @@
 """gemm on the CPU, first step: three nested loops, as the definition says."""
 
-# ruff: noqa: SIM300
-from functools import partial
 from pathlib import Path
 
-from tuner import Constraint, Kernel, powers_of_two
-
-#: Rules that leave out what is not worth trying; what breaks them is right all the same.
-for_speed = partial(Constraint, for_speed=True)
+from tuner import Kernel, powers_of_two
+from tuner.declare.rules import at_most_cores, work_for_each_thread
 
 KERNEL = Kernel(
     operation="gemm",
@@ -17,8 +13,9 @@ KERNEL = Kernel(
     idea="three nested loops; a thread takes whole rows of C",
     parameters=(powers_of_two("THREADS", 1, 256),),
     constraints=(
-        for_speed("no more threads than cores", lambda p, d, c: c.THREADS <= max(d.cores, 1)),
-        for_speed("a row of C for each thread", lambda p, d, c: c.THREADS <= p.m),
+        at_most_cores(),
+        work_for_each_thread("a row of C", lambda p, c: p.m),
     ),
+    threads="THREADS",
     defaults={"THREADS": 1},
 )

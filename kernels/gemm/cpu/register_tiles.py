@@ -4,21 +4,17 @@
 for long and thin matrices, where packing costs more than it gives.
 """
 
-# ruff: noqa: SIM300
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tuner import DTYPE_BYTES, Constraint, Kernel, Value, choice, powers_of_two
+from tuner import DTYPE_BYTES, Constraint, Kernel, Problem, Value, choice, powers_of_two
+from tuner.declare.rules import THREAD_COUNTS, at_most_cores, for_speed, vectors_as_wide_as_the_cpu
 
 
 def _registers(device: Any) -> int:
     """Vector registers of the CPU: AVX-512 has 32, what is narrower is taken to have 16."""
     return 32 if device.vector_bytes >= 64 else 16
 
-
-#: Rules that leave out what is not worth trying; what breaks them is right all the same.
-for_speed = partial(Constraint, for_speed=True)
 
 #: Good tiles (WIDTH, MR, NR) for each width of vectors and dtype: of `packed`, which may have any height, and
 #: of `direct`, which has an address in a register for each row.
@@ -34,22 +30,24 @@ FLAT = (
 LARGE = tuple(tile for tile in FLAT if tile not in ((16, 8, 32), (8, 8, 16)))
 #: For a C of few columns: a vector a row.
 NARROW = ((16, 8, 16), (8, 8, 8), (4, 8, 4), (2, 8, 4))
-#: Threads: also as many as CPUs have cores that are no power of two.
-COUNTS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 128, 192, 256)
+
+
+def _tile(p: Problem, c: Any) -> dict[str, Any]:
+    """The tile of C that lies in registers."""
+    return {"m": c.MR, "n": c.NR}
+
+
 TILE_PARAMETERS = (
     choice("WIDTH", 2, 4, 8, 16),
     choice("MR", 2, 4, 6, 8, 10, 12, 14),
     choice("NR", 4, 6, 8, 12, 16, 24, 32, 48, 64, 80, 96),
 )
 TILE_RULES = (
-    for_speed(
-        "vectors are as wide as the CPU's",
-        lambda p, d, c: c.WIDTH * DTYPE_BYTES[p.dtype] == min(max(d.vector_bytes, 16), 64),
-    ),
+    vectors_as_wide_as_the_cpu(),
     Constraint("NR is a multiple of WIDTH", lambda p, d, c: c.NR % c.WIDTH == 0),
     for_speed(
         "the tile, a row of B and a factor fit into the vector registers, else they spill",
-        lambda p, d, c: c.MR * (c.NR // c.WIDTH) + c.NR // c.WIDTH + 1 <= _registers(d),
+        lambda p, d, c: _registers(d) >= c.MR * (c.NR // c.WIDTH) + c.NR // c.WIDTH + 1,
     ),
     for_speed(
         "a tile has 8 vectors, else each multiply-add waits for the one before it",
@@ -57,20 +55,20 @@ TILE_RULES = (
     ),
     for_speed(
         "a tile wider than a vector fills half of the vector registers, else loads hold up multiply-adds",
-        lambda p, d, c: (c.NR == c.WIDTH) | (2 * c.MR * (c.NR // c.WIDTH) >= _registers(d)),
+        lambda p, d, c: (c.NR == c.WIDTH) | (_registers(d) <= 2 * c.MR * (c.NR // c.WIDTH)),
     ),
 )
 THREAD_RULES = (
-    for_speed("no more threads than cores", lambda p, d, c: c.THREADS <= max(d.cores, 1)),
+    at_most_cores(),
     for_speed(
         "from 128^3 products a core on, half of the cores work, or two: the other half may be the same ones",
         lambda p, d, c: (
-            (c.THREADS >= min(max(d.cores, 1), max(2, d.cores // 2)))
+            (min(max(d.cores, 1), max(2, d.cores // 2)) <= c.THREADS)
             | (p.m * p.n * p.k < 128**3 * max(d.cores, 1))
         ),
     ),
     for_speed(
-        "a tile for each thread", lambda p, d, c: (c.THREADS == 1) | (c.THREADS * c.MR * c.NR <= p.m * p.n)
+        "a tile for each thread", lambda p, d, c: (c.THREADS == 1) | (p.m * p.n >= c.THREADS * c.MR * c.NR)
     ),
 )
 #: Sources that both are made of, in front of their own.
@@ -118,7 +116,7 @@ PACKED = Kernel(
         choice("NC", 256, 512, 1024, 2048, 4096, 8192),
         choice("UNROLL", 1, 2, 4),
         choice("PREFETCH", 0, 8, 16, 32),
-        choice("THREADS", *COUNTS),
+        choice("THREADS", *THREAD_COUNTS),
         choice("SHARE", "B", "both"),
         powers_of_two("SLABS", 1, 64),
     ),
@@ -128,18 +126,18 @@ PACKED = Kernel(
             "a panel of A fits into the first-level cache",
             lambda p, d, c: c.MR * c.KC * DTYPE_BYTES[p.dtype] <= (d.l1_bytes or 32 << 10),
         ),
-        for_speed("MC is at most twice M", lambda p, d, c: (c.MC == 24) | (c.MC <= 2 * p.m)),
+        for_speed("MC is at most twice M", lambda p, d, c: (c.MC == 24) | (2 * p.m >= c.MC)),
         for_speed(
             "KC is at most twice K, and not far below it where K is small",
-            lambda p, d, c: ((c.KC == 64) | (c.KC <= 2 * p.k)) & (c.KC >= min(p.k, 128)),
+            lambda p, d, c: ((c.KC == 64) | (2 * p.k >= c.KC)) & (min(p.k, 128) <= c.KC),
         ),
         for_speed(
             "NC is at most four times N, and not below it where N is small",
-            lambda p, d, c: ((c.NC == 256) | (c.NC <= 4 * p.n)) & (c.NC >= min(p.n, 2048)),
+            lambda p, d, c: ((c.NC == 256) | (4 * p.n >= c.NC)) & (min(p.n, 2048) <= c.NC),
         ),
         for_speed(
             "C has several tiles in each direction, else packing is not worth its time",
-            lambda p, d, c: ((4 * c.MR <= p.m) & (2 * c.NR <= p.n)) | ((c.MR == 8) & (c.NR == c.WIDTH)),
+            lambda p, d, c: ((p.m >= 4 * c.MR) & (p.n >= 2 * c.NR)) | ((c.MR == 8) & (c.NR == c.WIDTH)),
         ),
         *THREAD_RULES,
         for_speed(
@@ -148,13 +146,15 @@ PACKED = Kernel(
         ),
         for_speed(
             "slabs are a panel or more",
-            lambda p, d, c: (c.SLABS == 1) | ((c.SLABS * c.NR <= c.NC) & (c.SLABS * c.NR <= p.n)),
+            lambda p, d, c: (c.SLABS == 1) | ((c.SLABS * c.NR <= c.NC) & (p.n >= c.SLABS * c.NR)),
         ),
         for_speed(
             "a step has a job for each thread, and one thread shares with nobody",
-            lambda p, d, c: ((c.THREADS > 1) | (c.SLABS == 1)) & (c.THREADS * c.MC <= (p.m + c.MC) * c.SLABS),
+            lambda p, d, c: ((c.THREADS > 1) | (c.SLABS == 1)) & ((p.m + c.MC) * c.SLABS >= c.THREADS * c.MC),
         ),
     ),
+    tiles=_tile,
+    threads="THREADS",
     defaults=_packed((8, 6, 16), 2),
     starts=tuple(
         _packed(tile, threads, blocks)
@@ -179,7 +179,7 @@ DIRECT = Kernel(
         choice("STREAM", False, True),
         choice("UNROLL", 1, 2, 4),
         choice("PREFETCH", 0, 1, 2),
-        choice("THREADS", *COUNTS),
+        choice("THREADS", *THREAD_COUNTS),
         choice("SPLIT", "rows", "columns", "both"),
     ),
     constraints=(
@@ -188,17 +188,17 @@ DIRECT = Kernel(
             "the addresses of at most 8 rows of A fit into the general registers",
             lambda p, d, c: c.PACK_A | (c.MR <= 8) | (p.layout[0] == "t"),
         ),
-        for_speed("a tile is at most as wide as C", lambda p, d, c: (c.NR == c.WIDTH) | (c.NR <= p.n)),
+        for_speed("a tile is at most as wide as C", lambda p, d, c: (c.NR == c.WIDTH) | (p.n >= c.NR)),
         for_speed(
             "a tile is one vector wide only where C has few columns",
             lambda p, d, c: (c.NR > c.WIDTH) | (p.n <= 4 * c.WIDTH),
         ),
-        for_speed("KC is at most twice K", lambda p, d, c: (c.KC == 64) | (c.KC <= 2 * p.k)),
+        for_speed("KC is at most twice K", lambda p, d, c: (c.KC == 64) | (2 * p.k >= c.KC)),
         for_speed(
             "what is streamed past the caches is written once, and would not fit into them",
             lambda p, d, c: (
                 (c.STREAM ^ True)
-                | ((c.KC >= p.k) & (2 * p.m * p.n * DTYPE_BYTES[p.dtype] > (d.l2_bytes or 32 << 20)))
+                | ((p.k <= c.KC) & (2 * p.m * p.n * DTYPE_BYTES[p.dtype] > (d.l2_bytes or 32 << 20)))
             ),
         ),
         for_speed(
@@ -222,6 +222,8 @@ DIRECT = Kernel(
             ),
         ),
     ),
+    tiles=_tile,
+    threads="THREADS",
     defaults=_direct((8, 6, 16), 2),
     # In the order of what few shapes allow: few columns; a short K; a K that is worth a copy of A; any.
     starts=(

@@ -1,13 +1,10 @@
 """gemm on the CPU, second step: the inner loop in vectors."""
 
-# ruff: noqa: SIM300
-from functools import partial
 from pathlib import Path
 
-from tuner import DTYPE_BYTES, Constraint, Kernel, choice, powers_of_two
+from tuner import DTYPE_BYTES, Kernel, choice, powers_of_two
+from tuner.declare.rules import at_most_cores, for_speed, work_for_each_thread
 
-#: Rules that leave out what is not worth trying; what breaks them is right all the same.
-for_speed = partial(Constraint, for_speed=True)
 #: Registers of the CPU that a vector may be made of.
 MOST_REGISTERS = 8
 
@@ -20,8 +17,8 @@ KERNEL = Kernel(
     idea="the inner loop in vectors: a value of A meets a vector of B; no blocks",
     parameters=(choice("WIDTH", 4, 8, 16, 32, 64, 128), powers_of_two("THREADS", 1, 256)),
     constraints=(
-        for_speed("no more threads than cores", lambda p, d, c: c.THREADS <= max(d.cores, 1)),
-        for_speed("a row of C for each thread", lambda p, d, c: c.THREADS <= p.m),
+        at_most_cores(),
+        work_for_each_thread("a row of C", lambda p, c: p.m),
         for_speed(
             f"a vector takes {MOST_REGISTERS} registers or fewer",
             lambda p, d, c: (
@@ -29,5 +26,6 @@ KERNEL = Kernel(
             ),
         ),
     ),
+    threads="THREADS",
     defaults={"WIDTH": 8, "THREADS": 1},
 )

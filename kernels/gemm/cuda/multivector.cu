@@ -48,15 +48,10 @@ constexpr int SUMS = TT * BW / INNER * PADDED;
 constexpr bool STAYS = BLOCKS > 0;
 constexpr int BUFFERS = STAYS && WIDE_ALONG_K ? 2 : 1;  // two spare a barrier, and are small where lanes have met
 
-template <int BYTES> struct Words;
-template <> struct Words<4> { using Type = unsigned; };
-template <> struct Words<8> { using Type = uint2; };
-template <> struct Words<16> { using Type = uint4; };
-
 // What is read once need not stay in a cache.
 __device__ __forceinline__ void load_once(Pack<VECTOR>& pack, const SCALAR* from)
 {
-    using Type = Words<VECTOR * sizeof(SCALAR)>::Type;
+    using Type = Access<VECTOR * sizeof(SCALAR)>;
     *(Type*)&pack = __ldcs((const Type*)from);
 }
 

@@ -1,6 +1,5 @@
 """gemm on CUDA for a C of few rows or columns: the large operand streams straight into registers."""
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,37 @@ from tuner import (
     Launch,
     Problem,
     Value,
-    Workspace,
     ceil_div,
     choice,
     powers_of_two,
 )
+from tuner.declare.rules import (
+    asynchronous_copies,
+    blocks_fit,
+    blocks_run_at_once,
+    copy_at_most_16_bytes,
+    divisible_lines,
+    for_speed,
+    larger,
+    offsets_fit_32_bits,
+    registers_fit,
+    select,
+    shared_fits,
+    smaller,
+    threads_fit,
+)
 
-#: Rules that leave out what is not worth trying; what breaks them is right all the same.
-for_speed = partial(Constraint, for_speed=True)
+from ._operands import MOST_BLOCKS, SUMS_MOST_BYTES, grouped, sums_fit, widest_copies
+from ._thin import (
+    counted_workspace,
+    enough_in_flight,
+    side_lines,
+    sides,
+    sides_along_k,
+    sums_elements,
+    thin_is_shorter,
+    worth_reading,
+)
 
 #: Registers beside sums and pieces: addresses, loops, what moves ahead.
 OTHER_REGISTERS = 20
@@ -31,123 +53,93 @@ SIDE_LEAST = 256
 PIECES_LEAST, PIECES_MOST = 4, 16
 #: Warps of a multiprocessor where blocks stay.
 WARPS_LEAST = 16
-#: Elements of the wide operand below which there is too little to read for its speed to matter.
-WIDE_LEAST = 1 << 20
 #: Bytes on their way that a multiprocessor needs to read at nearly full speed; fewer are not worth a trial.
 IN_FLIGHT_LEAST = 24 << 10
-#: Blocks that stay at the most: multiprocessors of the largest devices, times BLOCKS_PER_SM.
-MOST_BLOCKS = 640
-#: A workspace's sums begin at a multiple of this.
-ALIGNED = 256
-
-
-def _if_m(c: Any) -> Any:
-    """1 where m is the thin side, else 0; also of many configs at once."""
-    return (c.THIN == "m") * 1
-
-
-def _sides(p: Problem, c: Any) -> tuple[Any, Any]:
-    """The thin and the wide side of C."""
-    return _if_m(c) * p.m + (1 - _if_m(c)) * p.n, _if_m(c) * p.n + (1 - _if_m(c)) * p.m
 
 
 def _along_k(p: Problem, c: Any) -> Any:
-    """1 where neighbours in the wide operand's memory are neighbours in k, else 0."""
-    a, b = int(p.layout[0] == "n"), int(p.layout[1] == "t")
-    return _if_m(c) * b + (1 - _if_m(c)) * a
+    """Whether neighbours in the wide operand's memory are neighbours in k."""
+    return sides_along_k(p, c)[1] == 1
 
 
 def _line(p: Problem, c: Any) -> Any:
     """Elements of a stored line of the wide operand."""
-    along_k = _along_k(p, c)
-    return along_k * p.k + (1 - along_k) * _sides(p, c)[1]
+    return side_lines(p, c)[1]
 
 
-def _threads(c: Any) -> Any:
+def _threads(p: Problem, c: Any) -> Any:
     return 32 * c.WARPS_W * c.WARPS_K
 
 
 def _width(p: Problem, c: Any) -> Any:
     """C's elements across a block's tile."""
-    along_k = _along_k(p, c)
-    return c.WARPS_W * (along_k * c.LINES + (1 - along_k) * c.LANES * c.VECTOR * c.PACKS)
+    return c.WARPS_W * select(_along_k(p, c), c.LINES, c.LANES * c.VECTOR * c.PACKS)
 
 
 def _step(p: Problem, c: Any) -> Any:
     """k that the warps of a block go through at once."""
-    along_k = _along_k(p, c)
-    return c.WARPS_K * (along_k * 32 * c.VECTOR * c.PACKS + (1 - along_k) * (32 // c.LANES) * c.LINES)
+    return c.WARPS_K * select(_along_k(p, c), 32 * c.VECTOR * c.PACKS, (32 // c.LANES) * c.LINES)
 
 
 def _groups(p: Problem, c: Any) -> Any:
     """Parts of the thin operand, one of which a block stays with."""
-    return ceil_div(_sides(p, c)[0], c.TT) * ceil_div(p.k, c.BK)
+    return ceil_div(sides(p, c)[0], c.TT) * ceil_div(p.k, c.BK)
 
 
 def _tiles(p: Problem, c: Any) -> Any:
     """Tiles that blocks with the same part of the thin operand go through."""
-    return ceil_div(_sides(p, c)[1], _width(p, c))
+    return ceil_div(sides(p, c)[1], _width(p, c))
 
 
 def _blocks(p: Problem, c: Any) -> Any:
     """Blocks that are launched: at least one for every part of the thin operand."""
     groups, units = _groups(p, c), _groups(p, c) * _tiles(p, c)
-    asked = c.BLOCKS + (c.BLOCKS == 0) * units
-    fewer = asked * (asked <= units) + units * (asked > units)
-    return fewer * (fewer >= groups) + groups * (fewer < groups)
+    return larger(smaller(select(c.BLOCKS == 0, units, c.BLOCKS), units), groups)
+
+
+def _dynamic_bytes(p: Problem, c: Any) -> Any:
+    """A block's part of the thin operand and then its warps' sums; both, some sums twice, where blocks stay."""
+    part = c.TT * (c.BK + grouped(p))
+    sums = c.WARPS_K * sums_elements(p, c, (c.TT, _width(p, c)), grouped(p))
+    staying = part + select(_along_k(p, c), 2, 1) * sums
+    return DTYPE_BYTES[p.dtype] * select(c.BLOCKS > 0, staying, larger(part, sums))
 
 
 def _shared_bytes(p: Problem, c: Any) -> Any:
-    """A block's part of the thin operand and then its warps' sums; both, some sums twice, where blocks stay."""
-    size, width, is_m, stays = DTYPE_BYTES[p.dtype], _width(p, c), _if_m(c), (c.BLOCKS > 0) * 1
-    grouped = 16 // size
-    part = c.TT * (c.BK + grouped)
-    sums = c.WARPS_K * (is_m * c.TT * (width + grouped) + (1 - is_m) * width * (c.TT + 1))
-    larger = part * (part >= sums) + sums * (part < sums)
-    return size * (stays * (part + (1 + _along_k(p, c)) * sums) + (1 - stays) * larger)
-
-
-def _static_bytes(c: Any) -> Any:
-    """Shared memory beside that: a number for each thread and a few more."""
-    return 4 * _threads(c) + 32
+    """All of it: beside the dynamic part a number for each thread and a few more."""
+    return _dynamic_bytes(p, c) + 4 * _threads(p, c) + 32
 
 
 def _sums(p: Problem, c: Any) -> Any:
     """Sums of a thread."""
-    along_k = _along_k(p, c)
-    return c.TT * (along_k * c.LINES + (1 - along_k) * c.PACKS * c.VECTOR)
+    return c.TT * select(_along_k(p, c), c.LINES, c.PACKS * c.VECTOR)
+
+
+def _pieces(p: Problem, c: Any) -> Any:
+    """Elements of the wide operand that a thread has on their way."""
+    return c.LINES * c.PACKS * c.VECTOR * c.AHEAD
 
 
 def _registers(p: Problem, c: Any) -> Any:
     """Registers of a thread, estimated: sums, pieces, the thin operand's values for them, offsets."""
-    along_k = _along_k(p, c)
-    pieces = c.LINES * c.PACKS * c.VECTOR * c.AHEAD
-    values = along_k * c.PACKS * c.VECTOR + (1 - along_k) * c.LINES
-    return DTYPE_BYTES[p.dtype] // 4 * (_sums(p, c) + pieces + values) + c.LINES + c.PACKS + OTHER_REGISTERS
-
-
-def _register_limit(d: Any, c: Any) -> Any:
-    return d.registers_left(_threads(c), c.BLOCKS_PER_SM)
+    values = _sums(p, c) + _pieces(p, c) + select(_along_k(p, c), c.PACKS * c.VECTOR, c.LINES)
+    return DTYPE_BYTES[p.dtype] // 4 * values + c.LINES + c.PACKS + OTHER_REGISTERS
 
 
 def _in_flight(p: Problem, d: Any, c: Any) -> Any:
     """Bytes on their way to a multiprocessor that is as full as registers and shared memory allow."""
-    by_registers = d.registers_per_block // (_registers(p, c) * _threads(c))
-    by_shared = d.shared_bytes_per_sm // (_shared_bytes(p, c) + 2048)
-    by_threads = d.max_threads_per_sm // _threads(c)
-    blocks = by_registers * (by_registers <= by_shared) + by_shared * (by_registers > by_shared)
-    blocks = blocks * (blocks <= by_threads) + by_threads * (blocks > by_threads)
-    return blocks * _threads(c) * c.AHEAD * c.LINES * c.PACKS * c.VECTOR * DTYPE_BYTES[p.dtype]
+    by_registers = d.registers_per_block // (_registers(p, c) * _threads(p, c))
+    by_shared = d.shared_bytes_per_sm // (_dynamic_bytes(p, c) + 2048)
+    blocks = smaller(smaller(by_registers, by_shared), d.max_threads_per_sm // _threads(p, c))
+    return blocks * _threads(p, c) * _pieces(p, c) * DTYPE_BYTES[p.dtype]
 
 
 def _launch(p: Problem, c: Config) -> Launch:
-    size, tiles = DTYPE_BYTES[p.dtype], _tiles(p, c) * ceil_div(_sides(p, c)[0], c.TT)
-    shares = ceil_div(p.k, c.BK)
-    counters = 4 * (_groups(p, c) + tiles)
-    sums = tiles * shares * c.TT * _width(p, c) * size if shares > 1 else 0
-    workspace = Workspace(ceil_div(counters, ALIGNED) * ALIGNED + sums, counters)
-    blocks = _blocks(p, c)
-    return Launch((blocks,), (_threads(c),), shared_bytes=_shared_bytes(p, c), workspace=workspace)
+    tiles, shares = _tiles(p, c) * ceil_div(sides(p, c)[0], c.TT), ceil_div(p.k, c.BK)
+    sums = tiles * shares * c.TT * _width(p, c) * DTYPE_BYTES[p.dtype] if shares > 1 else 0
+    workspace = counted_workspace(_groups(p, c) + tiles, sums)
+    shared = _dynamic_bytes(p, c)
+    return Launch((_blocks(p, c),), (_threads(p, c),), shared_bytes=shared, workspace=workspace)
 
 
 def _start(thin: str, shape: tuple[int, ...], **others: Value) -> dict[str, Value]:
@@ -190,7 +182,7 @@ KERNEL = Kernel(
     name="multivector",
     target="cuda",
     source=Path("multivector.cu"),
-    includes=(Path("copies.cuh"), Path("total.cuh")),
+    includes=(Path("../../access.cuh"), Path("copies.cuh"), Path("total.cuh")),
     idea="for a thin C: the large operand read once, straight into registers, many loads on their way",
     parameters=(
         choice("THIN", "m", "n"),
@@ -207,108 +199,51 @@ KERNEL = Kernel(
         choice("BLOCKS_PER_SM", 1, 2, 3, 4),
     ),
     constraints=(
-        Constraint(
-            "asynchronous copies need compute capability 8.0",
-            lambda p, d, c: (d.compute_capability >= 80) & (c.BK > 0),
-        ),
-        for_speed(
-            "BLOCKS is what the device runs at once, or 0",
-            lambda p, d, c: (c.BLOCKS == 0) | (d.sm_count * c.BLOCKS_PER_SM == c.BLOCKS),
-        ),
-        for_speed(
-            "C is thin and the wide operand large",
-            lambda p, d, c: (
-                (min(p.m, p.n) <= THIN_MOST)
-                & (max(p.m, p.n) * p.k >= WIDE_LEAST)
-                & (min(max(p.m, p.n), p.k) >= SIDE_LEAST)
-                & (c.BK > 0)
-            ),
-        ),
-        for_speed(
-            "THIN is the shorter side of C",
-            lambda p, d, c: (c.THIN == "m") == (p.m <= p.n),
-        ),
+        asynchronous_copies("BK"),
+        blocks_run_at_once(),
+        worth_reading(THIN_MOST, SIDE_LEAST),
+        thin_is_shorter(),
         for_speed(
             "TT is the least that covers the thin side",
-            lambda p, d, c: (_sides(p, c)[0] <= c.TT) & (2 * _sides(p, c)[0] > c.TT),
+            lambda p, d, c: (sides(p, c)[0] <= c.TT) & (2 * sides(p, c)[0] > c.TT),
         ),
-        Constraint(
-            "a load moves 16 bytes at most",
-            lambda p, d, c: DTYPE_BYTES[p.dtype] * c.VECTOR <= 16,
-        ),
-        Constraint(
-            "stored lines of the wide operand are divisible by VECTOR",
-            lambda p, d, c: _line(p, c) % c.VECTOR == 0,
-        ),
-        for_speed(
-            "loads are as wide as alignment allows",
-            lambda p, d, c: (2 * c.VECTOR * DTYPE_BYTES[p.dtype] > 16) | (_line(p, c) % (2 * c.VECTOR) != 0),
-        ),
+        copy_at_most_16_bytes("VECTOR"),
+        divisible_lines({"the wide operand": "VECTOR"}, lambda p, c: (_line(p, c),)),
+        widest_copies("the wide operand", "VECTOR", _line),
         Constraint(
             "all lanes lie side by side where neighbours in memory are neighbours in k",
-            lambda p, d, c: (c.LANES == 32) | (_along_k(p, c) == 0),
+            lambda p, d, c: (c.LANES == 32) | (sides_along_k(p, c)[1] == 0),
         ),
         Constraint(
             "a block's share of k is a multiple of what its warps go through in AHEAD steps",
             lambda p, d, c: c.BK % (c.AHEAD * _step(p, c)) == 0,
         ),
+        sums_fit(_sums),
         Constraint(
-            "a thread has at most 128 registers of sums, and as many of pieces",
-            lambda p, d, c: (
-                (_sums(p, c) * DTYPE_BYTES[p.dtype] <= 512)
-                & (c.LINES * c.PACKS * c.VECTOR * c.AHEAD * DTYPE_BYTES[p.dtype] <= 512)
-            ),
+            "a thread has at most 128 registers of pieces",
+            lambda p, d, c: _pieces(p, c) * DTYPE_BYTES[p.dtype] <= SUMS_MOST_BYTES,
         ),
-        Constraint(
-            "a block has no more threads than the device allows",
-            lambda p, d, c: _threads(c) <= d.max_threads_per_block,
-        ),
-        for_speed(
-            "a block has at least four warps",
-            lambda p, d, c: _threads(c) >= 4 * d.warp_size,
-        ),
-        Constraint(
-            "offsets within a tile fit into 32 bits",
-            lambda p, d, c: c.LINES * p.k < 2**32,
-        ),
-        Constraint(
-            "a share of the thin operand and the warps' sums fit into a block's shared memory",
-            lambda p, d, c: _shared_bytes(p, c) + _static_bytes(c) <= d.shared_bytes_per_block,
-        ),
-        Constraint(
-            "BLOCKS_PER_SM blocks fit into a multiprocessor's threads and shared memory",
-            lambda p, d, c: (
-                (_threads(c) * c.BLOCKS_PER_SM <= d.max_threads_per_sm)
-                & (
-                    (_shared_bytes(p, c) + _static_bytes(c) + d.shared_bytes_per_sm - d.shared_bytes_per_block)
-                    * c.BLOCKS_PER_SM
-                    <= d.shared_bytes_per_sm
-                )
-            ),
-        ),
-        Constraint(
-            "sums, pieces and offsets fit into the registers that BLOCKS_PER_SM blocks leave",
-            lambda p, d, c: (
-                (_registers(p, c) <= _register_limit(d, c)) & (_registers(p, c) <= d.registers_per_thread)
-            ),
-        ),
+        threads_fit(_threads),
+        for_speed("a block has at least four warps", lambda p, d, c: _threads(p, c) >= 4 * d.warp_size),
+        offsets_fit_32_bits(lambda p, c: c.LINES, "k"),
+        shared_fits("a share of the thin operand and the warps' sums", _shared_bytes),
+        blocks_fit(_threads, _shared_bytes),
+        registers_fit("sums, pieces and offsets", _registers, _threads),
         for_speed(
             "BLOCKS_PER_SM above 1 says how many blocks stay; they have enough warps between them",
             lambda p, d, c: (
                 ((c.BLOCKS_PER_SM == 1) & (c.BLOCKS == 0))
-                | ((c.BLOCKS > 0) & (_threads(c) * c.BLOCKS_PER_SM >= WARPS_LEAST * d.warp_size))
+                | ((c.BLOCKS > 0) & (_threads(p, c) * c.BLOCKS_PER_SM >= WARPS_LEAST * d.warp_size))
             ),
         ),
         for_speed(
             "blocks that do not stay come at most twice in turn where each has columns of its own",
-            lambda p, d, c: (
-                (c.BLOCKS > 0) | (_along_k(p, c) == 1) | (_groups(p, c) * _tiles(p, c) <= 2 * d.sm_count)
-            ),
+            lambda p, d, c: (c.BLOCKS > 0) | _along_k(p, c) | (_groups(p, c) * _tiles(p, c) <= 2 * d.sm_count),
         ),
         for_speed(
             "a thread reads one piece of a line where it keeps that piece's columns, and some pieces at once",
             lambda p, d, c: (
-                ((c.PACKS == 1) | (_along_k(p, c) == 1))
+                ((c.PACKS == 1) | _along_k(p, c))
                 & (c.LINES * c.PACKS * c.AHEAD >= PIECES_LEAST)
                 & (c.LINES * c.PACKS * c.AHEAD <= PIECES_MOST)
             ),
@@ -329,16 +264,13 @@ KERNEL = Kernel(
         ),
         for_speed(
             "blocks lay down less of the thin operand than half of what there is of the wide one",
-            lambda p, d, c: 2 * _blocks(p, c) * c.TT * c.BK <= _sides(p, c)[1] * p.k,
+            lambda p, d, c: 2 * _blocks(p, c) * c.TT * c.BK <= sides(p, c)[1] * p.k,
         ),
         for_speed(
             "sums of shares are fewer than an eighth of what there is of the wide operand",
             lambda p, d, c: 8 * c.TT * ceil_div(p.k, c.BK) <= p.k,
         ),
-        for_speed(
-            "enough of the wide operand is on its way to a multiprocessor",
-            lambda p, d, c: _in_flight(p, d, c) >= IN_FLIGHT_LEAST,
-        ),
+        enough_in_flight(_in_flight, IN_FLIGHT_LEAST),
     ),
     launch=_launch,
     defaults=_start("m", (4, 4, 1, 2, 4, 512)),

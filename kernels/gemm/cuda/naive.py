@@ -2,13 +2,15 @@
 
 from pathlib import Path
 
-from tuner import Config, Constraint, Kernel, Launch, Padded, Problem, ceil_div, choice
+from tuner import Config, Kernel, Launch, Problem, ceil_div, choice
+from tuner.declare.rules import padded_only_where_needed, threads_fit
+
+from ._operands import padded_rows
 
 
 def _launch(p: Problem, c: Config) -> Launch:
     blocks = ceil_div(p.n, c.BLOCK_X) * ceil_div(p.m, c.BLOCK_Y)
-    padded = Padded.rows_of(p.tensors, c.PITCH) if c.PITCH > 1 else ()
-    return Launch(grid=(blocks,), block=(c.BLOCK_X, c.BLOCK_Y), padded=padded)
+    return Launch(grid=(blocks,), block=(c.BLOCK_X, c.BLOCK_Y), padded=padded_rows(p, c))
 
 
 KERNEL = Kernel(
@@ -25,16 +27,10 @@ KERNEL = Kernel(
         choice("PITCH", 1, 32, 128),
     ),
     constraints=(
-        Constraint(
-            "a block has no more threads than the device allows",
-            lambda p, d, c: d.max_threads_per_block >= c.BLOCK_X * c.BLOCK_Y,
-        ),
-        Constraint(
-            "rows are padded only where some are not of such a length already",
-            lambda p, d, c: (c.PITCH == 1) | (sum(each.shape[1] % c.PITCH for each in p.tensors) > 0),
-            for_speed=True,
-        ),
+        threads_fit(lambda p, c: c.BLOCK_X * c.BLOCK_Y),
+        padded_only_where_needed(),
     ),
     launch=_launch,
+    tiles=lambda p, c: {"m": c.BLOCK_Y, "n": c.BLOCK_X},
     defaults={"BLOCK_X": 32, "BLOCK_Y": 8, "ACCUMULATE": "plain", "PITCH": 1},
 )

@@ -7,7 +7,7 @@
 // than BK, and rows that lanes read together lie side by side, so that they differ in banks: KS steps of k are read at
 // once. Or they are TURNED on their way: copied one by one.
 template <int SPAN, int COUNT, int LANES, bool ALONG_K, bool TURNED, int VECTOR, int GROUP, int KS>
-struct Operand {
+struct AsyncOperand {
     static constexpr bool BY_ROWS = ALONG_K && !TURNED;  // how a tile lies in shared memory
     static constexpr int WIDTH = ALONG_K && TURNED ? 1 : VECTOR;
     static constexpr int LINE = BY_ROWS ? BK + GROUPED : SPAN + (ALONG_K ? GROUPED : 0);

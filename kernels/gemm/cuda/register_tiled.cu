@@ -21,7 +21,7 @@
 // One operand on its way from global memory through registers to a [BK][SPAN] tile in shared memory.
 // ALONG_K: neighbours in global memory are neighbours in k, so that storing to shared memory transposes.
 template <int SPAN, bool ALONG_K>
-struct Operand {
+struct PrefetchedOperand {
     static constexpr int PER_LINE = (ALONG_K ? BK : SPAN) / VECTOR;
     static constexpr int PACKS = SPAN * BK / VECTOR;
     static constexpr int PASSES = (PACKS + THREADS - 1) / THREADS;
@@ -102,8 +102,8 @@ struct Operand {
     }
 };
 
-using OperandA = Operand<BM, !A_TRANSPOSED>;
-using OperandB = Operand<BN, B_TRANSPOSED>;
+using OperandA = PrefetchedOperand<BM, !A_TRANSPOSED>;
+using OperandB = PrefetchedOperand<BN, B_TRANSPOSED>;
 constexpr int STAGE = OperandA::SIZE + OperandB::SIZE;
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)

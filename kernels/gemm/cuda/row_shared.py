@@ -2,26 +2,15 @@
 
 from pathlib import Path
 
-from tuner import (
-    DTYPE_BYTES,
-    Config,
-    Constraint,
-    Kernel,
-    Launch,
-    Padded,
-    Problem,
-    ceil_div,
-    choice,
-    powers_of_two,
-)
+from tuner import DTYPE_BYTES, Config, Kernel, Launch, Problem, ceil_div, choice, powers_of_two
+from tuner.declare.rules import below_multiple, padded_only_where_needed, static_shared_fits
 
-#: Static shared memory that a block may have (CUDA C++ Programming Guide, compute capabilities).
-STATIC_SHARED_BYTES = 48 << 10
+from ._operands import padded_rows
 
 
 def _launch(p: Problem, c: Config) -> Launch:
-    padded = Padded.rows_of(p.tensors, c.PITCH) if c.PITCH > 1 else ()
-    return Launch(grid=(p.m * ceil_div(p.n, c.BLOCK * c.COLUMNS),), block=(c.BLOCK,), padded=padded)
+    blocks = p.m * ceil_div(p.n, c.BLOCK * c.COLUMNS)
+    return Launch(grid=(blocks,), block=(c.BLOCK,), padded=padded_rows(p, c))
 
 
 KERNEL = Kernel(
@@ -39,26 +28,18 @@ KERNEL = Kernel(
         choice("PITCH", 1, 32, 128),
     ),
     constraints=(
-        Constraint(
-            "a piece of the row fits into static shared memory",
-            lambda p, d, c: DTYPE_BYTES[p.dtype] * c.PIECE <= STATIC_SHARED_BYTES,
-        ),
-        Constraint(
+        static_shared_fits("a piece of the row", lambda p, c: DTYPE_BYTES[p.dtype] * c.PIECE),
+        below_multiple(
             "a piece of the row is less than twice as long as the row, or the shortest",
-            lambda p, d, c: (c.PIECE == 256) | (2 * p.k > c.PIECE),
-            for_speed=True,
+            lambda p, c: c.PIECE, 256, lambda p, c: p.k,
         ),
-        Constraint(
+        below_multiple(
             "a block's stretch is less than twice as long as a row of C, or the shortest",
-            lambda p, d, c: (c.BLOCK * c.COLUMNS == 32) | (2 * p.n > c.BLOCK * c.COLUMNS),
-            for_speed=True,
+            lambda p, c: c.BLOCK * c.COLUMNS, 32, lambda p, c: p.n,
         ),
-        Constraint(
-            "rows are padded only where some are not of such a length already",
-            lambda p, d, c: (c.PITCH == 1) | (sum(each.shape[1] % c.PITCH for each in p.tensors) > 0),
-            for_speed=True,
-        ),
+        padded_only_where_needed(),
     ),
     launch=_launch,
+    tiles=lambda p, c: {"m": 1, "n": c.BLOCK * c.COLUMNS},
     defaults={"BLOCK": 256, "COLUMNS": 1, "PIECE": 1024, "ACCUMULATE": "plain", "PITCH": 1},
-)
+)  # fmt: skip

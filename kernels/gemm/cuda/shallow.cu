@@ -30,21 +30,16 @@ constexpr int THREADS = 32 * WARPS_M * WARPS_N;
 constexpr bool TURNED = TURN == TURN_copy;
 constexpr int KS = TURNED || (A_TRANSPOSED && !B_TRANSPOSED) ? 1 : GROUPED;  // k that are read together
 
-using Rows = Operand<BM, TM, LANES_M, !A_TRANSPOSED, TURNED, VECTOR_A, THREADS, KS>;
-using Columns = Operand<BN, TN, LANES_N, B_TRANSPOSED, TURNED, VECTOR_B, THREADS, KS>;
+using Rows = AsyncOperand<BM, TM, LANES_M, !A_TRANSPOSED, TURNED, VECTOR_A, THREADS, KS>;
+using Columns = AsyncOperand<BN, TN, LANES_N, B_TRANSPOSED, TURNED, VECTOR_B, THREADS, KS>;
 constexpr int STAGE = Rows::SIZE + Columns::SIZE;
-
-template <int BYTES> struct Raw;
-template <> struct Raw<4> { using Type = unsigned; };
-template <> struct Raw<8> { using Type = uint2; };
-template <> struct Raw<16> { using Type = uint4; };
 
 template <int WIDTH>
 __device__ __forceinline__ void put(SCALAR* to, const Pack<WIDTH>& pack)
 {
-    using Access = typename Raw<WIDTH * sizeof(SCALAR)>::Type;
-    if constexpr (STREAM) __stcs((Access*)to, *(const Access*)&pack);
-    else *(Access*)to = *(const Access*)&pack;
+    using Type = Access<WIDTH * sizeof(SCALAR)>;
+    if constexpr (STREAM) __stcs((Type*)to, *(const Type*)&pack);
+    else *(Type*)to = *(const Type*)&pack;
 }
 
 // Stores a thread's sums, of which the first goes `to` there; `rows` and `columns` are left of C from there on.

@@ -26,8 +26,8 @@ constexpr bool TURNED = TURN == TURN_copy;
 constexpr int KS = TURNED || (A_TRANSPOSED && !B_TRANSPOSED) ? 1 : GROUPED;  // k that are read together
 constexpr int K_STEP = WARPS_K * BK;  // from a tile of a warp to its next
 
-using Rows = Operand<BM, TM, LANES_M, !A_TRANSPOSED, TURNED, VECTOR_A, 32, KS>;
-using Columns = Operand<BN, TN, LANES_N, B_TRANSPOSED, TURNED, VECTOR_B, 32, KS>;
+using Rows = AsyncOperand<BM, TM, LANES_M, !A_TRANSPOSED, TURNED, VECTOR_A, 32, KS>;
+using Columns = AsyncOperand<BN, TN, LANES_N, B_TRANSPOSED, TURNED, VECTOR_B, 32, KS>;
 constexpr int STAGE = Rows::SIZE + Columns::SIZE;
 constexpr int PADDED = BN + GROUPED;  // a longer row spreads threads over the banks
 

@@ -1,6 +1,5 @@
 """gemm on CUDA for small matrices: all loads in flight at once, k split among the warps of a block."""
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,28 @@ from tuner import (
     choice,
     powers_of_two,
 )
+from tuner.declare.rules import (
+    asynchronous_copies,
+    block_registers_fit,
+    copy_at_most_16_bytes,
+    for_speed,
+    larger,
+    offsets_fit_32_bits,
+    shared_fits,
+    threads_fit,
+)
 
-#: Rules that leave out what is not worth trying; what breaks them is right all the same.
-for_speed = partial(Constraint, for_speed=True)
+from ._operands import (
+    a_and_b,
+    aligned_lines,
+    along_k,
+    grouped,
+    lines,
+    operand_registers,
+    tile_elements,
+    turning_counts,
+    widest_copies,
+)
 
 #: Registers beside sums, values read together and offsets of copies: addresses, loop, what moves ahead.
 OTHER_REGISTERS = 24
@@ -36,7 +54,7 @@ def _tile(c: Any) -> tuple[Any, Any]:
     return c.LANES_M * c.TM, 32 // c.LANES_M * c.TN
 
 
-def _threads(c: Any) -> Any:
+def _threads(p: Problem, c: Any) -> Any:
     return 32 * c.WARPS_K
 
 
@@ -50,51 +68,19 @@ def _blocks(p: Problem, c: Any) -> Any:
     return across * down
 
 
-def _lines(p: Problem) -> tuple[int, int]:
-    """Elements of a stored row of A and of B."""
-    a, b, _ = p.tensors
-    return a.shape[1], b.shape[1]
-
-
-def _along_k(p: Problem) -> tuple[int, int]:
-    """1 for A and for B where neighbours in memory are neighbours in k, else 0."""
-    return int(p.layout[0] == "n"), int(p.layout[1] == "t")
-
-
-def _turned(c: Any) -> Any:
-    """1 where operands along k are turned by copying, else 0; also of many configs at once."""
-    return (c.TURN == "copy") * 1
-
-
 def _shared_bytes(p: Problem, c: Any) -> Any:
     """Tiles of all warps, or later their sums, whichever are more."""
-    size, (bm, bn), (a, b), turned = DTYPE_BYTES[p.dtype], _tile(c), _along_k(p), _turned(c)
-    grouped = 16 // size
-    longer = (1 - turned) * (a * bm + b * bn) + turned * (a + b) * c.BK
-    tiles = c.PIECES * (c.BK * (bm + bn) + grouped * longer)
-    sums = bm * (bn + grouped)
-    return c.WARPS_K * size * (tiles * (tiles >= sums) + sums * (tiles < sums))
+    bm, bn = _tile(c)
+    tiles = c.PIECES * tile_elements(p, c, a_and_b(p, c, _tile(c)))
+    return c.WARPS_K * DTYPE_BYTES[p.dtype] * larger(tiles, bm * (bn + grouped(p)))
 
 
 def _registers(p: Problem, c: Any) -> Any:
-    """Registers of a thread, estimated: sums, the shorter operand's values and two of the other, offsets."""
-    size, (bm, bn) = DTYPE_BYTES[p.dtype], _tile(c)
-    fewer = c.TM * (c.TM <= c.TN) + c.TN * (c.TM > c.TN)
-    (a, b), turned = _along_k(p), _turned(c)
-    together = ((a + b > 0) * (1 - turned)) * (16 // size * (fewer + 2) - c.TM - c.TN) + c.TM + c.TN
-    width_a, width_b = c.VECTOR_A - a * turned * (c.VECTOR_A - 1), c.VECTOR_B - b * turned * (c.VECTOR_B - 1)
-    copies = ceil_div(bm * c.BK, width_a * 32) + ceil_div(bn * c.BK, width_b * 32)
-    return size // 4 * (c.TM * c.TN + together) + copies + OTHER_REGISTERS
-
-
-def _widest(p: Problem, line: int) -> int:
-    """Elements of the widest copy that is aligned in rows of that length."""
-    most = 16 // DTYPE_BYTES[p.dtype]
-    return max(vector for vector in (1, 2, 4) if vector <= most and line % vector == 0)
+    return operand_registers(p, c, a_and_b(p, c, _tile(c)), 32, c.TM * c.TN) + OTHER_REGISTERS
 
 
 def _launch(p: Problem, c: Config) -> Launch:
-    return Launch(grid=_grid(p, c), block=(_threads(c),), shared_bytes=_shared_bytes(p, c))
+    return Launch(grid=_grid(p, c), block=(_threads(p, c),), shared_bytes=_shared_bytes(p, c))
 
 
 PARAMETERS = (
@@ -124,43 +110,21 @@ KERNEL = Kernel(
     idea="for small matrices: small tiles, all loads in flight at once, k split among the warps of a block",
     parameters=PARAMETERS,
     constraints=(
-        Constraint(
-            "asynchronous copies need compute capability 8.0",
-            lambda p, d, c: (d.compute_capability >= 80) & (c.BK > 0),
-        ),
-        for_speed(
-            "C is small and k short",
-            lambda p, d, c: (p.m * p.n <= C_MOST) & (p.k <= K_MOST) & (c.BK > 0),
-        ),
-        Constraint(
-            "an asynchronous copy moves 16 bytes at most",
-            lambda p, d, c: (
-                (DTYPE_BYTES[p.dtype] * c.VECTOR_A <= 16) & (DTYPE_BYTES[p.dtype] * c.VECTOR_B <= 16)
-            ),
-        ),
-        Constraint(
-            "stored rows of A are divisible by VECTOR_A, those of B by VECTOR_B",
-            lambda p, d, c: (_lines(p)[0] % c.VECTOR_A == 0) & (_lines(p)[1] % c.VECTOR_B == 0),
-        ),
-        for_speed(
-            "copies are as wide as alignment allows",
-            lambda p, d, c: (_widest(p, _lines(p)[0]) == c.VECTOR_A) & (_widest(p, _lines(p)[1]) == c.VECTOR_B),
-        ),
-        for_speed(
-            "copies turn where there is something to turn, and arithmetic enough for registers to matter",
-            lambda p, d, c: (c.TURN == "read") | (sum(_along_k(p)) > 0) & (p.m * p.n * p.k >= COPIED_LEAST),
-        ),
+        asynchronous_copies("PIECES"),
+        for_speed("C is small and k short", lambda p, d, c: (p.m * p.n <= C_MOST) & (p.k <= K_MOST)),
+        copy_at_most_16_bytes("VECTOR_A", "VECTOR_B"),
+        aligned_lines(),
+        widest_copies("A", "VECTOR_A", lambda p, c: lines(p)[0]),
+        widest_copies("B", "VECTOR_B", lambda p, c: lines(p)[1]),
+        turning_counts(lambda p, c: p.m * p.n * p.k >= COPIED_LEAST),
         Constraint(
             "a copy along a side of the tile is no longer than that side",
             lambda p, d, c: (
-                ((_along_k(p)[0] == 1) | (_tile(c)[0] >= c.VECTOR_A))
-                & ((_along_k(p)[1] == 1) | (_tile(c)[1] >= c.VECTOR_B))
+                ((along_k(p)[0] == 1) | (_tile(c)[0] >= c.VECTOR_A))
+                & ((along_k(p)[1] == 1) | (_tile(c)[1] >= c.VECTOR_B))
             ),
         ),
-        Constraint(
-            "a block has at least two warps and no more threads than the device allows",
-            lambda p, d, c: (_threads(c) >= 2 * d.warp_size) & (_threads(c) <= d.max_threads_per_block),
-        ),
+        threads_fit(_threads, least_warps=2),
         Constraint(
             "a grid has no more rows of tiles than a device takes", lambda p, d, c: _grid(p, c)[1] <= GRID_MOST
         ),
@@ -170,25 +134,9 @@ KERNEL = Kernel(
                 ((p.m >= _tile(c)[0]) | (_tile(c)[0] <= 8)) & ((p.n >= _tile(c)[1]) | (_tile(c)[1] <= 8))
             ),
         ),
-        Constraint(
-            "offsets within a tile fit into 32 bits",
-            lambda p, d, c: (
-                ((_tile(c)[0] + _tile(c)[1] + c.BK) * p.m < 2**32)
-                & ((_tile(c)[0] + _tile(c)[1] + c.BK) * p.n < 2**32)
-                & ((_tile(c)[0] + _tile(c)[1] + c.BK) * p.k < 2**32)
-            ),
-        ),
-        Constraint(
-            "tiles of all warps, and then their sums, fit into a block's shared memory",
-            lambda p, d, c: _shared_bytes(p, c) <= d.shared_bytes_per_block,
-        ),
-        Constraint(
-            "sums, values and offsets of copies fit into the registers of a block",
-            lambda p, d, c: (
-                (_registers(p, c) * _threads(c) <= d.registers_per_block)
-                & (_registers(p, c) <= d.registers_per_thread)
-            ),
-        ),
+        offsets_fit_32_bits(lambda p, c: sum(_tile(c)) + c.BK, "m", "n", "k"),
+        shared_fits("tiles of all warps, and then their sums,", _shared_bytes),
+        block_registers_fit("sums, values and offsets of copies", _registers, _threads),
         for_speed(
             "every warp has something to do",
             lambda p, d, c: p.k > (c.WARPS_K - 1) * c.BK * c.PIECES,

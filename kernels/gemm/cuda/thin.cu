@@ -38,8 +38,8 @@ constexpr int THREADS = GROUP * WARPS_K;
 constexpr bool TURNED = TURN == TURN_copy;
 constexpr int KS = !TURNED && (WIDE_ALONG_K || THIN_ALONG_K) ? GROUPED : 1;  // k that are read together
 
-using Wide = Operand<BW, TW, LANES_W, WIDE_ALONG_K, TURNED, VECTOR_W, GROUP, KS>;
-using Thin = Operand<BT, TT, LANES_T, THIN_ALONG_K, TURNED, VECTOR_T, GROUP, KS>;
+using Wide = AsyncOperand<BW, TW, LANES_W, WIDE_ALONG_K, TURNED, VECTOR_W, GROUP, KS>;
+using Thin = AsyncOperand<BT, TT, LANES_T, THIN_ALONG_K, TURNED, VECTOR_T, GROUP, KS>;
 constexpr int STAGE = Wide::SIZE + Thin::SIZE;
 constexpr bool SHORT_CHAINS = TT * TW <= 8;  // beyond, registers are short and groups many
 

@@ -2,15 +2,16 @@
 
 from pathlib import Path
 
-from tuner import Config, Constraint, Kernel, Launch, Padded, Problem, ceil_div, choice
+from tuner import Config, Kernel, Launch, Padded, Problem, ceil_div, choice
+from tuner.declare.rules import padded_only_where_needed
+
+from ._operands import padded_rows
 
 
 def _launch(p: Problem, c: Config) -> Launch:
-    padded: tuple[Padded, ...] = ()
+    padded = padded_rows(p, c)
     if c.BORDER == "pad":
         padded = Padded.rows_of(p.tensors, max(c.BLOCK, c.PITCH), c.BLOCK)
-    elif c.PITCH > 1:
-        padded = Padded.rows_of(p.tensors, c.PITCH)
     blocks = ceil_div(p.n, c.BLOCK) * ceil_div(p.m, c.BLOCK)
     return Launch(grid=(blocks,), block=(c.BLOCK, c.BLOCK), padded=padded)
 
@@ -28,13 +29,8 @@ KERNEL = Kernel(
         choice("ACCUMULATE", "plain", "kahan"),
         choice("PITCH", 1, 32, 128),
     ),
-    constraints=(
-        Constraint(
-            "rows are padded only where some are not of such a length already",
-            lambda p, d, c: (c.PITCH == 1) | (sum(each.shape[1] % c.PITCH for each in p.tensors) > 0),
-            for_speed=True,
-        ),
-    ),
+    constraints=(padded_only_where_needed(),),
     launch=_launch,
+    tiles=lambda p, c: {"m": c.BLOCK, "n": c.BLOCK},
     defaults={"BLOCK": 32, "BORDER": "check", "ACCUMULATE": "plain", "PITCH": 1},
 )

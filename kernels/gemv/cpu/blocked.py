@@ -1,9 +1,11 @@
 """gemv on the CPU, second step: bands of rows, vector instructions, several rows or columns at once."""
 
-# ruff: noqa: SIM300
 from pathlib import Path
 
-from tuner import Constraint, Kernel, ceil_div, choice, powers_of_two
+from tuner import Kernel, ceil_div, choice, powers_of_two
+from tuner.declare.rules import at_most_cores, work_for_each_thread
+
+from ._bands import band_within_rows
 
 KERNEL = Kernel(
     operation="gemv",
@@ -17,17 +19,10 @@ KERNEL = Kernel(
         powers_of_two("THREADS", 1, 256),
     ),
     constraints=(
-        Constraint("no more threads than cores", lambda p, d, c: c.THREADS <= max(d.cores, 1), for_speed=True),
-        Constraint(
-            "a band for each thread",
-            lambda p, d, c: c.THREADS <= ceil_div(p.m, c.BLOCK),
-            for_speed=True,
-        ),
-        Constraint(
-            "a band has less than twice the rows of A, or the fewest",
-            lambda p, d, c: (c.BLOCK == 16) | (c.BLOCK < 2 * p.m),
-            for_speed=True,
-        ),
+        at_most_cores(),
+        work_for_each_thread("a band", lambda p, c: ceil_div(p.m, c.BLOCK)),
+        band_within_rows(),
     ),
+    threads="THREADS",
     defaults={"BLOCK": 1024, "AT_ONCE": 4, "THREADS": 1},
 )

@@ -1,12 +1,17 @@
 """gemv on the CPU, our own: rows or columns side by side in vector registers, read by several threads."""
 
-# ruff: noqa: SIM300
 from pathlib import Path
 
-from tuner import DTYPE_BYTES, Constraint, Kernel, ceil_div, choice, powers_of_two
+from tuner import Kernel, ceil_div, choice, powers_of_two
+from tuner.declare.rules import (
+    THREAD_COUNTS,
+    at_most_cores,
+    for_speed,
+    vectors_as_wide_as_the_cpu,
+    work_for_each_thread,
+)
 
-#: Threads: also as many as CPUs have cores that are no power of two.
-COUNTS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 128, 192, 256)
+from ._bands import band_within_rows
 
 KERNEL = Kernel(
     operation="gemv",
@@ -22,38 +27,25 @@ KERNEL = Kernel(
         powers_of_two("BLOCK", 16, 16384),
         powers_of_two("PARTS", 1, 64),
         choice("PREFETCH", 0, 256, 512, 1024),
-        choice("THREADS", *COUNTS),
+        choice("THREADS", *THREAD_COUNTS),
     ),
     constraints=(
-        Constraint(
-            "vectors are as wide as the CPU's",
-            lambda p, d, c: c.WIDTH * DTYPE_BYTES[p.dtype] == min(max(d.vector_bytes, 16), 64),
-            for_speed=True,
-        ),
-        Constraint(
+        vectors_as_wide_as_the_cpu(),
+        for_speed(
             "4 to 16 vectors are read side by side",
             lambda p, d, c: (c.AT_ONCE * c.UNROLL >= 4) & (c.AT_ONCE * c.UNROLL <= 16),
-            for_speed=True,
         ),
-        Constraint(
+        for_speed(
             "only columns are cut into parts, each of 8 columns or more, and only for threads",
             lambda p, d, c: (
-                (c.PARTS == 1) | ((c.PARTS <= 4 * c.THREADS) & (8 * c.PARTS <= p.n) & (p.layout == "t"))
+                (c.PARTS == 1) | ((c.PARTS <= 4 * c.THREADS) & (p.n >= 8 * c.PARTS) & (p.layout == "t"))
             ),
-            for_speed=True,
         ),
-        Constraint("no more threads than cores", lambda p, d, c: c.THREADS <= max(d.cores, 1), for_speed=True),
-        Constraint(
-            "a band, or a part of one, for each thread",
-            lambda p, d, c: c.THREADS <= ceil_div(p.m, c.BLOCK) * c.PARTS,
-            for_speed=True,
-        ),
-        Constraint(
-            "a band has less than twice the rows of A, or the fewest",
-            lambda p, d, c: (c.BLOCK == 16) | (c.BLOCK < 2 * p.m),
-            for_speed=True,
-        ),
+        at_most_cores(),
+        work_for_each_thread("a band, or a part of one,", lambda p, c: ceil_div(p.m, c.BLOCK) * c.PARTS),
+        band_within_rows(),
     ),
+    threads="THREADS",
     defaults={
         "WIDTH": 8, "AT_ONCE": 4, "UNROLL": 1, "BLOCK": 64, "PARTS": 1, "PREFETCH": 0, "THREADS": 1,
     },

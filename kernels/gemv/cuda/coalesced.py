@@ -2,13 +2,9 @@
 
 from pathlib import Path
 
-from tuner import Config, Kernel, Launch, Problem, ceil_div, choice, powers_of_two
+from tuner import Kernel, choice, powers_of_two
 
-
-def _launch(p: Problem, c: Config) -> Launch:
-    rows = c.BLOCK if p.layout == "t" else c.BLOCK // 32
-    return Launch(grid=(ceil_div(p.m, rows),), block=(c.BLOCK,))
-
+from ._rows import launch_of, rows
 
 KERNEL = Kernel(
     operation="gemv",
@@ -17,6 +13,7 @@ KERNEL = Kernel(
     source=Path("coalesced.cu"),
     idea="neighbouring threads read neighbouring elements of A: a thread or a warp per row",
     parameters=(powers_of_two("BLOCK", 32, 1024), choice("UNROLL", 1, 4, 8, 16)),
-    launch=_launch,
+    launch=lambda p, c: launch_of(p, c, rows(p, c)),
+    tiles=rows,
     defaults={"BLOCK": 256, "UNROLL": 1},
 )

@@ -15,6 +15,8 @@ from tuner import (
     powers_of_two,
 )
 
+from ._rows import piece_within_x
+
 #: Constant memory of a module (CUDA C++ Programming Guide, compute capabilities).
 CONSTANT_BYTES = 64 << 10
 
@@ -41,12 +43,9 @@ KERNEL = Kernel(
             "a piece of x fits into constant memory",
             lambda p, d, c: DTYPE_BYTES[p.dtype] * c.PIECE <= CONSTANT_BYTES,
         ),
-        Constraint(
-            "a piece of x is less than twice as long as x, or the smallest",
-            lambda p, d, c: (c.PIECE == 256) | (2 * p.n > c.PIECE),
-            for_speed=True,
-        ),
+        piece_within_x(least=256),
     ),
     launch=_launch,
+    tiles=lambda p, c: {"m": c.BLOCK},
     defaults={"BLOCK": 256, "PIECE": 4096, "UNROLL": 1},
 )

@@ -12,5 +12,6 @@ KERNEL = Kernel(
     idea="a thread per row of A, everything read from global memory",
     parameters=(powers_of_two("BLOCK", 32, 1024),),
     launch=lambda p, c: Launch(grid=(ceil_div(p.m, c.BLOCK),), block=(c.BLOCK,)),
+    tiles=lambda p, c: {"m": c.BLOCK},
     defaults={"BLOCK": 256},
 )

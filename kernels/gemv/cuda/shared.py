@@ -2,16 +2,10 @@
 
 from pathlib import Path
 
-from tuner import DTYPE_BYTES, Config, Constraint, Kernel, Launch, Problem, ceil_div, choice, powers_of_two
+from tuner import DTYPE_BYTES, Kernel, choice, powers_of_two
+from tuner.declare.rules import static_shared_fits
 
-#: Static shared memory that a block may have (CUDA C++ Programming Guide, compute capabilities).
-STATIC_SHARED_BYTES = 48 << 10
-
-
-def _launch(p: Problem, c: Config) -> Launch:
-    rows = c.BLOCK if p.layout == "t" else c.BLOCK // 32
-    return Launch(grid=(ceil_div(p.m, rows),), block=(c.BLOCK,))
-
+from ._rows import launch_of, piece_within_x, rows
 
 KERNEL = Kernel(
     operation="gemv",
@@ -25,16 +19,10 @@ KERNEL = Kernel(
         choice("UNROLL", 1, 4, 8, 16, 32),
     ),
     constraints=(
-        Constraint(
-            "a piece of x fits into static shared memory",
-            lambda p, d, c: DTYPE_BYTES[p.dtype] * c.PIECE <= STATIC_SHARED_BYTES,
-        ),
-        Constraint(
-            "a piece of x is less than twice as long as x, or the smallest",
-            lambda p, d, c: (c.PIECE == 64) | (2 * p.n > c.PIECE),
-            for_speed=True,
-        ),
+        static_shared_fits("a piece of x", lambda p, c: DTYPE_BYTES[p.dtype] * c.PIECE),
+        piece_within_x(least=64),
     ),
-    launch=_launch,
+    launch=lambda p, c: launch_of(p, c, rows(p, c)),
+    tiles=rows,
     defaults={"BLOCK": 256, "PIECE": 256, "UNROLL": 8},
 )

@@ -1,13 +1,15 @@
 """gemv on CUDA: x in the registers of a warp."""
 
 from pathlib import Path
+from typing import Any
 
-from tuner import Config, Kernel, Launch, Problem, ceil_div, choice, powers_of_two
+from tuner import Kernel, Problem, choice, powers_of_two
+
+from ._rows import launch_of, rows
 
 
-def _launch(p: Problem, c: Config) -> Launch:
-    rows = (c.BLOCK if p.layout == "t" else c.BLOCK // 32) * c.ROWS
-    return Launch(grid=(ceil_div(p.m, rows),), block=(c.BLOCK,))
+def _tile(p: Problem, c: Any) -> dict[str, Any]:
+    return {"m": rows(p, c)["m"] * c.ROWS}
 
 
 KERNEL = Kernel(
@@ -17,6 +19,7 @@ KERNEL = Kernel(
     source=Path("shuffle.cu"),
     idea="x held by the warp, an element per lane, and handed round by shuffles",
     parameters=(powers_of_two("BLOCK", 32, 1024), choice("ROWS", 1, 2, 4, 8)),
-    launch=_launch,
+    launch=lambda p, c: launch_of(p, c, _tile(p, c)),
+    tiles=_tile,
     defaults={"BLOCK": 256, "ROWS": 1},
 )

@@ -17,25 +17,20 @@
 
 constexpr int VECTOR = ACCESS_BYTES / sizeof(SCALAR);
 
-template <int BYTES> struct Raw;
-template <> struct Raw<4> { using Type = unsigned; };
-template <> struct Raw<8> { using Type = uint2; };
-template <> struct Raw<16> { using Type = uint4; };
-
 union Pack {
-    Raw<ACCESS_BYTES>::Type raw;
+    Access<ACCESS_BYTES> raw;
     SCALAR element[VECTOR];
 };
 
 // What is read once need not stay in a cache.
 __device__ __forceinline__ void load_once(Pack& pack, const SCALAR* from)
 {
-    pack.raw = __ldcs((const Raw<ACCESS_BYTES>::Type*)from);
+    pack.raw = __ldcs((const Access<ACCESS_BYTES>*)from);
 }
 
 __device__ __forceinline__ void load_kept(Pack& pack, const SCALAR* from)
 {
-    pack.raw = __ldg((const Raw<ACCESS_BYTES>::Type*)from);
+    pack.raw = __ldg((const Access<ACCESS_BYTES>*)from);
 }
 
 constexpr int GROUPS = BLOCK / SPAN;

@@ -1,18 +1,15 @@
 """transpose on the CPU, our own: micro-tiles turned in vector registers, and threads."""
 
-# ruff: noqa: SIM300
 from pathlib import Path
 from typing import Any
 
 from tuner import DTYPE_BYTES, Constraint, Kernel, ceil_div, choice, powers_of_two
+from tuner.declare.rules import THREAD_COUNTS, at_most_cores, below_multiple, for_speed, work_for_each_thread
 
 
 def _vector_bytes(p: Any, c: Any) -> Any:
     return DTYPE_BYTES[p.dtype] * c.WIDTH
 
-
-#: Threads: also as many as CPUs have cores that are no power of two.
-COUNTS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 128, 192, 256)
 
 KERNEL = Kernel(
     operation="transpose",
@@ -27,30 +24,29 @@ KERNEL = Kernel(
         powers_of_two("COLUMNS", 16, 4096),
         choice("STREAM", False, True),
         choice("PREFETCH", 0, 32, 64, 128),
-        choice("THREADS", *COUNTS),
+        choice("THREADS", *THREAD_COUNTS),
     ),
     constraints=(
-        Constraint("no more threads than cores", lambda p, d, c: c.THREADS <= max(d.cores, 1), for_speed=True),
-        Constraint(
+        at_most_cores(),
+        for_speed(
             "a row of a micro-tile fits into a vector register",
             lambda p, d, c: (c.WIDTH == 4) | (_vector_bytes(p, c) <= d.vector_bytes),
-            for_speed=True,
         ),
         Constraint(
             "stores that go round the cache are aligned in every row of B: M is divisible by WIDTH",
             lambda p, d, c: (c.STREAM < 1) | (p.m % c.WIDTH == 0),
         ),
-        Constraint(
-            "a block for each thread",
-            lambda p, d, c: c.THREADS <= ceil_div(p.m, c.ROWS) * ceil_div(p.n, c.COLUMNS),
-            for_speed=True,
+        work_for_each_thread("a block", lambda p, c: ceil_div(p.m, c.ROWS) * ceil_div(p.n, c.COLUMNS)),
+        below_multiple(
+            "a block is less than twice as high as A, or the lowest",
+            lambda p, c: c.ROWS, 16, lambda p, c: p.m,
         ),
-        Constraint(
-            "a block is less than twice as long as A in either direction, or the smallest",
-            lambda p, d, c: ((c.ROWS == 16) | (c.ROWS < 2 * p.m)) & ((c.COLUMNS == 16) | (c.COLUMNS < 2 * p.n)),
-            for_speed=True,
+        below_multiple(
+            "a block is less than twice as wide as A, or the narrowest",
+            lambda p, c: c.COLUMNS, 16, lambda p, c: p.n,
         ),
     ),
+    threads="THREADS",
     defaults={"WIDTH": 4, "ROWS": 64, "COLUMNS": 64, "STREAM": False, "PREFETCH": 0, "THREADS": 1},
     starts=tuple(
         {"WIDTH": width, "ROWS": 16, "COLUMNS": columns, "STREAM": True, "PREFETCH": ahead, "THREADS": threads}
@@ -58,4 +54,4 @@ KERNEL = Kernel(
         for threads in (64, 32, 16, 8, 4, 2, 1)
         for columns, ahead in ((4096, 64), (512, 64), (512, 0))
     ),
-)
+)  # fmt: skip

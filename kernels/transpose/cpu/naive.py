@@ -1,9 +1,9 @@
 """transpose on the CPU, first step: two nested loops."""
 
-# ruff: noqa: SIM300
 from pathlib import Path
 
-from tuner import Constraint, Kernel, powers_of_two
+from tuner import Kernel, powers_of_two
+from tuner.declare.rules import at_most_cores, work_for_each_thread
 
 KERNEL = Kernel(
     operation="transpose",
@@ -13,8 +13,9 @@ KERNEL = Kernel(
     idea="two nested loops; a thread takes whole rows of A",
     parameters=(powers_of_two("THREADS", 1, 256),),
     constraints=(
-        Constraint("no more threads than cores", lambda p, d, c: c.THREADS <= max(d.cores, 1), for_speed=True),
-        Constraint("a row of A for each thread", lambda p, d, c: c.THREADS <= p.m, for_speed=True),
+        at_most_cores(),
+        work_for_each_thread("a row of A", lambda p, c: p.m),
     ),
+    threads="THREADS",
     defaults={"THREADS": 1},
 )

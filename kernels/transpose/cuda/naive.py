@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from tuner import Config, Constraint, Kernel, Launch, Problem, ceil_div, powers_of_two
+from tuner import Config, Kernel, Launch, Problem, ceil_div, powers_of_two
+from tuner.declare.rules import threads_fit
 
 
 def _launch(p: Problem, c: Config) -> Launch:
@@ -17,12 +18,8 @@ KERNEL = Kernel(
     source=Path("naive.cu"),
     idea="a thread per element; reads are side by side, writes are not",
     parameters=(powers_of_two("BLOCK_X", 4, 256), powers_of_two("BLOCK_Y", 1, 32)),
-    constraints=(
-        Constraint(
-            "a block has no more threads than the device allows",
-            lambda p, d, c: d.max_threads_per_block >= c.BLOCK_X * c.BLOCK_Y,
-        ),
-    ),
+    constraints=(threads_fit(lambda p, c: c.BLOCK_X * c.BLOCK_Y),),
     launch=_launch,
+    tiles=lambda p, c: {"m": c.BLOCK_Y, "n": c.BLOCK_X},
     defaults={"BLOCK_X": 32, "BLOCK_Y": 32},
 )

@@ -2,13 +2,9 @@
 
 from pathlib import Path
 
-from tuner import Config, Kernel, Launch, Problem, ceil_div, choice
+from tuner import Kernel, Launch, choice
 
-
-def _launch(p: Problem, c: Config) -> Launch:
-    blocks = ceil_div(p.n, c.TILE) * ceil_div(p.m, c.TILE)
-    return Launch(grid=(blocks,), block=(c.TILE, c.TILE))
-
+from ._tiles import tile, tiles
 
 KERNEL = Kernel(
     operation="transpose",
@@ -17,6 +13,7 @@ KERNEL = Kernel(
     source=Path("padded_tile.cu"),
     idea="a tile whose rows are one element longer, so that its columns spread over the banks",
     parameters=(choice("TILE", 8, 16, 32),),
-    launch=_launch,
+    launch=lambda p, c: Launch(grid=(tiles(p, c),), block=(c.TILE, c.TILE)),
+    tiles=tile,
     defaults={"TILE": 32},
 )

@@ -23,14 +23,10 @@ constexpr int THREADS = SIDE * SIDE / MICRO_TILES;
 constexpr int WIDE_LANES = 128 / ACCESS_BYTES;  // lanes that shared memory serves at once
 constexpr int SWIZZLE = (SIDE < WIDE_LANES ? SIDE : WIDE_LANES) - 1;
 
-template <int BYTES> struct Raw;
-template <> struct Raw<4> { using Type = unsigned; };
-template <> struct Raw<8> { using Type = uint2; };
-template <> struct Raw<16> { using Type = uint4; };
-using Access = Raw<ACCESS_BYTES>::Type;
+using Wide = Access<ACCESS_BYTES>;
 
 union Pack {
-    Access raw;
+    Wide raw;
     SCALAR element[VECTOR];
 };
 
@@ -38,7 +34,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 transpose(const SCALAR* __restrict__ a, SCALAR* __restrict__ b, int m, int n)
 {
     extern __shared__ __align__(16) unsigned char shared[];
-    Access* tile = (Access*)shared;  // [TILE rows of B][SIDE packs]
+    Wide* tile = (Wide*)shared;  // [TILE rows of B][SIDE packs]
     const unsigned across = ((unsigned)n + TILE - 1) / TILE, down = ((unsigned)m + TILE - 1) / TILE;
 #if WALK == WALK_squares
     constexpr unsigned SIDE_OF_SQUARE = 8, SQUARE = SIDE_OF_SQUARE * SIDE_OF_SQUARE;
@@ -63,7 +59,7 @@ transpose(const SCALAR* __restrict__ a, SCALAR* __restrict__ b, int m, int n)
         if (row >= (unsigned)m || column >= (unsigned)n) continue;
 #pragma unroll
         for (int e = 0; e < VECTOR; ++e) {
-            const Access* from = (const Access*)(a + (size_t)(row + e) * n + column);
+            const Wide* from = (const Wide*)(a + (size_t)(row + e) * n + column);
             held[t][e].raw = STREAM ? __ldcs(from) : __ldg(from);
         }
     }
@@ -85,8 +81,8 @@ transpose(const SCALAR* __restrict__ a, SCALAR* __restrict__ b, int m, int n)
         const unsigned place = threadIdx.x + i * THREADS, line = place / SIDE, pack = place % SIDE;
         const unsigned b_row = left + line, b_column = top + pack * VECTOR;
         if (b_row >= (unsigned)n || b_column >= (unsigned)m) continue;
-        const Access value = tile[line * SIDE + (pack ^ (line / VECTOR & SWIZZLE))];
-        Access* to = (Access*)(b + (size_t)b_row * m + b_column);
+        const Wide value = tile[line * SIDE + (pack ^ (line / VECTOR & SWIZZLE))];
+        Wide* to = (Wide*)(b + (size_t)b_row * m + b_column);
         if (STREAM) __stcs(to, value);
         else *to = value;
     }

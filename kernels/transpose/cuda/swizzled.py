@@ -4,6 +4,13 @@ from pathlib import Path
 from typing import Any
 
 from tuner import DTYPE_BYTES, Config, Constraint, Kernel, Launch, Problem, ceil_div, choice
+from tuner.declare.rules import (
+    access_elements,
+    access_holds_an_element,
+    below_multiple,
+    shared_fits,
+    threads_fit,
+)
 
 #: Tiles a side of the squares in which blocks may walk, as in the source.
 SIDE_OF_SQUARE = 8
@@ -11,13 +18,8 @@ SIDE_OF_SQUARE = 8
 OTHER_REGISTERS = 24
 
 
-def _vector(p: Problem, c: Any) -> Any:
-    """Elements of a pack; at least one, so that rules can be asked about illegal configs too."""
-    return ceil_div(c.ACCESS_BYTES, DTYPE_BYTES[p.dtype])
-
-
 def _threads(p: Problem, c: Any) -> Any:
-    return (c.TILE // _vector(p, c)) ** 2 // c.MICRO_TILES
+    return (c.TILE // access_elements(p, c)) ** 2 // c.MICRO_TILES
 
 
 def _shared_bytes(p: Problem, c: Any) -> Any:
@@ -26,7 +28,7 @@ def _shared_bytes(p: Problem, c: Any) -> Any:
 
 def _registers(p: Problem, c: Any) -> Any:
     """Registers of a thread, estimated: its micro-tiles, and addresses."""
-    return c.MICRO_TILES * _vector(p, c) * c.ACCESS_BYTES // 4 + OTHER_REGISTERS
+    return c.MICRO_TILES * access_elements(p, c) * c.ACCESS_BYTES // 4 + OTHER_REGISTERS
 
 
 def _launch(p: Problem, c: Config) -> Launch:
@@ -42,6 +44,7 @@ KERNEL = Kernel(
     name="swizzled",
     target="cuda",
     source=Path("swizzled.cu"),
+    includes=(Path("../../access.cuh"),),
     idea="128-bit loads and stores, micro-tiles turned in registers, a swizzled tile without padding",
     parameters=(
         choice("TILE", 32, 64, 128),
@@ -51,31 +54,21 @@ KERNEL = Kernel(
         choice("STREAM", False, True),
     ),
     constraints=(
-        Constraint("a pack has one element or more", lambda p, d, c: DTYPE_BYTES[p.dtype] <= c.ACCESS_BYTES),
+        access_holds_an_element(),
         Constraint(
             "both dims are divisible by the elements of a pack, so that packs are aligned",
-            lambda p, d, c: (p.m % _vector(p, c) == 0) & (p.n % _vector(p, c) == 0),
+            lambda p, d, c: (p.m % access_elements(p, c) == 0) & (p.n % access_elements(p, c) == 0),
         ),
-        Constraint(
-            "a block has whole warps, and no more threads than the device allows",
-            lambda p, d, c: (
-                (_threads(p, c) >= 32)
-                & (_threads(p, c) % 32 == 0)
-                & (_threads(p, c) <= d.max_threads_per_block)
-            ),
-        ),
-        Constraint(
-            "the tile fits into the shared memory that a block may have",
-            lambda p, d, c: _shared_bytes(p, c) <= d.shared_bytes_per_block,
-        ),
+        Constraint("a block has whole warps", lambda p, d, c: _threads(p, c) % d.warp_size == 0),
+        threads_fit(_threads, least_warps=1),
+        shared_fits("the rows of a tile", _shared_bytes),
         Constraint(
             "the micro-tiles of all threads fit into a block's registers",
             lambda p, d, c: _registers(p, c) * _threads(p, c) <= d.registers_per_block,
         ),
-        Constraint(
+        below_multiple(
             "the tile is less than four times as long as either dim, or the smallest",
-            lambda p, d, c: (c.TILE == 32) | (4 * min(p.m, p.n) > c.TILE),
-            for_speed=True,
+            lambda p, c: c.TILE, 32, lambda p, c: min(p.m, p.n), times=4,
         ),
     ),
     launch=_launch,
@@ -85,4 +78,4 @@ KERNEL = Kernel(
         {"TILE": 32, "MICRO_TILES": 4, "ACCESS_BYTES": 4, "WALK": "rows", "STREAM": False},
         {"TILE": 32, "MICRO_TILES": 4, "ACCESS_BYTES": 8, "WALK": "rows", "STREAM": False},
     ),
-)
+)  # fmt: skip

@@ -2,16 +2,10 @@
 
 from pathlib import Path
 
-from tuner import DTYPE_BYTES, Config, Constraint, Kernel, Launch, Problem, ceil_div, choice
+from tuner import DTYPE_BYTES, Constraint, Kernel, Launch, choice
+from tuner.declare.rules import static_shared_fits, threads_fit
 
-#: Static shared memory that a block may have (CUDA C++ Programming Guide, compute capabilities).
-STATIC_SHARED_BYTES = 48 << 10
-
-
-def _launch(p: Problem, c: Config) -> Launch:
-    blocks = ceil_div(p.n, c.TILE) * ceil_div(p.m, c.TILE)
-    return Launch(grid=(blocks,), block=(c.TILE, c.ROWS))
-
+from ._tiles import tile, tiles
 
 KERNEL = Kernel(
     operation="transpose",
@@ -22,15 +16,10 @@ KERNEL = Kernel(
     parameters=(choice("TILE", 16, 32, 64, 128), choice("ROWS", 1, 2, 4, 8, 16, 32)),
     constraints=(
         Constraint("a tile has whole sets of ROWS rows", lambda p, d, c: c.TILE % c.ROWS == 0),
-        Constraint(
-            "a block has no more threads than the device allows",
-            lambda p, d, c: d.max_threads_per_block >= c.TILE * c.ROWS,
-        ),
-        Constraint(
-            "a padded tile fits into static shared memory",
-            lambda p, d, c: DTYPE_BYTES[p.dtype] * c.TILE * (c.TILE + 1) <= STATIC_SHARED_BYTES,
-        ),
+        threads_fit(lambda p, c: c.TILE * c.ROWS),
+        static_shared_fits("a padded tile", lambda p, c: DTYPE_BYTES[p.dtype] * c.TILE * (c.TILE + 1)),
     ),
-    launch=_launch,
+    launch=lambda p, c: Launch(grid=(tiles(p, c),), block=(c.TILE, c.ROWS)),
+    tiles=tile,
     defaults={"TILE": 32, "ROWS": 8},
 )

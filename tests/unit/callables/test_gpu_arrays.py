@@ -44,6 +44,17 @@ def close(got: Any, wanted: Any) -> None:
     np.testing.assert_allclose(got.host, wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("layout", ["n", "t"])
+def test_a_library_call_is_the_one_that_the_operation_declares(layout: str, log: Log) -> None:
+    champion_of("gemv", layout, speedup=0.9, m=7, n=5)
+    champion_of("transpose", speedup=0.9, m=7, n=5)
+    a, x = stored(normal(7, 5), layout), on_gpu(normal(5))
+    close(tuner.gemv(CupyArray(a), CupyArray(x)), a @ x)
+    dense = on_gpu(normal(7, 5))
+    close(tuner.transpose(CupyArray(dense)), dense.T)
+    assert (log.runs, log.library) == ([], ["cuBLAS gemv", "cuBLAS geam"])
+
+
 @pytest.mark.parametrize("kind", [CupyArray, TorchTensor])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_is_a_problem_of_its_own_and_nothing_is_copied(layout: str, kind: Any, log: Log) -> None:

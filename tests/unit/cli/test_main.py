@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -14,9 +15,10 @@ from typing import Any
 import pytest
 from fixtures.fake_device import BEST, BEST_S, LEGAL, ROOT, TOY, command, stored, write_device
 
+import tuner
 from tuner.cli import health
 from tuner.cli.formatting import clock, duration, speed
-from tuner.cli.main import COMMANDS, run
+from tuner.cli.main import COMMANDS, GROUPS, run
 from tuner.declare import catalogue
 from tuner.devices.detect import find
 from tuner.devices.device_lock import device_lock
@@ -28,6 +30,7 @@ CONTRACT = {
     "measured_at",
 }  # fmt: skip
 Told = Callable[..., tuple[int, str, str]]
+pytestmark = pytest.mark.usefixtures("no_mirror")
 
 
 @pytest.fixture
@@ -164,6 +167,38 @@ def test_help_names_every_command(told: Told) -> None:
         assert name in out
         assert text in " ".join(out.split())
         assert told(name, "--help")[0] == 0
+
+
+def test_help_groups_the_commands(told: Told) -> None:
+    _, out, _ = told("--help")
+    headings = re.findall(r"^(\w+):$", out, re.MULTILINE)
+    assert headings == ["Options", "Tune", "Answer", "Records", "Look"]
+    assert sorted(name for names in GROUPS.values() for name in names) == sorted(COMMANDS)
+    for before, after in itertools.pairwise([*headings[1:], ""]):
+        section = out.partition(f"{before}:\n")[2].partition(f"{after}:\n")[0]
+        assert tuple(re.findall(r"^  ([a-z-]+) ", section, re.MULTILINE)) == GROUPS[before]
+
+
+def test_python_m_tuner_is_the_command() -> None:
+    command = [sys.executable, "-m", "tuner"]
+    done = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"tuner, version {tuner.__version__}\n"
+    done = subprocess.run(
+        [*command, "best", "gemm", "0", "1", "1"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("tuner: a dim is a whole number of 1 or more, got m=0")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"), [("tuner re", "plain,records"), ("tuner devices --j", "plain,--json")]
+)
+def test_a_shell_completes_commands_and_options(words: str, expected: str) -> None:
+    given = {"_TUNER_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    done = subprocess.run(
+        [sys.executable, "-m", "tuner"], env=os.environ | given, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines() == [expected]
 
 
 def test_numbers_are_told_with_their_unit() -> None:

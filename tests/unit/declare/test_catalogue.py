@@ -125,3 +125,66 @@ def test_two_operations_in_a_file_are_one_too_many(tmp_path: Path) -> None:
     text = TOY.read_text() + "\nfrom dataclasses import replace\nOTHER = replace(OPERATION, name='other')\n"
     with pytest.raises(DeclarationError, match="declares 2 operations; one file declares one"):
         catalogue.from_file(written(tmp_path, text))
+
+
+WITH_SIBLING = """
+from pathlib import Path
+from tuner.declare.kernel import Kernel
+from ._shared import NAME
+MINE = Kernel(operation="gemm", name=NAME, target="cpu", source=Path("mine.numba.py"))
+"""
+
+
+def test_a_declaration_imports_the_file_beside_it_as_it_is_now(tmp_path: Path) -> None:
+    path = written(tmp_path, WITH_SIBLING)
+    # As above, and an edit of what the sibling itself imports.
+    (tmp_path / "_shared.py").write_text("from ._deeper import NAME\n")
+    for name in ("mine", "mini", "mean"):
+        (tmp_path / "_deeper.py").write_text(f"NAME = {name!r}\n")
+        assert catalogue.from_file(path).of("gemm")[-1].name == name
+    assert not list(tmp_path.rglob("__pycache__")), "nothing is cached beside declarations"
+
+
+def test_folders_have_siblings_of_their_own(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "_shared.py").write_text(f"NAME = {name!r}\n")
+        written(folder, WITH_SIBLING)
+    names = [
+        catalogue.from_file(tmp_path / each / "mine.py").of("gemm")[-1].name for each in ("one", "two", "one")
+    ]
+    assert names == ["one", "two", "one"]
+
+
+@pytest.mark.parametrize(
+    ("sibling", "told"),
+    [
+        (None, r"there is no _shared\.py in "),
+        ("NAME =", "SyntaxError"),
+        ("OTHER = 1", "cannot import name 'NAME'"),
+    ],
+)
+def test_a_sibling_that_cannot_be_imported_is_told_with_the_declaration(
+    tmp_path: Path, sibling: str | None, told: str
+) -> None:
+    path = written(tmp_path, WITH_SIBLING)
+    if sibling is not None:
+        (tmp_path / "_shared.py").write_text(sibling)
+    with pytest.raises(DeclarationError, match=told) as caught:
+        catalogue.from_file(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_module_beside_the_project_is_not_taken_for_a_sibling(tmp_path: Path) -> None:
+    (tmp_path / "_shared.py").write_text("NAME = 'mine'\n")
+    path = written(tmp_path, WITH_SIBLING.replace("from ._shared", "from _shared"))
+    with pytest.raises(DeclarationError, match="No module named '_shared'"):
+        catalogue.from_file(path)
+
+
+def test_built_in_kernels_of_a_folder_share_rules() -> None:
+    found = catalogue.builtin()
+    thin, multivector = (found.of("gemm", "cuda", (name,))[0].constraints for name in ("thin", "multivector"))
+    shared = {rule.rule.__code__ for rule in thin} & {rule.rule.__code__ for rule in multivector}
+    assert len(shared) >= 8

@@ -125,6 +125,11 @@ def test_a_source_that_is_not_there_is_told(tmp_path: Path) -> None:
         ({"defaults": {"BLOCK": 100}}, "got BLOCK=100"),
         ({"defaults": {"WIDTH": 1}}, "got WIDTH=1"),
         ({"starts": ({"BLOCK": 32},)}, "names all of"),
+        ({"threads": "BLOCK"}, "number of CPU threads; kernel 'blocks' is for cuda, leave it out"),
+        (
+            {"target": "cpu", "launch": None, "threads": "CREW"},
+            "threads= of kernel 'blocks' is one of its parameters .*, got 'CREW'",
+        ),
     ],
 )
 def test_a_wrong_declaration_is_refused(change: dict[str, Any], message: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -128,17 +127,6 @@ def test_shapes_share_what_is_loaded_unless_they_need_other_shared_memory(board:
 
 def test_padding_that_changes_no_shape_is_none(board: Board) -> None:
     assert loaded(Launch((1,), (32,), padded=(Padded("a", (6, 4)),))).simple
-
-
-def test_cublas_is_asked_for_gemv_and_transpose_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Under the name that `calling` imports: a machine without a GPU has no such library to load.
-    played = SimpleNamespace(sgemv=None, dgemv=None, sgeam=None, dgeam=None)
-    monkeypatch.setitem(vars(importlib.import_module("cupy_backends.cuda.libs")), "cublas", played)
-    catalogue = builtin()
-    for name, shape, has in (("gemm", {"m": 2, "n": 2, "k": 2}, False), ("gemv", {"m": 2, "n": 2}, True)):
-        assert (calling.library(catalogue.operation(name).problem(shape)) is not None) == has
-    transpose = catalogue.operation("transpose")
-    assert calling.library(transpose.problem({"m": 2, "n": 2}, "int32")) is None
 
 
 def test_what_offers_no_memory_is_refused() -> None:

@@ -30,6 +30,8 @@ from tuner.lookup.snapshot import Snapshot, SubjectData
 from tuner.results.record import Role
 from tuner.store import Store
 
+pytestmark = pytest.mark.usefixtures("one_blas_thread")
+
 CATALOGUE = builtin()
 GEMM = CATALOGUE.operations["gemm"]
 SHAPES = (

@@ -40,6 +40,7 @@ H200 = DeviceInfo(
 )  # fmt: skip
 PLANS = sorted(configs_folder().glob("ladder-*.toml"))
 Told = Callable[..., tuple[int, str, str]]
+pytestmark = pytest.mark.usefixtures("no_mirror")
 
 
 def problem(operation: str, *sizes: int, dtype: str = "", layout: str = ""):  # noqa: ANN201

@@ -1,6 +1,7 @@
-"""What whole blocks cost, by laws learnt from launch rules."""
+"""What whole blocks cost, by declared tiles and by laws learnt from launch rules."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +71,41 @@ def test_a_launch_that_follows_no_law_or_fails_costs_nothing() -> None:
         assert not known.costs(problem, BOARD).any()
 
 
-def test_a_cpu_kernels_register_tile_gives_its_padding() -> None:
+def test_declared_tiles_stand_for_the_launch_rule() -> None:
+    def launch(p: Any, c: Any) -> Launch:
+        raise AssertionError("the launch rule is slow; declared tiles need none")
+
+    of = replace(
+        kernel(launch, powers_of_two("BM", 32, 128), choice("SPLIT_K", 1, 4)),
+        tiles=lambda p, c: {"m": c.BM, "n": 64, "k": p.k / c.SPLIT_K},
+    )
+    problem = GEMM.problem({"m": 130, "n": 128, "k": 9})
+    known, configs = family(of, problem)
+    at = configs.index({"BM": 128, "SPLIT_K": 4})
+    waves, padding = known.costs(problem, BOARD)[:, at]
+    assert math.exp(waves) == pytest.approx(BOARD.sm_count / (2 * 2 * 4))
+    assert math.exp(padding) == pytest.approx(256 / 130)
+
+
+@pytest.mark.parametrize("tile", [0, math.inf, math.nan, "wide"])
+def test_what_is_declared_and_no_tile_costs_nothing(tile: Any) -> None:
+    of = replace(kernel(lambda p, c: Launch((1,), (32,)), choice("BM", 32, 64)), tiles=lambda p, c: {"m": tile})
+    problem = GEMM.problem({"m": 130, "n": 128, "k": 9})
+    assert not family(of, problem)[0].costs(problem, BOARD).any()
+
+
+def test_a_cpu_kernel_that_declares_no_tile_costs_nothing_whatever_its_parameters_names() -> None:
     of = Kernel("gemm", "own", "cpu", Path("own.py"), parameters=(choice("MR", 4, 6), choice("NR", 16)))
+    problem = GEMM.problem({"m": 10, "n": 16, "k": 100})
+    space = Space.build(of.parameters, of.constraints, problem, CPU)
+    assert not KernelConfigs(of, list(space)).costs(problem, CPU).any()
+
+
+def test_a_cpu_kernels_register_tile_gives_its_padding() -> None:
+    of = Kernel(
+        "gemm", "own", "cpu", Path("own.py"), parameters=(choice("HIGH", 4, 6), choice("WIDE", 16)),
+        tiles=lambda p, c: {"m": c.HIGH, "n": c.WIDE},
+    )  # fmt: skip
     problem = GEMM.problem({"m": 10, "n": 16, "k": 100})
     space = Space.build(of.parameters, of.constraints, problem, CPU)
     waves, padding = KernelConfigs(of, list(space)).costs(problem, CPU)

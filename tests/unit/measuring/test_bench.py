@@ -202,3 +202,13 @@ def test_a_verification_says_what_is_wrong(room: Room) -> None:
     assert room.bench.verify(room.compiled_config(BEST)) == ""
     assert room.bench.verify(room.compiled_config(fault_configs()["out_of_bounds"])) == "wrote outside of y"
     assert "injected" in room.bench.verify(room.compiled_config(fault_configs()["launch_failed"]))
+
+
+def test_a_first_run_far_above_the_best_is_the_only_one(tmp_path: Path) -> None:
+    room = Room(tmp_path, rules=[rule(SLOW, latency_s=5 * BEST_S, first_s=0.3)])
+    found = room.bench.measure(room.compiled_config(SLOW), BEST_S)
+    assert found.outcome is Outcome.PRUNED
+    assert found.reason.startswith("cannot win: its first run takes ")
+    (sample_s,) = found.samples_s
+    assert sample_s >= 0.3
+    assert found.error is not None

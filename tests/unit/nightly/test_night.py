@@ -25,6 +25,7 @@ from tuner.study.locks import occupied
 
 Report = dict[str, Any]
 Told = Callable[..., tuple[int, str, str]]
+pytestmark = pytest.mark.usefixtures("no_mirror")
 PLAN = """
 [defaults]
 sampler = "random"

@@ -31,6 +31,8 @@ SPACE = Space.build(
     PARAMETERS, (Constraint("X * Y is at most 1024", lambda p, d, c: c.X * c.Y <= 1024),), None, None
 )
 
+pytestmark = pytest.mark.usefixtures("one_blas_thread")
+
 
 def time_of(config: Config) -> float:
     """A landscape with a cliff, an interaction and a best config: X=32 Y=8 W=96 MODE=b PAD=1."""

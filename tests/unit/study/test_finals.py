@@ -27,7 +27,7 @@ from tuner.lookup import Answer
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import Champion, Role, new_id
 from tuner.store import Store
-from tuner.study.study import Study
+from tuner.study.opening import run_study
 
 
 def test_a_finalist_that_is_wrong_at_an_edge_shape_is_not_crowned(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_what_others_do_is_told_and_kept(tmp_path: Path) -> None:
     spec = write_device(tmp_path / "device.json", baseline_s=BEST_S, machine={"others_processes": 1})
     told: list[tuple[str, ...]] = []
     with Store.open(database(tmp_path)) as store:
-        result = Study(request(spec, trials=2), store, lambda progress: told.append(progress.busy)).run()
+        result = run_study(request(spec, trials=2), store, lambda progress: told.append(progress.busy))
     assert result.champion is not None
     assert (told[0], told[-1]) == ((), ("1 other process on the GPU",))
     kept = [stored(tmp_path, role) for role in (Role.FINAL, Role.BASELINE)]

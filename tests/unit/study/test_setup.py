@@ -52,7 +52,7 @@ def test_a_study_is_named_by_problem_device_regime_and_sources() -> None:
 def test_what_fits_is_let_through_and_what_does_not_is_told_with_sizes() -> None:
     needed = toy(1 << 20).memory_bytes
     check_fits(toy(1 << 20), needed, DEVICE)
-    with pytest.raises(InputError, match=r"free memory \(0\.0234 GiB on Fake board\), .* needs 0\.0234 GiB"):
+    with pytest.raises(InputError, match=r"free memory \(0\.0352 GiB on Fake board\), .* needs 0\.0352 GiB"):
         check_fits(toy(1 << 20), needed - 1, DEVICE)
 
 

@@ -35,8 +35,8 @@ from tuner.errors import DeviceTrouble, InputError, NothingFound
 from tuner.results.measurement import Outcome
 from tuner.results.record import Record, Role
 from tuner.store import Store
+from tuner.study.opening import run_study
 from tuner.study.progress import Progress, Result
-from tuner.study.study import Study
 from tuner.workers import compile_pool, device_worker
 
 
@@ -60,7 +60,7 @@ def test_a_study_finds_the_fastest_and_stores_all_that_it_measured(tmp_path: Pat
         reports.append(progress.stage)
 
     with Store.open(database(tmp_path)) as store:
-        result = Study(request(device), store, report).run()
+        result = run_study(request(device), store, report)
     assert result.champion is not None
     assert dict(result.champion.record.config) == BEST
     assert result.champion.record.measurement.time_s == pytest.approx(BEST_S, rel=0.01)

@@ -23,8 +23,8 @@ from tuner.devices.detect import find
 from tuner.results.measurement import Outcome
 from tuner.results.record import Record, Role
 from tuner.store import Store
+from tuner.study.opening import run_study
 from tuner.study.progress import Request
-from tuner.study.study import Study
 
 CHEATING = Path(__file__).parents[2] / "fixtures" / "cheating_cpu.py"
 HONEST = {"none", "also_none"}
@@ -41,7 +41,7 @@ def test_kernels_that_only_seem_to_compute_are_wrong_and_the_others_are_not(
         finals_s=0.5,
     )  # fmt: skip
     with Store.open(database(tmp_path)) as store:
-        result = Study(asked, store).run()
+        result = run_study(asked, store)
         trials = [record for record in store.records() if record.role is Role.TRIAL]
     found = {record.config["CHEAT"]: record.measurement for record in trials}
     reasons = {cheat: each.reason for cheat, each in found.items() if each.outcome is Outcome.WRONG_RESULT}

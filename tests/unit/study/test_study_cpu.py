@@ -11,7 +11,7 @@ from fixtures.fake_device import database, request, stored
 from tuner.devices.detect import find
 from tuner.results.record import Role
 from tuner.store import Store
-from tuner.study.study import Study
+from tuner.study.opening import run_study
 
 #: Width of the CPU's vectors -> an older core type, and the one that suits it.
 CORE_TYPES = {64: ("Haswell", "SkylakeX"), 32: ("Nehalem", "Haswell")}
@@ -25,7 +25,7 @@ def test_a_blas_that_takes_the_cpu_for_an_older_one_is_measured_as_what_it_is_to
     mistaken = replace(cpu, environment=(("OPENBLAS_CORETYPE", older),))
     asked = request("cpu", found=(mistaken,), trials=1, finals_s=0.1)
     with Store.open(database(tmp_path)) as store:
-        result = Study(asked, store).run()
+        result = run_study(asked, store)
     assert result.progress.best_blas is not None
     assert result.progress.best_blas[0] == best
     first, own, last = stored(tmp_path, Role.BASELINE)

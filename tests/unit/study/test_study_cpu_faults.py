@@ -11,8 +11,8 @@ from tuner.declare import catalogue
 from tuner.devices.detect import find
 from tuner.results.record import Role
 from tuner.store import Store
+from tuner.study.opening import run_study
 from tuner.study.progress import Request
-from tuner.study.study import Study
 from tuner.workers import compile_pool, device_worker
 from tuner.workers.process import MEMORY_VARIABLE
 
@@ -42,7 +42,7 @@ def test_each_real_fault_is_one_outcome_and_the_sound_config_is_crowned(
         problem, declared.of("faulty_cpu"), (scant,), seconds=None, seed=1, sampler="random", finals_s=0.5
     )
     with Store.open(f"sqlite:///{tmp_path / 'studies.db'}") as store:
-        result = Study(request, store).run()
+        result = run_study(request, store)
         trials = [record for record in store.records() if record.role is Role.TRIAL]
     found = {record.config["FAULT"]: record.measurement for record in trials}
     assert len(trials) == len(found)

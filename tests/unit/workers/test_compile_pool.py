@@ -19,7 +19,7 @@ from tuner.declare.space import Config
 from tuner.measuring.bench import CompiledConfig
 from tuner.results.measurement import CompileReport, Outcome
 from tuner.workers import compile_pool
-from tuner.workers.compile_pool import Compiled, CompilePool, compile_limit_s, ruled_out
+from tuner.workers.compile_pool import Compiled, CompilePool, compile_limit_s, ruled_out, workers_for
 
 Make = Callable[..., CompilePool]
 #: Seconds that a test waits before it gives up.
@@ -158,3 +158,11 @@ def test_nothing_is_ruled_out_on_a_cpu() -> None:
     whole = compiled_config((1,), spill_bytes=10**6, registers=10**6)
     cpu = replace(whole, rendered=Rendered("", "toy", "cpu"))
     assert ruled_out(cpu, DeviceInfo("cpu", "cpu")) is None
+
+
+@pytest.mark.parametrize(
+    ("cores", "devices", "workers"),
+    [(1, 1, 1), (2, 1, 2), (4, 1, 4), (16, 1, 14), (32, 2, 29), (64, 1, 32), (128, 8, 119)],
+)
+def test_compile_workers_take_the_cores_that_there_are(cores: int, devices: int, workers: int) -> None:
+    assert workers_for(cores, devices) == workers

@@ -148,3 +148,20 @@ def test_a_finalist_that_fails_its_worker_does_not_end_the_finals(
     assert [each.time_s for each in found[1:]] == [
         pytest.approx(BEST_S, rel=0.01), pytest.approx(2 * BEST_S, rel=0.01),
     ]  # fmt: skip
+
+
+def test_a_first_run_far_above_the_best_is_stopped(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = make()
+    monkeypatch.setattr(device_worker, "FIRST_LIMIT_FLOOR_S", 0.2)
+    worker.begin(compiled_config(tmp_path, fault_configs()["hang"]), BEST_S)
+    found = worker.finish()
+    assert (found.outcome, worker.restarts) == (Outcome.TIMED_OUT, 1)
+    assert found.reason == "its first run did not end in time: stopped after 0.2 s"
+    assert measured(worker, compiled_config(tmp_path, BEST)).outcome is Outcome.MEASURED
+
+
+@pytest.mark.parametrize(("best_s", "limit_s"), [(None, None), (1e-3, 2.0), (1.0, 10.0)])
+def test_a_first_run_may_take_a_small_multiple_of_the_best(best_s: float | None, limit_s: float | None) -> None:
+    assert device_worker.first_limit_s(best_s) == limit_s

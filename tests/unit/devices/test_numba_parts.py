@@ -1,0 +1,130 @@
+"""Compiled functions as modules of their own, which configs share."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy
+import pytest
+
+from tuner.declare.catalogue import builtin
+from tuner.declare.kernel import Rendered, render
+from tuner.declare.problem import Problem
+from tuner.declare.space import Config
+from tuner.devices.numba_parts import Parts
+from tuner.devices.numba_source import load_parts, ready
+
+PACKED = {
+    "WIDTH": 8, "MR": 6, "NR": 16, "MC": 48, "KC": 64, "NC": 256, "UNROLL": 1, "PREFETCH": 0, "THREADS": 2,
+    "SHARE": "B", "SLABS": 1,
+}  # fmt: skip
+DIRECT = {
+    "WIDTH": 8, "MR": 6, "NR": 16, "KC": 64, "PACK_A": False, "PACK_B": False, "STREAM": False, "UNROLL": 1,
+    "PREFETCH": 0, "THREADS": 2, "SPLIT": "both",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is compiled before a test."""
+    monkeypatch.setenv("TUNER_CACHE", str(tmp_path))
+
+
+def gemm() -> Problem:
+    return builtin().operation("gemm").problem({"m": 64, "n": 64, "k": 64})
+
+
+def rendered(kernel: str, config: dict[str, object]) -> Rendered:
+    (found,) = builtin().of("gemm", "cpu", (kernel,))
+    return render(found, gemm(), Config(config))  # type: ignore[arg-type]
+
+
+def test_sixty_configs_of_packed_have_few_functions_to_compile() -> None:
+    blocks = itertools.product((24, 48, 96), (64, 128), (256, 512), (2, 4), ("B", "both"))
+    names = ("MC", "KC", "NC", "THREADS", "SHARE")
+    configs = [PACKED | dict(zip(names, each, strict=True)) for each in blocks]
+    configs += [each | {"UNROLL": 2} for each in configs[:12]]
+    assert len(configs) == 60
+    functions = ("_take_part", "pack_a", "pack_b", "multiply_block")
+    parts = {name: {Parts(rendered("packed", each).text).of(name) for each in configs} for name in functions}
+    # Blocks, threads and who packs are told when it runs; the innermost loop is another with another UNROLL.
+    assert {name: len(found) for name, found in parts.items()} == {
+        "_take_part": 1, "pack_a": 1, "pack_b": 1, "multiply_block": 2
+    }  # fmt: skip
+
+
+def test_configs_of_direct_that_differ_in_depth_and_split_share_what_is_compiled() -> None:
+    texts = [
+        rendered("direct", DIRECT | more).text for more in ({}, {"KC": 256, "SPLIT": "rows", "THREADS": 3})
+    ]
+    for name in ("_take_part", "multiply_apart"):
+        assert len({Parts(text).of(name) for text in texts}) == 1, name
+
+
+def test_what_configs_share_is_one_function_in_a_process() -> None:
+    one, other, third = (load_parts(rendered("packed", PACKED | more)) for more in ({}, {"MC": 96}, {"MR": 4}))
+    shared = [each.__globals__ for each in (one, other, third)]
+    assert shared[0]["multiply_block"] is shared[1]["multiply_block"]
+    assert shared[0]["multiply_block"] is not shared[2]["multiply_block"]
+    assert shared[0]["_take_part"] is shared[2]["_take_part"]
+    assert shared[0]["MC"] != shared[1]["MC"]
+
+
+SOURCE = """
+import math
+SIZE = 4
+OTHER = 5
+SIZE = SIZE + 1
+table = {}
+table["effect"] = OTHER
+@njit
+def helper(x):
+    return x + SIZE
+def unused():
+    return UNUSED
+@registers(1)
+def registered():
+    return math.pi
+@njit(cache=True)
+def wanted(x):
+    return helper(x)
+"""
+
+
+def test_a_part_has_what_it_refers_to_and_all_that_may_have_an_effect() -> None:
+    part = Parts(SOURCE).of("wanted")
+    assert part.splitlines() == [
+        line for line in SOURCE.splitlines() if line and line not in ("def unused():", "    return UNUSED")
+    ]
+
+
+def test_what_nothing_refers_to_is_no_part() -> None:
+    assert Parts("A = 1\nB = 2\ndef f():\n    return A\n").of("f") == "A = 1\ndef f():\n    return A\n"
+
+
+HIDDEN = """
+from numba import njit
+OFFSET = 2
+def look_up():
+    return globals()["OFFSET"]
+def made(offset):
+    @njit(cache=True)
+    def inner(x, y, n):
+        for i in range(n):
+            y[i] = x[i] * x[i] + offset - 1
+    return inner
+toy = made(look_up())
+"""
+
+
+def test_a_source_that_hides_what_it_refers_to_is_compiled_as_a_whole() -> None:
+    from fixtures.fake_device import TOY
+
+    from tuner.declare.catalogue import from_file
+
+    problem = from_file(TOY).operation("toy").problem({"n": 8})
+    run = ready(Rendered(HIDDEN, "toy", "cpu"), problem)
+    x, y = numpy.arange(8, dtype=numpy.float32), numpy.zeros(8, numpy.float32)
+    run(x, y, 8)
+    assert (y == x * x + 1).all()

@@ -1,0 +1,96 @@
+"""Kernels that are hopeless are dropped after their first configs, told, and kept where they are asked for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fixtures.fake_device import BEST, BEST_S, LEGAL, request, rule, stored, study, write_device
+
+from tuner.declare.kernel import Kernel
+from tuner.declare.space import Config, Space, choice
+from tuner.results.measurement import Measurement, Outcome
+from tuner.search import Known, Search, SearchOptions
+from tuner.study.elimination import FIRST, HOPELESS, Elimination
+
+ONE = Config({"X": 1})
+
+
+def took(time_s: float) -> Measurement:
+    return Measurement(Outcome.PRUNED, "cannot win", samples_s=(time_s,))
+
+
+def test_a_kernel_is_dropped_after_one_run_far_above_the_best() -> None:
+    elimination = Elimination({"slow": 1, "good": 1}, 1, {})
+    elimination.take("good", ONE, took(1.0))
+    elimination.take("slow", ONE, took(HOPELESS * 1.1))
+    assert elimination.dropped(None) == {}
+    (said,) = elimination.dropped(1.0).items()
+    assert said[0] == "slow"
+    assert "--kernel slow" in said[1]
+    assert elimination.dropped(1.0) == {}, "told once"
+
+
+def test_a_better_config_found_later_drops_a_kernel_too() -> None:
+    elimination = Elimination({"slow": 1}, 1, {})
+    elimination.take("slow", ONE, took(HOPELESS))
+    assert elimination.dropped(1.0) == {}
+    assert list(elimination.dropped(0.5)) == ["slow"]
+
+
+def test_a_kernel_with_several_first_configs_may_show_some() -> None:
+    elimination = Elimination({"starts": 12}, 1, {})
+    for number in range(FIRST):
+        assert elimination.dropped(1.0) == {}, number
+        elimination.take("starts", ONE, took(10 * HOPELESS))
+    assert list(elimination.dropped(1.0)) == ["starts"]
+
+
+def test_idle_cores_do_not_count_against_a_kernel() -> None:
+    alone, together = Config({"THREADS": 1}), Config({"THREADS": 16})
+    for config, dropped in ((alone, []), (together, ["k"])):
+        elimination = Elimination({"k": 1}, 16, {"k": "THREADS"})
+        elimination.take("k", config, took(HOPELESS * 8))
+        assert list(elimination.dropped(1.0)) == dropped
+
+
+@pytest.mark.parametrize(("outcome", "dropped"), [(Outcome.TIMED_OUT, ["k"]), (Outcome.COMPILE_FAILED, [])])
+def test_a_run_that_was_stopped_counts_and_a_failure_does_not(outcome: Outcome, dropped: list[str]) -> None:
+    elimination = Elimination({"k": 1}, 1, {})
+    elimination.take("k", ONE, Measurement(outcome, "why"))
+    assert list(elimination.dropped(1.0)) == dropped
+
+
+@pytest.mark.parametrize("sampler", ["tile", "random", "tpe"])
+def test_a_search_asks_nothing_more_of_a_dropped_kernel(sampler: str) -> None:
+    spaces = {name: Space.of([choice("X", *range(8))], [Config({"X": x}) for x in range(8)]) for name in "ab"}
+    search = Search(spaces, SearchOptions(1, "dropping", sampler, 16), Known())
+    first = search.ask()[0]
+    search.drop(first.kernel)
+    search.tell(first, Outcome.MEASURED, 1.0)
+    asked = []
+    while found := search.ask():
+        asked.append(found[0].kernel)
+        search.tell(found[0], Outcome.MEASURED, 0.1)
+    assert set(asked) == {"a", "b"} - {first.kernel}
+    assert len(asked) == 8
+
+
+def competitors(spec: str) -> tuple[Kernel, Kernel]:
+    """The toy, and the same under another name, which is 200 times slower on the fake device."""
+    (toy,) = request(spec).kernels
+    return toy, replace(toy, name="slow", parameters=(*toy.parameters, choice("SLOW", 1)), defaults={})
+
+
+@pytest.mark.parametrize("drop", [True, False])
+def test_a_study_tells_what_it_dropped_and_spends_its_trials_elsewhere(tmp_path: Path, drop: bool) -> None:
+    rules = [rule({"SLOW": 1}, latency_s=200 * BEST_S), rule(BEST, latency_s=BEST_S)]
+    spec = write_device(tmp_path / "device.json", rules=rules)
+    result = study(tmp_path, spec, kernels=competitors(spec), drop=drop)
+    tried = [each.kernel for each in stored(tmp_path)]
+    assert tried.count("blocks") == LEGAL
+    assert list(result.progress.dropped) == (["slow"] if drop else [])
+    assert (tried.count("slow") < LEGAL / 2) is drop
+    assert result.champion is not None
+    assert result.champion.record.kernel == "blocks"

@@ -1,0 +1,123 @@
+"""Runs files of declarations as modules, which may import the files beside them.
+
+A folder of declarations is a package of its own as long as its files run: ``from ._operands import along_k``
+finds ``_operands.py`` beside the file. Modules are compiled from the files' bytes, never from Python's cache
+beside them, which can miss an edit within a second.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+import threading
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+
+from tuner.errors import DeclarationError
+
+#: Packages of declarations have names that begin so.
+PREFIX = "tuner_declared_"
+
+#: Package -> folder, for every folder of declarations that was loaded from.
+_FOLDERS: dict[str, Path] = {}
+#: Held while declarations run: two threads must not drop each other's modules.
+_LOADING = threading.RLock()
+
+
+class _FileLoader(Loader):
+    """Runs a module from the bytes of its file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Compiles and runs the file as it is now."""
+        exec(compile(self._path.read_bytes(), str(self._path), "exec", dont_inherit=True), vars(module))
+
+
+class _FolderLoader(Loader):
+    """Makes the package that a folder of declarations is; it has no code."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Has nothing to run."""
+
+
+class _SiblingFinder(MetaPathFinder):
+    """Finds the packages of declarations and the modules in them."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The spec of a package or module of declarations; None for any other.
+
+        Raises:
+            ModuleNotFoundError: There is no such file in the folder.
+        """
+        package, _, name = fullname.partition(".")
+        folder = _FOLDERS.get(package)
+        if folder is None:
+            return None
+        if not name:
+            return ModuleSpec(package, _FolderLoader(), is_package=True)
+        file = folder / f"{name}.py"
+        if "." in name or not file.is_file():
+            raise ModuleNotFoundError(f"there is no {name}.py in {folder}", name=fullname)
+        return importlib.util.spec_from_file_location(fullname, file, loader=_FileLoader(file))
+
+
+_FINDER = _SiblingFinder()
+
+
+class Declarations:
+    """Declarations that are loaded together: a file that several of them import runs once, as it is now."""
+
+    def __init__(self) -> None:
+        """Begins anew: files that were loaded before are read again."""
+        self._folders: set[Path] = set()
+
+    def load(self, path: Path) -> ModuleType:
+        """Runs a file of declarations.
+
+        Args:
+            path: The file, absolute.
+
+        Raises:
+            DeclarationError: It cannot be imported, or something that it imports cannot.
+        """
+        package = PREFIX + hashlib.sha256(str(path.parent).encode()).hexdigest()[:16]
+        name = f"{package}.{path.stem.replace('.', '_')}"
+        spec = importlib.util.spec_from_file_location(name, path, loader=_FileLoader(path))
+        if spec is None or path.suffix != ".py":
+            raise DeclarationError(f"{path} is not a Python file; give one that ends in .py")
+        with _LOADING:
+            if _FINDER not in sys.meta_path:
+                sys.meta_path.insert(0, _FINDER)
+            _FOLDERS[package] = path.parent
+            if path.parent not in self._folders:
+                self._folders.add(path.parent)
+                _forget(package)
+            return _run(path, spec)
+
+
+def _forget(package: str) -> None:
+    """Drops a package and its modules, so that the next import reads the files again."""
+    for name in [each for each in sys.modules if each == package or each.startswith(f"{package}.")]:
+        del sys.modules[name]
+
+
+def _run(path: Path, spec: ModuleSpec) -> ModuleType:
+    module = importlib.util.module_from_spec(spec)
+    # Classes of the file look for their module here.
+    sys.modules[spec.name] = module
+    try:
+        assert spec.loader is not None
+        spec.loader.exec_module(module)
+    except DeclarationError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise DeclarationError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+    return module

@@ -1,0 +1,338 @@
+"""Rules that kernels share, each with its sentence, and the arithmetic that rules are written in.
+
+A declaration takes its rules from here and writes only those that are its own. Quantities, such as a block's
+threads, are functions of problem and config; like rules they work on numbers and on NumPy arrays alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from tuner.declare.problem import DTYPE_BYTES
+from tuner.declare.space import Constraint
+
+#: ``(problem, config)`` -> a number, or an array of one for each config.
+Quantity = Callable[[Any, Any], Any]
+
+#: A rule that leaves out what is not worth trying; what breaks it is right all the same.
+for_speed = partial(Constraint, for_speed=True)
+
+#: Bytes of the widest access to memory, and of the widest asynchronous copy (CUDA C++ Programming Guide).
+WIDEST_ACCESS_BYTES = 16
+#: Static shared memory that a block may have (CUDA C++ Programming Guide, compute capabilities).
+STATIC_SHARED_BYTES = 48 << 10
+#: Compute capability, times ten, from which asynchronous copies exist.
+ASYNCHRONOUS_COPIES_SINCE = 80
+#: Values for a number of CPU threads: also counts of cores that are no power of two.
+THREAD_COUNTS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 128, 192, 256)
+
+
+# --- Arithmetic that works on numbers and on arrays ---------------------------------------------------------
+
+
+def select(condition: Any, yes: Any, no: Any) -> Any:
+    """`yes` where a condition holds, else `no`: for one config or, element by element, for many.
+
+    Args:
+        condition: A truth, or an array of them.
+        yes: A number or an array.
+        no: A number or an array.
+    """
+    if isinstance(condition, np.ndarray):
+        return np.where(condition, yes, no)
+    return yes if condition else no
+
+
+def smaller(one: Any, other: Any) -> Any:
+    """The smaller of two numbers, or of each two elements."""
+    return select(one <= other, one, other)
+
+
+def larger(one: Any, other: Any) -> Any:
+    """The larger of two numbers, or of each two elements."""
+    return select(one >= other, one, other)
+
+
+def widest_vector(p: Any, length: Any, most: Any = 4) -> Any:
+    """Elements of the widest access that is aligned in stored lines of a length: 1, 2 or 4.
+
+    Args:
+        p: The problem; its dtype counts.
+        length: Elements of a stored line.
+        most: The widest that is allowed, in elements.
+    """
+    widest: Any = 1
+    for vector in (2, 4):
+        fits = (
+            (length % vector == 0) & (vector * DTYPE_BYTES[p.dtype] <= WIDEST_ACCESS_BYTES) & (vector <= most)
+        )
+        widest = select(fits, vector, widest)
+    return widest
+
+
+def access_elements(p: Any, c: Any) -> Any:
+    """Elements of an access of ACCESS_BYTES; at least one, so that illegal configs can be asked about too."""
+    return -(-c.ACCESS_BYTES // DTYPE_BYTES[p.dtype])
+
+
+# --- Threads, shared memory and registers of a CUDA device --------------------------------------------------
+
+
+def threads_fit(threads: Quantity, least_warps: int = 0) -> Constraint:
+    """A block has no more threads than the device allows.
+
+    Args:
+        threads: Threads of a block.
+        least_warps: Warps that it has at the least.
+    """
+    least = f"at least {least_warps} warps and " if least_warps else ""
+    return Constraint(
+        f"a block has {least}no more threads than the device allows",
+        lambda p, d, c: (
+            (threads(p, c) >= least_warps * d.warp_size) & (threads(p, c) <= d.max_threads_per_block)
+        ),
+    )
+
+
+def shared_fits(what: str, shared_bytes: Quantity) -> Constraint:
+    """Shared memory of a block is within what it may have.
+
+    Args:
+        what: The start of the sentence: what is in it, in the plural.
+        shared_bytes: Bytes of it.
+    """
+    return Constraint(
+        f"{what} fit into the shared memory that a block may have",
+        lambda p, d, c: shared_bytes(p, c) <= d.shared_bytes_per_block,
+    )
+
+
+def static_shared_fits(what: str, shared_bytes: Quantity) -> Constraint:
+    """A static array is within the shared memory that needs no opt-in.
+
+    Args:
+        what: The start of the sentence: what is in it, in the singular.
+        shared_bytes: Bytes of it.
+    """
+    return Constraint(
+        f"{what} fits into static shared memory",
+        lambda p, d, c: shared_bytes(p, c) <= STATIC_SHARED_BYTES,
+    )
+
+
+def blocks_fit(threads: Quantity, shared_bytes: Quantity) -> Constraint:
+    """BLOCKS_PER_SM blocks can be resident.
+
+    What a multiprocessor has beyond the most that one block may have, the device keeps for itself, per block.
+
+    Args:
+        threads: Threads of a block.
+        shared_bytes: Shared memory of a block, in bytes.
+    """
+
+    def fit(p: Any, d: Any, c: Any) -> Any:
+        kept = d.shared_bytes_per_sm - d.shared_bytes_per_block
+        return (threads(p, c) * c.BLOCKS_PER_SM <= d.max_threads_per_sm) & (
+            (shared_bytes(p, c) + kept) * c.BLOCKS_PER_SM <= d.shared_bytes_per_sm
+        )
+
+    return Constraint("BLOCKS_PER_SM blocks fit into a multiprocessor's threads and shared memory", fit)
+
+
+def registers_fit(what: str, registers: Quantity, threads: Quantity) -> Constraint:
+    """A thread's registers are within what BLOCKS_PER_SM resident blocks leave to it.
+
+    Args:
+        what: The start of the sentence: what is in them, in the plural.
+        registers: Registers of a thread, estimated.
+        threads: Threads of a block.
+    """
+    return Constraint(
+        f"{what} fit into the registers that BLOCKS_PER_SM blocks leave",
+        lambda p, d, c: (
+            (registers(p, c) <= d.registers_left(threads(p, c), c.BLOCKS_PER_SM))
+            & (registers(p, c) <= d.registers_per_thread)
+        ),
+    )
+
+
+def block_registers_fit(what: str, registers: Quantity, threads: Quantity) -> Constraint:
+    """A thread's registers are within what one resident block leaves to it.
+
+    Args:
+        what: The start of the sentence: what is in them, in the plural.
+        registers: Registers of a thread, estimated.
+        threads: Threads of a block.
+    """
+    return Constraint(
+        f"{what} fit into the registers of a block",
+        lambda p, d, c: (
+            (registers(p, c) * threads(p, c) <= d.registers_per_block)
+            & (registers(p, c) <= d.registers_per_thread)
+        ),
+    )
+
+
+def residency_limits_registers(threads: Quantity) -> Constraint:
+    """BLOCKS_PER_SM is above 1 only where that changes what is compiled."""
+    return for_speed(
+        "BLOCKS_PER_SM above 1 lowers the register limit, else it changes nothing",
+        lambda p, d, c: (
+            (c.BLOCKS_PER_SM == 1) | (d.registers_left(threads(p, c), c.BLOCKS_PER_SM) < d.registers_per_thread)
+        ),
+    )
+
+
+def enough_warps(threads: Quantity, least: int) -> Constraint:
+    """BLOCKS_PER_SM blocks give a multiprocessor enough warps to hide latencies."""
+    return for_speed(
+        f"a multiprocessor has at least {least} warps",
+        lambda p, d, c: threads(p, c) * c.BLOCKS_PER_SM >= least * d.warp_size,
+    )
+
+
+def blocks_run_at_once() -> Constraint:
+    """BLOCKS, where it is given, is the number of blocks that the device holds at a time."""
+    return for_speed(
+        "BLOCKS is what the device runs at once, or 0",
+        lambda p, d, c: (c.BLOCKS == 0) | (d.sm_count * c.BLOCKS_PER_SM == c.BLOCKS),
+    )
+
+
+# --- Accesses to memory -------------------------------------------------------------------------------------
+
+
+def asynchronous_copies(copied: str) -> Constraint:
+    """The device has cp.async.
+
+    Args:
+        copied: The parameter that says how much is copied so; with 0 nothing is asked of the device.
+    """
+    return Constraint(
+        "asynchronous copies need compute capability 8.0",
+        lambda p, d, c: (getattr(c, copied) == 0) | (d.compute_capability >= ASYNCHRONOUS_COPIES_SINCE),
+    )
+
+
+def copy_at_most_16_bytes(*parameters: str) -> Constraint:
+    """The widest access moves no more than a device can.
+
+    Args:
+        parameters: Parameters that are the elements of a copy.
+    """
+
+    def fit(p: Any, d: Any, c: Any) -> Any:
+        fits: Any = True
+        for name in parameters:
+            fits = fits & (DTYPE_BYTES[p.dtype] * getattr(c, name) <= WIDEST_ACCESS_BYTES)
+        return fits
+
+    return Constraint(f"a copy of {' or '.join(parameters)} elements moves 16 bytes at most", fit)
+
+
+def divisible_lines(vectors: Mapping[str, str], lengths: Callable[[Any, Any], Sequence[Any]]) -> Constraint:
+    """Stored lines are whole vectors, so that wide accesses are aligned in each of them.
+
+    Args:
+        vectors: Tensor, in words -> the parameter that is the elements of an access to it.
+        lengths: ``(problem, config)`` -> elements of a stored line of each of them.
+    """
+
+    def fit(p: Any, d: Any, c: Any) -> Any:
+        fits: Any = True
+        for name, length in zip(vectors.values(), lengths(p, c), strict=True):
+            fits = fits & (length % getattr(c, name) == 0)
+        return fits
+
+    each = ", those of ".join(f"{tensor} by {name}" for tensor, name in vectors.items())
+    return Constraint(f"stored lines of {each.replace(' by ', ' are divisible by ', 1)}", fit)
+
+
+def access_holds_an_element() -> Constraint:
+    """An access of ACCESS_BYTES is no narrower than an element."""
+    return Constraint(
+        "an access of ACCESS_BYTES is of one element or more",
+        lambda p, d, c: DTYPE_BYTES[p.dtype] <= c.ACCESS_BYTES,
+    )
+
+
+def offsets_fit_32_bits(lines: Quantity, *dims: str) -> Constraint:
+    """What a source counts in 32 bits within a tile stays below 2**32.
+
+    Args:
+        lines: Lines of a tile that offsets span together.
+        dims: Dims that may be the length of such a line.
+    """
+
+    def fit(p: Any, d: Any, c: Any) -> Any:
+        return lines(p, c) * max(getattr(p, dim) for dim in dims) < 2**32
+
+    return Constraint("offsets within a tile fit into 32 bits", fit)
+
+
+def padded_only_where_needed() -> Constraint:
+    """Rows are padded to multiples of PITCH only if some are not yet."""
+    return for_speed(
+        "rows are padded only where some are not of such a length already",
+        lambda p, d, c: (c.PITCH == 1) | (sum(each.shape[1] % c.PITCH for each in p.tensors) > 0),
+    )
+
+
+# --- Sizes that fit the problem -----------------------------------------------------------------------------
+
+
+def below_multiple(sentence: str, size: Quantity, least: int, length: Quantity, times: int = 2) -> Constraint:
+    """A piece is less than a few times as long as what it is cut from, or it is the smallest there is.
+
+    Args:
+        sentence: The rule for people.
+        size: Elements of a piece.
+        least: The smallest that a piece can be.
+        length: Elements of what is cut.
+        times: How many times.
+    """
+    return for_speed(sentence, lambda p, d, c: (size(p, c) == least) | (times * length(p, c) > size(p, c)))
+
+
+# --- CPUs ---------------------------------------------------------------------------------------------------
+
+
+def at_most_cores(threads: str = "THREADS") -> Constraint:
+    """A CPU kernel uses no more threads than there are cores; a device that reports none has one.
+
+    Args:
+        threads: The parameter that is the number of threads.
+    """
+    return for_speed("no more threads than cores", lambda p, d, c: max(d.cores, 1) >= getattr(c, threads))
+
+
+def work_for_each_thread(what: str, count: Quantity, threads: str = "THREADS") -> Constraint:
+    """Every thread of a CPU kernel gets something to do.
+
+    Args:
+        what: What a thread takes at least one of, e.g. ``a row of C``.
+        count: How many of them there are.
+        threads: The parameter that is the number of threads.
+    """
+    return for_speed(f"{what} for each thread", lambda p, d, c: count(p, c) >= getattr(c, threads))
+
+
+def vector_bytes(device: Any) -> int:
+    """Bytes of a CPU's vectors, as kernels use them: 16 to 64."""
+    return min(max(int(device.vector_bytes), 16), 64)
+
+
+def vectors_as_wide_as_the_cpu(width: str = "WIDTH") -> Constraint:
+    """Vectors of a CPU kernel fill the CPU's registers.
+
+    Args:
+        width: The parameter that is the elements of a vector.
+    """
+    return for_speed(
+        "vectors are as wide as the CPU's",
+        lambda p, d, c: getattr(c, width) * DTYPE_BYTES[p.dtype] == vector_bytes(d),
+    )

@@ -1,0 +1,96 @@
+"""Opens a study: devices, arrays, the library's time, and the search with all that is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+from threadpoolctl import threadpool_limits
+
+from tuner.devices.machine_load import MachineWatch
+from tuner.store import Store
+from tuner.study.baselines import measure_baseline
+from tuner.study.budget import TimeBudget
+from tuner.study.interruption import Interruption
+from tuner.study.leaderboard import Leaderboard
+from tuner.study.progress import Progress, Request, Result
+from tuner.study.recorder import Recorder
+from tuner.study.searching import open_search
+from tuner.study.session import Conditions, Session, open_workers
+from tuner.study.setup import check_request, key_of, legal_spaces, study_name
+from tuner.study.study import Study
+
+
+def _silent(progress: Progress) -> None:
+    """Reports nothing."""
+
+
+def run_study(request: Request, store: Store, report: Callable[[Progress], None] = _silent) -> Result:
+    """Searches until the budget is out or nothing is left to try, then plays the finals.
+
+    Args:
+        request: What to do.
+        store: Where records go.
+        report: Called a few times a second.
+
+    Raises:
+        NothingFound: No config is legal; the message says how many each constraint rejects.
+        InputError: The problem does not fit into memory, or the device cannot measure an objective.
+        DeviceTrouble: A device cannot be opened or stays unwell; finished trials are kept.
+        Interrupted: SIGINT or SIGTERM came; finished trials are kept.
+    """
+    with open_study(request, store, report) as study:
+        study.search()
+        return study.finals()
+
+
+@contextmanager
+def open_study(request: Request, store: Store, report: Callable[[Progress], None] = _silent) -> Iterator[Study]:
+    """Opens a study; its processes end with the block, and what was measured is stored.
+
+    Args:
+        request: What to do.
+        store: Where records go.
+        report: Called a few times a second.
+
+    Raises:
+        NothingFound: No config is legal; the message says how many each constraint rejects.
+        InputError: The problem does not fit into memory, or the device cannot measure an objective.
+        DeviceTrouble: A device cannot be opened.
+        Interrupted: SIGINT or SIGTERM came.
+    """
+    budget, interruption = TimeBudget(request.seconds, report, request.finals_s), Interruption()
+    with ExitStack() as stack:
+        stack.enter_context(interruption.handled())
+        # The search's matrices are small: more BLAS threads would only fight the compile workers for cores.
+        stack.enter_context(threadpool_limits(1, "blas"))
+        budget.tick("opening")
+        machine = MachineWatch(request.found)
+        with budget.spent("opening"):
+            study = _opened(request, store, budget, machine, interruption, stack)
+        budget.progress.observe_load(machine.told())
+        machine.restart()
+        yield study
+
+
+def _opened(
+    request: Request, store: Store, budget: TimeBudget, machine: MachineWatch, interruption: Interruption,
+    stack: ExitStack,
+) -> Study:  # fmt: skip
+    """The study; what it holds is closed by the stack."""
+    check_request(request)
+    workers = stack.enter_context(open_workers(request.found))
+    info, problem = workers[0].info, request.problem
+    name = study_name(
+        key_of(problem), info, request.regime, request.kernels, request.objectives, request.error_limit
+    )
+    recorder = Recorder(store, problem, info, request.regime, workers[0].versions, name)
+    conditions = Conditions(request.regime, "energy" in request.objectives, request.error_limit)
+    session = stack.enter_context(Session(workers, problem, recorder, conditions))
+    session.start_compiling()
+    spaces = legal_spaces(request.kernels, problem, info)
+    session.prepare()
+    library = measure_baseline(session, request, budget, machine)
+    leaderboard = Leaderboard(request.objectives, budget.progress)
+    loop = stack.enter_context(open_search(session, request, spaces, library, leaderboard, budget))
+    return Study(request, session, loop, leaderboard, budget, machine, interruption, library)
