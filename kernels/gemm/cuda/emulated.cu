@@ -1,0 +1,321 @@
+// gemm, emulated: FP32 products from FP16 tensor cores. This is the product of operands that emulated_pack.cu has packed.
+//
+// Floor    Three FP16 products for one: 6 m n k operations at about 790 TFLOPS (what cuBLAS reaches on random FP16 numbers,
+//          bound by power); 4.2 ms at 8192 x 8192 x 8192, where cuBLAS's SGEMM takes 21.5 ms.
+// Idea     Elements are high + low parts: a b = high high + high low + low high, but for 2^-22. wgmma cuts its sums off at 25
+//          bits, toward zero, so no chunk of CHUNK terms is summed in it for longer than that chunk: the sum is then
+//          multiplied by the chunk's two factors and added in FP32 registers. While one warpgroup adds, another multiplies.
+//          Low products come first, and are scaled down by 2^-LOW_SHIFT in registers before the high ones join them.
+// Tile     A consumer warpgroup has 64 rows by WIDTH x PARTS columns: PARTS parts one after the other, so that the sums of
+//          wgmma take registers for WIDTH columns only, while the operands in shared memory serve all.
+// Memory   One producer thread fetches 32 terms of a tile by a bulk copy for each operand. In a cluster of two blocks, one
+//          below the other, each fetches half of B's tile for both.
+// Blocks   stay, and take tiles in turn: the next tile's operands are fetched while sums are stored. Swaths of GROUP tiles
+//          keep what is read at the same time in L2. K may be split: the block that arrives last adds the shares up, in a
+//          fixed order.
+// Verdict  If the check of the packing kernel said so, nothing is done: the plain kernel, launched after this, computes.
+// Edges    Rows past an edge are fetched as far as they are padded; what is beyond is stale, and not stored.
+// Layout   C is m x n, row-major. Packed operands: emulated.cuh.
+// Source   own work.
+// Letters  CONSUMERS       warpgroups that multiply, 64 rows each
+//          WIDTH PARTS     columns of a wgmma; how many of them a warpgroup's columns take
+//          CHUNK           terms that share a scale, and are summed in wgmma
+//          LOW_SHIFT       binary places by which low parts are scaled up
+//          STAGES          places in shared memory for 32 terms of both tiles
+//          CLUSTER         blocks that share B's tiles
+//          GROUP ORDER     rows of tiles in a swath; whether each second swath goes backward (snake)
+//          TURNS           free, or taken: consumers issue their products in turn
+//          SPLIT_K         blocks that share K
+//          GIVEN           registers of a consumer's thread; 0: as many as the producer's
+
+constexpr int BM = 64 * CONSUMERS, BN = WIDTH * PARTS, THREADS = 128 * (CONSUMERS + 1);
+constexpr int SLOT = (BM + BN) * ROW_BYTES;                          // bytes of a place: A's tile, then B's
+constexpr int FACTORS = BM + BN, FACTOR_SLOTS = STAGES / BLOCKS_OF_CHUNK + 2;  // floats; A's, then B's
+constexpr int PIECE = BN / CLUSTER;                                  // rows of B that a block fetches
+constexpr int WARPS = 4 * CONSUMERS;
+constexpr int POOL = 65536 / THREADS / 8 * 8 * (CONSUMERS + 1);      // registers of a thread of each warpgroup, together
+constexpr int KEPT = POOL - CONSUMERS * GIVEN;                       // the producer's share
+
+static_assert(STAGES >= BLOCKS_OF_CHUNK, "a chunk's places are all in use at once");
+static_assert(PIECE % 8 == 0, "swizzled rows come in eights");
+
+// A tile of C, or a share of one, and the chunks that it sums.
+struct Item {
+    unsigned tile, share, first, last;
+    int row, column;
+};
+
+__device__ __forceinline__ Item item_at(unsigned item, unsigned rank, unsigned tiles_m, unsigned tiles_n, unsigned chunks)
+{
+    Item to;
+    const unsigned tile = item / SPLIT_K, of_swath = GROUP * tiles_n, swath = tile / of_swath;
+    const unsigned rows = min((unsigned)GROUP, tiles_m - swath * GROUP), inside = tile % of_swath;
+    unsigned column = inside / rows;
+    if (ORDER == ORDER_snake && swath % 2) column = tiles_n - 1 - column;
+    to.tile = tile * CLUSTER + rank;
+    to.share = item % SPLIT_K;
+    to.row = ((swath * GROUP + inside % rows) * CLUSTER + rank) * BM;
+    to.column = column * BN;
+    const unsigned each = (chunks - 1) / SPLIT_K + 1;
+    to.first = min(to.share * each, chunks);
+    to.last = min(to.first + each, chunks);
+    return to;
+}
+
+// Where something lies in rings of places: counts round, and flips a phase each time.
+template <int SIZE>
+struct Place {
+    unsigned at = 0, phase = 0;
+    __device__ __forceinline__ void step()
+    {
+        if (++at == SIZE) at = 0, phase ^= 1;
+    }
+};
+
+// Rows from `row` on that a tile of `most` rows has.
+__device__ __forceinline__ unsigned rows_in(int row, unsigned rows, unsigned most)
+{
+    return row < (int)rows ? min(rows - row, most) : 0;
+}
+
+struct Shared {
+    unsigned slots, factors, full, empty;  // addresses
+};
+
+__device__ __forceinline__ void produce(const Packed& a, const Packed& b, const Item& item, unsigned rank, const Shared& shared,
+                                        Place<STAGES>& place, unsigned& factor_slot)
+{
+    const unsigned rows_a = rows_in(item.row, a.rows, BM), rows_b = rows_in(item.column, b.rows, BN);
+    const int piece = item.column + rank * PIECE;
+    const unsigned rows_piece = rows_in(piece, b.rows, PIECE);
+    for (unsigned chunk = item.first; chunk < item.last; ++chunk) {
+#pragma unroll
+        for (int j = 0; j < BLOCKS_OF_CHUNK; ++j) {
+            const unsigned full = shared.full + place.at * 8, to = shared.slots + place.at * SLOT;
+            await_phase(shared.empty + place.at * 8, place.phase ^ 1);
+            const unsigned factor_bytes = j ? 0 : (rows_a + rows_b) * 4;
+            arrive_expecting(full, (rows_a + rows_b) * ROW_BYTES + factor_bytes);
+            const size_t block = (size_t)chunk * BLOCKS_OF_CHUNK + j;
+            if (rows_a)
+                copy_bulk(to, a.data + (block * a.rows + item.row) * ROW_BYTES, rows_a * ROW_BYTES, full);
+            if (rows_piece) {
+                const unsigned char* const from = b.data + (block * b.rows + piece) * ROW_BYTES;
+                const unsigned into = to + (BM + rank * PIECE) * ROW_BYTES;
+                if (CLUSTER > 1) copy_bulk_to(into, from, rows_piece * ROW_BYTES, full, (1 << CLUSTER) - 1);
+                else copy_bulk(into, from, rows_piece * ROW_BYTES, full);
+            }
+            if (j == 0) {
+                const unsigned into = shared.factors + factor_slot * FACTORS * 4;
+                if (rows_a) copy_bulk(into, a.factors + (size_t)chunk * a.rows + item.row, rows_a * 4, full);
+                copy_bulk(into + BM * 4, b.factors + (size_t)chunk * b.rows + item.column, rows_b * 4, full);
+            }
+            place.step();
+        }
+        factor_slot = factor_slot + 1 == FACTOR_SLOTS ? 0 : factor_slot + 1;
+    }
+}
+
+// Sums of a warpgroup's 64 rows over the chunks of an item.
+__device__ __forceinline__ void consume(float (&sum)[PARTS][SUMS], const Item& item, const Shared& shared,
+                                        const float* factors, int group, Place<STAGES>& place, unsigned& factor_slot)
+{
+    const int lane = threadIdx.x % 32, row = group * 64 + threadIdx.x / 32 % 4 * 16 + lane / 4;
+    for (unsigned chunk = item.first; chunk < item.last; ++chunk) {
+        const float* const factor = factors + factor_slot * FACTORS;
+        factor_slot = factor_slot + 1 == FACTOR_SLOTS ? 0 : factor_slot + 1;
+        unsigned slot[BLOCKS_OF_CHUNK];
+        unsigned long long a[BLOCKS_OF_CHUNK], b[BLOCKS_OF_CHUNK];  // high parts; low ones are 64 bytes on
+        Place<STAGES> ahead = place;
+#pragma unroll
+        for (int part = 0; part < PARTS; ++part) {
+            float t[SUMS];
+            if (TURNS == TURNS_taken) wait_named(1 + group, 256);
+            begin_products();
+#pragma unroll
+            for (int j = 0; j < BLOCKS_OF_CHUNK; ++j) {
+                if (part == 0) {
+                    slot[j] = ahead.at;
+                    await_phase(shared.full + ahead.at * 8, ahead.phase);
+                    const unsigned at = shared.slots + ahead.at * SLOT;
+                    a[j] = operand_at(at + group * 64 * ROW_BYTES);
+                    b[j] = operand_at(at + BM * ROW_BYTES);
+                    ahead.step();
+                }
+                const unsigned long long columns = b[j] + part * (WIDTH * ROW_BYTES / 16);
+#pragma unroll
+                for (int i = 0; i < 2; ++i) {
+                    multiply_async(t, a[j] + 4 + 2 * i, columns + 2 * i, i + j);
+                    multiply_async(t, a[j] + 2 * i, columns + 4 + 2 * i, 1);
+                }
+            }
+            close_products();
+            if (TURNS == TURNS_taken) arrive_named(2 - group, 256);
+            await_products(t);
+            if (LOW_SHIFT > 0) {
+#pragma unroll
+                for (int i = 0; i < SUMS; ++i) t[i] *= 1.0f / (1 << LOW_SHIFT);
+            }
+            if (TURNS == TURNS_taken) wait_named(1 + group, 256);
+            begin_products();
+#pragma unroll
+            for (int j = 0; j < BLOCKS_OF_CHUNK; ++j) {
+                const unsigned long long columns = b[j] + part * (WIDTH * ROW_BYTES / 16);
+#pragma unroll
+                for (int i = 0; i < 2; ++i) multiply_async(t, a[j] + 2 * i, columns + 2 * i, 1);
+            }
+            close_products();
+            if (TURNS == TURNS_taken) arrive_named(2 - group, 256);
+            await_products(t);
+            if (part + 1 == PARTS && lane < CLUSTER) {
+#pragma unroll
+                for (int j = 0; j < BLOCKS_OF_CHUNK; ++j) {
+                    if (CLUSTER > 1) arrive_at(shared.empty + slot[j] * 8, lane);
+                    else arrive(shared.empty + slot[j] * 8);
+                }
+            }
+            const float of_row = factor[row], of_lower = factor[row + 8];
+            const float* const of_columns = factor + BM + part * WIDTH + lane % 4 * 2;
+#pragma unroll
+            for (int j = 0; j < WIDTH / 8; ++j) {
+                const float2 two = *(const float2*)(of_columns + j * 8);
+                float(&s)[SUMS] = sum[part];
+                s[4 * j] = fmaf(t[4 * j], of_row * two.x, s[4 * j]);
+                s[4 * j + 1] = fmaf(t[4 * j + 1], of_row * two.y, s[4 * j + 1]);
+                s[4 * j + 2] = fmaf(t[4 * j + 2], of_lower * two.x, s[4 * j + 2]);
+                s[4 * j + 3] = fmaf(t[4 * j + 3], of_lower * two.y, s[4 * j + 3]);
+            }
+        }
+        place = ahead;
+    }
+}
+
+__device__ __forceinline__ void store(const float (&sum)[PARTS][SUMS], float* __restrict__ c, const Item& item, int group, int m,
+                                      int n)
+{
+    const int lane = threadIdx.x % 32;
+    const bool paired = n % 2 == 0 && (size_t)c % 8 == 0;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        const int row = item.row + group * 64 + threadIdx.x / 32 % 4 * 16 + h * 8 + lane / 4;
+        if (row >= m) continue;
+        float* const line = c + (size_t)row * n;
+#pragma unroll
+        for (int part = 0; part < PARTS; ++part)
+#pragma unroll
+            for (int j = 0; j < WIDTH / 8; ++j) {
+                const int column = item.column + part * WIDTH + j * 8 + lane % 4 * 2;
+                const float left = sum[part][4 * j + 2 * h], right = sum[part][4 * j + 2 * h + 1];
+                if (paired) {
+                    if (column < n) *(float2*)(line + column) = make_float2(left, right);
+                } else {
+                    if (column < n) line[column] = left;
+                    if (column + 1 < n) line[column + 1] = right;
+                }
+            }
+    }
+}
+
+#if SPLIT_K > 1
+// Leaves a warpgroup's share; in the warpgroup that arrives last of a tile's, `sum` becomes that of all shares.
+__device__ __forceinline__ bool add_shares(float (&sum)[PARTS][SUMS], const Item& item, int group, unsigned* counters,
+                                           float* parts, volatile unsigned* arrived)
+{
+    constexpr int FOURS = PARTS * SUMS / 4 * 128;
+    const unsigned unit = item.tile * CONSUMERS + group, thread = threadIdx.x % 128;
+    float4* const shares = (float4*)parts + (size_t)unit * SPLIT_K * FOURS + thread;
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part)
+#pragma unroll
+        for (int j = 0; j < SUMS / 4; ++j) {
+            const float(&s)[SUMS] = sum[part];
+            shares[item.share * FOURS + (part * (SUMS / 4) + j) * 128]
+                = make_float4(s[4 * j], s[4 * j + 1], s[4 * j + 2], s[4 * j + 3]);
+        }
+    __threadfence();
+    wait_named(3 + group, 128);
+    if (thread == 0) {
+        arrived[group] = atomicInc(counters + unit, SPLIT_K - 1);
+        __threadfence();
+    }
+    wait_named(3 + group, 128);
+    const bool last = arrived[group] == SPLIT_K - 1;
+    wait_named(3 + group, 128);
+    if (!last) return false;
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part)
+#pragma unroll
+        for (int i = 0; i < SUMS; ++i) sum[part][i] = 0.0f;
+#pragma unroll 1
+    for (int share = 0; share < SPLIT_K; ++share)
+#pragma unroll
+        for (int part = 0; part < PARTS; ++part)
+#pragma unroll
+            for (int j = 0; j < SUMS / 4; ++j) {
+                const float4 four = __ldcg(shares + share * FOURS + (part * (SUMS / 4) + j) * 128);
+                float(&s)[SUMS] = sum[part];
+                s[4 * j] += four.x, s[4 * j + 1] += four.y, s[4 * j + 2] += four.z, s[4 * j + 3] += four.w;
+            }
+    return true;
+}
+#endif
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+#if CLUSTER > 1
+__cluster_dims__(CLUSTER, 1, 1)
+#endif
+gemm(const unsigned char* __restrict__ packed_a, const unsigned char* __restrict__ packed_b, float* __restrict__ c, int m, int n,
+     int k, const Control* control, unsigned* counters, float* parts)
+{
+    extern __shared__ __align__(1024) unsigned char memory[];
+    __shared__ __align__(8) unsigned long long full[STAGES], empty[STAGES];
+#if SPLIT_K > 1
+    __shared__ unsigned arrived[CONSUMERS];
+#endif
+    unsigned char* const slots = (unsigned char*)(((size_t)memory + 1023) & ~(size_t)1023);
+    const Shared shared = {shared_address(slots), shared_address(slots + STAGES * SLOT), shared_address(full),
+                           shared_address(empty)};
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < STAGES; ++s) {
+            make_barrier(shared.full + 8 * s, 1);
+            make_barrier(shared.empty + 8 * s, WARPS * CLUSTER);
+        }
+        publish_barriers();
+    }
+    const unsigned rank = CLUSTER > 1 ? rank_in_cluster() : 0;
+    if (CLUSTER > 1) sync_cluster();
+    else __syncthreads();
+    await_previous();
+    const bool is_mine = __ldcg(&control->fall_back) == 0;
+
+    const Packed a = packed_at(packed_a, m, k), b = packed_at(packed_b, n, k);
+    const unsigned tiles_m = (m - 1) / (BM * CLUSTER) + 1, tiles_n = (n - 1) / BN + 1;
+    const unsigned items = is_mine ? tiles_m * tiles_n * SPLIT_K : 0, step = gridDim.x / CLUSTER;
+    Place<STAGES> place;
+    unsigned factor_slot = 0;
+    if (threadIdx.x < 128) {
+        if (GIVEN > 0) give_registers<KEPT>();
+        if (threadIdx.x == 0) {
+            for (unsigned item = blockIdx.x / CLUSTER; item < items; item += step)
+                produce(a, b, item_at(item, rank, tiles_m, tiles_n, a.chunks), rank, shared, place, factor_slot);
+        }
+        __syncwarp();
+    } else {
+        if (GIVEN > 0) take_registers<GIVEN>();
+        const int group = threadIdx.x / 128 - 1;
+        if (TURNS == TURNS_taken && group == 1) arrive_named(1, 256);
+        for (unsigned at = blockIdx.x / CLUSTER; at < items; at += step) {
+            const Item item = item_at(at, rank, tiles_m, tiles_n, a.chunks);
+            float sum[PARTS][SUMS];
+#pragma unroll
+            for (int part = 0; part < PARTS; ++part)
+#pragma unroll
+                for (int i = 0; i < SUMS; ++i) sum[part][i] = 0.0f;
+            consume(sum, item, shared, (const float*)(slots + STAGES * SLOT), group, place, factor_slot);
+#if SPLIT_K > 1
+            if (!add_shares(sum, item, group, counters, parts, arrived)) continue;
+#endif
+            store(sum, c, item, group, m, n);
+        }
+    }
+    if (CLUSTER > 1) sync_cluster();  // the other block may still arrive here
+}
