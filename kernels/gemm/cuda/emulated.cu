@@ -24,13 +24,15 @@
 //          STAGES          places in shared memory for 32 terms of both tiles
 //          CLUSTER         blocks that share B's tiles
 //          GROUP ORDER     rows of tiles in a swath; whether each second swath goes backward (snake)
-//          TURNS           free, or taken: consumers issue their products in turn
+//          TURNS           free, or taken: consumers issue their products in turn; early: the turn passes before the last
+//          SHARE           neighbouring columns of B that share a scale: 1 or 8
 //          SPLIT_K         blocks that share K
 //          GIVEN           registers of a consumer's thread; 0: as many as the producer's
 
 constexpr int BM = 64 * CONSUMERS, BN = WIDTH * PARTS, THREADS = 128 * (CONSUMERS + 1);
 constexpr int SLOT = (BM + BN) * ROW_BYTES;                          // bytes of a place: A's tile, then B's
-constexpr int FACTORS = BM + BN, FACTOR_SLOTS = STAGES / BLOCKS_OF_CHUNK + 2;  // floats; A's, then B's
+constexpr int OF_B = BN / SHARE + 8;                                 // factors of B: from a multiple of four on
+constexpr int FACTORS = (BM + OF_B + 3) / 4 * 4, FACTOR_SLOTS = STAGES / BLOCKS_OF_CHUNK + 2;  // floats; A's, then B's
 constexpr int PIECE = BN / CLUSTER;                                  // rows of B that a block fetches
 constexpr int WARPS = 4 * CONSUMERS;
 constexpr int POOL = 65536 / THREADS / 8 * 8 * (CONSUMERS + 1);      // registers of a thread of each warpgroup, together
@@ -79,7 +81,23 @@ __device__ __forceinline__ unsigned rows_in(int row, unsigned rows, unsigned mos
 }
 
 struct Shared {
-    unsigned slots, factors, full, empty;  // addresses
+    unsigned slots, factors, full, empty, turns;  // addresses
+};
+
+// Two warpgroups issue products in turn, so that one adds while the tensor cores work for the other. By mbarriers:
+// the compiler moves arithmetic into the turn past named ones.
+struct Turn {
+    unsigned mine, next, parity;
+    __device__ __forceinline__ void take()
+    {
+        if (TURNS == TURNS_free) return;
+        await_phase_late(mine, parity);
+        parity ^= 1;
+    }
+    __device__ __forceinline__ void pass()
+    {
+        if (TURNS != TURNS_free && threadIdx.x % 32 == 0) arrive(next);
+    }
 };
 
 __device__ __forceinline__ void produce(const Packed& a, const Packed& b, const Item& item, unsigned rank, const Shared& shared,
@@ -88,12 +106,13 @@ __device__ __forceinline__ void produce(const Packed& a, const Packed& b, const 
     const unsigned rows_a = rows_in(item.row, a.rows, BM), rows_b = rows_in(item.column, b.rows, BN);
     const int piece = item.column + rank * PIECE;
     const unsigned rows_piece = rows_in(piece, b.rows, PIECE);
+    const unsigned group = item.column / SHARE / 4 * 4, groups = min(b.groups - group, (unsigned)OF_B / 4 * 4);
     for (unsigned chunk = item.first; chunk < item.last; ++chunk) {
 #pragma unroll
         for (int j = 0; j < BLOCKS_OF_CHUNK; ++j) {
             const unsigned full = shared.full + place.at * 8, to = shared.slots + place.at * SLOT;
             await_phase(shared.empty + place.at * 8, place.phase ^ 1);
-            const unsigned factor_bytes = j ? 0 : (rows_a + rows_b) * 4;
+            const unsigned factor_bytes = j ? 0 : (rows_a + groups) * 4;
             arrive_expecting(full, (rows_a + rows_b) * ROW_BYTES + factor_bytes);
             const size_t block = (size_t)chunk * BLOCKS_OF_CHUNK + j;
             if (rows_a)
@@ -107,7 +126,7 @@ __device__ __forceinline__ void produce(const Packed& a, const Packed& b, const 
             if (j == 0) {
                 const unsigned into = shared.factors + factor_slot * FACTORS * 4;
                 if (rows_a) copy_bulk(into, a.factors + (size_t)chunk * a.rows + item.row, rows_a * 4, full);
-                copy_bulk(into + BM * 4, b.factors + (size_t)chunk * b.rows + item.column, rows_b * 4, full);
+                copy_bulk(into + BM * 4, b.factors + (size_t)chunk * b.groups + group, groups * 4, full);
             }
             place.step();
         }
@@ -115,9 +134,38 @@ __device__ __forceinline__ void produce(const Packed& a, const Packed& b, const 
     }
 }
 
+// Adds a chunk's sums times the factors of its two rows and of the columns.
+__device__ __forceinline__ void add(float (&sum)[SUMS], const float (&t)[SUMS], float upper, float lower, const float* columns)
+{
+    constexpr int READ = SHARE == 8 && WIDTH % 32 == 0 ? 4 : 1;  // factors at once
+#pragma unroll
+    for (int first = 0; first < WIDTH / 8; first += READ) {
+        float left[READ], right[READ];
+        if (SHARE == 1) {
+            const float2 two = *(const float2*)(columns + first * 8 + threadIdx.x % 4 * 2);
+            left[0] = two.x, right[0] = two.y;
+        } else if (READ == 4) {
+            const float4 four = *(const float4*)(columns + first);
+            left[0] = four.x, left[1 % READ] = four.y, left[2 % READ] = four.z, left[3 % READ] = four.w;
+        } else {
+            left[0] = columns[first];
+        }
+#pragma unroll
+        for (int j = 0; j < READ; ++j) {
+            const int at = (first + j) * 4;
+            const float other = SHARE == 1 ? right[j] : left[j];
+            sum[at] = fmaf(t[at], upper * left[j], sum[at]);
+            sum[at + 1] = fmaf(t[at + 1], upper * other, sum[at + 1]);
+            sum[at + 2] = fmaf(t[at + 2], lower * left[j], sum[at + 2]);
+            sum[at + 3] = fmaf(t[at + 3], lower * other, sum[at + 3]);
+        }
+    }
+}
+
 // Sums of a warpgroup's 64 rows over the chunks of an item.
 __device__ __forceinline__ void consume(float (&sum)[PARTS][SUMS], const Item& item, const Shared& shared,
-                                        const float* factors, int group, Place<STAGES>& place, unsigned& factor_slot)
+                                        const float* factors, int group, Place<STAGES>& place, unsigned& factor_slot,
+                                        Turn& turn)
 {
     const int lane = threadIdx.x % 32, row = group * 64 + threadIdx.x / 32 % 4 * 16 + lane / 4;
     for (unsigned chunk = item.first; chunk < item.last; ++chunk) {
@@ -125,46 +173,51 @@ __device__ __forceinline__ void consume(float (&sum)[PARTS][SUMS], const Item& i
         factor_slot = factor_slot + 1 == FACTOR_SLOTS ? 0 : factor_slot + 1;
         unsigned slot[BLOCKS_OF_CHUNK];
         unsigned long long a[BLOCKS_OF_CHUNK], b[BLOCKS_OF_CHUNK];  // high parts; low ones are 64 bytes on
-        Place<STAGES> ahead = place;
+#pragma unroll
+        for (int j = 0; j < BLOCKS_OF_CHUNK; ++j) {
+            slot[j] = place.at;
+            await_phase(shared.full + place.at * 8, place.phase);
+            const unsigned at = shared.slots + place.at * SLOT;
+            a[j] = operand_at(at + group * 64 * ROW_BYTES);
+            b[j] = operand_at(at + BM * ROW_BYTES);
+            place.step();
+        }
 #pragma unroll
         for (int part = 0; part < PARTS; ++part) {
             float t[SUMS];
-            if (TURNS == TURNS_taken) wait_named(1 + group, 256);
+            turn.take();
             begin_products();
 #pragma unroll
             for (int j = 0; j < BLOCKS_OF_CHUNK; ++j) {
-                if (part == 0) {
-                    slot[j] = ahead.at;
-                    await_phase(shared.full + ahead.at * 8, ahead.phase);
-                    const unsigned at = shared.slots + ahead.at * SLOT;
-                    a[j] = operand_at(at + group * 64 * ROW_BYTES);
-                    b[j] = operand_at(at + BM * ROW_BYTES);
-                    ahead.step();
-                }
                 const unsigned long long columns = b[j] + part * (WIDTH * ROW_BYTES / 16);
 #pragma unroll
                 for (int i = 0; i < 2; ++i) {
+                    if (TURNS == TURNS_early && i == 1 && j + 1 == BLOCKS_OF_CHUNK) turn.pass();
                     multiply_async(t, a[j] + 4 + 2 * i, columns + 2 * i, i + j);
                     multiply_async(t, a[j] + 2 * i, columns + 4 + 2 * i, 1);
                 }
             }
             close_products();
-            if (TURNS == TURNS_taken) arrive_named(2 - group, 256);
+            if (TURNS == TURNS_taken) turn.pass();
             await_products(t);
             if (LOW_SHIFT > 0) {
 #pragma unroll
                 for (int i = 0; i < SUMS; ++i) t[i] *= 1.0f / (1 << LOW_SHIFT);
+                keep_before(t);  // not while it is this warpgroup's turn
             }
-            if (TURNS == TURNS_taken) wait_named(1 + group, 256);
+            turn.take();
             begin_products();
 #pragma unroll
             for (int j = 0; j < BLOCKS_OF_CHUNK; ++j) {
                 const unsigned long long columns = b[j] + part * (WIDTH * ROW_BYTES / 16);
 #pragma unroll
-                for (int i = 0; i < 2; ++i) multiply_async(t, a[j] + 2 * i, columns + 2 * i, 1);
+                for (int i = 0; i < 2; ++i) {
+                    if (TURNS == TURNS_early && i == 1 && j + 1 == BLOCKS_OF_CHUNK) turn.pass();
+                    multiply_async(t, a[j] + 2 * i, columns + 2 * i, 1);
+                }
             }
             close_products();
-            if (TURNS == TURNS_taken) arrive_named(2 - group, 256);
+            if (TURNS == TURNS_taken) turn.pass();
             await_products(t);
             if (part + 1 == PARTS && lane < CLUSTER) {
 #pragma unroll
@@ -173,19 +226,8 @@ __device__ __forceinline__ void consume(float (&sum)[PARTS][SUMS], const Item& i
                     else arrive(shared.empty + slot[j] * 8);
                 }
             }
-            const float of_row = factor[row], of_lower = factor[row + 8];
-            const float* const of_columns = factor + BM + part * WIDTH + lane % 4 * 2;
-#pragma unroll
-            for (int j = 0; j < WIDTH / 8; ++j) {
-                const float2 two = *(const float2*)(of_columns + j * 8);
-                float(&s)[SUMS] = sum[part];
-                s[4 * j] = fmaf(t[4 * j], of_row * two.x, s[4 * j]);
-                s[4 * j + 1] = fmaf(t[4 * j + 1], of_row * two.y, s[4 * j + 1]);
-                s[4 * j + 2] = fmaf(t[4 * j + 2], of_lower * two.x, s[4 * j + 2]);
-                s[4 * j + 3] = fmaf(t[4 * j + 3], of_lower * two.y, s[4 * j + 3]);
-            }
+            add(sum[part], t, factor[row], factor[row + 8], factor + BM + item.column / SHARE % 4 + part * WIDTH / SHARE);
         }
-        place = ahead;
     }
 }
 
@@ -267,18 +309,19 @@ gemm(const unsigned char* __restrict__ packed_a, const unsigned char* __restrict
      int k, const Control* control, unsigned* counters, float* parts)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
-    __shared__ __align__(8) unsigned long long full[STAGES], empty[STAGES];
+    __shared__ __align__(8) unsigned long long full[STAGES], empty[STAGES], turns[2];
 #if SPLIT_K > 1
     __shared__ unsigned arrived[CONSUMERS];
 #endif
     unsigned char* const slots = (unsigned char*)(((size_t)memory + 1023) & ~(size_t)1023);
     const Shared shared = {shared_address(slots), shared_address(slots + STAGES * SLOT), shared_address(full),
-                           shared_address(empty)};
+                           shared_address(empty), shared_address(turns)};
     if (threadIdx.x == 0) {
         for (int s = 0; s < STAGES; ++s) {
             make_barrier(shared.full + 8 * s, 1);
             make_barrier(shared.empty + 8 * s, WARPS * CLUSTER);
         }
+        for (int group = 0; group < 2; ++group) make_barrier(shared.turns + 8 * group, 4);
         publish_barriers();
     }
     const unsigned rank = CLUSTER > 1 ? rank_in_cluster() : 0;
@@ -287,7 +330,7 @@ gemm(const unsigned char* __restrict__ packed_a, const unsigned char* __restrict
     await_previous();
     const bool is_mine = __ldcg(&control->fall_back) == 0;
 
-    const Packed a = packed_at(packed_a, m, k), b = packed_at(packed_b, n, k);
+    const Packed a = packed_at(packed_a, m, k, 1), b = packed_at(packed_b, n, k, SHARE);
     const unsigned tiles_m = (m - 1) / (BM * CLUSTER) + 1, tiles_n = (n - 1) / BN + 1;
     const unsigned items = is_mine ? tiles_m * tiles_n * SPLIT_K : 0, step = gridDim.x / CLUSTER;
     Place<STAGES> place;
@@ -301,8 +344,8 @@ gemm(const unsigned char* __restrict__ packed_a, const unsigned char* __restrict
         __syncwarp();
     } else {
         if (GIVEN > 0) take_registers<GIVEN>();
-        const int group = threadIdx.x / 128 - 1;
-        if (TURNS == TURNS_taken && group == 1) arrive_named(1, 256);
+        const int group = __shfl_sync(~0u, threadIdx.x / 128, 0) - 1;  // the same for all of a warp: the compiler sees it
+        Turn turn = {shared.turns + 8 * group, shared.turns + 8 * (1 - group), group == 0 ? 1u : 0u};
         for (unsigned at = blockIdx.x / CLUSTER; at < items; at += step) {
             const Item item = item_at(at, rank, tiles_m, tiles_n, a.chunks);
             float sum[PARTS][SUMS];
@@ -310,7 +353,7 @@ gemm(const unsigned char* __restrict__ packed_a, const unsigned char* __restrict
             for (int part = 0; part < PARTS; ++part)
 #pragma unroll
                 for (int i = 0; i < SUMS; ++i) sum[part][i] = 0.0f;
-            consume(sum, item, shared, (const float*)(slots + STAGES * SLOT), group, place, factor_slot);
+            consume(sum, item, shared, (const float*)(slots + STAGES * SLOT), group, place, factor_slot, turn);
 #if SPLIT_K > 1
             if (!add_shares(sum, item, group, counters, parts, arrived)) continue;
 #endif

@@ -10,16 +10,15 @@
 // Source   own work.
 // Letters  CHUNK           terms that share a scale
 //          LOW_SHIFT       binary places by which low parts are scaled up
+//          SHARE           neighbouring columns of B that share a scale: 1 or 8
 
 constexpr int THREADS = 256, TILE = 64;  // rows of a tile; it is CHUNK terms deep
-constexpr int LANES = CHUNK / 8, PASS = THREADS / LANES, PASSES = TILE / PASS;
+constexpr int LANES = CHUNK / 8, PASS = 32 / LANES, PASSES = 8 / PASS;  // a warp has 8 rows, PASS at a time
 constexpr int PITCH = TILE + 1;
 
 // Where a tile that is to be turned has its element. Half-chunks are skewed, so that 8 lanes a row meet 32 banks.
 __device__ __forceinline__ int staged_at(int term, int row) { return term * PITCH + row + term / 32 * 4; }
 constexpr int STAGED = CHUNK * PITCH + CHUNK / 32 * 4;
-
-__device__ __forceinline__ unsigned bits_of(float x) { return __float_as_uint(x); }
 
 __device__ __forceinline__ void split(float scaled, unsigned short& high, unsigned short& low)
 {
@@ -96,41 +95,61 @@ __device__ __forceinline__ void stage(float* staged, const float* x, int rows, i
     }
 }
 
+// The largest element of each row's chunk, or of all eight of the warp's, as bits.
+template <int SHARED>
+__device__ __forceinline__ void find_tops(const float (&x)[PASSES][8], unsigned (&tops)[PASSES])
+{
+#pragma unroll
+    for (int pass = 0; pass < PASSES; ++pass) {
+        tops[pass] = 0;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) tops[pass] = max(tops[pass], __float_as_uint(x[pass][i]) & 0x7fffffffu);
+        if (SHARED > 1 && pass) tops[0] = max(tops[0], tops[pass]);
+    }
+#pragma unroll
+    for (int pass = 0; pass < (SHARED > 1 ? 1 : PASSES); ++pass)
+#pragma unroll
+        for (int lanes = SHARED > 1 ? 16 : LANES / 2; lanes; lanes /= 2)
+            tops[pass] = max(tops[pass], __shfl_xor_sync(~0u, tops[pass], lanes));
+#pragma unroll
+    for (int pass = 1; pass < PASSES; ++pass)
+        if (SHARED > 1) tops[pass] = tops[0];
+}
+
 // Scales, splits and stores eight terms, which LANES neighbouring lanes have of a row's chunk; notes what they look like.
-__device__ __forceinline__ void pack_terms(const float (&x)[8], const Packed& to, unsigned row, unsigned chunk, int missing,
-                                           Seen& seen)
+template <int SHARED>
+__device__ __forceinline__ void pack_terms(const float (&x)[8], unsigned top, const Packed& to, unsigned row, unsigned chunk,
+                                           int missing, Seen& seen)
 {
     const unsigned lane = threadIdx.x % LANES;
-    unsigned top = 0;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) top = max(top, bits_of(x[i]) & 0x7fffffffu);
-#pragma unroll
-    for (int lanes = LANES / 2; lanes; lanes /= 2) top = max(top, __shfl_xor_sync(~0u, top, lanes));
     // Scales are powers of two up to 2^126: for subnormals that suffices, since their low bits fit all the same.
     const unsigned field = max(top >> 23, (unsigned)TOP + 1), exponent = field == 255 ? 254 : field;
     const float scale = __uint_as_float((254 + TOP - exponent) << 23);
 
     unsigned short high[8], low[8];
-    unsigned counts = 0;  // a byte each: small_8, small_18, harmful
+    unsigned counts = 0;  // a byte each: small_8, small_18, harmful, not zero
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
         const float scaled = x[i] * scale, size = fabsf(scaled);
         split(scaled, high[i], low[i]);
         counts += (size < 128.0f ? 1u : 0u) + (size < 0.125f ? 1u << 8 : 0u)
-                  + (size < 0x1p-15f && size > 0.0f ? 1u << 16 : 0u);
+                  + (size > 0.0f ? size < 0x1p-15f ? 1u << 16 | 1u << 24 : 1u << 24 : 0u);
     }
     counts -= (unsigned)missing * 0x101u;  // past k
 #pragma unroll
     for (int lanes = LANES / 2; lanes; lanes /= 2) counts += __shfl_xor_sync(~0u, counts, lanes);
     if (top) {
-        seen.field[0] = max(seen.field[0], counts & 255);
-        seen.field[1] = max(seen.field[1], counts >> 8 & 255);
-        seen.field[2] = max(seen.field[2], counts >> 16);
+        if (counts >> 24) {
+            seen.field[0] = max(seen.field[0], counts & 255);
+            seen.field[1] = max(seen.field[1], counts >> 8 & 255);
+            seen.field[2] = max(seen.field[2], counts >> 16 & 255);
+        }
         seen.field[3] = max(seen.field[3], field);
         seen.field[4] = max(seen.field[4], 255 - field);
     }
     if (row >= to.rows) return;
-    if (lane == 0) to.factors[(size_t)chunk * to.rows + row] = top ? __uint_as_float((exponent - TOP) << 23) : 0.0f;
+    if (lane == 0 && row % SHARED == 0)
+        to.factors[(size_t)chunk * to.groups + row / SHARED] = top ? __uint_as_float((exponent - TOP) << 23) : 0.0f;
     unsigned char* const at = to.data + (((size_t)chunk * BLOCKS_OF_CHUNK + lane / 4) * to.rows + row) * ROW_BYTES;
     const unsigned place = (lane % 4 ^ row % 8) * 16;
     *(uint4*)(at + place) = make_uint4(pair(high[0], high[1]), pair(high[2], high[3]), pair(high[4], high[5]),
@@ -139,7 +158,7 @@ __device__ __forceinline__ void pack_terms(const float (&x)[8], const Packed& to
                                               pair(low[6], low[7]));
 }
 
-template <bool ALONG_K>
+template <bool ALONG_K, int SHARED>
 __device__ __forceinline__ void pack_tile(const float* x, int rows, int k, unsigned tile, const Packed& to, int operand,
                                           float* staged, Seen& seen)
 {
@@ -149,7 +168,7 @@ __device__ __forceinline__ void pack_tile(const float* x, int rows, int k, unsig
     const int key = operand * 2 + (term + CHUNK > k);
     if (key != seen.key) leave(seen, key);
     const bool whole = (ALONG_K ? k : rows) % 4 == 0 && (size_t)x % 16 == 0;
-    const int lane = threadIdx.x % LANES, first = row + threadIdx.x / LANES;
+    const int lane = threadIdx.x % LANES, first = row + threadIdx.x / 32 * 8 + threadIdx.x % 32 / LANES;
     const int left = k - term - lane * 8, missing = left >= 8 ? 0 : left > 0 ? 8 - left : 8;
     float terms[PASSES][8];
     if (ALONG_K) {
@@ -167,8 +186,11 @@ __device__ __forceinline__ void pack_tile(const float* x, int rows, int k, unsig
 #pragma unroll
             for (int i = 0; i < 8; ++i) terms[pass][i] = staged[staged_at(lane * 8 + i, first - row + pass * PASS)];
     }
+    unsigned tops[PASSES];
+    find_tops<SHARED>(terms, tops);
 #pragma unroll
-    for (int pass = 0; pass < PASSES; ++pass) pack_terms(terms[pass], to, first + pass * PASS, chunk, missing, seen);
+    for (int pass = 0; pass < PASSES; ++pass)
+        pack_terms<SHARED>(terms[pass], tops[pass], to, first + pass * PASS, chunk, missing, seen);
 }
 
 // Whether the errors of elements far below their chunk's largest stay below 2^-24 of sum |a||b|, and no factor of a product
@@ -194,25 +216,32 @@ __device__ bool is_safe(const Header& a, const Header& b, int k)
     return true;
 }
 
-// The last block hands on what was seen of the operands packed by this launch, and decides.
+// The last block hands on what was seen of the operands that this launch has packed, and decides.
 __device__ __forceinline__ void decide(bool packs_a, bool packs_b, const void* packed_a, const void* packed_b, int k,
                                        Control* control, unsigned* fallbacks)
 {
-    Header* const headers[2] = {(Header*)packed_a, (Header*)packed_b};
-    const bool packs[2] = {packs_a, packs_b};
-    for (int x = 0; x < 2; ++x)
-        for (int part = 0; packs[x] && part < 2; ++part) {
-            unsigned* const running = &control->running[x][part].small_8;
-            for (int f = 0; f < SPREAD_FIELDS; ++f)
-                (&headers[x]->spread[part].small_8)[f] = atomicExch(running + f, 0u);
+    __shared__ Header headers[2];
+    const unsigned field = threadIdx.x % (2 * SPREAD_FIELDS), operand = threadIdx.x / (2 * SPREAD_FIELDS);
+    if (operand < 2) {
+        unsigned* const known = (unsigned*)(operand ? packed_b : packed_a) + field;
+        unsigned value = 0;
+        if (operand ? packs_b : packs_a) {
+            value = atomicExch(&control->running[operand][0].small_8 + field, 0u);
+            *known = value;
+        } else if (operand ? packed_b : packed_a) {
+            value = *known;
         }
-    if (!packed_a || !packed_b) return;
-    control->fall_back = is_safe(*headers[0], *headers[1], k) ? 0 : 1;
-    if (control->fall_back && fallbacks) atomicAdd(fallbacks, 1u);
+        (&headers[operand].spread[0].small_8)[field] = value;
+    }
+    __syncthreads();
+    if (threadIdx.x || !packed_a || !packed_b) return;
+    const bool safe = is_safe(headers[0], headers[1], k);
+    control->fall_back = safe ? 0 : 1;
+    if (!safe && fallbacks) atomicAdd(fallbacks, 1u);
 }
 
 // a or b null: it was packed before. packed_a or packed_b null: the other operand is packed for later products.
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 4)
 pack(const float* __restrict__ a, const float* __restrict__ b, int m, int n, int k, unsigned char* packed_a,
      unsigned char* packed_b, Control* control, unsigned* fallbacks)
 {
@@ -221,13 +250,13 @@ pack(const float* __restrict__ a, const float* __restrict__ b, int m, int n, int
     let_next_start();
     if (threadIdx.x < 4 * SPREAD_FIELDS) seen_by_block[threadIdx.x / SPREAD_FIELDS][threadIdx.x % SPREAD_FIELDS] = 0;
     __syncthreads();
-    const Packed to_a = packed_at(packed_a, m, k), to_b = packed_at(packed_b, n, k);
+    const Packed to_a = packed_at(packed_a, m, k, 1), to_b = packed_at(packed_b, n, k, SHARE);
     const unsigned tiles_a = a ? ((to_a.rows - 1) / TILE + 1) * to_a.chunks : 0;
     const unsigned tiles = tiles_a + (b ? ((to_b.rows - 1) / TILE + 1) * to_b.chunks : 0);
     Seen seen;
     for (unsigned tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-        if (tile < tiles_a) pack_tile<!A_TRANSPOSED>(a, m, k, tile, to_a, 0, staged, seen);
-        else pack_tile<B_TRANSPOSED>(b, n, k, tile - tiles_a, to_b, 1, staged, seen);
+        if (tile < tiles_a) pack_tile<!A_TRANSPOSED, 1>(a, m, k, tile, to_a, 0, staged, seen);
+        else pack_tile<B_TRANSPOSED, SHARE>(b, n, k, tile - tiles_a, to_b, 1, staged, seen);
     }
     leave(seen, -1);
     __syncthreads();
@@ -243,5 +272,5 @@ pack(const float* __restrict__ a, const float* __restrict__ b, int m, int n, int
         __threadfence();
     }
     __syncthreads();
-    if (last && threadIdx.x == 0) decide(a, b, packed_a, packed_b, k, control, fallbacks);
+    if (last) decide(a, b, packed_a, packed_b, k, control, fallbacks);
 }

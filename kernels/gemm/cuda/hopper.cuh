@@ -41,6 +41,14 @@ __device__ __forceinline__ void await_phase(unsigned barrier, unsigned parity)
                  ::"r"(barrier), "r"(parity) : "memory");
 }
 
+// The same, if the compiler is likely to put arithmetic that should come before after the first look: that one does not block.
+__device__ __forceinline__ void await_phase_late(unsigned barrier, unsigned parity)
+{
+    asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%0], %1; @p bra DONE;"
+                 "AGAIN: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @p bra DONE; bra AGAIN; DONE: }"
+                 ::"r"(barrier), "r"(parity) : "memory");
+}
+
 // ---- bulk copies: 16 bytes and multiples, by the copy engine
 
 __device__ __forceinline__ void copy_bulk(unsigned to, const void* from, unsigned bytes, unsigned barrier)
@@ -76,10 +84,6 @@ __device__ __forceinline__ void sync_cluster()
 __device__ __forceinline__ void wait_named(int name, int threads)
 {
     asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(threads) : "memory");
-}
-__device__ __forceinline__ void arrive_named(int name, int threads)
-{
-    asm volatile("bar.arrive %0, %1;" ::"r"(name), "r"(threads) : "memory");
 }
 
 template <int COUNT> __device__ __forceinline__ void take_registers()

@@ -165,12 +165,18 @@ __device__ __forceinline__ void multiply_async(float (&t)[SUMS], unsigned long l
 // Sums were touched by ordinary instructions: wgmma may use them from here on.
 __device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
-// Closes a group of products, and waits until all are done. The compiler must not move uses of `t` before this.
+// What is done to `t` stays before what follows, or after what came before.
+__device__ __forceinline__ void keep_before(float (&t)[SUMS])
+{
+#pragma unroll
+    for (int i = 0; i < SUMS; ++i) asm volatile("" : "+f"(t[i])::"memory");
+}
+
+// Waits until all groups of products are done.
 __device__ __forceinline__ void await_products(float (&t)[SUMS])
 {
     asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-#pragma unroll
-    for (int i = 0; i < SUMS; ++i) asm volatile("" : "+f"(t[i])::"memory");
+    keep_before(t);
 }
 
 __device__ __forceinline__ void close_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
