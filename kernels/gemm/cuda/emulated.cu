@@ -5,7 +5,8 @@
 // Idea     Elements are high + low parts: a b = high high + high low + low high, but for 2^-22. wgmma cuts its sums off at 25
 //          bits, toward zero, so no chunk of CHUNK terms is summed in it for longer than that chunk: the sum is then
 //          multiplied by the chunk's two factors and added in FP32 registers. While one warpgroup adds, another multiplies.
-//          Low products come first, and are scaled down by 2^-LOW_SHIFT in registers before the high ones join them.
+//          Low products come first. Where low parts are scaled up (rare), they are scaled down in registers before others
+//          join them: each such step empties the tensor cores.
 // Tile     A consumer warpgroup has 64 rows by WIDTH x PARTS columns: PARTS parts one after the other, so that the sums of
 //          wgmma take registers for WIDTH columns only, while the operands in shared memory serve all.
 // Memory   One producer thread fetches 32 terms of a tile by a bulk copy for each operand. In a cluster of two blocks, one
@@ -20,12 +21,10 @@
 // Letters  CONSUMERS       warpgroups that multiply, 64 rows each
 //          WIDTH PARTS     columns of a wgmma; how many of them a warpgroup's columns take
 //          CHUNK           terms that share a scale, and are summed in wgmma
-//          LOW_SHIFT       binary places by which low parts are scaled up
 //          STAGES          places in shared memory for 32 terms of both tiles
 //          CLUSTER         blocks that share B's tiles
 //          GROUP ORDER     rows of tiles in a swath; whether each second swath goes backward (snake)
 //          TURNS           free, or taken: consumers issue their products in turn; early: the turn passes before the last
-//          SHARE           neighbouring columns of B that share a scale: 1 or 8
 //          SPLIT_K         blocks that share K
 //          GIVEN           registers of a consumer's thread; 0: as many as the producer's
 
@@ -134,32 +133,107 @@ __device__ __forceinline__ void produce(const Packed& a, const Packed& b, const 
     }
 }
 
+// Calls `use(j, factor)` for each of the eight-column groups of a part. Lanes read the same: one access serves all.
+template <class F>
+__device__ __forceinline__ void for_columns(const float* columns, F use)
+{
+    constexpr int AT_ONCE = WIDTH % 32 == 0 ? 4 : 1;
+#pragma unroll
+    for (int j = 0; j < WIDTH / 8; j += AT_ONCE) {
+        if (AT_ONCE == 4) {
+            const float4 four = *(const float4*)(columns + j);
+            use(j, four.x), use(j + 1, four.y), use(j + 2, four.z), use(j + 3, four.w);
+        } else {
+            use(j, columns[j]);
+        }
+    }
+}
+
 // Adds a chunk's sums times the factors of its two rows and of the columns.
 __device__ __forceinline__ void add(float (&sum)[SUMS], const float (&t)[SUMS], float upper, float lower, const float* columns)
 {
-    constexpr int READ = SHARE == 8 && WIDTH % 32 == 0 ? 4 : 1;  // factors at once
+    for_columns(columns, [&](int j, float factor) {
+        const float up = fabsf(upper) * fabsf(factor), down = fabsf(lower) * fabsf(factor);
+        sum[4 * j] = fmaf(t[4 * j], up, sum[4 * j]);
+        sum[4 * j + 1] = fmaf(t[4 * j + 1], up, sum[4 * j + 1]);
+        sum[4 * j + 2] = fmaf(t[4 * j + 2], down, sum[4 * j + 2]);
+        sum[4 * j + 3] = fmaf(t[4 * j + 3], down, sum[4 * j + 3]);
+    });
+}
+
+// Whether any of a warpgroup's rows or of a part's columns has low parts that are scaled up. The same in all its warps.
+__device__ __forceinline__ bool any_shifted(const float* rows, const float* columns)
+{
+    const int lane = threadIdx.x % 32;
+    bool found = rows[lane] < 0.0f || rows[lane + 32] < 0.0f;
+    if (lane < WIDTH / 8) found |= columns[lane] < 0.0f;
+    return __any_sync(~0u, found);
+}
+
+// Operands of a chunk: high parts; low ones are 64 bytes on.
+struct Operands { unsigned long long a[BLOCKS_OF_CHUNK], b[BLOCKS_OF_CHUNK]; };
+constexpr int LOW = 64 / 16;  // in a descriptor
+
+__device__ __forceinline__ void multiply_chunk(float (&t)[SUMS], const Operands& of, int low_a, int low_b)
+{
 #pragma unroll
-    for (int first = 0; first < WIDTH / 8; first += READ) {
-        float left[READ], right[READ];
-        if (SHARE == 1) {
-            const float2 two = *(const float2*)(columns + first * 8 + threadIdx.x % 4 * 2);
-            left[0] = two.x, right[0] = two.y;
-        } else if (READ == 4) {
-            const float4 four = *(const float4*)(columns + first);
-            left[0] = four.x, left[1 % READ] = four.y, left[2 % READ] = four.z, left[3 % READ] = four.w;
-        } else {
-            left[0] = columns[first];
+    for (int j = 0; j < BLOCKS_OF_CHUNK; ++j)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) multiply_async(t, of.a[j] + low_a + 2 * i, of.b[j] + low_b + 2 * i, 1);
+}
+
+// Low parts as they are: all products at once, low ones first.
+__device__ __forceinline__ void multiply_plain(float (&t)[SUMS], const Operands& of, Turn& turn)
+{
+    turn.take();
+    begin_products();
+#pragma unroll
+    for (int j = 0; j < BLOCKS_OF_CHUNK; ++j)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            multiply_async(t, of.a[j] + LOW + 2 * i, of.b[j] + 2 * i, i + j);
+            multiply_async(t, of.a[j] + 2 * i, of.b[j] + LOW + 2 * i, 1);
         }
 #pragma unroll
-        for (int j = 0; j < READ; ++j) {
-            const int at = (first + j) * 4;
-            const float other = SHARE == 1 ? right[j] : left[j];
-            sum[at] = fmaf(t[at], upper * left[j], sum[at]);
-            sum[at + 1] = fmaf(t[at + 1], upper * other, sum[at + 1]);
-            sum[at + 2] = fmaf(t[at + 2], lower * left[j], sum[at + 2]);
-            sum[at + 3] = fmaf(t[at + 3], lower * other, sum[at + 3]);
+    for (int j = 0; j < BLOCKS_OF_CHUNK; ++j)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            if (TURNS == TURNS_early && i == 1 && j + 1 == BLOCKS_OF_CHUNK) turn.pass();
+            multiply_async(t, of.a[j] + 2 * i, of.b[j] + 2 * i, 1);
         }
-    }
+    close_products();
+    if (TURNS == TURNS_taken) turn.pass();
+    await_products(t);
+}
+
+// Some low parts are scaled up: each kind of low products is scaled down in registers before others join it.
+__device__ __forceinline__ void multiply_shifted(float (&t)[SUMS], const Operands& of, float upper, float lower,
+                                                 const float* columns, Turn& turn)
+{
+    constexpr float SCALE = 1 << LOW_SHIFT;
+    const float up = upper < 0.0f ? SCALE : 1.0f, down = lower < 0.0f ? SCALE : 1.0f;
+#pragma unroll
+    for (int i = 0; i < SUMS; ++i) t[i] = 0.0f;
+    turn.take();
+    begin_products();
+    multiply_chunk(t, of, 0, LOW);
+    close_products();
+    await_products(t);
+    for_columns(columns, [&](int j, float factor) {
+        const float by = factor < 0.0f ? 1.0f / SCALE : 1.0f;
+        t[4 * j] *= by * up, t[4 * j + 1] *= by * up, t[4 * j + 2] *= by * down, t[4 * j + 3] *= by * down;
+    });
+    begin_products();
+    multiply_chunk(t, of, LOW, 0);
+    close_products();
+    await_products(t);
+#pragma unroll
+    for (int i = 0; i < SUMS; ++i) t[i] *= 1.0f / (i % 4 < 2 ? up : down);
+    begin_products();
+    multiply_chunk(t, of, 0, 0);
+    close_products();
+    turn.pass();
+    await_products(t);
 }
 
 // Sums of a warpgroup's 64 rows over the chunks of an item.
@@ -172,53 +246,25 @@ __device__ __forceinline__ void consume(float (&sum)[PARTS][SUMS], const Item& i
         const float* const factor = factors + factor_slot * FACTORS;
         factor_slot = factor_slot + 1 == FACTOR_SLOTS ? 0 : factor_slot + 1;
         unsigned slot[BLOCKS_OF_CHUNK];
-        unsigned long long a[BLOCKS_OF_CHUNK], b[BLOCKS_OF_CHUNK];  // high parts; low ones are 64 bytes on
+        Operands of;
 #pragma unroll
         for (int j = 0; j < BLOCKS_OF_CHUNK; ++j) {
             slot[j] = place.at;
             await_phase(shared.full + place.at * 8, place.phase);
             const unsigned at = shared.slots + place.at * SLOT;
-            a[j] = operand_at(at + group * 64 * ROW_BYTES);
-            b[j] = operand_at(at + BM * ROW_BYTES);
+            of.a[j] = operand_at(at + group * 64 * ROW_BYTES);
+            of.b[j] = operand_at(at + BM * ROW_BYTES);
             place.step();
         }
+        const float* const columns = factor + BM + item.column / SHARE % 4;
 #pragma unroll
         for (int part = 0; part < PARTS; ++part) {
             float t[SUMS];
-            turn.take();
-            begin_products();
+            if (any_shifted(factor + group * 64, columns + part * WIDTH / SHARE))
+                multiply_shifted(t, of, factor[row], factor[row + 8], columns + part * WIDTH / SHARE, turn);
+            else multiply_plain(t, of, turn);
 #pragma unroll
-            for (int j = 0; j < BLOCKS_OF_CHUNK; ++j) {
-                const unsigned long long columns = b[j] + part * (WIDTH * ROW_BYTES / 16);
-#pragma unroll
-                for (int i = 0; i < 2; ++i) {
-                    if (TURNS == TURNS_early && i == 1 && j + 1 == BLOCKS_OF_CHUNK) turn.pass();
-                    multiply_async(t, a[j] + 4 + 2 * i, columns + 2 * i, i + j);
-                    multiply_async(t, a[j] + 2 * i, columns + 4 + 2 * i, 1);
-                }
-            }
-            close_products();
-            if (TURNS == TURNS_taken) turn.pass();
-            await_products(t);
-            if (LOW_SHIFT > 0) {
-#pragma unroll
-                for (int i = 0; i < SUMS; ++i) t[i] *= 1.0f / (1 << LOW_SHIFT);
-                keep_before(t);  // not while it is this warpgroup's turn
-            }
-            turn.take();
-            begin_products();
-#pragma unroll
-            for (int j = 0; j < BLOCKS_OF_CHUNK; ++j) {
-                const unsigned long long columns = b[j] + part * (WIDTH * ROW_BYTES / 16);
-#pragma unroll
-                for (int i = 0; i < 2; ++i) {
-                    if (TURNS == TURNS_early && i == 1 && j + 1 == BLOCKS_OF_CHUNK) turn.pass();
-                    multiply_async(t, a[j] + 2 * i, columns + 2 * i, 1);
-                }
-            }
-            close_products();
-            if (TURNS == TURNS_taken) turn.pass();
-            await_products(t);
+            for (int j = 0; j < BLOCKS_OF_CHUNK; ++j) of.b[j] += WIDTH * ROW_BYTES / 16;
             if (part + 1 == PARTS && lane < CLUSTER) {
 #pragma unroll
                 for (int j = 0; j < BLOCKS_OF_CHUNK; ++j) {
@@ -226,7 +272,7 @@ __device__ __forceinline__ void consume(float (&sum)[PARTS][SUMS], const Item& i
                     else arrive(shared.empty + slot[j] * 8);
                 }
             }
-            add(sum[part], t, factor[row], factor[row + 8], factor + BM + item.column / SHARE % 4 + part * WIDTH / SHARE);
+            add(sum[part], t, factor[row], factor[row + 8], columns + part * WIDTH / SHARE);
         }
     }
 }

@@ -7,23 +7,27 @@
 //   data [k / 32][row]           128 bytes: 32 high parts, then 32 low parts, FP16, 16-byte chunk c at c ^ (row % 8)
 // Rows are padded to 8, terms to CHUNK, with zeros. Any tile of rows is contiguous, so that one bulk copy fetches it.
 //
-// An element x is scaled by 1 / factor, so that the largest of its group's chunk lies in [2^14, 2^15), then split:
-// high = fp16(scaled), low = fp16((scaled - high) * 2^LOW_SHIFT). With LOW_SHIFT = 11 the error is at most
-// 2^-23 of x if x is at least 2^-28 of that largest, else 2^-50 of that largest (docs/kernels/gemm-emulated.md).
+// An element x is scaled by 1 / |factor|, so that the largest of its group's chunk lies in [2^14, 2^15), then split:
+// high = fp16(scaled), low = fp16(scaled - high). Low parts end at 2^-24, so that elements below 2^-5 would lose more than
+// 2^-20 of themselves. Groups that have such elements keep low * 2^LOW_SHIFT instead, and a negative factor says so; what is
+// below 2^-15 even then may lose more than 2^-21 and is counted as harmful (docs/kernels/gemm-emulated.md).
 
 constexpr int ROW_BYTES = 128, ROW_TERMS = 32, ROWS_PADDED = 8;
 constexpr int BLOCKS_OF_CHUNK = CHUNK / ROW_TERMS;
-constexpr int TOP = 14;  // exponent of the largest scaled element
+constexpr int TOP = 14;        // exponent of the largest scaled element
+constexpr int LOW_SHIFT = 11;
+constexpr int SHARE = 8;       // columns of B that share a factor: one factor serves a wgmma's eight columns of all lanes
 
 // Counts of a row's chunk, the largest over all chunks of an operand that are not all zero. "Largest" is the group's.
 struct Spread {
-    unsigned small_8;   // elements below 2^-7 of the largest: all that are not above 2^-8 of it, and a few more
-    unsigned small_18;  // the same for 2^-17 and 2^-18. Zeros count
-    unsigned harmful;   // elements but zeros below 2^-29 of the largest: their error may exceed 2^-21 of themselves
+    unsigned small_8;   // elements that may be below 2^-8 of the largest; zeros count
+    unsigned small_18;  // the same for 2^-18
+    unsigned harmful;   // elements but zeros that may be below 2^-29 of the largest
+    unsigned filled;    // elements but zeros
     unsigned highest;   // biased exponent of the largest element; 255 for Inf and NaN, 0 if all are zero
     unsigned lowest;    // 255 - biased exponent of the group's chunk whose largest is least
 };
-constexpr int SPREAD_FIELDS = 5;
+constexpr int SPREAD_FIELDS = 6;
 
 // Chunks of CHUNK terms, and the last one if it has fewer.
 struct Header { Spread spread[2]; };
@@ -33,7 +37,7 @@ constexpr int HEADER_BYTES = 256;
 struct Control {
     unsigned arrived;        // blocks that have packed
     Spread running[2][2];    // of A and B
-    unsigned padding[11];
+    unsigned padding[7]; 
     unsigned fall_back;      // 1: the product is the plain kernel's to compute; 0: the emulated one's
 };
 

@@ -9,8 +9,6 @@
 // Layout   A is stored m x k, or k x m when A_TRANSPOSED; B is stored k x n, or n x k when B_TRANSPOSED. Dense.
 // Source   own work.
 // Letters  CHUNK           terms that share a scale
-//          LOW_SHIFT       binary places by which low parts are scaled up
-//          SHARE           neighbouring columns of B that share a scale: 1 or 8
 
 constexpr int THREADS = 256, TILE = 64;  // rows of a tile; it is CHUNK terms deep
 constexpr int LANES = CHUNK / 8, PASS = 32 / LANES, PASSES = 8 / PASS;  // a warp has 8 rows, PASS at a time
@@ -20,12 +18,12 @@ constexpr int PITCH = TILE + 1;
 __device__ __forceinline__ int staged_at(int term, int row) { return term * PITCH + row + term / 32 * 4; }
 constexpr int STAGED = CHUNK * PITCH + CHUNK / 32 * 4;
 
-__device__ __forceinline__ void split(float scaled, unsigned short& high, unsigned short& low)
+__device__ __forceinline__ void split(float scaled, float low_scale, unsigned short& high, unsigned short& low)
 {
     float back;
     asm volatile("cvt.rn.f16.f32 %0, %1;" : "=h"(high) : "f"(scaled));
     asm volatile("cvt.f32.f16 %0, %1;" : "=f"(back) : "h"(high));
-    const float rest = (scaled - back) * (float)(1 << LOW_SHIFT);
+    const float rest = (scaled - back) * low_scale;
     asm volatile("cvt.rn.f16.f32 %0, %1;" : "=h"(low) : "f"(rest));
 }
 
@@ -116,24 +114,26 @@ __device__ __forceinline__ void find_tops(const float (&x)[PASSES][8], unsigned 
         if (SHARED > 1) tops[pass] = tops[0];
 }
 
-// Scales, splits and stores eight terms, which LANES neighbouring lanes have of a row's chunk; notes what they look like.
-template <int SHARED>
-__device__ __forceinline__ void pack_terms(const float (&x)[8], unsigned top, const Packed& to, unsigned row, unsigned chunk,
-                                           int missing, Seen& seen)
-{
-    const unsigned lane = threadIdx.x % LANES;
-    // Scales are powers of two up to 2^126: for subnormals that suffices, since their low bits fit all the same.
-    const unsigned field = max(top >> 23, (unsigned)TOP + 1), exponent = field == 255 ? 254 : field;
-    const float scale = __uint_as_float((254 + TOP - exponent) << 23);
+// Biased exponent of a group's largest, or of what stands for it if that is subnormal or nearly so.
+__device__ __forceinline__ unsigned field_of(unsigned top) { return max(top >> 23, (unsigned)TOP + 1); }
 
-    unsigned short high[8], low[8];
-    unsigned counts = 0;  // a byte each: small_8, small_18, harmful, not zero
+// Scales eight terms, which LANES neighbouring lanes have of a row's chunk, and notes what they look like; true if any of
+// them asks for low parts that are scaled up.
+__device__ __forceinline__ bool scale_terms(float (&x)[8], unsigned top, int missing, Seen& seen)
+{
+    // Scales are powers of two up to 2^126: for subnormals that suffices, since their low bits fit all the same.
+    const unsigned field = field_of(top);
+    const float scale = __uint_as_float((254 + TOP - (field == 255 ? 254 : field)) << 23);
+
+    unsigned counts = 0;  // a byte each: small_8, small_18, harmful, filled
+    bool tiny = false;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-        const float scaled = x[i] * scale, size = fabsf(scaled);
-        split(scaled, high[i], low[i]);
+        x[i] *= scale;
+        const float size = fabsf(x[i]);
         counts += (size < 128.0f ? 1u : 0u) + (size < 0.125f ? 1u << 8 : 0u)
                   + (size > 0.0f ? size < 0x1p-15f ? 1u << 16 | 1u << 24 : 1u << 24 : 0u);
+        tiny |= size > 0.0f && size < 0x1p-5f;
     }
     counts -= (unsigned)missing * 0x101u;  // past k
 #pragma unroll
@@ -143,13 +143,28 @@ __device__ __forceinline__ void pack_terms(const float (&x)[8], unsigned top, co
             seen.field[0] = max(seen.field[0], counts & 255);
             seen.field[1] = max(seen.field[1], counts >> 8 & 255);
             seen.field[2] = max(seen.field[2], counts >> 16 & 255);
+            seen.field[3] = max(seen.field[3], counts >> 24);
         }
-        seen.field[3] = max(seen.field[3], field);
-        seen.field[4] = max(seen.field[4], 255 - field);
+        seen.field[4] = max(seen.field[4], field);
+        seen.field[5] = max(seen.field[5], 255 - field);
     }
+    return tiny;
+}
+
+// Splits and stores eight scaled terms.
+template <int SHARED>
+__device__ __forceinline__ void store_terms(const float (&x)[8], unsigned top, bool shifted, const Packed& to, unsigned row,
+                                            unsigned chunk)
+{
     if (row >= to.rows) return;
-    if (lane == 0 && row % SHARED == 0)
-        to.factors[(size_t)chunk * to.groups + row / SHARED] = top ? __uint_as_float((exponent - TOP) << 23) : 0.0f;
+    const unsigned lane = threadIdx.x % LANES, field = field_of(top);
+    unsigned short high[8], low[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) split(x[i], shifted ? (float)(1 << LOW_SHIFT) : 1.0f, high[i], low[i]);
+    if (lane == 0 && row % SHARED == 0) {
+        const float factor = __uint_as_float(((field == 255 ? 254 : field) - TOP) << 23);
+        to.factors[(size_t)chunk * to.groups + row / SHARED] = !top ? 0.0f : shifted ? -factor : factor;
+    }
     unsigned char* const at = to.data + (((size_t)chunk * BLOCKS_OF_CHUNK + lane / 4) * to.rows + row) * ROW_BYTES;
     const unsigned place = (lane % 4 ^ row % 8) * 16;
     *(uint4*)(at + place) = make_uint4(pair(high[0], high[1]), pair(high[2], high[3]), pair(high[4], high[5]),
@@ -188,9 +203,19 @@ __device__ __forceinline__ void pack_tile(const float* x, int rows, int k, unsig
     }
     unsigned tops[PASSES];
     find_tops<SHARED>(terms, tops);
+    unsigned tiny[PASSES];  // lanes that ask for low parts scaled up
+    bool any = false;
 #pragma unroll
-    for (int pass = 0; pass < PASSES; ++pass)
-        pack_terms<SHARED>(terms[pass], tops[pass], to, first + pass * PASS, chunk, missing, seen);
+    for (int pass = 0; pass < PASSES; ++pass) {
+        tiny[pass] = __ballot_sync(~0u, scale_terms(terms[pass], tops[pass], missing, seen));
+        any |= tiny[pass] != 0;
+    }
+    const unsigned row_lanes = ((1u << (LANES - 1)) * 2 - 1) << (threadIdx.x % 32 / LANES * LANES);
+#pragma unroll
+    for (int pass = 0; pass < PASSES; ++pass) {
+        const bool shifted = SHARED > 1 ? any : (tiny[pass] & row_lanes) != 0;
+        store_terms<SHARED>(terms[pass], tops[pass], shifted, to, first + pass * PASS, chunk);
+    }
 }
 
 // Whether the errors of elements far below their chunk's largest stay below 2^-24 of sum |a||b|, and no factor of a product
@@ -201,6 +226,8 @@ __device__ bool is_safe(const Header& a, const Header& b, int k)
     const unsigned top_b = max(b.spread[0].highest, b.spread[1].highest);
     if (top_a == 255 || top_b == 255) return false;
     if (top_a == 0 || top_b == 0) return true;  // all zero
+    // Diagonals, permutations, one-hot rows: sums of a term or two have nothing for the errors of splitting to vanish in.
+    if (max(a.spread[0].filled, a.spread[1].filled) <= 2 || max(b.spread[0].filled, b.spread[1].filled) <= 2) return false;
     const int low_a = 255 - max(a.spread[0].lowest, a.spread[1].lowest);
     const int low_b = 255 - max(b.spread[0].lowest, b.spread[1].lowest);
     if (low_a + low_b < 2 * 127 + 2 * TOP - 149) return false;  // a product of factors would be no FP32 number
