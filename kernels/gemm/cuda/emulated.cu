@@ -37,7 +37,10 @@ constexpr int WARPS = 4 * CONSUMERS;
 constexpr int POOL = 65536 / THREADS / 8 * 8 * (CONSUMERS + 1);      // registers of a thread of each warpgroup, together
 constexpr int KEPT = POOL - CONSUMERS * GIVEN;                       // the producer's share
 
+constexpr bool AHEAD = STAGES >= 2 * BLOCKS_OF_CHUNK;                // places for the next chunk beside this one's
+
 static_assert(STAGES >= BLOCKS_OF_CHUNK, "a chunk's places are all in use at once");
+static_assert(BN <= 256, "a lane looks at eight columns");
 static_assert(PIECE % 8 == 0, "swizzled rows come in eights");
 
 // A tile of C, or a share of one, and the chunks that it sums.
@@ -161,25 +164,52 @@ __device__ __forceinline__ void add(float (&sum)[SUMS], const float (&t)[SUMS], 
     });
 }
 
-// Whether any of a warpgroup's rows or of a part's columns has low parts that are scaled up. The same in all its warps.
-__device__ __forceinline__ bool any_shifted(const float* rows, const float* columns)
-{
-    const int lane = threadIdx.x % 32;
-    bool found = rows[lane] < 0.0f || rows[lane + 32] < 0.0f;
-    if (lane < WIDTH / 8) found |= columns[lane] < 0.0f;
-    return __any_sync(~0u, found);
-}
+// Operands of a chunk: high parts; low ones are 64 bytes on. Where its factors lie, and whether some of the warpgroup's rows
+// or of the tile's columns have low parts that are scaled up.
+struct Operands {
+    unsigned long long a[BLOCKS_OF_CHUNK], b[BLOCKS_OF_CHUNK];
+    unsigned slot[BLOCKS_OF_CHUNK];
+    const float* factors;
+    bool shifted_rows;
+    unsigned shifted_columns;  // a bit for each eight of them
 
-// Operands of a chunk: high parts; low ones are 64 bytes on.
-struct Operands { unsigned long long a[BLOCKS_OF_CHUNK], b[BLOCKS_OF_CHUNK]; };
+    __device__ __forceinline__ bool shifted(int part) const
+    {
+        constexpr unsigned ALL = (1u << (WIDTH / 8 - 1)) * 2 - 1;
+        return shifted_rows || (shifted_columns >> (part * WIDTH / 8) & ALL);
+    }
+};
 constexpr int LOW = 64 / 16;  // in a descriptor
 
-__device__ __forceinline__ void multiply_chunk(float (&t)[SUMS], const Operands& of, int low_a, int low_b)
+// Waits for a chunk's operands. All warps of a warpgroup find the same.
+__device__ __forceinline__ void prepare(Operands& of, const Shared& shared, const float* factors, int group, int first_factor,
+                                        Place<STAGES>& place, unsigned& factor_slot)
+{
+#pragma unroll
+    for (int j = 0; j < BLOCKS_OF_CHUNK; ++j) {
+        of.slot[j] = place.at;
+        await_phase(shared.full + place.at * 8, place.phase);
+        const unsigned at = shared.slots + place.at * SLOT;
+        of.a[j] = operand_at(at + group * 64 * ROW_BYTES);
+        of.b[j] = operand_at(at + BM * ROW_BYTES);
+        place.step();
+    }
+    of.factors = factors + factor_slot * FACTORS;
+    factor_slot = factor_slot + 1 == FACTOR_SLOTS ? 0 : factor_slot + 1;
+    const int lane = threadIdx.x % 32;
+    const float *const rows = of.factors + group * 64 + lane, *const columns = of.factors + BM + first_factor;
+    const float row = rows[0], lower = rows[32], column = columns[min(lane, BN / SHARE - 1)];
+    of.shifted_rows = __any_sync(~0u, fminf(row, lower) < 0.0f);
+    of.shifted_columns = __ballot_sync(~0u, column < 0.0f);
+}
+
+__device__ __forceinline__ void multiply_chunk(float (&t)[SUMS], const Operands& of, int low_a, int low_b, int add)
 {
 #pragma unroll
     for (int j = 0; j < BLOCKS_OF_CHUNK; ++j)
 #pragma unroll
-        for (int i = 0; i < 2; ++i) multiply_async(t, of.a[j] + low_a + 2 * i, of.b[j] + low_b + 2 * i, 1);
+        for (int i = 0; i < 2; ++i)
+            multiply_async(t, of.a[j] + low_a + 2 * i, of.b[j] + low_b + 2 * i, add + i + j);
 }
 
 // Low parts as they are: all products at once, low ones first.
@@ -187,92 +217,84 @@ __device__ __forceinline__ void multiply_plain(float (&t)[SUMS], const Operands&
 {
     turn.take();
     begin_products();
-#pragma unroll
-    for (int j = 0; j < BLOCKS_OF_CHUNK; ++j)
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            multiply_async(t, of.a[j] + LOW + 2 * i, of.b[j] + 2 * i, i + j);
-            multiply_async(t, of.a[j] + 2 * i, of.b[j] + LOW + 2 * i, 1);
-        }
-#pragma unroll
-    for (int j = 0; j < BLOCKS_OF_CHUNK; ++j)
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            if (TURNS == TURNS_early && i == 1 && j + 1 == BLOCKS_OF_CHUNK) turn.pass();
-            multiply_async(t, of.a[j] + 2 * i, of.b[j] + 2 * i, 1);
-        }
+    multiply_chunk(t, of, LOW, 0, 0);
+    multiply_chunk(t, of, 0, LOW, 1);
+    if (TURNS == TURNS_early) turn.pass();
+    multiply_chunk(t, of, 0, 0, 1);
     close_products();
     if (TURNS == TURNS_taken) turn.pass();
-    await_products(t);
 }
 
 // Some low parts are scaled up: each kind of low products is scaled down in registers before others join it.
-__device__ __forceinline__ void multiply_shifted(float (&t)[SUMS], const Operands& of, float upper, float lower,
-                                                 const float* columns, Turn& turn)
+__device__ __forceinline__ void multiply_shifted(float (&t)[SUMS], const Operands& of, int row, const float* columns, Turn& turn)
 {
     constexpr float SCALE = 1 << LOW_SHIFT;
-    const float up = upper < 0.0f ? SCALE : 1.0f, down = lower < 0.0f ? SCALE : 1.0f;
-#pragma unroll
-    for (int i = 0; i < SUMS; ++i) t[i] = 0.0f;
+    const float up = of.factors[row] < 0.0f ? SCALE : 1.0f, down = of.factors[row + 8] < 0.0f ? SCALE : 1.0f;
     turn.take();
     begin_products();
-    multiply_chunk(t, of, 0, LOW);
+    multiply_chunk(t, of, 0, LOW, 0);
     close_products();
     await_products(t);
     for_columns(columns, [&](int j, float factor) {
         const float by = factor < 0.0f ? 1.0f / SCALE : 1.0f;
         t[4 * j] *= by * up, t[4 * j + 1] *= by * up, t[4 * j + 2] *= by * down, t[4 * j + 3] *= by * down;
     });
-    begin_products();
-    multiply_chunk(t, of, LOW, 0);
-    close_products();
-    await_products(t);
+    if (of.shifted_rows) {
+        begin_products();
+        multiply_chunk(t, of, LOW, 0, 1);
+        close_products();
+        await_products(t);
 #pragma unroll
-    for (int i = 0; i < SUMS; ++i) t[i] *= 1.0f / (i % 4 < 2 ? up : down);
-    begin_products();
-    multiply_chunk(t, of, 0, 0);
-    close_products();
+        for (int i = 0; i < SUMS; ++i) t[i] *= 1.0f / (i % 4 < 2 ? up : down);
+        begin_products();
+        multiply_chunk(t, of, 0, 0, 1);
+        close_products();
+    } else {
+        begin_products();
+        multiply_chunk(t, of, LOW, 0, 1);
+        multiply_chunk(t, of, 0, 0, 1);
+        close_products();
+    }
     turn.pass();
     await_products(t);
 }
 
-// Sums of a warpgroup's 64 rows over the chunks of an item.
+// Gives a chunk's places back, to the producers of all blocks that fill them.
+__device__ __forceinline__ void release(const Operands& of, const Shared& shared)
+{
+    const int lane = threadIdx.x % 32;
+    if (lane >= CLUSTER) return;
+#pragma unroll
+    for (int j = 0; j < BLOCKS_OF_CHUNK; ++j) {
+        if (CLUSTER > 1) arrive_at(shared.empty + of.slot[j] * 8, lane);
+        else arrive(shared.empty + of.slot[j] * 8);
+    }
+}
+
+// Sums of a warpgroup's 64 rows over the chunks of an item. What the next chunk needs is prepared while this one multiplies.
 __device__ __forceinline__ void consume(float (&sum)[PARTS][SUMS], const Item& item, const Shared& shared,
                                         const float* factors, int group, Place<STAGES>& place, unsigned& factor_slot,
                                         Turn& turn)
 {
-    const int lane = threadIdx.x % 32, row = group * 64 + threadIdx.x / 32 % 4 * 16 + lane / 4;
+    const int row = group * 64 + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4, first_factor = item.column / SHARE % 4;
+    Operands next;
+    if (item.first < item.last) prepare(next, shared, factors, group, first_factor, place, factor_slot);
     for (unsigned chunk = item.first; chunk < item.last; ++chunk) {
-        const float* const factor = factors + factor_slot * FACTORS;
-        factor_slot = factor_slot + 1 == FACTOR_SLOTS ? 0 : factor_slot + 1;
-        unsigned slot[BLOCKS_OF_CHUNK];
-        Operands of;
-#pragma unroll
-        for (int j = 0; j < BLOCKS_OF_CHUNK; ++j) {
-            slot[j] = place.at;
-            await_phase(shared.full + place.at * 8, place.phase);
-            const unsigned at = shared.slots + place.at * SLOT;
-            of.a[j] = operand_at(at + group * 64 * ROW_BYTES);
-            of.b[j] = operand_at(at + BM * ROW_BYTES);
-            place.step();
-        }
-        const float* const columns = factor + BM + item.column / SHARE % 4;
+        Operands of = next;
+        const float* const columns = of.factors + BM + first_factor;
 #pragma unroll
         for (int part = 0; part < PARTS; ++part) {
             float t[SUMS];
-            if (any_shifted(factor + group * 64, columns + part * WIDTH / SHARE))
-                multiply_shifted(t, of, factor[row], factor[row + 8], columns + part * WIDTH / SHARE, turn);
+            if (of.shifted(part)) multiply_shifted(t, of, row, columns + part * WIDTH / SHARE, turn);
             else multiply_plain(t, of, turn);
+            const bool ends = part + 1 == PARTS, goes_on = ends && chunk + 1 < item.last;
+            if (AHEAD && goes_on) prepare(next, shared, factors, group, first_factor, place, factor_slot);
+            await_products(t);
+            if (ends) release(of, shared);
+            if (!AHEAD && goes_on) prepare(next, shared, factors, group, first_factor, place, factor_slot);
+            add(sum[part], t, of.factors[row], of.factors[row + 8], columns + part * WIDTH / SHARE);
 #pragma unroll
             for (int j = 0; j < BLOCKS_OF_CHUNK; ++j) of.b[j] += WIDTH * ROW_BYTES / 16;
-            if (part + 1 == PARTS && lane < CLUSTER) {
-#pragma unroll
-                for (int j = 0; j < BLOCKS_OF_CHUNK; ++j) {
-                    if (CLUSTER > 1) arrive_at(shared.empty + slot[j] * 8, lane);
-                    else arrive(shared.empty + slot[j] * 8);
-                }
-            }
-            add(sum[part], t, factor[row], factor[row + 8], columns + part * WIDTH / SHARE);
         }
     }
 }
@@ -359,7 +381,7 @@ gemm(const unsigned char* __restrict__ packed_a, const unsigned char* __restrict
 #if SPLIT_K > 1
     __shared__ unsigned arrived[CONSUMERS];
 #endif
-    unsigned char* const slots = (unsigned char*)(((size_t)memory + 1023) & ~(size_t)1023);
+    unsigned char* const slots = memory + (1024 - shared_address(memory) % 1024) % 1024;
     const Shared shared = {shared_address(slots), shared_address(slots + STAGES * SLOT), shared_address(full),
                            shared_address(empty), shared_address(turns)};
     if (threadIdx.x == 0) {

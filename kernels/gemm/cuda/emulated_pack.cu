@@ -268,7 +268,7 @@ __device__ __forceinline__ void decide(bool packs_a, bool packs_b, const void* p
 }
 
 // a or b null: it was packed before. packed_a or packed_b null: the other operand is packed for later products.
-extern "C" __global__ void __launch_bounds__(THREADS, 4)
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 pack(const float* __restrict__ a, const float* __restrict__ b, int m, int n, int k, unsigned char* packed_a,
      unsigned char* packed_b, Control* control, unsigned* fallbacks)
 {
