@@ -37,7 +37,6 @@ constexpr int WARPS = 4 * CONSUMERS;
 constexpr int POOL = 65536 / THREADS / 8 * 8 * (CONSUMERS + 1);      // registers of a thread of each warpgroup, together
 constexpr int KEPT = POOL - CONSUMERS * GIVEN;                       // the producer's share
 
-constexpr bool AHEAD = STAGES >= 2 * BLOCKS_OF_CHUNK;                // places for the next chunk beside this one's
 
 static_assert(STAGES >= BLOCKS_OF_CHUNK, "a chunk's places are all in use at once");
 static_assert(BN <= 256, "a lane looks at eight columns");
@@ -203,6 +202,18 @@ __device__ __forceinline__ void prepare(Operands& of, const Shared& shared, cons
     of.shifted_columns = __ballot_sync(~0u, column < 0.0f);
 }
 
+// Whether all of the next chunk's operands have arrived.
+__device__ __forceinline__ bool has_arrived(const Shared& shared, Place<STAGES> place)
+{
+    bool arrived = true;
+#pragma unroll
+    for (int j = 0; j < BLOCKS_OF_CHUNK; ++j) {
+        arrived &= is_over(shared.full + place.at * 8, place.phase);
+        place.step();
+    }
+    return arrived;
+}
+
 __device__ __forceinline__ void multiply_chunk(float (&t)[SUMS], const Operands& of, int low_a, int low_b, int add)
 {
 #pragma unroll
@@ -288,11 +299,13 @@ __device__ __forceinline__ void consume(float (&sum)[PARTS][SUMS], const Item& i
             if (of.shifted(part)) multiply_shifted(t, of, row, columns + part * WIDTH / SHARE, turn);
             else multiply_plain(t, of, turn);
             const bool ends = part + 1 == PARTS, goes_on = ends && chunk + 1 < item.last;
-            if (AHEAD && goes_on) prepare(next, shared, factors, group, first_factor, place, factor_slot);
+            // To wait here for what has not arrived would keep this chunk's places from those who fetch.
+            const bool early = goes_on && has_arrived(shared, place);
+            if (early) prepare(next, shared, factors, group, first_factor, place, factor_slot);
             await_products(t);
             if (ends) release(of, shared);
-            if (!AHEAD && goes_on) prepare(next, shared, factors, group, first_factor, place, factor_slot);
             add(sum[part], t, of.factors[row], of.factors[row + 8], columns + part * WIDTH / SHARE);
+            if (goes_on && !early) prepare(next, shared, factors, group, first_factor, place, factor_slot);
 #pragma unroll
             for (int j = 0; j < BLOCKS_OF_CHUNK; ++j) of.b[j] += WIDTH * ROW_BYTES / 16;
         }

@@ -41,6 +41,15 @@ __device__ __forceinline__ void await_phase(unsigned barrier, unsigned parity)
                  ::"r"(barrier), "r"(parity) : "memory");
 }
 
+// Whether that phase is over; does not wait.
+__device__ __forceinline__ bool is_over(unsigned barrier, unsigned parity)
+{
+    unsigned over;
+    asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                 : "=r"(over) : "r"(barrier), "r"(parity) : "memory");
+    return over;
+}
+
 // The same, if the compiler is likely to put arithmetic that should come before after the first look: that one does not block.
 __device__ __forceinline__ void await_phase_late(unsigned barrier, unsigned parity)
 {
