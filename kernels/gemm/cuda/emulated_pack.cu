@@ -38,8 +38,9 @@ struct Seen {
     unsigned field[SPREAD_FIELDS] = {};
 };
 
-// A block's sights meet here, then in the workspace.
+// A block's sights meet here, then in the workspace. The last block has those of both operands.
 __shared__ unsigned seen_by_block[4][SPREAD_FIELDS];
+__shared__ Header headers[2];
 
 __device__ __forceinline__ void leave(Seen& seen, int key)
 {
@@ -247,7 +248,6 @@ __device__ bool is_safe(const Header& a, const Header& b, int k)
 __device__ __forceinline__ void decide(bool packs_a, bool packs_b, const void* packed_a, const void* packed_b, int k,
                                        Control* control, unsigned* fallbacks)
 {
-    __shared__ Header headers[2];
     const unsigned field = threadIdx.x % (2 * SPREAD_FIELDS), operand = threadIdx.x / (2 * SPREAD_FIELDS);
     if (operand < 2) {
         unsigned* const known = (unsigned*)(operand ? packed_b : packed_a) + field;
@@ -267,10 +267,11 @@ __device__ __forceinline__ void decide(bool packs_a, bool packs_b, const void* p
     if (!safe && fallbacks) atomicAdd(fallbacks, 1u);
 }
 
-// a or b null: it was packed before. packed_a or packed_b null: the other operand is packed for later products.
+// a or b null: it was packed before. packed_a or packed_b null: the other operand is packed for later products. fallbacks
+// counts verdicts against; null: nobody counts.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
-pack(const float* __restrict__ a, const float* __restrict__ b, int m, int n, int k, unsigned char* packed_a,
-     unsigned char* packed_b, Control* control, unsigned* fallbacks)
+pack(const float* __restrict__ a, const float* __restrict__ b, unsigned char* packed_a, unsigned char* packed_b,
+     unsigned* fallbacks, int m, int n, int k, Control* control)
 {
     __shared__ float staged[!A_TRANSPOSED && B_TRANSPOSED ? 1 : STAGED];
     __shared__ bool last;
