@@ -1,7 +1,7 @@
 """The emulated gemm in NumPy: how operands are split, and how Hopper's tensor cores sum.
 
-wgmma aligns sixteen products and the running sum to the largest exponent, keeps 25 bits of each and cuts off the
-rest; the sum is cut off at FP32's 24 bits. Rounding errors of this model and of an H200 agree within a few percent.
+wgmma aligns sixteen products and the running sum to the largest exponent, keeps 25 bits of each and cuts off
+the rest; the sum is cut off at FP32's 24 bits. Errors of this model and of an H200 agree within a few percent.
 """
 
 from __future__ import annotations
