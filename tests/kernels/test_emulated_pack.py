@@ -10,8 +10,8 @@ import pytest
 from cuda_on_cpu import compile_for_cpu
 from emulated_model import LOW_SHIFT, SHARE, drawn
 
-from tuner.kernel import Launch, Rendered, Workspace, ceil_div
-from tuner.problem import Operation, Problem, Tensor, Work
+from tuner.declare.kernel import Launch, Rendered, Workspace, ceil_div
+from tuner.declare.problem import Operation, Problem, Tensor, Work
 
 CUDA = Path(__file__).resolve().parents[2] / "kernels" / "gemm" / "cuda"
 TEXT = "\n".join((CUDA / name).read_text() for name in ("dependent.cuh", "emulated.cuh", "emulated_pack.cu"))
