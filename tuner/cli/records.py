@@ -182,13 +182,8 @@ def _cached(
 )
 @database_option
 def publish(device: str, operation: str, regime: str, folder: Path | None, db: str) -> None:
-<<<<<<< HEAD
     """Write the champions as text for review. One file per device and operation."""
-    from tuner.published import in_checkout, tuned_folder
-=======
-    """Write the champions as text for review, one file per device and operation."""
     from tuner.declare.folders import in_checkout
->>>>>>> main
     from tuner.published import publish as write
     from tuner.published import tuned_folder
     from tuner.store import Store
