@@ -14,7 +14,7 @@ from tuner.study.progress import Request
 Key = tuple[str, Config]
 
 #: A kernel whose first configs all take more than this many times the best config's time is dropped.
-HOPELESS = 5.0
+HOPELESS = 20.0
 #: First configs that a kernel may show, where it declares several.
 FIRST = 3
 
@@ -35,7 +35,7 @@ class Elimination:
         """
         self._threads = threads
         self._wanted = {name: min(max(count, 1), FIRST) for name, count in first_configs.items()}
-        self._cores = cores
+        self._cores = max(cores, 1)
         self._tried = dict.fromkeys(first_configs, 0)
         self._at_best_s: dict[str, float] = {}
 
