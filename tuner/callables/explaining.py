@@ -80,7 +80,7 @@ class Explanation:
         lines += [("problem", self.problem)] if self.problem else []
         lines += [("device", self.device), ("runs", named if self.use == "kernel" else self.use)]
         lines += [("why", self.why)]
-        lines += [("falls back", f"to {self.fallback}")] if self.fallback else []
+        lines += [("fallback", f"{self.fallback}, for inputs that it does not take")] if self.fallback else []
         if self.kernel and self.use != "kernel":
             lines += [("not", named + (f", {self.speedup:.3f} x {self.use}" if self.speedup else ""))]
         if self.match:
@@ -99,7 +99,7 @@ class Explanation:
             )
             lines += [("memory", ", ".join(memory))]
             lines += [("copies", "; ".join(self.copies) or "none")]
-        return "\n".join(f"{name:11}{said}" for name, said in lines)
+        return "\n".join(f"{name:9}{said}" for name, said in lines)
 
 
 def explain(
