@@ -97,6 +97,19 @@ def test_the_one_source_compiles(layout: str) -> None:
     assert all(name in cubin for name in (b"pack", b"gemm", b"fallback"))
 
 
+def test_the_report_is_of_the_step_that_does_the_work() -> None:
+    pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="NVRTC comes with the extras cuda12 and cuda13")
+    from tuner.devices.nvrtc import compile_cubin, read_report
+
+    of = problem(511, 511, 511)
+    rendered = render(KERNEL, of, first(of))
+    cubin, log = compile_cubin(rendered.text, "sm_90a")
+    of_all, report = read_report(log, cubin), read_report(log, cubin, rendered.entry)
+    assert rendered.launch is not None
+    assert report.registers * rendered.launch.block[0] <= H200.registers_per_block
+    assert of_all.registers > report.registers, "the plain kernel behind has fewer threads, with more registers"
+
+
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
 def test_nvcc_compiles_the_exported_source_without_a_warning(tmp_path: Path) -> None:
     of = problem(512, 512, 512)
