@@ -47,12 +47,15 @@ class Packed(Opaque):
                 "that it was packed from"
             )
         family = self._family
-        self._check("a", a)
-        if out is not None:
-            self._check("out", out)
+        for name, array in (("a", a), ("out", out)):
+            if array is not None and type(array) is not family.base:
+                self._check(name, array)
         key = (family.key(a), None if out is None else family.key(out))
         call = self._calls.get(key)
         if call is None:
+            for name, array in (("a", a), ("out", out)):
+                if array is not None:
+                    self._check(name, array)
             request = request_of("matmul", family, (a, self._array), out)
             call = self._calls[key] = self._prepared(request.in_precision(EMULATED, EMULATED))
         return call(a, self._array, out)
