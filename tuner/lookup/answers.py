@@ -156,7 +156,6 @@ class Answer:
             "shape": problem.dims,
             "dtype": problem.dtype,
             "layout": problem.layout,
-            "precision": problem.precision,
             "device": {"name": device.name, "kind": device.kind},
             "regime": regime,
             "kernel": self.kernel,
@@ -181,6 +180,7 @@ class Answer:
             "hardest": _hardest_json(champion),
             "provisional_reasons": list(self.doubts),
             "busy": list(_complaints(champion)),
+            "precision": problem.precision,
         }
 
     def _subject(self) -> tuple[ProblemKey, DeviceInfo, str]:
