@@ -252,7 +252,7 @@ def test_a_clock_that_stood_ahead_is_told(store: Store, capsys: pytest.CaptureFi
     assert "1 records are dated in the future" in found.said
     assert "`tuner records forget --after DATE`" in found.remedy
     rows = answer_rows(Answer(store.champion(square(32), BOARD, "cold")).to_json())
-    assert any("a clock was ahead" in text for _, text in rows)
+    assert any("a clock stood ahead" in text for _, text in rows)
     capsys.readouterr()
     with told_of_clocks(store):
         assert "1 records are dated in the future" in capsys.readouterr().err
