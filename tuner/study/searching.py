@@ -1,4 +1,4 @@
-"""The search of a study: told what is known already, and put into the loop that measures what it asks."""
+"""Opens the search of a study with earlier knowledge, and connects it to the loop that measures."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def open_search(
         request: What the study is asked to do.
         spaces: Kernel -> its legal configs.
         library: The library's time before the search.
-        leaderboard: Takes in the trials, those of earlier runs too.
+        leaderboard: Receives the trials, including earlier runs.
         budget: Time and progress.
     """
     resumed = resume(session, request, library, leaderboard)
