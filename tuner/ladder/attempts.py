@@ -18,7 +18,7 @@ from tuner.study.leaderboard import Leaderboard
 from tuner.study.loop import SearchLoop
 from tuner.study.session import Session
 
-#: Seconds that one config may take, however slow a first step is.
+#: Seconds that one config may take, however slow the first steps are.
 LIMIT_S = 560.0
 
 
@@ -27,11 +27,11 @@ class Attempt:
     """A rung before the finals.
 
     Attributes:
-        step: Of the ladder.
+        step: The step of the ladder.
         config: Its best or declared config.
-        measurement: Of that config.
+        measurement: Measurement of that config.
         compiled_config: Its machine code; None if it cannot play the finals.
-        trials: Configs that were tried.
+        trials: Number of configs tried.
     """
 
     step: Step
@@ -47,8 +47,8 @@ def attempt(step: Step, session: Session, seconds: float | None, seed: int) -> A
     Args:
         step: The step.
         session: Prepared for the problem.
-        seconds: For tuning; None takes the declared config.
-        seed: Of the search.
+        seconds: Seconds for tuning; None for the declared config.
+        seed: Seed of the search.
 
     Returns:
         None if no config of the step is legal.
@@ -102,6 +102,6 @@ def _tuned(step: Step, space: Space, session: Session, seconds: float, seed: int
 
 
 def _with_finals(seconds: float) -> float:
-    """The budget whose search takes this time: a share is kept for finals, which all steps play at once."""
+    """Returns the budget whose search takes this time, as a share is kept for the finals of all steps."""
     share = min(seconds * FINALS_SHARE / (1 - FINALS_SHARE), FINALS_MOST_S)
     return seconds + max(share, FINALS_LEAST_S)

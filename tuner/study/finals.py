@@ -1,5 +1,4 @@
-"""The finals of a study: the best configs, the reigning champion and the library in one run, and the
-crowning."""
+"""The finals of a study: best configs, reigning champion and library in one run; the winner is crowned."""
 
 from __future__ import annotations
 
