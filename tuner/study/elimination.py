@@ -14,7 +14,7 @@ from tuner.study.progress import Request
 Key = tuple[str, Config]
 
 #: A kernel is dropped if its first configs are all slower than the best config by this factor.
-HOPELESS = 5.0
+HOPELESS = 20.0
 #: Largest number of first configs that count, if a kernel declares several.
 FIRST = 3
 
