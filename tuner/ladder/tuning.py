@@ -9,7 +9,7 @@ from tuner.declare.kernel import Kernel
 from tuner.declare.space import Config, Space
 from tuner.measuring.bench import CompiledConfig
 from tuner.search import Known, Search, SearchOptions
-from tuner.search.background import AskAhead
+from tuner.search.background import BackgroundSearch
 from tuner.study.budget import FINALS_LEAST_S, FINALS_MOST_S, FINALS_SHARE, TimeBudget
 from tuner.study.leaderboard import Leaderboard
 from tuner.study.loop import SearchLoop
@@ -51,7 +51,7 @@ def tuned(
     """
     known = Known(starts=[(kernel.name, config) for config in starts])
     options = SearchOptions(seed, session.recorder.study)
-    search = AskAhead(Search({kernel.name: space}, options, known), inline=session.shares_cores)
+    search = BackgroundSearch(Search({kernel.name: space}, options, known), inline=session.shares_cores)
     budget = TimeBudget(_with_finals(seconds), lambda progress: None)
     leaderboard = Leaderboard(progress=budget.progress)
     try:

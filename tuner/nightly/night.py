@@ -115,8 +115,8 @@ class Night:
         if held < count:
             self.warned(
                 f"{count} problems are to be tuned, and {max(self._left_s(), 0.0):.0f} s hold about {held} of "
-                f"them: each needs to open the device, {LEAST_SLICE_S:.0f} s at least and its finals. What is "
-                f"not reached is told; give more time, or a shorter plan"
+                f"them: each needs to open the device, {LEAST_SLICE_S:.0f} s at least and its finals. Others "
+                f"are reported as not reached; give more time, or a shorter plan"
             )
 
     def unfinished(self, why: str) -> list[NightItem]:

@@ -12,12 +12,12 @@ from tuner.search import Candidate, Search
 #: A candidate, its outcome, its time in seconds, and its other objectives.
 Told = tuple[Candidate, Outcome, float | None, tuple[float, ...]]
 #: Configs requested in one call; results reported meanwhile wait for it.
-ASKED_AT_ONCE = 4
+REQUESTED_AT_ONCE = 4
 #: Seconds that closing waits for the thread.
 CLOSE_WITHIN_S = 1.0
 
 
-class AskAhead:
+class BackgroundSearch:
     """Keeps a few candidates ready.
 
     On a CPU target the search would disturb timing. With `inline` it runs only inside `want`.
@@ -115,7 +115,7 @@ class AskAhead:
             told, dropped = list(self._told), list(self._dropped)
             self._told.clear()
             self._dropped.clear()
-            count = min(self._wanted - len(self._found), ASKED_AT_ONCE) if self._asks() else 0
+            count = min(self._wanted - len(self._found), REQUESTED_AT_ONCE) if self._asks() else 0
         start = time.perf_counter()
         for candidate, outcome, time_s, others in told:
             self._search.tell(candidate, outcome, time_s, others)

@@ -104,7 +104,7 @@ class KernelModel:
     def leaderboard(self) -> dict[int, float]:
         """Expected log time of each contender: observations with their noise removed."""
         assert self._posterior is not None
-        means = self._middle + self._width * self._posterior.mean_of_asked()
+        means = self._middle + self._width * self._posterior.mean_of_requested()
         contenders = self._observations.contenders
         return {
             row: float(mean) + self._expectation(row)

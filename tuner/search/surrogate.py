@@ -248,7 +248,7 @@ class Posterior:
         self._whitened = whitened
         self.mean = self._level + self._projected.T @ whitened.astype(np.float32)
 
-    def mean_of_asked(self) -> Floats:
+    def mean_of_requested(self) -> Floats:
         """Expected value of each requested config, with noise removed."""
         weights = solve_triangular(self._lower, self._whitened, lower=True, trans="T")
         told = self._level + self._lower @ self._whitened

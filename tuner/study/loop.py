@@ -17,7 +17,7 @@ from tuner.results.measurement import OUT_OF_MEMORY, Measurement, Outcome
 from tuner.results.objectives import values_of
 from tuner.results.record import Role
 from tuner.search import Candidate
-from tuner.search.background import AskAhead
+from tuner.search.background import BackgroundSearch
 from tuner.study.budget import REPORT_EVERY_S, TimeBudget
 from tuner.study.elimination import Elimination
 from tuner.study.leaderboard import Leaderboard
@@ -51,7 +51,7 @@ class SearchLoop:
 
     def __init__(
         self,
-        search: AskAhead,
+        search: BackgroundSearch,
         session: Session,
         leaderboard: Leaderboard,
         budget: TimeBudget,

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from tuner.declare.space import Space
 from tuner.results.measurement import Measurement
 from tuner.search import Search, SearchOptions
-from tuner.search.background import AskAhead
+from tuner.search.background import BackgroundSearch
 from tuner.study.budget import TimeBudget
 from tuner.study.elimination import elimination_of
 from tuner.study.leaderboard import Leaderboard
@@ -42,7 +42,7 @@ def open_search(
         request.seed, session.recorder.study, request.sampler, request.trials, request.objectives,
         request.storage_url,
     )  # fmt: skip
-    search = AskAhead(Search(dict(spaces), options, resumed.known), inline=session.shares_cores)
+    search = BackgroundSearch(Search(dict(spaces), options, resumed.known), inline=session.shares_cores)
     try:
         elimination = elimination_of(request, spaces, session.worker.info, resumed.before)
         yield SearchLoop(search, session, leaderboard, budget, elimination)
