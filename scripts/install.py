@@ -2,8 +2,8 @@
 
     install.py GROUP FINGERPRINT         GROUP: run (what `tuner` needs) or test (and the development packages)
 
-Standard library alone: this runs before anything is installed. An installation that was cut short leaves the
-file .venv/installing behind, and the next run starts from nothing; only one runs at a time.
+It uses the standard library alone, because it runs before anything is installed. If an installation is cut
+short, the file .venv/installing remains and the next run starts again. Only one runs at a time.
 """
 
 from __future__ import annotations
