@@ -109,7 +109,7 @@ def peaks(asked: dict[str, Any]) -> dict[str, Run]:
     lanes_of = {"float32": (128, 256), "float64": (64, 128)}
     return {
         f"{dtype} {lanes}": limit("multiply_add", {"LANES": lanes, "THREADS": asked["cores"]}, dims, dtype)
-        # A single register is a chain whose links wait for each other: it tells the clock.
+        # A single register is a dependent chain: its rate gives the clock.
         for dtype, several in lanes_of.items()
         for lanes in (*several, asked["lanes"][dtype])
     }

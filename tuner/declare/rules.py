@@ -35,7 +35,7 @@ THREAD_COUNTS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 8
 
 
 def select(condition: Any, yes: Any, no: Any) -> Any:
-    """`yes` where a condition holds, else `no`: for one config or, element by element, for many.
+    """`yes` if a condition holds, else `no`: for one config or, element by element, for many.
 
     Args:
         condition: A truth, or an array of them.
@@ -75,7 +75,7 @@ def widest_vector(p: Any, length: Any, most: Any = 4) -> Any:
 
 
 def access_elements(p: Any, c: Any) -> Any:
-    """Elements of an access of ACCESS_BYTES; at least one, so that illegal configs can be asked about too."""
+    """Elements of an access of ACCESS_BYTES; at least one, so that constraints also work on illegal configs."""
     return -(-c.ACCESS_BYTES // DTYPE_BYTES[p.dtype])
 
 
@@ -102,7 +102,7 @@ def shared_fits(what: str, shared_bytes: Quantity) -> Constraint:
     """Shared memory of a block is within what it may have.
 
     Args:
-        what: The start of the sentence: what is in it, in the plural.
+        what: The start of the sentence: its contents, in the plural.
         shared_bytes: Bytes of it.
     """
     return Constraint(
@@ -115,7 +115,7 @@ def static_shared_fits(what: str, shared_bytes: Quantity) -> Constraint:
     """A static array is within the shared memory that needs no opt-in.
 
     Args:
-        what: The start of the sentence: what is in it, in the singular.
+        what: The start of the sentence: its contents, in the singular.
         shared_bytes: Bytes of it.
     """
     return Constraint(
@@ -127,7 +127,7 @@ def static_shared_fits(what: str, shared_bytes: Quantity) -> Constraint:
 def blocks_fit(threads: Quantity, shared_bytes: Quantity) -> Constraint:
     """BLOCKS_PER_SM blocks can be resident.
 
-    What a multiprocessor has beyond the most that one block may have, the device keeps for itself, per block.
+    The device reserves, per block, the shared memory that a multiprocessor has beyond the most of one block.
 
     Args:
         threads: Threads of a block.
@@ -147,7 +147,7 @@ def registers_fit(what: str, registers: Quantity, threads: Quantity) -> Constrai
     """A thread's registers are within what BLOCKS_PER_SM resident blocks leave to it.
 
     Args:
-        what: The start of the sentence: what is in them, in the plural.
+        what: The start of the sentence: their contents, in the plural.
         registers: Registers of a thread, estimated.
         threads: Threads of a block.
     """
@@ -164,7 +164,7 @@ def block_registers_fit(what: str, registers: Quantity, threads: Quantity) -> Co
     """A thread's registers are within what one resident block leaves to it.
 
     Args:
-        what: The start of the sentence: what is in them, in the plural.
+        what: The start of the sentence: their contents, in the plural.
         registers: Registers of a thread, estimated.
         threads: Threads of a block.
     """
@@ -178,7 +178,7 @@ def block_registers_fit(what: str, registers: Quantity, threads: Quantity) -> Co
 
 
 def residency_limits_registers(threads: Quantity) -> Constraint:
-    """BLOCKS_PER_SM is above 1 only where that changes what is compiled."""
+    """BLOCKS_PER_SM is above 1 only if that changes the compiled code."""
     return for_speed(
         "BLOCKS_PER_SM above 1 lowers the register limit, else it changes nothing",
         lambda p, d, c: (
@@ -196,9 +196,9 @@ def enough_warps(threads: Quantity, least: int) -> Constraint:
 
 
 def blocks_run_at_once() -> Constraint:
-    """BLOCKS, where it is given, is the number of blocks that the device holds at a time."""
+    """BLOCKS, unless 0, is the number of blocks that the device holds at a time."""
     return for_speed(
-        "BLOCKS is what the device runs at once, or 0",
+        "BLOCKS is the number of blocks that the device runs at once, or 0",
         lambda p, d, c: (c.BLOCKS == 0) | (d.sm_count * c.BLOCKS_PER_SM == c.BLOCKS),
     )
 
@@ -210,7 +210,7 @@ def asynchronous_copies(copied: str) -> Constraint:
     """The device has cp.async.
 
     Args:
-        copied: The parameter that says how much is copied so; with 0 nothing is asked of the device.
+        copied: The parameter that is the number of such copies; with 0 the device needs none of this.
     """
     return Constraint(
         "asynchronous copies need compute capability 8.0",
@@ -261,7 +261,7 @@ def access_holds_an_element() -> Constraint:
 
 
 def offsets_fit_32_bits(lines: Quantity, *dims: str) -> Constraint:
-    """What a source counts in 32 bits within a tile stays below 2**32.
+    """Offsets that a source counts in 32 bits within a tile stay below 2**32.
 
     Args:
         lines: Lines of a tile that offsets span together.
@@ -277,7 +277,7 @@ def offsets_fit_32_bits(lines: Quantity, *dims: str) -> Constraint:
 def padded_only_where_needed() -> Constraint:
     """Rows are padded to multiples of PITCH only if some are not yet."""
     return for_speed(
-        "rows are padded only where some are not of such a length already",
+        "rows are padded only if some do not have such a length already",
         lambda p, d, c: (c.PITCH == 1) | (sum(each.shape[1] % c.PITCH for each in p.tensors) > 0),
     )
 
@@ -311,10 +311,10 @@ def at_most_cores(threads: str = "THREADS") -> Constraint:
 
 
 def work_for_each_thread(what: str, count: Quantity, threads: str = "THREADS") -> Constraint:
-    """Every thread of a CPU kernel gets something to do.
+    """Every thread of a CPU kernel has work.
 
     Args:
-        what: What a thread takes at least one of, e.g. ``a row of C``.
+        what: The unit that a thread takes at least one of, e.g. ``a row of C``.
         count: How many of them there are.
         threads: The parameter that is the number of threads.
     """
