@@ -27,6 +27,7 @@ COMMANDS = {
     "records": ("tuner.cli.records", "records", "Export, import, publish, list and check records."),
     "distil": ("tuner.cli.distil", "distil", "Few configs for many shapes, and a function that chooses."),
     "lookup-quality": ("tuner.cli.quality", "lookup_quality", "What answers for unknown problems cost."),
+    "model": ("tuner.cli.model", "model", "Fit a model of times to a survey, for shapes that nobody tuned."),
     "simulate": ("tuner.cli.replay", "simulate", "Replay a study on a recorded space, without a device."),
     "devices": ("tuner.cli.inspect", "devices", "The devices found here."),
     "kernels": ("tuner.cli.inspect", "kernels", "The kernels there are, with parameters and constraints."),
@@ -35,7 +36,7 @@ COMMANDS = {
 #: Heading of ``--help`` -> its commands.
 GROUPS = {
     "Tune": ("tune", "nightly", "ladder"),
-    "Answer": ("best", "front", "export", "distil", "lookup-quality"),
+    "Answer": ("best", "front", "export", "distil", "model", "lookup-quality"),
     "Records": ("records", "simulate"),
     "Look": ("devices", "kernels", "doctor"),
 }
