@@ -9,20 +9,20 @@
             ...
             finish(crew, 0)
             job = take(crew, 0)
-        if member == 0:                                  the caller: what it asked for must be done
+        if member == 0:                                  the caller returns when all jobs are done
             wait_until(crew, 0, jobs)
 
-Waking a thread takes time, and the system may put one aside for longer than a call takes. So nobody waits for
-a thread, only for jobs that a thread has taken: who comes late finds less to do. The caller is member 0; it
+Waking a thread takes time, and the system may suspend one for longer than a call takes. So no member waits for
+a thread, only for jobs that a thread has taken: a late thread finds fewer jobs. The caller is member 0; it
 takes jobs like the others.
 
-A thread that waits spins for a fraction of a millisecond, as the next call may follow at once, then sleeps in
-the system until it is called, and ends after IDLE_S. Threads wait in compiled code, outside Python's lock: to
-wake one costs Python nothing, and the caller little, since whoever is awake wakes two more. No setting of
+A waiting thread spins for a fraction of a millisecond, because the next call may follow at once, then sleeps in
+the system until it is called, and ends after IDLE_S. Threads wait in compiled code, without Python's lock.
+Waking them costs Python nothing and the caller little, because each awake thread wakes two more. No setting of
 NumPy's or Numba's threads is read or changed.
 
-What members share lies in `crew`, an array of 64-bit words. Each word that several write lies on a line of its
-own: else every write would take the line from the caches of all others.
+Members share `crew`, an array of 64-bit words. Each word that several members write is on a cache line of its
+own: otherwise every write would evict the line from the caches of all others.
 
 This text needs no constants in front of it, and is itself put in front of kernels that use it. It needs Linux:
 the semaphores of other systems differ.

@@ -2,13 +2,12 @@
 
     v = load(p, 16)                     16 elements from a pointer on
     w = broadcast(x, 16)                the same value in every lane
-    total = multiply_add(v, w, total)   v * w + total, fused where the CPU can
+    total = multiply_add(v, w, total)   v * w + total, fused if the CPU can
     store(p, total)
 
-Loops that the compiler turns into vector instructions by itself keep their sums in memory or spread them as
-it sees fit. A kernel that must hold a tile of sums in registers says so with these values. The lanes are a
-number known when compiling; LLVM makes AVX-512, AVX2, SSE or NEON instructions of the same source, and splits
-a vector that is wider than the CPU's.
+If the compiler vectorises a loop by itself, it may keep the sums in memory. A kernel that must keep a tile of
+sums in registers uses these values. The number of lanes is known at compile time. LLVM makes AVX-512, AVX2, SSE or
+NEON instructions of the same source, and splits a vector that is wider than the CPU's.
 
 Imports only NumPy and Numba. This text needs no constants in front of it,
 and is itself put in front of kernels that use it.

@@ -1,4 +1,4 @@
-"""``tuner lookup-quality``: what answers cost, measured by leaving known problems out."""
+"""``tuner lookup-quality``: measures what answers cost by leaving known problems out."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ TIERS = ("nearest-shape", "similar-device", "default")
 @click.command()
 @click.argument("operation", default="gemm")
 @click.option(
-    "--tier", type=click.Choice(TIERS), default=TIERS[0], show_default=True, help="Which is to answer."
+    "--tier", type=click.Choice(TIERS), default=TIERS[0], show_default=True, help="Source of the answers."
 )
 @click.option(
-    "-o", "output", type=click.Path(path_type=Path), default=None, help="File for a table in Markdown."
+    "-o", "output", type=click.Path(path_type=Path), default=None, help="Write a Markdown table to this file."
 )
 @subject_options
 @measuring_options
@@ -35,7 +35,7 @@ def lookup_quality(
     operation: str, tier: str, output: Path | None, device: str, dtype: str, regime: str | None,
     measure: bool | None, seconds: float | None, db: str, as_json: bool,
 ) -> None:  # fmt: skip
-    """What answers cost: each known problem is left out and asked for."""
+    """Measure what answers cost: leave out each known problem, look it up, and compare."""
     from tuner.lookup.quality import leave_one_out, summary
 
     writable_file(output)
@@ -59,7 +59,7 @@ def lookup_quality(
 
 
 def _missing(data: SubjectData, cases: list[LeftOut]) -> list[Wanted]:
-    """The times of what was answered and never timed there."""
+    """The times that are missing: of configs that were answered but never timed for the problem."""
     from tuner.lookup.quality import unmeasured
     from tuner.study.remeasure import Wanted
 

@@ -60,11 +60,19 @@ def _syntax_of(node: Any) -> str:
     if not isinstance(node, ast.AST):
         return repr(node)
     fields = {name: value for name, value in ast.iter_fields(node) if value not in (None, [])}
-    if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node, clean=False):
+    if isinstance(
+        node, ast.Module
+    ):  # a source follows its includes, so that several files' docstrings are in it
+        fields["body"] = [each for each in node.body if not _is_text(each)]
+    elif isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node, clean=False):
         fields["body"] = fields["body"][1:]
     # Fields that are empty are left out: later Python versions add some.
     told = " ".join(f"{name}={_syntax_of(value)}" for name, value in fields.items())
     return f"({type(node).__name__} {told})"
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(getattr(statement.value, "value", None), str)
 
 
 def measured_text(text: str, target: str) -> str:

@@ -14,7 +14,7 @@ from tuner.study.progress import Request
 Key = tuple[str, Config]
 
 #: A kernel whose first configs all take more than this many times the best config's time is dropped.
-HOPELESS = 5.0
+HOPELESS = 20.0
 #: First configs that a kernel may show, where it declares several.
 FIRST = 3
 

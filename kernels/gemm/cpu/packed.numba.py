@@ -1,9 +1,9 @@
 """C = op(A) op(B): five loops round a tile of C that stays in registers.
 
-A core can add far more products in a second than its caches can deliver operands for. So every level of the
-memory is made to hold what is used most often:
+A core can add products far faster than its caches can deliver their operands. So each level of the memory
+holds the data that the loops inside it use most often:
 
-    loop                   step   what stays where while the loops inside it run
+    loop                   step   data that stays in place while the inner loops run
     5  columns of C        NC
     4  part of K           KC     the packed block of B (KC x NC): last-level cache
     3  rows of C           MC     the packed block of A (MC x KC): second-level cache
@@ -11,26 +11,26 @@ memory is made to hold what is used most often:
     1  rows, a panel       MR     the tile of C (MR x NR): registers
        part of K           1      a column of A times a row of B: MR * NR multiply-adds for MR + NR loads
 
-Packing makes panels that are read from front to back, whatever the layout of A and B; see there. Tiles at the
-edges are computed whole, from panels filled up with anything, and stored in part.
+Packing makes panels that are read from front to back, whatever the layout of A and B; see panels.numba.py.
+Tiles at the edges are computed whole, from panels filled up with any values, and stored in part.
 
-Threads share all of it. Loops 5 and 4 are a sequence of steps; a step has two kinds of jobs, taken by whoever
-is free: to pack a strip of the block of B, and, when that is done, to multiply: MC rows of A by one of SLABS
-parts of the block of B. Each thread packs its rows of A for itself, or, with SHARE both, A is packed in strips
-like B; that pays where several threads need the same rows. There are two blocks of B, used by turns, so that
-the next can be packed while others still multiply by this one, and nobody waits more than once a step. Jobs
-are many and small, since cores are not equally fast: other programs run on them, or two of them are one.
+Threads share all work. Loops 5 and 4 are a sequence of steps. A step has two kinds of jobs, which any free
+thread takes: first pack a strip of the block of B, and then multiply MC rows of A by one of SLABS parts of the
+block of B. Each thread packs its own rows of A, or, with SHARE both, A is packed in strips like B, which pays
+if several threads need the same rows. Two blocks of B are used in turn: the next is packed while other threads
+still multiply by this one, so no thread waits more than once a step. Jobs are many and small, because cores are
+not equally fast: other programs run on them, or two of them are one physical core.
 
-What depends on the tile, which is packing and loops 2 and 1, is compiled apart and called by its address. What
-is left is the same for every config and compiled once for all of them.
+Packing and loops 2 and 1 depend on the tile; they are compiled apart and called by their address. The other
+code is the same for every config and compiled once for all of them.
 
 Source of the scheme: K. Goto and R. van de Geijn, "Anatomy of High-Performance Matrix Multiplication", ACM
 TOMS 34 (2008); F. Van Zee and R. van de Geijn, "BLIS: A Framework for Rapidly Instantiating BLAS
 Functionality", ACM TOMS 41 (2015). The sharing of jobs is our own.
 
 Constants in front of this text: WIDTH (lanes of a vector), MR, NR, MC, KC, NC, UNROLL (products per turn of
-the innermost loop), PREFETCH (how many products ahead a panel's lines are asked for; 0: not at all), THREADS,
-SHARE (what is packed once for all: B, or both), SLABS; A_TRANSPOSED and B_TRANSPOSED (as stored).
+the innermost loop), PREFETCH (how many products ahead a panel's lines are prefetched; 0: not at all), THREADS,
+SHARE (operands that are packed once for all threads: B, or both), SLABS; A_TRANSPOSED and B_TRANSPOSED (as stored).
 Letters: i, j, p run over M, N, K.
 """
 

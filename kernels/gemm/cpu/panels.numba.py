@@ -1,11 +1,11 @@
 """Packing: a block of A or B copied into panels, so that the innermost loop reads memory from front to back.
 
 A block is `depth` (a part of K) long and some rows of A, or columns of B, wide. It is cut into panels PANEL
-wide; a panel holds PANEL elements for p = 0, then PANEL for p = 1, and so on. The last panel is filled up, so
-that the innermost loop knows whole panels only; with what does not matter: what comes of it is not stored.
+wide; a panel holds PANEL elements for p = 0, then PANEL for p = 1, and so on. The last panel is filled up with
+any values, so that the innermost loop handles only whole panels; products of these values are not stored.
 
-Where the source already runs along the panel, packing copies. Where it runs along K, it turns small squares
-round in registers: riffling the two halves of a deck of 2^r vectors r times transposes it. A panel of 14 rows
+If the source runs along the panel, packing copies it. If it runs along K, packing transposes small squares
+in registers: riffling the two halves of a deck of 2^r vectors r times transposes it. A panel of 14 rows
 is turned as a deck of 16; each store of 16 elements is followed by the next, which writes over the last two.
 """
 

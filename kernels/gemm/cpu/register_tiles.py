@@ -1,7 +1,7 @@
 """gemm on the CPU with a tile of C in vector registers: two kernels.
 
-`packed` does it as the best libraries do. `direct` reads A and B where they are, which is better for small and
-for long and thin matrices, where packing costs more than it gives.
+`packed` works as the best libraries do. `direct` reads A and B in place, which is better for small matrices and
+for long and thin ones, because packing them costs more than it gains.
 """
 
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""A tile of C in registers, and the one thing done to it: add a column of A times a row of B.
+"""A tile of C in registers, and its one operation: add a column of A times a row of B.
 
-A tile is a tuple of ROWS x COLUMNS vectors, row by row. Written as one value, it stays in registers for as
-long as they suffice; the loops over its rows and columns are unrolled here.
+A tile is a tuple of ROWS x COLUMNS vectors, row by row. As one value it stays in registers if there are
+enough of them; the loops over its rows and columns are unrolled here.
 
     a column of A: ROWS scalars, each broadcast to a vector
     a row of B:    COLUMNS vectors
@@ -116,7 +116,7 @@ def store_tile(context, tile, rows, c, c_row):
 
 @intrinsic(prefer_literal=True)
 def stream_tile(context, tile, rows, c, c_row):
-    """Writes a whole tile past the caches: C is not read first, as lines that are written in part are.
+    """Writes a whole tile past the caches: C is not read first, unlike lines that are written in part.
 
     In pieces of 16 bytes, gathered into lines by the CPU. Each must be aligned; a tile that is not is stored
     as usual.

@@ -1,4 +1,4 @@
-"""What kernels of gemm on CUDA share about A and B: how they are stored, and what operands.cuh needs."""
+"""Rules that gemm kernels on CUDA share for A and B: how they are stored, and the needs of operands.cuh."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

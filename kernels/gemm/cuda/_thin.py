@@ -1,4 +1,4 @@
-"""What thin and multivector share: a C of few rows or columns, and a wide operand that is read once."""
+"""Rules that thin and multivector share: C has few rows or columns, and the wide operand is read once."""
 
 from collections.abc import Callable
 from typing import Any

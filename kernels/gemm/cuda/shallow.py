@@ -1,4 +1,4 @@
-"""gemm on CUDA for small k: C is written at the speed of memory while the next tile's operands come in."""
+"""gemm on CUDA for small k: C is written at the speed of memory while the next tile's operands are loaded."""
 
 from pathlib import Path
 from typing import Any

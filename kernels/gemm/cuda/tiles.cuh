@@ -1,7 +1,8 @@
-// What kernels share that keep a TM x TN piece of C in every thread's registers: who computes and writes which piece.
+// Says which thread computes and writes which piece of C, for kernels that keep a TM x TN piece in every thread's registers.
 //
-// Comes after copies.cuh and lanes.cuh. A warp has LANES_M lanes down C and LANES_N along its rows. A thread's rows and columns come in groups of GROUPED
-// neighbours (one 128-bit access) that lie LANES_M * GROUPED rows, or LANES_N * GROUPED columns, apart.
+// Comes after copies.cuh and lanes.cuh. A warp has LANES_M lanes down C and LANES_N along its rows. A thread's rows and
+// columns come in groups of GROUPED neighbours (one 128-bit access), LANES_M * GROUPED rows or LANES_N * GROUPED columns
+// apart.
 
 constexpr int LANES_N = 32 / LANES_M;
 constexpr int WARPS_N = BN / (LANES_N * TN);

@@ -1,18 +1,17 @@
 """y = A x at the speed of memory: A read once, from front to back, by as many threads as memory can serve.
 
-Idea: each element of A is used once, so nothing but the reading of A counts. AT_ONCE rows of A as stored are
-read side by side, UNROLL vectors of each at a time; what they are multiplied with, and what sums up, stays in
-registers or the nearest cache.
+Idea: each element of A is used once, so only reading A takes time. AT_ONCE rows of A as stored are read side
+by side, UNROLL vectors of each at a time; their factors and their sums stay in registers or the nearest cache.
 
     A by rows:     AT_ONCE dot products share each piece of x; the lanes are added last
     A by columns:  AT_ONCE columns, each scaled by its x, are added to a band of y at once
 
-Threads take bands of BLOCK elements of y. Where A lies by columns a band is a narrow strip of every column,
-which memory does not like to deliver; with PARTS above 1 bands may be wide, as threads also take parts of the
-columns, each with sums of its own, which are added up in a second round of jobs.
+Threads take bands of BLOCK elements of y. If A is stored by columns, a band is a narrow strip of every column,
+which memory delivers slowly. With PARTS above 1 bands may be wide, because threads also take parts of the
+columns, each with sums of its own, which a second round of jobs adds up.
 
 Constants in front of this text: WIDTH (lanes of a vector), AT_ONCE, UNROLL, BLOCK, PARTS, PREFETCH (how many
-elements ahead lines are asked for; 0: not at all), THREADS; A_TRANSPOSED (as stored).
+elements ahead lines are prefetched; 0: not at all), THREADS; A_TRANSPOSED (as stored).
 Letters: i, j run over M, N.
 """
 

@@ -1,4 +1,4 @@
-"""gemv on CUDA, our own: A at the speed of memory, in either layout."""
+"""gemv on CUDA, own design: A at the speed of memory, in either layout."""
 
 from pathlib import Path
 from typing import Any

@@ -2,15 +2,15 @@
 
 Idea: WIDTH rows of a micro-tile are loaded as vectors, turned by shuffles alone (log2(WIDTH) rounds, in each
 of which neighbouring vectors exchange halves), and stored as vectors. A block of micro-tiles stays in the
-cache, so that whole lines are read and written; with STREAM the stores go round the cache, which then need not
+cache, so that whole lines are read and written; with STREAM the stores bypass the cache, which then need not
 read the lines of B before they are overwritten. Such stores must be aligned, so the first rows of A
-are done apart, up to where rows of B are aligned. Blocks are shared out to threads in bands.
+are done apart, until rows of B are aligned. Threads take bands of blocks.
 
-A micro-tile as wide as a line of the cache uses up each line that it reads and fills each that it writes; then
-a block may be as low as a micro-tile and as wide as A, which is read along its rows.
+A micro-tile as wide as a cache line uses up each line that it reads and fills each that it writes. Then a block
+may be as low as a micro-tile and as wide as A, which is read along its rows.
 
 Constants in front of this text: WIDTH (elements of a vector), ROWS and COLUMNS (elements of a block of A),
-STREAM, PREFETCH (how many elements ahead lines of A are asked for; 0: not at all), THREADS.
+STREAM, PREFETCH (how many elements ahead lines of A are prefetched; 0: not at all), THREADS.
 Letters: i, j run over M, N; i0, j0 are where a block begins.
 """
 

@@ -1,4 +1,4 @@
-"""transpose on the CPU, our own: micro-tiles turned in vector registers, and threads."""
+"""transpose on the CPU, own design: micro-tiles turned in vector registers, and threads."""
 
 from pathlib import Path
 from typing import Any
