@@ -13,7 +13,6 @@ from tuner.cli.options import database_option, json_option, writable_file
 from tuner.errors import InputError, NothingFound
 
 if TYPE_CHECKING:
-    from tuner.declare.hardware import DeviceInfo
     from tuner.lookup.model.predict import Model
 
 
@@ -50,12 +49,13 @@ def fit(
     """Fit a model to a survey, and publish it. Needs LightGBM: pip install 'tile-tuner[model]'."""
     from tuner.declare.folders import in_checkout
     from tuner.lookup.declared import builtin_now
+    from tuner.lookup.devices import device_in_full
     from tuner.lookup.model.fit import fit as fitted
     from tuner.lookup.model.shelf import path_of
     from tuner.lookup.model.stored import to_bytes
     from tuner.lookup.model.survey_file import read_survey
 
-    catalogue, where = builtin_now(), _device(device, db)
+    catalogue, where = builtin_now(), device_in_full(device, db)
     declared = catalogue.operation(operation)
     if output is None and not in_checkout():
         raise InputError("an installed package's own results are not written; name a file by -o")
@@ -81,10 +81,11 @@ def fit(
 def show(operation: str, device: str, regime: str, db: str, as_json: bool) -> None:
     """What a model was fitted to, and what its answers lost at problems left out."""
     from tuner.lookup.declared import builtin_now
+    from tuner.lookup.devices import device_in_full
     from tuner.lookup.model.shelf import models
 
     builtin_now().operation(operation)
-    where = _device(device, db)
+    where = device_in_full(device, db)
     found = next((each for each in models(operation, regime) if each.device.name == where.name), None)
     if found is None:
         raise NothingFound(
@@ -98,23 +99,6 @@ def show(operation: str, device: str, regime: str, db: str, as_json: bool) -> No
         })  # fmt: skip
     else:
         pairs(f"Model of {operation} on {where.name}", _rows(found))
-
-
-def _device(device: str, db: str) -> DeviceInfo:
-    """The device, with the limits that records tell."""
-    from tuner.lookup.asking import opened, parse_device
-    from tuner.lookup.device_similarity import known_device
-    from tuner.lookup.legality import completed
-    from tuner.lookup.snapshot import Snapshot
-
-    store = opened(db)
-    try:
-        known = Snapshot.open(store).devices()
-        where = parse_device(device)
-        return completed(known_device(where, known) if isinstance(where, str) else where, known)
-    finally:
-        if store is not None:
-            store.close()
 
 
 def _losses(found: Model) -> dict[str, float]:

@@ -18,10 +18,10 @@ from tuner.lookup.answers import (
     DEFAULT,
     NEAREST_SHAPE,
     SIMILAR_DEVICE,
+    UNMEASURED,
     Answer,
     Loss,
     Question,
-    reckoned,
 )
 from tuner.lookup.choice import (
     Choice,
@@ -45,6 +45,9 @@ from tuner.results.record import Champion, Record, Role, rank_in_time
 
 if TYPE_CHECKING:
     from tuner.store import Store
+
+#: A problem tells of another one's library only if no dim differs by a larger factor.
+NEAR = 4.0
 
 
 @dataclass(frozen=True)
@@ -231,7 +234,11 @@ def _safer(
         return "", []
     if math.isnan(choice.library):
         return library, [f"{library} was not timed beside any near problem, and is the safer choice"]
-    gain, may_lose = (1 - choice.loss) / (1 - choice.library), reckoned(loss)
+    gain, may_lose = (1 - choice.loss) / (1 - choice.library), loss.expected
+    if may_lose >= UNMEASURED:
+        return library, [f"{library} is the safer choice: what such answers lose was not measured"]
+    if not _is_near(data, problem, order):
+        return library, [f"{library} is the safer choice: no known problem has all dims within {NEAR:g} x"]
     if gain * (1 - may_lose) > 1:
         return "", []
     where = "; ".join(library_reasons(data, choice))
@@ -241,6 +248,12 @@ def _safer(
         f"{library} is the safer choice: this config is expected to be {gain - 1:.1%} faster, and such answers "
         f"may lose {may_lose:.1%} of speed; {where}"
     ]
+
+
+def _is_near(data: SubjectData, problem: Problem, order: Sequence[int]) -> bool:
+    """Whether one of the places has every dim within a factor of this problem's."""
+    known = [data.matrix.places[at].problem.dims for at in order]
+    return any(all(1 / NEAR <= each[dim] / size <= NEAR for dim, size in problem.shape) for each in known)
 
 
 def _with_all_cores(case: Case, data: SubjectData, choice: Choice) -> Choice:
