@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 
 from tuner.declare.catalogue import Catalogue
-from tuner.declare.kernel import render
+from tuner.declare.kernel import Rendered, render
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 from tuner.devices.detect import DetectedDevice
 from tuner.errors import DeviceTrouble, NothingFound
 from tuner.lookup.answers import UNMEASURED, Answer
-from tuner.measuring.bench import CompiledConfig
 from tuner.results.measurement import Measurement
 from tuner.store import Store
 from tuner.study.opening import open_study
@@ -210,14 +209,10 @@ def _compared(study: Study, found: Answer) -> Drawn:
     named = {"answer": (found.kernel, Config(dict(found.config)))}
     if champion is not None:
         named["champion"] = champion.record.kernel, Config(dict(champion.record.config))
-    problem, session = study.request.problem, study.session
-    rendered = {
-        number: render(kernels[kernel], problem, config)
-        for number, (kernel, config) in enumerate(named.values())
-    }
-    compiled = session.compile_all(rendered)
-    players = {name: compiled[number] for number, name in enumerate(named) if number in compiled}
-    times, library = _in_turn(study, players)
+    problem = study.request.problem
+    times, library = _in_turn(
+        study, {name: render(kernels[kernel], problem, config) for name, (kernel, config) in named.items()}
+    )
     answered = times.get("answer")
     why = "" if answered is not None and answered.time_s else _trouble(answered)
     winner = times.get("champion")
@@ -229,9 +224,11 @@ def _compared(study: Study, found: Answer) -> Drawn:
 
 
 def _in_turn(
-    study: Study, players: dict[str, CompiledConfig]
+    study: Study, rendered: Mapping[str, Rendered]
 ) -> tuple[dict[str, Measurement], Measurement | None]:
-    """Measurements by name, and the library's: the fastest of its numbers of threads."""
+    """Measurements by name, and the library's; of what compiles."""
+    compiled = study.session.compile_all(dict(enumerate(rendered.values())))
+    players = {name: compiled[number] for number, name in enumerate(rendered) if number in compiled}
     if not players:
         return {}, study.library
     try:

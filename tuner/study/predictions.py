@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
@@ -14,7 +15,8 @@ from tuner.lookup.model.shelf import models
 from tuner.lookup.predicted import first_trials
 from tuner.results.equivalence import latest_hash
 from tuner.results.measurement import Outcome
-from tuner.search import Observation
+from tuner.search import Known, Observation
+from tuner.study.progress import Request
 
 
 class Predictions:
@@ -48,6 +50,18 @@ class Predictions:
             if name in orders and sorted(config) == sorted(orders[name]):
                 ordered = Config({each: config[each] for each in orders[name]})
                 self.elsewhere.append(Observation(name, ordered, Outcome.MEASURED, math.exp(log_s)))
+
+
+def with_predictions(known: Known, request: Request, device: DeviceInfo) -> Known:
+    """What a search is told, with the model's word: its best predictions go first, its times replace others'.
+
+    Args:
+        known: What is known without it.
+        request: What the study is asked to do.
+        device: Where.
+    """
+    found = Predictions(request.problem, request.kernels, device, request.regime)
+    return replace(known, starts=[*found.starts, *known.starts], elsewhere=found.elsewhere or known.elsewhere)
 
 
 def _surveyed(model: Model, kernels: Sequence[Kernel]) -> list[Kernel]:

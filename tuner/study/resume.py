@@ -15,7 +15,6 @@ from tuner.results.record import VERIFICATION, Record, Role
 from tuner.results.verdict import FINALISTS
 from tuner.search import Known, Observation
 from tuner.study.leaderboard import Leaderboard
-from tuner.study.predictions import Predictions
 from tuner.study.progress import Request
 from tuner.study.session import Session
 from tuner.study.setup import key_of, starting_points, trials_elsewhere
@@ -151,12 +150,10 @@ def resume(
         leaderboard.add_trial(kernel, config, record.measurement)
     key = key_of(request.problem)
     elsewhere = trials_elsewhere(store, request.kernels, key, info, request.regime)
-    predicted = Predictions(request.problem, request.kernels, info, request.regime)
     known = Known(
-        starts=[*again, *hastily, *predicted.starts, *starting_points(store, request.kernels, key, info)],
+        starts=[*again, *hastily, *starting_points(store, request.kernels, key, info)],
         past=[observed(record, objectives) for record in found.values()],
-        elsewhere=predicted.elsewhere
-        or [observed(record) for record in judged_records(elsewhere, _limit(request, None))],
+        elsewhere=[observed(record) for record in judged_records(elsewhere, _limit(request, None))],
     )
     return Resumed(known, {key: record.measurement for key, record in found.items()})
 

@@ -102,12 +102,12 @@ def test_a_kernel_must_have_won_in_every_regime_that_was_measured(speedup: float
 
 
 def test_a_kernel_answers_at_another_shape_only_where_its_loss_was_measured_nearby() -> None:
-    crowned("gemm", SHAPE, speedup=3.0)
+    crowned("gemm", SHAPE, config={"BLOCK": 32}, speedup=3.0)
     one = tuner.explain(*arrays(m=41))
     assert (one.match, one.use) == ("nearest-shape", "NumPy")
     assert "what such answers lose was not measured" in one.why
     for size in (20, 80):
-        crowned("gemm", SHAPE | {"m": size}, speedup=3.0)
+        crowned("gemm", SHAPE | {"m": size}, config={"BLOCK": 32}, speedup=3.0)
     tuner.clear_caches()
     three = tuner.explain(*arrays(m=41))
     assert (three.match, three.use, three.record[:17]) == ("nearest-shape", "kernel", "gemm 40 x 30 x 20")
