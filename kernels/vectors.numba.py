@@ -6,8 +6,8 @@
     store(p, total)
 
 If the compiler vectorises a loop by itself, it may keep the sums in memory. A kernel that must keep a tile of
-sums in registers uses these values. The number of lanes is known at compile time. LLVM makes AVX-512, AVX2, SSE or
-NEON instructions of the same source, and splits a vector that is wider than the CPU's.
+sums in registers uses these values. The number of lanes is known at compile time. LLVM makes AVX-512, AVX2, SSE
+or NEON instructions of the same source, and splits a vector that is wider than the CPU's.
 
 Imports only NumPy and Numba. This text needs no constants in front of it,
 and is itself put in front of kernels that use it.

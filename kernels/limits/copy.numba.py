@@ -1,7 +1,7 @@
 """Copies an array, to measure how fast memory can be read and written.
 
 Idea: threads copy parts. With STREAM, stores of whole lines bypass the cache, which then need not read lines
-that are about to be overwritten. Elements before the first and after the last aligned vector are copied one by one.
+before they are overwritten. Elements before the first and after the last aligned vector are copied one by one.
 
 Constants in front of this text: STREAM, THREADS.
 """

@@ -30,7 +30,7 @@ Functionality", ACM TOMS 41 (2015). The sharing of jobs is our own.
 
 Constants in front of this text: WIDTH (lanes of a vector), MR, NR, MC, KC, NC, UNROLL (products per turn of
 the innermost loop), PREFETCH (how many products ahead a panel's lines are prefetched; 0: not at all), THREADS,
-SHARE (operands that are packed once for all threads: B, or both), SLABS; A_TRANSPOSED and B_TRANSPOSED (as stored).
+SHARE (operands packed once for all threads: B, or both), SLABS; A_TRANSPOSED and B_TRANSPOSED (as stored).
 Letters: i, j, p run over M, N, K.
 """
 
