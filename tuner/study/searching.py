@@ -13,6 +13,7 @@ from tuner.study.budget import TimeBudget
 from tuner.study.elimination import elimination_of
 from tuner.study.leaderboard import Leaderboard
 from tuner.study.loop import SearchLoop
+from tuner.study.predictions import with_predictions
 from tuner.study.progress import Request
 from tuner.study.resume import resume
 from tuner.study.session import Session
@@ -38,11 +39,12 @@ def open_search(
         budget: Time and progress.
     """
     resumed = resume(session, request, library, leaderboard)
+    known = with_predictions(resumed.known, request, session.worker.info)
     options = SearchOptions(
         request.seed, session.recorder.study, request.sampler, request.trials, request.objectives,
         request.storage_url,
     )  # fmt: skip
-    search = BackgroundSearch(Search(dict(spaces), options, resumed.known), inline=session.shares_cores)
+    search = BackgroundSearch(Search(dict(spaces), options, known), inline=session.shares_cores)
     try:
         elimination = elimination_of(request, spaces, session.worker.info, resumed.before)
         yield SearchLoop(search, session, leaderboard, budget, elimination)
