@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.cli.formatting import answer_rows, config_text, pairs, print_json, versus
+from tuner.cli.formatting import answer_rows, config_text, duration, pairs, print_json, versus
 from tuner.cli.options import database_option, json_option, parse_problem, problem_options
 
 if TYPE_CHECKING:
@@ -75,7 +75,8 @@ def lookup_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
     record = answer["record"]
     if record is None:
         rows = [("kernel", answer["kernel"]), ("config", config_text(answer["config"]))]
-        return [*rows, ("device", answer["device"]["name"]), ("use", answer["use"]), *near]
+        rows += [("device", answer["device"]["name"]), ("use", answer["use"])]
+        return [*rows, *_predicted_rows(answer), *near]
     rows = [row for row in answer_rows(answer) if exact or row[0] not in ("use", "trials")]
     if not exact:
         sizes = " x ".join(str(size) for size in record["shape"].values())
@@ -86,6 +87,20 @@ def lookup_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
     finals = [versus(pair) for pair in answer["pairs"] if pair["one"] == answer["pairs"][0]["one"]]
     rows += [("against", f"{other}, {time}: {how}") for other, time, how in finals]
     return [*rows, ("age", f"{answer['age_days']:.1f} days"), *near]
+
+
+def _predicted_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Times that a model predicts; none without one."""
+    told = answer["predicted"]
+    if told is None:
+        return []
+    rows = [("predicted", duration(told["kernel_time_s"]))]
+    if told["library_time_s"]:
+        rows.append(("library", f"{duration(told['library_time_s'])}, predicted"))
+    if told["time_interval_s"]:
+        low, high = (duration(each) for each in told["time_interval_s"])
+        rows.append(("80 % interval", f"{low} to {high}, of what is to be used"))
+    return rows
 
 
 @click.command()

@@ -31,6 +31,7 @@ COMMANDS = {
         "lookup_quality",
         "Measure what answers for unknown problems cost.",
     ),
+    "model": ("tuner.cli.model", "model", "Fit a model to a survey, for shapes that nobody tuned."),
     "simulate": ("tuner.cli.replay", "simulate", "Replay a study on a recorded space, without a device."),
     "devices": ("tuner.cli.inspect", "devices", "List the devices of this machine."),
     "kernels": ("tuner.cli.inspect", "kernels", "List the kernels, with parameters and constraints."),
@@ -39,7 +40,7 @@ COMMANDS = {
 #: Heading of ``--help`` -> its commands.
 GROUPS = {
     "Tune": ("tune", "nightly", "ladder"),
-    "Answer": ("best", "front", "export", "distil", "lookup-quality"),
+    "Answer": ("best", "front", "export", "distil", "model", "lookup-quality"),
     "Records": ("records", "simulate"),
     "Look": ("devices", "kernels", "doctor"),
 }

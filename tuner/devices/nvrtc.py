@@ -1,4 +1,4 @@
-"""CUDA C++ to a cubin with NVRTC. Needs neither a GPU nor a driver."""
+"""Compiles CUDA C++ to cubins with NVRTC. It needs neither a GPU nor a driver."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def compile_cubin(text: str, architecture: str, options: tuple[str, ...] = ()) -
         The cubin and the compiler's log.
 
     Raises:
-        CompileFailed: With the compiler's log.
+        CompileFailed: The source does not compile; the message is the compiler's log.
         DeviceTrouble: CuPy or NVRTC is not installed.
     """
     try:
@@ -52,7 +52,7 @@ def compile_cubin(text: str, architecture: str, options: tuple[str, ...] = ()) -
 
 
 def nvrtc_version() -> str:
-    """Version of NVRTC, e.g. ``NVRTC 13.0``."""
+    """Returns the version of NVRTC, e.g. ``NVRTC 13.0``."""
     from cupy_backends.cuda.libs import nvrtc
 
     return "NVRTC {}.{}".format(*nvrtc.getVersion())
@@ -83,7 +83,7 @@ def read_report(log: str, cubin: bytes, entry: str = "") -> CompileReport:
 
 
 def target_architecture(compute_capability: int) -> str:
-    """The architecture to compile for: with the ``a`` suffix where the chip has its own instructions."""
+    """Returns the architecture to compile for; with suffix ``a`` if the chip has instructions of its own."""
     return f"sm_{compute_capability}{'a' if compute_capability >= 90 else ''}"
 
 

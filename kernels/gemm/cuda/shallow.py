@@ -108,7 +108,7 @@ KERNEL = Kernel(
     target="cuda",
     source=Path("shallow.cu"),
     includes=(Path("../../access.cuh"), Path("copies.cuh"), Path("lanes.cuh"), Path("operands.cuh")),
-    idea="for small k: a block goes through tiles of C, which it writes while the next one's operands come in",
+    idea="for small k: a block goes through tiles of C, and writes one while the next one's operands load",
     parameters=PARAMETERS,
     constraints=(
         asynchronous_copies("STAGES"),
@@ -146,6 +146,7 @@ KERNEL = Kernel(
         enough_warps(_threads, 8),
     ),
     launch=_launch,
+    tiles=lambda p, c: dict(zip(("m", "n"), _tile(c), strict=True)),
     defaults=_start(8, 8, 4, 2, 2, 16, 2, 3, 0),
     starts=(
         _start(8, 8, 4, 4, 2, 16, 3, 2, 264),
