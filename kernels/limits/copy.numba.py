@@ -55,7 +55,7 @@ def work(crew, member, like):
 
 def copy(x, y, n):
     """Writes y."""
-    # Elements are only moved: whole numbers travel as floats of the same size.
+    # Elements are only moved: whole numbers are moved as floats of the same size.
     real = np.float32 if x.itemsize == 4 else np.float64
     vector_bytes = LANES * y.itemsize
     start = min(n, -address_of(y) % vector_bytes // y.itemsize)

@@ -24,7 +24,7 @@ from tuner.results.error_limit import told
 if TYPE_CHECKING:
     from tuner.nightly.items import NightItem
 
-#: Problems that were not reached and are told one by one: of thousands nobody wants to read each.
+#: Problems not reached that the table lists one by one; a plan may have thousands.
 UNREACHED_TOLD = 20
 
 

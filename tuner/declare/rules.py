@@ -102,7 +102,7 @@ def shared_fits(what: str, shared_bytes: Quantity) -> Constraint:
     """A block's shared memory is within the device's limit.
 
     Args:
-        what: The start of the sentence: what is in it, in the plural.
+        what: The start of the sentence: its contents, in the plural.
         shared_bytes: Bytes of it.
     """
     return Constraint(
@@ -115,7 +115,7 @@ def static_shared_fits(what: str, shared_bytes: Quantity) -> Constraint:
     """A static array is within the shared memory that needs no opt-in.
 
     Args:
-        what: The start of the sentence: what is in it, in the singular.
+        what: The start of the sentence: its contents, in the singular.
         shared_bytes: Bytes of it.
     """
     return Constraint(
@@ -148,7 +148,7 @@ def registers_fit(what: str, registers: Quantity, threads: Quantity) -> Constrai
     """A thread's registers fit if BLOCKS_PER_SM blocks are resident.
 
     Args:
-        what: The start of the sentence: what is in them, in the plural.
+        what: The start of the sentence: their contents, in the plural.
         registers: Registers of a thread, estimated.
         threads: Threads of a block.
     """
@@ -165,7 +165,7 @@ def block_registers_fit(what: str, registers: Quantity, threads: Quantity) -> Co
     """A thread's registers fit if one block is resident.
 
     Args:
-        what: The start of the sentence: what is in them, in the plural.
+        what: The start of the sentence: their contents, in the plural.
         registers: Registers of a thread, estimated.
         threads: Threads of a block.
     """
@@ -199,7 +199,7 @@ def enough_warps(threads: Quantity, least: int) -> Constraint:
 def blocks_run_at_once() -> Constraint:
     """BLOCKS, if not 0, is the number of blocks that the device runs at once."""
     return for_speed(
-        "BLOCKS is what the device runs at once, or 0",
+        "BLOCKS is the number of blocks that the device runs at once, or 0",
         lambda p, d, c: (c.BLOCKS == 0) | (d.sm_count * c.BLOCKS_PER_SM == c.BLOCKS),
     )
 
@@ -278,7 +278,7 @@ def offsets_fit_32_bits(lines: Quantity, *dims: str) -> Constraint:
 def padded_only_where_needed() -> Constraint:
     """Rows are padded to multiples of PITCH only if some are not such multiples already."""
     return for_speed(
-        "rows are padded only where some are not of such a length already",
+        "rows are padded only if some do not have such a length already",
         lambda p, d, c: (c.PITCH == 1) | (sum(each.shape[1] % c.PITCH for each in p.tensors) > 0),
     )
 

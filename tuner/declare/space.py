@@ -169,7 +169,7 @@ class Space(Sequence[Config]):
         self._codes = codes
         self._arrays = [value_array(each.values) for each in self.parameters]
         self._code_of = [{value: code for code, value in enumerate(each.values)} for each in self.parameters]
-        self._taken_in: dict[bytes, int] = {}
+        self._added: dict[bytes, int] = {}
         sizes = [len(each.values) for each in self.parameters]
         if self.raw_size < 2**63:
             weights = [math.prod(sizes[position + 1 :]) for position in range(len(sizes))]
@@ -294,12 +294,12 @@ class Space(Sequence[Config]):
         found[np.any(self._codes[found] != codes, axis=1)] = -1
         missing = np.flatnonzero(found < 0)
         if self.sampled and len(missing):
-            found[missing] = self._take_in(codes[missing].astype(self._codes.dtype))
+            found[missing] = self._add_rows(codes[missing].astype(self._codes.dtype))
         return found
 
-    def _take_in(self, rows: Codes) -> list[int]:
+    def _add_rows(self, rows: Codes) -> list[int]:
         """Adds legal rows to the sample. `_sorted_keys` still describes the first rows only."""
-        unknown = [at for at, row in enumerate(rows) if row.tobytes() not in self._taken_in]
+        unknown = [at for at, row in enumerate(rows) if row.tobytes() not in self._added]
         if unknown:
             fresh = np.unique(rows[unknown], axis=0)
             legal = np.ones(len(fresh), bool)
@@ -308,8 +308,8 @@ class Space(Sequence[Config]):
                 legal &= holds(rule, sentence, Columns(arrays), len(fresh))
             places = np.where(legal, len(self._codes) + np.cumsum(legal) - 1, -1)
             self._codes = np.concatenate([self._codes, fresh[legal]])
-            self._taken_in |= {row.tobytes(): int(at) for row, at in zip(fresh, places, strict=True)}
-        return [self._taken_in[row.tobytes()] for row in rows]
+            self._added |= {row.tobytes(): int(at) for row, at in zip(fresh, places, strict=True)}
+        return [self._added[row.tobytes()] for row in rows]
 
     @cached_property
     def positions(self) -> tuple[NDArray[np.float64] | None, ...]:

@@ -14,7 +14,7 @@ from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import Role
 from tuner.study.session import Session
 
-#: Seconds that one config may take, however slow a first step is.
+#: Seconds that one config may take, however slow the first steps are.
 LIMIT_S = 560.0
 
 
@@ -23,11 +23,11 @@ class Attempt:
     """A rung before the finals.
 
     Attributes:
-        step: Of the ladder.
+        step: The step of the ladder.
         config: Its best or declared config.
-        measurement: Of that config.
+        measurement: Measurement of that config.
         compiled_config: Its machine code; None if it cannot play the finals.
-        trials: Configs that were tried.
+        trials: Number of configs tried.
     """
 
     step: Step
@@ -43,8 +43,8 @@ def attempt(step: Step, session: Session, seconds: float | None, seed: int) -> A
     Args:
         step: The step.
         session: Prepared for the problem.
-        seconds: For tuning; None takes the declared config.
-        seed: Of the search.
+        seconds: Seconds for tuning; None for the declared config.
+        seed: Seed of the search.
 
     Returns:
         None if no config of the step is legal.

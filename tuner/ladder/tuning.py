@@ -1,4 +1,4 @@
-"""The brief search that a step of a ladder gets."""
+"""The brief search of a ladder step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tuner.declare.kernel import Kernel
 from tuner.declare.space import Config, Space
 from tuner.measuring.bench import CompiledConfig
 from tuner.search import Known, Search, SearchOptions
-from tuner.search.background import AskAhead
+from tuner.search.background import BackgroundSearch
 from tuner.study.budget import FINALS_LEAST_S, FINALS_MOST_S, FINALS_SHARE, TimeBudget
 from tuner.study.leaderboard import Leaderboard
 from tuner.study.loop import SearchLoop
@@ -24,7 +24,7 @@ class Tuned:
         config: The config.
         time_s: Its median in seconds.
         compiled_config: Its machine code.
-        trials: Configs that were tried.
+        trials: Number of configs tried.
     """
 
     config: Config
@@ -43,15 +43,15 @@ def tuned(
         space: Its legal configs.
         starts: Configs to try first.
         session: Prepared for the problem.
-        seconds: For the search.
-        seed: Of the search.
+        seconds: Seconds for the search.
+        seed: Seed of the search.
 
     Returns:
         None if no config could be measured.
     """
     known = Known(starts=[(kernel.name, config) for config in starts])
     options = SearchOptions(seed, session.recorder.study)
-    search = AskAhead(Search({kernel.name: space}, options, known), inline=session.shares_cores)
+    search = BackgroundSearch(Search({kernel.name: space}, options, known), inline=session.shares_cores)
     budget = TimeBudget(_with_finals(seconds), lambda progress: None)
     leaderboard = Leaderboard(progress=budget.progress)
     try:
@@ -68,6 +68,6 @@ def tuned(
 
 
 def _with_finals(seconds: float) -> float:
-    """The budget whose search takes this time: a share is kept for finals, which all steps play at once."""
+    """Returns the budget whose search takes this time, as a share is kept for the finals of all steps."""
     share = min(seconds * FINALS_SHARE / (1 - FINALS_SHARE), FINALS_MOST_S)
     return seconds + max(share, FINALS_LEAST_S)

@@ -33,7 +33,7 @@ def _whole_tile(a, across, along, b, b_step, depth, c, c_row, add_to_c):
     tile = empty_sums(c, VECTORS, WIDTH)
     for _ in range(depth // UNROLL):
         if PREFETCH and not B_IS_PACKED:
-            # The same row, so that the page is known: the next strip lies in many pages, a step of K in each.
+            # The same row, whose page is known: the next strip is in many pages, a step of K in each.
             for p in range(UNROLL):
                 prefetch(forward(b, p * b_step + PREFETCH * NR), NR)
         tile = add_products(tile, MR, UNROLL, a, across, along, b, b_step)
@@ -97,7 +97,7 @@ multiply_here = njit(inline="always")(_part_of_c)
 multiply_apart = njit(**APART)(_part_of_c)
 
 
-# Called without a line of Python between: for the smallest problems a call costs as much as the work.
+# Called without Python in between: for the smallest problems a call costs as much as the work.
 @njit(cache=True, nogil=True)
 def _alone(a, b, c, m, n, k):
     """Writes c, in one thread."""

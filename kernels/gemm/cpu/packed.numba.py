@@ -40,9 +40,9 @@ from collections import namedtuple
 TILE, VECTORS = MR * NR, MR * NR // WIDTH  # elements of a tile, and vectors
 A_ELEMENTS, B_ELEMENTS = UNROLL * MR, UNROLL * NR  # used up by one turn of the innermost loop
 PACK, MULTIPLY = 0, 1
-#: Where A, B and C are, and their dims; steps of loops 5, 4 and 3; what one job takes: columns of C, columns of
-#: B, rows of A (slab, b_strip, a_strip); whether A is packed once for all, and blocks by turns (share, halves);
-#: addresses of what packs A and B and of what multiplies; space for the packed blocks.
+#: Addresses of A, B and C, and their dims; steps of loops 5, 4 and 3; size of one job: columns of C, columns of
+#: B, rows of A (slab, b_strip, a_strip); whether A is packed once for all, and blocks in turn (share, halves);
+#: addresses of the functions that pack A and B and that multiply; space for the packed blocks.
 Call = namedtuple(
     "Call", "a b c m n k wide deep high slab b_strip a_strip share halves pack_a pack_b multiply space"
 )
@@ -52,7 +52,7 @@ pack_b = njit(**APART)(packer(NR, not B_TRANSPOSED, WIDTH))
 
 @njit(inline="always")
 def _tile_of_c(a, b, depth, c, c_row, add_to_c, rows, columns):
-    """The innermost loop: a panel of A times a panel of B, into a tile of C of which so much is used."""
+    """The innermost loop: a panel of A times a panel of B, into a tile of C of which a part is used."""
     tile = empty_sums(c, VECTORS, WIDTH)
     if PREFETCH:
         prefetch_rows(c, c_row, MR, NR)
@@ -86,7 +86,7 @@ def multiply_block(block_a, block_b, depth, c, c_row, add_to_c, height, width):
 
 @njit(inline="always")
 def _call_of(crew, like):
-    """What `gemm` said to the crew."""
+    """The arguments that `gemm` passed to the crew."""
     a, b, c = place_at(word(crew, 0), like), place_at(word(crew, 1), like), place_at(word(crew, 2), like)
     m, n, k = word(crew, 3), word(crew, 4), word(crew, 5)
     wide, deep, high, slab = word(crew, 6), word(crew, 7), word(crew, 8), word(crew, 9)
@@ -117,7 +117,7 @@ def _pack_rows_of_a(call, block, i, height, p, depth):
 
 @njit(inline="always")
 def work(crew, member, like):
-    """Loops 5, 4 and 3: what every thread does.
+    """Loops 5, 4 and 3, which every thread runs.
 
     Jobs are numbered through all steps, so a thread that is out of jobs of this step holds the number of one of
     the next, and begins with it there.
@@ -126,7 +126,7 @@ def work(crew, member, like):
     b_strips, a_strips = -(-call.wide // call.b_strip), -(-call.m // call.a_strip) if call.share else 0
     slabs = -(-call.wide // call.slab)
     packs, products = b_strips + a_strips, slabs * -(-call.m // call.high)
-    # Where the packed blocks lie: of B, then of A for all or for each.
+    # Addresses of the packed blocks: of B, then of A for all or for each.
     b_room, a_room = call.wide * call.deep, (a_strips * call.a_strip if call.share else call.high) * call.deep
     blocks_b, blocks_a = call.space, forward(call.space, call.halves * b_room)
     pack, product, step, packed_rows = -1, -1, 0, -1
@@ -151,7 +151,7 @@ def work(crew, member, like):
                 finish(crew, PACK)
                 pack = take(crew, PACK)
             wait_until(crew, PACK, (step + 1) * packs)
-            # Tiles of C are added to in the order of the steps, and the other halves may be packed anew.
+            # Tiles of C are added to in the order of the steps, and the other halves may be packed again.
             wait_until(crew, MULTIPLY, step * products)
             if product < step * products:
                 product = take(crew, MULTIPLY)

@@ -16,7 +16,7 @@ def _tile_shape(tile, rows):
 
 @intrinsic(prefer_literal=True)
 def empty_sums(context, address, vectors, lanes):
-    """A tile of zeros with the dtype of an address; its shape is the caller's to know."""
+    """A tile of zeros with the dtype of an address; the caller knows its shape."""
     vector = Vector(address.dtype, lanes_of(lanes))
     tile = types.UniTuple(vector, lanes_of(vectors))
 
@@ -87,7 +87,7 @@ def _each_vector(builder, sums, tile, c, row_elements, height):
 
 @intrinsic(prefer_literal=True)
 def add_tile(context, tile, rows, c, c_row):
-    """The tile with what C holds added to it."""
+    """The tile with C's elements added to it."""
     height, _ = _tile_shape(tile, rows)
 
     def generate(target, builder, signature, args):
@@ -147,7 +147,7 @@ def stream_tile(context, tile, rows, c, c_row):
 
 @njit(**INNER)
 def store_part(aside, aside_row, c, c_row, add_to_c, rows, columns):
-    """Brings so many rows and columns of a tile that was stored aside to C; the rest of C is not touched."""
+    """Copies rows and columns of a tile that was stored aside to C; the rest of C is not touched."""
     for i in range(rows):
         for j in range(0, columns, WIDTH):
             value, used = load(forward(aside, i * aside_row + j), WIDTH), min(WIDTH, columns - j)
@@ -159,7 +159,7 @@ def store_part(aside, aside_row, c, c_row, add_to_c, rows, columns):
 
 @intrinsic(prefer_literal=True)
 def prefetch_rows(context, c, c_row, rows, elements):
-    """Asks for the lines that hold a tile of C, before it is needed."""
+    """Prefetches the lines that hold a tile of C."""
 
     def generate(target, builder, signature, args):
         for i in range(lanes_of(rows)):

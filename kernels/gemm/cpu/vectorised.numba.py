@@ -59,7 +59,7 @@ def work(crew, member, like):
     c, row = carray(place_at(word(crew, 2), like), (m, n)), np.empty(k, like.dtype)
     i = take(crew, 0)
     while i < m:
-        # Stored the other way round, a row of op(A) is gathered once and used for all of C's row.
+        # If A is stored transposed, a row of op(A) is gathered once and used for all of C's row.
         # Element by element: an assignment of slices takes Numba a second to compile, for its messages.
         for p in range(k):
             row[p] = a[p, i] if A_TRANSPOSED else a[i, p]

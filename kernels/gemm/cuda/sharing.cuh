@@ -87,7 +87,7 @@ struct Work {
     // Whether the piece at hand is the block's last.
     __device__ bool ends() const { return BLOCKS == 0 || (at >= end && whole >= tiles); }
 
-    // Tells the peers of all pieces that this block has started.
+    // Announces to the peers of all pieces that this block has started.
     static __device__ void announce(unsigned m, unsigned n, unsigned depth, unsigned char* workspace) {
         Work ahead;
         ahead.start(m, n, depth);

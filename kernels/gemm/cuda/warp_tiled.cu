@@ -38,7 +38,7 @@ struct Operand {
     static constexpr int COPIES = SPAN * BK / WIDTH;
     static constexpr int PASSES = COPIES / THREADS;
     static_assert(COPIES % THREADS == 0, "every thread makes the same number of copies");
-    // Lanes of a turning store differ in k first: so many elements after each copy's rows spread them over the banks.
+    // Lanes of a turning store differ in k first: that number of elements after each copy's rows spreads them over the banks.
     static constexpr int SKEW = !ALONG_K ? 0 : 32 / PER_LINE > GROUPED ? 32 / PER_LINE : GROUPED;
     static constexpr int TILE = SPAN * BK + SKEW * (BK / WIDTH);
     static constexpr int RELAY = RELAYED ? SPAN * BK : 0;
@@ -123,7 +123,7 @@ using OperandB = Operand<BN, B_TRANSPOSED>;
 constexpr int ARRIVES_AT = ARRIVE == ARRIVE_middle ? BK / 2 : BK - 1;  // step of a tile's k
 
 // One step of k. In which order the products are written decides which registers the compiler gives to the sums, and so
-// how often two operands of a product wait for the same bank: nothing tells beforehand, hence ORDER is tuned.
+// how often two operands of a product wait for the same bank: it cannot be known beforehand, so ORDER is tuned.
 __device__ __forceinline__ void multiply(SCALAR (&sum)[TM][TN], const SCALAR (&a)[TM], const SCALAR (&b)[TN])
 {
 #pragma unroll

@@ -33,7 +33,7 @@ def turn(context, source, source_stride, target, target_stride, lanes):
             rows.append(emit_load(builder, builder.gep(from_, [offset]), kind))
         half = 1
         while half < count:
-            # Vectors that lie `half` apart exchange every other group of `half` lanes.
+            # Vectors `half` apart exchange every other group of `half` lanes.
             low = [lane if lane // half % 2 == 0 else count + lane - half for lane in range(count)]
             high = [lane + half if lane // half % 2 == 0 else count + lane for lane in range(count)]
             for row in range(count):
@@ -64,7 +64,7 @@ def _one_by_one(a, b, m, n, top, bottom, left, right):
 
 @njit(inline="always")
 def work(crew, member, like):
-    """Takes blocks, numbered along the rows of B: one thread after the other writes what lies together."""
+    """Takes blocks, numbered along the rows of B, so that threads write adjacent blocks in turn."""
     a, b = place_at(word(crew, 0), like), place_at(word(crew, 1), like)
     m, n, start = word(crew, 2), word(crew, 3), word(crew, 4)
     down, across = (m - start + ROWS - 1) // ROWS, (n + COLUMNS - 1) // COLUMNS
@@ -95,7 +95,7 @@ def work(crew, member, like):
 
 def transpose(a, b, m, n):
     """Writes b."""
-    # Elements are only moved: whole numbers travel as floats of the same size.
+    # Elements are only moved: whole numbers are moved as floats of the same size.
     real = np.float32 if a.itemsize == 4 else np.float64
     start = min(m, -address_of(b) % (WIDTH * b.itemsize) // b.itemsize) if STREAM else 0
     run_together(THREADS, np.dtype(real), (address_of(a), address_of(b), m, n, start))

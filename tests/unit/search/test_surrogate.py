@@ -34,7 +34,7 @@ def test_the_posterior_is_that_of_a_gaussian_process_however_it_was_told() -> No
         posterior.tell(int(row), float(value))
     assert posterior.mean == pytest.approx(mean, abs=1e-3)
     smoothed = 0.5 + covariance(rows, rows) @ np.linalg.solve(noisy, values - 0.5)
-    assert posterior.mean_of_asked() == pytest.approx(smoothed, abs=1e-3)
+    assert posterior.mean_of_requested() == pytest.approx(smoothed, abs=1e-3)
 
 
 def test_the_fit_explains_what_it_saw_better_than_the_prior() -> None:
