@@ -11,17 +11,35 @@ from tuner.version import __version__
 
 TYPE_CHECKING = False  # type checkers take it for true, and see the names that are loaded at first use
 if TYPE_CHECKING:
-    from tuner.callables import clear_caches, explain, gemv, matmul, transpose
-    from tuner.declare.kernel import Kernel, Launch, Padded, Pieces, Workspace, ceil_div
+    from tuner.callables import (
+        Packed,
+        clear_caches,
+        explain,
+        fallbacks,
+        gemv,
+        matmul,
+        pack,
+        precision,
+        transpose,
+    )
+    from tuner.declare.fallback import Fallback
+    from tuner.declare.kernel import Kernel, Launch, Packing, Padded, Pieces, Step, Workspace, ceil_div
     from tuner.declare.problem import DTYPE_BYTES, Baseline, Operation, Problem, Scalar, Tensor, Work
     from tuner.declare.space import Config, Constraint, Value, choice, powers_of_two
     from tuner.lookup import best
 
 #: Name -> module that it is loaded from.
 _AT_FIRST_USE = {
-    **dict.fromkeys(("clear_caches", "explain", "gemv", "matmul", "transpose"), "tuner.callables"),
+    **dict.fromkeys(
+        ("Packed", "clear_caches", "explain", "fallbacks", "gemv", "matmul", "pack", "precision", "transpose"),
+        "tuner.callables",
+    ),
     "best": "tuner.lookup",
-    **dict.fromkeys(("Kernel", "Launch", "Padded", "Pieces", "Workspace", "ceil_div"), "tuner.declare.kernel"),
+    "Fallback": "tuner.declare.fallback",
+    **dict.fromkeys(
+        ("Kernel", "Launch", "Packing", "Padded", "Pieces", "Step", "Workspace", "ceil_div"),
+        "tuner.declare.kernel",
+    ),
     **dict.fromkeys(
         ("DTYPE_BYTES", "Baseline", "Operation", "Problem", "Scalar", "Tensor", "Work"), "tuner.declare.problem"
     ),
@@ -32,13 +50,17 @@ __all__ = [
     "Baseline",
     "Config",
     "Constraint",
+    "Fallback",
     "Kernel",
     "Launch",
     "Operation",
+    "Packed",
+    "Packing",
     "Padded",
     "Pieces",
     "Problem",
     "Scalar",
+    "Step",
     "Tensor",
     "Value",
     "Work",
@@ -49,9 +71,12 @@ __all__ = [
     "choice",
     "clear_caches",
     "explain",
+    "fallbacks",
     "gemv",
     "matmul",
+    "pack",
     "powers_of_two",
+    "precision",
     "transpose",
 ]
 

@@ -13,7 +13,7 @@ from tuner import Baseline, Operation, Problem, Tensor, Work
 LADDER = (
     "naive", "vectorised", "blocked", "direct", "packed",
     "row_shared", "tiled", "register_tiled", "warp_tiled",
-    "multivector", "thin", "shallow", "small",
+    "multivector", "thin", "shallow", "small", "emulated",
 )  # fmt: skip
 
 
@@ -88,6 +88,7 @@ OPERATION = Operation(
     dims=("m", "n", "k"),
     dtypes=("float32", "float64"),
     layouts=("nn", "nt", "tn", "tt"),
+    emulated=("float32",),
     tensors=_tensors,
     work=_work,
     reference=_reference,

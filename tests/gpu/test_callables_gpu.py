@@ -26,7 +26,7 @@ PROBLEMS = {
     "gemv": [((256, 512), "n"), ((301, 67), "t"), ((67, 20000), "n")],
     "transpose": [((256, 128), ""), ((301, 67), "")],
 }
-KERNELS = [kernel for kernel in CATALOGUE.kernels if kernel.target == "cuda"]
+KERNELS = [kernel for kernel in CATALOGUE.kernels if kernel.target == "cuda" and kernel.serves("ieee")]
 DIMS = {"gemm": ("m", "n", "k"), "gemv": ("m", "n"), "transpose": ("m", "n")}
 #: Configs whose run is more than a launch, beside the kernels' first ones.
 MORE: dict[str, dict[str, Any]] = {

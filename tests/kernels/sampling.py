@@ -13,7 +13,7 @@ from tuner.declare.catalogue import Catalogue, builtin, from_file
 from tuner.declare.folders import kernels_folder
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
-from tuner.declare.problem import Operation, Problem
+from tuner.declare.problem import IEEE, Operation, Problem
 from tuner.declare.space import Config, Space, Value
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -50,12 +50,12 @@ def catalogues() -> Iterator[Catalogue]:
 
 
 def kernels(target: str = "") -> list[tuple[Operation, Kernel]]:
-    """Every kernel of the project for a target (for all when empty), with its operation."""
+    """Every kernel for a target (for all when empty) that serves the usual precision, with its operation."""
     return [
         (catalogue.operation(kernel.operation), kernel)
         for catalogue in catalogues()
         for kernel in catalogue.kernels
-        if target in ("", kernel.target)
+        if target in ("", kernel.target) and kernel.serves(IEEE)
     ]
 
 

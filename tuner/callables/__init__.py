@@ -7,5 +7,19 @@ of the package itself: ``tuner.matmul``.
 from tuner.callables.decisions import CallableWarning
 from tuner.callables.dispatch import clear_caches, gemv, matmul, transpose
 from tuner.callables.explaining import Explanation, explain
+from tuner.callables.packed import Packed, fallbacks, pack
+from tuner.callables.precision import precision
 
-__all__ = ["CallableWarning", "Explanation", "clear_caches", "explain", "gemv", "matmul", "transpose"]
+__all__ = [
+    "CallableWarning",
+    "Explanation",
+    "Packed",
+    "clear_caches",
+    "explain",
+    "fallbacks",
+    "gemv",
+    "matmul",
+    "pack",
+    "precision",
+    "transpose",
+]

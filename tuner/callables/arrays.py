@@ -64,6 +64,20 @@ def index_of(device: str) -> int:
     return int(device.partition(":")[2] or 0)
 
 
+class Opaque:
+    """An operand that is no array, and knows itself how it is multiplied."""
+
+    def product(self, a: Any, out: Any, asked: str) -> Any:
+        """``a @ self``.
+
+        Args:
+            a: The left operand.
+            out: Where to put the result, or None.
+            asked: The precision that the call itself says; empty where it says none.
+        """
+        raise NotImplementedError
+
+
 class Family(Protocol):
     """What differs between libraries of arrays."""
 

@@ -7,6 +7,7 @@ run the kernel.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy
@@ -16,7 +17,7 @@ from tuner.callables.decisions import Decision
 from tuner.callables.gpu_arrays import TorchFamily
 from tuner.callables.layouts import Placed, is_dense
 from tuner.callables.requests import Request
-from tuner.declare.kernel import Rendered, render
+from tuner.declare.kernel import Packing, Rendered, render
 
 #: Takes the caller's arrays, ``(a, b, out)`` or ``(a, out)``, and returns the result.
 Prepared = Callable[..., Any]
@@ -44,8 +45,62 @@ def library_call(request: Request, decision: Decision | None, family: Family) ->
     return family.matmul
 
 
-def kernel_call(request: Request, decision: Decision, family: Family) -> Prepared:
+@dataclass(frozen=True)
+class PackedForm:
+    """An operand in the form that a kernel packs it in.
+
+    Attributes:
+        memory: Where it lies.
+        bytes: Its size.
+        kernel: Name and source hash of the kernel, and what the form depends on beside it.
+    """
+
+    memory: Any
+    bytes: int
+    kernel: tuple[str, str, str]
+
+
+def _packing(rendered: Rendered, decision: Decision) -> tuple[Packing | None, tuple[str, str, str]]:
+    """How the last input is packed, and what names the packed form."""
+    assert decision.kernel is not None
+    name = decision.problem.inputs[-1].name
+    packings = rendered.launch.packings if rendered.launch else ()
+    packing = next((each for each in packings if each.tensor == name), None)
+    return packing, (decision.kernel.name, decision.kernel.source_hash, packing.form if packing else "")
+
+
+def packed_form(array: Any, request: Request, decision: Decision, family: Family) -> PackedForm | None:
+    """A matrix in the form that a decision's kernel packs its right operand in; None where it packs none.
+
+    Args:
+        array: Dense, as the problem's layout says.
+        request: A product with it.
+        decision: What runs for it.
+        family: Library of the array.
+    """
+    assert decision.kernel is not None
+    assert decision.config is not None
+    rendered = render(decision.kernel, decision.problem, decision.config)
+    packing, named = _packing(rendered, decision)
+    if packing is None:
+        return None
+    from tuner.devices.calling import Loaded
+
+    loaded = Loaded(rendered, decision.problem, decision.device, index_of(request.device))
+    stream = family.stream(array) if isinstance(family, TorchFamily) else None
+    return PackedForm(loaded.pack(packing, family.address(array), stream), packing.bytes, named)
+
+
+def kernel_call(
+    request: Request, decision: Decision, family: Family, packed: PackedForm | None = None
+) -> Prepared:
     """A call of a decision's kernel: compiled or taken from the cache, and loaded.
+
+    Args:
+        request: What is asked for.
+        decision: What runs.
+        family: Library of the arrays.
+        packed: The right operand as it was packed before; not used where the kernel packs otherwise.
 
     Raises:
         CompileFailed: The kernel does not compile.
@@ -59,6 +114,9 @@ def kernel_call(request: Request, decision: Decision, family: Family) -> Prepare
     from tuner.devices.calling import Loaded
 
     loaded = Loaded(rendered, decision.problem, decision.device, index_of(request.device))
+    packing, named = _packing(rendered, decision)
+    if packed is not None and packing is not None and packed.kernel == named and not request.tensors[-1].turned:
+        loaded.use_packed(packing, packed.memory)
     if isinstance(family, TorchFamily):
         stream, run_at = family.stream, loaded.run_at
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
-from tuner.declare.problem import Problem
+from tuner.declare.problem import IEEE, Problem
 from tuner.declare.space import Config
 from tuner.errors import NothingFound, StoreTrouble
 from tuner.lookup import Answer, answer
@@ -75,7 +75,8 @@ def problem_of(key: ProblemKey) -> Problem:
         UnknownName: No such operation, dtype or layout.
         InputError: A dim that is missing or below 1.
     """
-    return builtin_now().operation(key.operation).problem(key.dims, key.dtype, key.layout)
+    operation = builtin_now().operation(key.operation)
+    return operation.problem(key.dims, key.dtype, key.layout, key.precision)
 
 
 def decide(key: ProblemKey, device: DeviceInfo | str) -> Decision:
@@ -87,8 +88,20 @@ def decide(key: ProblemKey, device: DeviceInfo | str) -> Decision:
 
     Raises:
         NothingFound: Nothing is known of a device of that name.
-        UnknownName: No such device, operation, dtype or layout.
+        UnknownName: No such device, operation, dtype, layout or precision.
     """
+    found = _decided(key, device)
+    measured = found.answer is not None and found.answer.match == EXACT
+    if key.precision == IEEE or found.kernel is not None or measured:
+        return found
+    plain = _decided(replace(key, precision=IEEE), device)
+    if plain.kernel is None:
+        return found
+    return replace(plain, why=f"nothing is known of it {key.precision}, so as {IEEE}: {plain.why}")
+
+
+def _decided(key: ProblemKey, device: DeviceInfo | str) -> Decision:
+    """As `decide`, of the key's precision alone."""
     problem = problem_of(key)
     if isinstance(device, str):
         elsewhere = _looked_up(key, device)

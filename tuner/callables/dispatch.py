@@ -10,16 +10,19 @@ import os
 import threading
 from collections.abc import Callable, Hashable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy
 
-from tuner.callables.arrays import NUMPY, Family, index_of
+from tuner.callables.arrays import NUMPY, Family, Opaque, index_of
 from tuner.callables.calls import Prepared, kernel_call, library_call
 from tuner.callables.decisions import Decision, decide, forget, warn_once
 from tuner.callables.families import family_of, shares_memory_with_others
+from tuner.callables.precision import CHOSEN, chosen
 from tuner.callables.requests import Request, gemv_request, matmul_request, transpose_request
 from tuner.declare.hardware import DeviceInfo
+from tuner.declare.problem import EMULATED, IEEE
 from tuner.results.record import ProblemKey
 
 #: Prepared calls that a function keeps, and decisions that are kept; the oldest go first.
@@ -32,7 +35,9 @@ REQUESTS: dict[str, Callable[..., Request]] = {
 
 _key_of: dict[type, Callable[[Any], Hashable]] = {numpy.ndarray: NUMPY.key}
 _prepared: dict[str, dict[Hashable, Prepared]] = {name: {} for name in ARGUMENTS}
-_matmul, _gemv, _transpose = (_prepared[name] for name in ARGUMENTS)
+_gemv, _transpose = _prepared["gemv"], _prepared["transpose"]
+#: Precision -> prepared products.
+_matmul: dict[str, dict[Hashable, Prepared]] = {IEEE: _prepared["matmul"], EMULATED: {}}
 _decided: dict[tuple[ProblemKey, str], Decision] = {}
 _devices: dict[str, DeviceInfo] = {}
 _lock = threading.RLock()
@@ -47,14 +52,17 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def matmul(a: Any, b: Any, out: Any = None) -> Any:
+def matmul(a: Any, b: Any, out: Any = None, *, precision: str = "") -> Any:
     """The product of two arrays, by the kernel that was measured to be fastest, or the library where it is.
 
     Args:
         a: Array of NumPy, CuPy or PyTorch, or of a library that shares its memory by DLPack or the CUDA array
             interface. Shape (M, K); one axis, or more than two, as `numpy.matmul` has them.
-        b: Of the same library, on the same device. Shape (K, N).
+        b: Of the same library, on the same device. Shape (K, N). Or what `tuner.pack` made of such an array.
         out: Where to put the result, of shape (M, N); a new array unless given. May overlap `a` and `b`.
+        precision: ``ieee``, products and sums in the dtype itself; or ``emulated``, any arithmetic that is as
+            exact as the library's for the inputs at hand, for float32. Empty: that of the surrounding
+            `tuner.precision`, else of the environment's TUNER_PRECISION, else ``ieee``.
 
     Returns:
         The result, an array of the same library, or `out`. On a GPU it is queued on the library's current
@@ -63,14 +71,17 @@ def matmul(a: Any, b: Any, out: Any = None) -> Any:
     Raises:
         ValueError: Shapes that do not fit together, several devices, an `out` that cannot be written.
         TypeError: What is no array, or arrays of several libraries.
+        UnknownName: No such precision.
+        InputError: `precision` is ``emulated``, or `b` packed, and an array is not float32.
     """
     try:
+        prepared = _matmul[precision or CHOSEN.get()]
         if out is None:
-            call = _matmul[_key_of[type(a)](a), _key_of[type(b)](b)]
+            call = prepared[_key_of[type(a)](a), _key_of[type(b)](b)]
         else:
-            call = _matmul[_key_of[type(a)](a), _key_of[type(b)](b), _key_of[type(out)](out)]
+            call = prepared[_key_of[type(a)](a), _key_of[type(b)](b), _key_of[type(out)](out)]
     except (KeyError, AttributeError, TypeError, RuntimeError):
-        return _first("matmul", (a, b), out)
+        return _first("matmul", (a, b), out, precision)
     return call(a, b, out)
 
 
@@ -126,26 +137,38 @@ def transpose(a: Any, out: Any = None) -> Any:
 def clear_caches() -> None:
     """Forgets what was looked up and prepared, so that the next calls see new records."""
     with _lock:
-        for prepared in _prepared.values():
+        for prepared in (*_prepared.values(), *_matmul.values()):
             prepared.clear()
         _decided.clear()
         forget()
 
 
-def _first(function: str, arrays: tuple[Any, ...], out: Any) -> Any:
-    """A call with arrays of a kind that was not met before, or that is not to be remembered."""
+def _first(function: str, arrays: tuple[Any, ...], out: Any, asked: str = "") -> Any:
+    """A call with arrays of a kind that was not met before, or that is not to be remembered.
+
+    Args:
+        function: One of `ARGUMENTS`.
+        arrays: What it is called with.
+        out: As the caller gave it.
+        asked: The precision that the call itself says; empty where it says none.
+    """
+    if isinstance(arrays[-1], Opaque) and function == "matmul":
+        return arrays[-1].product(arrays[0], out, asked)
+    precision = chosen(asked) if function == "matmul" else IEEE
     arrays = tuple(numpy.asarray(each) if _is_nested(each) else each for each in arrays)
     family = common_family(function, arrays, out)
     given = (*arrays, *(() if out is None else (out,)))
     if family is None:
         from tuner.callables.foreign import called
 
-        return called(_PUBLIC[function], arrays, out)
-    request = request_of(function, family, arrays, out)
+        public = partial(matmul, precision=asked) if asked else _PUBLIC[function]
+        return called(public, arrays, out)
+    request = request_of(function, family, arrays, out).in_precision(precision, asked)
+    kept = _matmul[precision] if function == "matmul" else _prepared[function]
     with _lock:
-        call = _prepare(request, family)
+        call = prepare(request, family)
         if all(type(each) is family.base for each in given):
-            _remember(function, family, given, call)
+            _remember(kept, family, given, call)
     return call(*arrays, out)
 
 
@@ -193,13 +216,13 @@ def request_of(function: str, family: Family, arrays: tuple[Any, ...], out: Any)
     return REQUESTS[function](*operands, to)
 
 
-def _remember(function: str, family: Family, given: tuple[Any, ...], call: Prepared) -> None:
+def _remember(kept: dict[Hashable, Prepared], family: Family, given: tuple[Any, ...], call: Prepared) -> None:
     try:
         keys = tuple(family.key(array) for array in given)
     except RuntimeError:  # what has no strides
         return
     _key_of.setdefault(family.base, family.key)
-    _keep(_prepared[function], keys if len(keys) > 1 else keys[0], call)
+    _keep(kept, keys if len(keys) > 1 else keys[0], call)
 
 
 def _keep(kept: dict[Any, Any], key: Hashable, value: Any) -> None:
@@ -241,7 +264,7 @@ def device_info(device: str) -> DeviceInfo:
     return found
 
 
-def _prepare(request: Request, family: Family) -> Prepared:
+def prepare(request: Request, family: Family) -> Prepared:
     """The call of the kernel; the library's where that cannot be had, which is no reason to fail."""
     decision = None
     try:

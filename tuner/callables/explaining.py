@@ -12,6 +12,7 @@ from tuner.callables.arrays import Operand, dense_strides
 from tuner.callables.decisions import Decision, decide, problem_of
 from tuner.callables.dispatch import ARGUMENTS, REQUESTS, common_family, decision_for, request_of
 from tuner.callables.foreign import view
+from tuner.callables.precision import chosen
 from tuner.callables.requests import Request
 from tuner.errors import UnknownName
 from tuner.lookup.answers import UNMEASURED
@@ -34,6 +35,7 @@ class Explanation:
         why: The reason, for people.
         kernel: Kernel that the records name, run or not; empty where they name none.
         config: Its config.
+        fallback: Kernel and config that compute inputs that the kernel does not take; empty if it takes all.
         match: What the answer rests on: ``exact``, ``predicted``, ``nearest-shape``, ``similar-device``,
             ``default``; empty without an answer.
         expected_loss: Fraction of speed that such an answer costs; 1 where that is not known.
@@ -55,6 +57,7 @@ class Explanation:
     why: str
     kernel: str
     config: dict[str, Any]
+    fallback: str
     match: str
     expected_loss: float
     loss_said: str
@@ -77,6 +80,7 @@ class Explanation:
         lines += [("problem", self.problem)] if self.problem else []
         lines += [("device", self.device), ("runs", named if self.use == "kernel" else self.use)]
         lines += [("why", self.why)]
+        lines += [("fallback", f"{self.fallback}, for inputs that it does not take")] if self.fallback else []
         if self.kernel and self.use != "kernel":
             lines += [("not", named + (f", {self.speedup:.3f} x {self.use}" if self.speedup else ""))]
         if self.match:
@@ -105,6 +109,7 @@ def explain(
     dtype: str = "float32",
     layout: str = "",
     device: str = "",
+    precision: str = "",
     **dims: int,
 ) -> Explanation:
     """What `matmul`, `gemv` or `transpose` would run, and why. Nothing is computed or compiled.
@@ -119,17 +124,19 @@ def explain(
         layout: With dims: how operands are stored, e.g. ``nt``.
         device: ``cpu``, ``cuda:0``, or the name of a device that need not be here; the GPU if there is one,
             else the CPU, unless given.
+        precision: As for `matmul`.
         dims: Dims of the operation, in place of arrays.
 
     Raises:
         ValueError: As for the call; or too few or too many arrays or dims.
         TypeError: As for the call.
-        UnknownName: No such function, dtype, layout or device.
+        UnknownName: No such function, dtype, layout, precision or device.
+        InputError: As for the call.
         NothingFound: Nothing is known of a device of that name.
     """
     function, arrays = _function_of(call, shapes, dims)
     if arrays:
-        return _of_arrays(function, arrays, out)
+        return _of_arrays(function, arrays, out, precision)
     where = device or _here()
     if dims:
         request = _of_dims(function, dims, dtype, layout, where)
@@ -137,7 +144,12 @@ def explain(
         given = tuple(_row_major(tuple(shape), dtype, where) for shape in shapes or ())
         _check_count(function, given)
         request = REQUESTS[function](*given, None)
+    request = _precise(request, precision)
     return _explained(request, _decision(request, where))
+
+
+def _precise(request: Request, asked: str) -> Request:
+    return request.in_precision(chosen(asked), asked) if request.function == "matmul" else request
 
 
 def _function_of(
@@ -164,13 +176,14 @@ def _function_of(
     return "gemv" if ndims == [2, 1] else "matmul", call
 
 
-def _of_arrays(function: str, arrays: tuple[Any, ...], out: Any) -> Explanation:
+def _of_arrays(function: str, arrays: tuple[Any, ...], out: Any, precision: str) -> Explanation:
     _check_count(function, arrays)
     arrays = tuple(numpy.asarray(each) if isinstance(each, (list, tuple)) else each for each in arrays)
     family = common_family(function, arrays, out)
     if family is None:
-        return _of_arrays(function, tuple(view(each) for each in arrays), None if out is None else view(out))
-    request = request_of(function, family, arrays, out)
+        views = tuple(view(each) for each in arrays)
+        return _of_arrays(function, views, None if out is None else view(out), precision)
+    request = _precise(request_of(function, family, arrays, out), precision)
     return _explained(request, decision_for(request))
 
 
@@ -232,6 +245,7 @@ def _explained(request: Request, decision: Decision | None) -> Explanation:
         why=decision.why if decision else request.why,
         kernel=found.kernel if found else "",
         config=dict(found.config) if found else {},
+        fallback=decision.kernel.falls_back_to(found.config) if decision and decision.kernel and found else "",
         match=found.match if found else "",
         expected_loss=found.expected_loss if found else 0.0,
         loss_said=found.loss.said if found else "",

@@ -8,6 +8,7 @@ import numpy
 
 from tuner.callables.arrays import Operand
 from tuner.callables.layouts import Placed, flipped, is_row_major, letter, placed, turned
+from tuner.callables.precision import EMULATED_DTYPES, check_dtypes
 from tuner.declare.problem import INT32_MAX
 from tuner.results.record import ProblemKey
 
@@ -38,6 +39,22 @@ class Request:
     problem: ProblemKey | None = None
     tensors: tuple[Placed, ...] = ()
     why: str = ""
+
+    def in_precision(self, precision: str, asked: str) -> Request:
+        """The request in a precision, where it is one that the precision is for.
+
+        Args:
+            precision: That of the call.
+            asked: The same where the call itself says it; else empty.
+
+        Raises:
+            InputError: The call itself asks for a precision that is not for its arrays.
+        """
+        check_dtypes(asked, {each.dtype for each in self.operands.values()})
+        problem = self.problem
+        if problem is None or problem.operation != "gemm" or problem.dtype not in EMULATED_DTYPES:
+            return self
+        return replace(self, problem=replace(problem, precision=precision))
 
     @property
     def device(self) -> str:

@@ -47,8 +47,8 @@ def answered(catalogue: Catalogue, problem: Problem, device: str, regime: str, k
 @database_option
 @json_option
 def best(
-    target: str, dims: tuple[str, ...], sets: tuple[str, ...], dtype: str, layout: str, regime: str,
-    kernel: str, device: str, db: str, as_json: bool,
+    target: str, dims: tuple[str, ...], sets: tuple[str, ...], dtype: str, layout: str, precision: str,
+    regime: str, kernel: str, device: str, db: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Print the config to use for a problem, or the library. No device is touched.
 
@@ -56,7 +56,7 @@ def best(
     device, or it is the kernel's default. `match` says which, `expected loss` what such answers have cost on
     known problems.
     """
-    catalogue, problem = parse_problem(target, dims, sets, dtype, layout)
+    catalogue, problem = parse_problem(target, dims, sets, dtype, layout, precision)
     found = answered(catalogue, problem, device, regime, kernel, db).to_json()
     if as_json:
         print_json(found)
@@ -113,15 +113,15 @@ def _predicted_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
 @click.option("-o", "folder", type=click.Path(path_type=Path), required=True, help="Folder to write to.")
 @database_option
 def export(
-    target: str, dims: tuple[str, ...], sets: tuple[str, ...], dtype: str, layout: str, regime: str,
-    kernel: str, device: str, form: str, folder: Path, db: str,
+    target: str, dims: tuple[str, ...], sets: tuple[str, ...], dtype: str, layout: str, precision: str,
+    regime: str, kernel: str, device: str, form: str, folder: Path, db: str,
 ) -> None:  # fmt: skip
     """Write the champion as source, binary, Python module or JSON. None of them needs tuner."""
     from tuner.errors import NothingFound
     from tuner.export import export as write
     from tuner.lookup import tune_command
 
-    catalogue, problem = parse_problem(target, dims, sets, dtype, layout)
+    catalogue, problem = parse_problem(target, dims, sets, dtype, layout, precision)
     found = answered(catalogue, problem, device, regime, kernel, db)
     assert found.question is not None, "an answer has its question"
     if found.match != "exact":

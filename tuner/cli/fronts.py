@@ -22,8 +22,8 @@ from tuner.results.record import Champion
 @database_option
 @json_option
 def front(
-    target: str, dims: tuple[str, ...], sets: tuple[str, ...], dtype: str, layout: str, regime: str,
-    device: str, objective: str, folder: Path | None, db: str, as_json: bool,
+    target: str, dims: tuple[str, ...], sets: tuple[str, ...], dtype: str, layout: str, precision: str,
+    regime: str, device: str, objective: str, folder: Path | None, db: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Show the Pareto front of a problem. No device is touched.
 
@@ -38,7 +38,7 @@ def front(
     if len(objectives) == 1:
         raise InputError("a front has several objectives, got time alone; give e.g. --objective time,energy")
     check_plot(folder, several=True)
-    _, problem = parse_problem(target, dims, sets, dtype, layout)
+    _, problem = parse_problem(target, dims, sets, dtype, layout, precision)
     store = opened(db)
     try:
         found, champion = known_front(store, key_of(problem), parse_device(device), regime, objectives)

@@ -58,7 +58,10 @@ def ladder(
     sweeps = folder is not None if options["sweeps"] is None else options["sweeps"]
     if folder is not None:
         writable_folder(folder)
-    plan, found = _plan(target, dims, (sets, dtype, layout), options["device"], (options["kernels"], sweeps))
+    plan, found = _plan(
+        target, dims, (sets, dtype, layout, options["precision"]), options["device"],
+        (options["kernels"], sweeps),
+    )  # fmt: skip
     if options["sweeps"] is False:
         plan = replace(plan, sweeps=())
     classic = (options["classic"] or plan.classic) and seconds is None
@@ -75,16 +78,16 @@ def ladder(
 
 
 def _plan(
-    target: str, dims: tuple[str, ...], rest: tuple[tuple[str, ...], str, str], device: str,
+    target: str, dims: tuple[str, ...], rest: tuple[tuple[str, ...], str, str, str], device: str,
     choice: tuple[tuple[str, ...], bool],
 ) -> tuple[LadderPlan, DetectedDevice]:  # fmt: skip
     """The plan that the arguments name, and the device to measure it on."""
-    (sets, dtype, layout), (kernels, sweeps) = rest, choice
+    (sets, *words), (kernels, sweeps) = rest, choice
     if not target.endswith(".toml"):
-        catalogue, problem = parse_problem(target, dims, sets, dtype, layout)
+        catalogue, problem = parse_problem(target, dims, sets, *words)
         found = find(device)
         return ladder_of(catalogue, problem, found.target, kernels, sweeps=sweeps), found
-    if dims or sets or dtype or layout or kernels:
+    if dims or sets or any(words) or kernels:
         raise InputError(f"a ladder plan says itself what to measure, got more beside {target}; leave it away")
     plan = read_ladder_plan(Path(target), builtin())
     found = find(device or ("cpu" if plan.target == "cpu" else "cuda:0"))

@@ -23,9 +23,15 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 def problem_options(command: F) -> F:
-    """``OPERATION DIM...``, or ``FILE.py --set name=value``, and dtype, layout, regime."""
+    """``OPERATION DIM...``, or ``FILE.py --set name=value``, and dtype, layout, precision, regime."""
     for decorate in (
         click.option("--regime", type=click.Choice(REGIMES), default="cold", help="How time is measured."),
+        click.option(
+            "--precision",
+            default="",
+            metavar="[ieee|emulated]",
+            help="emulated allows any arithmetic that is as exact as the library's.  [default: ieee]",
+        ),
         click.option("--layout", default="", help="Layout, e.g. nn, nt, tn or tt for gemm."),
         click.option("--dtype", default="", help="Element type; default: the operation's first."),
         click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="Set a dim by name."),
@@ -106,7 +112,7 @@ def writable_file(file: Path | None) -> None:
 
 
 def parse_problem(
-    target: str, dims: Sequence[str], sets: Sequence[str], dtype: str, layout: str
+    target: str, dims: Sequence[str], sets: Sequence[str], dtype: str, layout: str, precision: str = ""
 ) -> tuple[Catalogue, Problem]:
     """The problem that the arguments name, and the catalogue that has its kernels.
 
@@ -119,7 +125,7 @@ def parse_problem(
     else:
         catalogue = builtin()
         operation = catalogue.operation(target)
-    return catalogue, operation.problem(_shape(operation, dims, sets), dtype, layout)
+    return catalogue, operation.problem(_shape(operation, dims, sets), dtype, layout, precision)
 
 
 def _own_operation(catalogue: Catalogue) -> Operation:
@@ -164,7 +170,7 @@ def chosen_kernels(
         UnknownName: No kernel has one of the names.
         InputError: The operation has no kernel for the target.
     """
-    found = catalogue.of(problem.operation.name, target, tuple(only))
+    found = catalogue.of(problem.operation.name, target, tuple(only), problem.precision)
     if not found:
         others = sorted({kernel.target for kernel in catalogue.of(problem.operation.name)})
         raise InputError(

@@ -27,7 +27,7 @@ from tuner.declare.catalogue import Catalogue
 from tuner.devices.detect import find_all
 from tuner.errors import InputError, NothingFound
 from tuner.lookup import Answer, staleness
-from tuner.results.error_limit import read_error_limit
+from tuner.results.error_limit import limit_for, read_error_limit
 from tuner.results.objectives import read_objectives
 from tuner.study.progress import Progress, Request, Result
 
@@ -64,7 +64,7 @@ def tune(
 
     objectives = read_objectives(options["objective"])
     check_plot(options["folder"], len(objectives) > 1)
-    catalogue, problem = parse_problem(target, dims, sets, dtype, layout)
+    catalogue, problem = parse_problem(target, dims, sets, dtype, layout, options["precision"])
     found = find_all(device)
     check_power(objectives, found[0])
     request = Request(
@@ -76,7 +76,7 @@ def tune(
         sampler=options["sampler"],
         storage_url=options["db"],
         objectives=objectives,
-        error_limit=read_error_limit(options["error_limit"]),
+        error_limit=limit_for(problem.precision, read_error_limit(options["error_limit"])),
         drop=not kernels,
         **_budget(options["seconds"], options["trials"]),
     )

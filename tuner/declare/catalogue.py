@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -36,13 +36,16 @@ class Catalogue:
             raise UnknownName("operation", name, self.operations)
         return self.operations[name]
 
-    def of(self, operation: str, target: str = "", only: tuple[str, ...] = ()) -> tuple[Kernel, ...]:
+    def of(
+        self, operation: str, target: str = "", only: tuple[str, ...] = (), precision: str = ""
+    ) -> tuple[Kernel, ...]:
         """Returns the kernels of an operation.
 
         Args:
             operation: Name.
             target: ``cuda`` or ``cpu``; all if empty.
             only: Kernel names to keep; all if empty.
+            precision: Only kernels that serve it; all if empty.
 
         Raises:
             UnknownName: There is no such operation, or no kernel has a name in `only`.
@@ -51,6 +54,7 @@ class Catalogue:
         found = [
             kernel for kernel in self.kernels
             if kernel.operation == operation and target in ("", kernel.target)
+            and (not precision or kernel.serves(precision))
         ]  # fmt: skip
         for name in only:
             if name not in {kernel.name for kernel in found}:
@@ -77,7 +81,29 @@ def builtin() -> Catalogue:
         order = list(getattr(module, "LADDER", ()))
         found.sort(key=lambda kernel: order.index(kernel.name) if kernel.name in order else len(order))
         kernels += found
-    return Catalogue(operations, tuple(kernels))
+    return Catalogue(operations, _with_fallbacks(kernels))
+
+
+def _with_fallbacks(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
+    """Kernels whose fallbacks have the kernels that they name.
+
+    Raises:
+        UnknownName: There is no such kernel for the operation and target.
+    """
+    found = []
+    for kernel in kernels:
+        if kernel.fallback is not None:
+            of = {
+                each.name: each
+                for each in kernels
+                if (each.operation, each.target) == (kernel.operation, kernel.target) and each.fallback is None
+            }
+            if kernel.fallback.name not in of:
+                raise UnknownName(f"fallback of kernel {kernel.name!r}", kernel.fallback.name, of)
+            plain = replace(kernel.fallback, kernel=of[kernel.fallback.name])
+            kernel = replace(kernel, fallback=plain)
+        found.append(kernel)
+    return tuple(found)
 
 
 def from_file(path: Path) -> Catalogue:
@@ -104,7 +130,7 @@ def from_file(path: Path) -> Catalogue:
     for kernel in kernels:
         if kernel.operation not in base.operations:
             raise UnknownName(f"operation of kernel {kernel.name!r}", kernel.operation, base.operations)
-    return Catalogue(base.operations, (*base.kernels, *kernels))
+    return Catalogue(base.operations, _with_fallbacks((*base.kernels, *kernels)))
 
 
 def _declarations(folder: Path) -> Iterator[Path]:

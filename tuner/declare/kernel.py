@@ -10,8 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from tuner.declare.fallback import ENTRY, Fallback, behind
 from tuner.declare.functions import functions_of, names
-from tuner.declare.problem import Problem, Tensor
+from tuner.declare.problem import IEEE, PRECISIONS, Problem, Tensor
 from tuner.declare.source_text import measured_text
 from tuner.declare.space import Config, Constraint, Parameter, Value
 from tuner.errors import DeclarationError
@@ -87,10 +88,54 @@ class Workspace:
         zeroed_bytes: This many bytes, from the first on, are zero when the kernel starts. The kernel must leave
             them at zero (for example counters that its last block resets), because nothing writes them between
             runs.
+        regions: (name, first byte) of parts that steps are given by name.
     """
 
     bytes: int
     zeroed_bytes: int = 0
+    regions: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Step:
+    """One launch of a kernel whose run is several.
+
+    Attributes:
+        entry: Function of the source that is launched.
+        grid: Blocks in x, y, z.
+        block: Threads in x, y, z.
+        shared_bytes: Dynamic shared memory of a block, in bytes.
+        arguments: What the function takes, in order: names of tensors, of scalars and of the workspace's
+            regions; empty for a null pointer.
+    """
+
+    entry: str
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    shared_bytes: int = 0
+    arguments: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Packing:
+    """An input that can be packed once and used by many runs.
+
+    Attributes:
+        tensor: Name of the input.
+        region: Region of the workspace that its packed form lies in; a run that is given it packed is given
+            other memory there.
+        bytes: Size of the packed form.
+        step: Entry of the step that packs. It packs what it is given, and takes null pointers for all others:
+            for the tensor where that is packed already; for other inputs, and their packings' regions, where
+            the tensor alone is packed.
+        form: What the packed form depends on beside the tensor: runs with the same form may share it.
+    """
+
+    tensor: str
+    region: str
+    bytes: int
+    step: str
+    form: str = ""
 
 
 @dataclass(frozen=True)
@@ -104,6 +149,11 @@ class Launch:
         padded: Tensors that the kernel takes as larger arrays.
         pieces: The input that passes through constant memory, or None.
         workspace: Device memory for the kernel's own use, or None.
+        steps: The launches of a run, in order, if a run is several; each function is given what its step says.
+            Grid, block and shared memory above are those of the step that does most of the work.
+        counter: Name by which steps are given a 32-bit word to count in, which all runs of the process on a GPU
+            share; exported kernels are given a null pointer instead. Empty if none counts.
+        packings: Inputs that can be packed beforehand.
     """
 
     grid: tuple[int, ...]
@@ -112,6 +162,46 @@ class Launch:
     padded: tuple[Padded, ...] = ()
     pieces: Pieces | None = None
     workspace: Workspace | None = None
+    steps: tuple[Step, ...] = ()
+    counter: str = ""
+    packings: tuple[Packing, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.steps and self.pieces:
+            raise DeclarationError("a launch has steps or pieces, got both; leave one of them out")
+
+    @classmethod
+    def of(cls, main: str, steps: Sequence[Step], workspace: Workspace | None = None, **more: Any) -> Launch:
+        """A run of several launches.
+
+        Args:
+            main: Entry of the step that does most of the work.
+            steps: The launches in order.
+            workspace: Memory that they share.
+            more: Further attributes by name.
+
+        Raises:
+            DeclarationError: No step has that entry.
+        """
+        found = next((step for step in steps if step.entry == main), None)
+        if found is None:
+            names = ", ".join(step.entry for step in steps)
+            raise DeclarationError(f"main= is the entry of a step ({names}), got {main!r}; name one of them")
+        return cls(
+            found.grid,
+            found.block,
+            found.shared_bytes,
+            workspace=workspace,
+            steps=tuple(steps),
+            **more,
+        )
+
+    def names(self, problem: Problem) -> list[str]:
+        """What the steps' arguments name, in the order in which a run is given it; a null pointer last."""
+        regions = self.workspace.regions if self.workspace else ()
+        scalars = (scalar.name for scalar in problem.scalars)
+        own = (name for name, _ in regions)
+        return [*(tensor.name for tensor in problem.tensors), *scalars, *own, self.counter or "counter", ""]
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Launch:
@@ -122,8 +212,23 @@ class Launch:
             data["shared_bytes"],
             tuple(Padded(each["tensor"], tuple(each["shape"])) for each in data.get("padded", ())),
             Pieces(**data["pieces"]) if data.get("pieces") else None,
-            Workspace(**data["workspace"]) if data.get("workspace") else None,
+            _workspace_from(data["workspace"]) if data.get("workspace") else None,
+            tuple(_step_from(each) for each in data.get("steps", ())),
+            data.get("counter", ""),
+            tuple(Packing(**each) for each in data.get("packings", ())),
         )
+
+
+def _workspace_from(data: Mapping[str, Any]) -> Workspace:
+    regions = tuple((name, first) for name, first in data.get("regions", ()))
+    return Workspace(data["bytes"], data["zeroed_bytes"], regions)
+
+
+def _step_from(data: Mapping[str, Any]) -> Step:
+    return Step(
+        data["entry"], tuple(data["grid"]), tuple(data["block"]), data["shared_bytes"],
+        tuple(data["arguments"]),
+    )  # fmt: skip
 
 
 def _launch_hash(constants: Mapping[str, Any], launch: Launch | None) -> str:
@@ -180,6 +285,12 @@ class Kernel:
             several blocks share, it gives the share of one block (``p.k / c.SPLIT_K``). As in constraints, the
             config's attributes may be NumPy arrays of many configs. None if not declared.
         threads: The parameter that sets the number of CPU threads; empty if there is none.
+        fallback: The plain kernel that computes if this one does not take the inputs; its launch is added
+            behind the others. None if this one takes all.
+        architecture: The only one that the source is written for, e.g. ``sm_90a``; empty if any will do.
+            The constraints say which devices have it.
+        precisions: What it may be used for, of `tuner.declare.problem.PRECISIONS`. A kernel that serves
+            ``ieee`` serves every other one as well.
     """
 
     operation: str
@@ -198,6 +309,9 @@ class Kernel:
     starts: tuple[Mapping[str, Value], ...] = ()
     tiles: Callable[[Problem, Any], Mapping[str, Any]] | None = None
     threads: str = ""
+    precisions: tuple[str, ...] = (IEEE,)
+    fallback: Fallback | None = None
+    architecture: str = ""
 
     def __post_init__(self) -> None:
         if self.target not in TARGETS:
@@ -223,6 +337,26 @@ class Kernel:
             raise DeclarationError(f"each of the starts of kernel {self.name!r} names all of {names}")
         if not self.entry:
             object.__setattr__(self, "entry", self.operation)
+        self._check_precisions()
+
+    def serves(self, precision: str) -> bool:
+        """Whether the kernel may compute a problem of that precision."""
+        return IEEE in self.precisions or precision in self.precisions
+
+    def _check_precisions(self) -> None:
+        """A kernel that is not for every precision has no legal config for the others."""
+        for precision in self.precisions or ("",):
+            if precision not in PRECISIONS:
+                raise DeclarationError(
+                    f"precisions= of kernel {self.name!r} has one or more of {', '.join(PRECISIONS)}, "
+                    f"got {precision!r}"
+                )
+        if IEEE in self.precisions:
+            return
+        sentence = f"precision is {' or '.join(self.precisions)}"
+        if all(each.sentence != sentence for each in self.constraints):
+            rule = Constraint(sentence, lambda p, d, c: self.serves(p.precision))
+            object.__setattr__(self, "constraints", (rule, *self.constraints))
 
     def _check_threads(self, names: list[str]) -> None:
         if not self.threads:
@@ -257,6 +391,8 @@ class Kernel:
         launch that the declaration adds to each config.
         """
         parts = (measured_text(self.text, self.target), self.entry, *self.options)
+        if self.fallback is not None and self.fallback.kernel is not None:
+            parts = (*parts, self.fallback.kernel.source_hash)
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
     def launch_hash(self, problem: Problem, config: Mapping[str, Value]) -> str:
@@ -264,8 +400,31 @@ class Kernel:
 
         It ignores launch fields that have their default values, so that adding a field changes no hash.
         """
-        launch = self.launch(problem, Config(config)) if self.launch else None
+        launch = self.launched(problem, Config(config))
         return _launch_hash(problem.operation.constants(problem, self.target), launch)
+
+    def launched(self, problem: Problem, config: Config) -> Launch | None:
+        """The launch rule's answer, with the fallback's launch behind it; None for a CPU kernel.
+
+        Raises:
+            DeclarationError: The fallback's run is more than one launch.
+        """
+        if self.launch is None or self.fallback is None:
+            return self.launch(problem, config) if self.launch else None
+        launch, fallback, plain = self.launch(problem, config), self.fallback, self.fallback.kernel
+        other = plain.launch(problem, Config(fallback.config(config)))
+        if other.padded or other.pieces or other.workspace or other.steps:
+            raise DeclarationError(
+                f"a fallback is one launch without memory of its own; kernel {plain.name!r} with "
+                f"{dict(fallback.config(config))} is more, choose another config"
+            )
+        names = [*(each.name for each in problem.tensors), *(each.name for each in problem.scalars)]
+        last = Step(ENTRY, other.grid, other.block, other.shared_bytes, (fallback.asked, *names))
+        return replace(launch, steps=(*launch.steps, last))
+
+    def falls_back_to(self, config: Mapping[str, Value]) -> str:
+        """Kernel and config that compute inputs which this one does not take; empty where it takes all."""
+        return self.fallback.told(Config(config)) if self.fallback else ""
 
     def check_entry(self) -> None:
         """Refuses a source that does not define the function to call; every config would fail.
@@ -364,6 +523,10 @@ def render(kernel: Kernel, problem: Problem, config: Config) -> Rendered:
     else:
         lines = [f"{name} = {value!r}" for name, value in {**constants, **config}.items()]
         text = "\n".join([*lines, "", kernel.text])
-    launch = kernel.launch(problem, config) if kernel.launch else None
+    if kernel.fallback is not None:
+        plain = kernel.fallback.kernel
+        other = render(plain, problem, Config(kernel.fallback.config(config)))
+        text = behind(text, other.text, plain.entry)
+    launch = kernel.launched(problem, config)
     launch_hash = _launch_hash(constants, launch)
     return Rendered(text, kernel.entry, kernel.target, launch, kernel.options, launch_hash)

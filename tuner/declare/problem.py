@@ -14,6 +14,10 @@ from tuner.errors import DeclarationError, InputError, UnknownName
 DTYPE_BYTES: Mapping[str, int] = {
     "float16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8, "uint8": 1,
 }  # fmt: skip
+#: How exactly a problem is computed; the first is the default. ``ieee``: products and sums in the dtype itself.
+#: ``emulated``: any arithmetic that is as exact as the library's for the inputs at hand.
+PRECISIONS = ("ieee", "emulated")
+IEEE, EMULATED = PRECISIONS
 #: Largest value of a scalar argument that a kernel receives as ``int``.
 INT32_MAX = 2**31 - 1
 #: Rounding errors of a sum of n terms grow like sqrt(n) for data of random sign (Higham and Mary 2019,
@@ -118,6 +122,7 @@ class Operation:
             outputs. ``xp`` is numpy or cupy; arrays keep their stored shapes and dtypes.
         dtypes: Allowed dtypes; the first is the default.
         layouts: Allowed layouts; the first is the default. ``("",)`` if there is only one.
+        emulated: Dtypes that the ``emulated`` precision may be chosen for.
         scalars: Problem -> scalar arguments; by default the dims as int32.
         constants: ``(problem, target)`` -> further names, beside the parameters, that a source may use at
             compile time. For ``cuda`` a string is a token (``{"SCALAR": "float"}``).
@@ -138,6 +143,7 @@ class Operation:
     reference: Callable[[Any, Problem, Mapping[str, Any]], Any]
     dtypes: tuple[str, ...] = ("float32",)
     layouts: tuple[str, ...] = ("",)
+    emulated: tuple[str, ...] = ()
     scalars: Callable[[Problem], tuple[Scalar, ...]] = _dims_as_scalars
     constants: Callable[[Problem, str], Mapping[str, Any]] = lambda problem, target: {}
     terms: Callable[[Problem], int] = lambda problem: 1
@@ -155,17 +161,20 @@ class Operation:
         if not self.verb:
             object.__setattr__(self, "verb", self.name)
 
-    def problem(self, shape: Mapping[str, int], dtype: str = "", layout: str = "") -> Problem:
-        """Fixes shape, dtype and layout.
+    def problem(
+        self, shape: Mapping[str, int], dtype: str = "", layout: str = "", precision: str = ""
+    ) -> Problem:
+        """Fixes shape, dtype, layout and precision.
 
         Args:
             shape: Sizes of 1 or more, one for each of `dims`.
             dtype: One of `dtypes`; the first if empty.
             layout: One of `layouts`; the first if empty.
+            precision: One of `PRECISIONS`; the first if empty.
 
         Raises:
-            UnknownName: The operation has no such dim, dtype or layout.
-            InputError: A dim is missing, is not a whole number, or is below 1.
+            UnknownName: The operation has no such dim, dtype or layout; there is no such precision.
+            InputError: A dim is missing, is not a whole number, or is below 1; the precision is not for it.
         """
         for name in shape:
             if name not in self.dims:
@@ -182,24 +191,52 @@ class Operation:
             raise UnknownName(f"dtype of {self.name}", dtype, self.dtypes)
         if layout not in self.layouts:
             raise UnknownName(f"layout of {self.name}", layout, self.layouts)
-        return Problem(self, tuple((name, shape[name]) for name in self.dims), dtype, layout)
+        precision = self.check_precision(precision or IEEE, dtype)
+        return Problem(self, tuple((name, shape[name]) for name in self.dims), dtype, layout, precision)
+
+    def check_precision(self, precision: str, dtype: str) -> str:
+        """The precision, if the operation may be computed so.
+
+        Raises:
+            UnknownName: No such precision.
+            InputError: It is not for the dtype, or not for the operation.
+        """
+        if precision not in PRECISIONS:
+            raise UnknownName("precision", precision, PRECISIONS)
+        if precision != IEEE and dtype not in self.emulated:
+            known = f"{self.name} in {' or '.join(self.emulated)}" if self.emulated else "gemm in float32"
+            raise InputError(
+                f"precision {precision!r} is for {known}, got {self.name} in {dtype}; choose that, or "
+                f"precision {IEEE!r}"
+            )
+        return precision
 
 
 @dataclass(frozen=True)
 class Problem:
-    """An operation with shape, dtype and layout fixed. Dims are attributes: ``problem.m``.
+    """An operation with shape, dtype, layout and precision fixed. Dims are attributes: ``problem.m``.
 
     Attributes:
         operation: The operation.
         shape: (dim, value) pairs in the operation's order.
         dtype: Element type.
         layout: e.g. ``nn``; empty where the operation has none.
+        precision: One of `PRECISIONS`.
     """
 
     operation: Operation = field(compare=False, repr=False)
     shape: tuple[tuple[str, int], ...]
     dtype: str
     layout: str
+    precision: str = IEEE
+
+    def at(self, shape: Mapping[str, int]) -> Problem:
+        """The same problem at another shape.
+
+        Raises:
+            InputError: As `Operation.problem`.
+        """
+        return self.operation.problem(shape, self.dtype, self.layout, self.precision)
 
     def __getattr__(self, name: str) -> int:
         for dim, value in self.__dict__.get("shape", ()):
@@ -259,14 +296,21 @@ class Problem:
         return float(TOLERANCE_FACTOR * 2.0**-bits * math.sqrt(self.operation.terms(self)))
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the fields that name the problem: operation, shape, dtype, layout."""
+        """Returns the fields that name the problem: operation, shape, dtype, layout, precision."""
         return {
             "operation": self.operation.name, "shape": self.dims, "dtype": self.dtype, "layout": self.layout,
+            "precision": self.precision,
         }  # fmt: skip
 
     def __str__(self) -> str:
         sizes = " x ".join(str(value) for _, value in self.shape)
-        return " ".join(part for part in (self.operation.name, sizes, self.dtype, self.layout) if part)
+        return worded(self.operation.name, sizes, self.dtype, self.layout, self.precision)
+
+
+def worded(operation: str, sizes: str, dtype: str, layout: str, precision: str) -> str:
+    """A problem in words; the usual precision goes without saying."""
+    parts = (operation, sizes, dtype, layout, "" if precision == IEEE else precision)
+    return " ".join(part for part in parts if part)
 
 
 def check_sizes(problem: Problem) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
+import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,10 +20,10 @@ import numpy
 from cupy.cuda import runtime
 
 from tuner.declare.hardware import DeviceInfo
-from tuner.declare.kernel import Rendered
+from tuner.declare.kernel import Packing, Rendered
 from tuner.declare.problem import DTYPE_BYTES, Problem
 from tuner.devices.cuda import describe
-from tuner.devices.launching import function_of, steps_of, three, workspace
+from tuner.devices.launching import Series, function_of, regions_of, steps_of, three, workspace
 from tuner.devices.nvrtc import NvrtcCompiler
 
 #: Workspaces, modules and larger arrays are kept up to this total size; the oldest are dropped first.
@@ -89,11 +90,21 @@ class _Kept:
                     self._values[key] = found
         return found[0]
 
+    def drop(self, owner: object) -> None:
+        """Drops what is kept for an owner, the second part of a key."""
+        with self._lock:
+            for key in [key for key in self._values if isinstance(key, tuple) and key[1] is owner]:
+                del self._values[key]
+
 
 _KEPT = _Kept()
 
 
-#: Loaded kernels: (rendered kernel, dynamic shared memory it may have, GPU) -> cubin, module, function.
+def _forget(token: object) -> None:
+    _KEPT.drop(token)
+
+
+#: What was loaded: rendered kernel, dynamic shared memory it may have, GPU -> cubin, module, function.
 _FUNCTIONS: dict[tuple[str, int, int], tuple[bytes, Any, Any]] = {}
 
 
@@ -139,6 +150,37 @@ class Loaded:
         self._scalars = tuple(numpy.dtype(each.dtype).type(each.value) for each in problem.scalars)
         self._queueing = threading.Lock()
         self._code, self._module, self._function = _function(rendered, problem, device.architecture, index)
+        with cupy.cuda.Device(index):
+            self._series = Series(self._module, launch, problem) if launch.steps else None
+        self._packed: tuple[Any, ...] = ()
+        # What streams keep for this kernel goes when it does, and does not keep it.
+        self._token = object()
+        weakref.finalize(self, _forget, self._token)
+
+    def pack(self, packing: Packing, address: int, stream: int | None = None) -> Any:
+        """Memory with the packed form of an input.
+
+        Args:
+            packing: Of the launch.
+            address: Where the input lies, as the problem's layout says.
+            stream: Handle of the stream that it is packed on; the current one unless given.
+        """
+        with cupy.cuda.Device(self._index):
+            if stream is not None:
+                with cupy.cuda.ExternalStream(stream, self._index):
+                    return self.pack(packing, address)
+            memory = cupy.empty(packing.bytes, dtype=cupy.uint8)
+            series = Series(self._module, self._launch, self._problem, packing, alone=True)
+            tensors = [address if each.name == packing.tensor else 0 for each in self._problem.tensors]
+            trailing = _KEPT.get(("workspace", self._token, _current_stream()), self._with_workspace)
+            with self._queueing:
+                series.queue((*tensors, *trailing, memory))
+            return memory
+
+    def use_packed(self, packing: Packing, memory: Any) -> None:
+        """From now on runs take an input as it was packed in that memory, which stays with them."""
+        self._series = Series(self._module, self._launch, self._problem, packing)
+        self._packed = (memory,)
 
     def run(self, *arrays: Any) -> None:
         """Queues a run on the current stream; the GPU must be the current device.
@@ -149,16 +191,20 @@ class Loaded:
         """
         if not self.simple:
             self._run_steps(arrays)
+        elif self._series is not None:
+            trailing = _KEPT.get(("workspace", self._token, _current_stream()), self._with_workspace)
+            with self._queueing:  # another thread may use the same stream, and the workspace with it
+                self._series.queue((*arrays, *trailing, *self._packed))
         elif self._launch.workspace is None:
             self._function(self._grid, self._block, (*arrays, *self._scalars), self._shared)
         else:
-            trailing = _KEPT.get(("workspace", self, _current_stream()), self._with_workspace)
+            trailing = _KEPT.get(("workspace", self._token, _current_stream()), self._with_workspace)
             self._function(self._grid, self._block, (*arrays, *trailing), self._shared)
 
     @property
     def shortest_run(self) -> Callable[..., None]:
-        """Returns a form of `run` with the least overhead around the launch."""
-        if not self.simple or self._launch.workspace is not None:
+        """As `run`, with as little around the launch as can be."""
+        if not self.simple or self._launch.workspace is not None or self._series is not None:
             return self.run
         function, grid, block, shared = self._function, self._grid, self._block, self._shared
         if self._scalars:
@@ -171,7 +217,7 @@ class Loaded:
         if runtime.getDevice() != self._index:
             with cupy.cuda.Device(self._index):
                 return self.run_at(stream, *addresses)
-        if self.simple and self._launch.workspace is None:
+        if self.simple and self._launch.workspace is None and self._series is None:
             given = (*addresses, *self._scalars)
             self._function(self._grid, self._block, given, self._shared, _Handle(stream))
             return None
@@ -182,10 +228,11 @@ class Loaded:
             )
 
     def _with_workspace(self) -> tuple[Any, int]:
-        """Returns the scalars, and a workspace for the current stream."""
+        """The scalars, and a workspace for the current stream, in regions where there are steps."""
         wanted = self._launch.workspace
-        assert wanted is not None
-        return (*self._scalars, workspace(wanted)), wanted.bytes
+        memory = None if wanted is None else workspace(wanted)
+        own = [memory] if self._series is None else regions_of(memory, self._launch)
+        return (*self._scalars, *own), wanted.bytes if wanted else 0
 
     def _run_steps(self, arrays: Sequence[Any]) -> None:
         """Queues a run of several steps, with constant memory and larger arrays of the current stream."""
@@ -193,10 +240,10 @@ class Loaded:
         if self._launch.pieces is not None:
             size = len(self._code) + CONSTANT_BYTES
             module, function = _KEPT.get(
-                ("module", self, stream), lambda: (function_of(self._rendered, self._code), size)
+                ("module", self._token, stream), lambda: (function_of(self._rendered, self._code), size)
             )
         beside = self._larger_bytes + (self._launch.workspace.bytes if self._launch.workspace else 0)
-        made: dict[str, Any] = _KEPT.get(("larger", self, stream), lambda: ({}, beside))
+        made: dict[str, Any] = _KEPT.get(("larger", self._token, stream), lambda: ({}, beside))
         tensors = self._problem.tensors
         named = {
             each.name: cupy.ndarray(each.shape, each.dtype, array.data)

@@ -14,8 +14,9 @@ from cupy.cuda import runtime
 from cupy_backends.cuda.api import driver
 
 from tuner.declare.hardware import DeviceInfo
-from tuner.declare.kernel import Launch, Pieces, Rendered, Workspace
+from tuner.declare.kernel import Launch, Packing, Pieces, Rendered, Step, Workspace
 from tuner.declare.padding import COPY_THREADS, copy_rows_grid, copy_rows_source
+from tuner.declare.problem import Problem
 from tuner.devices.nvrtc import compile_cubin, target_architecture
 from tuner.devices.protocol import Arrays, LaunchFailed
 from tuner.results.measurement import memory_reason
@@ -28,7 +29,10 @@ POISON = 0xFF
 DEFAULT_SHARED_BYTES = 47 * 1024
 #: Exceptions that CuPy raises if the driver refuses.
 DRIVER_ERRORS: tuple[type[Exception], ...] = (runtime.CUDARuntimeError, driver.CUDADriverError)
-Step = Callable[[], None]
+#: A null pointer as an argument.
+NULL = numpy.uint64(0)
+#: Something that a run queues.
+Queued = Callable[[], None]
 
 
 class LoadedKernel:
@@ -72,17 +76,99 @@ def function_of(rendered: Rendered, code: bytes) -> tuple[Any, Any]:
     """Returns CuPy's module of a cubin and its kernel, with the shared memory that it needs allowed."""
     module = cupy.cuda.function.Module()
     module.load(code)
-    function = module.get_function(rendered.entry)
-    if rendered.launch is not None and rendered.launch.shared_bytes > DEFAULT_SHARED_BYTES:
+    launch = rendered.launch
+    return module, _with_shared(module, rendered.entry, launch.shared_bytes if launch else 0)
+
+
+def _with_shared(module: Any, entry: str, shared_bytes: int) -> Any:
+    """A function of a module, allowed the dynamic shared memory that it asks for."""
+    function = module.get_function(entry)
+    if shared_bytes > DEFAULT_SHARED_BYTES:
         wanted = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        driver.funcSetAttribute(function.ptr, wanted, rendered.launch.shared_bytes)
-    return module, function
+        driver.funcSetAttribute(function.ptr, wanted, shared_bytes)
+    return function
+
+
+class Series:
+    """The launches of a run that is several, ready but for the memory that they are given."""
+
+    def __init__(
+        self, module: Any, launch: Launch, problem: Problem, packing: Packing | None = None, alone: bool = False
+    ) -> None:
+        """Takes the steps' functions from a loaded module.
+
+        Args:
+            module: CuPy's.
+            launch: Has the steps.
+            problem: Names tensors and scalars.
+            packing: The input that is packed in memory of its own, which a run is given last; None for none.
+            alone: True to pack that input, and no more.
+        """
+        steps = [step for step in launch.steps if not alone or (packing and step.entry == packing.step)]
+        self._launches = [
+            (
+                _with_shared(module, step.entry, step.shared_bytes),
+                three(step.grid),
+                three(step.block),
+                _places(step, launch, problem, packing, alone),
+                step.shared_bytes,
+            )
+            for step in steps
+        ]
+
+    def queue(self, given: Sequence[Any], *stream: Any) -> None:
+        """Queues a run.
+
+        Args:
+            given: Tensors, scalars, regions of the workspace and a null pointer, as `Launch.names` has them.
+            stream: On this one; on the current one unless given.
+        """
+        for function, grid, block, places, shared in self._launches:
+            function(grid, block, tuple([given[place] for place in places]), shared, *stream)
+
+
+def _places(step: Step, launch: Launch, problem: Problem, packing: Packing | None, alone: bool) -> list[int]:
+    """Where a step's arguments stand among what a run is given."""
+    names = launch.names(problem)
+    place = {name: at for at, name in enumerate(names)}
+    null = place[""]
+    if packing is not None:
+        place[packing.region] = len(names)
+        if alone:
+            others = [each for each in launch.packings if each.tensor != packing.tensor]
+            hidden = [*(each.tensor for each in others), *(each.region for each in others), launch.counter]
+        else:
+            hidden = [packing.tensor] if step.entry == packing.step else []
+        place |= dict.fromkeys(hidden, null)
+    return [place[name] for name in step.arguments]
+
+
+def regions_of(memory: Any, launch: Launch) -> list[Any]:
+    """The parts of a workspace that steps are given, then the counter and a null pointer."""
+    parts = (memory[first:] for _, first in (launch.workspace.regions if launch.workspace else ()))
+    return [*parts, counter(cupy.cuda.runtime.getDevice()) if launch.counter else NULL, NULL]
+
+
+#: GPU -> the word in which kernels count; it stays where it is, for CUDA graphs.
+_COUNTERS: dict[int, Any] = {}
+
+
+def counter(device: int) -> Any:
+    """The 32-bit word of a GPU that kernels count in."""
+    if device not in _COUNTERS:
+        _COUNTERS[device] = cupy.zeros(1, dtype=cupy.uint32)
+    return _COUNTERS[device]
+
+
+def counted() -> int:
+    """What kernels of this process have counted on all GPUs; waits for what is queued."""
+    return sum(int(word[0]) for word in _COUNTERS.values())
 
 
 def steps_of(
     module: Any, function: Any, launch: Launch, arrays: Arrays, made: dict[str, Any] | None = None
-) -> list[Step]:
-    """Returns the steps that one run queues, in order.
+) -> list[Queued]:
+    """What one run queues, in order.
 
     Args:
         module: CuPy's module of the kernel, with its ``__constant__`` arrays.
@@ -93,8 +179,8 @@ def steps_of(
             Missing ones are made and added.
     """
     arguments, made = list(arrays.arguments()), {} if made is None else made
-    before: list[Step] = []
-    after: list[Step] = []
+    before: list[Queued] = []
+    after: list[Queued] = []
     wanted = {each.tensor: tuple(each.shape) for each in launch.padded}
     for number, tensor in enumerate(arrays.problem.tensors):
         array = arguments[number]
@@ -109,9 +195,13 @@ def steps_of(
             after.append(_copying(array, larger))
         else:
             before.append(_copying(larger, array))
+    if launch.workspace is not None and "" not in made:
+        made[""] = workspace(launch.workspace)
+    if launch.steps:
+        series = Series(module, launch, arrays.problem)
+        given = [*arguments, *regions_of(made.get(""), launch)]
+        return [*before, partial(series.queue, given), *after]
     if launch.workspace is not None:
-        if "" not in made:
-            made[""] = workspace(launch.workspace)
         arguments.append(made[""])
     grid, block, shared = three(launch.grid), three(launch.block), launch.shared_bytes
 
@@ -123,8 +213,8 @@ def steps_of(
     return [*before, *_in_pieces(module, launch.pieces, arrays, launched), *after]
 
 
-def _copying(target: Any, source: Any) -> Step:
-    """Returns a step that copies the rows and columns that two arrays share."""
+def _copying(target: Any, source: Any) -> Queued:
+    """Copies the rows and columns that two arrays have in common."""
     rows, columns = (min(sizes) for sizes in zip(target.shape, source.shape, strict=True))
     function = _copy_rows(cupy.cuda.runtime.getDevice(), target.itemsize)
     grid = (*copy_rows_grid(rows, columns), 1)
@@ -151,8 +241,8 @@ def workspace(wanted: Workspace) -> Any:
     return memory
 
 
-def _in_pieces(module: Any, pieces: Pieces, arrays: Arrays, launch: Callable[..., None]) -> list[Step]:
-    """For each piece: copies it to constant memory, then launches with the number of elements before it."""
+def _in_pieces(module: Any, pieces: Pieces, arrays: Arrays, launch: Callable[..., None]) -> list[Queued]:
+    """For each piece a copy to constant memory, then a launch that is told how many elements came before."""
     symbol, source = int(module.get_global_var(pieces.symbol)), arrays.arrays[pieces.tensor]
 
     def copy(first: int) -> None:
@@ -160,7 +250,7 @@ def _in_pieces(module: Any, pieces: Pieces, arrays: Arrays, launch: Callable[...
         size = min(pieces.elements, source.size - first) * source.itemsize
         runtime.memcpyAsync(symbol, address, size, DEVICE_TO_DEVICE, cupy.cuda.get_current_stream().ptr)
 
-    steps: list[Step] = []
+    steps: list[Queued] = []
     for first in range(0, source.size, pieces.elements):
         steps += [partial(copy, first), partial(launch, numpy.int32(first))]
     return steps

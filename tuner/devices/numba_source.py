@@ -137,9 +137,7 @@ def _written(name: str, text: str) -> Path:
 def small_problem(problem: Problem) -> Problem:
     """Returns the problem with smaller dims, if the operation allows that."""
     try:
-        small = problem.operation.problem(
-            {name: min(value, COMPILE_DIM) for name, value in problem.shape}, problem.dtype, problem.layout
-        )
+        small = problem.at({name: min(value, COMPILE_DIM) for name, value in problem.shape})
         tensors, scalars = small.tensors, small.scalars
     except Exception:
         return problem

@@ -58,8 +58,16 @@ def nvrtc_version() -> str:
     return "NVRTC {}.{}".format(*nvrtc.getVersion())
 
 
-def read_report(log: str, cubin: bytes) -> CompileReport:
-    """Reads registers, spills and memory from ptxas's log; the largest of each among the kernels."""
+def read_report(log: str, cubin: bytes, entry: str = "") -> CompileReport:
+    """Registers, spills and memory from ptxas's log.
+
+    Args:
+        log: What ptxas said.
+        cubin: The machine code.
+        entry: Of this kernel; of the one that uses most of each if it is empty or not named in the log.
+    """
+    told = re.split(r"(?=Compiling entry function ')", log)
+    log = next((each for each in told if each.startswith(f"Compiling entry function '{entry}'")), log)
 
     def largest(pattern: str) -> int:
         return max((int(number) for number in re.findall(pattern, log)), default=0)
@@ -92,7 +100,7 @@ class NvrtcCompiler:
         if known is not None:
             return known
         cubin, log = compile_cubin(rendered.text, architecture, rendered.options)
-        binary = Binary(cubin, read_report(log, cubin))
+        binary = Binary(cubin, read_report(log, cubin, rendered.entry))
         self._cache.put(rendered, architecture, compiler, binary)
         return binary
 

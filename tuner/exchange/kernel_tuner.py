@@ -85,7 +85,7 @@ def _problem(cache: Cache) -> ProblemKey:
 def _id(problem: ProblemKey, device: DeviceInfo, regime: str, kernel: str, each: Config) -> str:
     of = each.measurement
     told = (
-        problem.operation, problem.shape, problem.dtype, problem.layout, device.name, regime, kernel,
+        problem.operation, problem.shape, problem.arithmetic, problem.layout, device.name, regime, kernel,
         dict(each.config), of.outcome.value, of.samples_s, each.measured_at,
     )  # fmt: skip
     return str(uuid.uuid5(_NAMESPACE, json.dumps(told)))

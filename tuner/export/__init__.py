@@ -34,6 +34,11 @@ class Exported:
     face: Interface
 
     @property
+    def fallback(self) -> str:
+        """Kernel and config that compute inputs which the kernel does not take; empty where it takes all."""
+        return self.kernel.falls_back_to(self.champion.record.config)
+
+    @property
     def stem(self) -> str:
         """Name of the files, an identifier so that Python can import them."""
         sizes = "x".join(str(size) for _, size in self.problem.shape)
@@ -118,7 +123,10 @@ def _source(exported: Exported) -> dict[str, str | bytes]:
 
     name = f"{exported.stem}.cu"
     architecture = exported.champion.record.device.architecture or "native"
-    command = f"nvcc -O3 -std=c++17 -arch={architecture} -DTILE_TUNER_MAIN {name} -o check && ./check"
+    own = exported.kernel.architecture
+    # -arch= alone has nvcc compile for what every chip of the architecture has, too.
+    chosen = f"-gencode arch={own.replace('sm', 'compute')},code={own}" if own else f"-arch={architecture}"
+    command = f"nvcc -O3 -std=c++17 {chosen} -DTILE_TUNER_MAIN {name} -o check && ./check"
     text = cuda_source([*header(exported), "", *_how_to(exported, command)], exported.rendered, exported.face)
     return {name: text}
 
@@ -207,6 +215,20 @@ def _beside_launch(launch: Launch) -> dict[str, Any]:
             "last argument, a 32-bit int, says how many elements come before it",
             **asdict(launch.pieces),
         }
+    if launch.steps:
+        found["steps"] = {
+            "about": "a run is these launches, in order; arguments are names of arrays, of scalars and of the "
+            "workspace's regions (name: first byte), empty for a null pointer",
+            "regions": {name: in_python(first) for name, first in _regions(launch)},
+            "launches": [
+                {
+                    "entry": step.entry, "grid": [in_python(size) for size in step.grid],
+                    "block": [in_python(size) for size in step.block],
+                    "shared_bytes": in_python(step.shared_bytes), "arguments": list(step.arguments),
+                }
+                for step in launch.steps
+            ],
+        }  # fmt: skip
     if launch.workspace:
         found["workspace"] = {
             "about": "memory of the kernel's own, its last argument: a pointer to so many bytes, of which the "
@@ -215,6 +237,10 @@ def _beside_launch(launch: Launch) -> dict[str, Any]:
             "zeroed_bytes": in_python(launch.workspace.zeroed_bytes),
         }
     return found
+
+
+def _regions(launch: Launch) -> tuple[tuple[str, Any], ...]:
+    return launch.workspace.regions if launch.workspace else ()
 
 
 def _json(exported: Exported) -> dict[str, str | bytes]:
@@ -235,6 +261,7 @@ def _record(exported: Exported) -> dict[str, Any]:
         "kernel": record.kernel,
         "idea": exported.kernel.idea,
         "config": dict(record.config),
+        "fallback": exported.fallback,
         "regime": record.regime,
         "time_s": record.measurement.time_s,
         "noise": record.measurement.noise,
@@ -281,9 +308,11 @@ def header(exported: Exported) -> list[str]:
     measurement, device = record.measurement, record.device
     config = " ".join(f"{name}={value}" for name, value in record.config.items())
     error = measurement.error
+    fallback = exported.fallback
     lines = [
         f"{exported.problem}: kernel {record.kernel}, {config or 'no parameters'}",
         f"{exported.kernel.idea}" if exported.kernel.idea else "",
+        f"Inputs that it does not take are computed by {fallback}, launched last." if fallback else "",
         "",
         f"Measured on {device.name} ({device.architecture or device.kind}, driver "
         f"{device.driver or 'unknown'}), {record.measured_at}, {record.regime}",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from tuner.export.cuda_text import LAUNCH, PIECES, WITH_MEMORY
-from tuner.export.interface import Argument, Interface
+from tuner.declare.kernel import Step
+from tuner.declare.problem import Scalar
+from tuner.export.cuda_text import LAUNCH, NEXT, PIECES, STEP, WITH_MEMORY
+from tuner.export.interface import UNASKED_SHARED_BYTES, Argument, Interface
 from tuner.export.symbolic import in_c
 
 #: Our dtypes in CUDA C++.
@@ -27,7 +29,7 @@ def launch_text(entry: str, face: Interface) -> str:
     """
     launch = face.launch
     assert launch is not None, "a CUDA kernel has a launch"
-    if launch.padded or launch.workspace:
+    if launch.padded or launch.workspace or launch.steps:
         return _with_memory(entry, face)
     if launch.pieces is None:
         return LAUNCH.substitute(entry=entry, passed=_passed(face, {}))
@@ -49,14 +51,19 @@ def _passed(face: Interface, instead: dict[str, str]) -> str:
 
     A workspace is passed as bytes: its type is the kernel's affair.
     """
-    arrays = [
-        instead.get(argument.tensor.name)
-        or (argument.name if argument.tensor.output else f"const_cast<{c_type(argument)}*>({argument.name})")
-        for argument in face.arguments
-    ]
-    scalars = [f"static_cast<{C_TYPES[scalar.dtype]}>({in_c(scalar.value)})" for scalar in face.scalars]
+    arrays = [_array(argument, instead) for argument in face.arguments]
+    scalars = [_scalar(scalar) for scalar in face.scalars]
     own = ["workspace"] if face.launch and face.launch.workspace else []
     return ", ".join([*arrays, *scalars, *own])
+
+
+def _array(argument: Argument, instead: dict[str, str]) -> str:
+    given = argument.name if argument.tensor.output else f"const_cast<{c_type(argument)}*>({argument.name})"
+    return instead.get(argument.tensor.name) or given
+
+
+def _scalar(scalar: Scalar) -> str:
+    return f"static_cast<{C_TYPES[scalar.dtype]}>({in_c(scalar.value)})"
 
 
 def _with_memory(entry: str, face: Interface) -> str:
@@ -91,13 +98,51 @@ def _with_memory(entry: str, face: Interface) -> str:
         copies.append("    if (status == cudaSuccess)")
         copies.append(f"        status = cudaMemsetAsync(workspace, 0, {zeroed}, stream);")
         freeing.append("    if (workspace != nullptr) cudaFreeAsync(workspace, stream);")
+    instead = {name: f"{_name(face, name)}_padded" for name in shapes}
+    launches = [_step(step, face, instead) for step in face.launch.steps]
     return WITH_MEMORY.substitute(
-        entry=entry,
-        passed=_passed(face, {name: f"{_name(face, name)}_padded" for name in shapes}),
+        launches="\n".join(launches) or NEXT.substitute(entry=entry, passed=_passed(face, instead)),
         copies="\n".join(copies),
         results="\n".join(results),
         freeing="\n".join(freeing),
     )
+
+
+def _step(step: Step, face: Interface, instead: dict[str, str]) -> str:
+    """One launch of several, with its own geometry and arguments."""
+    assert face.launch is not None
+    named = {each.tensor.name: _array(each, instead) for each in face.arguments}
+    named |= {each.name: _scalar(each) for each in face.scalars}
+    workspace = face.launch.workspace
+    named |= {name: f"workspace + ({in_c(first)})" for name, first in (workspace.regions if workspace else ())}
+    # The pointers' types are the function's affair: a template takes any.
+    passed = [named[name] if name in _scalars(face) else _anything(named.get(name)) for name in step.arguments]
+    size = step.shared_bytes
+    asks = not isinstance(size, int) or size > UNASKED_SHARED_BYTES
+    attribute = (
+        f"cudaFuncSetAttribute(::{step.entry}, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes))"
+    )
+    return STEP.substitute(
+        entry=step.entry,
+        grid=extents(step.grid),
+        block=extents(step.block),
+        shared_bytes=in_c(size),
+        asking=f"        status = {attribute};\n" if asks else "",
+        passed=", ".join(passed),
+    )
+
+
+def _scalars(face: Interface) -> set[str]:
+    return {each.name for each in face.scalars}
+
+
+def _anything(pointer: str | None) -> str:
+    return "nullptr" if pointer is None else f"Pointer{{{pointer}}}"
+
+
+def extents(sizes: tuple[object, ...]) -> str:
+    """Blocks or threads in x, y, z."""
+    return ", ".join(str(size) if isinstance(size, int) else f"unsigned({in_c(size)})" for size in sizes)
 
 
 def _name(face: Interface, tensor: str) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import textwrap
 
-from tuner.declare.kernel import Rendered
+from tuner.declare.kernel import Launch, Rendered
 from tuner.declare.problem import TOLERANCE_FACTOR
-from tuner.export.cuda_launch import c_type, launch_text
-from tuner.export.cuda_text import FINGERPRINT, MAIN, PADDED_COPY, REFERENCE, WHOLE
+from tuner.export.cuda_launch import c_type, extents, launch_text
+from tuner.export.cuda_text import FINGERPRINT, GEOMETRY, MAIN, PADDED_COPY, POINTER, REFERENCE, WHOLE
 from tuner.export.fingerprint import SUMS, Fingerprint, fingerprints
 from tuner.export.interface import UNASKED_SHARED_BYTES, Argument, Interface
 from tuner.export.symbolic import in_c
@@ -40,18 +40,18 @@ def cuda_source(header: list[str], rendered: Rendered, face: Interface) -> str:
         arrays="\n".join(f"//     {_described(argument)}" for argument in face.arguments),
         parameters=", ".join([*pointers, *(f"long long {dim}" for dim in dims)]),
         checks=_checks(face),
-        grid=", ".join(_extent(size) for size in launch.grid),
-        block=", ".join(_extent(size) for size in launch.block),
-        shared_bytes=in_c(launch.shared_bytes),
-        asking=_asking(rendered.entry, face),
-        helpers=PADDED_COPY if launch.padded else "",
+        geometry="" if launch.steps else _geometry(rendered.entry, launch),
+        helpers=(PADDED_COPY if launch.padded else "") + (POINTER if launch.steps else ""),
         launch=launch_text(rendered.entry, face),
     )
     return whole + _main(face)
 
 
-def _extent(size: object) -> str:
-    return str(size) if isinstance(size, int) else f"unsigned({in_c(size)})"
+def _geometry(entry: str, launch: Launch) -> str:
+    text = GEOMETRY.substitute(
+        grid=extents(launch.grid), block=extents(launch.block), shared_bytes=in_c(launch.shared_bytes)
+    )
+    return text + _asking(entry, launch.shared_bytes)
 
 
 def _described(argument: Argument) -> str:
@@ -77,9 +77,8 @@ def _checks(face: Interface) -> str:
     return "\n".join(lines)
 
 
-def _asking(entry: str, face: Interface) -> str:
+def _asking(entry: str, size: object) -> str:
     """Leave for more dynamic shared memory than every launch may have."""
-    size = face.launch.shared_bytes if face.launch else 0
     if isinstance(size, int) and size <= UNASKED_SHARED_BYTES:
         return ""
     return textwrap.indent(

@@ -25,10 +25,13 @@ $arrays
 // Returns cudaErrorInvalidValue for dims that this config is not made for, else what the launch returns.
 cudaError_t launch_$verb($parameters, cudaStream_t stream = 0) {
 $checks
+$geometry$launch
+}
+""")
+
+GEOMETRY = Template("""\
     const dim3 grid($grid), block($block);
     const long long shared_bytes = $shared_bytes;
-$asking$launch
-}
 """)
 
 #: One launch, where nothing else belongs to a run.
@@ -56,13 +59,37 @@ PIECES = Template("""\
 WITH_MEMORY = Template("""\
     cudaError_t status = cudaSuccess;
 $copies
-    if (status == cudaSuccess) {
-        ::$entry<<<grid, block, shared_bytes, stream>>>($passed);
-        status = cudaGetLastError();
-    }
+$launches
 $results
 $freeing
     return status;""")
+
+#: A launch of a run that takes memory or is several launches.
+NEXT = Template("""\
+    if (status == cudaSuccess) {
+        ::$entry<<<grid, block, shared_bytes, stream>>>($passed);
+        status = cudaGetLastError();
+    }""")
+
+#: The same with a geometry of its own.
+STEP = Template("""\
+    if (status == cudaSuccess) {
+        const dim3 grid($grid), block($block);
+        const long long shared_bytes = $shared_bytes;
+$asking        if (status == cudaSuccess) {
+            ::$entry<<<grid, block, shared_bytes, stream>>>($passed);
+            status = cudaGetLastError();
+        }
+    }""")
+
+#: An address as an argument of any pointer type: the types are the functions' own affair.
+POINTER = """\
+struct Pointer {
+    const void* address;
+    template <typename T> operator T*() const { return static_cast<T*>(const_cast<void*>(address)); }
+};
+
+"""
 
 PADDED_COPY = f"""\
 {COPY_ROWS_TEMPLATE}

@@ -80,7 +80,7 @@ def fingerprints(problem: Problem, holds_for: Callable[[dict[str, int]], bool]) 
     for most in (10**18, 512, 509, 128, 125, 32, 29):
         dims = {dim: min(size, most) for dim, size in problem.shape}
         if holds_for(dims):
-            cut = problem.operation.problem(dims, problem.dtype, problem.layout)
+            cut = problem.at(dims)
             if _is_quick(cut):
                 chosen.setdefault(tuple(dims.values()), cut)
     return [each for cut in list(chosen.values())[:2] for each in _of(cut)]

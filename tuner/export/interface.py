@@ -132,7 +132,7 @@ def interface_of(kernel: Kernel, problem: Problem, config: Config, device: Devic
     except Exception:
         _, trace = traced(problem)
         fixed = _fixed_dims(problem, trace)
-        launch = kernel.launch(problem, config) if kernel.launch else None
+        launch = kernel.launched(problem, config)
         plain = tuple(Argument(tensor, False) for tensor in problem.tensors)
         terms = problem.operation.terms(problem)
         return Interface(problem, plain, problem.scalars, launch, fixed, problem.work.flops, terms)
@@ -153,7 +153,7 @@ def _followed(kernel: Kernel, problem: Problem, config: Config, device: DeviceIn
             trace.rule = constraint.sentence
             bool(constraint.rule(dims, device, config))
     trace.rule = "the launch was declared for such a shape"
-    launch = kernel.launch(dims, config) if kernel.launch else None
+    launch = kernel.launched(dims, config)
     trace.rule = "the kernel's scalar arguments hold no more"
     scalars = operation.scalars(dims)
     trace.rule = f"the tensors of {operation.name} were declared so"
@@ -182,7 +182,7 @@ def _work(problem: Problem) -> tuple[Any, Any]:
     """Flops and terms as expressions where the declared rules depend on nothing but arithmetic."""
     dims, _ = traced(problem)
     operation = problem.operation
-    other = operation.problem({dim: 2 * size + 1 for dim, size in problem.shape}, problem.dtype, problem.layout)
+    other = problem.at({dim: 2 * size + 1 for dim, size in problem.shape})
     flops, terms = operation.work(dims).flops, operation.terms(dims)
     if evaluate(flops, other.dims) != other.work.flops:
         flops = value_of(problem.work.flops)

@@ -76,14 +76,42 @@ SOURCE = $source
 @functools.cache
 def _module(device):
     \"""The source, compiled for the present device at the first call.\"""
-    return cupy.RawModule(code=SOURCE, options=$options)
+$module
 
 
+$get""")
+
+#: CuPy compiles for the device's architecture as every chip of it has it, without instructions of one alone.
+_OF_ONE_ARCHITECTURE = Template("""\
+    import tempfile
+
+    from cupy_backends.cuda.libs import nvrtc
+
+    program = nvrtc.createProgram(SOURCE, "kernel.cu", (), ())
+    try:
+        nvrtc.compileProgram(program, ($options, "--gpu-architecture=$architecture"))
+    except nvrtc.NVRTCError:
+        raise RuntimeError(nvrtc.getProgramLog(program)) from None
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(nvrtc.getCUBIN(program) + b"\\0")
+        file.flush()
+        module = cupy.RawModule(path=file.name)
+        module.compile()
+    return module""")
+
+_KERNEL = Template("""\
 @functools.cache
 def _kernel(device):
     \"""The kernel on the present device.\"""
     return _module(device).get_function("$entry")
 """)
+
+_FUNCTIONS = """\
+@functools.cache
+def _function(device, name):
+    \"""A function of the source on the present device.\"""
+    return _module(device).get_function(name)
+"""
 
 
 def python_module(header: list[str], kernel: Kernel, rendered: Rendered, face: Interface) -> str:
@@ -122,7 +150,14 @@ def python_module(header: list[str], kernel: Kernel, rendered: Rendered, face: I
 
 def _cuda_kernel(kernel: Kernel, rendered: Rendered) -> str:
     options = ("--std=c++17", *kernel.options)
-    return _CUDA.substitute(source=_quoted(rendered.text.strip()), options=repr(options), entry=rendered.entry)
+    several = rendered.launch is not None and rendered.launch.steps
+    get = _FUNCTIONS if several else _KERNEL.substitute(entry=rendered.entry)
+    if kernel.architecture:
+        named = ", ".join(repr(each) for each in options)
+        module = _OF_ONE_ARCHITECTURE.substitute(options=named, architecture=kernel.architecture)
+    else:
+        module = f"    return cupy.RawModule(code=SOURCE, options={options!r})"
+    return _CUDA.substitute(source=_quoted(rendered.text.strip()), module=module, get=get)
 
 
 def _quoted(text: str) -> str:
@@ -194,9 +229,10 @@ def _run(face: Interface) -> list[str]:
     if face.launch is None:
         scalars = [f"{_cast(scalar.dtype)}({in_python(scalar.value)})" for scalar in face.scalars]
         return [*lines, f"    _entry({', '.join([*arrays.values(), *scalars])})"]
-    lines += [*_geometry(face.launch), *_larger(face, arrays)]
+    lines += [*([] if face.launch.steps else _geometry(face.launch)), *_larger(face, arrays)]
     scalars = [f"numpy.{scalar.dtype}({in_python(scalar.value)})" for scalar in face.scalars]
-
+    if face.launch.steps:
+        return [*lines, *_in_steps(face, arrays, scalars), *_results(face)]
     if face.launch.workspace:
         lines += _own_memory(face.launch.workspace)
         scalars.append("_workspace")
@@ -219,6 +255,31 @@ def _geometry(launch: Launch) -> list[str]:
     if not isinstance(launch.shared_bytes, int) or launch.shared_bytes > UNASKED_SHARED_BYTES:
         lines.append("    _launched.max_dynamic_shared_size_bytes = _shared_bytes")
     return [*lines, f"    _grid, _block = {_shape(launch.grid)}, {_shape(launch.block)}"]
+
+
+def _in_steps(face: Interface, arrays: dict[str, str], scalars: list[str]) -> list[str]:
+    """The launches of a run that is several."""
+    launch, lines = face.launch, []
+    assert launch is not None
+    for name, given in arrays.items():  # each is made dense once
+        lines.append(f"    _array_{name} = {given}")
+    named = {name: f"_array_{name}" for name in arrays}
+    named |= dict.fromkeys(("", launch.counter), "numpy.uint64(0)")
+    named |= {scalar.name: text for scalar, text in zip(face.scalars, scalars, strict=True)}
+    if launch.workspace:
+        lines += _own_memory(launch.workspace)
+        named |= {name: f"_workspace[{in_python(first)} :]" for name, first in launch.workspace.regions}
+    lines.append("    _device = cupy.cuda.runtime.getDevice()")
+    for step in launch.steps:
+        passed = ", ".join(named[name] for name in step.arguments)
+        size = in_python(step.shared_bytes)
+        lines.append(f'    _launched = _function(_device, "{step.entry}")')
+        if not isinstance(step.shared_bytes, int) or step.shared_bytes > UNASKED_SHARED_BYTES:
+            lines.append(f"    _launched.max_dynamic_shared_size_bytes = {size}")
+        lines.append(
+            f"    _launched({_shape(step.grid)}, {_shape(step.block)}, ({passed},), shared_mem={size})"
+        )
+    return lines
 
 
 def _own_memory(workspace: Workspace) -> list[str]:

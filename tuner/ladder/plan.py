@@ -28,7 +28,7 @@ def ladder_of(
         UnknownName: There is no such kernel.
         InputError: The operation has no kernel for the target.
     """
-    kernels = catalogue.of(problem.operation.name, target, tuple(only))
+    kernels = catalogue.of(problem.operation.name, target, tuple(only), problem.precision)
     if not kernels:
         raise InputError(f"{problem.operation.name} has no kernel for {target}; choose another --device")
     known: list[Step] = [] if problem.operation.origin else _reported(catalogue, problem.operation.name, target)
@@ -60,7 +60,6 @@ def _sweep_of(kernel: Kernel, problem: Problem, known: Sequence[Step]) -> Sweep 
         return None
     varied = [values_of[each] for each in name.split()]
     values = [value for value in varied[0] if all(value in others for others in varied)]
-    operation = problem.operation
     shapes = [{dim: max(1, size >> halvings) for dim, size in problem.shape} for halvings in (3, 2, 1, 0)]
-    problems = tuple(operation.problem(shape, problem.dtype, problem.layout) for shape in shapes)
+    problems = tuple(problem.at(shape) for shape in shapes)
     return Sweep(kernel, kernel.name, name, tuple(values), tuple(dict.fromkeys(problems)))

@@ -10,7 +10,7 @@ from typing import Any
 
 from tuner.declare.catalogue import Catalogue
 from tuner.declare.hardware import DeviceInfo
-from tuner.declare.problem import Problem
+from tuner.declare.problem import IEEE, Problem
 from tuner.declare.space import Config
 from tuner.errors import TunerError
 from tuner.results.doubts import complaints
@@ -204,6 +204,7 @@ class Answer:
             "shape": problem.dims,
             "dtype": problem.dtype,
             "layout": problem.layout,
+            "precision": problem.precision,
             "device": {"name": device.name, "kind": device.kind},
             "regime": regime,
             "kernel": self.kernel,
@@ -296,7 +297,7 @@ def declared_problem(question: Question, catalogue: Catalogue) -> Problem | None
         return None
     key = question.problem
     try:
-        return operation.problem(key.dims, key.dtype, key.layout)
+        return operation.problem(key.dims, key.dtype, key.layout, key.precision)
     except TunerError:
         return None
 
@@ -319,6 +320,7 @@ def tune_command(question: Question, origin: str = "") -> str:
         "--device": "cpu" if question.device.kind == "cpu" else "",
         "--dtype": problem.dtype if problem.dtype != "float32" else "",
         "--layout": problem.layout,
+        "--precision": problem.precision if problem.precision != IEEE else "",
         "--regime": question.regime if question.regime != "cold" else "",
     }
     return " ".join([*words, *(f"{option} {value}" for option, value in chosen.items() if value)])

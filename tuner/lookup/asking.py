@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tuner.declare.catalogue import Catalogue
 from tuner.declare.hardware import DeviceInfo
-from tuner.declare.problem import Problem
+from tuner.declare.problem import PRECISIONS, Problem
 from tuner.devices.detect import find
 from tuner.errors import InputError, NothingFound
 from tuner.lookup.declared import builtin_now
@@ -91,8 +91,8 @@ def parse_key(problem: Problem | ProblemKey | str, catalogue: Catalogue | None =
     """The key of a problem.
 
     Args:
-        problem: A problem, its key, or words: an operation, its dims, and maybe dtype and layout, such as
-            ``gemm 4096 4096 4096 float32 nt``.
+        problem: A problem, its key, or words: an operation, its dims, and maybe dtype, layout and precision,
+            such as ``gemm 4096 4096 4096 float32 nt``.
         catalogue: Operations; the built-in ones when None.
 
     Raises:
@@ -102,7 +102,7 @@ def parse_key(problem: Problem | ProblemKey | str, catalogue: Catalogue | None =
         return problem
     if isinstance(problem, str):
         problem = _problem_of(problem, catalogue or builtin_now())
-    return ProblemKey(problem.operation.name, problem.shape, problem.dtype, problem.layout)
+    return ProblemKey.of(problem)
 
 
 def _problem_of(words: str, catalogue: Catalogue) -> Problem:
@@ -114,7 +114,10 @@ def _problem_of(words: str, catalogue: Catalogue) -> Problem:
         raise InputError(f"{name} takes {wanted}: {len(operation.dims)} dims, got {len(sizes)} in {words!r}")
     others = [word for word in rest if not word.isdigit()]
     dtype = next((word for word in others if word in operation.dtypes), "")
-    layout = next((word for word in others if word != dtype), "")
-    if len(others) > (dtype != "") + (layout != ""):
-        raise InputError(f"a problem has one dtype and one layout, got {' '.join(others)} in {words!r}")
-    return operation.problem(dict(zip(operation.dims, sizes, strict=True)), dtype, layout)
+    precision = next((word for word in others if word in PRECISIONS), "")
+    layout = next((word for word in others if word not in (dtype, precision)), "")
+    if len(others) > sum(each != "" for each in (dtype, layout, precision)):
+        raise InputError(
+            f"a problem has one dtype, one layout and one precision, got {' '.join(others)} in {words!r}"
+        )
+    return operation.problem(dict(zip(operation.dims, sizes, strict=True)), dtype, layout, precision)

@@ -46,7 +46,7 @@ class Subject:
 
     Attributes:
         operation: Name.
-        dtype: Element type.
+        dtype: Element type, and the precision behind it if it is not the usual one (`ProblemKey.arithmetic`).
         kind: Of the devices.
         regime: How time was taken.
         device: Only devices of this name; all when empty.
@@ -202,7 +202,7 @@ class _Places:
         where = key, device.name
         if where not in self.found:
             try:
-                problem = self._operation.problem(key.dims, key.dtype, key.layout)
+                problem = self._operation.problem(key.dims, key.dtype, key.layout, key.precision)
             except ValueError:
                 return None
             except Exception:  # dims or layouts that are no longer declared
@@ -266,7 +266,7 @@ class _Places:
         record, champion = entry.champion.record, entry.champion
         found, query = record.problem, self._subject
         named = query.device or record.device.name
-        subject = Subject(found.operation, found.dtype, record.device.kind, record.regime, query.device)
+        subject = Subject(found.operation, found.arithmetic, record.device.kind, record.regime, query.device)
         if subject != query or named != record.device.name:
             return
         place = self.at(record.problem, record.device)

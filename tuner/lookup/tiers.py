@@ -70,7 +70,7 @@ class Case:
     def subject(self) -> Subject:
         """What the question is about, whatever its shape."""
         asked = self.question
-        return Subject(asked.problem.operation, asked.problem.dtype, asked.device.kind, asked.regime)
+        return Subject(asked.problem.operation, asked.problem.arithmetic, asked.device.kind, asked.regime)
 
     @property
     def data(self) -> SubjectData:

@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from tuner.declare.kernel import Rendered
+from tuner.declare.problem import IEEE
 from tuner.devices.protocol import Device, LaunchFailed, Run
+from tuner.measuring.distributions import broken_promise
 from tuner.measuring.sampling import CheckedSamples
 from tuner.measuring.timing import Screened, interleave, lost_at_first, screen_by
 from tuner.measuring.workload import Draw, Workload
@@ -235,10 +237,18 @@ class Bench:
             error, wrong = self._verify(run)
             if not wrong:
                 wrong = self._verify(run, self.workload.second)[1]
+            broken = "" if wrong else self._promise(run)
         except (LaunchFailed, MemoryError) as failure:
             return self._failed(failure, None, compiled_config.compiled, {})
         refused = self._refused(error, wrong, compiled_config.compiled, {}, finals=True)
+        if refused is None and broken:
+            refused = Measurement(Outcome.INACCURATE, broken, (), error, compiled_config.compiled)
         return refused or _Player(run, error, compiled_config.compiled, self._samples(run))
+
+    def _promise(self, run: Run) -> str:
+        """What breaks the promise of a precision that is as exact as the library for every input."""
+        usual = self.workload.problem.precision == IEEE
+        return "" if usual else broken_promise(self.device, self.workload, run)
 
     def _judged(self, player: _Player, samples_s: tuple[float, ...]) -> Measurement:
         """Judges a finalist after the rounds, on new inputs; the library is not checked."""

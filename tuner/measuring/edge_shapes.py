@@ -34,7 +34,7 @@ def edge_problems(problem: Problem, kernel: Kernel, config: Config, device: Devi
     for sizes in _sizes(len(problem.shape), _tile(config)):
         shape = {name: size for (name, _), size in zip(problem.shape, sizes, strict=True)}
         try:
-            case = problem.operation.problem(shape, problem.dtype, problem.layout)
+            case = problem.at(shape)
             legal = is_legal(kernel, config, case, device)
         except (InputError, ArithmeticError):
             continue

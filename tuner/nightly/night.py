@@ -37,7 +37,7 @@ def kernels_of(item: PlanItem, target: str) -> tuple[Kernel, ...]:
     Raises:
         InputError: There is no kernel for the target.
     """
-    found = item.catalogue.of(item.problem.operation.name, target, item.kernels)
+    found = item.catalogue.of(item.problem.operation.name, target, item.kernels, item.problem.precision)
     if not found:
         raise InputError(f"{item.problem.operation.name} has no kernel for {target}")
     return found

@@ -57,7 +57,14 @@ def write_front(front: Front, champion: Record, folder: Path) -> Path:
     """
     problem = champion.problem
     sizes = "x".join(str(size) for _, size in problem.shape)
-    parts = ("front", problem.operation, sizes, problem.dtype, problem.layout, champion.regime)
+    parts = (
+        "front",
+        problem.operation,
+        sizes,
+        problem.arithmetic.replace(" ", "-"),
+        problem.layout,
+        champion.regime,
+    )
     path = folder / ("-".join([*filter(None, parts), *front.objectives[1:]]) + ".png")
     with _plotting(), _written(folder):
         from tuner.plots.fronts import front_image

@@ -111,7 +111,7 @@ def place(champion: Champion) -> tuple[Any, ...]:
     problem, device = champion.record.problem, champion.record.device
     shape = tuple(value for _, value in problem.shape)
     return (
-        problem.operation, problem.dtype, problem.layout, shape, champion.record.regime, device.kind,
+        problem.operation, problem.arithmetic, problem.layout, shape, champion.record.regime, device.kind,
         device.name,
     )  # fmt: skip
 
@@ -175,7 +175,7 @@ def _entry_json(entry: Published, devices: Shared, versions: Shared) -> dict[str
     problem = record.problem
     library = champion.baseline
     return {
-        "problem": {"shape": problem.dims, "dtype": problem.dtype, "layout": problem.layout},
+        "problem": {"shape": problem.dims, "dtype": problem.arithmetic, "layout": problem.layout},
         "regime": record.regime,
         "device": devices.key(replace(record.device, uuid="").to_json()),
         **_measured_json(record, versions),
@@ -258,7 +258,7 @@ def entries_of(data: Mapping[str, Any]) -> tuple[Published, ...]:
     for told in data["entries"]:
         problem = told["problem"]
         shape = tuple((name, int(size)) for name, size in problem["shape"].items())
-        of = ProblemKey(data["operation"], shape, problem["dtype"], problem["layout"])
+        of = ProblemKey.stored(data["operation"], shape, problem["dtype"], problem["layout"])
         where, regime = devices[told["device"]], told["regime"]
         record = _record_of(told, data["versions"], of, where, regime, Role.FINAL)
         library = told["baseline"]

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tuner.declare.problem import Problem
+from tuner.declare.problem import IEEE, Problem
 from tuner.errors import InputError
 from tuner.results.measurement import Error, Measurement, Outcome
 
@@ -32,6 +32,11 @@ def read_error_limit(factor: float | None) -> float | None:
         rule = "an error limit is 1 or more, times the library's error"
         raise InputError(f"{rule}, got {factor:g}; give e.g. 1.5")
     return factor
+
+
+def limit_for(precision: str, asked: float | None) -> float | None:
+    """The limit of a study: what is asked for; 1 for a precision whose promise is the library's own error."""
+    return 1.0 if asked is None and precision != IEEE else asked
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from tuner.declare.hardware import DeviceInfo
+from tuner.declare.problem import IEEE, worded
 from tuner.results.doubts import doubts
 from tuner.results.measurement import Measurement
 from tuner.results.statistics import Comparison
@@ -71,12 +72,36 @@ class ProblemKey:
         shape: (dim, value) pairs in the operation's order.
         dtype: Element type.
         layout: Layout or empty.
+        precision: One of `tuner.declare.problem.PRECISIONS`.
     """
 
     operation: str
     shape: tuple[tuple[str, int], ...]
     dtype: str
     layout: str
+    precision: str = IEEE
+
+    @classmethod
+    def of(cls, problem: Problem) -> ProblemKey:
+        """The key of a problem."""
+        return cls(problem.operation.name, problem.shape, problem.dtype, problem.layout, problem.precision)
+
+    @classmethod
+    def stored(
+        cls, operation: str, shape: tuple[tuple[str, int], ...], arithmetic: str, layout: str
+    ) -> ProblemKey:
+        """The key whose `arithmetic` was stored."""
+        dtype, _, precision = arithmetic.partition(" ")
+        return cls(operation, shape, dtype, layout, precision or IEEE)
+
+    @property
+    def arithmetic(self) -> str:
+        """Dtype and precision as one text, as it is stored: ``float32``, ``float32 emulated``.
+
+        The usual precision is not told: records and sums of before there was another one say the same, and
+        a version that knows no other takes ``float32 emulated`` for a dtype that it does not have.
+        """
+        return self.dtype if self.precision == IEEE else f"{self.dtype} {self.precision}"
 
     @property
     def dims(self) -> dict[str, int]:
@@ -85,7 +110,7 @@ class ProblemKey:
 
     def __str__(self) -> str:
         sizes = " x ".join(str(value) for _, value in self.shape)
-        return " ".join(part for part in (self.operation, sizes, self.dtype, self.layout) if part)
+        return worded(self.operation, sizes, self.dtype, self.layout, self.precision)
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,7 @@ def _record_json(record: Record) -> dict[str, Any]:
     return {
         "id": rows.checked_id(record.id),
         "problem": {
-            "operation": problem.operation, "shape": problem.shape, "dtype": problem.dtype,
+            "operation": problem.operation, "shape": problem.shape, "dtype": problem.arithmetic,
             "layout": problem.layout,
         },
         "device": dict(vars(record.device)),
@@ -123,7 +123,7 @@ def _record_of(data: Mapping[str, Any]) -> Record:
     problem = data["problem"]
     shape = tuple((_text(name), int(size)) for name, size in problem["shape"])
     return Record(
-        problem=ProblemKey(
+        problem=ProblemKey.stored(
             _text(problem["operation"]), shape, _text(problem["dtype"]), _text(problem["layout"])
         ),
         device=DeviceInfo.from_json(data["device"]),

@@ -73,10 +73,10 @@ class MatrixQuery(NamedTuple):
 
     Attributes:
         operation: Name.
-        dtype: Element type.
-        kind: Kind of the devices: ``cuda`` or ``cpu``.
-        regime: How times were taken.
-        device: Name of the devices; all if empty.
+        dtype: Element type, and the precision behind it if it is not the usual one (`ProblemKey.arithmetic`).
+        kind: Of the devices: ``cuda`` or ``cpu``.
+        regime: How time was taken.
+        device: Only devices of this name; all when empty.
     """
 
     operation: str

@@ -107,6 +107,6 @@ def place(champion: Champion) -> tuple[Any, ...]:
     problem, device = champion.record.problem, champion.record.device
     shape = tuple(value for _, value in problem.shape)
     return (
-        problem.operation, shape, problem.dtype, problem.layout, device.kind, device.name,
+        problem.operation, shape, problem.arithmetic, problem.layout, device.kind, device.name,
         champion.record.regime,
     )  # fmt: skip

@@ -91,17 +91,17 @@ def checked_id(text: str) -> str:
 
 
 def problem_row(problem: ProblemKey) -> dict[str, str]:
-    """Columns of a problem."""
+    """Columns of a problem; its precision stands behind the dtype."""
     shape = text_of([list(pair) for pair in problem.shape])
     return {
-        "operation": problem.operation, "shape": shape, "dtype": problem.dtype, "layout": problem.layout,
+        "operation": problem.operation, "shape": shape, "dtype": problem.arithmetic, "layout": problem.layout,
     }  # fmt: skip
 
 
 def problem_of(row: Mapping[str, Any]) -> ProblemKey:
     """The problem of a row."""
     shape = tuple((name, int(value)) for name, value in json.loads(row["shape"]))
-    return ProblemKey(row["operation"], shape, row["dtype"], row["layout"])
+    return ProblemKey.stored(row["operation"], shape, row["dtype"], row["layout"])
 
 
 @functools.lru_cache(maxsize=256)

@@ -51,8 +51,10 @@ class Recorder:
         return {"flops": work.flops, "bytes": work.bytes}
 
     def of_kernel(self, role: Role, kernel: Kernel, config: Config, measurement: Measurement) -> Record:
-        """Makes a record of a kernel's config, without storing it."""
-        return self._record(role, kernel.name, dict(config), kernel.source_hash, measurement)
+        """A record of a kernel's config; it is not stored yet."""
+        record = self._record(role, kernel.name, dict(config), kernel.source_hash, measurement)
+        fallback = kernel.falls_back_to(config)
+        return replace(record, versions={**record.versions, "fallback": fallback}) if fallback else record
 
     def of_baseline(self, measurement: Measurement) -> Record:
         """Makes a record of the library, with its number of threads, without storing it."""

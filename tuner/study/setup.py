@@ -23,8 +23,8 @@ NEIGHBOURS = 5
 
 
 def key_of(problem: Problem) -> ProblemKey:
-    """Returns the key of a problem in the store."""
-    return ProblemKey(problem.operation.name, problem.shape, problem.dtype, problem.layout)
+    """Names a problem in the store."""
+    return ProblemKey.of(problem)
 
 
 def study_name(
@@ -185,7 +185,7 @@ def trials_elsewhere(
         for each in store.champions(operation=problem.operation, regime=regime)
         if each.record.device.kind == device.kind
         and (each.record.problem, each.record.device.name) != (problem, device.name)
-        and each.record.problem.dtype == problem.dtype
+        and each.record.problem.arithmetic == problem.arithmetic
     ]
     if not known:
         return []

@@ -48,7 +48,9 @@ def problem_from(data: dict[str, Any]) -> Problem:
     """Returns the problem that a message names; `origin` is the file of a user's own operation, or empty."""
     origin = data.get("origin", "")
     found = catalogue.from_file(Path(origin)) if origin else catalogue.builtin()
-    return found.operation(data["operation"]).problem(data["shape"], data["dtype"], data["layout"])
+    return found.operation(data["operation"]).problem(
+        data["shape"], data["dtype"], data["layout"], data["precision"]
+    )
 
 
 def rendered_to_json(rendered: Rendered) -> dict[str, Any]:

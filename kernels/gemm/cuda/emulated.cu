@@ -27,6 +27,8 @@
 //          TURNS           free, or taken: consumers issue their products in turn; early: the turn passes before the last
 //          SPLIT_K         blocks that share K
 //          GIVEN           registers of a consumer's thread; 0: as many as the producer's
+//          BLOCKS          blocks that stay, one for each multiprocessor; BLOCKS_PER_SM of them pack
+//          PLAIN           how the plain kernel behind reads: four elements at a time (aligned), or one (any)
 
 constexpr int BM = 64 * CONSUMERS, BN = WIDTH * PARTS, THREADS = 128 * (CONSUMERS + 1);
 constexpr int SLOT = (BM + BN) * ROW_BYTES;                          // bytes of a place: A's tile, then B's

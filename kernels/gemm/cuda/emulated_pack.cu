@@ -10,7 +10,7 @@
 // Source   own work.
 // Letters  CHUNK           terms that share a scale
 
-constexpr int THREADS = 256, TILE = 64;  // rows of a tile; it is CHUNK terms deep
+constexpr int PACK_THREADS = 256, TILE = 64;  // rows of a tile; it is CHUNK terms deep
 constexpr int LANES = CHUNK / 8, PASS = 32 / LANES, PASSES = 8 / PASS;  // a warp has 8 rows, PASS at a time
 constexpr int PITCH = TILE + 1;
 
@@ -75,8 +75,8 @@ __device__ __forceinline__ void stage(float* staged, const float* x, int rows, i
 {
     if (whole && row + TILE <= rows) {
 #pragma unroll
-        for (int i = 0; i < CHUNK * TILE / 4 / THREADS; ++i) {
-            const int at = i * THREADS + threadIdx.x, t = at / (TILE / 4), r = at % (TILE / 4) * 4;
+        for (int i = 0; i < CHUNK * TILE / 4 / PACK_THREADS; ++i) {
+            const int at = i * PACK_THREADS + threadIdx.x, t = at / (TILE / 4), r = at % (TILE / 4) * 4;
             float4 four = {0.0f, 0.0f, 0.0f, 0.0f};
             if (term + t < k) four = __ldcs((const float4*)(x + (size_t)(term + t) * rows + row + r));
             staged[staged_at(t, r)] = four.x;
@@ -86,8 +86,8 @@ __device__ __forceinline__ void stage(float* staged, const float* x, int rows, i
         }
     } else {
 #pragma unroll 4
-        for (int i = 0; i < CHUNK * TILE / THREADS; ++i) {
-            const int at = i * THREADS + threadIdx.x, t = at / TILE, r = at % TILE;
+        for (int i = 0; i < CHUNK * TILE / PACK_THREADS; ++i) {
+            const int at = i * PACK_THREADS + threadIdx.x, t = at / TILE, r = at % TILE;
             const bool inside = term + t < k && row + r < rows;
             staged[staged_at(t, r)] = inside ? x[(size_t)(term + t) * rows + row + r] : 0.0f;
         }
@@ -269,7 +269,7 @@ __device__ __forceinline__ void decide(bool packs_a, bool packs_b, const void* p
 
 // a or b null: it was packed before. packed_a or packed_b null: the other operand is packed for later products. fallbacks
 // counts verdicts against; null: nobody counts.
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
+extern "C" __global__ void __launch_bounds__(PACK_THREADS, BLOCKS_PER_SM)
 pack(const float* __restrict__ a, const float* __restrict__ b, unsigned char* packed_a, unsigned char* packed_b,
      unsigned* fallbacks, int m, int n, int k, Control* control)
 {

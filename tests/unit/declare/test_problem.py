@@ -109,6 +109,7 @@ def test_problems_of_equal_names_are_equal() -> None:
 def test_json_names_a_problem() -> None:
     assert gemm(1, 2, 3, "nt").to_json() == {
         "operation": "gemm", "shape": {"m": 1, "n": 2, "k": 3}, "dtype": "float32", "layout": "nt",
+        "precision": "ieee",
     }  # fmt: skip
 
 
@@ -116,3 +117,31 @@ def test_a_verb_is_the_name_unless_given() -> None:
     assert TOYS.verb == "toy"
     assert GEMM.verb == "matmul"
     assert isinstance(TOYS, Operation)
+
+
+def test_a_precision_is_of_the_problem_and_of_its_words() -> None:
+    emulated = GEMM.problem({"m": 1, "n": 2, "k": 3}, precision="emulated")
+    assert emulated.precision == "emulated"
+    assert str(emulated) == "gemm 1 x 2 x 3 float32 nn emulated"
+    assert emulated.at({"m": 4, "n": 4, "k": 4}).precision == "emulated"
+    assert emulated != gemm(1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("operation", "dtype", "precision", "message"),
+    [
+        (
+            GEMM,
+            "float64",
+            "emulated",
+            "'emulated' is for gemm in float32, got gemm in float64; choose that, or",
+        ),
+        (TOYS, "float32", "emulated", "'emulated' is for gemm in float32, got toy in float32"),
+        (GEMM, "float32", "emulate", "unknown precision 'emulate'; did you mean emulated"),
+    ],
+)
+def test_a_precision_that_is_not_for_it_is_told(
+    operation: Operation, dtype: str, precision: str, message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        operation.problem(dict.fromkeys(operation.dims, 4), dtype, precision=precision)

@@ -14,7 +14,7 @@ pytest.importorskip("cupy")
 from fixtures.fake_gpu import H200
 
 from tuner.declare.catalogue import builtin
-from tuner.declare.kernel import Launch, Padded, Pieces, Rendered, Workspace
+from tuner.declare.kernel import Launch, Padded, Pieces, Rendered, Step, Workspace
 from tuner.devices import calling
 
 PROBLEM = builtin().operation("gemm").problem({"m": 6, "n": 5, "k": 4})
@@ -132,3 +132,33 @@ def test_padding_that_changes_no_shape_is_none(board: Board) -> None:
 def test_what_offers_no_memory_is_refused() -> None:
     with pytest.raises(TypeError, match="neither DLPack nor"):
         calling.adopted("text")
+
+
+def test_a_run_of_several_launches_shares_a_workspace_of_its_stream(
+    board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def noted(entry: str) -> Any:
+        return lambda *given: board.launched.append((entry, *given))
+
+    monkeypatch.setattr(
+        board, "function_of", lambda rendered, code: (SimpleNamespace(get_function=noted), None)
+    )
+    monkeypatch.setattr(calling, "function_of", board.function_of)
+    monkeypatch.setattr(calling, "workspace", lambda wanted: np.zeros(wanted.bytes, np.uint8))
+    steps = (
+        Step("first", (7,), (32,), 0, ("a", "packed", "k")),
+        Step("second", (9,), (64,), 512, ("packed", "c", "")),
+    )
+    kernel = loaded(Launch.of("second", steps, Workspace(1024, 256, (("packed", 256),))))
+    assert kernel.shortest_run == kernel.run
+    for stream in (1, 1, 2):
+        board.stream = (stream, 0)
+        kernel.run("a", "b", "c")
+    assert [each[0] for each in board.launched] == ["first", "second"] * 3
+    first, second = board.launched[:2]
+    assert (first[1:3], second[1:3], second[4]) == (((7, 1, 1), (32, 1, 1)), ((9, 1, 1), (64, 1, 1)), 512)
+    assert (first[3][0], first[3][2], second[3][1:]) == ("a", 4, ("c", 0))
+    memory = [each[3][1] for each in board.launched[::2]]
+    assert len(memory[0]) == 768
+    assert memory[0] is memory[1]
+    assert memory[0] is not memory[2]

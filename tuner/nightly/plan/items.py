@@ -23,8 +23,8 @@ class PlanItem:
     """One problem to tune.
 
     Attributes:
-        problem: The problem: operation, shape, dtype, layout.
-        catalogue: The catalogue with its kernels.
+        problem: What to compute: operation, shape, dtype, layout, precision.
+        catalogue: Where its kernels are found.
         file: The user's own file that declares them, absolute; None for built-in ones.
         regime: How times are taken.
         kernels: Names of the kernels that compete; all if empty.
@@ -49,7 +49,7 @@ class PlanItem:
         """Equal for items of the same work: everything but the budgets."""
         problem = self.problem
         name = problem.operation.name
-        what = name, self.file, problem.shape, problem.dtype, problem.layout
+        what = name, self.file, problem.shape, problem.dtype, problem.layout, problem.precision
         return *what, self.regime, self.kernels, self.objectives, self.error_limit
 
 

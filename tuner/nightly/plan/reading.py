@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.declare import catalogue
 from tuner.declare.catalogue import Catalogue
-from tuner.declare.problem import Operation, Problem, check_sizes
+from tuner.declare.problem import PRECISIONS, Operation, Problem, check_sizes
 from tuner.errors import InputError, PlanError, UnknownName
 from tuner.nightly.plan.complaints import Complaints
 from tuner.nightly.plan.items import DEFAULT_SECONDS, Plan, PlanItem, clock_time
 from tuner.nightly.plan.toml_lines import KeyPath, key_lines
-from tuner.results.error_limit import read_error_limit
+from tuner.results.error_limit import limit_for, read_error_limit
 from tuner.results.objectives import TIME, read_objectives
 
 if TYPE_CHECKING:
@@ -94,15 +94,19 @@ class _Reader:
             ) from None
         dtypes = self._choices(at, table, "dtype", defaults.dtype, operation.dtypes)
         layouts = self._choices(at, table, "layout", defaults.layout, operation.layouts)
+        precisions = self._choices(at, table, "precision", defaults.precision, PRECISIONS)
         objectives = self._objectives(at, table, defaults)
         trials = table.trials or defaults.trials
         seconds = table.seconds or defaults.seconds or (None if trials else DEFAULT_SECONDS)
         limit = read_error_limit(table.error_limit or defaults.error_limit)
         regime = table.regime or defaults.regime or "cold"
         for key, shape in self._shapes(at, table, operation):
-            for dtype, layout in itertools.product(dtypes, layouts):
-                problem = self._problem((*at, key), operation, shape, dtype, layout)
-                yield PlanItem(problem, found, file, regime, kernels, seconds, trials, objectives, limit)
+            for words in itertools.product(dtypes, layouts, precisions):
+                problem = self._problem((*at, key), operation, shape, words)
+                yield PlanItem(
+                    problem, found, file, regime, kernels, seconds, trials, objectives,
+                    limit_for(problem.precision, limit),
+                )  # fmt: skip
 
     def _objectives(self, at: KeyPath, table: ProblemTable, defaults: DefaultsTable) -> tuple[str, ...]:
         own, default = table.objective, defaults.objective
@@ -139,7 +143,7 @@ class _Reader:
     def _choices(
         self, at: KeyPath, table: ProblemTable, key: str, default: str | None, known: tuple[str, ...]
     ) -> list[str]:
-        """Dtypes or layouts of a problem: its own, else the plan's default, else the operation's first."""
+        """A problem's dtypes, layouts or precisions: its own, else the plan's default, else the first known."""
         one, several = getattr(table, key), getattr(table, f"{key}s")
         if one is not None and several is not None:
             raise self._complain((*at, f"{key}s"), f"{key} and {key}s exclude each other, got both; keep one")
@@ -194,11 +198,11 @@ class _Reader:
         return dict(table.__pydantic_extra__)
 
     def _problem(
-        self, at: KeyPath, operation: Operation, shape: Mapping[str, int], dtype: str, layout: str
+        self, at: KeyPath, operation: Operation, shape: Mapping[str, int], words: tuple[str, str, str]
     ) -> Problem:
         by_name = at[-1] in operation.dims
         try:
-            problem = operation.problem(shape, dtype, layout)
+            problem = operation.problem(shape, *words)
         except InputError as error:
             raise self._complain(
                 at[:-1] if by_name else at, error if by_name else f"{at[-1]}: {error}"

@@ -22,6 +22,7 @@ _REGIME = "cold, hot, cold-graph or hot-graph"
 _OBJECTIVE = 'objectives such as "time,energy", or a list of them'
 _ERROR_LIMIT = "a number of 1 or more, times the library's error, or inf for no limit"
 _SECONDS = "a number of seconds above 0"
+_PRECISION = "ieee or emulated"
 _TRIALS = "a whole number of 1 or more"
 
 
@@ -34,6 +35,7 @@ class DefaultsTable(BaseModel):
     regime: Regime | None = Field(default=None, description=_REGIME)
     dtype: str | None = Field(default=None, description="the name of a dtype")
     layout: str | None = Field(default=None, description="the name of a layout")
+    precision: str | None = Field(default=None, description=_PRECISION)
     kernels: Names | None = Field(default=None, description=_NAMES)
     sampler: str = Field(default="tile", min_length=1, description="the name of a sampler")
     objective: str | Names | None = Field(default=None, description=_OBJECTIVE)
@@ -62,6 +64,8 @@ class ProblemTable(BaseModel):
     dtypes: Names | None = Field(default=None, description=_NAMES)
     layout: str | None = Field(default=None, description="the name of a layout")
     layouts: Names | None = Field(default=None, description=_NAMES)
+    precision: str | None = Field(default=None, description=_PRECISION)
+    precisions: Names | None = Field(default=None, description=_NAMES)
     regime: Regime | None = Field(default=None, description=_REGIME)
     kernels: Names | None = Field(default=None, description=_NAMES)
     objective: str | Names | None = Field(default=None, description=_OBJECTIVE)

@@ -1,0 +1,159 @@
+"""The emulated gemm on a real GPU of sm_90: right, to the bit where it falls back, packed, exported, captured.
+
+Alone: ``pytest tests/gpu/test_emulated_gpu.py``; about a minute.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures.callable_records import crowned, empty_database, own_records
+from fixtures.exported import champion, imported
+
+import tuner
+from tuner.callables.dispatch import device_info
+from tuner.declare.catalogue import builtin
+from tuner.declare.kernel import render
+from tuner.declare.problem import Problem
+from tuner.declare.space import Config
+from tuner.devices.protocol import Device
+from tuner.export import export
+from tuner.measuring.distributions import broken_promise
+from tuner.measuring.workload import Workload
+
+__all__ = ["empty_database", "own_records"]
+cp = pytest.importorskip("cupy")
+pytestmark = pytest.mark.usefixtures("own_records")
+GEMM = builtin().operation("gemm")
+(KERNEL,) = builtin().of("gemm", "cuda", ("emulated",))
+CASES = [((1024, 1024, 2048), "nn"), ((301, 501, 703), "tn"), ((512, 640, 256), "nt"), ((257, 129, 4096), "tt")]
+
+
+@pytest.fixture(scope="module")
+def device() -> Device:
+    from tuner.devices.cuda import CudaDevice
+
+    found = CudaDevice()
+    if found.info.compute_capability != 90:
+        pytest.skip(f"needs sm_90, got {found.info.name}")
+    return found
+
+
+def problem_of(sizes: tuple[int, int, int], layout: str = "nn") -> Problem:
+    return GEMM.problem(dict(zip("mnk", sizes, strict=True)), layout=layout, precision="emulated")
+
+
+def configs(problem: Problem, device: Device) -> list[Config]:
+    return [
+        config
+        for config in KERNEL.first_configs()
+        if all(each.rule(problem, device.info, config) for each in KERNEL.constraints)
+    ]
+
+
+def loaded(device: Device, problem: Problem, config: Config, workload: Workload) -> Any:
+    from tuner.devices.nvrtc import NvrtcCompiler
+
+    rendered = render(KERNEL, problem, config)
+    return device.load(
+        rendered, NvrtcCompiler().compile(rendered, device.info.architecture, problem).code, workload
+    )
+
+
+@pytest.mark.parametrize(("sizes", "layout"), CASES)
+def test_it_is_right_and_keeps_its_promise(sizes: tuple[int, int, int], layout: str, device: Device) -> None:
+    problem = problem_of(sizes, layout)
+    workload = Workload(device, problem, 7)
+    for config in configs(problem, device):
+        run = loaded(device, problem, config, workload)
+        for _ in range(2):
+            workload.begin(workload.first)
+            run()
+            device.synchronize()
+            assert workload.check()[1] == "", config
+        assert broken_promise(device, workload, run) == "", config
+
+
+def test_it_runs_in_a_graph(device: Device) -> None:
+    problem = problem_of((512, 512, 512))
+    workload = Workload(device, problem, 7)
+    run = loaded(device, problem, configs(problem, device)[0], workload)
+    assert min(device.samples_s(run, 3, "cold-graph")) > 0
+    assert workload.check()[1] == ""
+
+
+def emulated_champion(problem: Problem, device: Device) -> Config:
+    config = configs(problem, device)[0]
+    crowned(
+        "gemm", problem.dims, layout=problem.layout, kernel="emulated", device=device_info("cuda:0"),
+        precision="emulated", config=dict(config),
+    )  # fmt: skip
+    return config
+
+
+def operands(problem: Problem) -> tuple[Any, Any]:
+    rng = cp.random.default_rng(3)
+    m, n, k = (problem.dims[dim] for dim in "mnk")
+    return rng.standard_normal((m, k), dtype=cp.float32), rng.standard_normal((k, n), dtype=cp.float32)
+
+
+def error(got: Any, a: Any, b: Any) -> float:
+    exact = a.astype(cp.float64) @ b.astype(cp.float64)
+    return float(cp.linalg.norm(got - exact) / cp.linalg.norm(exact))
+
+
+def test_callables_compute_count_and_fall_back_to_the_bit(device: Device) -> None:
+    problem = problem_of((512, 768, 1024))
+    config = emulated_champion(problem, device)
+    a, b = operands(problem)
+    before = tuner.fallbacks()
+    assert error(tuner.matmul(a, b, precision="emulated"), a, b) < 5e-7
+    assert tuner.fallbacks() == before
+    a[5, 5] = cp.nan
+    got = tuner.matmul(a, b, precision="emulated")
+    assert tuner.fallbacks() == before + 1
+    fallback = KERNEL.fallback
+    assert fallback is not None
+    plain_problem = replace(problem, precision="ieee")
+    plain = render(fallback.kernel, plain_problem, Config(fallback.config(config)))
+    from tuner.devices.calling import Loaded
+
+    wanted = cp.empty_like(got)
+    Loaded(plain, plain_problem, device.info, 0).run(a, b, wanted)
+    assert bool((got.view(cp.uint32) == wanted.view(cp.uint32)).all())
+
+
+def test_a_packed_operand_gives_the_same_and_falls_back_as_well(device: Device) -> None:
+    problem = problem_of((512, 768, 1024))
+    emulated_champion(problem, device)
+    a, b = operands(problem)
+    packed = tuner.pack(b, rows=512)
+    assert packed.bytes > 2 * b.nbytes, "it is packed, not a copy alone"
+    for _ in range(2):
+        got = tuner.matmul(a, packed)
+        assert bool((got == tuner.matmul(a, b, precision="emulated")).all())
+    before = tuner.fallbacks()
+    a[0, 0] = cp.inf
+    assert bool(cp.isnan(tuner.matmul(a, packed)[0]).any()) or not bool(
+        cp.isfinite(tuner.matmul(a, packed)).all()
+    )
+    assert tuner.fallbacks() > before
+    used = cp.get_default_memory_pool().used_bytes()
+    size = packed.bytes
+    del packed
+    assert cp.get_default_memory_pool().used_bytes() <= used - size
+
+
+def test_the_exported_module_computes(device: Device, tmp_path: Path) -> None:
+    problem = problem_of((512, 768, 1024))
+    case = champion(KERNEL, problem, dict(configs(problem, device)[0]))
+    (path,) = export(case, KERNEL, problem, "python", tmp_path)
+    a, b = operands(problem)
+    module = imported(path)
+    for _ in range(2):
+        assert error(module.matmul(a, b), a, b) < 5e-7
+    a[1, 1] = cp.nan
+    assert bool(cp.isnan(module.matmul(a, b)[1]).all())

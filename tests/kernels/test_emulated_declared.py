@@ -1,0 +1,174 @@
+"""The emulated gemm as the catalogue has it: where it is legal, what falls back, one source that compiles."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from fixtures.exported import champion, imported, nvcc_warnings
+from fixtures.fake_gpu import H200
+
+from tuner.declare.catalogue import builtin
+from tuner.declare.fallback import guarded
+from tuner.declare.kernel import render
+from tuner.declare.problem import Problem
+from tuner.declare.space import Config, Space
+from tuner.errors import DeclarationError
+from tuner.export import export
+
+GEMM = builtin().operation("gemm")
+(KERNEL,) = builtin().of("gemm", "cuda", ("emulated",))
+
+
+def problem(m: int, n: int, k: int, precision: str = "emulated", layout: str = "nn") -> Problem:
+    return GEMM.problem({"m": m, "n": n, "k": k}, layout=layout, precision=precision)
+
+
+def legal(of: Problem, config: Config) -> bool:
+    return config in Space.build(KERNEL.parameters, KERNEL.constraints, of, H200)
+
+
+def first(of: Problem) -> Config:
+    """The first of the kernel's own configs that is legal."""
+    return next(config for config in KERNEL.first_configs() if legal(of, config))
+
+
+def test_it_serves_the_emulated_precision_alone() -> None:
+    usual = problem(256, 256, 256, "ieee")
+    assert len(Space.build(KERNEL.parameters, KERNEL.constraints, usual, H200)) == 0
+    assert KERNEL not in builtin().of("gemm", "cuda", precision="ieee")
+    names = {kernel.name for kernel in builtin().of("gemm", "cuda", precision="emulated")}
+    assert {"emulated", "warp_tiled"} <= names, "plain kernels compete, too"
+
+
+@pytest.mark.parametrize("dims", [(8192, 8192, 8192), (3001, 3001, 3001), (512, 512, 32768), (64, 64, 128)])
+def test_every_large_shape_has_a_start(dims: tuple[int, int, int]) -> None:
+    of = problem(*dims)
+    launch = KERNEL.launched(of, first(of))
+    assert launch is not None
+    assert [step.entry for step in launch.steps] == ["pack", "gemm", "fallback"]
+    assert launch.workspace is not None
+    firsts = [place for _, place in launch.workspace.regions]
+    assert firsts == sorted(firsts)
+    assert all(place % 128 == 0 for place in firsts)
+    assert firsts[-1] < launch.workspace.bytes
+
+
+def test_shallow_products_are_left_to_plain_kernels() -> None:
+    assert len(Space.build(KERNEL.parameters, KERNEL.constraints, problem(512, 512, 127), H200)) == 0
+
+
+def test_the_record_names_what_it_falls_back_to() -> None:
+    aligned, odd = problem(512, 512, 512), problem(511, 511, 511)
+    assert "warp_tiled BM=128" in KERNEL.falls_back_to(first(aligned))
+    assert "VECTOR=4" in KERNEL.falls_back_to(first(aligned))
+    assert "VECTOR=1" in KERNEL.falls_back_to(first(odd))
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+def test_what_falls_back_computes_as_the_plain_kernel_does(layout: str) -> None:
+    of = problem(512, 512, 512, layout=layout)
+    plain = KERNEL.fallback.kernel
+    text = render(plain, of, Config(KERNEL.fallback.config(first(of)))).text
+    behind = render(KERNEL, of, first(of)).text.partition("namespace fallback_kernel {\n")[2]
+    unguarded = behind.replace("fallback(const unsigned* __restrict__ asked, ", "gemm(", 1)
+    unguarded = unguarded.replace("\n    if (!*asked) return;", "", 1).removesuffix(
+        "\n}\nusing fallback_kernel::fallback;\n"
+    )
+    assert unguarded == text
+
+
+def test_a_source_without_the_function_cannot_fall_back() -> None:
+    with pytest.raises(
+        DeclarationError, match=r"a fallback's source has an extern .* function 'gemm', found none"
+    ):
+        guarded("__global__ void gemm() {}", "gemm")
+
+
+@pytest.mark.parametrize("layout", ["nn", "tt"])
+def test_the_one_source_compiles(layout: str) -> None:
+    pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="NVRTC comes with the extras cuda12 and cuda13")
+    from tuner.devices.nvrtc import compile_cubin
+
+    of = problem(512, 512, 512, layout=layout)
+    cubin, _ = compile_cubin(render(KERNEL, of, first(of)).text, "sm_90a")
+    assert all(name in cubin for name in (b"pack", b"gemm", b"fallback"))
+
+
+def test_the_report_is_of_the_step_that_does_the_work() -> None:
+    pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="NVRTC comes with the extras cuda12 and cuda13")
+    from tuner.devices.nvrtc import compile_cubin, read_report
+
+    of = problem(511, 511, 511)
+    rendered = render(KERNEL, of, first(of))
+    cubin, log = compile_cubin(rendered.text, "sm_90a")
+    of_all, report = read_report(log, cubin), read_report(log, cubin, rendered.entry)
+    assert rendered.launch is not None
+    assert report.registers * rendered.launch.block[0] <= H200.registers_per_block
+    assert of_all.registers > report.registers, "the plain kernel behind has fewer threads, with more registers"
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+def test_nvcc_compiles_the_exported_source_without_a_warning(tmp_path: Path) -> None:
+    of = problem(512, 512, 512)
+    (path,) = export(champion(KERNEL, of, dict(first(of))), KERNEL, of, "source", tmp_path)
+    assert "Inputs that it does not take are computed by warp_tiled" in path.read_text()
+    assert nvcc_warnings(path) == []
+
+
+def test_the_exported_module_is_compiled_for_the_one_architecture(tmp_path: Path) -> None:
+    nvrtc = pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="NVRTC comes with the extras")
+    of = problem(512, 512, 512)
+    (path,) = export(champion(KERNEL, of, dict(first(of))), KERNEL, of, "python", tmp_path)
+    loaded: list[bytes] = []
+
+    class RawModule:
+        def __init__(self, path: str) -> None:
+            self.path = path
+
+        def compile(self) -> None:
+            loaded.append(Path(self.path).read_bytes())
+
+    module = imported(path)
+    module.cupy = SimpleNamespace(RawModule=RawModule)
+    module._module(0)
+    assert nvrtc is not None
+    assert b"fallback" in loaded[0]
+
+
+def test_packing_one_operand_hides_the_other_and_a_packed_one_is_not_packed_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    launching = pytest.importorskip("tuner.devices.launching", reason="needs CuPy")
+    of = problem(512, 512, 512)
+    launch = KERNEL.launched(of, first(of))
+    assert launch is not None
+    (packing,) = [each for each in launch.packings if each.tensor == "b"]
+    launched: list[tuple] = []
+    driver = SimpleNamespace(
+        CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8, funcSetAttribute=lambda *_: None
+    )
+    monkeypatch.setattr(launching, "driver", driver)
+    module, given = SimpleNamespace(get_function=lambda name: Function(name, launched)), launch.names(of)
+    launching.Series(module, launch, of, packing, alone=True).queue([*given, "memory"])
+    assert launched == [("pack", ("", "b", "", "memory", "", "m", "n", "k", "control"))]
+    launched.clear()
+    launching.Series(module, launch, of, packing).queue([*given, "memory"])
+    assert [name for name, _ in launched] == ["pack", "gemm", "fallback"]
+    assert launched[0][1][:5] == ("a", "", "packed_a", "memory", "fallbacks")
+    assert launched[1][1][:3] == ("packed_a", "memory", "c")
+    assert launched[2][1][:4] == ("verdict", "a", "b", "c")
+
+
+class Function:
+    """Stands for CuPy's: notes what it is given."""
+
+    ptr = 0
+
+    def __init__(self, name: str, launched: list[tuple]) -> None:
+        self.name, self.launched = name, launched
+
+    def __call__(self, grid: object, block: object, given: tuple, shared: int) -> None:
+        self.launched.append((self.name, given))

@@ -1,0 +1,125 @@
+"""The precision of a product: as the call, its context or the environment says. No GPU: one is played."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from fixtures.callable_records import crowned, empty_database, own_records
+from fixtures.fake_gpu import H200, CupyArray, Log, install, on_gpu
+
+import tuner
+from tuner.errors import InputError, UnknownName
+
+__all__ = ["empty_database", "own_records"]
+pytestmark = pytest.mark.usefixtures("own_records")
+DIMS = {"m": 12, "n": 7, "k": 5}
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Log:
+    return install(monkeypatch)
+
+
+def operands(dtype: str = "float32") -> tuple[CupyArray, CupyArray]:
+    rng = np.random.default_rng(3)
+    sizes = ((DIMS["m"], DIMS["k"]), (DIMS["k"], DIMS["n"]))
+    a, b = (CupyArray(on_gpu(rng.standard_normal(size).astype(dtype))) for size in sizes)
+    return a, b
+
+
+def emulated(gpu: Log) -> int:
+    """Runs of the emulated precision."""
+    return sum(run.endswith(" emulated") for run in gpu.runs)
+
+
+def emulated_champion(speedup: float = 3.0) -> None:
+    crowned("gemm", DIMS, layout="nn", kernel="tiled", device=H200, speedup=speedup, precision="emulated")
+
+
+def test_a_call_takes_the_champion_of_its_precision_and_of_no_other(gpu: Log) -> None:
+    emulated_champion()
+    a, b = operands()
+    tuner.matmul(a, b)
+    assert emulated(gpu) == 0
+    tuner.matmul(a, b, precision="emulated")
+    tuner.matmul(a, b, precision="ieee")
+    assert emulated(gpu) == 1
+
+
+def test_the_context_holds_inside_its_block_and_a_call_may_say_otherwise(gpu: Log) -> None:
+    emulated_champion()
+    a, b = operands()
+    with tuner.precision("emulated"):
+        tuner.matmul(a, b)
+        tuner.matmul(a, b, precision="ieee")
+        with tuner.precision("ieee"):
+            tuner.matmul(a, b)
+    tuner.matmul(a, b)
+    assert emulated(gpu) == 1
+
+
+def test_the_context_is_of_its_own_thread(gpu: Log) -> None:
+    emulated_champion()
+    a, b = operands()
+    with tuner.precision("emulated"):
+        other = threading.Thread(target=tuner.matmul, args=(a, b))
+        other.start()
+        other.join()
+    assert emulated(gpu) == 0
+
+
+def test_without_a_result_of_its_own_the_usual_precision_answers(gpu: Log) -> None:
+    crowned("gemm", DIMS, layout="nn", kernel="tiled", device=H200)
+    a, b = operands()
+    got = tuner.matmul(a, b, precision="emulated")
+    np.testing.assert_allclose(got.host, a.host @ b.host, rtol=1e-4, atol=1e-4)
+    assert gpu.runs == ["gemm 12 x 7 x 5 float32 nn"]
+    told = tuner.explain("gemm", **DIMS, layout="nn", device="NVIDIA H200", precision="emulated")
+    assert "nothing is known of it emulated, so as ieee" in told.why
+
+
+def test_explain_tells_the_precision(gpu: Log) -> None:
+    emulated_champion()
+    told = tuner.explain("gemm", **DIMS, layout="nn", device="NVIDIA H200", precision="emulated")
+    assert told.problem.endswith("float32 nn emulated")
+    assert (told.use, told.match) == ("kernel", "exact")
+    usual = tuner.explain("gemm", **DIMS, layout="nn", device="NVIDIA H200")
+    assert (usual.problem, usual.match) == ("gemm 12 x 7 x 5 float32 nn", "nearest-shape")
+
+
+def test_an_unknown_precision_is_told(gpu: Log) -> None:
+    a, b = operands()
+    with pytest.raises(UnknownName, match="unknown precision 'emulate'; did you mean emulated"):
+        tuner.matmul(a, b, precision="emulate")
+    with pytest.raises(UnknownName, match="unknown precision 'fast'"), tuner.precision("fast"):
+        pass
+
+
+def test_a_call_that_asks_for_float64_emulated_is_refused_and_a_context_leaves_it_alone(gpu: Log) -> None:
+    a, b = operands("float64")
+    with pytest.raises(InputError, match="precision 'emulated' is for float32, got float64; convert"):
+        tuner.matmul(a, b, precision="emulated")
+    with tuner.precision("emulated"):
+        got = tuner.matmul(a, b)
+    assert got.dtype == np.float64
+    with pytest.raises(InputError, match="'emulated' is for float32, got float64"):
+        tuner.explain("gemm", **DIMS, dtype="float64", device="NVIDIA H200", precision="emulated")
+
+
+def test_the_environment_says_what_holds_where_nothing_else_does() -> None:
+    code = (
+        "import numpy as np, tuner\n"
+        "a = np.ones((3, 3), np.float32)\n"
+        "print(tuner.explain(a, a).problem)\n"
+        "print(tuner.explain(a, a, precision='ieee').problem)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+        env={**os.environ, "TUNER_PRECISION": "emulated"},
+    )  # fmt: skip
+    assert done.stdout.split("\n")[:2] == ["gemm 3 x 3 x 3 float32 nn emulated", "gemm 3 x 3 x 3 float32 nn"]

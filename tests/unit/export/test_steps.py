@@ -1,0 +1,130 @@
+"""Kernels whose run is several launches with one workspace: bound, called, written down. No GPU."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from fixtures.exported import GXX, champion, imported, run_on_host
+
+from tuner.declare.catalogue import from_file
+from tuner.declare.kernel import Launch, Pieces, Step, Workspace, render
+from tuner.declare.space import Config
+from tuner.errors import DeclarationError
+from tuner.export import export
+
+FILE = Path(__file__).resolve().parents[2] / "fixtures" / "several_launches.py"
+CATALOGUE = from_file(FILE)
+KERNEL = CATALOGUE.kernels[0]
+PROBLEM = CATALOGUE.operation("thrice").problem({"n": 100})
+CASE = (champion(KERNEL, PROBLEM, {"BLOCK": 32}), KERNEL, PROBLEM)
+
+
+def launch() -> Launch:
+    found = render(KERNEL, PROBLEM, Config({"BLOCK": 32})).launch
+    assert found is not None
+    return found
+
+
+def test_a_launch_travels_as_json_and_its_hash_follows_the_steps() -> None:
+    assert Launch.from_json(json.loads(json.dumps(asdict(launch())))) == launch()
+    other = replace(launch(), steps=launch().steps[:1])
+    config = Config({"BLOCK": 32})
+    assert replace(KERNEL, launch=lambda p, c: other).launch_hash(PROBLEM, config) != KERNEL.launch_hash(
+        PROBLEM, config
+    )
+
+
+def test_fields_that_are_empty_change_no_hash() -> None:
+    plain, spelt_out = (
+        Launch((3,), (32,), 0, (), None, Workspace(64)),
+        Launch((3,), (32,), workspace=Workspace(64, 0, ()), steps=()),
+    )
+    config = Config({"BLOCK": 32})
+    hashes = {
+        replace(KERNEL, launch=lambda p, c, of=of: of).launch_hash(PROBLEM, config) for of in (plain, spelt_out)
+    }
+    # As it was before there were steps: a record of then still is of this launch.
+    assert hashes == {"42cb0e219acd9599"}
+
+
+def test_a_main_step_that_is_none_and_steps_beside_pieces_are_refused() -> None:
+    with pytest.raises(DeclarationError, match=r"main= is the entry of a step \(one\), got 'two'"):
+        Launch.of("two", (Step("one", (1,), (32,)),))
+    with pytest.raises(DeclarationError, match="a launch has steps or pieces, got both"):
+        Launch((1,), (32,), pieces=Pieces("piece", "x", 4), steps=(Step("one", (1,), (32,)),))
+
+
+class Module:
+    """Stands for CuPy's: its functions note what they are given."""
+
+    def __init__(self) -> None:
+        self.launched: list[tuple[Any, ...]] = []
+
+    def get_function(self, name: str) -> Any:
+        return lambda *given: self.launched.append((name, *given))
+
+
+def test_each_step_is_given_what_it_names() -> None:
+    pytest.importorskip("cupy")
+    from tuner.devices.launching import NULL, Series, regions_of
+
+    module, memory = Module(), np.arange(1024)
+    series = Series(module, launch(), PROBLEM)
+    series.queue(("x", "y", 100, *regions_of(memory, launch())))
+    (first, second) = module.launched
+    assert (first[0], first[1], first[2], first[4]) == ("doubled", (4, 1, 1), (32, 1, 1), 0)
+    assert first[3][0] == "x"
+    assert first[3][1][0] == 256
+    assert first[3][2] == 100
+    assert second[3][2:] == ("y", NULL, 100)
+
+
+@GXX
+def test_the_exported_main_finds_it_right(tmp_path: Path) -> None:
+    (path,) = export(*CASE, "source", tmp_path)
+    code, told = run_on_host(path, launched=2)
+    assert (code, told.splitlines()[-1]) == (0, "PASSED"), told
+    assert run_on_host(path, 1, launched=2)[0] == 0
+    code, told = run_on_host(path, change=("= 2 * x[i]", "= 3 * x[i]"), launched=2)
+    assert (code, told.splitlines()[-1]) == (1, "FAILED"), told
+
+
+def test_the_binary_tells_the_launches(tmp_path: Path) -> None:
+    rules = json.loads(export(*CASE, "binary", tmp_path)[1].read_text())["rules"]["steps"]
+    assert rules["regions"] == {"flags": "0", "doubles": "256"}
+    assert [each["entry"] for each in rules["launches"]] == ["doubled", "added"]
+    assert rules["launches"][1]["arguments"] == ["x", "doubles", "y", "", "n"]
+
+
+def test_the_exported_module_launches_them_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    launched: list[tuple[Any, ...]] = []
+
+    class Function:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def __call__(self, grid: Any, block: Any, given: Any, shared_mem: int) -> None:
+            launched.append((self.name, grid, block, given))
+
+    cupy = ModuleType("cupy")
+    vars(cupy).update(
+        ndarray=np.ndarray, empty=np.zeros, ascontiguousarray=lambda array: SimpleNamespace(
+            data=SimpleNamespace(ptr=0), array=array
+        ),
+        RawModule=lambda code, options: SimpleNamespace(get_function=Function),
+        cuda=SimpleNamespace(runtime=SimpleNamespace(getDevice=lambda: 0)),
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    (path,) = export(*CASE, "python", tmp_path)
+    imported(path).thrice(np.ones(50, np.float32))
+    assert [each[0] for each in launched] == ["doubled", "added"]
+    assert launched[0][1:3] == ((2,), (32,))
+    assert len(launched[0][3][1]) == 256
+    assert launched[1][3][-1] == 50
