@@ -95,7 +95,7 @@ class Model:
     _fixed: dict[tuple[str, str], Bits] = field(default_factory=dict, compare=False, repr=False)
 
     def knows(self, problem: Problem) -> bool:
-        """Whether such problems were surveyed, by operation, dtype, layout; all surveys are in full precision."""
+        """Whether such problems were surveyed: operation, dtype and layout; surveys are in full precision."""
         named = problem.operation.name, problem.precision
         return named == (self.operation, IEEE) and (problem.dtype, problem.layout) in self.traits
 
