@@ -125,6 +125,7 @@ def test_what_has_changed_since_the_survey_is_told(tmp_path: Path, model: Model,
 def test_what_the_model_does_not_know_is_answered_without_it(tmp_path: Path) -> None:
     folder = published(tmp_path, surveyed())
     assert asked(folder, replace(LARGE, layout="tt")).match == "default"
+    assert asked(folder, replace(LARGE, precision="emulated")).match == "default"
     assert asked(folder, device=replace(BOARD, name="NVIDIA L4", architecture="sm_89")).match == "default"
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
-from tuner.declare.problem import Problem
+from tuner.declare.problem import IEEE, Problem
 from tuner.declare.space import Config
 from tuner.errors import InputError
 from tuner.lookup.features import Floats
@@ -95,8 +95,9 @@ class Model:
     _fixed: dict[tuple[str, str], Bits] = field(default_factory=dict, compare=False, repr=False)
 
     def knows(self, problem: Problem) -> bool:
-        """Whether problems of this operation, dtype and layout were surveyed."""
-        return problem.operation.name == self.operation and (problem.dtype, problem.layout) in self.traits
+        """Whether such problems were surveyed: operation, dtype and layout; surveys are in full precision."""
+        named = problem.operation.name, problem.precision
+        return named == (self.operation, IEEE) and (problem.dtype, problem.layout) in self.traits
 
     @cached_property
     def screen(self) -> Forest:
