@@ -16,7 +16,9 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from tuner.errors import InputError, NothingFound, StoreTrouble
-from tuner.results.record import Champion, Kept, Record, Retraction
+from tuner.results.kept import Kept
+from tuner.results.record import Champion, Record, Retraction
+from tuner.results.survey import SurveyPart
 from tuner.store import Store, opening, queries, sound, streams, tables
 from tuner.store.ledger import Ledger, ledger_file, readable
 from tuner.store.salvage import salvaged
@@ -26,7 +28,7 @@ Told = TypeVar("Told")
 #: What is raised where a database or its copy cannot be read.
 UNREADABLE = (StoreTrouble, NothingFound, OSError, sa.exc.SQLAlchemyError, sqlite3.Error, *sound.DAMAGE)
 #: Tables of what is kept for good.
-KEPT = (tables.records, tables.champions, tables.retractions)
+KEPT = (tables.records, tables.champions, tables.retractions, tables.surveys)
 
 #: Rows that are read, or stored, at a time.
 AT_ONCE = 500
@@ -44,6 +46,7 @@ class Health:
         records: Records that its tables give whole.
         champions: Champions that its tables give whole.
         retractions: Retractions that its tables give whole.
+        surveys: Parts of surveys that its tables give whole.
         damaged: Rows that do not fit their sum or cannot be read.
         copied: Records, champions and retractions that the second copy gives; None where there is
             none.
@@ -57,6 +60,7 @@ class Health:
     records: int
     champions: int
     retractions: int
+    surveys: int
     damaged: int
     copied: int | None
     copy_damaged: int
@@ -83,13 +87,14 @@ def check(url: str) -> Health:
     # The copy first: what a running study adds meanwhile is in the tables before it is in the copy.
     copied, copy_damaged = _copied(file)
     ids: set[str] = set()
-    records = champions = retractions = damaged = 0
+    records = champions = retractions = surveys = damaged = 0
     complaints = list(_structure(url))
     try:
         for told in _tables(url, sound.id_of):
             records += isinstance(told, str)
             champions += isinstance(told, Champion)
             retractions += isinstance(told, Retraction)
+            surveys += isinstance(told, SurveyPart)
             damaged += told is None
             ids.update(_ids(told))
     except UNREADABLE as error:
@@ -98,7 +103,7 @@ def check(url: str) -> Health:
         complaints += [str(error)] if not complaints else []
     only_copied, only_stored = len(copied - ids), len(ids - copied)
     return Health(
-        where, tuple(complaints[:COMPLAINTS]), records, champions, retractions, damaged,
+        where, tuple(complaints[:COMPLAINTS]), records, champions, retractions, surveys, damaged,
         None if file is None else len(copied), copy_damaged, only_copied, only_stored,
     )  # fmt: skip
 
@@ -202,12 +207,18 @@ def _stored(store: Store, found: Iterable[Kept | None]) -> int:
         if isinstance(told, Record):
             batch.append(told)
         elif told is not None:
-            _kept(store.crown if isinstance(told, Champion) else store.retract, [told])
+            _kept(_keeper(store, told), [told])
         if len(batch) >= AT_ONCE:
             _kept(store.add, batch)
             batch.clear()
     _kept(store.add, batch)
     return _size(store) - before
+
+
+def _keeper(store: Store, told: Kept) -> Callable[[Any], int]:
+    if isinstance(told, Champion):
+        return store.crown
+    return store.add_surveys if isinstance(told, SurveyPart) else store.retract
 
 
 def _kept(add: Callable[[Any], int], told: Sequence[Kept]) -> None:
@@ -237,8 +248,8 @@ def _structure(url: str) -> Iterator[str]:
 
 def _tables(
     url: str, read: Callable[[Mapping[str, Any]], Told | None]
-) -> Iterator[Told | Champion | Retraction | None]:
-    """Records, champions, then retractions, as the database reads them; None for each row that is damaged.
+) -> Iterator[Told | Champion | Retraction | SurveyPart | None]:
+    """Records, champions, retractions, then parts of surveys, as the database reads them; None for damage.
 
     Args:
         url: Database.
@@ -262,6 +273,8 @@ def _tables(
                 yield None
         for row in _pages(store, sa.select(tables.retractions), tables.retractions):
             yield sound.retraction_of(row) if row else None
+        for row in _pages(store, queries.surveys_joined(), tables.surveys):
+            yield sound.survey_of(row) if row else None
 
 
 def _records() -> Any:
