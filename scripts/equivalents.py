@@ -20,10 +20,12 @@ from typing import Any
 
 import numpy as np
 
+from tuner.declare.source_text import cpp_tokens, measured_text
+
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "kernels" / "equivalent_sources.toml"
 HEAD = """# Older source hashes of each kernel and the hash that took their place, by scripts/equivalents.
-# Each pair is proven for published and drawn configs: the same tokens and launch, or the same machine code.
+# Each pair is proven for published and drawn configs: the same launch, and the same tokens or machine code.
 """
 #: Architectures that drawn configs of CUDA kernels are compiled for: that of the published results.
 ARCHITECTURE = "sm_90a"
@@ -39,6 +41,8 @@ SHAPES = {
     "transpose": ((4096, 4096), (1000, 777)),
 }  # fmt: skip
 
+#: Cases that are compiled of a kernel in which only names have changed.
+RENAMED_COMPILED = 8
 #: Hashes of what was compiled, by source and options.
 _CUBINS: dict[tuple[str, ...], str] = {}
 
@@ -156,49 +160,77 @@ def without_names(cubin: bytes) -> bytes:
     return b"".join(kept)
 
 
-def machine_code(target: str, text: str, entry: str, options: list[str], case: list[Any]) -> str:
-    """Hash of what a rendered source compiles to, a cubin or a CPU's machine code, without symbols' names."""
-    if target == "cuda":
-        from tuner.devices.nvrtc import compile_cubin
+def cubin_hash(text: str, options: list[str]) -> str:
+    """Hash of what a CUDA source compiles to, without symbols' names; equal texts are compiled once."""
+    from tuner.devices.nvrtc import compile_cubin
 
-        # Shapes share what is compiled.
-        key = (text, *options)
-        if key not in _CUBINS:
-            cubin = compile_cubin(text, ARCHITECTURE, tuple(options))[0]
-            _CUBINS[key] = hashlib.sha256(without_names(cubin)).hexdigest()
-        return _CUBINS[key]
+    key = (text, *options)
+    if key not in _CUBINS:
+        cubin = compile_cubin(text, ARCHITECTURE, tuple(options))[0]
+        _CUBINS[key] = hashlib.sha256(without_names(cubin)).hexdigest()
+    return _CUBINS[key]
+
+
+def cpu_codes(text: str, entry: str, case: list[Any]) -> dict[str, str]:
+    """Function -> hash of its machine code, for a CPU kernel; empty if it does not compile."""
     done = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "numba_code.py")], check=True, text=True, capture_output=True,
+        [sys.executable, str(ROOT / "scripts" / "numba_code.py")], check=False, text=True, capture_output=True,
         input=json.dumps([text, entry, case]), cwd=ROOT,
     )  # fmt: skip
-    return done.stdout.strip()
+    return json.loads(done.stdout) if done.returncode == 0 else {}
 
 
 def same_code(target: str, then: list[Any], now: list[Any]) -> bool:
-    """Whether two rendered cases run the same machine code in the same launch."""
-    from tuner.declare.source_text import measured_text
+    """Whether two rendered cases have the same machine code; on a CPU each function of before."""
+    (case, old_text, entry, options, _), new_text = then, now[1]
+    if target == "cuda":
+        return cubin_hash(old_text, options) == cubin_hash(new_text, options)
+    old, new = cpu_codes(old_text, entry, case), cpu_codes(new_text, entry, case)
+    return bool(old) and old.items() <= new.items()
 
-    (case, *old, old_launch), (_, *new, new_launch) = then, now
-    if without_defaults(old_launch) != without_defaults(new_launch):
-        return False
-    if old[1:] == new[1:] and measured_text(old[0], target) == measured_text(new[0], target):
-        return True
-    return machine_code(target, *old, case) == machine_code(target, *new, case)
+
+def is_renamed(one: str, other: str) -> bool:
+    """Whether two CUDA sources differ in names alone.
+
+    Their tokens must agree but for identifiers, those that differ must do so one to one everywhere, and no such
+    name may stand in both sources.
+    """
+    pairs = list(zip(tokens := cpp_tokens(one).split(), others := cpp_tokens(other).split(), strict=False))
+    changed = {(ours, theirs) for ours, theirs in pairs if ours != theirs}
+    old, new = {ours for ours, _ in changed}, {theirs for _, theirs in changed}
+    return (
+        len(tokens) == len(others)
+        and len(old) == len(new) == len(changed)
+        and all(each.isidentifier() for each in old | new)
+        and not old & set(others)
+        and not new & set(tokens)
+    )
 
 
 def proven(target: str, then: dict[str, Any], now: dict[str, Any]) -> str:
-    """Why a pair is not equivalent; empty if every case that both know has the same code, and there is one."""
+    """Why a pair is not equivalent; empty if every case that both know has the same code, and there is one.
+
+    Sources with the same tokens have the same code. Others are compiled: all of them, but only
+    `RENAMED_COMPILED` of those in which names alone differ, since one rename serves all configs.
+    """
     by_case = {json.dumps(each[0], sort_keys=True): each for each in now["rendered"]}
-    pairs = [
-        (each, by_case[key])
-        for each in then["rendered"]
-        if (key := json.dumps(each[0], sort_keys=True)) in by_case
-    ]
+    named = [(each, json.dumps(each[0], sort_keys=True)) for each in then["rendered"]]
+    pairs = [(each, by_case[key]) for each, key in named if key in by_case]
     if not pairs:
         return "no config that both know"
-    for then_case, now_case in pairs:
-        if not same_code(target, then_case, now_case):
-            return f"at {then_case[0]}"
+    different, renamed = [], []
+    for old, new in pairs:
+        if without_defaults(old[4]) != without_defaults(new[4]) or old[2:4] != new[2:4]:
+            return f"launched otherwise at {old[0]}"
+        if measured_text(old[1], target) != measured_text(new[1], target):
+            only_names = target == "cuda" and is_renamed(old[1], new[1])
+            (renamed if only_names else different).append((old, new))
+    spaced = [
+        renamed[at * len(renamed) // RENAMED_COMPILED] for at in range(min(RENAMED_COMPILED, len(renamed)))
+    ]
+    for old, new in (*different, *spaced):
+        if not same_code(target, old, new):
+            return f"other machine code at {old[0]}"
     return ""
 
 
@@ -255,6 +287,7 @@ def main() -> None:
                 print(f"  {key}: {old}", f"differs: {why}" if why else f"-> {new['hash']}", flush=True)
                 if not why:
                     table.setdefault(key, {})[old] = new["hash"]
+                    write_table(table)
     write_table(table)
 
 

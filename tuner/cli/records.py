@@ -181,8 +181,9 @@ def _cached(
 @database_option
 def publish(device: str, operation: str, regime: str, folder: Path | None, db: str) -> None:
     """Write the champions as text for review, one file per device and operation."""
-    from tuner.published import in_checkout, tuned_folder
+    from tuner.declare.folders import in_checkout
     from tuner.published import publish as write
+    from tuner.published import tuned_folder
     from tuner.store import Store
 
     if folder is None and not in_checkout():

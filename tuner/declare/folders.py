@@ -20,3 +20,8 @@ def kernels_folder() -> Path:
 def configs_folder() -> Path:
     """Plans, and published results in ``tuned``."""
     return _folder("configs")
+
+
+def in_checkout() -> bool:
+    """False where the package is installed with its results inside: those are not for users to write."""
+    return not (_PACKAGE / "configs").is_dir() and (_PACKAGE.parent / "configs").is_dir()

@@ -97,12 +97,14 @@ def _entry(module: ModuleType, rendered: Rendered) -> Callable[..., Any]:
 def _imported(kind: str, digest: str, text: str) -> ModuleType:
     """A module of that text: a part is imported once; a kernel anew, since parts replace functions of it."""
     name = f"tuner_{kind}_{digest}"
-    if kind == "part" and name in sys.modules:
-        return sys.modules[name]
     try:
         path = _written(f"{kind[0]}{digest}.py", text)
     except OSError as error:
         raise cache_trouble(error) from error
+    known = sys.modules.get(name)
+    # Not one of another folder: its machine code may be missing in this one.
+    if kind == "part" and known is not None and known.__file__ == str(path):
+        return known
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module: ModuleType = importlib.util.module_from_spec(spec)

@@ -6,10 +6,10 @@ was measured against, and the configs that came next. `publish` writes them from
 """
 
 from tuner.published.form import Published, RunnerUp
-from tuner.published.reading import champions, entries, in_checkout, tuned_folder
+from tuner.published.reading import champions, entries, tuned_folder
 from tuner.published.standing import standing
 from tuner.published.writing import publish
 
 __all__ = [
-    "Published", "RunnerUp", "champions", "entries", "in_checkout", "publish", "standing", "tuned_folder",
+    "Published", "RunnerUp", "champions", "entries", "publish", "standing", "tuned_folder",
 ]  # fmt: skip

@@ -12,12 +12,6 @@ from tuner.published.form import FORMAT, Published, entries_of, slug
 from tuner.results.record import Champion
 
 
-def in_checkout() -> bool:
-    """False where the package is installed with its results inside: those are not for users to write."""
-    package = Path(__file__).resolve().parent.parent
-    return not (package / "configs").is_dir() and (package.parent / "configs").is_dir()
-
-
 def tuned_folder() -> Path:
     """Where the project's published results are."""
     return configs_folder() / "tuned"

@@ -35,7 +35,7 @@ class Elimination:
         """
         self._threads = threads
         self._wanted = {name: min(max(count, 1), FIRST) for name, count in first_configs.items()}
-        self._cores = cores
+        self._cores = max(cores, 1)
         self._tried = dict.fromkeys(first_configs, 0)
         self._at_best_s: dict[str, float] = {}
 

@@ -10,7 +10,7 @@ from tuner.declare.space import Config
 from tuner.errors import NothingFound
 from tuner.lookup.device_similarity import known_device
 from tuner.lookup.snapshot import Snapshot
-from tuner.published import Published, entries, standing
+from tuner.published import Published
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.objectives import Front, Point, values_of
 from tuner.results.record import Champion, ProblemKey, Record, Role
@@ -90,7 +90,7 @@ def known_front(
             return stored_front(store, problem, where, regime, objectives)
         except NothingFound as error:
             trouble = error
-    for each in standing(entries(problem.operation, published), store):
+    for each in snapshot.standing(problem.operation):
         record = each.champion.record
         if (record.problem, record.regime, record.device.name) == (problem, regime, where.name):
             return _published_front(each, objectives)

@@ -58,6 +58,18 @@ inline void start_copy(unsigned to, const void* from, int bytes) { start_copy(to
 void commit_copies();
 void await_copies(int groups_left);
 
+// FP16 as bits, rounded to the nearest.
+inline void to_half(unsigned short& half, float x) {
+    const _Float16 rounded = (_Float16)x;
+    __builtin_memcpy(&half, &rounded, sizeof half);
+}
+inline void from_half(float& x, unsigned short half) {
+    _Float16 value;
+    __builtin_memcpy(&value, &half, sizeof half);
+    x = value;
+}
+inline void no_dependents() {}  // launches come one after the other here
+
 template <class T>
 T shuffle(unsigned mask, T value, int from, int width) {
     const int first = lane() / width * width;
@@ -142,6 +154,8 @@ template <class T, class U> T atomicExch(T* at, U other) {
     return cuda_on_cpu::atomically(at, [=](T) { return T(other); });
 }
 
+inline unsigned __float_as_uint(float x) { unsigned bits; __builtin_memcpy(&bits, &x, 4); return bits; }
+inline float __uint_as_float(unsigned bits) { float x; __builtin_memcpy(&x, &bits, 4); return x; }
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 inline int __ffs(int bits) { return __builtin_ffs(bits); }
 inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }

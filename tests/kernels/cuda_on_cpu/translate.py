@@ -14,6 +14,10 @@ PTX = {
     "cp.async.cg.shared.global": "cuda_on_cpu::start_copy",
     "cp.async.commit_group": "cuda_on_cpu::commit_copies",
     "cp.async.wait_group": "cuda_on_cpu::await_copies",
+    "cvt.rn.f16.f32": "cuda_on_cpu::to_half",
+    "cvt.f32.f16": "cuda_on_cpu::from_half",
+    "griddepcontrol.launch_dependents": "cuda_on_cpu::no_dependents",
+    "griddepcontrol.wait": "cuda_on_cpu::no_dependents",
 }
 
 

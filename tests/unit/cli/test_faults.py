@@ -19,10 +19,10 @@ from tuner import published
 from tuner.cli import records as records_commands
 from tuner.cli.formatting import answer_rows
 from tuner.cli.main import run
-from tuner.declare import kernel
+from tuner.declare import folders, kernel
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel, Rendered
-from tuner.devices import cubin_cache, detect, numba_source
+from tuner.devices import cache_folder, detect, numba_source
 from tuner.devices.cubin_cache import CubinCache
 from tuner.devices.protocol import Binary
 from tuner.errors import DeclarationError, EnvironmentTrouble
@@ -78,7 +78,7 @@ def read_only_home(here: Path, patch: pytest.MonkeyPatch) -> None:
 
 
 def full_disk(here: Path, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(cubin_cache, "tempfile", SimpleNamespace(TemporaryFile=full))
+    patch.setattr(cache_folder, "tempfile", SimpleNamespace(TemporaryFile=full))
 
 
 @pytest.mark.parametrize("trouble", [no_folder, read_only_home, full_disk])
@@ -182,9 +182,8 @@ def test_an_installed_package_is_not_published_into(
     told: Told, here: Path, filled: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     installed = here / "site-packages" / "tuner"
-    (installed / "shipped").mkdir(parents=True)
     (installed / "configs" / "tuned").mkdir(parents=True)
-    monkeypatch.setattr(published.reading, "__file__", str(installed / "shipped" / "reading.py"))
+    monkeypatch.setattr(folders, "_PACKAGE", installed)
     assert published.tuned_folder() == installed / "configs" / "tuned"
     code, out, err = told("records", "publish")
     assert (code, out) == (2, "")
@@ -193,7 +192,7 @@ def test_an_installed_package_is_not_published_into(
 
 
 def test_any_file_that_the_system_refuses_is_told(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: Any) -> None:
+    def refused(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), "a" * 300)
 
     monkeypatch.setattr(records_commands, "selection", refused)

@@ -73,6 +73,7 @@ def test_tune_and_best_agree_and_keep_the_contract(told: Told, device: str, here
     code, out, err = told("best", *arguments)
     assert (code, err) == (0, "")
     best = json.loads(out)
+    assert tuned.pop("dropped") == {}
     assert best == tuned
     assert best.keys() >= CONTRACT
     _check_answer(best)

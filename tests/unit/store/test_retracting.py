@@ -17,7 +17,7 @@ from tuner.cli.main import run
 from tuner.cli.tune import told_of_clocks
 from tuner.errors import NothingFound
 from tuner.lookup import Answer
-from tuner.lookup.snapshot import Book
+from tuner.lookup.snapshot import Snapshot
 from tuner.results.record import Champion, Retraction, Role
 from tuner.store import Store, health, matrix, retracting, streams
 from tuner.store.ledger import ledger_file
@@ -166,8 +166,8 @@ def test_published_results_obey(store: Store, tmp_path: Path) -> None:
     assert entry.champion.record.config == BOGUS
     take_back(store, Chosen((bogus.record.id,)))
     assert published.standing([entry], None) == [entry]
-    assert Book.open(store, folder).standing("gemm") == []
-    assert Book.open(None, folder).standing("gemm") == [entry]
+    assert Snapshot.open(store, folder).standing("gemm") == []
+    assert Snapshot.open(None, folder).standing("gemm") == [entry]
     assert published.publish(store, folder) == [path]
     (entry,) = published.entries("gemm", folder)
     assert entry.champion.record.config == HONEST

@@ -47,7 +47,9 @@ def test_a_finalist_that_is_wrong_at_an_edge_shape_is_not_crowned(tmp_path: Path
 
 def crowned(folder: Path, threads: int, baseline_s: Any) -> Champion:
     """The champion of a study of a kernel that uses so many threads."""
-    declared = TOY.read_text().replace('choice("FUSED", False, True)', f'choice("THREADS", {threads})')
+    threads_choice = f'choice("THREADS", {threads})'
+    declared = TOY.read_text().replace('choice("FUSED", False, True)', threads_choice)
+    declared = declared.replace('target="cpu",', 'target="cpu", threads="THREADS",')
     (folder / "toy.py").write_text(declared)
     for source in ("toy.cu", "toy.numba.py"):
         (folder / source).write_text(TOY.with_name(source).read_text())

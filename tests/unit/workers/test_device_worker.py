@@ -82,9 +82,9 @@ def test_the_time_limit_follows_the_best_config_and_has_a_floor(best_s: float | 
 
 def test_a_worker_killed_between_two_configs_costs_nothing(make: Make, tmp_path: Path) -> None:
     worker = make()
-    worker = psutil.Process(worker.channel.pid)
-    worker.kill()
-    worker.wait()
+    process = psutil.Process(worker.channel.pid)
+    process.kill()
+    process.wait()
     assert measured(worker, compiled_config(tmp_path, BEST)).outcome is Outcome.MEASURED
     assert worker.restarts == 1
     baseline = worker.baseline()

@@ -1,0 +1,445 @@
+// gemm, emulated: FP32 products from FP16 tensor cores. This is the product of operands that emulated_pack.cu has packed.
+//
+// Floor    Three FP16 products for one: 6 m n k operations at about 790 TFLOPS (what cuBLAS reaches on random FP16 numbers,
+//          bound by power); 4.2 ms at 8192 x 8192 x 8192, where cuBLAS's SGEMM takes 21.5 ms.
+// Idea     Elements are high + low parts: a b = high high + high low + low high, but for 2^-22. wgmma cuts its sums off at 25
+//          bits, toward zero, so no chunk of CHUNK terms is summed in it for longer than that chunk: the sum is then
+//          multiplied by the chunk's two factors and added in FP32 registers. While one warpgroup adds, another multiplies.
+//          Low products come first. Where low parts are scaled up (rare), they are scaled down in registers before others
+//          join them: each such step empties the tensor cores.
+// Tile     A consumer warpgroup has 64 rows by WIDTH x PARTS columns: PARTS parts one after the other, so that the sums of
+//          wgmma take registers for WIDTH columns only, while the operands in shared memory serve all.
+// Memory   One producer thread fetches 32 terms of a tile by a bulk copy for each operand. In a cluster of two blocks, one
+//          below the other, each fetches half of B's tile for both.
+// Blocks   stay, and take tiles in turn: the next tile's operands are fetched while sums are stored. Swaths of GROUP tiles
+//          keep what is read at the same time in L2. K may be split: the block that arrives last adds the shares up, in a
+//          fixed order.
+// Verdict  If the check of the packing kernel said so, nothing is done: the plain kernel, launched after this, computes.
+// Edges    Rows past an edge are fetched as far as they are padded; what is beyond is stale, and not stored.
+// Layout   C is m x n, row-major. Packed operands: emulated.cuh.
+// Source   own work.
+// Letters  CONSUMERS       warpgroups that multiply, 64 rows each
+//          WIDTH PARTS     columns of a wgmma; how many of them a warpgroup's columns take
+//          CHUNK           terms that share a scale, and are summed in wgmma
+//          STAGES          places in shared memory for 32 terms of both tiles
+//          CLUSTER         blocks that share B's tiles
+//          GROUP ORDER     rows of tiles in a swath; whether each second swath goes backward (snake)
+//          TURNS           free, or taken: consumers issue their products in turn; early: the turn passes before the last
+//          SPLIT_K         blocks that share K
+//          GIVEN           registers of a consumer's thread; 0: as many as the producer's
+
+constexpr int BM = 64 * CONSUMERS, BN = WIDTH * PARTS, THREADS = 128 * (CONSUMERS + 1);
+constexpr int SLOT = (BM + BN) * ROW_BYTES;                          // bytes of a place: A's tile, then B's
+constexpr int OF_B = BN / SHARE + 8;                                 // factors of B: from a multiple of four on
+constexpr int FACTORS = (BM + OF_B + 3) / 4 * 4, FACTOR_SLOTS = STAGES / BLOCKS_OF_CHUNK + 2;  // floats; A's, then B's
+constexpr int PIECE = BN / CLUSTER;                                  // rows of B that a block fetches
+constexpr int WARPS = 4 * CONSUMERS;
+constexpr int POOL = 65536 / THREADS / 8 * 8 * (CONSUMERS + 1);      // registers of a thread of each warpgroup, together
+constexpr int KEPT = POOL - CONSUMERS * GIVEN;                       // the producer's share
+
+
+static_assert(STAGES >= BLOCKS_OF_CHUNK, "a chunk's places are all in use at once");
+static_assert(BN <= 256, "a lane looks at eight columns");
+static_assert(PIECE % 8 == 0, "swizzled rows come in eights");
+
+// A tile of C, or a share of one, and the chunks that it sums.
+struct Item {
+    unsigned tile, share, first, last;
+    int row, column;
+};
+
+__device__ __forceinline__ Item item_at(unsigned item, unsigned rank, unsigned tiles_m, unsigned tiles_n, unsigned chunks)
+{
+    Item to;
+    const unsigned tile = item / SPLIT_K, of_swath = GROUP * tiles_n, swath = tile / of_swath;
+    const unsigned rows = min((unsigned)GROUP, tiles_m - swath * GROUP), inside = tile % of_swath;
+    unsigned column = inside / rows;
+    if (ORDER == ORDER_snake && swath % 2) column = tiles_n - 1 - column;
+    to.tile = tile * CLUSTER + rank;
+    to.share = item % SPLIT_K;
+    to.row = ((swath * GROUP + inside % rows) * CLUSTER + rank) * BM;
+    to.column = column * BN;
+    const unsigned each = (chunks - 1) / SPLIT_K + 1;
+    to.first = min(to.share * each, chunks);
+    to.last = min(to.first + each, chunks);
+    return to;
+}
+
+// Where something lies in rings of places: counts round, and flips a phase each time.
+template <int SIZE>
+struct Place {
+    unsigned at = 0, phase = 0;
+    __device__ __forceinline__ void step()
+    {
+        if (++at == SIZE) at = 0, phase ^= 1;
+    }
+};
+
+// Rows from `row` on that a tile of `most` rows has.
+__device__ __forceinline__ unsigned rows_in(int row, unsigned rows, unsigned most)
+{
+    return row < (int)rows ? min(rows - row, most) : 0;
+}
+
+struct Shared {
+    unsigned slots, factors, full, empty, turns;  // addresses
+};
+
+// Two warpgroups issue products in turn, so that one adds while the tensor cores work for the other. By mbarriers:
+// the compiler moves arithmetic into the turn past named ones.
+struct Turn {
+    unsigned mine, next, parity;
+    __device__ __forceinline__ void take()
+    {
+        if (TURNS == TURNS_free) return;
+        await_phase_late(mine, parity);
+        parity ^= 1;
+    }
+    __device__ __forceinline__ void pass()
+    {
+        if (TURNS != TURNS_free && threadIdx.x % 32 == 0) arrive(next);
+    }
+};
+
+__device__ __forceinline__ void produce(const Packed& a, const Packed& b, const Item& item, unsigned rank, const Shared& shared,
+                                        Place<STAGES>& place, unsigned& factor_slot)
+{
+    const unsigned rows_a = rows_in(item.row, a.rows, BM), rows_b = rows_in(item.column, b.rows, BN);
+    const int piece = item.column + rank * PIECE;
+    const unsigned rows_piece = rows_in(piece, b.rows, PIECE);
+    const unsigned group = item.column / SHARE / 4 * 4, groups = min(b.groups - group, (unsigned)OF_B / 4 * 4);
+    for (unsigned chunk = item.first; chunk < item.last; ++chunk) {
+#pragma unroll
+        for (int j = 0; j < BLOCKS_OF_CHUNK; ++j) {
+            const unsigned full = shared.full + place.at * 8, to = shared.slots + place.at * SLOT;
+            await_phase(shared.empty + place.at * 8, place.phase ^ 1);
+            const unsigned factor_bytes = j ? 0 : (rows_a + groups) * 4;
+            arrive_expecting(full, (rows_a + rows_b) * ROW_BYTES + factor_bytes);
+            const size_t block = (size_t)chunk * BLOCKS_OF_CHUNK + j;
+            if (rows_a)
+                copy_bulk(to, a.data + (block * a.rows + item.row) * ROW_BYTES, rows_a * ROW_BYTES, full);
+            if (rows_piece) {
+                const unsigned char* const from = b.data + (block * b.rows + piece) * ROW_BYTES;
+                const unsigned into = to + (BM + rank * PIECE) * ROW_BYTES;
+                if (CLUSTER > 1) copy_bulk_to(into, from, rows_piece * ROW_BYTES, full, (1 << CLUSTER) - 1);
+                else copy_bulk(into, from, rows_piece * ROW_BYTES, full);
+            }
+            if (j == 0) {
+                const unsigned into = shared.factors + factor_slot * FACTORS * 4;
+                if (rows_a) copy_bulk(into, a.factors + (size_t)chunk * a.rows + item.row, rows_a * 4, full);
+                copy_bulk(into + BM * 4, b.factors + (size_t)chunk * b.groups + group, groups * 4, full);
+            }
+            place.step();
+        }
+        factor_slot = factor_slot + 1 == FACTOR_SLOTS ? 0 : factor_slot + 1;
+    }
+}
+
+// Calls `use(j, factor)` for each of the eight-column groups of a part. Lanes read the same: one access serves all.
+template <class F>
+__device__ __forceinline__ void for_columns(const float* columns, F use)
+{
+    constexpr int AT_ONCE = WIDTH % 32 == 0 ? 4 : 1;
+#pragma unroll
+    for (int j = 0; j < WIDTH / 8; j += AT_ONCE) {
+        if (AT_ONCE == 4) {
+            const float4 four = *(const float4*)(columns + j);
+            use(j, four.x), use(j + 1, four.y), use(j + 2, four.z), use(j + 3, four.w);
+        } else {
+            use(j, columns[j]);
+        }
+    }
+}
+
+// Adds a chunk's sums times the factors of its two rows and of the columns.
+__device__ __forceinline__ void add(float (&sum)[SUMS], const float (&t)[SUMS], float upper, float lower, const float* columns)
+{
+    for_columns(columns, [&](int j, float factor) {
+        const float up = fabsf(upper) * fabsf(factor), down = fabsf(lower) * fabsf(factor);
+        sum[4 * j] = fmaf(t[4 * j], up, sum[4 * j]);
+        sum[4 * j + 1] = fmaf(t[4 * j + 1], up, sum[4 * j + 1]);
+        sum[4 * j + 2] = fmaf(t[4 * j + 2], down, sum[4 * j + 2]);
+        sum[4 * j + 3] = fmaf(t[4 * j + 3], down, sum[4 * j + 3]);
+    });
+}
+
+// Operands of a chunk: high parts; low ones are 64 bytes on. Where its factors lie, and whether some of the warpgroup's rows
+// or of the tile's columns have low parts that are scaled up.
+struct Operands {
+    unsigned long long a[BLOCKS_OF_CHUNK], b[BLOCKS_OF_CHUNK];
+    unsigned slot[BLOCKS_OF_CHUNK];
+    const float* factors;
+    bool shifted_rows;
+    unsigned shifted_columns;  // a bit for each eight of them
+
+    __device__ __forceinline__ bool shifted(int part) const
+    {
+        constexpr unsigned ALL = (1u << (WIDTH / 8 - 1)) * 2 - 1;
+        return shifted_rows || (shifted_columns >> (part * WIDTH / 8) & ALL);
+    }
+};
+constexpr int LOW = 64 / 16;  // in a descriptor
+
+// Waits for a chunk's operands. All warps of a warpgroup find the same.
+__device__ __forceinline__ void prepare(Operands& of, const Shared& shared, const float* factors, int group, int first_factor,
+                                        Place<STAGES>& place, unsigned& factor_slot)
+{
+#pragma unroll
+    for (int j = 0; j < BLOCKS_OF_CHUNK; ++j) {
+        of.slot[j] = place.at;
+        await_phase(shared.full + place.at * 8, place.phase);
+        const unsigned at = shared.slots + place.at * SLOT;
+        of.a[j] = operand_at(at + group * 64 * ROW_BYTES);
+        of.b[j] = operand_at(at + BM * ROW_BYTES);
+        place.step();
+    }
+    of.factors = factors + factor_slot * FACTORS;
+    factor_slot = factor_slot + 1 == FACTOR_SLOTS ? 0 : factor_slot + 1;
+    const int lane = threadIdx.x % 32;
+    const float *const rows = of.factors + group * 64 + lane, *const columns = of.factors + BM + first_factor;
+    const float row = rows[0], lower = rows[32], column = columns[min(lane, BN / SHARE - 1)];
+    of.shifted_rows = __any_sync(~0u, fminf(row, lower) < 0.0f);
+    of.shifted_columns = __ballot_sync(~0u, column < 0.0f);
+}
+
+// Whether all of the next chunk's operands have arrived.
+__device__ __forceinline__ bool has_arrived(const Shared& shared, Place<STAGES> place)
+{
+    bool arrived = true;
+#pragma unroll
+    for (int j = 0; j < BLOCKS_OF_CHUNK; ++j) {
+        arrived &= is_over(shared.full + place.at * 8, place.phase);
+        place.step();
+    }
+    return arrived;
+}
+
+__device__ __forceinline__ void multiply_chunk(float (&t)[SUMS], const Operands& of, int low_a, int low_b, int add)
+{
+#pragma unroll
+    for (int j = 0; j < BLOCKS_OF_CHUNK; ++j)
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+            multiply_async(t, of.a[j] + low_a + 2 * i, of.b[j] + low_b + 2 * i, add + i + j);
+}
+
+// Low parts as they are: all products at once, low ones first.
+__device__ __forceinline__ void multiply_plain(float (&t)[SUMS], const Operands& of, Turn& turn)
+{
+    turn.take();
+    begin_products();
+    multiply_chunk(t, of, LOW, 0, 0);
+    multiply_chunk(t, of, 0, LOW, 1);
+    if (TURNS == TURNS_early) turn.pass();
+    multiply_chunk(t, of, 0, 0, 1);
+    close_products();
+    if (TURNS == TURNS_taken) turn.pass();
+}
+
+// Some low parts are scaled up: each kind of low products is scaled down in registers before others join it.
+__device__ __forceinline__ void multiply_shifted(float (&t)[SUMS], const Operands& of, int row, const float* columns, Turn& turn)
+{
+    constexpr float SCALE = 1 << LOW_SHIFT;
+    const float up = of.factors[row] < 0.0f ? SCALE : 1.0f, down = of.factors[row + 8] < 0.0f ? SCALE : 1.0f;
+    turn.take();
+    begin_products();
+    multiply_chunk(t, of, 0, LOW, 0);
+    close_products();
+    await_products(t);
+    for_columns(columns, [&](int j, float factor) {
+        const float by = factor < 0.0f ? 1.0f / SCALE : 1.0f;
+        t[4 * j] *= by * up, t[4 * j + 1] *= by * up, t[4 * j + 2] *= by * down, t[4 * j + 3] *= by * down;
+    });
+    if (of.shifted_rows) {
+        begin_products();
+        multiply_chunk(t, of, LOW, 0, 1);
+        close_products();
+        await_products(t);
+#pragma unroll
+        for (int i = 0; i < SUMS; ++i) t[i] *= 1.0f / (i % 4 < 2 ? up : down);
+        begin_products();
+        multiply_chunk(t, of, 0, 0, 1);
+        close_products();
+    } else {
+        begin_products();
+        multiply_chunk(t, of, LOW, 0, 1);
+        multiply_chunk(t, of, 0, 0, 1);
+        close_products();
+    }
+    turn.pass();
+    await_products(t);
+}
+
+// Gives a chunk's places back, to the producers of all blocks that fill them.
+__device__ __forceinline__ void release(const Operands& of, const Shared& shared)
+{
+    const int lane = threadIdx.x % 32;
+    if (lane >= CLUSTER) return;
+#pragma unroll
+    for (int j = 0; j < BLOCKS_OF_CHUNK; ++j) {
+        if (CLUSTER > 1) arrive_at(shared.empty + of.slot[j] * 8, lane);
+        else arrive(shared.empty + of.slot[j] * 8);
+    }
+}
+
+// Sums of a warpgroup's 64 rows over the chunks of an item. What the next chunk needs is prepared while this one multiplies.
+__device__ __forceinline__ void consume(float (&sum)[PARTS][SUMS], const Item& item, const Shared& shared,
+                                        const float* factors, int group, Place<STAGES>& place, unsigned& factor_slot,
+                                        Turn& turn)
+{
+    const int row = group * 64 + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4, first_factor = item.column / SHARE % 4;
+    Operands next;
+    if (item.first < item.last) prepare(next, shared, factors, group, first_factor, place, factor_slot);
+    for (unsigned chunk = item.first; chunk < item.last; ++chunk) {
+        Operands of = next;
+        const float* const columns = of.factors + BM + first_factor;
+#pragma unroll
+        for (int part = 0; part < PARTS; ++part) {
+            float t[SUMS];
+            if (of.shifted(part)) multiply_shifted(t, of, row, columns + part * WIDTH / SHARE, turn);
+            else multiply_plain(t, of, turn);
+            const bool ends = part + 1 == PARTS, goes_on = ends && chunk + 1 < item.last;
+            // To wait here for what has not arrived would keep this chunk's places from those who fetch.
+            const bool early = goes_on && has_arrived(shared, place);
+            if (early) prepare(next, shared, factors, group, first_factor, place, factor_slot);
+            await_products(t);
+            if (ends) release(of, shared);
+            add(sum[part], t, of.factors[row], of.factors[row + 8], columns + part * WIDTH / SHARE);
+            if (goes_on && !early) prepare(next, shared, factors, group, first_factor, place, factor_slot);
+#pragma unroll
+            for (int j = 0; j < BLOCKS_OF_CHUNK; ++j) of.b[j] += WIDTH * ROW_BYTES / 16;
+        }
+    }
+}
+
+__device__ __forceinline__ void store(const float (&sum)[PARTS][SUMS], float* __restrict__ c, const Item& item, int group, int m,
+                                      int n)
+{
+    const int lane = threadIdx.x % 32;
+    const bool paired = n % 2 == 0 && (size_t)c % 8 == 0;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        const int row = item.row + group * 64 + threadIdx.x / 32 % 4 * 16 + h * 8 + lane / 4;
+        if (row >= m) continue;
+        float* const line = c + (size_t)row * n;
+#pragma unroll
+        for (int part = 0; part < PARTS; ++part)
+#pragma unroll
+            for (int j = 0; j < WIDTH / 8; ++j) {
+                const int column = item.column + part * WIDTH + j * 8 + lane % 4 * 2;
+                const float left = sum[part][4 * j + 2 * h], right = sum[part][4 * j + 2 * h + 1];
+                if (paired) {
+                    if (column < n) *(float2*)(line + column) = make_float2(left, right);
+                } else {
+                    if (column < n) line[column] = left;
+                    if (column + 1 < n) line[column + 1] = right;
+                }
+            }
+    }
+}
+
+#if SPLIT_K > 1
+// Leaves a warpgroup's share; in the warpgroup that arrives last of a tile's, `sum` becomes that of all shares.
+__device__ __forceinline__ bool add_shares(float (&sum)[PARTS][SUMS], const Item& item, int group, unsigned* counters,
+                                           float* parts, volatile unsigned* arrived)
+{
+    constexpr int FOURS = PARTS * SUMS / 4 * 128;
+    const unsigned unit = item.tile * CONSUMERS + group, thread = threadIdx.x % 128;
+    float4* const shares = (float4*)parts + (size_t)unit * SPLIT_K * FOURS + thread;
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part)
+#pragma unroll
+        for (int j = 0; j < SUMS / 4; ++j) {
+            const float(&s)[SUMS] = sum[part];
+            shares[item.share * FOURS + (part * (SUMS / 4) + j) * 128]
+                = make_float4(s[4 * j], s[4 * j + 1], s[4 * j + 2], s[4 * j + 3]);
+        }
+    __threadfence();
+    wait_named(3 + group, 128);
+    if (thread == 0) {
+        arrived[group] = atomicInc(counters + unit, SPLIT_K - 1);
+        __threadfence();
+    }
+    wait_named(3 + group, 128);
+    const bool last = arrived[group] == SPLIT_K - 1;
+    wait_named(3 + group, 128);
+    if (!last) return false;
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part)
+#pragma unroll
+        for (int i = 0; i < SUMS; ++i) sum[part][i] = 0.0f;
+#pragma unroll 1
+    for (int share = 0; share < SPLIT_K; ++share)
+#pragma unroll
+        for (int part = 0; part < PARTS; ++part)
+#pragma unroll
+            for (int j = 0; j < SUMS / 4; ++j) {
+                const float4 four = __ldcg(shares + share * FOURS + (part * (SUMS / 4) + j) * 128);
+                float(&s)[SUMS] = sum[part];
+                s[4 * j] += four.x, s[4 * j + 1] += four.y, s[4 * j + 2] += four.z, s[4 * j + 3] += four.w;
+            }
+    return true;
+}
+#endif
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+#if CLUSTER > 1
+__cluster_dims__(CLUSTER, 1, 1)
+#endif
+gemm(const unsigned char* __restrict__ packed_a, const unsigned char* __restrict__ packed_b, float* __restrict__ c, int m, int n,
+     int k, const Control* control, unsigned* counters, float* parts)
+{
+    extern __shared__ __align__(1024) unsigned char memory[];
+    __shared__ __align__(8) unsigned long long full[STAGES], empty[STAGES], turns[2];
+#if SPLIT_K > 1
+    __shared__ unsigned arrived[CONSUMERS];
+#endif
+    unsigned char* const slots = memory + (1024 - shared_address(memory) % 1024) % 1024;
+    const Shared shared = {shared_address(slots), shared_address(slots + STAGES * SLOT), shared_address(full),
+                           shared_address(empty), shared_address(turns)};
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < STAGES; ++s) {
+            make_barrier(shared.full + 8 * s, 1);
+            make_barrier(shared.empty + 8 * s, WARPS * CLUSTER);
+        }
+        for (int group = 0; group < 2; ++group) make_barrier(shared.turns + 8 * group, 4);
+        publish_barriers();
+    }
+    const unsigned rank = CLUSTER > 1 ? rank_in_cluster() : 0;
+    if (CLUSTER > 1) sync_cluster();
+    else __syncthreads();
+    await_previous();
+    const bool is_mine = __ldcg(&control->fall_back) == 0;
+
+    const Packed a = packed_at(packed_a, m, k, 1), b = packed_at(packed_b, n, k, SHARE);
+    const unsigned tiles_m = (m - 1) / (BM * CLUSTER) + 1, tiles_n = (n - 1) / BN + 1;
+    const unsigned items = is_mine ? tiles_m * tiles_n * SPLIT_K : 0, step = gridDim.x / CLUSTER;
+    Place<STAGES> place;
+    unsigned factor_slot = 0;
+    if (threadIdx.x < 128) {
+        if (GIVEN > 0) give_registers<KEPT>();
+        if (threadIdx.x == 0) {
+            for (unsigned item = blockIdx.x / CLUSTER; item < items; item += step)
+                produce(a, b, item_at(item, rank, tiles_m, tiles_n, a.chunks), rank, shared, place, factor_slot);
+        }
+        __syncwarp();
+    } else {
+        if (GIVEN > 0) take_registers<GIVEN>();
+        const int group = __shfl_sync(~0u, threadIdx.x / 128, 0) - 1;  // the same for all of a warp: the compiler sees it
+        Turn turn = {shared.turns + 8 * group, shared.turns + 8 * (1 - group), group == 0 ? 1u : 0u};
+        for (unsigned at = blockIdx.x / CLUSTER; at < items; at += step) {
+            const Item item = item_at(at, rank, tiles_m, tiles_n, a.chunks);
+            float sum[PARTS][SUMS];
+#pragma unroll
+            for (int part = 0; part < PARTS; ++part)
+#pragma unroll
+                for (int i = 0; i < SUMS; ++i) sum[part][i] = 0.0f;
+            consume(sum, item, shared, (const float*)(slots + STAGES * SLOT), group, place, factor_slot, turn);
+#if SPLIT_K > 1
+            if (!add_shares(sum, item, group, counters, parts, arrived)) continue;
+#endif
+            store(sum, c, item, group, m, n);
+        }
+    }
+    if (CLUSTER > 1) sync_cluster();  // the other block may still arrive here
+}

@@ -1,0 +1,141 @@
+"""Packing of the emulated gemm, run on the CPU: what is packed, and what the check says of it."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cuda_on_cpu import compile_for_cpu
+from emulated_model import LOW_SHIFT, SHARE, drawn
+
+from tuner.declare.kernel import Launch, Rendered, Workspace, ceil_div
+from tuner.declare.problem import Operation, Problem, Tensor, Work
+
+CUDA = Path(__file__).resolve().parents[2] / "kernels" / "gemm" / "cuda"
+TEXT = "\n".join((CUDA / name).read_text() for name in ("dependent.cuh", "emulated.cuh", "emulated_pack.cu"))
+HEADER, FALL_BACK = 256, 128
+
+
+def groups_of(rows: int, share: int) -> int:
+    """Factors of a chunk, padded to 16 bytes."""
+    return ceil_div(ceil_div(rows, 8) * 8 // share, 4) * 4
+
+
+def packed_bytes(rows: int, k: int, share: int, chunk: int) -> int:
+    """Size of a packed operand."""
+    chunks = ceil_div(k, chunk)
+    factors = ceil_div(4 * chunks * groups_of(rows, share), 256) * 256
+    return HEADER + factors + chunks * (chunk // 32) * ceil_div(rows, 8) * 8 * 128
+
+
+def problem_of(m: int, n: int, k: int, layout: str, chunk: int) -> Problem:
+    """Packing as an operation with two inputs and three outputs."""
+    sides = {"a": (m, k) if layout[0] == "n" else (k, m), "b": (k, n) if layout[1] == "n" else (n, k)}
+    tensors = (
+        *(Tensor(name, shape, "float32") for name, shape in sides.items()),
+        Tensor("packed_a", (packed_bytes(m, k, 1, chunk),), "uint8", output=True),
+        Tensor("packed_b", (packed_bytes(n, k, SHARE, chunk),), "uint8", output=True),
+        Tensor("fallbacks", (1,), "uint32", output=True),
+    )
+    return Operation(
+        name="pack",
+        dims=("m", "n", "k"),
+        tensors=lambda p: tensors,
+        work=lambda p: Work(0.0, 0.0),
+        reference=lambda xp, p, arrays: arrays["a"],
+    ).problem({"m": m, "n": n, "k": k})
+
+
+def run(
+    folder: Path, a: np.ndarray, b: np.ndarray, layout: str = "nn", chunk: int = 64, order: str = "forward"
+) -> dict[str, np.ndarray]:
+    """Packs a (m x k) and b (k x n), stored as the layout says."""
+    (m, k), n = a.shape, b.shape[1]
+    values = {
+        "CHUNK": chunk, "BLOCKS_PER_SM": 4, "A_TRANSPOSED": int(layout[0] == "t"),
+        "B_TRANSPOSED": int(layout[1] == "t"),
+    }  # fmt: skip
+    text = "\n".join([*(f"#define {name} {value}" for name, value in values.items()), TEXT])
+    launch = Launch((3,), (256,), workspace=Workspace(256, zeroed_bytes=FALL_BACK))
+    stored = {"a": a.T.copy() if layout[0] == "t" else a, "b": b.T.copy() if layout[1] == "t" else b}
+    program = compile_for_cpu(Rendered(text, "pack", "cuda", launch), folder)
+    return program.run(problem_of(m, n, k, layout, chunk), launch, stored, order)
+
+
+def unpacked(packed: np.ndarray, rows: int, k: int, share: int, chunk: int) -> np.ndarray:
+    """Rows x terms, from high and low parts, swizzle and factors."""
+    padded, chunks, groups = ceil_div(rows, 8) * 8, ceil_div(k, chunk), groups_of(rows, share)
+    size = chunks * (chunk // 32) * padded * 128
+    factors = (
+        packed[HEADER:].view(np.uint8)[: 4 * chunks * groups].copy().view(np.float32).reshape(chunks, groups)
+    )
+    pieces = packed[-size:].copy().view(np.float16).reshape(-1, padded, 8, 8).astype(np.float64)
+    row = np.arange(padded)[:, None]
+    pieces = pieces[:, row, np.arange(8) ^ (row % 8)].reshape(chunks, chunk // 32, padded, 2, 32)
+    high, low = (pieces[:, :, :, part].transpose(2, 0, 1, 3).reshape(padded, chunks, chunk) for part in (0, 1))
+    of_rows = np.repeat(factors[:, : padded // share], share, 1).T[:, :, None].astype(np.float64)
+    values = (high + low * np.where(of_rows < 0, 2.0**-LOW_SHIFT, 1)) * np.abs(of_rows)
+    return values.reshape(padded, -1)[:rows, :k]
+
+
+def fell_back(result: dict[str, np.ndarray]) -> bool:
+    """The count starts at -1, which is what a poisoned output holds."""
+    return int(result["fallbacks"][0]) == 0
+
+
+SHAPES = [(70, 41, 129), (8, 128, 64), (65, 24, 300)]
+CASES = [(*shape, layout) for shape, layout in itertools.product(SHAPES, ("nn", "nt", "tn", "tt"))]
+
+
+@pytest.mark.parametrize(("m", "n", "k", "layout"), CASES)
+def test_packed_operands_hold_22_bits_in_every_layout(
+    m: int, n: int, k: int, layout: str, folder: Path
+) -> None:
+    a, b = drawn("lognormal:2", m, n, k)
+    order = ("forward", "backward", "random")[(m + n) % 3]
+    result = run(folder, a, b, layout, order=order)
+    for name, exact, rows, share in (("a", a, m, 1), ("b", b.T, n, SHARE)):
+        values = unpacked(result[f"packed_{name}"], rows, k, share, 64)
+        assert (np.abs(values - exact) <= 2.0**-20 * np.abs(exact)).all()
+        assert np.median(np.abs(values - exact) / np.abs(exact)) <= 2.0**-23
+
+
+@pytest.mark.parametrize("chunk", [32, 128])
+def test_other_chunks(chunk: int, folder: Path) -> None:
+    a, b = drawn("normal", 40, 33, 200)
+    result = run(folder, a, b, chunk=chunk)
+    for name, exact, rows, share in (("a", a, 40, 1), ("b", b.T, 33, SHARE)):
+        values = unpacked(result[f"packed_{name}"], rows, 200, share, chunk)
+        np.testing.assert_allclose(values, exact, rtol=2.0**-20)
+
+
+VERDICTS = {
+    "normal": False, "uniform": False, "positive": False, "lognormal:2": False, "rows": False, "relu": False,
+    "outlier:1e4": False, "outlier_zeros:1e4": False, "integers:16": False, "zeros": False, "empty": False,
+    "lognormal:4": True, "largest": True, "identity": True, "inf": True, "nan": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", VERDICTS)
+def test_verdicts(kind: str, folder: Path) -> None:
+    a, b = drawn(kind, 128, 128, 256)
+    assert fell_back(run(folder, a, b)) is VERDICTS[kind]
+
+
+def test_tiny_elements_that_make_up_a_sum_alone_are_found(folder: Path) -> None:
+    """The large elements meet zeros: nothing but what lies 2^-40 below them is left."""
+    a, b = drawn("normal", 64, 64, 128)
+    a[:, ::2] *= np.float32(2.0**40)
+    assert fell_back(run(folder, a, b))
+    b[::2] = 0
+    assert fell_back(run(folder, a, b))
+
+
+def test_last_chunk_of_few_terms_is_judged_by_its_own_terms(folder: Path) -> None:
+    a, b = drawn("normal", 64, 64, 130)
+    a[:, 128] *= np.float32(2.0**45)
+    assert not fell_back(run(folder, a, b))  # no element of C can do without the large one
+    b[128] = 0
+    assert fell_back(run(folder, a, b))
