@@ -33,6 +33,7 @@ from tuner.declare.rules import (
 
 from ._operands import MOST_BLOCKS, SUMS_MOST_BYTES, grouped, sums_fit, widest_copies
 from ._thin import (
+    by_side,
     counted_workspace,
     enough_in_flight,
     side_lines,
@@ -273,6 +274,7 @@ KERNEL = Kernel(
         enough_in_flight(_in_flight, IN_FLIGHT_LEAST),
     ),
     launch=_launch,
+    tiles=lambda p, c: {**dict(zip(("m", "n"), by_side(c, c.TT, _width(p, c)), strict=True)), "k": c.BK},
     defaults=_start("m", (4, 4, 1, 2, 4, 512)),
     starts=tuple(_starts()),
 )

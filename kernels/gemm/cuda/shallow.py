@@ -146,6 +146,7 @@ KERNEL = Kernel(
         enough_warps(_threads, 8),
     ),
     launch=_launch,
+    tiles=lambda p, c: dict(zip(("m", "n"), _tile(c), strict=True)),
     defaults=_start(8, 8, 4, 2, 2, 16, 2, 3, 0),
     starts=(
         _start(8, 8, 4, 4, 2, 16, 3, 2, 264),

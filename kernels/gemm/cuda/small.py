@@ -158,6 +158,7 @@ KERNEL = Kernel(
         ),
     ),
     launch=_launch,
+    tiles=lambda p, c: dict(zip(("m", "n"), _tile(c), strict=True)),
     defaults=_start(4, 4, 4, 8, 16, 2),
     starts=(
         _start(2, 2, 4, 8, 8, 1),

@@ -42,6 +42,7 @@ from ._operands import (
     widest_copies,
 )
 from ._thin import (
+    by_side,
     counted_workspace,
     enough_in_flight,
     side_lines,
@@ -263,6 +264,7 @@ KERNEL = Kernel(
         enough_warps(_threads, 4),
     ),
     launch=_launch,
+    tiles=lambda p, c: {**dict(zip(("m", "n"), by_side(c, *_tile(c)), strict=True)), "k": p.k / c.SPLIT_K},
     defaults=DEFAULT,
     starts=tuple(OTHER_STARTS),
 )

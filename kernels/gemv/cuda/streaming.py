@@ -61,6 +61,7 @@ KERNEL = Kernel(
         ),
     ),
     launch=lambda p, c: launch_of(p, c, _tile(p, c)),
+    tiles=_tile,
     defaults={"BLOCK": 512, "SPAN": 16, "ROWS": 4, "UNROLL": 1, "ACCESS_BYTES": 16},
     starts=(
         {"BLOCK": 256, "SPAN": 32, "ROWS": 4, "UNROLL": 1, "ACCESS_BYTES": 8},

@@ -12,6 +12,8 @@ from tuner.declare.rules import (
     threads_fit,
 )
 
+from ._tiles import tile
+
 #: Tiles a side of the squares in which blocks may walk, as in the source.
 SIDE_OF_SQUARE = 8
 #: Registers beside the micro-tiles: addresses and indices.
@@ -72,6 +74,7 @@ KERNEL = Kernel(
         ),
     ),
     launch=_launch,
+    tiles=tile,
     defaults={"TILE": 64, "MICRO_TILES": 1, "ACCESS_BYTES": 16, "WALK": "rows", "STREAM": False},
     starts=(
         {"TILE": 64, "MICRO_TILES": 2, "ACCESS_BYTES": 8, "WALK": "rows", "STREAM": False},

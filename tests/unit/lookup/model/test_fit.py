@@ -1,0 +1,138 @@
+"""A model fitted to a survey of a device whose costs are known."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from fixtures.lookup_records import BOARD
+from fixtures.model_survey import CONFIGS, GEMM, KERNELS, SMALL, geometric_mean, library_s, survey, time_s
+
+from tuner.errors import InputError, TunerError
+from tuner.lookup.model.calibrate import Cases, calibrate
+from tuner.lookup.model.data import Timings, from_arrays
+from tuner.lookup.model.fit import fit
+from tuner.lookup.model.predict import Model, Predictor
+from tuner.lookup.model.stored import from_bytes, to_bytes
+
+pytest.importorskip("lightgbm", reason="the extra 'model' is not installed")
+
+
+@cache
+def fitted() -> Model:
+    return fit(survey(), KERNELS, BOARD, growth=SMALL)
+
+
+@cache
+def fresh() -> tuple[tuple[float, float, float], ...]:
+    """At problems drawn anew: time of the answer, of the library, of the best."""
+    predictor, found = Predictor(fitted(), KERNELS), []
+    for problem in survey(60, seed=1).problems:
+        answer = predictor.answer(problem)
+        assert answer.best is not None
+        library = library_s(problem)
+        times = [time_s(problem, each) for _, each in CONFIGS if each["LOAD"] == "plain" or problem.k % 4 == 0]
+        answered = library if answer.by_library else time_s(problem, answer.best.config)
+        found.append((answered, library, min(*times, library)))
+    return tuple(found)
+
+
+def test_answers_at_problems_never_seen_lose_little() -> None:
+    answered, library, best = np.array(fresh()).T
+    assert np.mean(answered / best - 1) < 0.06
+    assert np.median(answered / best - 1) < 0.03
+    assert geometric_mean(library / answered) > 0.95 * geometric_mean(library / best)
+    assert np.mean(answered > 1.03 * library) < 0.05
+
+
+def test_expected_loss_is_what_fresh_answers_lose() -> None:
+    predictor, cases = Predictor(fitted(), KERNELS), fresh()
+    answers = [predictor.answer(problem) for problem in survey(60, seed=1).problems]
+    true = np.array([answered / best - 1 for answered, _, best in cases])
+    said = np.mean([each.expected_loss for each in answers])
+    assert abs(said - true.mean()) < 0.015  # noise of 1 % is part of what is said
+    held = np.mean([loss <= each.loss_interval[1] for loss, each in zip(true, answers, strict=True)])
+    assert 0.65 <= held <= 1
+
+
+def test_the_best_eight_hold_a_better_one() -> None:
+    predictor, losses = Predictor(fitted(), KERNELS), []
+    for problem, (_, library, best) in zip(survey(60, seed=1).problems[:20], fresh(), strict=False):
+        some = predictor.candidates(problem)
+        assert len(some) == 8
+        assert [each.time_s for each in some] == sorted(each.time_s for each in some)
+        losses.append(min(library, *(time_s(problem, each.config) for each in some)) / best - 1)
+    assert np.mean(losses) < 0.01
+
+
+def test_only_legal_configs_are_answered() -> None:
+    predictor = Predictor(fitted(), KERNELS)
+    for k in (4094, 4095, 4097):
+        problem = GEMM.problem({"m": 2048, "n": 2048, "k": k}, layout="nt")
+        assert {each.config["LOAD"] for each in predictor.candidates(problem)} == {"plain"}
+
+
+def test_a_fit_is_repeatable_and_keeps_where_it_comes_from() -> None:
+    few = survey(25)
+    texts = [to_bytes(fit(few, KERNELS, BOARD, growth=SMALL)) for _ in range(2)]
+    assert texts[0] == texts[1]
+    told = from_bytes(texts[0]).provenance
+    assert told["problems"] == 25
+    assert told["timings"] == len(few.time_s)
+    assert told["measured_at"] == "2026-11-20"
+    assert told["sources"] == {"blocks": KERNELS["blocks"].source_hash}
+
+
+def test_a_survey_without_a_library_gives_kernels_alone() -> None:
+    every = survey(30)
+    kept = every.config >= 0
+    alone = Timings(every.problems, CONFIGS, every.problem[kept], every.config[kept], every.time_s[kept])
+    predictor = Predictor(fit(alone, KERNELS, BOARD, growth=SMALL), KERNELS)
+    answer = predictor.answer(every.problems[0])
+    assert not answer.by_library
+    assert answer.library_s == np.inf
+
+
+def test_too_few_problems_are_refused() -> None:
+    with pytest.raises(InputError, match="20 problems at least, got 5"):
+        fit(survey(5), KERNELS, BOARD)
+
+
+def test_without_lightgbm_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "lightgbm", None)
+    with pytest.raises(TunerError, match=r"pip install 'tile-tuner\[model\]'"):
+        fit(survey(20), KERNELS, BOARD)
+
+
+def test_surveys_kept_as_arrays_are_read() -> None:
+    data = {
+        "shape": np.array([0, 0, 1]), "config": np.array([-1, 0, 0]), "time_s": np.array([1e-5, 2e-5, 3e-5]),
+        "shapes": '[[1, 2, 3, "nt"], [4, 5, 6, "tn"]]', "configs": '[["blocks", {"BM": 16}]]',
+    }  # fmt: skip
+    times, library = from_arrays(data, GEMM).matrix()
+    np.testing.assert_array_equal(times, [[2e-5], [3e-5]])
+    np.testing.assert_array_equal(library, [1e-5, np.nan])
+
+
+def test_times_that_are_none_are_refused() -> None:
+    with pytest.raises(InputError, match="times are finite and above 0 s"):
+        Timings([], [], np.array([0]), np.array([0]), np.array([0.0]))
+    with pytest.raises(InputError, match="a problem, a config and a time for each timing"):
+        Timings([], [], np.array([0]), np.array([0, 1]), np.array([1.0]))
+
+
+def test_the_margin_keeps_uncertain_kernels_from_being_slower_than_the_library() -> None:
+    rng = np.random.default_rng(0)
+    true = rng.normal(0, 0.1, 400)  # log(library / kernel)
+    noise = rng.normal(0, 0.1, 400)
+    cases = Cases(
+        rng.uniform(0, 9, (400, 3)), true + noise, np.column_stack([noise, noise]), np.exp(-true),
+        np.exp(-true), np.ones(400), np.minimum(np.exp(-true), 1.0),
+    )  # fmt: skip
+    found = calibrate(cases)
+    assert found.margin > 0.02
+    slower = cases.answered_s(found.margin) > 1.03
+    assert slower.mean() < (cases.answered_s(0.0) > 1.03).mean()
+    said = [found.figures(dims, gain)[0] for dims, gain in zip(cases.dims, cases.gain, strict=True)]
+    assert np.mean(said) == pytest.approx(cases.loss(found.margin).mean(), rel=0.2)
+    near, far = (found.figures(cases.dims[0], gain)[0] for gain in (0.05, 0.6))
+    assert near > far  # a close call costs more than a clear one

@@ -1,0 +1,88 @@
+"""Models as text, and answers from them."""
+
+import json
+
+import numpy as np
+import pytest
+from fixtures.model_survey import CONFIGS, GEMM, KERNELS, plain_model
+
+from tuner.errors import InputError
+from tuner.lookup.model import stored
+from tuner.lookup.model.predict import Predictor
+from tuner.lookup.model.stored import from_bytes, to_bytes
+
+PROBLEM = GEMM.problem({"m": 1000, "n": 500, "k": 300})
+
+
+def test_a_model_that_was_read_answers_as_the_one_that_was_written() -> None:
+    model = plain_model()
+    again = from_bytes(to_bytes(model))
+    np.testing.assert_allclose(again.times(PROBLEM)[0], model.times(PROBLEM)[0], rtol=1e-6)
+    assert again.provenance == model.provenance
+    assert list(again.configs) == CONFIGS
+    assert Predictor(again, KERNELS).answer(PROBLEM).best == Predictor(again, KERNELS).answer(PROBLEM).best
+    assert to_bytes(again) == to_bytes(model)
+
+
+@pytest.mark.parametrize("at", [0.02, 0.3, 0.6, 0.97])
+def test_a_damaged_model_is_refused(at: float) -> None:
+    text = bytearray(to_bytes(plain_model()))
+    text[int(at * len(text))] ^= 1
+    with pytest.raises(InputError, match=r"fit (it|the model) again"):
+        from_bytes(bytes(text))
+
+
+def test_half_a_model_is_refused() -> None:
+    text = to_bytes(plain_model())
+    with pytest.raises(InputError, match="JSON with format and checksum"):
+        from_bytes(text[: len(text) // 2])
+
+
+def test_a_later_format_is_refused() -> None:
+    body = json.loads(to_bytes(plain_model()))
+    with pytest.raises(InputError, match="update the tuner"):
+        from_bytes(json.dumps({**body, "format": stored.FORMAT + 1}).encode())
+
+
+def test_parts_that_are_missing_are_refused_even_if_the_checksum_holds() -> None:
+    body = json.loads(to_bytes(plain_model()))
+    del body["forest"], body["checksum"]
+    text = json.dumps({**body, "checksum": stored._checksum(body)}).encode()
+    with pytest.raises(InputError, match="a model has all its parts, got 'forest'"):
+        from_bytes(text)
+
+
+def test_a_model_larger_than_its_limit_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored, "MOST_BYTES", 1000)
+    with pytest.raises(InputError, match="1000 bytes at the most"):
+        to_bytes(plain_model())
+    with pytest.raises(InputError, match="1000 bytes at the most"):
+        from_bytes(b" " * 1001)
+
+
+def test_other_layouts_and_operations_are_not_answered() -> None:
+    with pytest.raises(InputError, match="a model answers for what was surveyed"):
+        plain_model().times(GEMM.problem({"m": 2, "n": 2, "k": 2}, layout="tt"))
+
+
+def test_the_few_best_by_the_first_trees_have_the_times_of_all() -> None:
+    model = plain_model()
+    every, some = model.times(PROBLEM)[0], model.times(PROBLEM, most=5)[0]
+    kept = np.isfinite(some)
+    assert kept.sum() == 5
+    np.testing.assert_array_equal(some[kept], every[kept])
+    assert every.argmin() in np.flatnonzero(kept)
+
+
+def test_a_kernel_that_is_gone_or_changed_is_not_answered() -> None:
+    answer = Predictor(plain_model(), {}).answer(PROBLEM)
+    assert answer.best is None
+    assert answer.by_library
+
+
+def test_the_margin_decides_for_the_library() -> None:
+    eager, careful = (Predictor(plain_model(margin), KERNELS).answer(PROBLEM) for margin in (-9.0, 9.0))
+    assert not eager.by_library
+    assert careful.by_library
+    assert eager.best == careful.best
+    assert eager.time_interval_s[0] < eager.best.time_s < eager.time_interval_s[1]  # type: ignore[union-attr]

@@ -1,0 +1,157 @@
+"""Regression trees as arrays, evaluated for many rows at once with NumPy alone.
+
+A tree has at most 32 leaves, numbered from left to right, and a row has a bit for each: those that can still
+be reached. A node whose question is answered with "above" takes the bits of its left side away; the lowest bit
+left is the row's leaf (QuickScorer, Lucchese et al. 2015). What a feature's value takes away in all trees is
+looked up in a table, so that rows that share a feature share the work: problem features are looked up once for
+all configs, and a config's own once for all problems.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.errors import InputError
+from tuner.lookup.features import Floats
+
+Bits = NDArray[np.uint32]
+Numbers = NDArray[np.int32]
+
+#: Leaves of a tree at the most: a bit each.
+MOST_LEAVES = 32
+#: Every leaf can be reached.
+ALL = np.uint32(0xFFFFFFFF)
+
+
+@dataclass(frozen=True)
+class Forest:
+    """Trees whose values are added.
+
+    Attributes:
+        nodes: Shape (nodes, 5): tree, feature, number of the threshold among the feature's, and the leaves on
+            the node's left side, from first to before last.
+        thresholds: Of all features one after the other, each feature's ascending.
+        starts: Where each feature's thresholds start, shape (features + 1,).
+        leaves: Values, shape (trees, 32).
+    """
+
+    nodes: Numbers
+    thresholds: Floats
+    starts: Numbers
+    leaves: Floats
+
+    def __post_init__(self) -> None:
+        trees, features = len(self.leaves), len(self.starts) - 1
+        tree, feature, place, low, high = self.nodes.T
+        spans = np.diff(self.starts)
+        fine = (
+            self.leaves.shape == (trees, MOST_LEAVES)
+            and self.starts[-1] == len(self.thresholds)
+            and (spans >= 0).all()
+            and ((tree >= 0) & (tree < trees) & (feature >= 0) & (feature < features)).all()
+            and ((place >= 0) & (place < spans[feature])).all()
+            and ((low >= 0) & (low < high) & (high < MOST_LEAVES)).all()
+        )
+        if not fine:
+            raise InputError("a forest's nodes point into its trees, got others; fit the model again")
+
+    @property
+    def features(self) -> int:
+        """Features of a row."""
+        return len(self.starts) - 1
+
+    @cached_property
+    def _table(self) -> Bits:
+        """Bits left in each tree, a row for each feature and number of its thresholds that are below a value.
+
+        Feature f's rows begin at ``starts[f] + f``.
+        """
+        tree, feature, place, low, high = self.nodes.T
+        left = (np.uint64(1) << high.astype(np.uint64)) - (np.uint64(1) << low.astype(np.uint64))
+        first = self.starts + np.arange(len(self.starts))
+        table = np.full((first[-1], len(self.leaves)), ALL, np.uint32)
+        np.bitwise_and.at(table, (first[feature] + place + 1, tree), ~left.astype(np.uint32))
+        for begin, end in itertools.pairwise(first):
+            np.bitwise_and.accumulate(table[begin:end], axis=0, out=table[begin:end])
+        return table
+
+    @cached_property
+    def _asked(self) -> list[tuple[int, int]]:
+        return list(itertools.pairwise(self.starts.tolist()))
+
+    def bits(self, first: int, values: Floats) -> Bits:
+        """Leaves that rows may still reach by some features.
+
+        Args:
+            first: Number of the first of the features.
+            values: Shape (features, rows).
+
+        Returns:
+            Shape (rows, trees); to be joined with ``&``.
+        """
+        found = np.full((values.shape[1], len(self.leaves)), ALL, np.uint32)
+        for feature, row in enumerate(values, first):
+            begin, end = self._asked[feature]
+            if begin < end:
+                found &= self._table[np.searchsorted(self.thresholds[begin:end], row) + (begin + feature)]
+        return found
+
+    def bits_of_one(self, first: int, values: Floats) -> Bits:
+        """The same for one row, with all features at once.
+
+        Args:
+            first: Number of the first of the features.
+            values: Shape (features,).
+        """
+        starts = self.starts[first : first + len(values) + 1]
+        counts, low = np.diff(starts), int(starts[0])
+        below = self.thresholds[low : starts[-1]] < np.repeat(values, counts)
+        passed = np.concatenate([[0], np.cumsum(below)])[starts - low]
+        rows = np.diff(passed) + starts[:-1] + np.arange(first, first + len(values))
+        found: Bits = np.bitwise_and.reduce(self._table[rows[counts > 0]], axis=0, initial=ALL)[None]
+        return found
+
+    def sums(self, bits: Bits) -> Floats:
+        """Sums of the trees' values, shape (rows,).
+
+        Args:
+            bits: What all features together leave, shape (rows, trees).
+        """
+        leaf = np.bitwise_count((bits & (~bits + np.uint32(1))) - np.uint32(1))
+        flat = leaf + np.arange(len(self.leaves), dtype=np.int64) * MOST_LEAVES
+        found: Floats = self.leaves.ravel()[flat].sum(axis=1)
+        return found
+
+    def first(self, trees: int) -> Forest:
+        """The first trees alone: of boosted ones, a coarse prediction."""
+        return Forest(self.nodes[self.nodes[:, 0] < trees], self.thresholds, self.starts, self.leaves[:trees])
+
+    def predict(self, rows: Floats) -> Floats:
+        """Values of rows of all features, shape (rows, features)."""
+        return self.sums(self.bits(0, np.asarray(rows, dtype=float).T))
+
+
+def joined(forests: Sequence[Forest]) -> Forest:
+    """The mean of several forests of as many trees over the same features, as one; their trees take turns."""
+    features, count = forests[0].features, len(forests)
+    merged = [
+        np.unique(np.concatenate([each.thresholds[each.starts[f] : each.starts[f + 1]] for each in forests]))
+        for f in range(features)
+    ]
+    nodes = []
+    for number, each in enumerate(forests):
+        mine = each.nodes.copy()
+        mine[:, 0] = mine[:, 0] * count + number
+        for node in mine:
+            value = each.thresholds[each.starts[node[1]] + node[2]]
+            node[2] = np.searchsorted(merged[node[1]], value)
+        nodes.append(mine)
+    starts = np.cumsum([0, *map(len, merged)]).astype(np.int32)
+    leaves = np.stack([each.leaves for each in forests], axis=1).reshape(-1, MOST_LEAVES) / count
+    return Forest(np.concatenate(nodes), np.concatenate(merged), starts, leaves)

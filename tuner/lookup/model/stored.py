@@ -1,0 +1,126 @@
+"""Models as text: what is published beside the results, or kept in a database."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.space import Config
+from tuner.errors import InputError
+from tuner.lookup.model.calibrate import Calibration
+from tuner.lookup.model.forest import Forest
+from tuner.lookup.model.physics import Limits, Traits
+from tuner.lookup.model.predict import Model
+
+#: Written into every model; one of a later format is refused.
+FORMAT = 1
+#: A model is at most so large, its data's provenance included.
+MOST_BYTES = 1 << 20
+#: Values that need no more than single precision.
+SINGLE = ("leaves", "values", "places", "losses", "errors", "inputs", "summed")
+
+
+def to_bytes(model: Model) -> bytes:
+    """A model as JSON text with a checksum.
+
+    Raises:
+        InputError: It would be larger than 1 MB.
+    """
+    body = {
+        "format": FORMAT,
+        "operation": model.operation,
+        "device": model.device.to_json(),
+        "provenance": dict(model.provenance),
+        "limits": vars(model.limits),
+        "configs": [[kernel, dict(config)] for kernel, config in model.configs],
+        "parameters": _packed("parameters", model.parameters),
+        "traits": [[*key, _arrays(of)] for key, of in model.traits.items()],
+        "forest": _arrays(model.forest),
+        "library": _arrays(model.library),
+        "calibration": _arrays(model.calibration),
+    }
+    text = json.dumps({"checksum": _checksum(body), **body}, sort_keys=True).encode()
+    if len(text) > MOST_BYTES:
+        raise InputError(
+            f"a model takes {MOST_BYTES} bytes at the most, got {len(text)}; fit it to fewer configs"
+        )
+    return text
+
+
+def from_bytes(text: bytes) -> Model:
+    """Reads what `to_bytes` wrote.
+
+    Raises:
+        InputError: The text is damaged, or of a later version.
+    """
+    if len(text) > MOST_BYTES:
+        raise InputError(f"a model takes {MOST_BYTES} bytes at the most, got {len(text)}; fit it again")
+    try:
+        body = json.loads(text)
+        version, checksum = body["format"], body.pop("checksum")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError("a model is JSON with format and checksum, got other text; fit it again") from error
+    if version != FORMAT:
+        raise InputError(
+            f"a model has format {FORMAT}, got {version!r}; update the tuner or fit the model again"
+        )
+    if checksum != _checksum(body):
+        raise InputError("a model's checksum is that of its text, got another: it is damaged; fit it again")
+    try:
+        return _read(body)
+    except (ValueError, KeyError, TypeError, IndexError, zlib.error) as error:
+        raise InputError(f"a model has all its parts, got {error}; fit it again") from error
+
+
+def _read(body: Mapping[str, Any]) -> Model:
+    return Model(
+        body["operation"], DeviceInfo.from_json(body["device"]), Limits(**body["limits"]),
+        [(kernel, Config(config)) for kernel, config in body["configs"]], _unpacked(body["parameters"]),
+        {(dtype, layout): Traits(**_unpacked_all(of)) for dtype, layout, of in body["traits"]},
+        Forest(**_unpacked_all(body["forest"])), Forest(**_unpacked_all(body["library"])),
+        Calibration(**_unpacked_all(body["calibration"])), body["provenance"],
+    )  # fmt: skip
+
+
+def _checksum(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+def _arrays(of: Forest | Traits | Calibration) -> dict[str, Any]:
+    return {name: _packed(name, getattr(of, name)) for name in of.__dataclass_fields__}
+
+
+def _packed(name: str, value: Any) -> Any:
+    """An array as dtype, shape and compressed bytes, columns one after the other; anything else as it is."""
+    if not isinstance(value, np.ndarray):
+        return value
+    if value.dtype.kind == "i":
+        kept = np.dtype(f"i{2 if value.size == 0 or abs(value).max() < 2**15 else 4}")
+    else:
+        kept = np.dtype(f"f{4 if name in SINGLE else 8}")
+    data = zlib.compress(np.ascontiguousarray(value.T.astype(kept)).tobytes(), 9)
+    return {"dtype": kept.str, "shape": list(value.shape), "data": base64.b64encode(data).decode()}
+
+
+def _unpacked(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return tuple(value) if isinstance(value, list) else value
+    dtype, shape = np.dtype(value["dtype"]), value["shape"]
+    if dtype.kind not in "if":
+        raise ValueError(f"an array of {dtype}")
+    unpack = zlib.decompressobj()
+    room = int(np.prod(shape)) * dtype.itemsize
+    found = np.frombuffer(unpack.decompress(base64.b64decode(value["data"]), room + 1), dtype)
+    wide = np.int32 if dtype.kind == "i" else np.float64
+    return np.ascontiguousarray(found.reshape(shape[::-1]).T.astype(wide))
+
+
+def _unpacked_all(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _unpacked(value) for name, value in values.items()}
