@@ -28,6 +28,8 @@ POISON = 0xFF
 DEFAULT_SHARED_BYTES = 47 * 1024
 #: What CuPy raises when the driver refuses.
 DRIVER_ERRORS: tuple[type[Exception], ...] = (runtime.CUDARuntimeError, driver.CUDADriverError)
+#: Modules that stay loaded.
+KEPT_MODULES = 2048
 Step = Callable[[], None]
 
 
@@ -67,10 +69,17 @@ class LoadedKernel:
             raise LaunchFailed(f"cannot be launched: {error}", device_unwell=True) from error
 
 
-def function_of(rendered: Rendered, code: bytes) -> tuple[Any, Any]:
-    """CuPy's module of a cubin, and the kernel in it, allowed the shared memory that it asks for."""
+@functools.lru_cache(maxsize=KEPT_MODULES)
+def _module(code: bytes) -> Any:
+    """A cubin as the driver has it: a survey comes back to a config at hundreds of problems."""
     module = cupy.cuda.function.Module()
     module.load(code)
+    return module
+
+
+def function_of(rendered: Rendered, code: bytes) -> tuple[Any, Any]:
+    """CuPy's module of a cubin, and the kernel in it, allowed the shared memory that it asks for."""
+    module = _module(code)
     function = module.get_function(rendered.entry)
     if rendered.launch is not None and rendered.launch.shared_bytes > DEFAULT_SHARED_BYTES:
         wanted = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES

@@ -62,7 +62,7 @@ class Bench:
     def limit_error(self, factor: float) -> None:
         """From now on what is less exact than so many times the library, at these inputs, is INACCURATE."""
         run = self.device.library(self.workload)
-        error = self._verify(run)[0] if run is not None else None
+        error = self.verify_run(run)[0] if run is not None else None
         self.limit = ErrorLimit.beside(factor, error, self.workload.problem)
 
     def measure(
@@ -80,14 +80,14 @@ class Bench:
         try:
             with _stage(stages, "load"):
                 run = self.device.load(compiled_config.rendered, compiled_config.code, self.workload)
-            first = _FirstRun(self.device, run, first_limit_s)
+            first = FirstRun(self.device, run, first_limit_s)
             with _stage(stages, "verify"):
-                error, wrong = self._verify(first)
-            refused = self._refused(error, wrong, compiled_config.compiled, stages)
+                error, wrong = self.verify_run(first)
+            refused = self.refused(error, wrong, compiled_config.compiled, stages)
             if refused is not None:
                 return refused
             screened, wrong = self._screened(run, first.took_s, incumbent_s, stages)
-            refused = self._refused(error, wrong, compiled_config.compiled, stages)
+            refused = self.refused(error, wrong, compiled_config.compiled, stages)
             if refused is not None:
                 return refused
             seen = self._seen(run)
@@ -95,7 +95,7 @@ class Bench:
                 with _stage(stages, "power"):
                     seen |= self._energy(run, statistics.median(screened.samples_s))
         except (LaunchFailed, MemoryError) as failure:
-            return self._failed(failure, error, compiled_config.compiled, stages)
+            return self.failed(failure, error, compiled_config.compiled, stages)
         return Measurement(
             outcome=Outcome.PRUNED if screened.pruned else Outcome.MEASURED,
             reason=screened.pruned,
@@ -125,14 +125,14 @@ class Bench:
     def _samples(self, run: Run) -> CheckedSamples:
         return CheckedSamples(self.device, run, self.regime, self.workload)
 
-    def _verify(self, run: Run, draw: Draw | None = None) -> tuple[Error, str]:
+    def verify_run(self, run: Run, draw: Draw | None = None) -> tuple[Error, str]:
         """Error and complaint of a run on a draw of the inputs: the first unless given."""
         self.workload.begin(draw or self.workload.first)
         run()
         self.device.synchronize()
         return self.workload.check()
 
-    def _refused(
+    def refused(
         self,
         error: Error,
         wrong: str,
@@ -161,11 +161,11 @@ class Bench:
     def verify(self, compiled_config: CompiledConfig) -> str:
         """What is wrong with a config's output; empty when nothing is."""
         try:
-            return self._verify(
+            return self.verify_run(
                 self.device.load(compiled_config.rendered, compiled_config.code, self.workload)
             )[1]
         except (LaunchFailed, MemoryError) as failure:
-            return self._failed(failure, None, compiled_config.compiled, {}).reason
+            return self.failed(failure, None, compiled_config.compiled, {}).reason
 
     def measure_baseline(self) -> Measurement | None:
         """Verifies and times the library with the same code as a kernel."""
@@ -174,7 +174,7 @@ class Bench:
             return None
         stages: dict[str, float] = {}
         with _stage(stages, "verify"):
-            error, wrong = self._verify(run)
+            error, wrong = self.verify_run(run)
         samples = self._samples(run)
         with _stage(stages, "time"):
             screened = screen_by(samples.take_s, None)
@@ -221,7 +221,7 @@ class Bench:
         if not players:
             return list(found.values())
         for number, run in enumerate(self._libraries(threads), start=len(compiled_configs)):
-            players[number] = _Player(run, self._verify(run)[0], None, self._samples(run))
+            players[number] = _Player(run, self.verify_run(run)[0], None, self._samples(run))
         times = interleave([each.samples.turn_s for each in players.values()], budget_s)
         self.workload.draw_anew()
         for samples_s, (number, player) in zip(times, players.items(), strict=True):
@@ -232,12 +232,12 @@ class Bench:
         """A finalist that is right on two draws, or what is wrong with it."""
         try:
             run = self.device.load(compiled_config.rendered, compiled_config.code, self.workload)
-            error, wrong = self._verify(run)
+            error, wrong = self.verify_run(run)
             if not wrong:
-                wrong = self._verify(run, self.workload.second)[1]
+                wrong = self.verify_run(run, self.workload.second)[1]
         except (LaunchFailed, MemoryError) as failure:
-            return self._failed(failure, None, compiled_config.compiled, {})
-        refused = self._refused(error, wrong, compiled_config.compiled, {}, finals=True)
+            return self.failed(failure, None, compiled_config.compiled, {})
+        refused = self.refused(error, wrong, compiled_config.compiled, {}, finals=True)
         return refused or _Player(run, error, compiled_config.compiled, self._samples(run))
 
     def _judged(self, player: _Player, samples_s: tuple[float, ...]) -> Measurement:
@@ -245,8 +245,8 @@ class Bench:
         if player.compiled is not None:
             wrong = player.samples.wrong
             if not wrong:
-                wrong = self._verify(player.run, self.workload.second)[1]
-            refused = self._refused(player.error, wrong, player.compiled, {}, finals=True)
+                wrong = self.verify_run(player.run, self.workload.second)[1]
+            refused = self.refused(player.error, wrong, player.compiled, {}, finals=True)
             if refused is not None:
                 return refused
         seen = self._seen(player.run)
@@ -260,7 +260,7 @@ class Bench:
         found = [self.device.library(self.workload, count) for count in sorted(others)]
         return [default, *(run for run in found if run is not None)]
 
-    def _failed(
+    def failed(
         self,
         failure: LaunchFailed | MemoryError,
         error: Error | None,
@@ -278,7 +278,7 @@ class Bench:
 
 
 @dataclass
-class _FirstRun:
+class FirstRun:
     """A run that is timed from outside, and ends this process by SIGALRM where it takes too long.
 
     Nothing milder stops a kernel, and who began this process sees why it ended.
@@ -296,6 +296,7 @@ class _FirstRun:
     took_s: float = 0.0
 
     def __call__(self) -> None:
+        """Runs, and waits for the end."""
         begun_s = time.perf_counter()
         if self.limit_s is not None:
             signal.setitimer(signal.ITIMER_REAL, self.limit_s)

@@ -19,7 +19,8 @@ from tuner.cli.main import run
 from tuner.errors import StoreTrouble
 from tuner.results.measurement import Outcome
 from tuner.results.record import ProblemKey, Retraction
-from tuner.results.survey import LIBRARY, SurveyConfig, SurveyPart, Timing, joined
+from tuner.results.survey import LIBRARY, SurveyConfig, SurveyPart, Timing
+from tuner.results.surveyed import joined
 from tuner.store import Store, health, lines, retracting, streams
 from tuner.store.ledger import ledger_file
 from tuner.store.retracting import Chosen
