@@ -25,7 +25,7 @@ F = TypeVar("F", bound=Callable[..., object])
 def problem_options(command: F) -> F:
     """``OPERATION DIM...``, or ``FILE.py --set name=value``, and dtype, layout, regime."""
     for decorate in (
-        click.option("--regime", type=click.Choice(REGIMES), default="cold", help="How time is taken."),
+        regime_option,
         click.option("--layout", default="", help="e.g. nn, nt, tn, tt for gemm."),
         click.option("--dtype", default="", help="Element type; the operation's first unless given."),
         click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="A dim by name."),
@@ -43,6 +43,13 @@ def database_option(command: F) -> F:
         help="Database; also from TUNER_DB.",
     )  # fmt: skip
     return decorate(command)
+
+
+def regime_option(command: F) -> F:
+    """``--regime``: how time is taken."""
+    return click.option("--regime", type=click.Choice(REGIMES), default="cold", help="How time is taken.")(
+        command
+    )
 
 
 def json_option(command: F) -> F:

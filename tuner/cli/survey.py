@@ -11,18 +11,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tuner.cli.formatting import clock, pairs, print_json
-from tuner.cli.options import database_option, json_option
+from tuner.cli.options import database_option, json_option, regime_option
 from tuner.declare import catalogue
 from tuner.declare.problem import Operation, Problem
 from tuner.devices.detect import find
-from tuner.devices.protocol import REGIMES
 from tuner.errors import InputError, NothingFound
 from tuner.study.survey_design import CONFIGS, PER_PROBLEM
 
 if TYPE_CHECKING:
-    from tuner.lookup.model.design import Ranges
-    from tuner.study.survey import SurveyProgress
     from tuner.study.survey_design import SurveyRequest
+    from tuner.study.survey_progress import SurveyProgress
 
 #: Seconds between two lines of progress.
 TOLD_EVERY_S = 10.0
@@ -38,7 +36,7 @@ TOLD_EVERY_S = 10.0
 @click.option("--layout", "layouts", multiple=True, help="Only this layout; may be given several times.")
 @click.option("--dtype", default="", help="Element type; the operation's first unless given.")
 @click.option("--kernel", "kernels", multiple=True, help="Only this kernel; may be given several times.")
-@click.option("--regime", type=click.Choice(REGIMES), default="cold", help="How time is taken.")
+@regime_option
 @click.option("--configs", type=click.IntRange(1), default=CONFIGS, show_default=True, help="Configs in all.")
 @click.option(
     "--per-problem", type=click.IntRange(1), default=PER_PROBLEM, show_default=True,
@@ -107,7 +105,7 @@ def _ranged(plain: SurveyRequest, operation: Operation, options: dict[str, Any])
 
     for layout in options["layouts"]:
         operation.problem(dict.fromkeys(operation.dims, 1), options["dtype"], layout)
-    ranges: Ranges = replace(
+    ranges = replace(
         plain.limits, most=_sizes(options["mosts"], operation), layouts=options["layouts"],
         dtype=options["dtype"],
     )  # fmt: skip

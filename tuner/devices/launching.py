@@ -28,8 +28,8 @@ POISON = 0xFF
 DEFAULT_SHARED_BYTES = 47 * 1024
 #: What CuPy raises when the driver refuses.
 DRIVER_ERRORS: tuple[type[Exception], ...] = (runtime.CUDARuntimeError, driver.CUDADriverError)
-#: Modules that stay loaded.
-KEPT_MODULES = 2048
+#: Modules that a worker keeps loaded: all of a survey's.
+KEPT_MODULES = 1536
 Step = Callable[[], None]
 
 
@@ -49,7 +49,7 @@ class LoadedKernel:
         launch = rendered.launch
         assert launch is not None, "a CUDA kernel has a launch"
         try:
-            module, function = function_of(rendered, code)
+            module, function = function_of(rendered, code, _kept(code))
             threads, shared = math.prod(launch.block), launch.shared_bytes
             blocks = driver.occupancyMaxActiveBlocksPerMultiprocessor(function.ptr, threads, shared)
             self.occupancy = float(blocks * threads / device.max_threads_per_sm)
@@ -69,17 +69,27 @@ class LoadedKernel:
             raise LaunchFailed(f"cannot be launched: {error}", device_unwell=True) from error
 
 
-@functools.lru_cache(maxsize=KEPT_MODULES)
 def _module(code: bytes) -> Any:
-    """A cubin as the driver has it: a survey comes back to a config at hundreds of problems."""
+    """A cubin as the driver has it."""
     module = cupy.cuda.function.Module()
     module.load(code)
     return module
 
 
-def function_of(rendered: Rendered, code: bytes) -> tuple[Any, Any]:
-    """CuPy's module of a cubin, and the kernel in it, allowed the shared memory that it asks for."""
-    module = _module(code)
+#: Modules of a worker, which has one stream: a survey comes back to a config at hundreds of problems.
+_kept = functools.lru_cache(maxsize=KEPT_MODULES)(_module)
+
+
+def function_of(rendered: Rendered, code: bytes, module: Any = None) -> tuple[Any, Any]:
+    """CuPy's module of a cubin, and the kernel in it, allowed the shared memory that it asks for.
+
+    Args:
+        rendered: The kernel.
+        code: The cubin.
+        module: One that is loaded already. Runs on several streams need one each: its ``__constant__`` arrays
+            are written by each run.
+    """
+    module = _module(code) if module is None else module
     function = module.get_function(rendered.entry)
     if rendered.launch is not None and rendered.launch.shared_bytes > DEFAULT_SHARED_BYTES:
         wanted = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES

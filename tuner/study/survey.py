@@ -6,74 +6,28 @@ costs the worker, not the survey.
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from contextlib import contextmanager
 
-from tuner.declare.hardware import DeviceInfo
-from tuner.declare.problem import Problem
 from tuner.errors import DeclarationError, InputError
 from tuner.lookup.model.design import Turn
-from tuner.results.measurement import Outcome
-from tuner.results.record import VERIFICATION, VERIFICATION_NAME, ProblemKey, new_id
-from tuner.results.survey import LIBRARY, SurveyConfig, SurveyPart, Timing
 from tuner.store import Store
 from tuner.study.interruption import Interruption
 from tuner.study.session import open_workers
 from tuner.study.setup import check_fits, check_regime, key_of
 from tuner.study.survey_code import SurveyCode
 from tuner.study.survey_design import Design, SurveyRequest, design
+from tuner.study.survey_part import Part
+from tuner.study.survey_progress import SurveyProgress
 from tuner.study.survey_timing import Timer
-from tuner.version import __version__
 from tuner.workers.device_worker import DeviceWorker
 
 #: Turns whose configs are compiled ahead of being timed.
 AHEAD = 12
-#: A part is stored when it has so many timings, or is so old in seconds: what a kill may cost.
-PART_TIMINGS, PART_S = 400, 5.0
 #: Seconds between two looks at what has been compiled, if nothing can be timed.
 REST_S = 0.02
-#: Crashes of a config after which it is left out.
-MOST_CRASHES = 2
-
-
-@dataclass
-class SurveyProgress:
-    """How far a survey is.
-
-    Attributes:
-        timings: Timings of this run, failures among them.
-        problems: Problems of this run.
-        before: Problems that an earlier run had.
-        skipped: Problems that do not fit into memory.
-        outcomes: Outcome -> how many.
-        timing_s: Seconds spent timing, preparing problems among it.
-        waiting_s: Seconds in which nothing was compiled that could be timed.
-        elapsed_s: Seconds since the start.
-        compiled: Sources compiled.
-        reasons: Outcome -> the first reason.
-    """
-
-    timings: int = 0
-    problems: int = 0
-    before: int = 0
-    skipped: int = 0
-    outcomes: dict[str, int] = field(default_factory=dict)
-    timing_s: float = 0.0
-    waiting_s: float = 0.0
-    elapsed_s: float = 0.0
-    compiled: int = 0
-    reasons: dict[str, str] = field(default_factory=dict)
-
-    def count(self, timing: Timing) -> None:
-        """Takes a timing in."""
-        self.timings += 1
-        name = timing.outcome.value
-        self.outcomes[name] = self.outcomes.get(name, 0) + 1
-        if timing.reason:
-            self.reasons.setdefault(name, timing.reason)
 
 
 def _silent(progress: SurveyProgress) -> None:
@@ -134,17 +88,20 @@ class Survey:
         self._request = chosen.request
         self._begun_s = begun_s
         self._until_s = begun_s + self._request.seconds
-        self._part = _Part(chosen, survey_name(self._request, worker.info), worker)
+        self._part = Part(chosen, worker)
         self._timer = Timer(worker, self._request.regime)
-        self._crashes: dict[int, int] = {}
 
     def stop_because(self, why: str) -> None:
         """Ends it after the problem under way."""
         self.stop = why
 
-    def kept(self) -> _Kept:
-        """A block at whose end, however it ends, what was timed is stored."""
-        return _Kept(self._part, self._store)
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """However the block ends, what was timed is stored."""
+        try:
+            yield
+        finally:
+            self._part.store(self._store)
 
     def run(self, report: Callable[[SurveyProgress], None]) -> None:
         """Times until the time is up."""
@@ -153,7 +110,7 @@ class Survey:
         while self._goes_on():
             while len(ahead) < AHEAD and (turn := next(turns, None)) is not None:
                 ahead.append(turn)
-                self._code.want(turn.problem, self._sound(turn))
+                self._code.want(turn.problem, self.progress.sound(turn.configs))
             if not ahead:
                 return
             turn = self._next(ahead)
@@ -169,7 +126,7 @@ class Survey:
 
     def _left(self) -> Iterator[Turn]:
         """Turns at problems that no earlier run timed, and that fit."""
-        done = self._done()
+        done = self._part.known(self._store)
         self.progress.before = len(done)
         for turn in self._design.turns():
             if key_of(turn.problem) in done:
@@ -182,17 +139,6 @@ class Survey:
                 continue
             yield turn
 
-    def _done(self) -> set[ProblemKey]:
-        info = self._worker.info
-        known = self._store.survey_parts(
-            self._request.operation.name, info, self._request.regime, self._part.study
-        )
-        return {problem for part in known for problem in part.problems}
-
-    def _sound(self, turn: Turn) -> list[int]:
-        """The turn's configs but for those that crashed too often."""
-        return [number for number in turn.configs if self._crashes.get(number, 0) < MOST_CRASHES]
-
     def _next(self, ahead: deque[Turn]) -> Turn | None:
         """The first turn all of whose configs are compiled; None after a short rest where there is none.
 
@@ -202,7 +148,7 @@ class Survey:
         shared = self._worker.info.kind == "cpu"
         if not (shared and self._code.pending):
             for at, turn in enumerate(ahead):
-                if self._code.ready(turn.problem, self._sound(turn)):
+                if self._code.ready(turn.problem, self.progress.sound(turn.configs)):
                     del ahead[at]
                     return turn
         time.sleep(REST_S)
@@ -211,7 +157,7 @@ class Survey:
 
     def _time(self, turn: Turn) -> None:
         begun_s = time.monotonic()
-        items = [(number, self._code.of(turn.problem, number)) for number in self._sound(turn)]
+        items = [(number, self._code.of(turn.problem, number)) for number in self.progress.sound(turn.configs)]
         try:
             timings = self._timer.time(turn.problem, items)
         except (InputError, DeclarationError):
@@ -219,92 +165,8 @@ class Survey:
             return
         for timing in timings:
             self.progress.count(timing)
-            if timing.outcome in (Outcome.CRASHED, Outcome.TIMED_OUT):
-                self._crashes[timing.config] = self._crashes.get(timing.config, 0) + 1
         self._part.add(turn.problem, timings, self._code.registers)
         self.progress.problems += 1
         self.progress.timing_s += time.monotonic() - begun_s
         if self._part.full:
             self._part.store(self._store)
-
-
-class _Part:
-    """Timings that are not stored yet."""
-
-    def __init__(self, chosen: Design, study: str, worker: DeviceWorker) -> None:
-        self.study, self._session = study, new_id()
-        self._design, self._worker = chosen, worker
-        self._clear()
-
-    def _clear(self) -> None:
-        self._problems: list[ProblemKey] = []
-        self._configs: dict[int, SurveyConfig] = {}
-        self._timings: list[Timing] = []
-        self._begun_s = time.monotonic()
-
-    @property
-    def full(self) -> bool:
-        """Whether it is time to store it."""
-        return len(self._timings) >= PART_TIMINGS or time.monotonic() - self._begun_s > PART_S
-
-    def add(self, problem: Problem, timings: list[Timing], registers: Callable[[int], int]) -> None:
-        """Takes the timings of a problem, whose configs are numbered as in the design."""
-        number = len(self._problems)
-        self._problems.append(key_of(problem))
-        for timing in timings:
-            if timing.config != LIBRARY and timing.config not in self._configs:
-                kernel, config = self._design.configs[timing.config]
-                origin = str(self._design.request.operation.origin or "")
-                self._configs[timing.config] = SurveyConfig(
-                    kernel.name, dict(config), kernel.source_hash, origin, registers(timing.config)
-                )
-            self._timings.append(timing._replace(problem=number))
-
-    def store(self, store: Store) -> None:
-        """Stores what there is."""
-        if not self._problems:
-            return
-        place = {config: at for at, config in enumerate(self._configs)} | {LIBRARY: LIBRARY}
-        request = self._design.request
-        versions = {
-            "tuner": __version__, VERIFICATION_NAME: str(VERIFICATION), "library": self._library(),
-            **self._worker.versions,
-        }  # fmt: skip
-        store.add_surveys(
-            SurveyPart(
-                self._worker.info, request.operation.name, request.regime, tuple(self._problems),
-                tuple(self._configs.values()),
-                tuple(each._replace(config=place[each.config]) for each in self._timings),
-                {name: text for name, text in versions.items() if text}, self.study, self._session,
-            )
-        )  # fmt: skip
-        self._clear()
-
-    def _library(self) -> str:
-        request = self._design.request
-        baseline = request.operation.baselines.get(self._worker.info.kind)
-        return baseline.name if baseline else ""
-
-
-@dataclass
-class _Kept:
-    """Stores at the end of a block what is left of a part."""
-
-    part: _Part
-    store: Store
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:
-        self.part.store(self.store)
-
-
-def survey_name(request: SurveyRequest, device: DeviceInfo) -> str:
-    """Names a survey: another seed, device, regime, or other sources of kernels make another."""
-    sources = sorted(f"{kernel.name} {kernel.source_hash}" for kernel in request.kernels)
-    digest = hashlib.sha256("\n".join(sources).encode()).hexdigest()[:8]
-    return (
-        f"survey of {request.operation.name} on {device.name}, {request.regime}, kernels {digest}, "
-        f"seed {request.seed}"
-    )

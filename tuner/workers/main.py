@@ -202,9 +202,8 @@ class DeviceHandlers:
     def _timings(self, message: dict[str, Any]) -> Iterator[dict[str, Any]]:
         problem = problem_from(message["problem"])
         self._bench = None
-        bench = SurveyBench(
-            self._device, Workload(self._device, problem, message["seed"]), message["regime"], message["best_s"]
-        )
+        workload = Workload(self._device, problem, message["seed"], checked=bool(message["items"]))
+        bench = SurveyBench(self._device, workload, message["regime"], message["best_s"])
         yield {"prepared": True, "last": False}
         if message["library"]:
             yield {"timing": _timing(bench.library()), "unwell": bench.unwell, "last": False}

@@ -24,8 +24,9 @@ from tuner.results.measurement import Outcome
 from tuner.results.survey import LIBRARY, SurveyPart
 from tuner.results.surveyed import joined
 from tuner.store import Store
-from tuner.study.survey import SurveyProgress, run_survey
+from tuner.study.survey import run_survey
 from tuner.study.survey_design import SurveyRequest
+from tuner.study.survey_progress import SurveyProgress
 
 #: A crash costs no more than the config at a problem or two.
 FAULTS_SEEN = {
