@@ -47,9 +47,10 @@ def database_option(command: F) -> F:
 
 def regime_option(command: F) -> F:
     """``--regime``: how time is taken."""
-    return click.option("--regime", type=click.Choice(REGIMES), default="cold", help="How time is taken.")(
-        command
-    )
+    decorate = click.option(
+        "--regime", type=click.Choice(REGIMES), default="cold", help="How time is taken."
+    )  # fmt: skip
+    return decorate(command)
 
 
 def json_option(command: F) -> F:

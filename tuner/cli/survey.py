@@ -129,14 +129,9 @@ def _listed(path: Path | None, operation: Operation) -> tuple[Problem, ...]:
     """The problems of a plan that are of the operation."""
     if path is None:
         return ()
-    from tuner.nightly.plan import read_plan
+    from tuner.nightly.plan import listed_problems
 
-    found = tuple(
-        item.problem for item in read_plan(path).items if item.problem.operation.name == operation.name
-    )
-    if not found:
-        raise InputError(f"--shapes names a plan with problems of {operation.name}, {path} has none; add some")
-    return found
+    return listed_problems(path, operation)
 
 
 def _line(progress: SurveyProgress) -> str:
