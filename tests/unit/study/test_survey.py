@@ -126,6 +126,8 @@ def test_problems_are_drawn_until_the_time_is_up(tmp_path: Path, device: str) ->
     assert progress.problems == len(found.problems) > 8
     assert {problem.layout for problem in found.problems} == {"plain", "same"}
     assert max(problem.dims["n"] for problem in found.problems) <= 5000
+    timed = {found.problems[at].layout for at in found.problem[found.config != LIBRARY]}
+    assert timed == {"plain", "same"}, "configs are timed in every layout"
     alone = sum(np.count_nonzero(found.problem == at) == 1 for at in range(len(found.problems)))
     assert alone > len(found.problems) / 2, "the library is timed at more problems than configs are"
 
