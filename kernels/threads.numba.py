@@ -9,20 +9,20 @@
             ...
             finish(crew, 0)
             job = take(crew, 0)
-        if member == 0:                                  the caller: what it asked for must be done
+        if member == 0:                                  the caller returns when all jobs are done
             wait_until(crew, 0, jobs)
 
-Waking a thread takes time, and the system may put one aside for longer than a call takes. So nobody waits for
-a thread, only for jobs that a thread has taken: who comes late finds less to do. The caller is member 0; it
+Waking a thread takes time, and the system may suspend one for longer than a call takes. So no member waits for
+a thread, only for jobs that a thread has taken: a late thread finds fewer jobs. The caller is member 0; it
 takes jobs like the others.
 
-A thread that waits spins for a fraction of a millisecond, as the next call may follow at once, then sleeps in
-the system until it is called, and ends after IDLE_S. Threads wait in compiled code, outside Python's lock: to
-wake one costs Python nothing, and the caller little, since whoever is awake wakes two more. No setting of
+A waiting thread spins for a fraction of a millisecond, because the next call may follow at once, then sleeps in
+the system until it is called, and ends after IDLE_S. Threads wait in compiled code, without Python's lock.
+Waking them costs Python nothing and the caller little, because each awake thread wakes two more. No setting of
 NumPy's or Numba's threads is read or changed.
 
-What members share lies in `crew`, an array of 64-bit words. Each word that several write lies on a line of its
-own: else every write would take the line from the caches of all others.
+Members share `crew`, an array of 64-bit words. Each word that several members write is on a cache line of its
+own: otherwise every write would evict the line from the caches of all others.
 
 This text needs no constants in front of it, and is itself put in front of kernels that use it. It needs Linux:
 the semaphores of other systems differ.
@@ -43,30 +43,30 @@ from numba.core.cgutils import get_or_insert_function, ir
 from numba.extending import intrinsic
 
 IDLE_S = 5
-#: Looks at a word before a thread goes to sleep: while it waits for jobs, some 50 microseconds; for the next
-#: call, some 200, as to wake a thread on a virtual machine takes longer than that.
+#: How often a thread reads a word before it sleeps: for about 50 microseconds if it waits for jobs, for about
+#: 200 if it waits for the next call, because waking a thread on a virtual machine takes longer than that.
 SPINS, SPINS_BETWEEN_CALLS = 2000, 8000
 NAP_US = 20
-#: From this size on NumPy asks the system for huge pages; those that are not used cost nothing.
+#: From this size on NumPy requests huge pages; unused ones cost nothing.
 HUGE_BYTES = 1 << 22
-#: For functions that only compiled code calls: nothing for Python to call is made of them.
+#: For functions that only compiled code calls: they get no Python wrapper.
 INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "error_model": "numpy"}
 #: For functions that compiled code calls by their address (`entry_of`, `call_at`): they are compiled apart from
-#: it, so that one config has nothing compiled that another had compiled before.
+#: it, so that no config compiles again what another has compiled.
 APART = {"cache": True, "nogil": True, "no_cpython_wrapper": True, "error_model": "numpy"}
 
 WORD, HALF_WORD = ir.IntType(64), ir.IntType(32)
 LINE, LINE_BYTES = 16, 128  # as some CPUs fetch two lines of 64 bytes at once
 # Lines of a crew. OPEN: the number of the call that may be joined, or 0. INSIDE: threads that are in it.
 # ASLEEP: threads that wait for a token of the semaphore. ALIVE: threads. CALLS: calls so far. WORDS, two lines:
-# what the caller says. From FIRST_COUNT on, two for each kind of jobs: how many were taken, how many finished.
+# the caller's arguments. From FIRST_COUNT, two for each kind of jobs: how many were taken, how many finished.
 OPEN, INSIDE, ASLEEP, ALIVE, SEMAPHORE, CALLS, WORDS = range(7)
 FIRST_COUNT = WORDS + 2
 KINDS = 2
 LINES = FIRST_COUNT + 2 * KINDS
 
 
-# Words that several threads read and write. Nothing that stands before or after one of these moves across it.
+# Words that several threads read and write. The compiler moves no access across one of these.
 
 
 def _line(builder, crew, number):
@@ -76,7 +76,7 @@ def _line(builder, crew, number):
 
 @intrinsic
 def read_word(context, crew, line):
-    """The word, as the last who wrote it left it."""
+    """The latest value of the word."""
 
     def generate(target, builder, signature, args):
         return builder.load_atomic(_line(builder, *args), "seq_cst", 8)
@@ -97,7 +97,7 @@ def write_word(context, crew, line, value):
 
 @intrinsic
 def add_to_word(context, crew, line, value):
-    """Adds to the word, and returns what it was before."""
+    """Adds to the word, and returns its value before."""
 
     def generate(target, builder, signature, args):
         return builder.atomic_rmw("add", _line(builder, *args[:2]), args[2], "seq_cst")
@@ -107,7 +107,7 @@ def add_to_word(context, crew, line, value):
 
 @intrinsic
 def take_from_word(context, crew, line):
-    """Takes 1 from the word unless it is 0; True where it was not."""
+    """Subtracts 1 from the word unless it is 0; True if it was not."""
 
     def generate(target, builder, signature, args):
         before = builder.atomic_rmw("usub_sat", _line(builder, *args), WORD(1), "seq_cst")
@@ -118,7 +118,7 @@ def take_from_word(context, crew, line):
 
 @intrinsic
 def pause(context):
-    """Leaves the core to others for some cycles, in a loop that looks at a word again and again."""
+    """Leaves the core to others for some cycles, in a loop that polls a word."""
     name, *numbers = {"x86_64": ("llvm.x86.sse2.pause",), "aarch64": ("llvm.aarch64.hint", 1)}.get(
         platform.machine(), ("llvm.donothing",)
     )
@@ -183,7 +183,7 @@ def _count(kind, finished):
 
 @intrinsic(prefer_literal=True)
 def take(context, crew, kind):
-    """The number of the next job of a kind, from 0 on; those beyond the last are for the taker to see."""
+    """The number of the next job of a kind, from 0 on; the caller checks whether it is beyond the last."""
 
     def generate(target, builder, signature, args):
         return builder.atomic_rmw("add", _line(builder, args[0], _count(kind, 0)), WORD(1), "seq_cst")
@@ -193,7 +193,7 @@ def take(context, crew, kind):
 
 @intrinsic(prefer_literal=True)
 def finish(context, crew, kind):
-    """Says that a job is done."""
+    """Reports that a job is done."""
 
     def generate(target, builder, signature, args):
         builder.atomic_rmw("add", _line(builder, args[0], _count(kind, 1)), WORD(1), "seq_cst")
@@ -204,7 +204,7 @@ def finish(context, crew, kind):
 
 @njit(**INNER)
 def wait_until(crew, kind, finished):
-    """Waits until so many jobs of a kind are done."""
+    """Waits until a given number of jobs of a kind are done."""
     spins = 0
     while read_word(crew, FIRST_COUNT + 2 * kind + 1) < finished:
         spins += 1
@@ -216,7 +216,7 @@ def wait_until(crew, kind, finished):
 
 @intrinsic(prefer_literal=True)
 def word(context, crew, number):
-    """What the caller said: one of the whole numbers of the call."""
+    """One of the whole numbers that the caller passed."""
 
     def generate(target, builder, signature, args):
         return builder.load(builder.gep(args[0], [WORD(WORDS * LINE + number.literal_value)]))
@@ -229,7 +229,7 @@ def word(context, crew, number):
 
 @njit(**INNER)
 def _next_call(crew, semaphore, until, last):
-    """Waits for a call after the last and goes inside; 0 where none came for IDLE_S.
+    """Waits for a call after the last and joins it; 0 if none came for IDLE_S.
 
     A member that sleeps is counted in ASLEEP first, then looks once more. Whoever takes it from the count owes
     it a token of the semaphore, so a token is neither lost nor left over. `until` is room for a time.
@@ -239,7 +239,7 @@ def _next_call(crew, semaphore, until, last):
         call = read_word(crew, OPEN)
         if call != 0 and call != last:
             add_to_word(crew, INSIDE, 1)
-            # Nothing of the call may be used before this look: it may have ended in between.
+            # No data of the call may be used before this check: it may have ended in between.
             if read_word(crew, OPEN) == call and (not counted or take_from_word(crew, ASLEEP)):
                 return call
             add_to_word(crew, INSIDE, -1)
@@ -259,7 +259,7 @@ def _next_call(crew, semaphore, until, last):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _take_part(address, member, like, words):
-    """All that a member does: the caller works on one call, a thread on each until none comes any more."""
+    """The work of a member: the caller works on one call, a thread on each until no more calls come."""
     crew, semaphore, until = (
         crew_at(address),
         address + LINE_BYTES * SEMAPHORE,
@@ -295,7 +295,7 @@ _libc = ctypes.CDLL(None)
 
 
 class Crew:
-    """The threads of one call at a time, and what they share.
+    """The threads of one call at a time, and their shared memory.
 
     Attributes:
         address: Of its words.
@@ -313,7 +313,7 @@ class Crew:
         _libc.sem_init(ctypes.c_void_p(self.address + LINE_BYTES * SEMAPHORE), 0, 0)
 
     def keep_clear(self):
-        """Keeps the threads off the core that the caller is on.
+        """Keeps the threads off the caller's core.
 
         A thread that is woken there waits for the caller to be put aside, some milliseconds, while another core
         may be idle: the system looks for one only now and then.
@@ -328,11 +328,11 @@ class Crew:
                     os.sched_setaffinity(thread.native_id, allowed - {core})
 
     def is_empty(self):
-        """True where no thread waits for a call."""
+        """True if no thread waits for a call."""
         return self._words[ALIVE * LINE] == 0
 
     def reserve(self, elements):
-        """The address of so many elements, at the start of a line."""
+        """The address of a number of elements, at the start of a line."""
         need = elements * self.like.itemsize + LINE_BYTES
         if elements and self.space.nbytes < need:
             self.space = np.empty(max(need, HUGE_BYTES), np.uint8)
@@ -340,7 +340,7 @@ class Crew:
         return address + -address % LINE_BYTES
 
     def complete(self, words):
-        """Starts the threads that have never been, or have gone."""
+        """Starts the threads that were never started or have ended."""
         if self._words[ALIVE * LINE] >= len(self.threads):
             return
         for number, thread in enumerate(self.threads):
@@ -350,14 +350,14 @@ class Crew:
                 try:
                     self.threads[number].start()
                     self._caller_core = -1
-                except RuntimeError:  # the system gives no more; the others do the work
+                except RuntimeError:  # the system allows no more; the others do the work
                     self.threads[number] = None
                     return
 
 
 def _serve(crew, member, words):
     _take_part(crew.address, member, crew.like, words)
-    # Nobody has called for long: the last to go gives up the crew and its space, if it is not called just now.
+    # No call came for long: the last thread to leave frees the crew and its space, unless a call arrives now.
     if crew.is_empty():
         with contextlib.suppress(ValueError):
             _idle[len(crew.threads) + 1, crew.like.dtype].remove(crew)
@@ -370,13 +370,13 @@ os.register_at_fork(after_in_child=_idle.clear)
 
 
 def run_together(threads, dtype, words, elements=0):
-    """Works on one call, together with so many threads less the caller's.
+    """Works on one call with a number of threads, the caller among them.
 
     Args:
         threads: How many work.
         dtype: Of the arrays worked on.
         words: Whole numbers that `work` reads by `word`: addresses of arrays, dims and the like.
-        elements: Of the dtype; so much space is told as one more word, the last.
+        elements: Of the dtype; the address of that much space is one more word, the last.
     """
     crews = _idle[threads, dtype]
     try:
@@ -391,7 +391,7 @@ def run_together(threads, dtype, words, elements=0):
 
 
 def address_of(array):
-    """Where an array's elements begin."""
+    """Address of an array's first element."""
     return array.__array_interface__["data"][0]
 
 

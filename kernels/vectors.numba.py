@@ -2,13 +2,12 @@
 
     v = load(p, 16)                     16 elements from a pointer on
     w = broadcast(x, 16)                the same value in every lane
-    total = multiply_add(v, w, total)   v * w + total, fused where the CPU can
+    total = multiply_add(v, w, total)   v * w + total, fused if the CPU can
     store(p, total)
 
-Loops that the compiler turns into vector instructions by itself keep their sums in memory or spread them as
-it sees fit. A kernel that must hold a tile of sums in registers says so with these values. The lanes are a
-number known when compiling; LLVM makes AVX-512, AVX2, SSE or NEON instructions of the same source, and splits
-a vector that is wider than the CPU's.
+If the compiler vectorises a loop by itself, it may keep the sums in memory. A kernel that must keep a tile of
+sums in registers uses these values. The number of lanes is known at compile time. LLVM makes AVX-512, AVX2, SSE
+or NEON instructions of the same source, and splits a vector that is wider than the CPU's.
 
 Imports only NumPy and Numba. This text needs no constants in front of it,
 and is itself put in front of kernels that use it.
@@ -25,7 +24,7 @@ INDEX = ir.IntType(32)
 
 
 class Vector(types.Type):
-    """So many lanes of a float32 or float64."""
+    """A number of lanes of float32 or float64."""
 
     def __init__(self, dtype, lanes):
         self.dtype, self.lanes = dtype, lanes
@@ -54,7 +53,7 @@ def lanes_of(literal):
     return literal.literal_value
 
 
-# How each operation is written in LLVM. Kernels that unroll over many vectors use these directly.
+# Each operation in LLVM. Kernels that unroll over many vectors use these directly.
 
 
 def _element_bytes(llvm_element):
@@ -93,7 +92,7 @@ def emit_shuffle(builder, left, right, order):
 
 
 def emit_multiply_add(builder, x, y, z):
-    """Computes x * y + z in one instruction where the CPU has it, else in two."""
+    """Computes x * y + z in one instruction if the CPU has it, else in two."""
     kind = x.type
     name = f"llvm.fmuladd.v{kind.count}{'f32' if isinstance(kind.element, ir.FloatType) else 'f64'}"
     function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind] * 3), name)
@@ -143,7 +142,7 @@ def emit_store_first(builder, value, pointer, count):
 
 
 def emit_prefetch(builder, pointer, elements):
-    """Asks for the lines of 64 bytes that hold so many elements, to be read, into the nearest cache."""
+    """Prefetches the lines of 64 bytes that hold a number of elements into the nearest cache, for reading."""
     per_line = 64 // _element_bytes(pointer.type.pointee)
     byte = ir.IntType(8).as_pointer()
     signature = ir.FunctionType(ir.VoidType(), [byte, INDEX, INDEX, INDEX])
@@ -169,7 +168,7 @@ def pointer(context, array, index):
 
 @intrinsic
 def hold(context, array):
-    """Does nothing, but an array is kept until then: by its address alone, its memory would be free again."""
+    """Does nothing, but keeps an array until this call: an address alone does not keep its memory."""
 
     def generate(target, builder, signature, args):
         return target.get_dummy_value()
@@ -179,7 +178,7 @@ def hold(context, array):
 
 @intrinsic
 def forward(context, address, elements):
-    """The address that many elements further on."""
+    """The address a number of elements further on."""
     return address(address, types.intp), lambda target, builder, signature, args: builder.gep(
         args[0], [args[1]]
     )
@@ -187,7 +186,7 @@ def forward(context, address, elements):
 
 @intrinsic(prefer_literal=True)
 def room(context, like, elements):
-    """Memory for so many elements of a kind, for as long as the function runs."""
+    """Memory for a number of elements of a type, until the function returns."""
 
     def generate(target, builder, signature, args):
         element = target.get_value_type(like.dtype)
@@ -198,7 +197,7 @@ def room(context, like, elements):
 
 @intrinsic(prefer_literal=True)
 def load(context, address, lanes):
-    """So many elements from an address on."""
+    """A number of elements from an address on."""
     vector = Vector(address.dtype, lanes_of(lanes))
 
     def generate(target, builder, signature, args):
@@ -272,7 +271,7 @@ def multiply(context, left, right):
 
 @intrinsic
 def multiply_add(context, x, y, z):
-    """Computes x * y + z lane by lane, rounded once where the CPU can."""
+    """Computes x * y + z lane by lane, rounded once if the CPU can."""
     return x(x, x, x), lambda target, builder, signature, args: emit_multiply_add(builder, *args)
 
 
@@ -284,7 +283,7 @@ def total(context, vector):
 
 @intrinsic(prefer_literal=True)
 def prefetch(context, address, elements):
-    """Asks for the lines of the cache that hold so many elements from an address on; any address is safe."""
+    """Prefetches the cache lines that hold a number of elements from an address on; any address is safe."""
 
     def generate(target, builder, signature, args):
         emit_prefetch(builder, args[0], lanes_of(elements))

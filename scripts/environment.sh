@@ -1,14 +1,14 @@
-# Sourced by the scripts beside it: finds the checkout and sees to it that .venv holds what they need.
+# Sourced by the scripts beside it: finds the checkout, and makes sure that .venv holds the packages they need.
 #
-# The common case, in which nothing is to be installed, costs a few milliseconds: a stamp in .venv tells which
-# lock files it was made from. All else is done by install.py.
+# If nothing must be installed, this takes a few milliseconds: a stamp in .venv names the lock files that it was
+# made from. install.py does everything else.
 #
 #   TUNER_CUDA=auto|none|12|13    GPU packages: those for the driver found (auto), none, or a CUDA version's
 
 root=$(cd -- "${BASH_SOURCE[0]%/*}/.." && pwd -P)
 
-# fingerprint GROUP: all that an installation depends on. The driver is told by what can be read without
-# starting a process; install.py asks the driver itself.
+# fingerprint GROUP: everything that an installation depends on. The driver is identified by files that can be read
+# without starting a process; install.py queries the driver itself.
 fingerprint() {
     local driver=none
     if [[ -r /proc/driver/nvidia/version ]]; then
@@ -22,7 +22,7 @@ fingerprint() {
     } | sha256sum
 }
 
-# find_python: prints the first Python that can make the environment; says what is missing when there is none.
+# find_python: prints the first Python that can make the environment; says what is missing if there is none.
 find_python() {
     local candidate missing trouble=""
     for candidate in python3.13 python3.12 python3.11 python3 python3.14; do

@@ -1,4 +1,4 @@
-"""Compares kernels with what they were at older revisions; scripts/equivalents tells how to call it."""
+"""Compares kernels with their sources at older revisions; scripts/equivalents says how to call it."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
     install.py GROUP FINGERPRINT         GROUP: run (what `tuner` needs) or test (and the development packages)
 
-Standard library alone: this runs before anything is installed. An installation that was cut short leaves the
-file .venv/installing behind, and the next run starts from nothing; only one runs at a time.
+It uses the standard library alone, because it runs before anything is installed. If an installation is cut
+short, the file .venv/installing remains and the next run starts again. Only one runs at a time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class InstallationError(Exception):
 
 
 def say(text: str) -> None:
-    """Tells the user something."""
+    """Prints a message for the user."""
     print(f"tile-tuner: {text}", file=sys.stderr, flush=True)
 
 
@@ -104,13 +104,13 @@ def run(command: list[str], what: str, lock: int) -> None:
 
 
 def conflicting(gpu: str) -> bool:
-    """Tells whether .venv holds CuPy for another CUDA major version than the one wanted; both cannot be."""
+    """Whether .venv holds CuPy for another CUDA major version than the wanted one; both cannot be installed."""
     other = {"cuda12": "cupy_cuda13x", "cuda13": "cupy_cuda12x", "nvrtc": "cupy_cuda12x"}.get(gpu)
     return bool(other) and any(VENV.glob(f"lib/python*/site-packages/{other}-*"))
 
 
 def usable() -> bool:
-    """Tells whether .venv has a Python that starts and has pip."""
+    """Whether .venv has a Python that starts and has pip."""
     if not PYTHON.exists():
         return False
     return subprocess.run([PYTHON, "-m", "pip", "--version"], capture_output=True, check=False).returncode == 0
@@ -141,7 +141,7 @@ def install(group: str, lock: int) -> None:
 
 
 def complete(group: str, fingerprint: str) -> bool:
-    """Tells whether a group is there: another process may have installed it while this one waited."""
+    """Whether a group is installed: another process may have installed it while this one waited."""
     stamp = VENV / f"installed-{group}"
     if UNFINISHED.exists() or not stamp.is_file() or not (VENV / "bin" / "tuner").exists():
         return False

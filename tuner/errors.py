@@ -2,17 +2,17 @@
 
     TunerError                      exit code
     |-- NothingFound                1    no record, no legal config
-    |-- InputError                  2    what was asked cannot be
+    |-- InputError                  2    an invalid request
     |   |-- UnknownName                  an operation, kernel, device, dtype, layout or dim
     |   |-- PlanError                    a plan that cannot be read
-    |   `-- DeclarationError             a kernel or operation that is declared wrongly
-    |-- EnvironmentTrouble          3    the machine cannot do what was asked
+    |   `-- DeclarationError             a wrong declaration of a kernel or operation
+    |-- EnvironmentTrouble          3    the machine cannot fulfil the request
     |   |-- DeviceTrouble                no GPU, no driver, an unwell device
     |   |-- StoreTrouble                 the database cannot be used
     |   `-- LockedByAnother              another process works on the same database and device
     `-- Interrupted                 130  Ctrl-C or SIGTERM; every finished trial is kept
 
-A message states the rule, what was got and what to do.
+A message states the rule, the value received and the remedy.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class TunerError(Exception):
     """Base of every error that the package raises on purpose.
 
     Attributes:
-        exit_code: What the command line exits with.
+        exit_code: Exit code of the command line.
     """
 
     exit_code = 1
@@ -38,7 +38,7 @@ class NothingFound(TunerError):
 
 
 class InputError(TunerError):
-    """What was asked cannot be."""
+    """The request is invalid."""
 
     exit_code = 2
 
@@ -67,7 +67,7 @@ class DeclarationError(InputError):
 
 
 class EnvironmentTrouble(TunerError):
-    """The machine cannot do what was asked."""
+    """The machine cannot fulfil the request."""
 
     exit_code = 3
 

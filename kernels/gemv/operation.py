@@ -35,7 +35,7 @@ def _numpy(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> None:
 def _cublas(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> None:
     """cublasSgemv or cublasDgemv, called directly so that nothing is copied or allocated.
 
-    cuBLAS is column-major: what it is given has as many rows as an array here has columns.
+    cuBLAS is column-major: its argument has as many rows as an array here has columns.
     """
     from ctypes import c_void_p
 

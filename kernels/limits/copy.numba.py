@@ -1,7 +1,7 @@
-"""Copies an array, to see how fast memory can be read and written.
+"""Copies an array, to measure how fast memory can be read and written.
 
-Idea: threads copy parts. With STREAM, stores of whole lines go round the cache, which then need not read what
-is about to be overwritten; elements before the first and after the last aligned vector go one by one.
+Idea: threads copy parts. With STREAM, stores of whole lines bypass the cache, which then need not read lines
+before they are overwritten. Elements before the first and after the last aligned vector are copied one by one.
 
 Constants in front of this text: STREAM, THREADS.
 """
@@ -55,7 +55,7 @@ def work(crew, member, like):
 
 def copy(x, y, n):
     """Writes y."""
-    # Elements are only moved: whole numbers travel as floats of the same size.
+    # Elements are only moved: whole numbers are moved as floats of the same size.
     real = np.float32 if x.itemsize == 4 else np.float64
     vector_bytes = LANES * y.itemsize
     start = min(n, -address_of(y) % vector_bytes // y.itemsize)

@@ -1,4 +1,4 @@
-"""transpose by CuPy's own copy of A.T: a further library that the ladder of transpose is compared with.
+"""transpose by CuPy's own copy of A.T: a second library for the ladder of transpose.
 
 Not an operation of the catalogue: `tuner ladder` loads this file as it loads a user's own.
 """

@@ -1,6 +1,6 @@
-"""Puts every element through y <- y / 2 + 1 `steps` times, LANES of them at once in vector registers.
+"""Applies y <- y / 2 + 1 `steps` times to every element, to LANES of them at once in vector registers.
 
-Idea: a vector of LANES elements is as many chains of multiply-adds that do not wait for each other.
+Idea: a vector of LANES elements is LANES independent chains of multiply-adds.
 
 Constants in front of this text: LANES, THREADS.
 """

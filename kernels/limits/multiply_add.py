@@ -1,6 +1,6 @@
-"""multiply_add: how fast a device multiplies and adds when nothing has to be fetched. A limit for the ladders.
+"""multiply_add: how fast a device multiplies and adds without memory accesses. A limit for the ladders.
 
-Every element is put through y <- y / 2 + 1 so often that it ends at 2, wherever it began.
+y <- y / 2 + 1 is applied to every element until it is 2, whatever its first value.
 Not an operation of the catalogue: `tuner ladder` loads this file as it loads a user's own.
 """
 

@@ -1,7 +1,7 @@
-"""Sums the rows of an array, to see how fast memory can be read.
+"""Sums the rows of an array, to measure how fast memory can be read.
 
-Idea: a thread reads STREAMS rows side by side, from front to back. The CPU fetches ahead in each of them, but
-not beyond the page that it is in: with one row alone it would begin anew page by page.
+Idea: a thread reads STREAMS rows side by side, from front to back. The CPU prefetches each of them,
+but not beyond the current page: with one row alone it would start again at each page.
 
 Constants in front of this text: THREADS.
 """

@@ -29,7 +29,7 @@ KERNELS = (
         name="read",
         target="cuda",
         source=Path("read.cu"),
-        idea="a block sums a part in 128-bit loads, several on their way",
+        idea="a block sums a part in 128-bit loads, several in flight",
         parameters=(powers_of_two("BLOCK", 128, 1024), choice("UNROLL", 1, 2, 4, 8)),
         launch=lambda p, c: Launch(grid=(p.parts,), block=(c.BLOCK,)),
         tiles=lambda p, c: {"parts": 1},

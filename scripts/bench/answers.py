@@ -60,10 +60,10 @@ def losses(of: Cases, margin: float) -> str:
 
 
 def calibration(of: Cases, model: Model) -> str:
-    """Said against true loss, and how often intervals hold."""
+    """Said against true loss, as fractions of speed, and how often intervals hold."""
     told = [model.calibration.figures(dims, float(gain)) for dims, gain in zip(of.dims, of.gain, strict=True)]
     margin = model.calibration.margin
-    loss, said = of.loss(margin), np.array([each[0] for each in told])
+    loss, said = of.lost(margin), np.array([each[0] for each in told])
     error = np.where(of.used(margin), of.error[:, 0], of.error[:, 1])
     inside = [low <= each <= high for each, (_, _, (low, high)) in zip(error, told, strict=True)]
     below = [each <= most for each, (_, most, _) in zip(loss, told, strict=True)]

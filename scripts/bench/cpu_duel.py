@@ -2,8 +2,8 @@
 
     python scripts/bench/cpu_duel.py '{"cores": 1, "operation": "gemm", "shape": [512, 512, 512], ...}'
 
-Prints JSON: contestant -> median time of each round in seconds, and what BLAS is there. Nothing of the
-product's timing is used: a bare loop of calls, as a program of NumPy's has, so that calls count as well.
+Prints JSON: candidate -> median time of each round in seconds, and the BLAS that was found. It uses a bare loop
+of calls, as a NumPy program has, and not the timing of the product, so that calls count as well.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-#: Seconds for which one contestant is called again and again in a round; a single call may take longer.
+#: Seconds for which one candidate is called repeatedly in a round; a single call may take longer.
 BATCH_S = 0.004
-#: Threads of OpenBLAS spin for tens of milliseconds after a call: the next contestant shall not suffer.
+#: Threads of OpenBLAS spin for tens of milliseconds after a call: they must not slow the next candidate.
 REST_S = 0.1
 MAX_ROUNDS, LEAST_ROUNDS = 31, 5
 #: A call that takes longer than this is not repeated before the first round, and has the fewest rounds.
@@ -68,7 +68,7 @@ def filled(problem: Any) -> list[Any]:
     ]
 
 
-def contestants(asked: dict[str, Any]) -> tuple[dict[str, Run], float]:
+def candidates(asked: dict[str, Any]) -> tuple[dict[str, Run], float]:
     """Whom to time; and how far ours is from NumPy's result, as a fraction."""
     import numpy as np
 
@@ -109,7 +109,7 @@ def peaks(asked: dict[str, Any]) -> dict[str, Run]:
     lanes_of = {"float32": (128, 256), "float64": (64, 128)}
     return {
         f"{dtype} {lanes}": limit("multiply_add", {"LANES": lanes, "THREADS": asked["cores"]}, dims, dtype)
-        # A single register is a chain whose links wait for each other: it tells the clock.
+        # A single register is a dependent chain: its rate gives the clock.
         for dtype, several in lanes_of.items()
         for lanes in (*several, asked["lanes"][dtype])
     }
@@ -125,7 +125,7 @@ def products(asked: dict[str, Any]) -> dict[str, Run]:
 
 
 def timed(runs: dict[str, Run], seconds: float) -> dict[str, list[float]]:
-    """Time of a call in each round, for each contestant; each round begins one further."""
+    """Time of a call in each round, for each candidate; each round begins one further."""
     names, counts, least = list(runs), {}, LEAST_ROUNDS
     for name, run in runs.items():
         for _ in range(2):
@@ -162,7 +162,7 @@ def main() -> None:
     from tuner.devices.cpu import blas_versions
 
     alone = {"peaks": peaks, "products": products}.get(asked["operation"])
-    runs, difference = (alone(asked), 0.0) if alone else contestants(asked)
+    runs, difference = (alone(asked), 0.0) if alone else candidates(asked)
     taken = timed(runs, asked["seconds"])
     medians = {name: statistics.median(samples) for name, samples in taken.items()}
     print(

@@ -1,4 +1,4 @@
-"""The page that cpu_results writes: a table of its rows, and means of groups of them."""
+"""Makes the page that cpu_results writes: a table of its rows, and means of groups of them."""
 
 from __future__ import annotations
 
@@ -95,8 +95,8 @@ def page(rows: list[Any], kept: dict[str, Any], info: Any) -> str:
         f"# CPU kernels on {info.name}",
         "",
         f"- {own['library']}, core type {own.get('blas_core_type')}; Numba {kept['numba']}",
-        "- Peak, by multiply-adds in registers alone (`kernels/limits/multiply_add`); the clock, by a chain of",
-        "  them that wait for each other, 4 cycles each:",
+        "- Peak, by multiply-adds in registers alone (`kernels/limits/multiply_add`); the clock, by one",
+        "  dependent chain of them, 4 cycles each:",
         *peak_lines(kept, info),
         f"- NumPy at 1024^3 on one core in GFLOPS, by OpenBLAS's core type: {types}. Best: {best}.",
         f"- Load average: {load}; dates: {min(dates)} to {max(dates)} (UTC)",

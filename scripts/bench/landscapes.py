@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Searches synthetic landscapes: what the strategy's constants were chosen on, instead of recordings.
+"""Searches synthetic landscapes, on which the strategy's constants were chosen instead of recordings.
 
     scripts/bench/landscapes.py [--seeds 0-3] [--families product,needle] [--trials 100] [--samplers tile]
         [--processes 2] [--json FILE] [--against FILE]
 
 A landscape is a roofline model with occupancy, wave quantisation, spills, random conjunctions of conditions
 and quirks, on a random device; see `tiled.py`, `switched.py` and `reshaped.py`. Legal configs number 9,000 to
-130,000. A trial is screened as in a real study, on samples with noise and rare outliers. Printed is the mean
+130,000. A trial is screened as in a real study, on samples with noise and rare outliers. It prints the mean
 fraction of the optimum after 10, 25, 50, 100 and 200 trials with its standard error, by family and over all;
-with `--against` the difference to an earlier run's FILE, paired by family and seed.
+with `--against` also the difference from an earlier run's FILE, paired by family and seed.
 """
 
 from __future__ import annotations

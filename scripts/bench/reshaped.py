@@ -1,4 +1,4 @@
-"""A product whose threads are arranged anew for each of its loads: many parameters, tied by divisibility."""
+"""A product whose threads are rearranged for each of its loads: many parameters, tied by divisibility."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Replays searches on recorded spaces: a table of fractions of the optimum by trials, and a plot.
+"""Replays searches on recorded spaces, and writes a table of fractions of the optimum by trials, and a plot.
 
     scripts/bench/search.py RECORDING.json.gz ... [--samplers tile,tpe,cmaes,random] [--repeats 20]
         [--trials 200] [--warm-start OTHER.json.gz] [--plots docs/images] [--json FILE]

@@ -1,8 +1,8 @@
 """Landscapes whose best variant is not the one that is fast on average: switches, caches, methods, traps.
 
-The roofline model is that of `landscapes`. What these add is what makes recorded spaces hard: a switch (with or
-without shared memory, strided or blocked tiles, one of several methods) under which the other parameters mean
-something else, and whose better side is the slower one for most of their values.
+The roofline model is that of `landscapes`. They add the property that makes recorded spaces hard: a switch
+(with or without shared memory, strided or blocked tiles, one of several methods) that changes the meaning of
+the other parameters, and whose better side is the slower one for most of their values.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Landscapes of tiled products and stencils, in whose space one region is fast."""
+"""Landscapes of tiled products and stencils, whose spaces have one fast region."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class TestCpuDevice(DeviceContract):
         workload.first.references["y"][3] += 1
         found = bench.measure(compiled_config, None)
         assert found.outcome is Outcome.CRASHED
-        assert found.reason.startswith("what results are held against was overwritten")
+        assert found.reason.startswith("the reference data was overwritten")
         assert bench.unwell
 
     def test_graphs_are_for_gpus(self, device: Device) -> None:

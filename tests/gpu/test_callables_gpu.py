@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from unit.callable_records import CATALOGUE, crowned, empty_database, own_records, ran
+from fixtures.callable_records import CATALOGUE, crowned, empty_database, own_records, ran
 
 import tuner
 from tuner.callables.dispatch import device_info

@@ -1,7 +1,7 @@
 """Kernel or library? What the records say of a problem on a device, and what follows for a call.
 
-The rule: never slower than the library, as far as records tell. A kernel runs where it was measured to be at
-least as fast; where nothing was measured, or what was measured does not carry over, the library runs.
+A kernel runs where it was measured to be faster, or where the lookup expects it to be, by more than such
+answers are measured to be off. Where nothing supports that, the library runs.
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 from tuner.errors import NothingFound, StoreTrouble
 from tuner.lookup import Answer, answer
-from tuner.lookup.answers import DEFAULT, EXACT, UNMEASURED
+from tuner.lookup.answers import DEFAULT, EXACT, reckoned
 from tuner.lookup.asking import kept_open, opened
 from tuner.lookup.declared import builtin_now
 from tuner.results.record import ProblemKey
 
-#: Loss that is reckoned with where none could be measured yet: the worst that is put up with elsewhere.
-UNMEASURED_LOSS = 0.2
 #: Seconds that a call waits for a database that is locked, and for which one that failed is not asked again.
 PATIENCE_S, LEFT_OUT_S = 1.0, 60.0
 #: Lead over the library below which the library runs: within what noise, and a cache that is warm, may change.
@@ -121,7 +119,7 @@ def _judged(bare: Decision) -> Decision:
 
     told = "; ".join(found.reasons)
     if found.use != "kernel":
-        return by_library(told or f"measured: the kernel reaches {_speedup(found):.3f} of its speed")
+        return by_library(told or f"measured: the kernel reaches {found.speedup:.3f} of its speed")
     if found.match == DEFAULT:
         return by_library(told or "nothing near was measured")
     kernel = _declared(problem, device, found.kernel)
@@ -130,19 +128,10 @@ def _judged(bare: Decision) -> Decision:
     config, illegal = _legal_config(kernel, problem, device, found)
     if config is None:
         return by_library(illegal)
-    if found.match != EXACT and _speedup(found) * (1.0 - reckoned_loss(found)) < 1.0:
-        return by_library(
-            f"{told}; at {_speedup(found):.3f} x {library} there, less {reckoned_loss(found):.1%} that such "
-            f"answers may lose, {library} is the safer choice"
-        )
-    if found.match == EXACT and 0 < _speedup(found) < LEAD:
-        return by_library(f"measured at {_speedup(found):.3f} x {library}, a lead too small to count on")
+    if found.match == EXACT and 0 < found.speedup < LEAD:
+        return by_library(f"measured at {found.speedup:.3f} x {library}, a lead too small to count on")
     if found.match == EXACT:
-        how = (
-            f"measured at {_speedup(found):.3f} x {library}"
-            if _speedup(found)
-            else "measured, no library beside"
-        )
+        how = f"measured at {found.speedup:.3f} x {library}" if found.speedup else "measured, no library beside"
         told = "; ".join((how, *found.reasons))
     return replace(bare, why=told, kernel=kernel, config=config, saves_s=_saves_s(problem, found))
 
@@ -152,20 +141,10 @@ def _in_every_regime(found: Decision, key: ProblemKey) -> Decision:
     for regime in OTHER_REGIMES if found.kernel else ():
         other = _looked_up(key, found.device, regime)
         timed = other.record is not None and other.record.regime == regime
-        if timed and other.match == EXACT and (other.use != "kernel" or 0 < _speedup(other) < LEAD):
-            why = f"in the {regime} regime the best kernel is {_speedup(other):.3f} x {found.library}"
+        if timed and other.match == EXACT and (other.use != "kernel" or 0 < other.speedup < LEAD):
+            why = f"in the {regime} regime the best kernel is {other.speedup:.3f} x {found.library}"
             return replace(found, kernel=None, config=None, saves_s=0.0, why=why)
     return found
-
-
-def _speedup(found: Answer) -> float:
-    """Of the record's kernel over the library; 0 where the library was not measured beside it."""
-    return found.champion.speedup if found.champion else 0.0
-
-
-def reckoned_loss(found: Answer) -> float:
-    """The loss of such answers as measured, or as it may be where it was not."""
-    return UNMEASURED_LOSS if found.expected_loss >= UNMEASURED else found.expected_loss
 
 
 def _device_of(found: Answer) -> DeviceInfo:
@@ -196,14 +175,17 @@ def _legal_config(
 
 
 def _saves_s(problem: Problem, found: Answer) -> float:
-    """By the record's times, scaled by work where it is another shape's."""
+    """By the model, or the record's times, scaled by work if it is another shape's; less what may be lost."""
+    if found.predicted is not None:
+        kept_s = found.predicted.kernel_s / (1.0 - reckoned(found.loss))
+        return max(0.0, (found.predicted.library_s or 0.0) - kept_s)
     if found.champion is None or not found.champion.speedup:
         return 0.0
     record = found.champion.record
     ours_s = record.measurement.time_s or 0.0
     unit = "flops" if record.work.get("flops") else "bytes"
     scale = getattr(problem.work, unit) / record.work[unit]
-    return float(scale * ours_s * (found.champion.speedup - 1.0 / (1.0 - reckoned_loss(found))))
+    return float(scale * ours_s * (found.champion.speedup - 1.0 / (1.0 - reckoned(found.loss))))
 
 
 def _looked_up(key: ProblemKey, device: DeviceInfo | str, regime: str = "cold") -> Answer:

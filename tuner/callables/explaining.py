@@ -34,11 +34,11 @@ class Explanation:
         why: The reason, for people.
         kernel: Kernel that the records name, run or not; empty where they name none.
         config: Its config.
-        match: How near the record is: ``exact``, ``nearest-shape``, ``similar-device``, ``default``; empty
-            without an answer.
+        match: What the answer rests on: ``exact``, ``predicted``, ``nearest-shape``, ``similar-device``,
+            ``default``; empty without an answer.
         expected_loss: Fraction of speed that such an answer costs; 1 where that is not known.
         loss_said: What that figure rests on.
-        speedup: Of the kernel over the library, by the record; 0 where that is unknown.
+        speedup: Of the kernel over the library, by the record or the model; 0 where that is unknown.
         record: Problem and device of the record; empty without one.
         record_id: Its id.
         measured_at: When it was measured, ISO 8601 in UTC.
@@ -235,7 +235,7 @@ def _explained(request: Request, decision: Decision | None) -> Explanation:
         match=found.match if found else "",
         expected_loss=found.expected_loss if found else 0.0,
         loss_said=found.loss.said if found else "",
-        speedup=found.champion.speedup if found and found.champion else 0.0,
+        speedup=found.speedup if found else 0.0,
         record=f"{record.problem} on {record.device.name}" if record else "",
         record_id=record.id if record else "",
         measured_at=record.measured_at if record else "",

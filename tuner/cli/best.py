@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.cli.formatting import answer_rows, config_text, pairs, print_json, versus
+from tuner.cli.formatting import answer_rows, config_text, duration, pairs, print_json, versus
 from tuner.cli.options import database_option, json_option, parse_problem, problem_options
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ FORMATS = ("source", "binary", "python", "json")
 
 
 def answered(catalogue: Catalogue, problem: Problem, device: str, regime: str, kernel: str, db: str) -> Answer:
-    """What the records answer.
+    """The answer from the records.
 
     Raises:
         NothingFound: No config is legal.
@@ -40,18 +40,21 @@ def answered(catalogue: Catalogue, problem: Problem, device: str, regime: str, k
 
 @click.command()
 @problem_options
-@click.option("--kernel", default="", help="Only this kernel.")
-@click.option("--device", default="", help='cpu, cuda:N, or a name such as "NVIDIA H200".')
+@click.option("--kernel", default="", help="Use this kernel only.")
+@click.option(
+    "--device", default="", help='cpu, cuda:N, or a name such as "NVIDIA H200"; default: this machine\'s.'
+)
 @database_option
 @json_option
 def best(
     target: str, dims: tuple[str, ...], sets: tuple[str, ...], dtype: str, layout: str, regime: str,
     kernel: str, device: str, db: str, as_json: bool,
 ) -> None:  # fmt: skip
-    """The config to use for a problem, or the library, without touching a device.
+    """Print the config to use for a problem, or the library. No device is touched.
 
-    From the problem's own champion, else from the nearest shapes, else from a similar device, else the
-    kernel's default. Says how near the answer is, and what such answers have cost on known problems.
+    The answer is the problem's own champion; without one it comes from the nearest shapes, from a similar
+    device, or it is the kernel's default. `match` says which, `expected loss` what such answers have cost on
+    known problems.
     """
     catalogue, problem = parse_problem(target, dims, sets, dtype, layout)
     found = answered(catalogue, problem, device, regime, kernel, db).to_json()
@@ -62,7 +65,7 @@ def best(
 
 
 def lookup_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What people want to know of an answer: how near it is, what it may cost, and the record's figures."""
+    """Rows for people: how near the answer is, what it may cost, and the record's figures."""
     near: list[tuple[str, str]] = [("match", answer["match"])]
     exact = answer["match"] == "exact" and answer["record"]["regime"] == answer["regime"]
     if not exact:
@@ -72,7 +75,8 @@ def lookup_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
     record = answer["record"]
     if record is None:
         rows = [("kernel", answer["kernel"]), ("config", config_text(answer["config"]))]
-        return [*rows, ("device", answer["device"]["name"]), ("use", answer["use"]), *near]
+        rows += [("device", answer["device"]["name"]), ("use", answer["use"])]
+        return [*rows, *_predicted_rows(answer), *near]
     rows = [row for row in answer_rows(answer) if exact or row[0] not in ("use", "trials")]
     if not exact:
         sizes = " x ".join(str(size) for size in record["shape"].values())
@@ -85,10 +89,26 @@ def lookup_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [*rows, ("age", f"{answer['age_days']:.1f} days"), *near]
 
 
+def _predicted_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Times that a model predicts; none without one."""
+    told = answer["predicted"]
+    if told is None:
+        return []
+    rows = [("predicted", duration(told["kernel_time_s"]))]
+    if told["library_time_s"]:
+        rows.append(("library", f"{duration(told['library_time_s'])}, predicted"))
+    if told["time_interval_s"]:
+        low, high = (duration(each) for each in told["time_interval_s"])
+        rows.append(("80 % interval", f"{low} to {high}, of what is to be used"))
+    return rows
+
+
 @click.command()
 @problem_options
-@click.option("--kernel", default="", help="Only this kernel.")
-@click.option("--device", default="", help='cpu, cuda:N, or a name such as "NVIDIA H200".')
+@click.option("--kernel", default="", help="Use this kernel only.")
+@click.option(
+    "--device", default="", help='cpu, cuda:N, or a name such as "NVIDIA H200"; default: this machine\'s.'
+)
 @click.option("--format", "form", type=click.Choice(FORMATS), default="source", show_default=True)
 @click.option("-o", "folder", type=click.Path(path_type=Path), required=True, help="Folder to write to.")
 @database_option
@@ -96,14 +116,14 @@ def export(
     target: str, dims: tuple[str, ...], sets: tuple[str, ...], dtype: str, layout: str, regime: str,
     kernel: str, device: str, form: str, folder: Path, db: str,
 ) -> None:  # fmt: skip
-    """Write the champion as source, binary, Python module or JSON that runs without tuner."""
+    """Write the champion as source, binary, Python module or JSON. None of them needs tuner."""
     from tuner.errors import NothingFound
     from tuner.export import export as write
     from tuner.lookup import tune_command
 
     catalogue, problem = parse_problem(target, dims, sets, dtype, layout)
     found = answered(catalogue, problem, device, regime, kernel, db)
-    assert found.question is not None, "an answer says what was asked"
+    assert found.question is not None, "an answer has its question"
     if found.match != "exact":
         command = tune_command(found.question, str(problem.operation.origin or ""))
         raise NothingFound(

@@ -1,4 +1,4 @@
-"""``tuner distil``: few configs for many shapes."""
+"""``tuner distil``: chooses few configs for many shapes."""
 
 from __future__ import annotations
 
@@ -19,10 +19,17 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("operation")
 @click.option(
-    "--configs", "count", type=click.IntRange(1), default=12, show_default=True, help="How many at the most."
+    "--configs",
+    "count",
+    type=click.IntRange(1),
+    default=12,
+    show_default=True,
+    help="Largest number of configs.",
 )
-@click.option("--library", is_flag=True, help="The library may be chosen, too.")
-@click.option("-o", "output", type=click.Path(path_type=Path), default=None, help="File for the function.")
+@click.option("--library", is_flag=True, help="Let the function choose the library, too.")
+@click.option(
+    "-o", "output", type=click.Path(path_type=Path), default=None, help="Write the function to this file."
+)
 @subject_options
 @measuring_options
 @database_option
@@ -31,7 +38,7 @@ def distil(
     operation: str, count: int, library: bool, output: Path | None, device: str, dtype: str, regime: str | None,
     measure: bool | None, seconds: float | None, db: str, as_json: bool,
 ) -> None:  # fmt: skip
-    """Few configs for many shapes, and a Python function that chooses among them."""
+    """Find few configs for many shapes, and write a Python function that chooses among them."""
     from tuner.distil import distilled, missing, python_text, shapes_of
 
     writable_file(output)

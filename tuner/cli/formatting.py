@@ -11,7 +11,7 @@ import click
 
 from tuner.results.record import latest_credible
 
-#: Flops per byte above which speed is told in TFLOPS rather than GB/s.
+#: Flops per byte above which speed is shown in TFLOPS rather than GB/s.
 COMPUTE_BOUND = 4.0
 
 
@@ -45,7 +45,7 @@ def clock(seconds: float) -> str:
 
 
 def speed(flops: float, moved_bytes: float, time_s: float) -> str:
-    """TFLOPS where arithmetic is the limit, else GB/s."""
+    """TFLOPS if arithmetic is the limit, else GB/s."""
     if flops >= COMPUTE_BOUND * moved_bytes:
         tflops = flops / time_s / 1e12
         return f"{tflops:.2f} TFLOPS" if tflops >= 1 else f"{tflops * 1e3:.1f} GFLOPS"
@@ -90,13 +90,13 @@ def pairs(title: str, rows: Sequence[tuple[str, str]]) -> None:
 
 
 def versus(pair: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Of a pair in JSON: who the other is, its time, and how the one compares with it."""
+    """The other's name and time, and how the first compares with it, from a pair in JSON."""
     interval = f"{pair['low']:.3f} to {pair['high']:.3f}"
     return pair["other"], duration(pair["time_s"]), f"{pair['verdict']}: {pair['ratio']:.3f} x ({interval})"
 
 
 def limit_text(limit: Mapping[str, Any]) -> str:
-    """How an error stands to the limit that it was measured under."""
+    """An error beside the limit that it was measured under."""
     if limit["says_nothing"]:
         return f"{limit['factor']:g} x the library's, which says nothing: {limit['says_nothing']}"
     if limit["ratio"] is None:
@@ -106,7 +106,7 @@ def limit_text(limit: Mapping[str, Any]) -> str:
 
 
 def _speedup_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The speed-up over the fastest form of the library; over the one that runs by default where it differs."""
+    """The speed-up over the library's fastest form, and over its default form if that is another."""
     baseline, hardest = answer["baseline"]["name"], answer.get("hardest")
     if answer["speedup"] is None:
         return []
@@ -117,7 +117,7 @@ def _speedup_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def answer_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What people want to know of an answer."""
+    """Rows for people: config, times, errors, doubts and the record of an answer."""
     error, baseline = answer["error"], answer["baseline"]
     regime = (answer.get("record") or answer)["regime"]
     rows = [

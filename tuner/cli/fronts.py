@@ -17,7 +17,7 @@ from tuner.results.record import Champion
 @problem_options
 @click.option("--device", default="", help='cpu, cuda:N, or a name such as "NVIDIA H200".')
 @click.option("--objective", default="time,error", show_default=True, metavar="time[,energy][,error]",
-              help="What is minimised: two or three.")  # fmt: skip
+              help="Objectives to minimise: two or three.")  # fmt: skip
 @click.option("-o", "folder", type=click.Path(path_type=Path), help="Write a plot of the front to this folder.")
 @database_option
 @json_option
@@ -25,9 +25,10 @@ def front(
     target: str, dims: tuple[str, ...], sets: tuple[str, ...], dtype: str, layout: str, regime: str,
     device: str, objective: str, folder: Path | None, db: str, as_json: bool,
 ) -> None:  # fmt: skip
-    """The Pareto front of what was measured for a problem, without touching a device.
+    """Show the Pareto front of a problem. No device is touched.
 
-    Of studies with these objectives, and of what others measured that has them all; else of what is published.
+    The points are the measurements that have all these objectives, from any study of the problem; without
+    one they are the published results.
     """
     from tuner.lookup.asking import opened, parse_device
     from tuner.study.fronts import known_front
@@ -54,14 +55,14 @@ def front(
 
 
 def show_front(front: Front, champion: Champion) -> None:
-    """The front of a study on stdout."""
+    """Prints the front of a study on stdout."""
     record = champion.record
     title = f"The front of {' and '.join(front.objectives)}, as measured in the search: {record.problem}"
     _front_table(title, front)
 
 
 def check_plot(folder: Path | None, several: bool) -> None:
-    """Finds out before the work that there will be nothing to plot, or nowhere to write it.
+    """Refuses a plot, before any work, that would be empty or that cannot be written.
 
     Raises:
         InputError: The folder cannot be written, or there is one objective.
@@ -77,7 +78,7 @@ def check_plot(folder: Path | None, several: bool) -> None:
 
 
 def plot_front(front: Front | None, champion: Champion | None, folder: Path | None) -> None:
-    """Writes the plot of a front, where there is one, and says on stderr where it is."""
+    """Writes the plot of a front, if there is one, and prints its path on stderr."""
     if front is None or champion is None or folder is None:
         return
     from tuner.plots import write_front
@@ -86,7 +87,7 @@ def plot_front(front: Front | None, champion: Champion | None, folder: Path | No
 
 
 def _front_table(title: str, front: Front) -> None:
-    """The points, the fastest first, then the champion where it is not among them, and the library."""
+    """The points, the fastest first, then the champion if it is not among them, and the library."""
     rows = [_cells("champion" if front.is_champion(each) else "", each, front) for each in front.points]
     if front.champion is not None and not any(front.is_champion(each) for each in front.points):
         rows.append(_cells("champion, off the front by the search's noise", front.champion, front))

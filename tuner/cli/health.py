@@ -26,13 +26,13 @@ PACKAGES = ("tile-tuner", "numpy", "numba", "optuna", "SQLAlchemy", "cupy-cuda13
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
-        what: Its name.
+        what: Name of the check.
         state: ``ok``, ``note`` (works, but worth knowing) or ``bad``.
         said: What was found.
-        remedy: What to do; empty when nothing is to be done.
+        remedy: What to do; empty if nothing is needed.
     """
 
     what: str
@@ -79,7 +79,7 @@ def _gpu_driver() -> Iterator[Check]:
 
 
 def _load(found: DetectedDevice) -> Check:
-    """Whether others use the device: who holds its lock, and what happens on it for a moment."""
+    """Whether others use the device: who holds its lock, and how busy it is for half a second."""
     what = f"{found.spec} load"
     try:
         holder = device_holder(found.info)

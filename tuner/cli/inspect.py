@@ -1,4 +1,4 @@
-"""``tuner devices``, ``tuner kernels`` and ``tuner doctor``: what is here."""
+"""``tuner devices``, ``tuner kernels`` and ``tuner doctor``: inspect devices, kernels and this machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tuner.devices.detect import find, gpus
 @click.command()
 @json_option
 def devices(as_json: bool) -> None:
-    """The devices found here; the first is used unless another is asked for."""
+    """List the devices of this machine; commands use the first unless --device names another."""
     found = [*gpus(), find("cpu")]
     if as_json:
         print_json([{"spec": each.spec, **each.info.to_json()} for each in found])
@@ -32,7 +32,7 @@ def devices(as_json: bool) -> None:
 @click.argument("operation", required=False)
 @json_option
 def kernels(operation: str | None, as_json: bool) -> None:
-    """The kernels there are, with parameters and constraints."""
+    """List the kernels, with their parameters and constraints."""
     catalogue = builtin()
     found = catalogue.of(operation) if operation else catalogue.kernels
     if as_json:
@@ -60,7 +60,7 @@ def kernels(operation: str | None, as_json: bool) -> None:
 @database_option
 @json_option
 def doctor(db: str, as_json: bool) -> None:
-    """Check this machine, and say what to do about it."""
+    """Check this machine, and print a remedy for each problem."""
     from tuner.cli.health import checks
 
     found = list(checks(db or DEFAULT_DATABASE))

@@ -26,24 +26,28 @@ DEFAULT_SECONDS = 10.0
 
 @click.command()
 @problem_options
-@click.option("--kernel", "kernels", multiple=True, help="Only this kernel; may be given several times.")
-@click.option("--device", default="", help="cpu or cuda:N; the GPU where there is one.")
-@click.option("--seconds", type=float, help=f"For tuning each step.  [default: {DEFAULT_SECONDS:g}]")
+@click.option("--kernel", "kernels", multiple=True, help="Measure only this kernel; repeat for several.")
+@click.option("--device", default="", help="cpu or cuda:N; default: the GPU if there is one.")
+@click.option("--seconds", type=float, help=f"Seconds for tuning each step.  [default: {DEFAULT_SECONDS:g}]")
 @click.option("--classic", is_flag=True, help="Take each step's declared config instead of tuning it.")
-@click.option("--end-to-end", is_flag=True, help="Also allocation, and copies to the device and back.")
+@click.option("--end-to-end", is_flag=True, help="Time allocation and copies to and from the device, too.")
 @click.option(
-    "--sweeps/--no-sweeps", default=None, help="Block sizes one by one.  [default: with -o; those of a plan]"
+    "--sweeps/--no-sweeps",
+    default=None,
+    help="Time block sizes one by one, or do not.  [default: only with -o; those of a plan]",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the searches.")
-@click.option("-o", "folder", type=click.Path(path_type=Path), help="Write a page and plots into this folder.")
-@click.option("--quiet", is_flag=True, help="No progress on stderr.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the searches.")
+@click.option(
+    "-o", "folder", type=click.Path(path_type=Path), help="Write an HTML page and plots to this folder."
+)
+@click.option("--quiet", is_flag=True, help="Show no progress on stderr.")
 @database_option
 @json_option
 def ladder(
     target: str, dims: tuple[str, ...], sets: tuple[str, ...], dtype: str, layout: str, regime: str,
     **options: Any,
 ) -> None:  # fmt: skip
-    """Climb the ladder of an operation: every kernel in its order, and what each step buys.
+    """Measure every kernel of an operation in order, and show what each step gains.
 
     OPERATION DIM... is e.g. "gemm 4096 4096 4096". PLAN.toml (configs/ladder-*.toml) reproduces the table of a
     published report, with its figures beside ours.
@@ -74,7 +78,7 @@ def _plan(
     target: str, dims: tuple[str, ...], rest: tuple[tuple[str, ...], str, str], device: str,
     choice: tuple[tuple[str, ...], bool],
 ) -> tuple[LadderPlan, DetectedDevice]:  # fmt: skip
-    """The plan that the arguments name, and the device to climb it on."""
+    """The plan that the arguments name, and the device to measure it on."""
     (sets, dtype, layout), (kernels, sweeps) = rest, choice
     if not target.endswith(".toml"):
         catalogue, problem = parse_problem(target, dims, sets, dtype, layout)
@@ -105,7 +109,7 @@ def _climbed(
 
 
 def show(climbed: Ladder) -> None:
-    """Tables on stdout: the rungs of each shape, libraries and limits."""
+    """Prints tables on stdout: the rungs of each shape, libraries and limits."""
     rows = climbed.rows()
     for problem in dict.fromkeys(rung.problem for rung in climbed.rungs):
         own = [row for row in rows if row["problem"] == problem.to_json()]
@@ -175,7 +179,7 @@ def _cells(row: Mapping[str, Any], ends: bool, told: bool) -> list[str]:
 
 
 def _end_to_end(whole: Mapping[str, float] | None) -> str:
-    """All of a run from the host's memory to the host's memory, and its parts."""
+    """Time of a run from the host's memory and back, and its parts."""
     if not whole:
         return ""
     parts = [
@@ -200,7 +204,7 @@ def published_text(published: Mapping[str, Any] | None) -> str:
 
 
 def _show_sweeps(climbed: Ladder) -> None:
-    """A table for each sweep: a row for each problem, the report's figure in brackets."""
+    """Prints a table for each sweep: a row for each problem, the report's figure in brackets."""
     for sweep in climbed.plan.sweeps:
         points = [each for each in climbed.sweeps if each.sweep is sweep]
         values = [value for value in sweep.values if any(each.value == value for each in points)]

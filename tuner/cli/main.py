@@ -19,28 +19,33 @@ from tuner.version import __version__
 #: Subcommand -> module and name of its implementation, loaded when it is called: ``--help`` stays quick.
 COMMANDS = {
     "survey": ("tuner.cli.survey", "survey", "Time many configs at many problems, for a model."),
-    "tune": ("tuner.cli.tune", "tune", "Search the best kernel and config for a problem, and store it."),
-    "best": ("tuner.cli.best", "best", "The config to use for a problem, or the library."),
-    "front": ("tuner.cli.fronts", "front", "The configs that trade time against energy or error."),
+    "tune": ("tuner.cli.tune", "tune", "Find the fastest kernel and config for a problem."),
+    "best": ("tuner.cli.best", "best", "Print the config to use for a problem, or the library."),
+    "front": ("tuner.cli.fronts", "front", "Show the configs that trade time against energy or error."),
     "export": ("tuner.cli.best", "export", "Write the champion as source, binary, Python module or JSON."),
-    "ladder": ("tuner.cli.ladder", "ladder", "Each kernel of an operation, and what each step buys."),
+    "ladder": ("tuner.cli.ladder", "ladder", "Measure each kernel of an operation in order."),
     "nightly": ("tuner.cli.nightly", "nightly", "Tune the problems of a plan until a deadline."),
-    "records": ("tuner.cli.records", "records", "Export, import, publish, list and check records."),
-    "distil": ("tuner.cli.distil", "distil", "Few configs for many shapes, and a function that chooses."),
-    "lookup-quality": ("tuner.cli.quality", "lookup_quality", "What answers for unknown problems cost."),
+    "records": ("tuner.cli.records", "records", "Export, import, publish, list, check and take back records."),
+    "distil": ("tuner.cli.distil", "distil", "Find few configs for many shapes, and how to choose."),
+    "lookup-quality": (
+        "tuner.cli.quality",
+        "lookup_quality",
+        "Measure what answers for unknown problems cost.",
+    ),
+    "model": ("tuner.cli.model", "model", "Fit a model to a survey, for shapes that nobody tuned."),
     "simulate": ("tuner.cli.replay", "simulate", "Replay a study on a recorded space, without a device."),
-    "devices": ("tuner.cli.inspect", "devices", "The devices found here."),
-    "kernels": ("tuner.cli.inspect", "kernels", "The kernels there are, with parameters and constraints."),
-    "doctor": ("tuner.cli.inspect", "doctor", "Check this machine, and say what to do about it."),
+    "devices": ("tuner.cli.inspect", "devices", "List the devices of this machine."),
+    "kernels": ("tuner.cli.inspect", "kernels", "List the kernels, with parameters and constraints."),
+    "doctor": ("tuner.cli.inspect", "doctor", "Check this machine, and print remedies."),
 }
 #: Heading of ``--help`` -> its commands.
 GROUPS = {
     "Tune": ("tune", "nightly", "ladder", "survey"),
-    "Answer": ("best", "front", "export", "distil", "lookup-quality"),
+    "Answer": ("best", "front", "export", "distil", "model", "lookup-quality"),
     "Records": ("records", "simulate"),
     "Look": ("devices", "kernels", "doctor"),
 }
-#: Errors of the system that a user can do something about.
+#: Errors of the system that a user can remedy.
 SYSTEM_ERRORS = {
     errno.ENOSPC: "the disk is full; free some room and run the same command again: it continues",
     errno.EDQUOT: "the disk quota is used up; free some room and run the same command again: it continues",
@@ -81,12 +86,12 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="tuner")
 def command_line() -> None:
-    """Tunes compute kernels: searches tile configs, measures them, and remembers the best."""
+    """Find, measure and store the fastest configuration of compute kernels."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command line and exits: 0 done, 1 nothing found, 2 bad input, 3 trouble, 130 interrupted."""
-    # As Ctrl-C; a study sets a handler of its own, which lets a trial in flight end.
+    # SIGTERM acts like Ctrl-C; a study sets its own handler, which lets the running trial end.
     signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))

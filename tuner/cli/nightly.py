@@ -24,18 +24,18 @@ from tuner.results.error_limit import told
 if TYPE_CHECKING:
     from tuner.nightly.items import NightItem
 
-#: Problems that were not reached and are told one by one: of thousands nobody wants to read each.
+#: Problems not reached that the table lists one by one; a plan may have thousands.
 UNREACHED_TOLD = 20
 
 
 @click.command()
 @click.argument("path", metavar="PLAN.toml", type=click.Path(path_type=Path))
-@click.option("--until", metavar="HH:MM", help="Stop at this local time; overrules the plan's.")
-@click.option("--device", default="", help="Overrules the plan's: cpu, cuda, cuda:N.")
-@click.option("--seed", type=int, help="Of the searches; drawn afresh unless given.")
-@click.option("--again", is_flag=True, help="Go on with problems that are done, too.")
+@click.option("--until", metavar="HH:MM", help="Stop at this local time; overrides the plan's.")
+@click.option("--device", default="", help="Use this device, not the plan's: cpu, cuda, cuda:N.")
+@click.option("--seed", type=int, help="Seed of the searches; random by default.")
+@click.option("--again", is_flag=True, help="Continue problems that are done, too.")
 @click.option("-o", "folder", type=click.Path(path_type=Path), help="Write plots of fronts to this folder.")
-@click.option("--quiet", is_flag=True, help="No progress on stderr.")
+@click.option("--quiet", is_flag=True, help="Show no progress on stderr.")
 @database_option
 @json_option
 def nightly(
@@ -44,9 +44,9 @@ def nightly(
 ) -> None:  # fmt: skip
     """Tune the problems of a plan until a deadline.
 
-    Where the plan allows more than the night has, problems get slices of it, the next one where the recent gain
-    is largest; a problem that does not gain any more is stopped. Problems already done for this device,
-    driver and source are skipped, so a night that was killed goes on where it was.
+    If the plan allows more time than there is, problems share it in slices: the next slice goes to the problem
+    with the largest recent gain, and a problem that gains no more is stopped. Problems that are done for this
+    device, driver and source are skipped, so the same command continues a night that was interrupted.
     """
     from tuner.nightly.night import Night
     from tuner.nightly.surveys import run_surveys
@@ -100,7 +100,7 @@ def _warned(text: str) -> None:
 
 
 def _nothing(item: PlanItem, slices: int, gain: float | None) -> None:
-    """Quiet."""
+    """Prints nothing."""
 
 
 def _deadline_s(plan: Plan, until: str | None, begun_s: float) -> float | None:
@@ -145,7 +145,7 @@ def _show(items: list[NightItem], stopped: str, as_json: bool) -> None:
 
 
 def _row(item: NightItem, limited: bool) -> tuple[str, ...]:
-    """What became of a problem; with its error where the plan limits that."""
+    """The row of a problem in the report, with its error if the plan limits errors."""
     after, row = item.after, (str(item.item.problem), item.state)
     error = (_error(item),) if limited else ()
     time_s = after.record.measurement.time_s if after else None
@@ -164,7 +164,7 @@ def _row(item: NightItem, limited: bool) -> tuple[str, ...]:
 
 
 def _error(each: NightItem) -> str:
-    """The champion's error over the library's, of what it may be."""
+    """The champion's error over the library's, and the largest ratio allowed."""
     limit = told(each.after.record.measurement) if each.after else None
     if limit is None:
         return "-"

@@ -26,9 +26,9 @@ def problem_options(command: F) -> F:
     """``OPERATION DIM...``, or ``FILE.py --set name=value``, and dtype, layout, regime."""
     for decorate in (
         regime_option,
-        click.option("--layout", default="", help="e.g. nn, nt, tn, tt for gemm."),
-        click.option("--dtype", default="", help="Element type; the operation's first unless given."),
-        click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="A dim by name."),
+        click.option("--layout", default="", help="Layout, e.g. nn, nt, tn or tt for gemm."),
+        click.option("--dtype", default="", help="Element type; default: the operation's first."),
+        click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="Set a dim by name."),
         click.argument("dims", nargs=-1),
         click.argument("target", metavar="OPERATION|FILE.py"),
     ):
@@ -40,7 +40,7 @@ def database_option(command: F) -> F:
     """``--db``, else ``TUNER_DB``, else a file in this folder."""
     decorate = click.option(
         "--db", envvar="TUNER_DB", default=DEFAULT_DATABASE, show_default=True, metavar="URL",
-        help="Database; also from TUNER_DB.",
+        help="Database; the variable TUNER_DB sets it, too.",
     )  # fmt: skip
     return decorate(command)
 
@@ -59,28 +59,28 @@ def json_option(command: F) -> F:
 
 
 def objective_option(command: F) -> F:
-    """``--objective``: what is minimised, `time` alone or with others."""
+    """``--objective``: what to minimise, `time` alone or with others."""
     decorate = click.option(
         "--objective", default="time", show_default=True, metavar="time[,energy][,error]",
-        help="What is minimised; several keep a Pareto front.",
+        help="Objectives to minimise; several keep a Pareto front.",
     )  # fmt: skip
     return decorate(command)
 
 
 def error_limit_option(command: F) -> F:
-    """``--error-limit``: how inexact a champion may be."""
+    """``--error-limit``: the largest error that a champion may have."""
     decorate = click.option(
         "--error-limit", type=float, metavar="FACTOR",
-        help="No champion whose rms error is more than FACTOR times the library's; 1 or more.",
+        help="Crown no config whose rms error is more than FACTOR (1 or more) times the library's.",
     )  # fmt: skip
     return decorate(command)
 
 
 def writable_folder(folder: Path) -> None:
-    """Makes a folder for ``-o``, and finds out before the work, not after it, that it cannot be written.
+    """Makes a folder for ``-o``. Called before the work, so that a folder without access costs no time.
 
     Raises:
-        InputError: It cannot.
+        InputError: It cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -94,10 +94,10 @@ def writable_folder(folder: Path) -> None:
 
 
 def writable_file(file: Path | None) -> None:
-    """Makes the folder of a file to write, and finds out before the work that it cannot be written.
+    """Makes the folder of a file to write, before the work; does nothing for None.
 
     Raises:
-        InputError: It cannot; None is never in the way.
+        InputError: It cannot be written.
     """
     if file is None:
         return
@@ -119,7 +119,7 @@ def parse_problem(
     """The problem that the arguments name, and the catalogue that has its kernels.
 
     Raises:
-        InputError: They name none; the message says what is wrong.
+        InputError: They name no problem; the message says why.
     """
     if target.endswith(".py") or os.sep in target:
         catalogue = from_file(Path(target))
@@ -131,7 +131,7 @@ def parse_problem(
 
 
 def _own_operation(catalogue: Catalogue) -> Operation:
-    """The operation of a user's file: its own, else the one that its kernels are for."""
+    """The operation of a user's file: the one that its last kernel is for."""
     return catalogue.operations[catalogue.kernels[-1].operation]
 
 
@@ -169,7 +169,7 @@ def chosen_kernels(
     """The kernels that compete.
 
     Raises:
-        UnknownName: A kernel that is not there.
+        UnknownName: No kernel has one of the names.
         InputError: The operation has no kernel for the target.
     """
     found = catalogue.of(problem.operation.name, target, tuple(only))

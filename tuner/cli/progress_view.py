@@ -1,4 +1,4 @@
-"""A study's progress on stderr: a line that renews itself on a terminal, plain lines elsewhere."""
+"""Shows a study's progress on stderr: one line, redrawn, on a terminal; plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ProgressView:
             self._live.stop()
 
     def __call__(self, progress: Progress) -> None:
-        """Takes a report; a study calls this a few times a second."""
+        """Shows a report; a study calls this a few times a second."""
         self._tell_busy(progress)
         if self._live is not None:
             self._live.update(self._line(progress))
@@ -55,7 +55,7 @@ class ProgressView:
                 click.echo(self._line(progress), err=True)
 
     def _tell_busy(self, progress: Progress) -> None:
-        """Once for each way in which the machine is busy: figures taken meanwhile are not to be trusted."""
+        """Warns once for each way in which the machine is busy: times measured then may be wrong."""
         if progress.busy and progress.busy != self._busy and not self._quiet:
             self._busy = progress.busy
             told = f"the machine is busy, times may be wrong: {'; '.join(progress.busy)}"

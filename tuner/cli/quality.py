@@ -1,4 +1,4 @@
-"""``tuner lookup-quality``: what answers cost, measured by leaving known problems out."""
+"""``tuner lookup-quality``: measures what answers cost by leaving known problems out."""
 
 from __future__ import annotations
 
@@ -22,23 +22,36 @@ TIERS = ("nearest-shape", "similar-device", "default")
 @click.command()
 @click.argument("operation", default="gemm")
 @click.option(
-    "--tier", type=click.Choice(TIERS), default=TIERS[0], show_default=True, help="Which is to answer."
+    "--tier", type=click.Choice(TIERS), default=TIERS[0], show_default=True, help="Source of the answers."
 )
 @click.option(
-    "-o", "output", type=click.Path(path_type=Path), default=None, help="File for a table in Markdown."
+    "-o", "output", type=click.Path(path_type=Path), default=None, help="Write a Markdown table to this file."
+)
+@click.option(
+    "--drawn", type=int, default=None, help="With --measure: draw so many problems that nobody tuned."
+)
+@click.option(
+    "--seed", type=int, default=None, help="Of drawn problems and their studies; random unless given."
 )
 @subject_options
 @measuring_options
 @database_option
 @json_option
 def lookup_quality(
-    operation: str, tier: str, output: Path | None, device: str, dtype: str, regime: str | None,
-    measure: bool | None, seconds: float | None, db: str, as_json: bool,
+    operation: str, tier: str, output: Path | None, drawn: int | None, seed: int | None, device: str,
+    dtype: str, regime: str | None, measure: bool | None, seconds: float | None, db: str, as_json: bool,
 ) -> None:  # fmt: skip
-    """What answers cost: each known problem is left out and asked for."""
+    """Measure what answers for unknown problems cost.
+
+    With --drawn: each drawn problem is looked up and then tuned for --seconds (13 unless given); answer,
+    champion and library are timed in turn. Without it each known problem is left out and looked up.
+    """
     from tuner.lookup.quality import leave_one_out, summary
 
     writable_file(output)
+    if drawn is not None:
+        _drawn(measure, operation, drawn, seed, seconds, device, dtype, regime or "cold", output, db, as_json)
+        return
     with shapes_known(operation, device, dtype, regime, db) as shapes:
 
         def on_device() -> list[LeftOut]:
@@ -58,8 +71,17 @@ def lookup_quality(
             click.echo(f"{len(left)} times are missing; `--measure` takes them, on the device", err=True)
 
 
+def _drawn(measure: bool | None, *given: Any) -> None:
+    from tuner.cli.drawn import lookup_quality_drawn
+    from tuner.errors import InputError
+
+    if not measure:
+        raise InputError("--drawn times answers on the device; give --measure, too")
+    lookup_quality_drawn(*given)
+
+
 def _missing(data: SubjectData, cases: list[LeftOut]) -> list[Wanted]:
-    """The times of what was answered and never timed there."""
+    """The times that are missing: of configs that were answered but never timed for the problem."""
     from tuner.lookup.quality import unmeasured
     from tuner.study.remeasure import Wanted
 

@@ -28,12 +28,12 @@ PLAIN_EVERY_S = 5.0
 
 @click.group()
 def records() -> None:
-    """Export, import, publish, list and check records."""
+    """Export, import, publish, list, check and take back records."""
 
 
 @contextmanager
 def _progress(what: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """Shows how far something is on stderr: a bar on a terminal, a line now and then elsewhere."""
+    """Shows progress on stderr: a bar on a terminal, a line every few seconds elsewhere."""
     if quiet or not sys.stderr.isatty():
         shown_s = time.monotonic()
 
@@ -57,12 +57,12 @@ def _progress(what: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
 @click.argument("output", metavar="[FILE]", required=False)
 @click.option("-o", "option", metavar="FILE", help="File to write to; - is stdout.  [default: -]")
 @selection_options
-@click.option("--quiet", is_flag=True, help="No progress.")
+@click.option("--quiet", is_flag=True, help="Show no progress.")
 @database_option
 def export_(output: str | None, option: str | None, quiet: bool, db: str, **chosen: str) -> None:
-    """Write records and champions as JSON lines; FILE.gz and FILE.zst are compressed.
+    """Write records and champions as JSON lines.
 
-    FILE is given with -o, or as the argument.
+    Give FILE with -o or as the argument; FILE.gz and FILE.zst are compressed.
     """
     from tuner.exchange import export
     from tuner.store import Store
@@ -84,23 +84,29 @@ def export_(output: str | None, option: str | None, quiet: bool, db: str, **chos
 
 @records.command("import")
 @click.argument("files", metavar="FILE|URL...", nargs=-1, required=True)
-@click.option("--skip-broken", is_flag=True, help="Take the good lines of a damaged file, and list the others.")
-@click.option("--device", default="", help="Of a Kernel Tuner cache: its device's name.")
-@click.option("--kernel-file", type=click.Path(path_type=Path), help="Of a cache: FILE.py with its kernel.")
-@click.option("--kernel", default="", help="Of a cache: name of its kernel.")
-@click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="Of a cache: a dim of its problem.")
-@click.option("--dtype", default="", help="Of a cache: its element type.")
-@click.option("--layout", default="", help="Of a cache: its layout.")
-@click.option("--regime", default="hot", show_default=True, help="Of a cache: how time was taken.")
-@click.option("--quiet", is_flag=True, help="No progress.")
+@click.option(
+    "--skip-broken", is_flag=True, help="Import the good lines of a damaged file, and list the others."
+)
+@click.option("--device", default="", help="Device name of a Kernel Tuner cache.")
+@click.option(
+    "--kernel-file", type=click.Path(path_type=Path), help="FILE.py that declares the kernel of a cache."
+)
+@click.option("--kernel", default="", help="Kernel name of a cache.")
+@click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="Set a dim of a cache's problem.")
+@click.option("--dtype", default="", help="Element type of a cache.")
+@click.option("--layout", default="", help="Layout of a cache.")
+@click.option("--regime", default="hot", show_default=True, help="How times of a cache were measured.")
+@click.option("--quiet", is_flag=True, help="Show no progress.")
 @database_option
 @json_option
 def import_(
     files: tuple[str, ...], skip_broken: bool, quiet: bool, db: str, as_json: bool, **told: Any
 ) -> None:
-    """Add the records of files: what `export` writes, other databases, or Kernel Tuner's caches (.json).
+    """Add records of files.
 
-    Records are known by UUID: files may come in any order, any number of times.
+    Files are those of `export`, other databases, and Kernel Tuner's caches (.json).
+
+    Records are identified by UUID: import files in any order, any number of times.
     """
     from tuner.store import Store
 
@@ -143,7 +149,7 @@ def _imported(store: Any, file: str, skip_broken: bool, progress: Any, told: dic
 
 
 def _is_database(path: Path) -> bool:
-    """Whether a file is one of SQLite's."""
+    """Whether a file is an SQLite database."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -172,15 +178,15 @@ def _cached(
 
 
 @records.command()
-@click.option("--device", default="", help="Only the device of this name or uuid.")
-@click.option("--operation", default="", help="Only this operation.")
-@click.option("--regime", default="", help="Only this regime.")
+@click.option("--device", default="", help="Select the device of this name or uuid.")
+@click.option("--operation", default="", help="Select this operation.")
+@click.option("--regime", default="", help="Select this regime.")
 @click.option(
-    "-o", "folder", type=click.Path(path_type=Path), help="Folder; a checkout's own configs/tuned unless given."
+    "-o", "folder", type=click.Path(path_type=Path), help="Folder; default: the checkout's configs/tuned."
 )
 @database_option
 def publish(device: str, operation: str, regime: str, folder: Path | None, db: str) -> None:
-    """Write the champions as text for review, one file per device and operation."""
+    """Write the champions as text for review. One file per device and operation."""
     from tuner.declare.folders import in_checkout
     from tuner.published import publish as write
     from tuner.published import tuned_folder

@@ -1,4 +1,4 @@
-"""``tuner records check|forget|list|show|stats|upgrade``: what is in a database, and whether it is sound."""
+"""``tuner records check|forget|list|show|stats|upgrade``: inspect a database, and check it for damage."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 
 def selection_options(command: Callable[..., object]) -> Callable[..., object]:
-    """Which records."""
+    """``--operation``, ``--shape``, ``--device`` and ``--regime``: which records."""
     for decorate in (
-        click.option("--regime", default="", help="Only this regime."),
-        click.option("--device", default="", help="Only the device of this name or uuid."),
-        click.option("--shape", default="", metavar="M,N,...", help="Only problems of this shape."),
-        click.option("--operation", default="", help="Only this operation."),
+        click.option("--regime", default="", help="Select this regime."),
+        click.option("--device", default="", help="Select the device of this name or uuid."),
+        click.option("--shape", default="", metavar="M,N,...", help="Select problems of this shape."),
+        click.option("--operation", default="", help="Select this operation."),
     ):
         command = decorate(command)
     return command
 
 
 def selection(operation: str, shape: str, device: str, regime: str) -> Selection:
-    """What the options select."""
+    """The records that the options select."""
     from tuner.store.streams import Selection
 
     try:
@@ -45,13 +45,16 @@ def selection(operation: str, shape: str, device: str, regime: str) -> Selection
 
 @click.command()
 @click.option(
-    "--rescue", type=click.Path(path_type=Path), metavar="NEW.db", help="Save what is readable there."
+    "--rescue",
+    type=click.Path(path_type=Path),
+    metavar="NEW.db",
+    help="Save everything readable to a new database.",
 )
-@click.option("--complete", is_flag=True, help="Add to the second copy what it lacks.")
+@click.option("--complete", is_flag=True, help="Add missing records to the second copy.")
 @database_option
 @json_option
 def check(rescue: Path | None, complete: bool, db: str, as_json: bool) -> None:
-    """Find damage in a database, say what is readable, and rescue it into a new file."""
+    """Find damage in a database. Reports what is readable, and rescues it into a new file."""
     from tuner.store import health
 
     if complete:
@@ -66,7 +69,7 @@ def check(rescue: Path | None, complete: bool, db: str, as_json: bool) -> None:
         click.echo(
             f"rescued into {rescue}: {saved.from_tables} from the tables, {saved.from_copy} more from the "
             f"second copy, {saved.from_pages} more from the file's pages. What Optuna's dashboard shows is "
-            f"made anew by the next study",
+            f"rebuilt by the next study",
             err=True,
         )
     elif not found.sound:
@@ -97,11 +100,11 @@ def _health_rows(found: Health) -> list[tuple[str, str]]:
 
 @click.command("list")
 @selection_options
-@click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="How many.")
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="Number of records.")
 @database_option
 @json_option
 def list_(operation: str, shape: str, device: str, regime: str, limit: int, db: str, as_json: bool) -> None:
-    """The records stored last, the last first; those that were taken back are marked."""
+    """List the records stored last, newest first. Records taken back are marked."""
     from tuner.store import Store, retracting, streams
 
     with Store.open(db, read_only=True) as store:
@@ -127,7 +130,7 @@ def list_(operation: str, shape: str, device: str, regime: str, limit: int, db: 
 @database_option
 @json_option
 def show(record_id: str, db: str, as_json: bool) -> None:
-    """All that is stored of one record."""
+    """Show everything stored about one record."""
     from tuner.store import Store, retracting
 
     record_id = _record_id(record_id)
@@ -150,10 +153,10 @@ def show(record_id: str, db: str, as_json: bool) -> None:
 
 
 def _record_id(text: str) -> str:
-    """An id as it is stored.
+    """An id in the form in which it is stored.
 
     Raises:
-        InputError: It is none.
+        InputError: The text is no UUID.
     """
     import uuid
 
@@ -174,21 +177,27 @@ def _taken_back(retraction: Retraction | None) -> dict[str, str | None]:
 
 @click.command()
 @click.argument("ids", metavar="[ID]...", nargs=-1)
-@click.option("--before", metavar="DATE", default="", help="All that was measured before, as 2026-05-31; UTC.")
-@click.option("--after", metavar="DATE", default="", help="All that was measured after; UTC.")
-@click.option("--device", default="", help="All of the device of this name or uuid.")
-@click.option("--alone", is_flag=True, help="Of an ID that very record, not all records of its config.")
-@click.option("--reason", default="", help="Why, for whoever reads the records.")
-@click.option("--undo", is_flag=True, help="Let count again what was taken back.")
+@click.option(
+    "--before", metavar="DATE", default="", help="Select measurements before this date (UTC), e.g. 2026-05-31."
+)
+@click.option("--after", metavar="DATE", default="", help="Select measurements after this date (UTC).")
+@click.option("--device", default="", help="Select measurements on the device of this name or uuid.")
+@click.option(
+    "--alone", is_flag=True, help="Take back the record of an ID only, not all records of its config."
+)
+@click.option("--reason", default="", help="Reason to store with the retraction.")
+@click.option("--undo", is_flag=True, help="Undo: these records count again.")
 @database_option
 @json_option
 def forget(
     ids: tuple[str, ...], before: str, after: str, device: str, alone: bool, reason: str, undo: bool, db: str,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Take records back: they answer, teach and travel no more. Nothing is deleted, and --undo undoes it.
+    """Take records back. Nothing is deleted; --undo undoes it.
 
-    An ID, of a record or champion, stands for all that was measured of its config for that problem.
+    Records taken back no longer answer lookups or guide searches, and they are not exported.
+
+    The ID of a record or champion stands for all measurements of its config for that problem.
     """
     from tuner.store import Store, retracting
 
@@ -210,7 +219,7 @@ def forget(
 
 
 def _moment(option: str, text: str) -> str:
-    """A date, maybe with a time of day, as records have it."""
+    """A date, with an optional time of day, in the form that records use."""
     if not text:
         return ""
     try:
@@ -236,7 +245,7 @@ def _told(record: Record) -> dict[str, Any]:
 @database_option
 @json_option
 def stats(db: str, as_json: bool) -> None:
-    """How much there is, by operation and device."""
+    """Count records by operation and device."""
     from tuner.store import Store, streams
 
     with Store.open(db, read_only=True) as store:
@@ -270,7 +279,7 @@ def stats(db: str, as_json: bool) -> None:
 @click.command()
 @database_option
 def upgrade(db: str) -> None:
-    """Bring a database of an older version forward; every command that writes does so too."""
+    """Upgrade a database of an older version. Every command that writes does so, too."""
     from tuner.store import Store
 
     Store.open(db).close()

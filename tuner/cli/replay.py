@@ -14,28 +14,28 @@ from tuner.cli.options import json_option
 @click.argument("space", metavar="SPACE.json[.gz]", type=click.Path(path_type=Path))
 @click.option("--trials", type=int, default=200, show_default=True, help="Trials of each study.")
 @click.option(
-    "--repeats", type=int, default=20, show_default=True, help="Studies, each with a seed of its own."
+    "--repeats", type=int, default=20, show_default=True, help="Number of studies, each with its own seed."
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the first study.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the first study.")
 @click.option("--sampler", default="tile", show_default=True, help="Search strategy.")
 @click.option(
     "--warm-start", type=click.Path(path_type=Path), metavar="OTHER.json[.gz]",
-    help="Another device's recording as the database's past.",
+    help="Recording of another device, used as earlier records.",
 )  # fmt: skip
 @json_option
 def simulate(
     space: Path, trials: int, repeats: int, seed: int, sampler: str, warm_start: Path | None, as_json: bool
 ) -> None:
-    """Replay a study on a recorded space: Kernel Tuner's cache files, and our own exported records.
+    """Replay a study on a recorded space: a Kernel Tuner cache file, or exported records of one problem.
 
-    Prints which fraction of the space's best speed is reached after how many trials.
+    Prints the fraction of the space's best speed that is reached after given numbers of trials.
     """
     from tuner.replay.recording import read_recording
     from tuner.replay.simulate import simulate as replay
 
-    past = read_recording(warm_start) if warm_start else None
+    earlier = read_recording(warm_start) if warm_start else None
     found = replay(
-        read_recording(space), sampler=sampler, trials=trials, repeats=repeats, seed=seed, warm_start=past
+        read_recording(space), sampler=sampler, trials=trials, repeats=repeats, seed=seed, warm_start=earlier
     )
     if as_json:
         print_json(found.to_json())

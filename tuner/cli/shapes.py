@@ -1,4 +1,4 @@
-"""What is known of an operation's shapes on a device, and how what is missing is timed."""
+"""Known times of an operation's shapes on a device, and timing of those that are missing."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., object])
 T = TypeVar("T")
 
-#: Rounds of timing what is missing and choosing anew.
+#: Rounds of timing missing configs and choosing again.
 ROUNDS = 20
 
 
 def subject_options(command: F) -> F:
-    """``--device``, ``--dtype`` and ``--regime`` of what is known."""
+    """``--device``, ``--dtype`` and ``--regime``: which known times to use."""
     for decorate in (
         click.option("--regime", type=click.Choice(REGIMES), default=None,
-                     help="How time is taken; cold, or where nothing was timed cold another, unless given."),
-        click.option("--dtype", default="", help="Element type; the operation's first unless given."),
+                     help="How time was measured; default: cold, or another regime if nothing was timed cold."),
+        click.option("--dtype", default="", help="Element type; default: the operation's first."),
         click.option("--device", default="", help='cpu, cuda:N, or a name such as "NVIDIA H200".'),
     ):  # fmt: skip
         command = decorate(command)
@@ -41,10 +41,10 @@ def subject_options(command: F) -> F:
 def measuring_options(command: F) -> F:
     """``--measure`` and ``--seconds``."""
     for decorate in (
-        click.option("--seconds", type=float, default=None, help="For timing; no limit unless given."),
+        click.option("--seconds", type=float, default=None, help="Seconds for timing; default: no limit."),
         click.option(
             "--measure/--no-measure", default=None,
-            help="Time what is missing; where the device is here, unless told otherwise.",
+            help="Time missing configs; default: if this machine has the device.",
         ),
     ):  # fmt: skip
         command = decorate(command)
@@ -52,7 +52,7 @@ def measuring_options(command: F) -> F:
 
 
 class ShapesKnown:
-    """An operation on a device, with what is known of it.
+    """An operation on a device, with its known times.
 
     Attributes:
         device: The device, complete.
@@ -64,10 +64,10 @@ class ShapesKnown:
         """Finds the device.
 
         Args:
-            operation: A built-in one.
+            operation: Name of a built-in operation.
             device: As ``--device``.
-            dtype: Element type; the operation's first when empty.
-            regime: How time was taken; the first that something is known of when None.
+            dtype: Element type; the operation's first if empty.
+            regime: How time was measured; None for the first regime with known times.
             store: Where records are; None without a database.
             db: The database's URL.
 
@@ -103,7 +103,7 @@ class ShapesKnown:
         return Snapshot.open(self._store)
 
     def data(self) -> SubjectData:
-        """What is known now."""
+        """The times that are known now."""
         return self._snapshot().data(self._subject, self._catalogue)
 
     def measured(
@@ -116,16 +116,16 @@ class ShapesKnown:
         """Chooses, times what is missing, and chooses again, until nothing is missing or time is up.
 
         Args:
-            choose: From what is known now.
+            choose: Chooses from the times known now.
             missing: The times that a choice lacks.
-            measure: Whether to time; None to do so where the device is on this machine.
-            seconds: For that; None for no limit.
+            measure: Whether to time; None to time if the device is on this machine.
+            seconds: Limit for the timing; None for no limit.
 
         Returns:
             The last choice, and the times that it still lacks.
 
         Raises:
-            DeviceTrouble: To be timed on a device that is not here, or that is unwell.
+            DeviceTrouble: Timing was requested, and the device is not on this machine or is unwell.
         """
         found = choose()
         wanted = missing(found)
@@ -173,7 +173,7 @@ class ShapesKnown:
         return found, wanted
 
     def _here(self) -> DetectedDevice | None:
-        """The device on this machine; None where there is none of that name."""
+        """The device on this machine; None if it has none of that name."""
         from tuner.devices.detect import find, gpus
 
         if self._spec.startswith("fake:"):
@@ -187,7 +187,7 @@ def _named(wanted: Wanted) -> tuple[Any, ...]:
 
 @contextmanager
 def shapes_known(operation: str, device: str, dtype: str, regime: str | None, db: str) -> Iterator[ShapesKnown]:
-    """What is known of an operation on a device; the database is open meanwhile."""
+    """An operation's known times on a device; the database is open meanwhile."""
     from tuner.lookup.asking import opened
 
     store = opened(db)

@@ -1,4 +1,4 @@
-"""``tuner tune``: one study."""
+"""``tuner tune``: runs one study."""
 
 from __future__ import annotations
 
@@ -37,26 +37,28 @@ if TYPE_CHECKING:
 
 @click.command()
 @problem_options
-@click.option("--kernel", "kernels", multiple=True, help="Only this kernel; may be given several times.")
-@click.option("--device", default="", help="cpu, cuda:N, or cuda for every GPU; one GPU where there is one.")
-@click.option("--seconds", type=float, help="Wall time for this run.  [default: 60 without --trials]")
-@click.option("--trials", type=int, help="Trials of the study in all, those of earlier runs included.")
-@click.option("--seed", type=int, help="Of the search; drawn afresh unless given.")
+@click.option("--kernel", "kernels", multiple=True, help="Tune only this kernel; repeat for several.")
+@click.option(
+    "--device", default="", help="cpu, cuda:N, or cuda for every GPU; default: one GPU, else the CPU."
+)
+@click.option("--seconds", type=float, help="Wall time of this run.  [default: 60 without --trials]")
+@click.option("--trials", type=int, help="Trials of the study in all, earlier runs included.")
+@click.option("--seed", type=int, help="Seed of the search; random by default.")
 @click.option("--sampler", default="tile", show_default=True, help="Search strategy.")
 @objective_option
 @error_limit_option
 @click.option("-o", "folder", type=click.Path(path_type=Path), help="Write a plot of the front to this folder.")
-@click.option("--quiet", is_flag=True, help="No progress on stderr.")
+@click.option("--quiet", is_flag=True, help="Show no progress on stderr.")
 @database_option
 @json_option
 def tune(
     target: str, dims: tuple[str, ...], sets: tuple[str, ...], dtype: str, layout: str, regime: str,
     kernels: tuple[str, ...], device: str, **options: Any,
 ) -> None:  # fmt: skip
-    """Search the best kernel and config for a problem, and store it.
+    """Find the fastest kernel and config for a problem, and store it.
 
-    OPERATION DIM... is e.g. "gemm 1024 1024 1024"; FILE.py declares a kernel of your own, whose dims are
-    given by --set. The same command again continues where the last one ended.
+    OPERATION DIM... is e.g. "gemm 1024 1024 1024". FILE.py declares a kernel of your own; --set gives its
+    dims. FILE.py is executed: tune only files that you trust. Run the same command again to continue a study.
     """
     from tuner.study.setup import check_power
 
@@ -93,7 +95,7 @@ def _budget(seconds: float | None, trials: int | None) -> dict[str, Any]:
 
 @contextmanager
 def told_of_clocks(store: Store) -> Iterator[None]:
-    """Says so where records are of a time to come, before their champions stand against others."""
+    """Warns of records dated in the future before their champions meet others."""
     from tuner.store import retracting
 
     found = retracting.ahead(store)
@@ -127,7 +129,7 @@ def _show(catalogue: Catalogue, result: Result, as_json: bool) -> None:
         if not progress.trials:
             raise NothingFound(
                 f"no trial was finished ({result.stopped}): {where_time_went(progress)}. Give more time by "
-                f"--seconds; 60 is what a run takes unless told otherwise"
+                f"--seconds; a run takes 60 by default"
             )
         raise NothingFound(f"none of {progress.trials} trials can be champion:{reasons}")
     stale, why = staleness(result.champion.record, catalogue)
@@ -158,7 +160,7 @@ def _show(catalogue: Catalogue, result: Result, as_json: bool) -> None:
 
 
 def where_time_went(progress: Progress) -> str:
-    """One line: what the seconds of a run were spent on."""
+    """One line that says what the seconds of a run were spent on."""
 
     def listed(*names: str) -> str:
         told = [

@@ -1,4 +1,4 @@
-"""Finds operations and kernels: the built-in ones in kernels/ and a user's own file, the same way."""
+"""Finds operations and kernels, both the built-in ones in kernels/ and those in a user's own file."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ class Catalogue:
         return self.operations[name]
 
     def of(self, operation: str, target: str = "", only: tuple[str, ...] = ()) -> tuple[Kernel, ...]:
-        """Kernels of an operation.
+        """Returns the kernels of an operation.
 
         Args:
             operation: Name.
-            target: ``cuda`` or ``cpu``; all when empty.
-            only: Names to restrict to; all when empty.
+            target: ``cuda`` or ``cpu``; all if empty.
+            only: Kernel names to keep; all if empty.
 
         Raises:
-            UnknownName: No such operation, or a name in `only` that no kernel has.
+            UnknownName: There is no such operation, or no kernel has a name in `only`.
         """
         self.operation(operation)
         found = [
@@ -60,10 +60,10 @@ class Catalogue:
 
 
 def builtin() -> Catalogue:
-    """The catalogue of kernels/: per operation a folder with operation.py and a file per kernel.
+    """Loads kernels/: a folder for each operation, with operation.py and a file for each kernel.
 
-    Files are taken in the order that the operation's ``LADDER`` lists (names of kernels per target);
-    others follow by name.
+    Kernels come in the order of the operation's ``LADDER`` (names of kernels for each target); the others
+    follow by name.
     """
     operations: dict[str, Operation] = {}
     kernels: list[Kernel] = []
@@ -81,15 +81,15 @@ def builtin() -> Catalogue:
 
 
 def from_file(path: Path) -> Catalogue:
-    """The catalogue of a user's own file: its operation and kernels, module-level names of any kind.
+    """Loads a user's own file: its operation and kernels, under any module-level names.
 
-    A file that declares kernels only, for a built-in operation, joins that operation's own kernels. It may
+    If a file declares only kernels, they join the kernels of the built-in operation that they name. It may
     import files beside it (``from ._mine import rule``).
 
     Raises:
         InputError: There is no such file.
-        DeclarationError: It cannot be imported, or declares no kernel or more than one operation.
-        UnknownName: A kernel of an operation that neither the file nor the package has.
+        DeclarationError: The file cannot be imported, declares no kernel, or declares several operations.
+        UnknownName: A kernel names an operation that neither the file nor the package has.
     """
     path = path.resolve()
     if not path.is_file():
@@ -108,9 +108,9 @@ def from_file(path: Path) -> Catalogue:
 
 
 def _declarations(folder: Path) -> Iterator[Path]:
-    """Python files that declare kernels.
+    """Finds the Python files that declare kernels.
 
-    Numba sources end in .numba.py and are not declarations, nor are files whose names begin with ``_``: what
+    Two kinds of file are left out: Numba sources (``.numba.py``), and files whose names begin with ``_``, which
     declarations import.
     """
     for path in sorted(folder.rglob("*.py")):

@@ -1,8 +1,8 @@
-"""Which combinations of values obey every constraint: vectorised, constraint by constraint.
+"""Finds the combinations of values that satisfy every constraint; vectorised, one constraint at a time.
 
-Works on codes (the position of a value among its parameter's values), so that it knows neither parameters
-nor problems. A table of partial combinations grows by the parameters that the next constraint reads, and
-shrinks by that constraint before the next ones are bound.
+It works on codes (positions of values among a parameter's values) and knows neither parameters nor problems. A
+table of partial combinations grows by the parameters that the next constraint reads, and shrinks by that
+constraint before the next ones are bound.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from tuner.errors import DeclarationError
 
-#: Rows for which a rule is evaluated at once; bounds the memory of the value columns.
+#: A rule is evaluated on this many rows at once. This bounds the memory of the value columns.
 BLOCK_ROWS = 1 << 18
-#: Random combinations on which a rule is tried, to learn what it reads and whether it takes arrays.
+#: Each rule is tried on this many random combinations, to learn what it reads and whether it accepts arrays.
 PROBE_ROWS = 16
 
 Codes = NDArray[Any]
@@ -28,7 +28,7 @@ Rule = Callable[["Columns"], Any]
 
 
 class Columns(Mapping[str, Any]):
-    """Columns of values by parameter name, as attributes too; remembers which were read."""
+    """Columns of values by parameter name, also as attributes. It remembers which ones were read."""
 
     def __init__(self, columns: Mapping[str, Any]) -> None:
         self._columns = columns
@@ -52,7 +52,7 @@ class Columns(Mapping[str, Any]):
 
 
 def value_array(values: Sequence[Any]) -> NDArray[Any]:
-    """Values of one parameter as an array whose elements compare and compute as the values do."""
+    """Returns a parameter's values as an array whose elements compare and compute as the values do."""
     kinds = {type(value) for value in values}
     if kinds <= {int, float} or len(kinds) == 1:
         return np.array(values)
@@ -63,13 +63,13 @@ def holds(rule: Rule, sentence: str, columns: Columns, rows: int) -> NDArray[np.
     """Evaluates a rule on columns.
 
     Args:
-        rule: What to evaluate.
-        sentence: The rule for people, for the message.
+        rule: The rule to evaluate.
+        sentence: The rule in words, for the error message.
         columns: Arrays of equal length.
         rows: That length.
 
     Raises:
-        DeclarationError: The rule fails on arrays, or does not give one truth for each row.
+        DeclarationError: The rule fails on arrays, or does not return one truth value for each row.
     """
     try:
         with np.errstate(all="ignore"):
@@ -77,7 +77,7 @@ def holds(rule: Rule, sentence: str, columns: Columns, rows: int) -> NDArray[np.
         return np.broadcast_to(truth.astype(bool), (rows,))
     except Exception as error:
         raise DeclarationError(
-            f'a constraint works on arrays as on scalars; "{sentence}" does not ({type(error).__name__}: '
+            f'a constraint must work on arrays as on scalars; "{sentence}" does not ({type(error).__name__}: '
             f"{error}); write & | ~ and numpy.where in place of and, or, not, if, in, min and max "
             "between parameters, with brackets around each comparison"
         ) from error
@@ -85,12 +85,12 @@ def holds(rule: Rule, sentence: str, columns: Columns, rows: int) -> NDArray[np.
 
 @dataclass(frozen=True)
 class Legal:
-    """Combinations that obey every constraint.
+    """The combinations that satisfy every constraint.
 
     Attributes:
         codes: Shape (combinations, parameters), in lexicographic order.
-        rejected: For each constraint, how many raw combinations it was the first to reject.
-        sampled: True where the combinations were too many and `codes` is a uniform sample of them.
+        rejected: For each constraint, the number of raw combinations that it was the first to reject.
+        sampled: True if there were too many combinations; `codes` is then a uniform sample of them.
     """
 
     codes: Codes
@@ -99,18 +99,18 @@ class Legal:
 
 
 class Enumeration:
-    """Grows the table of combinations and filters it."""
+    """Builds the table of combinations parameter by parameter, and filters it."""
 
     def __init__(
         self, values: Mapping[str, Sequence[Any]], rules: Sequence[tuple[str, Rule]], limit: int, seed: int
     ) -> None:
-        """Learns what each rule reads.
+        """Finds out which parameters each rule reads.
 
         Args:
             values: Parameter name -> its values.
             rules: (sentence, rule) pairs.
-            limit: Most rows that the table may have; above it the rows are a uniform sample.
-            seed: Of that sample.
+            limit: Largest number of rows in the table; beyond it the rows are a uniform sample.
+            seed: Seed of that sample.
         """
         self._arrays = {name: value_array(each) for name, each in values.items()}
         self._sizes = {name: len(each) for name, each in values.items()}
@@ -130,10 +130,10 @@ class Enumeration:
         return columns.read
 
     def run(self) -> Legal:
-        """Binds and filters until every parameter is bound."""
+        """Binds parameters and filters rows until every parameter is bound."""
         waiting = list(range(len(self._rules)))
         while waiting:
-            # The constraint that makes the table grow least goes next.
+            # The next constraint is the one that makes the table grow least.
             waiting.sort(key=lambda number: (self._growth(self.reads[number]), number))
             number = waiting.pop(0)
             for name in self._sizes:

@@ -1,4 +1,4 @@
-"""Where the project's own files are: inside an installed package, else beside it in a checkout."""
+"""Locates the project's own files: inside an installed package, or beside it in a checkout."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ def _folder(name: str) -> Path:
 
 
 def kernels_folder() -> Path:
-    """The built-in kernels."""
+    """Folder of the built-in kernels."""
     return _folder("kernels")
 
 
 def configs_folder() -> Path:
-    """Plans, and published results in ``tuned``."""
+    """Folder of the plans, and of the published results in ``tuned``."""
     return _folder("configs")
 
 
 def in_checkout() -> bool:
-    """False where the package is installed with its results inside: those are not for users to write."""
+    """False if the package is installed with its results inside, which users must not write."""
     return not (_PACKAGE / "configs").is_dir() and (_PACKAGE.parent / "configs").is_dir()

@@ -1,4 +1,4 @@
-"""The functions that a kernel's source defines, found without compiling it."""
+"""Finds the functions that a kernel's source defines, without compiling it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ _GLOBAL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?
 
 
 def names(text: str, target: str, function: str) -> bool:
-    """Whether a CUDA source calls or defines something of a name; a macro may stand before it, or paste it."""
+    """True if a CUDA source calls or defines `function`, also after a macro, or pastes tokens that may."""
     return target == "cuda" and bool(re.search(rf"\b{re.escape(function)}\s*\(|##", text))
 
 
 def functions_of(text: str, target: str) -> list[str] | None:
-    """Names that a source gives to what may be called, in order; None where that cannot be told."""
+    """Names that can be called in a source, in order; None if they cannot be determined."""
     if target == "cuda":
         return _GLOBAL.findall(text)
     try:

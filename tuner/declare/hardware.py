@@ -1,11 +1,11 @@
-"""What a device is and what it can do, as plain data that constraints, records and lookups share."""
+"""Describes a device and its limits, as plain data that constraints, records and lookups share."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-#: Registers are handed out in so many per thread, by so many schedulers.
+#: Registers per thread come in multiples of the first number; the second is the number of schedulers.
 REGISTER_STEP = 8
 SCHEDULERS = 4
 
@@ -14,12 +14,12 @@ SCHEDULERS = 4
 class DeviceInfo:
     """Identity and limits of one device.
 
-    Fields that a kind of device does not have are 0 or empty. Limits come from the driver (CUDA) or
+    Fields that do not apply to a kind of device are 0 or empty. Limits come from the driver (CUDA) or
     the operating system (CPU), never from a table of ours.
 
     Attributes:
         name: Marketing name, e.g. ``NVIDIA H200`` or ``AMD EPYC (AVX-512, 2 cores)``.
-        kind: ``cuda`` or ``cpu`` (``fake`` devices take the kind they stand for).
+        kind: ``cuda`` or ``cpu`` (a ``fake`` device takes the kind that it stands for).
         uuid: Unique id of the board or MIG instance; for a CPU, a hash of model, features and cores.
         architecture: ``sm_90`` for a GPU; LLVM's name of the CPU, e.g. ``znver5``.
         driver: Driver version (CUDA) or operating system release (CPU).
@@ -30,13 +30,13 @@ class DeviceInfo:
         warp_size: Threads of a warp.
         max_threads_per_block: Threads.
         max_threads_per_sm: Threads.
-        shared_bytes_per_block: Shared memory a block may have after opting in.
+        shared_bytes_per_block: Shared memory that a block may have after opting in.
         shared_bytes_per_sm: Shared memory of a multiprocessor.
         registers_per_block: 32-bit registers.
-        registers_per_thread: 32-bit registers a thread can address.
+        registers_per_thread: 32-bit registers that a thread can address.
         l2_bytes: Last-level cache: L2 of a GPU, L3 of a CPU.
         l1_bytes: First-level data cache of one CPU core.
-        cores: CPU cores this process may use.
+        cores: CPU cores that this process may use.
         vector_bytes: Width of the widest CPU vector register in bytes.
     """
 
@@ -62,14 +62,14 @@ class DeviceInfo:
     vector_bytes: int = 0
 
     def registers_left(self, threads: Any, blocks: Any) -> Any:
-        """32-bit registers that a thread may have where so many blocks share a multiprocessor.
+        """Returns the 32-bit registers left to a thread if this many blocks share a multiprocessor.
 
-        Registers are handed out in eights per thread, and evenly to the four schedulers of a multiprocessor,
-        which share its warps (CUDA's occupancy calculator: register and warp allocation granularity).
+        Registers are allocated in eights per thread, and evenly among a multiprocessor's four schedulers, which
+        share its warps (CUDA's occupancy calculator: register and warp allocation granularity).
 
         Args:
-            threads: Threads of a block; arrays are taken too.
-            blocks: Blocks.
+            threads: Threads of a block; a number or an array.
+            blocks: Resident blocks of a multiprocessor; a number or an array.
         """
         warps = -(-threads // self.warp_size) * blocks
         slots = -(-warps // SCHEDULERS) * SCHEDULERS * self.warp_size
@@ -81,6 +81,6 @@ class DeviceInfo:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> DeviceInfo:
-        """Reads what `to_json` wrote; fields of other versions are ignored."""
+        """Reads the output of `to_json`. It ignores unknown fields, which other versions may write."""
         known = {field.name for field in fields(cls)}
         return cls(**{key: value for key, value in data.items() if key in known})

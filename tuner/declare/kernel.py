@@ -1,4 +1,4 @@
-"""What an author declares: a kernel with its source, parameters, constraints and launch geometry."""
+"""Declarations of kernels: source, parameters, constraints and launch geometry."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TARGETS = ("cuda", "cpu")
 
 
 def ceil_div(numerator: Any, denominator: Any) -> Any:
-    """Smallest whole number not below numerator / denominator; works on arrays too."""
+    """Rounds numerator / denominator up to a whole number; also for arrays."""
     return -(-numerator // denominator)
 
 
@@ -28,12 +28,12 @@ def ceil_div(numerator: Any, denominator: Any) -> Any:
 class Padded:
     """A tensor that a CUDA kernel takes as a larger array, with zeros beyond the tensor's own elements.
 
-    Copying an input in before the launch, or an output out after it, is part of the run and of its time;
-    the larger array is made once.
+    A run, and its measured time, includes copying an input in before the launch and an output out after it. The
+    larger array is allocated once.
 
     Attributes:
         tensor: Name of a tensor of two dims.
-        shape: Rows and columns of the array that the kernel takes.
+        shape: Rows and columns of the larger array.
     """
 
     tensor: str
@@ -41,12 +41,12 @@ class Padded:
 
     @staticmethod
     def rows_of(tensors: Sequence[Tensor], columns: int, rows: int = 1) -> tuple[Padded, ...]:
-        """Tensors of two dims, padded to multiples.
+        """Pads the tensors of two dims to multiples.
 
         Args:
-            tensors: All of them.
-            columns: What the length of every row becomes a multiple of.
-            rows: What the number of rows becomes a multiple of.
+            tensors: All tensors of the problem; those without two dims are passed over.
+            columns: The length of every row becomes a multiple of this.
+            rows: The number of rows becomes a multiple of this.
         """
         units = (rows, columns)
         return tuple(
@@ -60,10 +60,10 @@ class Padded:
 
 @dataclass(frozen=True)
 class Pieces:
-    """An input that a CUDA kernel takes piece by piece through constant memory: a run is a launch for each.
+    """An input that a CUDA kernel takes in pieces through constant memory, one launch for each piece.
 
-    Before each launch a piece is copied to the source's ``__constant__`` array. After its other arguments the
-    kernel takes an ``int``: how many elements of the tensor come before this piece.
+    Before each launch a piece is copied to the source's ``__constant__`` array. The kernel's last argument is
+    an ``int``: the number of the tensor's elements before this piece.
 
     Attributes:
         symbol: Name of the ``__constant__`` array.
@@ -78,14 +78,15 @@ class Pieces:
 
 @dataclass(frozen=True)
 class Workspace:
-    """Device memory of a CUDA kernel's own, which it takes as a pointer after all other arguments.
+    """Device memory for a CUDA kernel's own use, passed as a pointer after all other arguments.
 
-    Runs that may overlap need one each: those of one stream never do.
+    Runs that may overlap need one each; runs on one stream never overlap.
 
     Attributes:
         bytes: Its size; it starts at a multiple of 256.
-        zeroed_bytes: How many of them, from the first on, are zeros when the kernel starts. The kernel must
-            leave them so (counters that the last block sets back), since they are not written in between.
+        zeroed_bytes: This many bytes, from the first on, are zero when the kernel starts. The kernel must leave
+            them at zero (for example counters that its last block resets), because nothing writes them between
+            runs.
     """
 
     bytes: int
@@ -94,15 +95,15 @@ class Workspace:
 
 @dataclass(frozen=True)
 class Launch:
-    """Geometry of a CUDA launch, and what belongs to it.
+    """Geometry of a CUDA launch, with its padding, pieces and workspace.
 
     Attributes:
         grid: Blocks in x, y, z.
         block: Threads in x, y, z.
         shared_bytes: Dynamic shared memory of a block, in bytes.
         padded: Tensors that the kernel takes as larger arrays.
-        pieces: The input that passes through constant memory; None where none does.
-        workspace: Memory of the kernel's own; None where it takes none.
+        pieces: The input that passes through constant memory, or None.
+        workspace: Device memory for the kernel's own use, or None.
     """
 
     grid: tuple[int, ...]
@@ -114,7 +115,7 @@ class Launch:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Launch:
-        """Reads what ``dataclasses.asdict`` made."""
+        """Reads the output of ``dataclasses.asdict``."""
         return cls(
             tuple(data["grid"]),
             tuple(data["block"]),
@@ -131,7 +132,7 @@ def _launch_hash(constants: Mapping[str, Any], launch: Launch | None) -> str:
 
 
 def _given(part: Any) -> Any:
-    """A launch, or a part of one, as plain data without the fields that are at their defaults."""
+    """Returns a launch, or a part of one, as plain data without the fields that have their default values."""
     if isinstance(part, tuple):
         return [_given(each) for each in part]
     if not is_dataclass(part):
@@ -144,7 +145,7 @@ def _given(part: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """NumPy's scalars become Python's."""
+    """Converts NumPy's scalars to Python's."""
     return value.item()
 
 
@@ -152,33 +153,33 @@ def _plain(value: Any) -> Any:
 class Kernel:
     """One way to solve an operation.
 
-    A CUDA source is plain CUDA C++ with one ``extern "C" __global__`` function named `entry`. A CPU
-    source is a Python module that imports only NumPy and Numba, with a function named `entry` taking the
-    tensors and then the scalars. Rendering puts the config in front of either as constants.
+    A CUDA source is plain CUDA C++ with one ``extern "C" __global__`` function named `entry`. A CPU source is a
+    Python module that imports only NumPy and Numba; its function `entry` takes the tensors and then the
+    scalars. Rendering prepends the config to either source, as constants.
 
     Attributes:
         operation: Name of the operation.
-        name: Name of the kernel, unique for operation and target.
+        name: Name of the kernel, unique among those of its operation and target.
         target: ``cuda`` or ``cpu``.
         source: File of the source.
         idea: One line for people.
         parameters: The tunable choices.
         constraints: Rules that a legal config obeys.
         launch: ``(problem, config)`` -> `Launch`; CUDA only.
-        entry: Function to call; the operation's name unless given.
-        defaults: The config that a person would try first; the first legal one unless given.
+        entry: Function to call; by default the operation's name.
+        defaults: The config that a person would try first; by default the first legal one.
         options: Compiler options beside the usual ones; CUDA only.
         declared_in: File of the declaration; set by the catalogue.
-        includes: Files whose text comes before the source's, in this order: what kernels share is written
-            once, and a rendered kernel is still one text.
-        starts: Further configs to try first, for devices or problems where `defaults` are not legal or not
-            good; every one names all parameters.
+        includes: Files that are prepended to the source, in this order. Kernels can share code through them,
+            and a rendered kernel is still one text.
+        starts: Further configs to try first, for devices or problems to which `defaults` do not suit. Each
+            names all parameters.
         tiles: ``(problem, config)`` -> elements of each dim that a unit of work takes, by dim: a block of a
-            CUDA kernel, a register tile of a CPU kernel. What is computed beyond the problem's edge, and how
-            blocks fill a device, follows from it. Dims that are not cut are missing. A dim that several blocks
-            share has what each of them takes (``p.k / c.SPLIT_K``). The config's attributes may be NumPy
-            arrays of many configs, as in constraints. None where nothing is said.
-        threads: The parameter that is the number of CPU threads; empty where a kernel has none.
+            CUDA kernel, a register tile of a CPU kernel. It determines how much is computed beyond the
+            problem's edge, and how blocks fill a device. Dims that are not divided are missing. For a dim that
+            several blocks share, it gives the share of one block (``p.k / c.SPLIT_K``). As in constraints, the
+            config's attributes may be NumPy arrays of many configs. None if not declared.
+        threads: The parameter that sets the number of CPU threads; empty if there is none.
     """
 
     operation: str
@@ -238,7 +239,7 @@ class Kernel:
 
     @cached_property
     def text(self) -> str:
-        """The source before rendering, after what it includes.
+        """The includes and the source, before rendering.
 
         Raises:
             DeclarationError: A file cannot be read.
@@ -250,29 +251,29 @@ class Kernel:
 
     @cached_property
     def source_hash(self) -> str:
-        """Hash of what every config of the kernel is compiled from: source with includes, entry, options.
+        """Hash of what all configs of the kernel share: source with includes, entry, options.
 
-        Comments, docstrings and layout do not count, nor does the declaration. What a declaration adds to a
-        measurement, constants and launch, is covered by `launch_hash` for each config.
+        It ignores comments, docstrings, layout and the declaration. `launch_hash` covers the constants and
+        launch that the declaration adds to each config.
         """
         parts = (measured_text(self.text, self.target), self.entry, *self.options)
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
     def launch_hash(self, problem: Problem, config: Mapping[str, Value]) -> str:
-        """Hash of what rendering adds to the source beside the config: the operation's constants, the launch.
+        """Hash of what rendering adds to source and config: the operation's constants and the launch.
 
-        Fields of the launch that are at their defaults do not count, so that a new one changes no hash.
+        It ignores launch fields that have their default values, so that adding a field changes no hash.
         """
         launch = self.launch(problem, Config(config)) if self.launch else None
         return _launch_hash(problem.operation.constants(problem, self.target), launch)
 
     def check_entry(self) -> None:
-        """Refuses a source in which no function has the name that is called; each config would fail for it.
+        """Refuses a source that does not define the function to call; every config would fail.
 
-        What cannot be parsed is left to the compiler, which says more about it.
+        A source that cannot be parsed is left to the compiler, which reports more about it.
 
         Raises:
-            DeclarationError: There is none; the message names those that there are.
+            DeclarationError: The function is missing; the message names those that exist.
         """
         found = functions_of(self.text, self.target)
         if found is None or self.entry in found or names(self.text, self.target, self.entry):
@@ -284,18 +285,18 @@ class Kernel:
         )
 
     def default_config(self) -> Config | None:
-        """The declared default, where every parameter has one."""
+        """The declared default; None unless every parameter has one."""
         if len(self.defaults) != len(self.parameters):
             return None
         return Config({parameter.name: self.defaults[parameter.name] for parameter in self.parameters})
 
     def first_configs(self) -> tuple[Config, ...]:
-        """The default and the further starts; where they are not legal they are to be passed over."""
+        """The default and the further starts. The caller must skip those that are not legal."""
         default = self.default_config()
         return (*(() if default is None else (default,)), *(Config(each) for each in self.starts))
 
     def declared(self, where: Path) -> Kernel:
-        """Returns the kernel with paths made absolute from the file that declares it."""
+        """Returns the kernel with absolute paths, resolved from the file that declares it."""
         folder = where.parent
         includes = tuple((folder / path).resolve() for path in self.includes)
         source = (folder / self.source).resolve()
@@ -304,7 +305,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Rendered:
-    """Kernel + config as one self-contained source text.
+    """A kernel and a config as one self-contained source text.
 
     Attributes:
         text: The source.
@@ -324,12 +325,12 @@ class Rendered:
 
     @property
     def hash(self) -> str:
-        """Names the rendered kernel."""
+        """Hash that names the rendered kernel."""
         return hashlib.sha256("\0".join((self.text, self.entry, *self.options)).encode()).hexdigest()[:24]
 
 
 def _c_constants(kernel: Kernel, constants: Mapping[str, Any], config: Config) -> list[str]:
-    """Macros rather than constexpr: sources may use them in #if, and tuned sources elsewhere do."""
+    """Writes macros rather than constexpr, because sources may use them in #if."""
     lines = [f"#define {name} {_c_token(value)}" for name, value in constants.items()]
     for parameter in kernel.parameters:
         value = config[parameter.name]
@@ -346,11 +347,11 @@ def _c_token(value: Any) -> str:
 
 
 def render(kernel: Kernel, problem: Problem, config: Config) -> Rendered:
-    """Puts the config, and the constants of the problem's operation, in front of the source.
+    """Prepends the config and the constants of the problem's operation to the source.
 
     Args:
-        kernel: What to render.
-        problem: Gives dtype, layout and the launch's shape; its dims do not enter the text.
+        kernel: The kernel to render.
+        problem: Supplies dtype, layout and the launch's shape; its dims do not enter the text.
         config: A legal config of the kernel for the problem.
 
     Returns:

@@ -1,8 +1,8 @@
-"""Runs files of declarations as modules, which may import the files beside them.
+"""Runs files of declarations as modules that can import the files beside them.
 
-A folder of declarations is a package of its own as long as its files run: ``from ._operands import along_k``
-finds ``_operands.py`` beside the file. Modules are compiled from the files' bytes, never from Python's cache
-beside them, which can miss an edit within a second.
+While its files run, a folder of declarations is a package of its own: ``from ._operands import along_k``
+finds ``_operands.py`` beside the file. Modules are compiled from the files' bytes, never from Python's bytecode
+cache, which can miss an edit made within a second.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from types import ModuleType
 
 from tuner.errors import DeclarationError
 
-#: Packages of declarations have names that begin so.
+#: The names of packages of declarations begin with this.
 PREFIX = "tuner_declared_"
 
-#: Package -> folder, for every folder of declarations that was loaded from.
+#: Package -> folder, for every folder from which declarations were loaded.
 _FOLDERS: dict[str, Path] = {}
 #: Held while declarations run: two threads must not drop each other's modules.
 _LOADING = threading.RLock()
@@ -40,10 +40,10 @@ class _FileLoader(Loader):
 
 
 class _FolderLoader(Loader):
-    """Makes the package that a folder of declarations is; it has no code."""
+    """Makes the package of a folder of declarations; it has no code."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Has nothing to run."""
+        """Does nothing: the package has no code."""
 
 
 class _SiblingFinder(MetaPathFinder):
@@ -73,10 +73,10 @@ _FINDER = _SiblingFinder()
 
 
 class Declarations:
-    """Declarations that are loaded together: a file that several of them import runs once, as it is now."""
+    """Loads declarations together: a file that several of them import is read and run once."""
 
     def __init__(self) -> None:
-        """Begins anew: files that were loaded before are read again."""
+        """Starts afresh: files that were loaded before are read again."""
         self._folders: set[Path] = set()
 
     def load(self, path: Path) -> ModuleType:
@@ -86,7 +86,7 @@ class Declarations:
             path: The file, absolute.
 
         Raises:
-            DeclarationError: It cannot be imported, or something that it imports cannot.
+            DeclarationError: The file, or something that it imports, cannot be imported.
         """
         package = PREFIX + hashlib.sha256(str(path.parent).encode()).hexdigest()[:16]
         name = f"{package}.{path.stem.replace('.', '_')}"
@@ -111,7 +111,7 @@ def _forget(package: str) -> None:
 
 def _run(path: Path, spec: ModuleSpec) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
-    # Classes of the file look for their module here.
+    # The file's classes look for their module here.
     sys.modules[spec.name] = module
     try:
         assert spec.loader is not None

@@ -1,14 +1,15 @@
-"""CUDA source that copies rows between arrays whose rows differ in length: part of the run of a padded kernel.
+"""CUDA source that copies rows between arrays of different row lengths; a run of a padded kernel includes it.
 
-The driver's own two-dimensional copy moves rows that are not aligned to 16 bytes at a small part of the
-memory's speed (on an H200, rows of 3001 floats took half as long as their product).
+The driver's own two-dimensional copy is slow, far below memory bandwidth, if rows are not aligned to 16 bytes
+(on an H200, rows of 3001 floats took half as long as their product).
 """
 
 from __future__ import annotations
 
-#: Threads of a block, along a row; rows that each of them copies, all on their way at once.
+#: Threads of a block, along a row; and rows that each thread copies, all in flight at once.
 COPY_THREADS, COPY_ROWS = 256, 8
-#: Blocks down the rows at the most: the limit of a grid's second dimension. They go on from there.
+#: Largest number of blocks down the rows: the limit of a grid's second dimension. Blocks loop over further
+#: rows.
 COPY_BLOCKS_DOWN = 65_535
 
 _BODY = f"""
@@ -27,12 +28,12 @@ COPY_ROWS_TEMPLATE = f"""\
 template <typename T>
 __global__ void copy_rows(T* to, long long to_row, const T* from, long long from_row, long long rows,
                           long long columns){_BODY}"""
-#: What an element of so many bytes is copied as.
+#: Type that is copied for an element of this many bytes.
 UNSIGNED = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long"}
 
 
 def copy_rows_source(element_bytes: int) -> str:
-    """A source with one kernel, ``copy_rows``, for elements of a size in bytes."""
+    """Returns a source with one kernel, ``copy_rows``, for elements of this size in bytes."""
     kind = UNSIGNED[element_bytes]
     return (
         f'extern "C" __global__ void copy_rows({kind}* __restrict__ to, long long to_row, '
@@ -41,5 +42,5 @@ def copy_rows_source(element_bytes: int) -> str:
 
 
 def copy_rows_grid(rows: int, columns: int) -> tuple[int, int]:
-    """Blocks along a row and down the rows."""
+    """Returns the blocks along a row and down the rows."""
     return -(-columns // COPY_THREADS), min(-(-rows // COPY_ROWS), COPY_BLOCKS_DOWN)

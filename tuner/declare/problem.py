@@ -1,4 +1,4 @@
-"""What is to be computed: an operation, and a problem of it with shape, dtype and layout fixed."""
+"""Operations, and problems: an operation with shape, dtype and layout fixed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from tuner.errors import DeclarationError, InputError, UnknownName
 
-#: Bytes of an element, for the dtypes that a tensor or a scalar may have.
+#: Dtypes that a tensor or a scalar may have, with the bytes of an element.
 DTYPE_BYTES: Mapping[str, int] = {
     "float16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8, "uint8": 1,
 }  # fmt: skip
@@ -31,7 +31,7 @@ class Tensor:
         name: Name in reference, baseline and export.
         shape: Stored shape, row-major; a transposed operand has its stored shape here.
         dtype: Element type.
-        output: True where the kernel writes it (and only writes it).
+        output: True if the kernel writes it, and never reads it.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Scalar:
 
 @dataclass(frozen=True)
 class Work:
-    """What a problem must do at the least.
+    """The least work that a problem requires.
 
     Attributes:
         flops: Floating-point operations (2*M*N*K for a gemm).
@@ -75,11 +75,11 @@ class Baseline:
         name: ``cuBLAS``, ``NumPy``...
         call: ``call(xp, problem, arrays)`` writes the output arrays; ``xp`` is numpy or cupy and
             ``arrays`` maps tensor names to arrays.
-        names: Dtype -> name, for dtypes where the call uses another library.
-        blas: False where the call uses no BLAS on a CPU: it runs on one thread then.
-        bind: Problem -> the library's own function for it. That takes a caller's arrays in the order of the
-            problem's tensors and queues a run on the current stream. For callables, if the array library's own
-            product or copy does not use that function; gives None if it does.
+        names: Dtype -> name, for dtypes for which the call uses another library.
+        blas: False if the call uses no BLAS on a CPU; it then runs on one thread.
+        bind: Problem -> the library's own function for it. The function takes arrays in the order of the
+            problem's tensors and queues a run on the current stream. Callables need it if the array library's
+            own product or copy does not use that function; it returns None if it does.
     """
 
     name: str
@@ -105,29 +105,29 @@ def _dims_as_scalars(problem: Problem) -> tuple[Scalar, ...]:
 
 @dataclass(frozen=True)
 class Operation:
-    """What is computed, for every shape, dtype and layout it is declared for.
+    """A computation, for every shape, dtype and layout for which it is declared.
 
     A kernel receives the tensors in the order of `tensors`, then the scalars in the order of `scalars`.
 
     Attributes:
         name: e.g. ``gemm``.
-        dims: Names of the sizes that fix a shape, in the order in which people give them.
+        dims: Names of the sizes that fix a shape, in the order in which users give them.
         tensors: Problem -> the tensors, as stored.
         work: Problem -> `Work`.
-        reference: ``(xp, problem, arrays)`` -> the output in float64; a mapping by name where there are
-            several outputs. ``xp`` is numpy or cupy; arrays keep their stored shapes and dtypes.
-        dtypes: Allowed dtypes, the first is the default.
-        layouts: Allowed layouts, the first is the default; ``("",)`` where there is nothing to choose.
-        scalars: Problem -> scalar arguments; the dims as int32 unless given.
-        constants: ``(problem, target)`` -> names that a source may use at compile time beside the
-            parameters. For ``cuda`` a string is a token (``{"SCALAR": "float"}``).
-        terms: Problem -> how many products are summed into one output element; scales the tolerance.
+        reference: ``(xp, problem, arrays)`` -> the output in float64; a mapping by name if there are several
+            outputs. ``xp`` is numpy or cupy; arrays keep their stored shapes and dtypes.
+        dtypes: Allowed dtypes; the first is the default.
+        layouts: Allowed layouts; the first is the default. ``("",)`` if there is only one.
+        scalars: Problem -> scalar arguments; by default the dims as int32.
+        constants: ``(problem, target)`` -> further names, beside the parameters, that a source may use at
+            compile time. For ``cuda`` a string is a token (``{"SCALAR": "float"}``).
+        terms: Problem -> number of products summed into one output element; it scales the tolerance.
         baselines: Target (``cuda``, ``cpu``) -> the library to compare with.
         verb: Name of the function in an exported module.
         c_reference: Output's name -> body of a C++ function that returns one element of it as ``double``,
             for the self-check of an exported CUDA source. It sees the inputs as host arrays by name, the
-            dims as ``long long``, the element's flat ``index``, and `constants` as macros. An output
-            without one is checked by a fingerprint of the reference instead.
+            dims as ``long long``, the element's flat ``index``, and `constants` as macros. Outputs without one
+            are checked against a fingerprint of the reference.
         origin: File that declares it; set by the catalogue.
     """
 
@@ -159,13 +159,13 @@ class Operation:
         """Fixes shape, dtype and layout.
 
         Args:
-            shape: A value of 1 or more for each of `dims`.
-            dtype: One of `dtypes`; the first when empty.
-            layout: One of `layouts`; the first when empty.
+            shape: Sizes of 1 or more, one for each of `dims`.
+            dtype: One of `dtypes`; the first if empty.
+            layout: One of `layouts`; the first if empty.
 
         Raises:
-            UnknownName: A dim, dtype or layout that the operation does not have.
-            InputError: A dim that is missing, not a whole number or below 1.
+            UnknownName: The operation has no such dim, dtype or layout.
+            InputError: A dim is missing, is not a whole number, or is below 1.
         """
         for name in shape:
             if name not in self.dims:
@@ -190,7 +190,7 @@ class Problem:
     """An operation with shape, dtype and layout fixed. Dims are attributes: ``problem.m``.
 
     Attributes:
-        operation: What is computed.
+        operation: The operation.
         shape: (dim, value) pairs in the operation's order.
         dtype: Element type.
         layout: e.g. ``nn``; empty where the operation has none.
@@ -239,18 +239,19 @@ class Problem:
 
     @property
     def memory_bytes(self) -> int:
-        """Device memory that tuning needs.
+        """Bytes of device memory that tuning needs.
 
-        Tensors, what inputs are drawn anew from, two references in float64, and the operands of one in float64.
+        It holds the tensors, the data from which inputs are drawn anew, two float64 references, and the float64
+        operands of one.
         """
         doubled = sum(math.prod(tensor.shape) * 8 for tensor in (*self.tensors, *self.outputs))
         return sum(tensor.bytes for tensor in (*self.tensors, *self.inputs)) + doubled
 
     @property
     def tolerance(self) -> float:
-        """Largest error of an element that counts as right, over the reference's rms plus the element.
+        """Largest acceptable error of an element, relative to the reference's rms plus the element.
 
-        ``TOLERANCE_FACTOR * u * sqrt(terms)`` with u the unit roundoff of the output's dtype.
+        ``TOLERANCE_FACTOR * u * sqrt(terms)`` where u is the unit roundoff of the output's dtype.
         """
         bits = {"float16": 11, "float32": 24, "float64": 53}.get(self.outputs[0].dtype)
         if bits is None:
@@ -258,7 +259,7 @@ class Problem:
         return float(TOLERANCE_FACTOR * 2.0**-bits * math.sqrt(self.operation.terms(self)))
 
     def to_json(self) -> dict[str, Any]:
-        """Returns what names the problem: operation, shape, dtype, layout."""
+        """Returns the fields that name the problem: operation, shape, dtype, layout."""
         return {
             "operation": self.operation.name, "shape": self.dims, "dtype": self.dtype, "layout": self.layout,
         }  # fmt: skip
@@ -272,12 +273,12 @@ def check_sizes(problem: Problem) -> None:
     """Refuses dims that kernels cannot take, before a device is opened for them.
 
     Raises:
-        InputError: A dim is larger than the kernels' integer.
+        InputError: A dim exceeds the largest integer that kernels accept.
     """
     try:
         _ = problem.scalars
     except InputError:
         raise
     except Exception:
-        # What an operation declares wrongly is told with the problem that shows it, when that is tuned.
+        # A wrong declaration is reported with the problem that exposes it, when that problem is tuned.
         return

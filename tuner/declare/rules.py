@@ -1,7 +1,7 @@
-"""Rules that kernels share, each with its sentence, and the arithmetic that rules are written in.
+"""Rules that kernels share, each with its sentence, and arithmetic for writing rules.
 
-A declaration takes its rules from here and writes only those that are its own. Quantities, such as a block's
-threads, are functions of problem and config; like rules they work on numbers and on NumPy arrays alike.
+A declaration takes common rules from here and writes only its own. Quantities, such as a block's threads, are
+functions of problem and config; like rules, they work on numbers and on NumPy arrays.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tuner.declare.space import Constraint
 #: ``(problem, config)`` -> a number, or an array of one for each config.
 Quantity = Callable[[Any, Any], Any]
 
-#: A rule that leaves out what is not worth trying; what breaks it is right all the same.
+#: Makes a rule that leaves out configs not worth trying; a config that breaks it still gives correct results.
 for_speed = partial(Constraint, for_speed=True)
 
 #: Bytes of the widest access to memory, and of the widest asynchronous copy (CUDA C++ Programming Guide).
@@ -27,7 +27,7 @@ WIDEST_ACCESS_BYTES = 16
 STATIC_SHARED_BYTES = 48 << 10
 #: Compute capability, times ten, from which asynchronous copies exist.
 ASYNCHRONOUS_COPIES_SINCE = 80
-#: Values for a number of CPU threads: also counts of cores that are no power of two.
+#: Values for the number of CPU threads. They include core counts that are no power of two.
 THREAD_COUNTS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 128, 192, 256)
 
 
@@ -35,10 +35,10 @@ THREAD_COUNTS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 8
 
 
 def select(condition: Any, yes: Any, no: Any) -> Any:
-    """`yes` where a condition holds, else `no`: for one config or, element by element, for many.
+    """Returns `yes` if a condition holds, else `no`; element by element for arrays.
 
     Args:
-        condition: A truth, or an array of them.
+        condition: A truth value, or an array of them.
         yes: A number or an array.
         no: A number or an array.
     """
@@ -48,22 +48,22 @@ def select(condition: Any, yes: Any, no: Any) -> Any:
 
 
 def smaller(one: Any, other: Any) -> Any:
-    """The smaller of two numbers, or of each two elements."""
+    """Returns the smaller of two numbers, or of each pair of elements."""
     return select(one <= other, one, other)
 
 
 def larger(one: Any, other: Any) -> Any:
-    """The larger of two numbers, or of each two elements."""
+    """Returns the larger of two numbers, or of each pair of elements."""
     return select(one >= other, one, other)
 
 
 def widest_vector(p: Any, length: Any, most: Any = 4) -> Any:
-    """Elements of the widest access that is aligned in stored lines of a length: 1, 2 or 4.
+    """Returns the elements of the widest access that is aligned in all stored lines of this length: 1, 2 or 4.
 
     Args:
-        p: The problem; its dtype counts.
+        p: The problem, for its dtype.
         length: Elements of a stored line.
-        most: The widest that is allowed, in elements.
+        most: Widest access allowed, in elements.
     """
     widest: Any = 1
     for vector in (2, 4):
@@ -75,7 +75,7 @@ def widest_vector(p: Any, length: Any, most: Any = 4) -> Any:
 
 
 def access_elements(p: Any, c: Any) -> Any:
-    """Elements of an access of ACCESS_BYTES; at least one, so that illegal configs can be asked about too."""
+    """Returns the elements of an access of ACCESS_BYTES; at least 1, even for illegal configs."""
     return -(-c.ACCESS_BYTES // DTYPE_BYTES[p.dtype])
 
 
@@ -87,7 +87,7 @@ def threads_fit(threads: Quantity, least_warps: int = 0) -> Constraint:
 
     Args:
         threads: Threads of a block.
-        least_warps: Warps that it has at the least.
+        least_warps: Smallest number of warps of a block.
     """
     least = f"at least {least_warps} warps and " if least_warps else ""
     return Constraint(
@@ -99,10 +99,10 @@ def threads_fit(threads: Quantity, least_warps: int = 0) -> Constraint:
 
 
 def shared_fits(what: str, shared_bytes: Quantity) -> Constraint:
-    """Shared memory of a block is within what it may have.
+    """A block's shared memory is within the device's limit.
 
     Args:
-        what: The start of the sentence: what is in it, in the plural.
+        what: The start of the sentence: its contents, in the plural.
         shared_bytes: Bytes of it.
     """
     return Constraint(
@@ -115,7 +115,7 @@ def static_shared_fits(what: str, shared_bytes: Quantity) -> Constraint:
     """A static array is within the shared memory that needs no opt-in.
 
     Args:
-        what: The start of the sentence: what is in it, in the singular.
+        what: The start of the sentence: its contents, in the singular.
         shared_bytes: Bytes of it.
     """
     return Constraint(
@@ -127,7 +127,8 @@ def static_shared_fits(what: str, shared_bytes: Quantity) -> Constraint:
 def blocks_fit(threads: Quantity, shared_bytes: Quantity) -> Constraint:
     """BLOCKS_PER_SM blocks can be resident.
 
-    What a multiprocessor has beyond the most that one block may have, the device keeps for itself, per block.
+    The device reserves some shared memory for each block: a multiprocessor's total minus the most that one
+    block may have.
 
     Args:
         threads: Threads of a block.
@@ -144,10 +145,10 @@ def blocks_fit(threads: Quantity, shared_bytes: Quantity) -> Constraint:
 
 
 def registers_fit(what: str, registers: Quantity, threads: Quantity) -> Constraint:
-    """A thread's registers are within what BLOCKS_PER_SM resident blocks leave to it.
+    """A thread's registers fit if BLOCKS_PER_SM blocks are resident.
 
     Args:
-        what: The start of the sentence: what is in them, in the plural.
+        what: The start of the sentence: their contents, in the plural.
         registers: Registers of a thread, estimated.
         threads: Threads of a block.
     """
@@ -161,10 +162,10 @@ def registers_fit(what: str, registers: Quantity, threads: Quantity) -> Constrai
 
 
 def block_registers_fit(what: str, registers: Quantity, threads: Quantity) -> Constraint:
-    """A thread's registers are within what one resident block leaves to it.
+    """A thread's registers fit if one block is resident.
 
     Args:
-        what: The start of the sentence: what is in them, in the plural.
+        what: The start of the sentence: their contents, in the plural.
         registers: Registers of a thread, estimated.
         threads: Threads of a block.
     """
@@ -178,7 +179,7 @@ def block_registers_fit(what: str, registers: Quantity, threads: Quantity) -> Co
 
 
 def residency_limits_registers(threads: Quantity) -> Constraint:
-    """BLOCKS_PER_SM is above 1 only where that changes what is compiled."""
+    """BLOCKS_PER_SM is above 1 only if that changes the compiled code."""
     return for_speed(
         "BLOCKS_PER_SM above 1 lowers the register limit, else it changes nothing",
         lambda p, d, c: (
@@ -196,9 +197,9 @@ def enough_warps(threads: Quantity, least: int) -> Constraint:
 
 
 def blocks_run_at_once() -> Constraint:
-    """BLOCKS, where it is given, is the number of blocks that the device holds at a time."""
+    """BLOCKS, if not 0, is the number of blocks that the device runs at once."""
     return for_speed(
-        "BLOCKS is what the device runs at once, or 0",
+        "BLOCKS is the number of blocks that the device runs at once, or 0",
         lambda p, d, c: (c.BLOCKS == 0) | (d.sm_count * c.BLOCKS_PER_SM == c.BLOCKS),
     )
 
@@ -210,7 +211,7 @@ def asynchronous_copies(copied: str) -> Constraint:
     """The device has cp.async.
 
     Args:
-        copied: The parameter that says how much is copied so; with 0 nothing is asked of the device.
+        copied: The parameter that sets how much is copied this way; if it is 0, any device will do.
     """
     return Constraint(
         "asynchronous copies need compute capability 8.0",
@@ -219,10 +220,10 @@ def asynchronous_copies(copied: str) -> Constraint:
 
 
 def copy_at_most_16_bytes(*parameters: str) -> Constraint:
-    """The widest access moves no more than a device can.
+    """The widest access moves at most 16 bytes.
 
     Args:
-        parameters: Parameters that are the elements of a copy.
+        parameters: Parameters that set the elements of a copy.
     """
 
     def fit(p: Any, d: Any, c: Any) -> Any:
@@ -235,11 +236,11 @@ def copy_at_most_16_bytes(*parameters: str) -> Constraint:
 
 
 def divisible_lines(vectors: Mapping[str, str], lengths: Callable[[Any, Any], Sequence[Any]]) -> Constraint:
-    """Stored lines are whole vectors, so that wide accesses are aligned in each of them.
+    """Stored lines consist of whole vectors, so that wide accesses are aligned in every line.
 
     Args:
-        vectors: Tensor, in words -> the parameter that is the elements of an access to it.
-        lengths: ``(problem, config)`` -> elements of a stored line of each of them.
+        vectors: Tensor, in words -> the parameter that sets the elements of an access to it.
+        lengths: ``(problem, config)`` -> elements of a stored line of each tensor.
     """
 
     def fit(p: Any, d: Any, c: Any) -> Any:
@@ -261,11 +262,11 @@ def access_holds_an_element() -> Constraint:
 
 
 def offsets_fit_32_bits(lines: Quantity, *dims: str) -> Constraint:
-    """What a source counts in 32 bits within a tile stays below 2**32.
+    """Offsets within a tile that a source counts in 32 bits stay below 2**32.
 
     Args:
         lines: Lines of a tile that offsets span together.
-        dims: Dims that may be the length of such a line.
+        dims: Dims that may set the length of such a line.
     """
 
     def fit(p: Any, d: Any, c: Any) -> Any:
@@ -275,9 +276,9 @@ def offsets_fit_32_bits(lines: Quantity, *dims: str) -> Constraint:
 
 
 def padded_only_where_needed() -> Constraint:
-    """Rows are padded to multiples of PITCH only if some are not yet."""
+    """Rows are padded to multiples of PITCH only if some are not such multiples already."""
     return for_speed(
-        "rows are padded only where some are not of such a length already",
+        "rows are padded only if some do not have such a length already",
         lambda p, d, c: (c.PITCH == 1) | (sum(each.shape[1] % c.PITCH for each in p.tensors) > 0),
     )
 
@@ -286,14 +287,14 @@ def padded_only_where_needed() -> Constraint:
 
 
 def below_multiple(sentence: str, size: Quantity, least: int, length: Quantity, times: int = 2) -> Constraint:
-    """A piece is less than a few times as long as what it is cut from, or it is the smallest there is.
+    """A piece is shorter than a few times the length that it divides, or it is the smallest possible.
 
     Args:
-        sentence: The rule for people.
+        sentence: The rule in words.
         size: Elements of a piece.
-        least: The smallest that a piece can be.
-        length: Elements of what is cut.
-        times: How many times.
+        least: Elements of the smallest possible piece.
+        length: Elements of the length that is divided.
+        times: The factor.
     """
     return for_speed(sentence, lambda p, d, c: (size(p, c) == least) | (times * length(p, c) > size(p, c)))
 
@@ -302,7 +303,7 @@ def below_multiple(sentence: str, size: Quantity, least: int, length: Quantity, 
 
 
 def at_most_cores(threads: str = "THREADS") -> Constraint:
-    """A CPU kernel uses no more threads than there are cores; a device that reports none has one.
+    """A CPU kernel uses no more threads than there are cores; a device that reports none counts as having one.
 
     Args:
         threads: The parameter that is the number of threads.
@@ -311,18 +312,18 @@ def at_most_cores(threads: str = "THREADS") -> Constraint:
 
 
 def work_for_each_thread(what: str, count: Quantity, threads: str = "THREADS") -> Constraint:
-    """Every thread of a CPU kernel gets something to do.
+    """Every thread of a CPU kernel gets some work.
 
     Args:
-        what: What a thread takes at least one of, e.g. ``a row of C``.
-        count: How many of them there are.
+        what: The unit of work of which each thread takes at least one, e.g. ``a row of C``.
+        count: Number of these units.
         threads: The parameter that is the number of threads.
     """
     return for_speed(f"{what} for each thread", lambda p, d, c: count(p, c) >= getattr(c, threads))
 
 
 def vector_bytes(device: Any) -> int:
-    """Bytes of a CPU's vectors, as kernels use them: 16 to 64."""
+    """Returns the bytes of a CPU's vectors as kernels use them: 16 to 64."""
     return min(max(int(device.vector_bytes), 16), 64)
 
 
@@ -330,7 +331,7 @@ def vectors_as_wide_as_the_cpu(width: str = "WIDTH") -> Constraint:
     """Vectors of a CPU kernel fill the CPU's registers.
 
     Args:
-        width: The parameter that is the elements of a vector.
+        width: The parameter that sets the elements of a vector.
     """
     return for_speed(
         "vectors are as wide as the CPU's",

@@ -1,4 +1,4 @@
-"""What of a kernel's source reaches the compiler: its text without comments, docstrings and layout.
+"""The part of a kernel's source that affects machine code: the text without comments, docstrings and layout.
 
 Two texts with the same tokens compile to the same code, so a measurement of one holds for the other.
 """
@@ -21,9 +21,9 @@ _CPP_TOKEN = re.compile(
 
 
 def cpp_tokens(text: str) -> str:
-    """CUDA C++ without comments and layout: one space between tokens, one line per directive.
+    """Returns CUDA C++ without comments and layout: one space between tokens, one line for each directive.
 
-    White space inside a directive is kept as one space, since ``#define F(x)`` and ``#define F (x)`` differ.
+    Whitespace inside a directive is kept as one space, because ``#define F(x)`` and ``#define F (x)`` differ.
     """
     pieces: list[str] = []
     directive, line_start = False, True
@@ -46,10 +46,10 @@ def cpp_tokens(text: str) -> str:
 
 
 def python_syntax(text: str) -> str:
-    """Python source as its syntax tree without docstrings: equal in every Python version that runs here.
+    """Returns the syntax tree of a Python source without docstrings, equal in all supported Python versions.
 
     Raises:
-        SyntaxError: It is not Python.
+        SyntaxError: The text is not Python.
     """
     return _syntax_of(ast.parse(text))
 
@@ -60,23 +60,31 @@ def _syntax_of(node: Any) -> str:
     if not isinstance(node, ast.AST):
         return repr(node)
     fields = {name: value for name, value in ast.iter_fields(node) if value not in (None, [])}
-    if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node, clean=False):
+    if isinstance(
+        node, ast.Module
+    ):  # a source follows its includes, so that several files' docstrings are in it
+        fields["body"] = [each for each in node.body if not _is_text(each)]
+    elif isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node, clean=False):
         fields["body"] = fields["body"][1:]
-    # Fields that are empty are left out: later Python versions add some.
+    # Empty fields are left out, because later Python versions add some.
     told = " ".join(f"{name}={_syntax_of(value)}" for name, value in fields.items())
     return f"({type(node).__name__} {told})"
 
 
+def _is_text(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(getattr(statement.value, "value", None), str)
+
+
 def measured_text(text: str, target: str) -> str:
-    """The part of a source that a measurement depends on.
+    """Returns the part of a source on which a measurement depends.
 
     Args:
-        text: The source, with everything that it includes.
+        text: The source with its includes.
         target: ``cuda`` or ``cpu``.
 
     Returns:
-        A text that is equal for sources that differ only in comments, docstrings and layout. A source that
-        cannot be parsed is returned as it is.
+        Equal texts for sources that differ only in comments, docstrings and layout. A source that cannot be
+        parsed is returned unchanged.
     """
     if target == "cuda":
         return cpp_tokens(text)

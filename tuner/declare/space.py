@@ -1,4 +1,4 @@
-"""Parameters, constraints, configs, and the legal configs of a kernel: the space."""
+"""Parameters, constraints and configs; and the space, which is the legal configs of a kernel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tuner.declare.enumeration import BLOCK_ROWS, Codes, Columns, Enumeration, Rule, holds, value_array
 from tuner.errors import DeclarationError, InputError
 
-#: A parameter's value. Numbers may be compared and computed with in constraints; strings compared.
+#: A parameter's value. Constraints may compute with numbers and compare strings.
 Value = int | float | bool | str
 
 SCALES = ("log2", "linear", "categorical")
@@ -26,8 +26,8 @@ class Parameter:
 
     Attributes:
         name: e.g. ``BM``.
-        values: What it may be, in its order.
-        scale: How far values lie apart: ``log2`` (16, 32, 64 are neighbours at equal distance), ``linear``,
+        values: Allowed values, in order.
+        scale: Distance between values: ``log2`` (16, 32, 64 are neighbours at equal distance), ``linear``,
             or ``categorical`` (no order).
     """
 
@@ -45,9 +45,9 @@ class Parameter:
 
 
 def choice(name: str, *values: Value) -> Parameter:
-    """A parameter from a list; the scale follows from the values.
+    """Makes a parameter from a list of values, which determine its scale.
 
-    Powers of two are on a log2 scale, other numbers on a linear one, strings and booleans on none.
+    Powers of two have a log2 scale, other numbers a linear one, and strings and booleans have no order.
     """
     numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
     if not numbers:
@@ -58,7 +58,7 @@ def choice(name: str, *values: Value) -> Parameter:
 
 
 def powers_of_two(name: str, low: int, high: int) -> Parameter:
-    """A parameter of the powers of two from low to high."""
+    """Makes a parameter of the powers of two from low to high."""
     values = [1 << bit for bit in range(high.bit_length()) if low <= 1 << bit <= high]
     return choice(name, *values)
 
@@ -113,15 +113,15 @@ class Config(Mapping[str, Value]):
 
 @dataclass(frozen=True)
 class Constraint:
-    """A rule over problem, device and config that a legal config obeys.
+    """A rule on problem, device and config that every legal config satisfies.
 
     Attributes:
-        sentence: The rule for people.
+        sentence: The rule in words.
         rule: ``(problem, device, config)`` -> bool. The config's attributes are scalars, or NumPy arrays of
             many configs at once; the rule must work on both (``&`` and ``|`` rather than ``and`` and ``or``
             between conditions on parameters).
-        for_speed: True where a config that breaks the rule would be right all the same, and the rule only
-            leaves out what is not worth trying. An exported kernel does not insist on such a rule.
+        for_speed: True if the rule only leaves out configs that are not worth trying, and a config that breaks
+            it still gives correct results. Exported kernels do not enforce such rules.
     """
 
     sentence: str
@@ -129,7 +129,8 @@ class Constraint:
     for_speed: bool = False
 
 
-#: Combinations up to which a space is enumerated; beyond, it is a uniform sample of that many at most.
+#: A space with more combinations than this is not enumerated in full; it is a uniform sample of at most this
+#: many.
 ENUMERATION_LIMIT = 10_000_000
 
 
@@ -140,8 +141,8 @@ class Space(Sequence[Config]):
         parameters: The tunable choices.
         raw_size: Combinations of values before any constraint.
         rejected: (sentence, raw combinations that this constraint was the first to reject).
-        sampled: True where the combinations were too many and the space is a uniform sample of the legal
-            ones; `locate` then takes further legal configs in when it meets them.
+        sampled: True if there were too many combinations and the space is a uniform sample of the legal ones.
+            `locate` then adds further legal configs when it meets them.
     """
 
     def __init__(
@@ -152,13 +153,13 @@ class Space(Sequence[Config]):
         rejected: Sequence[tuple[str, int]] = (),
         rules: Sequence[tuple[str, Rule]] | None = None,
     ) -> None:
-        """Wraps rows of codes; `build` and `of` are what one calls.
+        """Wraps rows of codes. Callers use `build` or `of` instead.
 
         Args:
             parameters: The tunable choices.
             codes: Shape (configs, parameters); positions of values, distinct rows.
             rejected: For messages about empty spaces.
-            rules: What a config outside `codes` must obey to be legal; None where `codes` are all.
+            rules: Rules that a config outside `codes` must satisfy to be legal; None if `codes` is complete.
         """
         self.parameters = tuple(parameters)
         self.raw_size = math.prod(len(each.values) for each in self.parameters)
@@ -168,11 +169,11 @@ class Space(Sequence[Config]):
         self._codes = codes
         self._arrays = [value_array(each.values) for each in self.parameters]
         self._code_of = [{value: code for code, value in enumerate(each.values)} for each in self.parameters]
-        self._taken_in: dict[bytes, int] = {}
+        self._added: dict[bytes, int] = {}
         sizes = [len(each.values) for each in self.parameters]
         if self.raw_size < 2**63:
             weights = [math.prod(sizes[position + 1 :]) for position in range(len(sizes))]
-        else:  # keys are then hashes, and hits are compared in full
+        else:  # keys are then hashes, so hits are compared in full
             rng = np.random.default_rng(len(sizes))
             weights = [int(each) | 1 for each in rng.integers(1, 2**63, len(sizes))]
         self._weights = np.array(weights, dtype=np.uint64)
@@ -193,13 +194,13 @@ class Space(Sequence[Config]):
         Args:
             parameters: The tunable choices.
             constraints: Rules; they are given ``(problem, device, columns)``.
-            problem: What the rules see as problem.
-            device: What the rules see as device.
-            limit: Most combinations that are held at once; beyond, the space is a uniform sample.
-            seed: Of that sample.
+            problem: The problem passed to the rules.
+            device: The device passed to the rules.
+            limit: Largest number of combinations held at once; beyond it, the space is a uniform sample.
+            seed: Seed of that sample.
 
         Raises:
-            DeclarationError: A rule that fails on arrays.
+            DeclarationError: A rule fails on arrays.
         """
         rules = [(each.sentence, _bound(each, problem, device)) for each in constraints]
         values = {each.name: each.values for each in parameters}
@@ -209,7 +210,7 @@ class Space(Sequence[Config]):
 
     @classmethod
     def of(cls, parameters: Sequence[Parameter], configs: Iterable[Mapping[str, Value]]) -> Space:
-        """The space of exactly these configs, for example those of a recording, in their order."""
+        """Makes the space of exactly these configs, in this order; for example those of a recording."""
         code_of = [{value: code for code, value in enumerate(each.values)} for each in parameters]
         rows = [
             [codes[config[each.name]] for each, codes in zip(parameters, code_of, strict=True)]
@@ -236,21 +237,21 @@ class Space(Sequence[Config]):
         return isinstance(config, Mapping) and self._find(config) >= 0
 
     def index_of(self, config: Mapping[str, Value]) -> int:
-        """Position of a legal config.
+        """Returns the position of a legal config.
 
         Raises:
             InputError: The config is not legal here.
         """
         index = self._find(config)
         if index < 0:
-            raise InputError(f"a config of this space is legal, got {dict(config)}; choose another")
+            raise InputError(f"a config must be legal in this space, got {dict(config)}; choose another")
         return index
 
     def _find(self, config: Mapping[str, Value]) -> int:
         return int(self.find([config])[0])
 
     def find(self, configs: Sequence[Mapping[str, Value]]) -> NDArray[np.intp]:
-        """Positions of configs; -1 for those that are not legal here."""
+        """Returns the positions of configs; -1 for those that are not legal here."""
         rows = np.zeros((len(configs), len(self.parameters)), self._codes.dtype)
         known = np.array([len(config) == len(self.parameters) for config in configs], dtype=bool)
         for column, (each, codes) in enumerate(zip(self.parameters, self._code_of, strict=True)):
@@ -284,7 +285,7 @@ class Space(Sequence[Config]):
         return self._codes
 
     def locate(self, codes: Codes) -> NDArray[np.intp]:
-        """Positions of rows of codes; -1 where a row is not legal. A sampled space takes new legal rows in."""
+        """Returns the positions of rows of codes; -1 for illegal rows. A sampled space adds new legal rows."""
         keys, order = self._sorted_keys
         if not len(keys) or not len(codes):
             return np.full(len(codes), -1, np.intp)
@@ -293,12 +294,12 @@ class Space(Sequence[Config]):
         found[np.any(self._codes[found] != codes, axis=1)] = -1
         missing = np.flatnonzero(found < 0)
         if self.sampled and len(missing):
-            found[missing] = self._take_in(codes[missing].astype(self._codes.dtype))
+            found[missing] = self._add_rows(codes[missing].astype(self._codes.dtype))
         return found
 
-    def _take_in(self, rows: Codes) -> list[int]:
-        """Rows outside the sample: the legal ones join it. `_sorted_keys` keeps describing the first rows."""
-        unknown = [at for at, row in enumerate(rows) if row.tobytes() not in self._taken_in]
+    def _add_rows(self, rows: Codes) -> list[int]:
+        """Adds legal rows to the sample. `_sorted_keys` still describes the first rows only."""
+        unknown = [at for at, row in enumerate(rows) if row.tobytes() not in self._added]
         if unknown:
             fresh = np.unique(rows[unknown], axis=0)
             legal = np.ones(len(fresh), bool)
@@ -307,16 +308,16 @@ class Space(Sequence[Config]):
                 legal &= holds(rule, sentence, Columns(arrays), len(fresh))
             places = np.where(legal, len(self._codes) + np.cumsum(legal) - 1, -1)
             self._codes = np.concatenate([self._codes, fresh[legal]])
-            self._taken_in |= {row.tobytes(): int(at) for row, at in zip(fresh, places, strict=True)}
-        return [self._taken_in[row.tobytes()] for row in rows]
+            self._added |= {row.tobytes(): int(at) for row, at in zip(fresh, places, strict=True)}
+        return [self._added[row.tobytes()] for row in rows]
 
     @cached_property
     def positions(self) -> tuple[NDArray[np.float64] | None, ...]:
-        """For each parameter where its values lie between 0 and 1; None where they have no order."""
+        """For each parameter the positions of its values between 0 and 1; None if they have no order."""
         return tuple(_positions(each) for each in self.parameters)
 
     def neighbours(self, index: int) -> NDArray[np.intp]:
-        """Positions of the legal configs that differ from one config in a single parameter, nearest first."""
+        """Returns positions of the legal configs that differ from a config in one parameter, nearest first."""
         own = self._codes[index]
         rows, distances = [], []
         for column, (each, positions) in enumerate(zip(self.parameters, self.positions, strict=True)):
@@ -334,13 +335,13 @@ class Space(Sequence[Config]):
         return found[found >= 0]
 
     def around(self, index: int, radius: int, tries: int, rng: np.random.Generator) -> NDArray[np.intp]:
-        """Positions of some legal configs that differ from one in 2 to `radius` parameters, at random.
+        """Returns the positions of random legal configs that differ from a config in 2 to `radius` parameters.
 
         Args:
-            index: Position of the one.
-            radius: Most parameters that differ.
-            tries: Raw combinations that are drawn; the legal ones among them are returned.
-            rng: Source of chance.
+            index: Position of the config.
+            radius: Largest number of parameters that differ.
+            tries: Number of raw combinations drawn; the legal ones among them are returned.
+            rng: Random number generator.
         """
         sizes = np.array([len(each.values) for each in self.parameters])
         free = np.flatnonzero(sizes > 1)
@@ -384,7 +385,7 @@ def check_constraints_agree(
     """Compares every constraint on scalars and on arrays, on random raw combinations.
 
     Raises:
-        DeclarationError: A rule that gives different results, or fails on one of the two.
+        DeclarationError: A rule gives different results, or fails on one of the two.
     """
     rng = np.random.default_rng(seed)
     codes = [rng.integers(0, len(each.values), configs) for each in parameters]
@@ -401,7 +402,7 @@ def check_constraints_agree(
                 scalar = f"{type(error).__name__}: {error}"
             if scalar is not bool(truth):
                 raise DeclarationError(
-                    "a constraint gives the same on scalars and on arrays; "
+                    "a constraint must give the same on scalars and on arrays; "
                     f'"{constraint.sentence}" gives {scalar} and {bool(truth)} for {config}; '
                     "look for ~ on a Python bool, / for //, or a division by zero"
                 )

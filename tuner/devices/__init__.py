@@ -1,5 +1,5 @@
 """Devices that measure kernels: CUDA GPUs, the CPU, and a fake one for tests.
 
-`protocol` says what a device does, `detect` finds devices without loading a GPU library, and
-`opening` makes one; only worker processes call it.
+`protocol` defines what a device does. `detect` finds devices without loading a GPU library. `opening` opens
+one; only worker processes call it.
 """

@@ -1,4 +1,4 @@
-"""The folder of this machine's user where caches lie."""
+"""The current user's folder for caches."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ import platformdirs
 
 from tuner.errors import EnvironmentTrouble
 
-#: Bytes that are written to see whether any can be: what a rendered kernel and its machine code take.
+#: Bytes written to test whether the folder is writable: the size of a rendered kernel with its machine code.
 PROBE_BYTES = 1 << 18
 
 
 def cache_root() -> Path:
-    """Where caches lie; ``TUNER_CACHE`` moves them."""
+    """Returns the folder of the caches; ``TUNER_CACHE`` changes it."""
     return Path(os.environ.get("TUNER_CACHE") or platformdirs.user_cache_dir("tile-tuner"))
 
 
 def check_cache() -> Path:
-    """Makes the folder of the caches, and finds out before any work that it cannot be written.
+    """Makes the folder of the caches, and fails before any work if it cannot be written.
 
     Returns:
         The folder.
 
     Raises:
-        EnvironmentTrouble: It cannot be made or written; the message says what to do.
+        EnvironmentTrouble: It cannot be made or written; the message gives the remedy.
     """
     root = cache_root()
     try:
@@ -41,7 +41,7 @@ def check_cache() -> Path:
 
 
 def cache_trouble(error: OSError) -> EnvironmentTrouble:
-    """What is said where the caches cannot be written."""
+    """Returns the error for caches that cannot be written."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     remedy = "free some room there, or set" if full else "set"
     return EnvironmentTrouble(

@@ -1,8 +1,8 @@
-"""Runs a CUDA kernel on a caller's arrays, device and stream: what `tuner.callables` needs of a GPU.
+"""Runs CUDA kernels on a caller's arrays, device and stream, for `tuner.callables`.
 
-A measurement binds a kernel to its arrays once (`tuner.devices.launching`); a caller brings other arrays with
-every call. What one run of a kernel must not share with another that may overlap it, which are runs on other
-streams, is kept per stream: workspaces, and the constant memory of a module.
+A measurement binds a kernel to its arrays once (`tuner.devices.launching`); a caller passes other arrays with
+every call. Runs on different streams may overlap, so they must not share workspaces or a module's constant
+memory; these are kept for each stream.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from tuner.devices.cuda import describe
 from tuner.devices.launching import function_of, steps_of, three, workspace
 from tuner.devices.nvrtc import NvrtcCompiler
 
-#: Workspaces, modules and larger arrays are kept up to this size together; the oldest go first.
+#: Workspaces, modules and larger arrays are kept up to this total size; the oldest are dropped first.
 KEPT_BYTES = 1 << 30
-#: Constant memory of a module at the most (CUDA C++ Programming Guide, compute capabilities).
+#: Largest constant memory of a module (CUDA C++ Programming Guide, compute capabilities).
 CONSTANT_BYTES = 64 << 10
 
 
 def device_info(index: int) -> DeviceInfo:
-    """The GPU of that number, as CUDA counts in this process."""
+    """Describes the GPU with this number, as CUDA counts in this process."""
     with cupy.cuda.Device(index):
         return describe(index)
 
 
 def adopted(array: Any) -> Any:
-    """A CuPy array on the memory of another library's, by DLPack or else the CUDA array interface.
+    """Wraps another library's array as a CuPy array on the same memory, by DLPack or the CUDA array interface.
 
     Raises:
-        BufferError: The library does not give its memory away.
-        TypeError: It offers neither.
+        BufferError: The library does not export its memory.
+        TypeError: The array supports neither.
     """
     if hasattr(array, "__dlpack__"):
         with contextlib.suppress(BufferError):
@@ -54,7 +54,7 @@ def adopted(array: Any) -> Any:
 
 @dataclass(frozen=True)
 class Given:
-    """A caller's arrays as `tuner.devices.launching` takes them."""
+    """A caller's arrays in the form that `tuner.devices.launching` takes."""
 
     problem: Problem
     arrays: Mapping[str, Any]
@@ -67,10 +67,9 @@ class Given:
 
 
 class _Kept:
-    """What kernels keep for streams, bounded in bytes.
+    """Data that kernels keep for each stream, bounded in bytes.
 
-    Memory that goes is CuPy's to give out again, on the stream that it was used on and thus behind what is
-    queued there.
+    CuPy reuses dropped memory only on the stream that used it, and thus after the work queued there.
     """
 
     def __init__(self) -> None:
@@ -78,7 +77,7 @@ class _Kept:
         self._lock = threading.Lock()
 
     def get(self, key: Hashable, make: Callable[[], tuple[Any, int]]) -> Any:
-        """The value of a key, made with its size in bytes where it is missing."""
+        """Returns the value of a key; if it is missing, makes it, with its size in bytes."""
         found = self._values.get(key)
         if found is None:
             found = make()
@@ -94,12 +93,12 @@ class _Kept:
 _KEPT = _Kept()
 
 
-#: What was loaded: rendered kernel, dynamic shared memory it may have, GPU -> cubin, module, function.
+#: Loaded kernels: (rendered kernel, dynamic shared memory it may have, GPU) -> cubin, module, function.
 _FUNCTIONS: dict[tuple[str, int, int], tuple[bytes, Any, Any]] = {}
 
 
 def _function(rendered: Rendered, problem: Problem, architecture: str, index: int) -> tuple[bytes, Any, Any]:
-    """Compiles and loads, unless another shape has had the same kernel loaded."""
+    """Compiles and loads a kernel, unless another shape already loaded the same one."""
     assert rendered.launch is not None, "a CUDA kernel has a launch"
     key = rendered.hash, rendered.launch.shared_bytes, index
     if key not in _FUNCTIONS:
@@ -117,12 +116,11 @@ class Loaded:
     """A rendered kernel on one GPU.
 
     Attributes:
-        simple: True where a run is one launch with the arrays' addresses, so that how they are shaped does
-            not matter.
+        simple: True if a run is one launch with the arrays' addresses, so that their shapes do not matter.
     """
 
     def __init__(self, rendered: Rendered, problem: Problem, device: DeviceInfo, index: int) -> None:
-        """Compiles, or takes from the cache on disk, and loads.
+        """Compiles the kernel, or takes it from the cache on disk, and loads it.
 
         Raises:
             CompileFailed: The source does not compile.
@@ -146,8 +144,8 @@ class Loaded:
         """Queues a run on the current stream; the GPU must be the current device.
 
         Args:
-            arrays: CuPy arrays in the order of the problem's tensors. How they are shaped does not matter as
-                long as the elements lie as the problem's layout says.
+            arrays: CuPy arrays in the order of the problem's tensors. Their shapes do not matter if the
+                elements lie as the problem's layout requires.
         """
         if not self.simple:
             self._run_steps(arrays)
@@ -159,7 +157,7 @@ class Loaded:
 
     @property
     def shortest_run(self) -> Callable[..., None]:
-        """As `run`, with as little around the launch as can be."""
+        """Returns a form of `run` with the least overhead around the launch."""
         if not self.simple or self._launch.workspace is not None:
             return self.run
         function, grid, block, shared = self._function, self._grid, self._block, self._shared
@@ -169,7 +167,7 @@ class Loaded:
         return lambda *arrays: function(grid, block, arrays, shared)
 
     def run_at(self, stream: int, *addresses: int) -> None:
-        """Queues a run on memory at addresses, on the stream of that handle."""
+        """Queues a run on memory at these addresses, on the stream with this handle."""
         if runtime.getDevice() != self._index:
             with cupy.cuda.Device(self._index):
                 return self.run_at(stream, *addresses)
@@ -184,13 +182,13 @@ class Loaded:
             )
 
     def _with_workspace(self) -> tuple[Any, int]:
-        """The scalars, and a workspace for the current stream."""
+        """Returns the scalars, and a workspace for the current stream."""
         wanted = self._launch.workspace
         assert wanted is not None
         return (*self._scalars, workspace(wanted)), wanted.bytes
 
     def _run_steps(self, arrays: Sequence[Any]) -> None:
-        """A run of several steps, with constant memory and larger arrays that only one stream uses."""
+        """Queues a run of several steps, with constant memory and larger arrays of the current stream."""
         stream, module, function = _current_stream(), self._module, self._function
         if self._launch.pieces is not None:
             size = len(self._code) + CONSTANT_BYTES
@@ -205,7 +203,7 @@ class Loaded:
             for each, array in zip(tensors, arrays, strict=True)
         }
         given = Given(self._problem, named, self._scalars, {})
-        # Another thread may use the same stream: what it queues must not come between.
+        # Another thread may use the same stream; its work must not come in between.
         with self._queueing:
             for step in steps_of(module, function, self._launch, given, made):
                 step()
@@ -218,7 +216,7 @@ def _current_stream() -> tuple[int, int]:
 
 
 class _Handle:
-    """A stream that another library made: all that a launch asks of it is its handle."""
+    """A stream made by another library. A launch needs only its handle."""
 
     __slots__ = ("ptr",)
 

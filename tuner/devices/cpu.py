@@ -22,16 +22,16 @@ from tuner.devices.protocol import Arrays, CompileFailed, LaunchFailed, Run, dec
 from tuner.errors import DeviceTrouble
 from tuner.results.measurement import memory_reason
 
-#: The flush reads and writes this many times the last-level cache.
+#: The flush reads and writes this multiple of the last-level cache.
 FLUSH_FACTOR = 2
-#: Threads of a library spin on after a call: OpenBLAS's for 0.11 s on the machine where this was measured, and
-#: a kernel of as many threads as cores took twice its time meanwhile. Whoever is timed next waits until this
-#: process uses less than `QUIET_SHARE` of a core in two looks, but not without end.
+#: A library's threads spin on after a call. OpenBLAS's spun for 0.11 s on the machine where this was measured,
+#: and a kernel with a thread on each core took twice its time meanwhile. The next measurement waits until this
+#: process uses less than `QUIET_SHARE` of a core in two readings, up to a limit.
 QUIET_SHARE, LOOK_S, QUIET_WITHIN_S = 0.1, 0.002, 1.0
 
 
 class LibraryRun:
-    """A library's run with a number of threads of its BLAS.
+    """A library's run with a fixed number of BLAS threads.
 
     Attributes:
         threads: Threads that its BLAS may use.
@@ -42,13 +42,13 @@ class LibraryRun:
         self._run, self._pools = run, pools
 
     def __call__(self) -> None:
-        """One run with its threads."""
+        """Runs once with its number of threads."""
         with self.limited() as run:
             run()
 
     @contextmanager
     def limited(self) -> Iterator[Run]:
-        """The bare run, while its threads are set; setting them takes longer than a small product."""
+        """Sets the threads and yields the bare run, because setting them takes longer than a small product."""
         with self._pools.limit(limits=self.threads):
             yield self._run
 
@@ -70,7 +70,7 @@ class CpuDevice:
         self._flush = numpy.ones(FLUSH_FACTOR * max(self.info.l2_bytes, 1 << 24) // 8, dtype=numpy.float64)
 
     def free_bytes(self) -> int:
-        """Memory that is available without swapping."""
+        """Bytes of memory available without swapping."""
         return host.free_bytes()
 
     def random(self, seed: int) -> Any:
@@ -80,7 +80,7 @@ class CpuDevice:
     def load(self, rendered: Rendered, code: bytes, arrays: Arrays) -> Run:
         """Imports the rendered module and binds the arguments; see the protocol."""
         try:
-            # It has run, so that the first timed run loads no machine code.
+            # It has run once, so the first timed run loads no machine code.
             entry = numba_source.ready(rendered, arrays.problem)
         except CompileFailed as error:
             raise LaunchFailed(str(error)) from error
@@ -90,7 +90,7 @@ class CpuDevice:
             try:
                 entry(*arguments)
             except MemoryError as error:
-                # Whoever holds the memory goes with the worker.
+                # Whatever holds the memory ends with the worker.
                 raise LaunchFailed(memory_reason(error), device_unwell=True) from error
             except Exception as error:
                 raise LaunchFailed(f"{type(error).__name__}: {error}") from error
@@ -130,10 +130,7 @@ class CpuDevice:
         return samples
 
     def circumstances(self, run: Run) -> Mapping[str, float]:
-        """Load average and clock as the operating system gives them, and the threads of a library.
-
-        Where the CPU is held to narrower vectors than it has, these, too.
-        """
+        """Load average and clock from the operating system; a library's threads; vectors if restricted."""
         seen = {"load_1min": psutil.getloadavg()[0]}
         if self._features.restricted:
             seen["restricted_to_vector_bytes"] = float(self._features.vector_bytes)
@@ -145,7 +142,7 @@ class CpuDevice:
         return seen
 
     def power_w(self, run: Run) -> float | None:
-        """By the energy counters of the packages, all that goes on there included."""
+        """Reads the packages' energy counters, which include everything that runs there."""
         counters = EnergyCounters()
         if counters.trouble:
             return None
@@ -156,16 +153,16 @@ class CpuDevice:
         return counters.between_j(before_j, after_j) / (after_s - before_s)
 
     def canary(self) -> None:
-        """A CPU that answers is well."""
+        """Does nothing: a CPU that responds is healthy."""
 
 
 def _bare(run: Run) -> AbstractContextManager[Run]:
-    """What is to be timed of a run."""
+    """Returns the part of a run that is timed."""
     return run.limited() if isinstance(run, LibraryRun) else nullcontext(run)
 
 
 def wait_until_quiet() -> None:
-    """Waits until the threads of this process have gone to sleep, those of libraries too."""
+    """Waits until this process's threads sleep, including those of libraries."""
     end_s, quiet = time.monotonic() + QUIET_WITHIN_S, 0
     while quiet < 2 and time.monotonic() < end_s:
         before_s = time.process_time()
@@ -174,7 +171,7 @@ def wait_until_quiet() -> None:
 
 
 def blas_versions() -> dict[str, str]:
-    """NumPy's BLAS: name and version, the core type it chose, its threads."""
+    """Describes NumPy's BLAS: name and version, the core type it chose, its threads."""
     for pool in threadpoolctl.threadpool_info():
         if pool["user_api"] == "blas" and "numpy" in pool["filepath"]:
             break

@@ -1,8 +1,8 @@
-"""Which vectors of a CPU are used: the widest there are, or narrower ones where the environment says so.
+"""Selects the vectors of a CPU: the widest available, or narrower ones if the environment requests them.
 
-``TUNER_CPU_FEATURES=avx2`` has a CPU with AVX-512 measured as CPUs without it would be: Numba compiles for
-AVX2, OpenBLAS and NumPy use nothing wider. Caches, clocks and cores stay those of the machine, which the
-device's name says.
+With ``TUNER_CPU_FEATURES=avx2`` a CPU with AVX-512 is measured like CPUs without it: Numba compiles for AVX2,
+and OpenBLAS and NumPy use nothing wider. Caches, clocks and cores remain those of the machine; the device's
+name says so.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ VARIABLE = "TUNER_CPU_FEATURES"
 
 @dataclass(frozen=True)
 class Features:
-    """Vectors that are used.
+    """The vectors in use.
 
     Attributes:
-        title: For people: ``AVX-512``; empty where none is known.
+        title: Name for people: ``AVX-512``; empty if unknown.
         vector_bytes: Width of the widest register.
-        restricted: True where the machine has wider ones.
-        architecture: LLVM's name of the CPU that is compiled for; empty for the machine's own.
-        environment: Variables that hold a process to these vectors, from before it loads NumPy.
+        restricted: True if the machine has wider ones.
+        architecture: LLVM's name of the CPU to compile for; empty for the machine's own.
+        environment: Environment variables that restrict a process to these vectors; set before it loads NumPy.
     """
 
     title: str
@@ -36,7 +36,7 @@ class Features:
 
     @property
     def told(self) -> str:
-        """What a device's name says of it; empty where nothing is known."""
+        """The part of a device's name that describes them; empty if unknown."""
         return f"restricted to {self.title}" if self.restricted else self.title
 
 
@@ -46,7 +46,7 @@ KNOWN = {
     "avx2": Features("AVX2", 32),
     "asimd": Features("NEON", 16),
 }
-#: What can be asked for. NumPy's names are those of what it dispatches (NumPy, "CPU build options").
+#: Allowed restrictions. NumPy's names are those of its dispatch targets (NumPy, "CPU build options").
 RESTRICTIONS = {
     "avx2": Features(
         "AVX2", 32, True, "haswell",
@@ -59,14 +59,14 @@ RESTRICTIONS = {
 
 
 def used(flags: Collection[str]) -> Features:
-    """The vectors that are used of a CPU.
+    """Returns the vectors to use on a CPU.
 
     Args:
-        flags: As the operating system lists them.
+        flags: CPU flags as the operating system lists them.
 
     Raises:
-        InputError: The environment asks for vectors that are not known.
-        DeviceTrouble: It asks for some that the CPU does not have.
+        InputError: The environment requests unknown vectors.
+        DeviceTrouble: It requests vectors that the CPU does not have.
     """
     widest = next((found for flag, found in KNOWN.items() if flag in flags), Features("", 16))
     asked = os.environ.get(VARIABLE, "").strip().lower()

@@ -1,6 +1,6 @@
 """Cubins on disk, so that no source is compiled twice for one architecture by one compiler.
 
-Bounded in size; what was not used for longest goes first. Any number of processes share it.
+Its size is bounded; the least recently used entries are dropped first. Any number of processes can share it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tuner.devices.cache_folder import cache_root, cache_trouble
 from tuner.devices.protocol import Binary
 from tuner.results.measurement import CompileReport
 
-#: Bytes of cubins kept at the most: some twenty thousand.
+#: Largest total size in bytes, enough for some twenty thousand cubins.
 LIMIT_BYTES = 1 << 30
 
 
@@ -26,7 +26,7 @@ class CubinCache:
     """Rendered kernel, architecture and compiler -> `Binary`."""
 
     def __init__(self) -> None:
-        """Makes the cache, or takes up the one that is there.
+        """Opens the cache, or makes it if it does not exist.
 
         Raises:
             EnvironmentTrouble: Its folder cannot be written.
@@ -43,7 +43,7 @@ class CubinCache:
             raise cache_trouble(OSError(errno.EIO, str(error))) from error
 
     def get(self, rendered: Rendered, architecture: str, compiler: str) -> Binary | None:
-        """What was put for the same source, options, architecture and compiler; else None."""
+        """Returns the binary stored for the same source, options, architecture and compiler, or None."""
         found = self._cache.get(_key(rendered, architecture, compiler))
         if not isinstance(found, bytes):
             return None
@@ -51,8 +51,8 @@ class CubinCache:
         return Binary(code, CompileReport(**json.loads(report)))
 
     def put(self, rendered: Rendered, architecture: str, compiler: str, binary: Binary) -> None:
-        """Keeps a binary; on a full disk it is compiled anew next time."""
-        # Bytes, which the cache stores as they are: it would pickle anything else.
+        """Stores a binary. If the disk is full, it is compiled again next time."""
+        # The cache stores bytes unchanged; it would pickle anything else.
         value = json.dumps(asdict(binary.report)).encode() + b"\n" + binary.code
         with contextlib.suppress(OSError, sqlite3.Error):
             self._cache.set(_key(rendered, architecture, compiler), value)

@@ -25,13 +25,13 @@ from tuner.devices.protocol import LaunchFailed
 OPERATION = {"n": 0, "t": 1}
 #: First letter of a function in a dtype.
 LETTER = {"float32": "s", "float64": "d"}
-#: 1 and 0 by dtype, on the host: kept, since functions are given their addresses.
+#: 1 and 0 by dtype, on the host. They are kept alive because functions receive their addresses.
 _FACTORS: dict[str, numpy.ndarray[Any, Any]] = {}
 
 
 @functools.cache
 def function(name: str) -> Callable[..., int]:
-    """A function of the cuBLAS that this process has loaded, e.g. ``cublasSgemm_v2``."""
+    """Returns a function of the cuBLAS that this process has loaded, e.g. ``cublasSgemm_v2``."""
     cupy.cuda.device.get_cublas_handle()
     loaded = re.search(r"\S+/libcublas\.so[.\d]*$", Path("/proc/self/maps").read_text(), re.MULTILINE)
     if loaded is None:
@@ -42,14 +42,14 @@ def function(name: str) -> Callable[..., int]:
 
 @functools.cache
 def one_and_zero(dtype: str) -> tuple[Any, Any]:
-    """Host addresses of 1 and 0 in a dtype (``float32``, ``float64``)."""
+    """Returns the host addresses of 1 and 0 in a dtype (``float32``, ``float64``)."""
     kind = {"float32": ctypes.c_float, "float64": ctypes.c_double}[dtype]
     return ctypes.byref(kind(1)), ctypes.byref(kind(0))
 
 
 @dataclass(frozen=True)
 class Bound:
-    """A cuBLAS function in one dtype, to be called with addresses of arrays.
+    """A cuBLAS function in one dtype; callers pass addresses of arrays.
 
     Attributes:
         call: CuPy's wrapper; it takes a handle first, as the C function does.
@@ -69,10 +69,10 @@ class Bound:
 
 @functools.cache
 def bound(name: str, dtype: str) -> Bound:
-    """A function without the letter of its dtype, e.g. ``gemv``.
+    """Binds a cuBLAS function to a dtype.
 
     Args:
-        name: The function.
+        name: The function without its dtype's letter, e.g. ``gemv``.
         dtype: ``float32`` or ``float64``.
     """
     factors = _FACTORS.setdefault(dtype, numpy.array([1, 0], dtype))
@@ -90,10 +90,10 @@ def handle() -> ctypes.c_void_p:
 
 
 def check(status: int) -> None:
-    """Raises where a call did not succeed.
+    """Raises an error if a call failed.
 
     Raises:
-        LaunchFailed: With cuBLAS's status.
+        LaunchFailed: The call failed; the message has cuBLAS's status.
     """
     if status:
         raise LaunchFailed(f"cuBLAS failed with status {status}")

@@ -22,15 +22,15 @@ from tuner.devices.power import keep_busy
 from tuner.devices.protocol import Arrays, LaunchFailed, Run, declared_baseline
 from tuner.errors import DeviceTrouble
 
-#: Seconds between two looks at clocks and power; a look takes about a millisecond.
+#: Seconds between two readings of clocks and power; a reading takes about a millisecond.
 LOOK_EVERY_S = 0.05
-#: Cycles after which the holding kernel gives up by itself, so that a queue that is full cannot hang.
+#: Cycles after which the holding kernel ends by itself, so that a full queue cannot hang.
 HOLD_LIMIT_CYCLES = 4_000_000_000
-#: A batch of samples during which the clock is below this share of the default one is taken again after a
-#: pause (NVBench's throttle threshold and recovery delay), but not without end.
+#: If the clock falls below this share of the default one during a batch of samples, the batch is repeated after
+#: a pause, up to a limit (NVBench's throttle threshold and recovery delay).
 THROTTLED_BELOW, THROTTLE_PAUSE_S, MAX_THROTTLED = 0.75, 0.05, 20
-#: Holds the stream until the host has queued all launches, so that launch overhead stays out of the times
-#: (the way of NVBench's blocking kernel).
+#: Holds the stream until the host has queued all launches, so that times contain no launch overhead (as
+#: NVBench's blocking kernel does).
 HOLD_SOURCE = """
 extern "C" __global__ void hold(const volatile int* released, long long limit_cycles) {
     const long long start = clock64();
@@ -40,13 +40,13 @@ extern "C" __global__ void hold(const volatile int* released, long long limit_cy
 
 
 def _errors() -> tuple[type[Exception], ...]:
-    """What CuPy raises; cuBLAS's own error only once that library is loaded, which needs a GPU's machine."""
+    """Returns CuPy's exceptions; cuBLAS's only if that library is loaded, which needs a machine with a GPU."""
     cublas = sys.modules.get("cupy_backends.cuda.libs.cublas")
     return (*DRIVER_ERRORS, cublas.CUBLASError) if cublas else DRIVER_ERRORS
 
 
 class CudaDevice:
-    """The first GPU that this process sees; see `tuner.devices.protocol.Device`."""
+    """The first GPU visible to this process; see `tuner.devices.protocol.Device`."""
 
     xp = cupy
 
@@ -91,7 +91,7 @@ class CudaDevice:
         self._hold_arguments = (self._flag_memory.ptr, numpy.int64(HOLD_LIMIT_CYCLES))
 
     def free_bytes(self) -> int:
-        """Free device memory, with what CuPy's pool holds unused."""
+        """Bytes of free device memory, including unused memory in CuPy's pool."""
         cupy.get_default_memory_pool().free_all_blocks()
         return int(runtime.memGetInfo()[0])
 
@@ -136,7 +136,7 @@ class CudaDevice:
         return 0 < clock_hz < THROTTLED_BELOW * self._monitor.default_clock_hz
 
     def _held(self, run: Run, cold: bool, before: Run | None) -> float:
-        """One sample the way NVBench takes a cold one: flush, wait, hold, event, run, event, release, wait."""
+        """Takes one sample as NVBench takes a cold one: flush, wait, hold, event, run, event, release, wait."""
         stream, flag = self._stream, self._flag
         try:
             if before is not None:
@@ -159,7 +159,7 @@ class CudaDevice:
             flag[0] = 1
 
     def _look(self) -> None:
-        """Reads clocks and power while the device is at work, but not so often that it costs time."""
+        """Reads clocks and power while the device is busy, but seldom enough to cost no time."""
         now = time.monotonic()
         if now - self._looked_s > LOOK_EVERY_S:
             self._looked_s = now
@@ -177,17 +177,17 @@ class CudaDevice:
         return lambda: graph.launch(stream=self._stream)
 
     def circumstances(self, run: Run) -> Mapping[str, float]:
-        """What NVML saw during the last samples, and a kernel's occupancy."""
+        """NVML's readings during the last samples, and a kernel's occupancy."""
         return self._seen | ({"occupancy": run.occupancy} if isinstance(run, LoadedKernel) else {})
 
     def power_w(self, run: Run) -> float | None:
-        """NVML's reading once it has seen nothing but `run` for as long as it averages over."""
+        """Returns NVML's reading after `run` alone has filled the time over which it averages."""
         if "power_w" not in self._monitor.read():
             return None
         batch = keep_busy(run, self.synchronize)
         for _ in range(batch):
             run()
-        # While these go on: some boards show the power of the moment.
+        # Read while runs go on, because some boards report the power of the moment.
         power_w = self._monitor.read().get("power_w")
         self.synchronize()
         return power_w
@@ -203,10 +203,10 @@ class CudaDevice:
 
 
 class _Monitor:
-    """NVML's view of the board; empty where NVML does not answer.
+    """NVML's readings of the board; empty if NVML does not respond.
 
     Attributes:
-        default_clock_hz: Clock of the multiprocessors that applications get by default; 0 where not known.
+        default_clock_hz: Default clock of the multiprocessors for applications; 0 if unknown.
     """
 
     def __init__(self, uuid: str) -> None:
@@ -245,7 +245,7 @@ class _Monitor:
 
 
 def describe(index: int = 0) -> DeviceInfo:
-    """Identity and limits of the GPU of that number, as CUDA counts in this process."""
+    """Returns identity and limits of the GPU with this number, as CUDA counts in this process."""
     properties = runtime.getDeviceProperties(index)
     capability = properties["major"] * 10 + properties["minor"]
     version = runtime.driverGetVersion()
@@ -265,16 +265,16 @@ def describe(index: int = 0) -> DeviceInfo:
         shared_bytes_per_block=properties["sharedMemPerBlockOptin"],
         shared_bytes_per_sm=properties["sharedMemPerMultiprocessor"],
         registers_per_block=properties["regsPerBlock"],
-        registers_per_thread=255,  # no query tells; the same for every architecture since 3.5
+        registers_per_thread=255,  # no query reports it; it is the same for every architecture since 3.5
         l2_bytes=properties["l2CacheSize"],
     )
 
 
 def _uuid(index: int) -> str:
-    """NVML's spelling of the device's UUID.
+    """Returns the device's UUID as NVML spells it.
 
-    A worker is started with that of its one device, which may be a MIG instance. CuPy's own copy ends at the
-    first zero byte.
+    A worker is started with the UUID of its one device, which may be a MIG instance. CuPy's own copy ends at
+    the first zero byte.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     if visible.startswith(("GPU-", "MIG-")) and "," not in visible:

@@ -1,6 +1,6 @@
 """Finds devices and their names without loading a GPU array library or making a CUDA context.
 
-GPUs come from NVML, limited and ordered by ``CUDA_VISIBLE_DEVICES``; the CPU from the operating system.
+NVML lists the GPUs, which ``CUDA_VISIBLE_DEVICES`` filters and orders; the operating system describes the CPU.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class DetectedDevice:
 
     Attributes:
         spec: ``cpu``, ``cuda:0``, ``fake:FILE``.
-        info: Identity; limits of a GPU are known only to the process that opens it.
-        environment: What a worker process needs in its environment to see this device and no other.
+        info: Identity. Only the process that opens a GPU knows its limits.
+        environment: Environment variables that make this device the only one that a worker process sees.
     """
 
     spec: str
@@ -35,27 +35,27 @@ class DetectedDevice:
 
     @property
     def target(self) -> str:
-        """The target of the kernels that run on it."""
+        """Target of the kernels that run on it."""
         return self.info.kind
 
     @property
     def opening(self) -> str:
-        """What `tuner.devices.opening.open_device` takes inside the worker."""
+        """The spec for `tuner.devices.opening.open_device` inside the worker."""
         return self.spec if self.spec.startswith("fake:") else self.info.kind
 
 
 def cpu_flags() -> set[str]:
-    """What the operating system says that this machine's CPU can do."""
+    """Returns the flags of this machine's CPU, from the operating system."""
     found = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", _read("/proc/cpuinfo"), re.MULTILINE)
     return set(found[1].split()) if found else set()
 
 
 def cpu_info() -> DeviceInfo:
-    """Identity of this machine's CPU, as far as this process may use it.
+    """Describes the part of this machine's CPU that this process may use.
 
     Raises:
-        InputError: The environment restricts it to vectors that are not known.
-        DeviceTrouble: ...or that it does not have.
+        InputError: The environment restricts it to unknown vectors.
+        DeviceTrouble: The environment restricts it to vectors that it does not have.
     """
     text = _read("/proc/cpuinfo")
     model = re.search(r"model name\s*:\s*(.+)", text)
@@ -85,16 +85,16 @@ def _cpu() -> DetectedDevice:
 
 
 def with_best_blas(found: DetectedDevice, core_type: str) -> DetectedDevice | None:
-    """The same CPU with OpenBLAS told to use the widest vectors there are.
+    """Returns the same CPU with OpenBLAS set to use the widest vectors.
 
-    OpenBLAS takes some newer CPUs for older ones, and NumPy then runs at half their speed.
+    OpenBLAS mistakes some newer CPUs for older ones, and NumPy then runs at half speed.
 
     Args:
         found: A CPU.
-        core_type: What OpenBLAS chose by itself.
+        core_type: Core type that OpenBLAS chose by itself.
 
     Returns:
-        None where that is the best already, or the device is no x86 CPU.
+        None if that is already the best, or if the device is not an x86 CPU.
     """
     best = {64: "SkylakeX", 32: "Haswell"}.get(found.info.vector_bytes, "")
     wide = ("SkylakeX", "Cooperlake", "Sapphirerapids")
@@ -104,7 +104,7 @@ def with_best_blas(found: DetectedDevice, core_type: str) -> DetectedDevice | No
 
 
 def gpus() -> list[DetectedDevice]:
-    """The GPUs that this process may use, in CUDA's order (bus order)."""
+    """Returns the GPUs that this process may use, in CUDA's order (bus order)."""
     try:
         import pynvml
 
@@ -124,11 +124,11 @@ def gpus() -> list[DetectedDevice]:
 
 
 def find(spec: str = "") -> DetectedDevice:
-    """The device that a spec names.
+    """Returns the device that a spec names.
 
     Args:
-        spec: ``cpu``, ``cuda`` (the first), ``cuda:1``, ``fake:FILE.json``; empty for the GPU when there is
-            one, else the CPU.
+        spec: ``cpu``, ``cuda`` (the first), ``cuda:1``, ``fake:FILE.json``; empty for the first GPU, or the CPU
+            if there is none.
 
     Raises:
         InputError: Not a spec.
@@ -159,7 +159,7 @@ def find(spec: str = "") -> DetectedDevice:
 
 
 def find_all(spec: str = "") -> tuple[DetectedDevice, ...]:
-    """The devices that share a study: every GPU of the node for ``cuda``, else the one that a spec names.
+    """Returns the devices that share a study: every GPU for ``cuda``, else the device that a spec names.
 
     Raises:
         InputError: Not a spec.
@@ -193,7 +193,7 @@ def _gpu_info(nvml: Any, handle: Any) -> DeviceInfo:
 
 
 def _units(nvml: Any, handle: Any) -> list[DeviceInfo]:
-    """The board itself, or its MIG instances where it is split into some."""
+    """Returns the board itself, or its MIG instances if it is split."""
     try:
         split = nvml.nvmlDeviceGetMigMode(handle)[0] == nvml.NVML_DEVICE_MIG_ENABLE
         count = nvml.nvmlDeviceGetMaxMigDeviceCount(handle) if split else 0
@@ -207,10 +207,10 @@ def _units(nvml: Any, handle: Any) -> list[DeviceInfo]:
 
 
 def _visible(boards: list[tuple[str, list[DeviceInfo]]], visible: str) -> list[DeviceInfo]:
-    """What ``CUDA_VISIBLE_DEVICES`` leaves.
+    """Returns the devices that ``CUDA_VISIBLE_DEVICES`` leaves.
 
-    CUDA takes indices of boards and (prefixes of) UUIDs of boards and MIG instances, gives the first
-    instance of a board that is split, and ignores all from the first entry that it does not know.
+    CUDA accepts indices of boards, and (prefixes of) UUIDs of boards and MIG instances. For a split board it
+    uses the first instance. It ignores everything from the first unknown entry on.
     """
     chosen: list[DeviceInfo] = []
     for entry in (part.strip() for part in visible.split(",")):
@@ -231,7 +231,7 @@ def _visible(boards: list[tuple[str, list[DeviceInfo]]], visible: str) -> list[D
 
 
 def _cache_bytes(level: int) -> int:
-    """Size of the first core's data or unified cache of a level."""
+    """Returns the bytes of the first core's data or unified cache at a level."""
     for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         kind = _read(folder / "type").strip()
         if _read(folder / "level").strip() == str(level) and kind in ("Data", "Unified"):

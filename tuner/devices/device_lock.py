@@ -1,13 +1,12 @@
-"""One process at a time times on a device of this machine, whatever database it writes to and whoever runs it.
+"""A lock on each device: only one process at a time measures on it, whatever its database and user.
 
-The lock is the operating system's (flock) on a file that every user can open, so it ends with its process,
-however that ends. Who holds it is written into the file and believed only while the lock is held. The file
-itself stays: to remove it would let two processes hold locks on two files of one name. Child processes must
-not inherit the lock: start them by spawn, not by fork.
+The lock is the operating system's (flock) on a file that every user can open, so it ends with its process in
+any case. The holder's name is written into the file and trusted only while the lock is held. The file itself
+stays: if it were removed, two processes could hold locks on two files of one name. Child processes must not
+inherit the lock; start them by spawn, not by fork.
 
-A GPU or MIG instance has one lock. On a CPU there is one for each last-level cache: processes confined to
-cores behind different ones (`taskset`, cpusets) may time side by side, others would share cache and memory
-channels.
+A GPU or MIG instance has one lock. A CPU has one for each last-level cache: processes confined to cores behind
+different caches (`taskset`, cpusets) may measure side by side; others would share cache and memory channels.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ from pathlib import Path
 from tuner.declare.hardware import DeviceInfo
 from tuner.errors import EnvironmentTrouble, LockedByAnother
 
-#: Names the folder of the locks; every process that shares a device must be given the same one.
+#: Sets the folder of the locks. All processes that share a device must use the same one.
 VARIABLE = "TUNER_LOCKS"
-#: Where the locks lie otherwise: the first of these that everybody may write to, whoever asks.
+#: Default folders of the locks: the first one that every user may write to, whoever the current user is.
 SHARED_FOLDERS = (Path("/run/lock"), Path("/var/lock"), Path("/tmp"))
 #: Seconds between two attempts to take a lock.
 RETRY_S = 0.2
@@ -44,13 +43,13 @@ def device_lock(
     """Holds a device for this process, as a context manager.
 
     Args:
-        info: The device; of a CPU the cores that this process may use.
-        what: What this process does, for people: ``tune gemm 1024 x 1024 x 1024``.
-        wait_s: Seconds to wait while another holds it; infinite to wait as long as it takes.
-        waiting: Called once with the holder, before the wait.
+        info: The device; for a CPU, the cores that this process may use.
+        what: What this process does, in words: ``tune gemm 1024 x 1024 x 1024``.
+        wait_s: Seconds to wait while another holds it; infinite to wait without limit.
+        waiting: Callback that receives the holder once, before the wait.
 
     Raises:
-        LockedByAnother: Another process holds it; the message says which, whose and since when.
+        LockedByAnother: Another process holds it; the message names process, user and time.
         EnvironmentTrouble: The lock file cannot be used.
     """
     paths = lock_files(info)
@@ -77,7 +76,7 @@ def device_lock(
 
 
 def device_holder(info: DeviceInfo) -> str:
-    """Who holds a device now; empty if nobody does.
+    """Describes the process that holds a device now; empty if there is none.
 
     Raises:
         EnvironmentTrouble: The lock file cannot be used.
@@ -88,7 +87,7 @@ def device_holder(info: DeviceInfo) -> str:
 
 
 def lock_files(info: DeviceInfo) -> list[Path]:
-    """The lock files of a device, in the order in which they are taken.
+    """Returns the lock files of a device, in the order in which they are locked.
 
     Raises:
         EnvironmentTrouble: There is no folder for them.
@@ -102,10 +101,10 @@ def lock_files(info: DeviceInfo) -> list[Path]:
 
 
 def lock_folder() -> Path:
-    """The folder of the locks.
+    """Returns the folder of the locks.
 
     Raises:
-        EnvironmentTrouble: There is none that every user of the machine may write to.
+        EnvironmentTrouble: There is no folder that every user of the machine may write to.
     """
     chosen = os.environ.get(VARIABLE)
     if chosen:
@@ -128,13 +127,13 @@ def lock_folder() -> Path:
 
 
 def cache_groups(cores: set[int], folder: Path = CPU_FOLDER) -> list[int]:
-    """The first core of each group of cores that share a last-level cache, for the groups that cores are in.
+    """Returns the first core of each group that shares a last-level cache, for the groups of these cores.
 
-    Core 0 stands for a core whose caches the operating system does not tell.
+    Core 0 stands for cores whose caches the operating system does not report.
 
     Args:
         cores: Cores by number.
-        folder: Where the operating system describes them.
+        folder: Folder in which the operating system describes them.
     """
     return sorted({_first_sharer(folder / f"cpu{core}" / "cache") for core in cores})
 
@@ -148,7 +147,7 @@ def _first_sharer(caches: Path) -> int:
 
 
 def _is_shared(folder: Path) -> bool:
-    """Whether everybody may make files in a folder, and nobody remove those of others."""
+    """True if everyone may make files in a folder, and no one may remove those of others."""
     try:
         mode = folder.stat().st_mode
         read_only = os.statvfs(folder).f_flag & os.ST_RDONLY
@@ -158,7 +157,7 @@ def _is_shared(folder: Path) -> bool:
 
 
 def _take_all(paths: Sequence[Path]) -> tuple[list[int], Path | None]:
-    """Descriptors that hold all the locks; or none of them, and the one that another process holds."""
+    """Takes all locks and returns their descriptors; or takes none and returns the one that is held."""
     held: list[int] = []
     for path in paths:
         try:
@@ -182,7 +181,7 @@ def _close(descriptors: Sequence[int]) -> None:
 
 
 def _take(path: Path) -> int | None:
-    """A descriptor that holds the lock; None while another has it."""
+    """Returns a descriptor that holds the lock; None if another process holds it."""
     while True:
         descriptor = _open(path)
         try:
@@ -195,15 +194,16 @@ def _take(path: Path) -> int | None:
         except BaseException:
             os.close(descriptor)
             raise
-        # Somebody removed the file between opening and locking: the next process would make another one.
+        # Another process removed the file between opening and locking, so the next process would make another
+        # one.
         os.close(descriptor)
 
 
 def _open(path: Path) -> int:
-    """Opens a lock file, made for everybody where it is missing.
+    """Opens a lock file; if it is missing, makes it for all users.
 
-    Linux refuses O_CREAT for a file of another user in a folder like /tmp (fs.protected_regular), so a file
-    that is there is opened without it. One that may only be read can be locked all the same.
+    Linux refuses O_CREAT for a file of another user in a folder like /tmp (fs.protected_regular), so an
+    existing file is opened without it. A read-only file can be locked, too.
     """
     flags = os.O_CLOEXEC | os.O_NOFOLLOW
     while True:
@@ -227,7 +227,7 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def _sign(descriptor: int, what: str) -> None:
-    """Writes down who holds a lock; a file that may only be read goes without."""
+    """Writes the holder into the lock file, unless the file is read-only."""
     told = {
         "pid": os.getpid(), "user": _user(), "host": socket.gethostname(), "what": what,
         "since": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -245,7 +245,7 @@ def _user() -> str:
 
 
 def _holder(path: Path) -> str:
-    """Who wrote that they hold a lock."""
+    """Returns the holder that the lock file names."""
     try:
         told = json.loads(path.read_text(encoding="utf-8"))
         who = f"process {told['pid']} of user {told['user']} on {told['host']}"

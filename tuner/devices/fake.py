@@ -1,21 +1,21 @@
-"""A device that exists in a JSON file only: a table of latencies and faults, for tests and rehearsals.
+"""A fake device, described by a JSON file with latencies and faults, for tests and rehearsals.
 
-The file holds ``info`` (fields of `DeviceInfo`) and ``rules``, a list tried in order, each with ``where``
-(config values that must match, maybe none) and ``latency_s`` or ``fault``, or both: a fault with ``after``
-shows only after that many runs went well, one with ``only_at`` where the first dim is that. ``power_w`` of a
-rule is the power of its configs, ``first_s`` what their first run really takes, ``error_rel`` how far their
-outputs are from the right ones, ``traits`` what is known of them before they run (``occupancy``).
+The file holds ``info`` (fields of `DeviceInfo`) and ``rules``, a list whose first match applies. Each rule has
+``where`` (config values that must match, possibly none) and ``latency_s`` or ``fault``, or both. A fault with
+``after`` occurs only after that many good runs; one with ``only_at`` only if the first dim has that value.
+``power_w`` of a rule is the power of its configs, ``first_s`` the real duration of their first run,
+``error_rel`` the relative error of their outputs, ``traits`` what is known before they run (``occupancy``).
 ``baseline_error_rel`` is ``error_rel`` of the library. Beside or instead of rules, ``landscape_seed`` gives
-every config a latency of its own, between ``base_s`` and ten times that. ``power_w`` of the file holds for all
-without one; with neither the device tells no power. ``idle`` names parameters that leave the machine code as it
-is. ``baseline_s`` is the library's time, or an object of its times by the threads that it is told to use.
-``noise`` is the relative standard deviation of samples and ``pace`` the fraction of each latency that is really
-waited.
+every config a latency of its own, between ``base_s`` and ten times that. The file's ``power_w`` applies to
+configs without one; if both are missing, the device reports no power. ``idle`` names parameters that do not
+change the machine code. ``baseline_s`` is the library's time, or an object of its times by number of threads.
+``noise`` is the relative standard deviation of samples and ``pace`` the fraction of each latency that a run
+really waits.
 
 Faults: ``compile_failed``, ``compile_hang``, ``compile_crash``, ``compile_memory``, ``launch_failed``,
-``unwell``, ``wrong_result``, ``unwritten``, ``out_of_bounds``, ``writes_input`` (one element), ``stale`` (what
-it computed first, again), ``spoils`` (what results are compared with), ``out_of_memory``, ``hang``, ``crash``,
-``killed``, ``rubbish``, ``exit``.
+``unwell``, ``wrong_result``, ``unwritten``, ``out_of_bounds``, ``writes_input`` (one element), ``stale``
+(returns its first result again), ``spoils`` (overwrites the references), ``out_of_memory``, ``hang``,
+``crash``, ``killed``, ``rubbish``, ``exit``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from tuner.results.measurement import CompileReport
 
 
 def read_info(path: str) -> DeviceInfo:
-    """The identity that the file gives.
+    """Reads the device's identity from the file.
 
     Raises:
         DeviceTrouble: It cannot be read.
@@ -62,7 +62,7 @@ def _read(path: str) -> dict[str, Any]:
 
 
 class _Table:
-    """What the file says of a rendered kernel, found by the constants in front of its source."""
+    """The file's rules, looked up by the constants at the top of a rendered kernel."""
 
     def __init__(self, data: Mapping[str, Any]) -> None:
         self._data = data
@@ -88,7 +88,7 @@ class FakeCompiler:
         self._table = _Table(self._data)
 
     def compile(self, rendered: Rendered, architecture: str, problem: Problem) -> Binary:
-        """Fails, hangs or crashes where the table says so; see the protocol."""
+        """Fails, hangs or crashes if the table says so; see the protocol."""
         match self._table.of(rendered).get("fault"):
             case "compile_failed":
                 raise CompileFailed("kernel.cu(1): error: injected by the fake device")
@@ -123,7 +123,7 @@ class FakeRun:
         self._first_s = float(rule.get("first_s", 0.0))
 
     def __call__(self) -> None:
-        """Writes the right output, or does what the rule's fault says."""
+        """Writes the correct output, or performs the rule's fault."""
         time.sleep(self._first_s)
         self._first_s = 0.0
         self._good_runs -= 1
@@ -187,7 +187,7 @@ class FakeDevice:
         return cls(_read(path))
 
     def free_bytes(self) -> int:
-        """What the file says is free."""
+        """Free memory, from the file."""
         return int(self._data.get("free_bytes", self.info.memory_bytes or 1 << 34))
 
     def random(self, seed: int) -> Any:
@@ -201,7 +201,7 @@ class FakeDevice:
         return FakeRun(self._table.of(rendered), arrays)
 
     def library(self, arrays: Arrays, threads: int = 0) -> Run | None:
-        """A library that takes ``baseline_s``, where the file says so and the operation has a baseline."""
+        """Returns a library that takes ``baseline_s``, if the file has it and the operation has a baseline."""
         declared = self.info.kind in arrays.problem.operation.baselines
         by_threads = self._data.get("baseline_s")
         if by_threads is None or not declared:
@@ -232,18 +232,18 @@ class FakeDevice:
         return [latency_s * max(self._random.gauss(1, sigma), 0.5) for _ in range(count)]
 
     def circumstances(self, run: Run) -> Mapping[str, float]:
-        """A steady clock, and what the table knows of a run."""
+        """Returns a steady clock, and the traits of a run from the table."""
         assert isinstance(run, FakeRun)
         return {"sm_clock_hz": 1e9, **run.traits}
 
     def power_w(self, run: Run) -> float | None:
-        """What the table says of the config, else of the device; nothing is waited for."""
+        """Returns the power of the config, or else of the device, without waiting."""
         assert isinstance(run, FakeRun)
         run()
         found: float | None = self._data.get("power_w") if run.power_w is None else run.power_w
         return found
 
     def canary(self) -> None:
-        """Fails where the file says that the device is dead."""
+        """Fails if the file says that the device is dead."""
         if self._data.get("dead"):
             raise LaunchFailed("the device is unwell (fake)", device_unwell=True)

@@ -1,4 +1,4 @@
-"""The host's memory, as far as this process may use it: a container often gets a part of the machine."""
+"""The host's memory available to this process; a container often gets only part of the machine."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _FILES = (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "me
 
 
 def memory_bytes() -> int:
-    """Memory there is: of the machine, or of the control group where that allows less."""
+    """Returns total memory in bytes: the machine's, or the control group's if that is less."""
     return min(int(psutil.virtual_memory().total), *(limit for limit, _ in _limits()))
 
 
 def free_bytes() -> int:
-    """Memory that is available without swapping."""
+    """Returns the bytes of memory available without swapping."""
     return min(int(psutil.virtual_memory().available), *(max(limit - used, 0) for limit, used in _limits()))
 
 
 def _limits() -> list[tuple[int, int]]:
-    """Limit and use of the control group; without end where there is none."""
+    """Returns limit and use of the control group; the limit is infinite if there is none."""
     found = [(1 << 62, 0)]
     for names in _FILES:
         try:

@@ -1,4 +1,4 @@
-"""A CUDA kernel on its arrays: what a run queues on the present stream, its launch and the copies around it."""
+"""Binds a CUDA kernel to its arrays. A run queues its launch and the copies around it on the current stream."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tuner.devices.protocol import Arrays, LaunchFailed
 from tuner.results.measurement import memory_reason
 
 DEVICE_TO_DEVICE = runtime.memcpyDeviceToDevice
-#: A padded output is full of NaN at first, so that elements that are never written show; so is a workspace.
+#: A padded output and a workspace start full of NaN, so that elements that are never written show up.
 POISON = 0xFF
-#: Dynamic shared memory a block may have without opting in: 48 KB (CUDA C++ Programming Guide, compute
-#: capabilities), less a kilobyte for what a kernel declares statically, which counts too.
+#: Dynamic shared memory that a block may have without opting in: 48 KB (CUDA C++ Programming Guide, compute
+#: capabilities), less a kilobyte for a kernel's static shared memory, which counts too.
 DEFAULT_SHARED_BYTES = 47 * 1024
-#: What CuPy raises when the driver refuses.
+#: Exceptions that CuPy raises if the driver refuses.
 DRIVER_ERRORS: tuple[type[Exception], ...] = (runtime.CUDARuntimeError, driver.CUDADriverError)
 #: Modules that a worker keeps loaded: all of a survey's.
 KEPT_MODULES = 1536
@@ -34,7 +34,7 @@ Step = Callable[[], None]
 
 
 class LoadedKernel:
-    """A kernel on its arrays; calling it queues one run.
+    """A kernel bound to its arrays; calling it queues one run.
 
     Attributes:
         occupancy: Share of a multiprocessor's threads that are resident while it runs.
@@ -44,7 +44,7 @@ class LoadedKernel:
         """Loads a cubin.
 
         Raises:
-            LaunchFailed: The driver refuses it, or its own memory does not fit.
+            LaunchFailed: The driver refuses it, or there is not enough memory for it.
         """
         launch = rendered.launch
         assert launch is not None, "a CUDA kernel has a launch"
@@ -55,7 +55,8 @@ class LoadedKernel:
             self.occupancy = float(blocks * threads / device.max_threads_per_sm)
             self._steps = steps_of(module, function, launch, arrays)
         except MemoryError as error:
-            # Whoever holds the memory goes with the worker: a context keeps what a kernel's stack once took.
+            # Whatever holds the memory ends with the worker: a context keeps memory that a kernel's stack once
+            # took.
             raise LaunchFailed(f"cannot be loaded: {memory_reason(error)}", device_unwell=True) from error
         except DRIVER_ERRORS as error:
             raise LaunchFailed(f"cannot be loaded: {error}") from error
@@ -100,15 +101,15 @@ def function_of(rendered: Rendered, code: bytes, module: Any = None) -> tuple[An
 def steps_of(
     module: Any, function: Any, launch: Launch, arrays: Arrays, made: dict[str, Any] | None = None
 ) -> list[Step]:
-    """What one run queues, in order.
+    """Returns the steps that one run queues, in order.
 
     Args:
-        module: CuPy's module that holds the kernel; it has its ``__constant__`` arrays.
+        module: CuPy's module of the kernel, with its ``__constant__`` arrays.
         function: The kernel.
         launch: Geometry, padded tensors, pieces, workspace.
-        arrays: What the kernel computes on.
-        made: Larger arrays by tensor, and the workspace as ``""``, of an earlier run on the same stream; those
-            that are missing are made and put there.
+        arrays: The arrays on which the kernel computes.
+        made: Larger arrays by tensor, and the workspace as ``""``, from an earlier run on the same stream.
+            Missing ones are made and added.
     """
     arguments, made = list(arrays.arguments()), {} if made is None else made
     before: list[Step] = []
@@ -142,7 +143,7 @@ def steps_of(
 
 
 def _copying(target: Any, source: Any) -> Step:
-    """Copies the rows and columns that two arrays have in common."""
+    """Returns a step that copies the rows and columns that two arrays share."""
     rows, columns = (min(sizes) for sizes in zip(target.shape, source.shape, strict=True))
     function = _copy_rows(cupy.cuda.runtime.getDevice(), target.itemsize)
     grid = (*copy_rows_grid(rows, columns), 1)
@@ -155,7 +156,7 @@ def _copying(target: Any, source: Any) -> Step:
 
 @functools.cache
 def _copy_rows(device: int, element_bytes: int) -> Any:
-    """The kernel that copies rows, compiled once for each device."""
+    """Returns the kernel that copies rows, compiled once for each device."""
     capability = int(cupy.cuda.Device(device).compute_capability)
     module = cupy.cuda.function.Module()
     module.load(compile_cubin(copy_rows_source(element_bytes), target_architecture(capability))[0])
@@ -163,14 +164,14 @@ def _copy_rows(device: int, element_bytes: int) -> Any:
 
 
 def workspace(wanted: Workspace) -> Any:
-    """Zeros, then bytes that are NaN as numbers, so that what is read before it was written shows."""
+    """Makes a workspace: zeros, then bytes that read as NaN, so that reads before a write show up."""
     memory = cupy.full(wanted.bytes, POISON, dtype=cupy.uint8)
     memory[: wanted.zeroed_bytes] = 0
     return memory
 
 
 def _in_pieces(module: Any, pieces: Pieces, arrays: Arrays, launch: Callable[..., None]) -> list[Step]:
-    """For each piece a copy to constant memory, then a launch that is told how many elements came before."""
+    """For each piece: copies it to constant memory, then launches with the number of elements before it."""
     symbol, source = int(module.get_global_var(pieces.symbol)), arrays.arrays[pieces.tensor]
 
     def copy(first: int) -> None:
@@ -185,6 +186,6 @@ def _in_pieces(module: Any, pieces: Pieces, arrays: Arrays, launch: Callable[...
 
 
 def three(sizes: Sequence[int]) -> tuple[int, int, int]:
-    """Blocks or threads in x, y and z."""
+    """Completes blocks or threads to x, y and z."""
     x, y, z = (*(int(size) for size in sizes), 1, 1)[:3]
     return x, y, z

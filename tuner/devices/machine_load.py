@@ -1,8 +1,8 @@
-"""What else goes on while something is timed: other processes, stolen time, throttled clocks.
+"""The load on a machine during a measurement: other processes, stolen time, throttled clocks.
 
-Readings are totals since some moment; the load is what happened between two of them, so nothing runs beside
-what is timed. psutil and NVML are asked at the edge (`read_cpu`, `read_gpu`); `cpu_load` and `gpu_load` are
-numbers in, numbers out. What is seen is kept in the circumstances of records; `tuner.results.doubts` judges it.
+Readings are running totals, and the load is the difference of two readings, so nothing runs beside a
+measurement. Only `read_cpu` and `read_gpu` call psutil and NVML; `cpu_load` and `gpu_load` are numbers in,
+numbers out. The load is kept in the circumstances of records; `tuner.results.doubts` judges it.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ from tuner.results.doubts import (
     complaints,
 )
 
-#: Processes that are named, busiest first, and the share of a core from which on.
+#: Largest number of processes named, busiest first; and the smallest share of a core that counts.
 NAMED, NAMED_FROM = 3, 0.05
-#: NVML's utilization is of up to the last second: whoever ended just now is gone after this long.
+#: NVML's utilization covers up to the last second: a process that has just ended is gone from it after this
+#: long.
 UTILIZATION_S = 1.1
 _QUOTAS = (Path("/sys/fs/cgroup/cpu.stat"), Path("/sys/fs/cgroup/cpu/cpu.stat"))
 _CORES = Path("/sys/devices/system/cpu")
@@ -41,13 +42,13 @@ _CORES = Path("/sys/devices/system/cpu")
 
 @dataclass(frozen=True)
 class Process:
-    """A process at one moment.
+    """A process at one point in time.
 
     Attributes:
-        pid: Number.
-        parent: Number of the process that started it.
-        name: Of its program.
-        cpu_s: Seconds of CPU so far, those of its children that have ended included.
+        pid: Process id.
+        parent: Process id of its parent.
+        name: Name of its program.
+        cpu_s: CPU seconds so far, including those of its ended children.
     """
 
     pid: int
@@ -58,16 +59,16 @@ class Process:
 
 @dataclass(frozen=True)
 class CpuReading:
-    """Totals of the cores that this process may use, at one moment.
+    """Totals for the cores that this process may use, at one point in time.
 
     Attributes:
-        at_s: When, by the monotonic clock.
-        cores: How many there are.
-        busy_s: Seconds of these cores spent on any process.
-        steal_s: Seconds of these cores that the hypervisor gave to others.
-        quota_s: Seconds in which a control group's quota held this process back.
-        heat_events: How often cores were throttled for heat.
-        processes: All that can be seen.
+        at_s: Time of the reading, by the monotonic clock.
+        cores: Number of cores.
+        busy_s: Core seconds spent on any process.
+        steal_s: Core seconds that the hypervisor gave to others.
+        quota_s: Seconds in which a control group's quota throttled this process.
+        heat_events: Number of times that cores were throttled for heat.
+        processes: All visible processes.
     """
 
     at_s: float = 0.0
@@ -81,12 +82,12 @@ class CpuReading:
 
 @dataclass(frozen=True)
 class GpuReading:
-    """Who is on a GPU at one moment.
+    """The processes on a GPU at one point in time.
 
     Attributes:
-        processes: Pid -> program and user of those that compute there; a pid that is not of this process's
-            namespace has an empty text.
-        utilization: Share of time that the GPU was busy; None where that is not known.
+        processes: Process id -> program and user of those that compute there; empty text for ids of another
+            namespace.
+        utilization: Share of time in which the GPU was busy; None if unknown.
     """
 
     processes: Mapping[int, str] = field(default_factory=dict)
@@ -95,11 +96,11 @@ class GpuReading:
 
 @dataclass(frozen=True)
 class Load:
-    """What others did.
+    """The load caused by others.
 
     Attributes:
-        seen: Circumstances.
-        who: The busiest of them, for people.
+        seen: The load as circumstances.
+        who: The busiest processes, in words.
     """
 
     seen: Mapping[str, float] = field(default_factory=dict)
@@ -109,13 +110,13 @@ class Load:
 def cpu_load(
     before: CpuReading, after: CpuReading, own_pid: int, user_of: Callable[[int], str] = lambda pid: ""
 ) -> Load:
-    """The load of a CPU between two readings.
+    """Computes a CPU's load between two readings.
 
     Args:
-        before: The first.
-        after: The second.
-        own_pid: Of the process whose load, with that of all it started, is not counted.
-        user_of: Whose a process is, asked for the busiest only.
+        before: The first reading.
+        after: The second reading.
+        own_pid: Id of the process whose load does not count, nor that of its descendants.
+        user_of: Process id -> its user in words; called for the busiest processes only.
     """
     wall_s = after.at_s - before.at_s
     if wall_s <= 0:
@@ -137,17 +138,18 @@ def cpu_load(
 
 
 def gpu_load(before: GpuReading, after: GpuReading, own_pids: Iterable[int]) -> Load:
-    """The load of a GPU.
+    """Computes a GPU's load.
 
     Args:
-        before: Read before this process or one that it started was there; its utilization is that of others.
-        after: Read now.
-        own_pids: This process and those that it started.
+        before: A reading before this process, or a descendant, used the GPU; its utilization is that of others.
+        after: A reading from now.
+        own_pids: This process and its descendants.
     """
     own = set(own_pids)
     others = {pid: told for pid, told in after.processes.items() if pid not in own}
     if len(others) == len(after.processes):
-        # In a container NVML tells the pids of the host: those that came since the first reading may be ours.
+        # In a container NVML reports the host's process ids: those that appeared since the first reading may be
+        # ours.
         others = {pid: told for pid, told in others.items() if told or pid in before.processes}
     seen = {OTHERS_PROCESSES: float(len(others))}
     if before.utilization is not None:
@@ -158,13 +160,13 @@ def gpu_load(before: GpuReading, after: GpuReading, own_pids: Iterable[int]) -> 
 
 
 def described(load: Load, cores: int = 0) -> tuple[str, ...]:
-    """The complaints of a load, and who is behind it."""
+    """Returns the complaints about a load, with the processes behind it."""
     found = complaints(load.seen, cores)
     return (*found, f"busiest: {', '.join(load.who)}") if found and load.who else found
 
 
 def _family(processes: Sequence[Process], pid: int) -> set[int]:
-    """A process and all that it started, directly or not."""
+    """Returns a process and all its descendants."""
     children: dict[int, list[int]] = {}
     for each in processes:
         children.setdefault(each.parent, []).append(each.pid)
@@ -181,7 +183,7 @@ def _cpu_s(processes: Sequence[Process], pid: int) -> float:
 
 
 def _busiest(before: CpuReading, after: CpuReading, own_pid: int) -> list[tuple[float, Process]]:
-    """The processes of others that used most, with the cores that they used."""
+    """Returns the other processes that used the most CPU, with the cores that they used."""
     own = _family(after.processes, own_pid)
     known = {each.pid: each.cpu_s for each in before.processes}
     wall_s = after.at_s - before.at_s
@@ -195,10 +197,10 @@ def _busiest(before: CpuReading, after: CpuReading, own_pid: int) -> list[tuple[
 
 
 def read_cpu() -> CpuReading:
-    """A reading of this machine now."""
+    """Takes a reading of this machine."""
     mine = os.sched_getaffinity(0)
     times = [each for core, each in enumerate(psutil.cpu_times(percpu=True)) if core in mine]
-    # Linux counts a guest's time as its user's, so `guest` is not added.
+    # Linux includes guest time in user time, so `guest` is not added.
     busy = sum(each.user + each.nice + each.system + each.irq + each.softirq for each in times)
     steal = sum(each.steal for each in times)
     return CpuReading(
@@ -217,7 +219,7 @@ def _processes() -> list[Process]:
 
 
 def _quota_s(files: Sequence[Path]) -> float:
-    """Seconds in which the control group's quota held it back (Linux, "Control Group v2", "cpu.stat")."""
+    """Seconds throttled by the control group's quota (Linux, "Control Group v2", "cpu.stat")."""
     for file in files:
         with contextlib.suppress(OSError, ValueError):
             told = dict(line.split() for line in file.read_text().splitlines())
@@ -229,7 +231,7 @@ def _quota_s(files: Sequence[Path]) -> float:
 
 
 def _heat_events(folder: Path) -> int:
-    """How often any core was throttled for heat; 0 where the kernel does not count."""
+    """Returns how often any core was throttled for heat; 0 if the kernel does not count."""
     total = 0
     for file in folder.glob("cpu[0-9]*/thermal_throttle/core_throttle_count"):
         with contextlib.suppress(OSError, ValueError):
@@ -238,7 +240,7 @@ def _heat_events(folder: Path) -> int:
 
 
 def read_gpu(uuid: str) -> GpuReading:
-    """A reading of a GPU or MIG instance now; empty where NVML does not answer."""
+    """Takes a reading of a GPU or MIG instance; empty if NVML does not respond."""
     try:
         import pynvml
 
@@ -248,7 +250,7 @@ def read_gpu(uuid: str) -> GpuReading:
     except Exception:
         return GpuReading()
     utilization = None
-    with contextlib.suppress(pynvml.NVMLError):  # a MIG instance tells none
+    with contextlib.suppress(pynvml.NVMLError):  # a MIG instance reports none
         utilization = pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
     return GpuReading({pid: _named(pid) for pid in pids}, utilization)
 
@@ -268,13 +270,13 @@ def _user_of(pid: int) -> str:
 
 
 class MachineWatch:
-    """Sees what others do on the devices of a study.
+    """Watches the load that others cause on the devices of a study.
 
-    A fake device's file says under ``machine`` what is seen of it.
+    For a fake device, the file's ``machine`` gives the readings.
     """
 
     def __init__(self, found: Sequence[DetectedDevice]) -> None:
-        """Begins; nothing of this process runs on the devices yet.
+        """Takes the first readings, before this process uses the devices.
 
         Args:
             found: The devices, of one kind.
@@ -291,7 +293,7 @@ class MachineWatch:
             return
         self._gpus = self._read_gpus()
         if any((each.utilization or 0.0) >= BUSY_GPU for each in self._gpus):
-            # That may have been the study before this one.
+            # This load may come from the previous study.
             time.sleep(UTILIZATION_S)
             self._gpus = self._read_gpus()
 
@@ -299,13 +301,13 @@ class MachineWatch:
         return [read_gpu(each.info.uuid) for each in self._found]
 
     def restart(self) -> None:
-        """Forgets what was seen; from now on this process may use the devices."""
+        """Discards earlier readings; from now on this process may use the devices."""
         if self.cores and not self._fake:
             self._cpu = read_cpu()
         self._gpus = [replace(each, utilization=None) for each in self._gpus]
 
     def load(self) -> Load:
-        """What others did since the start, or the last restart; on several GPUs, on the worst of them."""
+        """Returns the load since the start or the last restart; of several GPUs, that of the worst."""
         if self._fake:
             file = Path(self._found[0].spec.partition(":")[2])
             return Load(json.loads(file.read_text()).get("machine", {}))
@@ -318,5 +320,5 @@ class MachineWatch:
         return max(loads, key=lambda each: sorted(each.seen.values()))
 
     def told(self) -> tuple[str, ...]:
-        """What is wrong with the machine, for people; empty where it is quiet."""
+        """Describes what is wrong with the machine; empty if it is quiet."""
         return described(self.load(), self.cores)

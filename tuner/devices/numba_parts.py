@@ -1,9 +1,9 @@
-"""Compiled functions of a rendered CPU kernel, each as a module of its own with no more than it needs.
+"""Splits a rendered CPU kernel: each compiled function becomes a minimal module of its own.
 
-A config is constants in front of a source. A compiled function that reads few of them is the same for many
-configs, but Numba's cache, which goes by the file, would compile it for each. So every function that Numba is
-to cache is cut out: a module of that function and of all that it refers to, under a name made of its text.
-Configs whose text agrees there share the module, and the machine code.
+A config is a list of constants at the top of a source. A function that reads few of them is the same for many
+configs, but Numba caches by file and would compile it for each. So every function that Numba caches is moved
+into a module of its own, with everything that it refers to, named by a hash of the text. Configs with the same
+text share the module and its machine code.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-#: Decorators that make a function and change nothing else; what others do is kept in every part.
+#: Decorators that make a function and have no other effect. Statements with other decorators are kept in every
+#: part.
 HARMLESS = frozenset({"njit", "jit", "intrinsic", "vectorize", "guvectorize", "cfunc", "lru_cache", "cache"})
 
 
@@ -24,9 +25,9 @@ class _Statement:
     Attributes:
         first: Its first line, decorators included, counted from 0.
         end: The line after its last.
-        names: What it defines.
-        uses: Every name that stands anywhere in it.
-        always: True where it may do more than define names.
+        names: Names that it defines.
+        uses: All names that occur in it.
+        always: True if it may do more than define names.
     """
 
     first: int
@@ -37,7 +38,7 @@ class _Statement:
 
 
 class Parts:
-    """The statements of a module, and what each refers to."""
+    """The statements of a module, and the names to which each refers."""
 
     def __init__(self, text: str) -> None:
         """Reads a module.
@@ -46,15 +47,15 @@ class Parts:
             text: Its source.
 
         Raises:
-            SyntaxError: It is none.
+            SyntaxError: The text is not Python.
         """
         self._lines = text.splitlines()
         self._statements = [_read(each) for each in ast.parse(text).body]
 
     def of(self, name: str) -> str:
-        """Source of the least module that defines a name as this one does.
+        """Returns the source of the smallest module that defines a name as this one does.
 
-        Whatever may have an effect beyond the names that it defines is part of it.
+        It includes every statement that may have an effect beyond defining names.
         """
         wanted = {name}
         taken: set[int] = set()
@@ -91,7 +92,7 @@ def _is_text(node: ast.stmt) -> bool:
 
 
 def _defined(node: ast.stmt) -> Iterator[str]:
-    """The names that a statement defines; none where it may do something else, too."""
+    """Yields the names that a statement defines; none if it may have another effect, too."""
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         yield node.name
     elif isinstance(node, ast.Import | ast.ImportFrom):
@@ -114,6 +115,6 @@ def _leaves(target: ast.expr) -> Iterator[ast.expr]:
 
 
 def _name_of(decorator: ast.expr) -> str:
-    """The last word of a decorator: ``njit`` of ``@numba.njit(cache=True)``."""
+    """Returns the last word of a decorator: ``njit`` of ``@numba.njit(cache=True)``."""
     called = decorator.func if isinstance(decorator, ast.Call) else decorator
     return called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")

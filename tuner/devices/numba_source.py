@@ -1,8 +1,8 @@
-"""Numba kernels: a rendered source becomes a module on disk, whose machine code Numba caches beside it.
+"""Writes rendered Numba kernels as modules on disk; Numba caches their machine code beside them.
 
-So that one process can compile what another one runs, the file's name is the hash of its text, and Numba's
-own cache (``cache=True`` in the source) carries the machine code across. Functions that Numba caches are in
-files of their own, which configs share (`tuner.devices.numba_parts`).
+One process can compile what another one runs: the file's name is the hash of its text, and Numba's own cache
+(``cache=True`` in the source) passes the machine code on. Functions that Numba caches have files of their own,
+which configs share (`tuner.devices.numba_parts`).
 """
 
 from __future__ import annotations
@@ -38,13 +38,14 @@ if _HELD.items() - os.environ.items():
     os.environ |= {name: value for name, value in _HELD.items() if name.startswith("NUMBA_")}
     numba.config.reload_config()  # type: ignore[no-untyped-call]
 
-#: Compiling runs the kernel once; sizes are cut to this, so that even a slow kernel returns at once. A power of
-#: two: a kernel may count on a dim being divisible by its WIDTH, say, which its rules ensure at full size only.
+#: Compiling runs the kernel once. Sizes are cut to this, so that even a slow kernel returns at once. It is a
+#: power of two because a kernel may rely on a dim being divisible by, say, its WIDTH, which its rules ensure
+#: only at full size.
 COMPILE_DIM = 64
 
 
 def cache_folder() -> Path:
-    """Where rendered CPU kernels and their machine code lie."""
+    """Returns the folder of rendered CPU kernels and their machine code."""
     return cache_root() / "numba"
 
 
@@ -56,13 +57,13 @@ def load_module(rendered: Rendered) -> Callable[..., Any]:
 
     Raises:
         CompileFailed: It cannot be imported, or has no such function.
-        EnvironmentTrouble: The cache cannot be written, which is no fault of the kernel's.
+        EnvironmentTrouble: The cache cannot be written; this is not the kernel's fault.
     """
     return _entry(_imported("kernel", rendered.hash, rendered.text), rendered)
 
 
 def load_parts(rendered: Rendered) -> Callable[..., Any]:
-    """As `load_module`, but each function that Numba caches is of a module that configs share.
+    """Like `load_module`, but each function that Numba caches comes from a module that configs share.
 
     Raises:
         CompileFailed: It cannot be imported, or has no such function.
@@ -95,20 +96,20 @@ def _entry(module: ModuleType, rendered: Rendered) -> Callable[..., Any]:
 
 
 def _imported(kind: str, digest: str, text: str) -> ModuleType:
-    """A module of that text: a part is imported once; a kernel anew, since parts replace functions of it."""
+    """Imports a module of this text: a part once, a kernel every time, because parts replace its functions."""
     name = f"tuner_{kind}_{digest}"
     try:
         path = _written(f"{kind[0]}{digest}.py", text)
     except OSError as error:
         raise cache_trouble(error) from error
     known = sys.modules.get(name)
-    # Not one of another folder: its machine code may be missing in this one.
+    # A module of another folder will not do: its machine code may be missing in this one.
     if kind == "part" and known is not None and known.__file__ == str(path):
         return known
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module: ModuleType = importlib.util.module_from_spec(spec)
-    # Numba finds what it cached of a module by the module's name.
+    # Numba looks its cache up by the module's name.
     sys.modules[name] = module
     try:
         with warnings.catch_warnings():
@@ -134,7 +135,7 @@ def _written(name: str, text: str) -> Path:
 
 
 def small_problem(problem: Problem) -> Problem:
-    """The same problem with its dims cut, where the operation allows that."""
+    """Returns the problem with smaller dims, if the operation allows that."""
     try:
         small = problem.operation.problem(
             {name: min(value, COMPILE_DIM) for name, value in problem.shape}, problem.dtype, problem.layout
@@ -146,7 +147,7 @@ def small_problem(problem: Problem) -> Problem:
 
 
 def ready(rendered: Rendered, problem: Problem) -> Callable[..., Any]:
-    """A rendered CPU kernel's entry function, compiled or loaded from the cache: it has run on small arrays.
+    """Compiles or loads a rendered CPU kernel, runs it on small arrays, and returns its entry function.
 
     Raises:
         CompileFailed: It cannot be imported or compiled.
@@ -157,7 +158,7 @@ def ready(rendered: Rendered, problem: Problem) -> Callable[..., Any]:
     except CompileFailed as failure:
         if OUT_OF_MEMORY in str(failure):
             raise
-    # A source may refer to what a part does not show. As a whole it works, or the message is its own.
+    # A source may use names that its parts lack. Loaded as a whole it works, or fails with its own message.
     return _tried(load_module(rendered), problem)
 
 
@@ -172,7 +173,7 @@ def _tried(entry: Callable[..., Any], problem: Problem) -> Callable[..., Any]:
     except MemoryError as error:
         raise CompileFailed(memory_reason(error)) from error
     except OSError as error:
-        # Numba writes its machine code; a kernel itself opens no file.
+        # Only Numba opens files here, to write machine code; a kernel opens none.
         raise cache_trouble(error) from error
     except Exception as error:
         raise CompileFailed(f"{type(error).__name__}: {error}") from error
@@ -180,7 +181,7 @@ def _tried(entry: Callable[..., Any], problem: Problem) -> Callable[..., Any]:
 
 
 class NumbaCompiler:
-    """`tuner.devices.protocol.Compiler` for CPU kernels: runs them once on small arrays."""
+    """`tuner.devices.protocol.Compiler` for CPU kernels; it runs them once on small arrays."""
 
     def compile(self, rendered: Rendered, architecture: str, problem: Problem) -> Binary:
         """Compiles for this CPU; the machine code lands in Numba's cache, so the code is empty."""
@@ -195,7 +196,7 @@ def _filled(tensor: Tensor) -> Any:
 
 
 def versions() -> Mapping[str, str]:
-    """Versions of what compiles a CPU kernel."""
+    """Returns the versions of everything that compiles a CPU kernel."""
     import llvmlite
 
     return {"compiler": f"Numba {numba.__version__}", "llvmlite": str(llvmlite.__version__)}

@@ -1,4 +1,4 @@
-"""CUDA C++ to a cubin with NVRTC. Needs neither a GPU nor a driver."""
+"""Compiles CUDA C++ to cubins with NVRTC. It needs neither a GPU nor a driver."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def compile_cubin(text: str, architecture: str, options: tuple[str, ...] = ()) -
         The cubin and the compiler's log.
 
     Raises:
-        CompileFailed: With the compiler's log.
+        CompileFailed: The source does not compile; the message is the compiler's log.
         DeviceTrouble: CuPy or NVRTC is not installed.
     """
     try:
@@ -52,14 +52,14 @@ def compile_cubin(text: str, architecture: str, options: tuple[str, ...] = ()) -
 
 
 def nvrtc_version() -> str:
-    """Version of NVRTC, e.g. ``NVRTC 13.0``."""
+    """Returns the version of NVRTC, e.g. ``NVRTC 13.0``."""
     from cupy_backends.cuda.libs import nvrtc
 
     return "NVRTC {}.{}".format(*nvrtc.getVersion())
 
 
 def read_report(log: str, cubin: bytes) -> CompileReport:
-    """Registers, spills and memory from ptxas's log, for the kernel that uses most of each."""
+    """Reads registers, spills and memory from ptxas's log; the largest of each among the kernels."""
 
     def largest(pattern: str) -> int:
         return max((int(number) for number in re.findall(pattern, log)), default=0)
@@ -75,7 +75,7 @@ def read_report(log: str, cubin: bytes) -> CompileReport:
 
 
 def target_architecture(compute_capability: int) -> str:
-    """The architecture to compile for: with the ``a`` suffix where the chip has its own instructions."""
+    """Returns the architecture to compile for; with suffix ``a`` if the chip has instructions of its own."""
     return f"sm_{compute_capability}{'a' if compute_capability >= 90 else ''}"
 
 

@@ -1,4 +1,4 @@
-"""Which device and which compiler a spec names. Each loads its libraries when it is opened."""
+"""Opens the device or compiler that a spec names. Each loads its libraries when it is opened."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def open_device(spec: str) -> Device:
     """Opens a device in this process.
 
     Args:
-        spec: ``cuda`` (the first GPU this process sees), ``cpu``, or ``fake:FILE.json``.
+        spec: ``cuda`` (the first GPU visible to this process), ``cpu``, or ``fake:FILE.json``.
 
     Raises:
         DeviceTrouble: It cannot be opened.
@@ -35,7 +35,7 @@ def open_device(spec: str) -> Device:
 
 
 def compiler_for(spec: str) -> Compiler:
-    """The compiler for a device spec: ``cuda``, ``cpu`` or ``fake:FILE``."""
+    """Returns the compiler for a device spec: ``cuda``, ``cpu`` or ``fake:FILE``."""
     kind, _, rest = spec.partition(":")
     if kind == "cuda":
         from tuner.devices.nvrtc import NvrtcCompiler

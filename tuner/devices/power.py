@@ -1,7 +1,8 @@
-"""Power while something runs back to back: how to keep a device busy, and the energy counters of a CPU.
+"""Measures power during back-to-back runs: keeps a device busy, and reads a CPU's energy counters.
 
 The counters are RAPL's, as Linux shows them under ``/sys/class/powercap`` (kernel documentation, "Power Capping
-Framework"): microjoules since some moment, one folder a package, which wrap around at a range of their own.
+Framework"): running totals in microjoules, one folder for each package, each with its own range for
+wrap-around.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-#: Seconds of work before power is read: NVML shows the mean of the last second (NVML API reference).
+#: Seconds of work before power is read: NVML reports the mean of the last second (NVML API reference).
 BUSY_S = 1.0
 #: Seconds of work queued at a time, so that the device never waits for the host for long.
 BATCH_S = 0.02
@@ -23,10 +24,10 @@ def keep_busy(run: Callable[[], None], synchronize: Callable[[], None], seconds:
     Args:
         run: Queues or performs one run.
         synchronize: Waits for what was queued.
-        seconds: How long.
+        seconds: Duration.
 
     Returns:
-        Runs that take about `BATCH_S`.
+        Number of runs that take about `BATCH_S`.
     """
     batch, end_s = 1, time.monotonic() + seconds
     while True:
@@ -45,14 +46,14 @@ class EnergyCounters:
     """The packages' energy counters of this machine.
 
     Attributes:
-        trouble: Why they cannot be read; empty where they can.
+        trouble: Reason why they cannot be read; empty if they can.
     """
 
     def __init__(self, folder: Path = COUNTERS) -> None:
         """Looks for the counters.
 
         Args:
-            folder: Where they are.
+            folder: Folder of the counters.
         """
         # A package is "intel-rapl:0" (AMD's too), a part of it "intel-rapl:0:1".
         self._files = sorted(folder.glob("intel-rapl:[0-9]*/energy_uj"))
@@ -70,7 +71,7 @@ class EnergyCounters:
             )
 
     def read_j(self) -> list[float]:
-        """Joules of each package.
+        """Reads the joules of each package.
 
         Raises:
             OSError: A counter cannot be read.
@@ -78,7 +79,7 @@ class EnergyCounters:
         return [int(each.read_text()) * 1e-6 for each in self._files]
 
     def between_j(self, before: list[float], after: list[float]) -> float:
-        """Joules of all packages from one reading to the next; a counter may have wrapped around once."""
+        """Returns the joules of all packages between two readings; a counter may have wrapped around once."""
         total = 0.0
         for file, first, last in zip(self._files, before, after, strict=True):
             wrapped = last < first

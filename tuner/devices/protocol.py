@@ -1,4 +1,4 @@
-"""What a device does for a measurement, and how it says that it could not."""
+"""Protocols of devices and compilers, and the errors that they raise."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from tuner.declare.kernel import Rendered
 from tuner.declare.problem import Problem
 from tuner.results.measurement import CompileReport
 
-#: How time is taken. ``cold``: the last-level cache is flushed before each launch; ``hot``: it is not.
+#: How times are taken. ``cold``: the last-level cache is flushed before each launch; ``hot``: it is not.
 #: ``-graph``: the launch is replayed from a CUDA graph.
 REGIMES = ("cold", "hot", "cold-graph", "hot-graph")
 
 #: Bytes on either side of an output that no kernel may touch.
 GUARD_BYTES = 64 << 10
 
-#: Queues (GPU) or performs (CPU) one run of what is measured.
+#: Queues (GPU) or performs (CPU) one run.
 Run = Callable[[], None]
 
 
 class CompileFailed(Exception):
-    """A rendered kernel does not compile; the text is the compiler's."""
+    """A rendered kernel does not compile; the message is the compiler's."""
 
 
 class LaunchFailed(Exception):
     """A compiled kernel cannot be loaded or launched.
 
     Attributes:
-        device_unwell: True where the device's context may be poisoned, so that the worker must go.
+        device_unwell: True if the device's context may be poisoned, so that the worker must be replaced.
     """
 
     def __init__(self, reason: str, device_unwell: bool = False) -> None:
@@ -43,8 +43,8 @@ class Binary:
     """Machine code of a rendered kernel and the compiler's report.
 
     Attributes:
-        code: A cubin; empty where the code lies in the compiler's own cache (Numba).
-        report: What the compiler said.
+        code: A cubin; empty if the code lies in the compiler's own cache (Numba).
+        report: The compiler's report.
     """
 
     code: bytes
@@ -61,12 +61,12 @@ class Arrays(Protocol):
 
     @property
     def arrays(self) -> Mapping[str, Any]:
-        """Name -> array as stored, outputs too."""
+        """Name -> array as stored, including outputs."""
         ...
 
     @property
     def references(self) -> Mapping[str, Any]:
-        """Name of an output -> float64 array, for the inputs that were placed last."""
+        """Name of an output -> float64 array, for the current inputs."""
         ...
 
     def arguments(self) -> Sequence[Any]:
@@ -93,7 +93,7 @@ class Device(Protocol):
         ...
 
     def free_bytes(self) -> int:
-        """Memory that is free now."""
+        """Bytes of memory that are free now."""
         ...
 
     def random(self, seed: int) -> Any:
@@ -104,38 +104,38 @@ class Device(Protocol):
         """Makes a compiled kernel ready to run on the arrays.
 
         Raises:
-            LaunchFailed: It cannot be loaded, or asks for more than the device has.
+            LaunchFailed: It cannot be loaded, or needs more than the device has.
         """
         ...
 
     def library(self, arrays: Arrays, threads: int = 0) -> Run | None:
-        """A run of the operation's baseline.
+        """Returns a run of the operation's baseline.
 
         Args:
-            arrays: What it computes on.
-            threads: CPU threads that it is told to use; 0 leaves it its default.
+            arrays: The arrays on which it computes.
+            threads: CPU threads that it is set to use; 0 keeps its default.
 
         Returns:
-            None where the operation declares none for this kind of device, or it cannot be told.
+            None if the operation declares none for this kind of device, or if its threads cannot be set.
         """
         ...
 
     def synchronize(self) -> None:
-        """Waits for all that was queued.
+        """Waits for all queued work.
 
         Raises:
-            LaunchFailed: Something that was queued failed.
+            LaunchFailed: Queued work failed.
         """
         ...
 
     def samples_s(self, run: Run, count: int, regime: str, before: Run | None = None) -> list[float]:
-        """Times that many runs, seconds each, in the order taken. `run` has run before.
+        """Times `count` runs and returns seconds, in order of measurement. `run` must have run before.
 
         Args:
-            run: What is timed.
-            count: How many samples.
+            run: The run to time.
+            count: Number of samples.
             regime: One of `REGIMES`.
-            before: What happens before each sample, ahead of the flush, and is not timed: inputs drawn anew.
+            before: Called before each sample, ahead of the flush, untimed: it draws new inputs.
 
         Raises:
             LaunchFailed: A run failed.
@@ -143,16 +143,16 @@ class Device(Protocol):
         ...
 
     def circumstances(self, run: Run) -> Mapping[str, float]:
-        """Clocks, temperature and power as last seen during a call of `samples_s`, and what is known of a run.
+        """Returns clocks, temperature and power as last read during `samples_s`, and what is known of a run.
 
         The latter is ``occupancy`` for a kernel on a GPU, ``threads`` for a library on a CPU.
         """
         ...
 
     def power_w(self, run: Run) -> float | None:
-        """Mean power in watts while `run` goes on back to back; None where the device does not tell.
+        """Measures the mean power in watts of back-to-back runs; None if the device does not report it.
 
-        Takes a second or so.
+        It takes about a second.
 
         Raises:
             LaunchFailed: A run failed.
@@ -160,16 +160,16 @@ class Device(Protocol):
         ...
 
     def canary(self) -> None:
-        """Runs something small and checks its result.
+        """Runs a small computation and checks its result.
 
         Raises:
-            LaunchFailed: The device is unwell.
+            LaunchFailed: The device is not healthy.
         """
         ...
 
 
 def declared_baseline(device: Device, arrays: Arrays) -> Run | None:
-    """A run of the baseline that the problem's operation declares for a device's kind."""
+    """Returns a run of the baseline that the problem's operation declares for a kind of device."""
     baseline = arrays.problem.operation.baselines.get(device.info.kind)
     if baseline is None:
         return None
@@ -186,7 +186,7 @@ def declared_baseline(device: Device, arrays: Arrays) -> Run | None:
 
 
 class Compiler(Protocol):
-    """Compiles rendered kernels; needs no device and runs in any number of processes."""
+    """Compiles rendered kernels. It needs no device and runs in any number of processes."""
 
     def compile(self, rendered: Rendered, architecture: str, problem: Problem) -> Binary:
         """Compiles for an architecture.

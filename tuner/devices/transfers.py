@@ -1,4 +1,4 @@
-"""What surrounds a kernel when data lies in the host's memory: allocation, copies there and back."""
+"""Times the steps around a kernel if data lies in host memory: allocation, copies to the device and back."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 
 from tuner.devices.protocol import Arrays, Device
 
-#: Each is timed so often; the median counts.
+#: Number of samples of each step; the median counts.
 REPEATS = 5
 
 
 def transfers_s(device: Device, arrays: Arrays) -> dict[str, float]:
-    """Seconds, by the host's clock, for what must happen beside the kernel.
+    """Returns the seconds, by the host's clock, of the steps around the kernel.
 
     Args:
-        device: Where.
-        arrays: Of the problem.
+        device: The device.
+        arrays: The problem's arrays.
 
     Returns:
         ``allocate`` (and free) all arrays, copy the inputs ``to_device`` and the outputs ``to_host``, from
-        and to ordinary (pageable) memory. Empty for a CPU, where nothing of that is needed.
+        and to ordinary (pageable) memory. Empty for a CPU, which needs none of this.
     """
     if device.info.kind != "cuda" or device.xp.__name__ != "cupy":
         return {}
@@ -70,5 +70,5 @@ def _median_s(device: Device, action: Callable[[], None]) -> float:
         action()
         device.synchronize()
         samples.append(time.perf_counter() - start)
-    # The first touches pages and opens what is opened once.
+    # The first run touches pages and does one-time work.
     return statistics.median(samples[1:])

@@ -10,30 +10,30 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-#: Of mean speed; less is no gain.
+#: Smallest gain of mean speed that counts.
 LEAST_GAIN = 1e-9
 
 
 def cover(speeds: Floats, count: int, given: Sequence[int] = ()) -> list[int]:
-    """The columns whose best, row by row, is fastest on average.
+    """Returns the columns whose best, row by row, is fastest on average.
 
-    Greedy: the column that gains most comes next; a column that then gains by being exchanged for another
-    is, until none does; then every two are taken out and others looked for in their place. Greedy alone
-    reaches at least 63 % of the gain that is possible, since a column never gains more once others are there.
+    Greedy: the column that gains most comes next. Then columns are exchanged as long as that gains, and finally
+    every pair is taken out and replaced if that gains. Greedy alone reaches at least 63 % of the gain that is
+    possible, because a column never gains more after others are chosen.
 
     Args:
-        speeds: Shape (rows, columns): relative speed, 0 where a column may not be used for a row.
-        count: Columns wanted.
-        given: Columns that are there in any case; they count.
+        speeds: Shape (rows, columns): relative speed, 0 if a column may not be used for a row.
+        count: Number of columns.
+        given: Columns that are always included; they count.
 
     Returns:
-        Columns in the order chosen; fewer than `count` where more would gain nothing.
+        Columns in the order chosen; fewer than `count` if more would gain nothing.
     """
     return _without_pairs(speeds, _filled(speeds, list(given), count, len(given)), count, len(given))
 
 
 def _filled(speeds: Floats, chosen: list[int], count: int, given: int) -> list[int]:
-    """The columns with others that gain most, up to `count`, and exchanged while that gains."""
+    """Adds the columns that gain most, up to `count`, and exchanges columns while that gains."""
     while len(chosen) < min(count, speeds.shape[1]):
         gains = np.maximum(speeds, _best(speeds, chosen)[:, None]).mean(axis=0)
         column = int(np.argmax(gains))
@@ -44,7 +44,7 @@ def _filled(speeds: Floats, chosen: list[int], count: int, given: int) -> list[i
 
 
 def _without_pairs(speeds: Floats, chosen: list[int], count: int, given: int) -> list[int]:
-    """Takes every two columns out and fills up again, as long as that gains: one alone may not."""
+    """Takes out every pair of columns and fills up again while that gains; a single exchange may not."""
     gained = True
     while gained:
         gained = False

@@ -1,4 +1,4 @@
-"""From what is known of a subject to few configs and a tree that chooses among them."""
+"""Distils the data on a subject to a few configs and a tree that chooses among them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tuner.lookup.snapshot import SubjectData
 from tuner.lookup.transfer import Numbers
 from tuner.study.remeasure import Wanted
 
-#: Dims at which a config must be legal to be one that always answers.
+#: A config that always answers must be legal at these dims.
 AWKWARD_DIMS = (1, 2, 3, 7, 17, 127, 1001, 4099)
 
 
@@ -31,10 +31,10 @@ class Shapes:
 
     Attributes:
         data: What is known.
-        places: Numbers of the places: the rows.
-        columns: Kernel and config of each column; the library's last, where it may be chosen.
-        speeds: Shape (rows, columns): relative to the best of the row, 0 where a column is not legal.
-        measured: Where `speeds` was measured; elsewhere it is what the records make likely.
+        places: Numbers of the places, which are the rows.
+        columns: Kernel and config of each column; the library's last, if it may be chosen.
+        speeds: Shape (rows, columns): relative to the best of the row, 0 if a column is not legal.
+        measured: True for the measured ones of `speeds`; the others are estimated from the records.
         always: Per column: legal at the most edge shapes.
     """
 
@@ -52,20 +52,20 @@ class Shapes:
 
     @property
     def losses(self) -> Floats:
-        """1 - speed; infinite where a column is not legal."""
+        """1 - speed; infinite if a column is not legal."""
         found: Floats = np.where(self.speeds > 0, 1 - self.speeds, np.inf)
         return found
 
 
 @dataclass(frozen=True)
 class Losses:
-    """What a choice costs over the known shapes, as fractions of speed.
+    """The loss of a choice over the known shapes, as fractions of speed.
 
     Attributes:
         mean: Over the shapes.
         worst: Of one shape.
-        shapes: How many.
-        unmeasured: How many of these rest on what is likely rather than on a measurement.
+        shapes: Number of shapes.
+        unmeasured: Number of shapes that rest on estimates rather than measurements.
     """
 
     mean: float
@@ -83,12 +83,12 @@ class Distilled:
     """Few configs for many shapes.
 
     Attributes:
-        shapes: What they were chosen from.
+        shapes: The known shapes and their configs.
         chosen: Numbers of columns, in the order chosen.
         tree: Chooses among them, by their place in `chosen`.
-        best: What the best of the chosen costs.
-        decided: What the tree's choice costs.
-        count: Configs that were wanted at the most.
+        best: Loss of the best of the chosen configs.
+        decided: Loss of the tree's choice.
+        count: Largest number of configs requested.
     """
 
     shapes: Shapes
@@ -106,12 +106,12 @@ class Distilled:
 
 
 def shapes_of(data: SubjectData, device: DeviceInfo, *, library: bool = False) -> Shapes:
-    """The known shapes on a device, with every config that is known there.
+    """Returns the known shapes on a device, with every config known there.
 
     Args:
         data: What is known.
         device: By name.
-        library: Whether the library may be chosen, too.
+        library: True if the library may be chosen, too.
 
     Raises:
         NothingFound: Fewer than two shapes were tuned on the device.
@@ -148,7 +148,7 @@ def shapes_of(data: SubjectData, device: DeviceInfo, *, library: bool = False) -
 
 
 def _speeds(data: SubjectData, number: int, columns: Numbers) -> tuple[Floats, Floats]:
-    """Relative speeds at a place, and where they were measured."""
+    """Returns relative speeds at a place, and which of them were measured."""
     assert data.landscape is not None, "asked only where there are places"
     place = data.matrix.places[number]
     elsewhere = data.places(lambda other: data.matrix.places[other].device.name == place.device.name)
@@ -171,7 +171,7 @@ def _cost_of_blocks(data: SubjectData, place: Place) -> Floats:
 
 
 def _always(data: SubjectData, place: Place, columns: Numbers) -> Flags:
-    """Which columns are legal whatever the shape and layout, as far as edge ones tell."""
+    """Returns the columns that are legal for every shape and layout, as tested at edge shapes."""
     assert data.landscape is not None, "asked only where there are places"
     operation, found = place.problem.operation, np.ones(len(data.matrix.columns), bool)
     for layout in operation.layouts:
@@ -188,8 +188,8 @@ def distilled(shapes: Shapes, count: int) -> Distilled:
     """Chooses configs and grows the tree.
 
     Args:
-        shapes: What to choose from.
-        count: Configs wanted at the most.
+        shapes: The shapes and configs to choose from.
+        count: Largest number of configs.
     """
     everything = np.arange(len(shapes.places))
     chosen = _chosen(shapes, everything, count)
@@ -201,7 +201,7 @@ def distilled(shapes: Shapes, count: int) -> Distilled:
 
 
 def _chosen(shapes: Shapes, rows: Numbers, count: int) -> list[int]:
-    """The cover of some rows, with one column that is legal whatever the shape, where there is one."""
+    """Returns the cover of some rows, with one column that is legal for every shape, if there is one."""
     speeds = shapes.speeds[rows]
     free = cover(speeds, count)
     if any(shapes.always[column] for column in free) or not any(shapes.always):
@@ -227,7 +227,7 @@ def _tree(shapes: Shapes, rows: Numbers, chosen: Sequence[int]) -> Tree:
 
 
 def _decided(shapes: Shapes, row: int, tree: Tree, chosen: Sequence[int]) -> int | None:
-    """The column that the tree's function would answer for a row: the first of its ranking that is legal."""
+    """Returns the column that the tree's function chooses for a row: the first legal one of its ranking."""
     problem: Problem = shapes.rows[row].problem
     for place in ranking(tree, problem.dims, problem.layout):
         if shapes.speeds[row, chosen[place]] > 0:
@@ -236,7 +236,7 @@ def _decided(shapes: Shapes, row: int, tree: Tree, chosen: Sequence[int]) -> int
 
 
 def _without(shapes: Shapes, row: int, count: int) -> int | None:
-    """As `_decided`, by configs and a tree that were chosen without that row."""
+    """Like `_decided`, with configs and a tree that were chosen without that row."""
     rows = np.array([each for each in range(len(shapes.places)) if each != row])
     chosen = _chosen(shapes, rows, count)
     return _decided(shapes, row, _tree(shapes, rows, chosen), chosen)
@@ -249,7 +249,7 @@ def _costs(shapes: Shapes, answers: Sequence[tuple[int, int | None]]) -> Losses:
 
 
 def missing(found: Distilled) -> list[Wanted]:
-    """The times that the chosen configs lack at known shapes."""
+    """Returns the missing times of the chosen configs at known shapes."""
     shapes, wanted = found.shapes, []
     for column in found.chosen:
         named = shapes.columns[column]

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-#: Questions from the root to a leaf at the most.
+#: Largest number of questions from the root to a leaf.
 DEPTH = 7
-#: Mean losses over all rows that a question may have to bring at the least: from a full tree to a small one.
+#: Candidates for the least gain of a question in mean loss over all rows: from a full tree to a small one.
 LEAST_GAINS = (0.0002, 0.0005, 0.001, 0.002, 0.004, 0.008)
 
 
@@ -24,7 +24,7 @@ class Question:
 
     Attributes:
         text: As a Python expression in the dims and ``layout``.
-        asks: The same as a function of dims and layout.
+        asks: The question as a function of dims and layout.
     """
 
     text: str
@@ -40,7 +40,7 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Fork:
-    """A question and what follows from it."""
+    """A question and its two branches."""
 
     question: Question
     yes: Fork | Leaf
@@ -52,13 +52,12 @@ Tree = Fork | Leaf
 
 @dataclass(frozen=True)
 class Rows:
-    """What a tree is grown on.
+    """The data for growing a tree.
 
     Attributes:
         dims: Per row: the shape.
         layouts: Per row: the layout.
-        losses: Shape (rows, columns): what a column costs, as a fraction of speed; infinite where it may not
-            be used.
+        losses: Shape (rows, columns): loss of a column, as a fraction of speed; infinite if it may not be used.
     """
 
     dims: Sequence[Mapping[str, int]]
@@ -67,10 +66,10 @@ class Rows:
 
 
 def grow(rows: Rows) -> Tree:
-    """The tree whose leaves' first choices cost least, as large as leaving rows out shows to be of use.
+    """Grows the tree whose leaves' first choices cost least, with the size chosen by cross-validation.
 
-    What each question must bring is chosen so that rows that were left out cost little: of the values that
-    are as good as the best, by one standard error, the one whose tree suits the known rows best.
+    The least gain of a question is chosen so that left-out rows cost little: among the values within one
+    standard error of the best, the one whose tree suits the known rows best.
     """
     answered = _AnsweredRows.of(rows)
     everything = np.arange(len(rows.dims))
@@ -85,7 +84,7 @@ def grow(rows: Rows) -> Tree:
 
 
 def _without(answered: _AnsweredRows, rows: Rows, row: int) -> list[float]:
-    """What trees that were grown without a row cost there, for each of `LEAST_GAINS`."""
+    """Returns the loss at a row of trees grown without it, for each of `LEAST_GAINS`."""
     grown = answered.grown(np.flatnonzero(np.arange(len(rows.dims)) != row))
     found = []
     for gain in LEAST_GAINS:
@@ -97,14 +96,14 @@ def _without(answered: _AnsweredRows, rows: Rows, row: int) -> list[float]:
 
 @dataclass(frozen=True)
 class _Grown:
-    """A tree before it is decided how large it may be.
+    """A tree before its size is decided.
 
     Attributes:
-        leaf: What stands here if nothing is asked.
-        gain: What the question brings of the mean loss over all rows.
-        question: What is asked; None where nothing is.
-        yes: What follows.
-        no: What follows otherwise.
+        leaf: The leaf if no question is asked here.
+        gain: Gain of the question in mean loss over all rows.
+        question: The question; None if there is none.
+        yes: The branch for yes.
+        no: The branch for no.
     """
 
     leaf: Leaf
@@ -115,7 +114,7 @@ class _Grown:
 
 
 def _cut(grown: _Grown, gain: float) -> Tree:
-    """The tree whose questions bring so much each."""
+    """Returns the tree whose questions each gain at least this much."""
     if grown.question is None or grown.yes is None or grown.no is None or grown.gain < gain:
         return grown.leaf
     yes, no = _cut(grown.yes, gain), _cut(grown.no, gain)
@@ -134,7 +133,7 @@ class _AnsweredRows:
 
     @classmethod
     def of(cls, rows: Rows) -> _AnsweredRows:
-        """Asks every question."""
+        """Answers every question for some rows."""
         questions = _questions(rows.dims, rows.layouts)
         answers = [
             [question.asks(dims, layout) for dims, layout in zip(rows.dims, rows.layouts, strict=True)]
@@ -144,17 +143,17 @@ class _AnsweredRows:
         return cls(usable, questions, np.array(answers, bool).reshape(len(questions), len(rows.dims)))
 
     def grown(self, at: NDArray[np.intp]) -> _Grown:
-        """The tree of some rows; nothing of others is in it."""
+        """Grows the tree of some rows, from these rows alone."""
         return self._grown(at, DEPTH, self.losses[at].mean(axis=0), len(at))
 
     def _grown(self, at: NDArray[np.intp], depth: int, usual: Floats, count: int) -> _Grown:
-        """A part of a tree.
+        """Grows a part of a tree.
 
         Args:
-            at: The rows that come here.
-            depth: Questions to a leaf at the most.
-            usual: What each column costs over all rows of the tree; tells apart what costs the same here.
-            count: Rows of the tree.
+            at: The rows that reach this part.
+            depth: Largest number of questions to a leaf.
+            usual: Loss of each column over all rows of the tree, to break ties.
+            count: Number of rows of the tree.
         """
         sums = self.losses[at].sum(axis=0)
         leaf, least = Leaf(tuple(np.lexsort((usual, sums)).tolist())), float(sums.min())
@@ -166,7 +165,7 @@ class _AnsweredRows:
         return _Grown(leaf, (least - found[0]) / count, self.questions[found[1]], first, second)
 
     def _question(self, at: NDArray[np.intp]) -> tuple[float, int] | None:
-        """What costs least in sum, and the question; None where none tells the rows apart."""
+        """Returns the least total loss and its question; None if no question separates the rows."""
         yes = self.answers[:, at].astype(float)
         count = yes.sum(axis=1)
         losses = self.losses[at]
@@ -177,14 +176,14 @@ class _AnsweredRows:
 
 
 def ranking(tree: Tree, dims: Mapping[str, int], layout: str) -> tuple[int, ...]:
-    """Columns for a shape, the one to prefer first."""
+    """Returns the columns for a shape, the one to prefer first."""
     while isinstance(tree, Fork):
         tree = tree.yes if tree.question.asks(dims, layout) else tree.no
     return tree.ranking
 
 
 def _questions(dims: Sequence[Mapping[str, int]], layouts: Sequence[str]) -> list[Question]:
-    """All that may be asked: how large dims and their products are, what divides them, the layout."""
+    """Yields all possible questions: sizes of dims and their products, their divisors, the layout."""
     names = list(dims[0])
     found: list[Question] = []
     for count in range(1, len(names) + 1):
@@ -208,7 +207,7 @@ def _questions(dims: Sequence[Mapping[str, int]], layouts: Sequence[str]) -> lis
 
 
 def _between(low: int, high: int) -> int:
-    """A round number from one size on, and below the next: the first power of two, or the middle."""
+    """Returns a round number from one size on, and below the next: the first power of two, or the middle."""
     power = 1 << low.bit_length() - 1
     power = power if power >= low else 2 * power
     return power if power < high else int(math.sqrt(low * high))
@@ -220,7 +219,7 @@ def _at_most(names: Sequence[str], limit: int) -> Question:
 
 
 def _end_at_most(choose: Callable[..., int], names: tuple[str, str], limit: int) -> Question:
-    """Asks for the shorter of two dims, or the longer."""
+    """Makes the question about the shorter or the longer of two dims."""
     left, right = names
     text = f"{choose.__name__}({left}, {right}) <= {limit:_}"
     return Question(text, lambda dims, layout: choose(dims[left], dims[right]) <= limit)

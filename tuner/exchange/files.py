@@ -1,8 +1,8 @@
 """Files of records: JSON lines, written from a store and taken into one.
 
 A file holds JSON lines (see `tuner.store.lines`), compressed by its name's ending: ``.gz``, ``.zst`` or none.
-Records and champions are known by UUID and only ever added, so files may be read in any order and any number
-of times, to the same result.
+Records and champions are identified by UUID and only ever added, so files can be read in any order and
+repeatedly, with the same result.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from tuner.store.streams import SURVEYS_AT_ONCE, Selection
 
 #: Lines stored in one transaction.
 BATCH = 500
-#: How many broken lines are told of by name.
+#: Number of broken lines that are reported one by one.
 TOLD = 20
 
-#: Bytes of a file that are read at a time.
+#: Bytes of a file read at a time.
 CHUNK_BYTES = 1 << 16
 
-#: Called now and then with what is done and what there is in all: records on export, bytes on import.
+#: Called now and then with the amounts done and in total: records on export, bytes on import.
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Of what was written or read.
+    """Counts of an export or import.
 
     Attributes:
-        records: Records, on import those that are new.
-        champions: Champions, on import those that are new.
-        known: On import, records and champions that were there.
-        broken: Of the lines that could not be read, the first few: number and what is wrong.
-        broken_lines: How many there were.
-        retractions: Retractions, on import those that are new.
-        surveys: Parts of surveys, on import those that are new.
+        records: Records; on import, new ones.
+        champions: Champions; on import, new ones.
+        known: On import, records and champions that were already stored.
+        broken: The first few unreadable lines: number, and what is wrong.
+        broken_lines: Number of unreadable lines.
+        retractions: Retractions; on import, new ones.
+        surveys: Parts of surveys; on import, new ones.
         timings: On export, the timings in them.
     """
 
@@ -66,15 +66,15 @@ class Counts:
 def export(
     store: Store, path: Path | None, wanted: Selection | None = None, *, progress: Progress | None = None
 ) -> Counts:
-    """Writes retractions, records, champions, then surveys, each by id: the same records make the same text.
+    """Writes retractions, records, champions, then surveys, each ordered by id: equal records make equal text.
 
-    What was taken back is left out; that it was is told, so that whoever has it takes it back, too.
+    Retracted items are left out, but their retractions are written, so that other databases retract them, too.
 
     Args:
-        store: From where.
-        path: To which file; one that is there is replaced once all is written. None for stdout.
-        wanted: Which; all when None.
-        progress: Told how far it is.
+        store: The store to read.
+        path: The file; an existing one is replaced once all is written. None for stdout.
+        wanted: Which records; all if None.
+        progress: Reports progress.
     """
     wanted = wanted or Selection()
     if path is None:
@@ -120,7 +120,7 @@ def _writer(path: Path, ending: str) -> Iterator[IO[str]]:
         if ending == ".gz":
             packed = stack.enter_context(gzip.GzipFile("", "wb", 6, raw, mtime=0))
         elif ending == ".zst":
-            # With its sum, as gzip has one: without it a flipped bit may read as another number.
+            # With a checksum, like gzip; without it a flipped bit may read as another number.
             compressor = zstandard.ZstdCompressor(level=6, write_checksum=True)
             packed = stack.enter_context(compressor.stream_writer(raw, closefd=False))
         with io.TextIOWrapper(packed, encoding="utf-8", newline="\n") as text:
@@ -128,19 +128,19 @@ def _writer(path: Path, ending: str) -> Iterator[IO[str]]:
 
 
 def take(store: Store, path: Path, *, skip_broken: bool = False, progress: Progress | None = None) -> Counts:
-    """Adds what a file holds and the store does not.
+    """Adds everything in a file that the store lacks.
 
-    The file is read to its end before anything is stored, so a broken one changes nothing. Storing is in
-    batches: other writers get their turn, and an import that was interrupted is run again.
+    The file is read to its end before anything is stored, so a broken one changes nothing. It is stored in
+    batches, so that other writers get their turn; run an interrupted import again.
 
     Args:
-        store: Where to.
-        path: The file; its compression is told by its first bytes.
+        store: The store to add to.
+        path: The file; its first bytes show its compression.
         skip_broken: True to store all good lines, in one pass, and list the bad ones.
-        progress: Told how far it is.
+        progress: Reports progress.
 
     Raises:
-        InputError: No such file, or a line is broken; nothing of the file is stored then.
+        InputError: There is no such file, or a line is broken; then nothing of the file is stored.
     """
     file = LinesFile(path, progress)
     if not skip_broken:
@@ -155,14 +155,14 @@ def take(store: Store, path: Path, *, skip_broken: bool = False, progress: Progr
 
 
 def merge(store: Store, source: Store, progress: Progress | None = None) -> Counts:
-    """Adds what another store holds and this one does not; both may be written to meanwhile.
+    """Adds everything in another store that this one lacks; both may be written to meanwhile.
 
-    What was taken back there is taken back here, and what that was does not come along.
+    Items retracted there are retracted here, and are not copied.
 
     Args:
-        store: Where to.
-        source: From where.
-        progress: Told how far it is.
+        store: The store to add to.
+        source: The store to read.
+        progress: Reports progress.
     """
     there = streams.count(source)
 
@@ -209,17 +209,17 @@ class LinesFile:
 
     Attributes:
         path: Where.
-        progress: Told how far reading is, in bytes of the file; it may be read more than once.
+        progress: Reports progress in bytes of the file, which may be read more than once.
     """
 
     path: Path
     progress: Progress | None = None
 
     def told(self) -> Iterator[tuple[int, Kept | str | None]]:
-        """Number and content of each line: a text says what is wrong with it; None is a header.
+        """Yields number and content of each line: a text says what is wrong with it; None is a header.
 
         Raises:
-            InputError: No such file.
+            InputError: There is no such file.
         """
         number = 0
         try:
@@ -249,10 +249,10 @@ class LinesFile:
 
 
 def _unpacked(raw: IO[bytes]) -> Iterator[bytes]:
-    """The bytes of zstd frames.
+    """Yields the bytes of zstd frames.
 
     Raises:
-        EOFError: The last frame does not end, which the library's own reader would not tell.
+        EOFError: The last frame is incomplete, which the library's own reader would not report.
     """
     frame = zstandard.ZstdDecompressor().decompressobj()
     while packed := raw.read(CHUNK_BYTES):

@@ -1,7 +1,7 @@
 """Kernel Tuner's cache files as records of a user's own kernel.
 
-A cache tells neither dtype nor work, and names the problem by its size alone, so what it lacks may be given.
-Ids are made from what is told: a cache that is read again brings nothing new.
+A cache has neither dtype nor work, and names the problem only by its size, so callers can supply these. Ids are
+derived from the content, so reading a cache again adds nothing.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from tuner.replay.recording import Cache, read_cache
 from tuner.replay.recording import Cached as Config
 from tuner.results.record import ProblemKey, Record, Role
 
-#: Names of a problem's dims where only sizes are told, as Kernel Tuner names the axes of its grid.
+#: Names of a problem's dims if only sizes are given, as Kernel Tuner names the axes of its grid.
 AXES = ("x", "y", "z")
-#: What ids are made from begins with this.
+#: Prefix of the text from which ids are derived.
 _NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "https://kerneltuner.github.io/cache")
-#: When a config was measured that does not say.
+#: Time of measurement for configs without one.
 _UNKNOWN = datetime.fromtimestamp(0, UTC)
 
 
 @dataclass(frozen=True)
 class Cached:
-    """A cache file, and what is known of it besides.
+    """A cache file, with further facts that it lacks.
 
     Attributes:
         path: The file.
-        device: Name of the device; the file's when empty.
-        problem: What was computed; named by the file's kernel and problem size when None.
-        kernel: Name of the kernel; the file's when empty.
-        source_hash: `tuner.declare.kernel.Kernel.source_hash`, where it is declared.
+        device: Name of the device; the file's if empty.
+        problem: The problem; if None, named by the file's kernel and problem size.
+        kernel: Name of the kernel; the file's if empty.
+        source_hash: `tuner.declare.kernel.Kernel.source_hash`, if it is declared.
         origin: File that declares it.
-        work: ``flops`` and ``bytes`` of one run; 0 where not known.
-        regime: How time was taken; Kernel Tuner flushes no cache between launches.
+        work: ``flops`` and ``bytes`` of one run; 0 if unknown.
+        regime: How times were taken; Kernel Tuner flushes no cache between launches.
     """
 
     path: Path
@@ -53,15 +53,15 @@ class Cached:
 
 
 def is_cache(path: Path) -> bool:
-    """Whether a file's name is that of a Kernel Tuner cache: ``.json``, gzipped or not."""
+    """True if a file has the name of a Kernel Tuner cache: ``.json``, gzipped or not."""
     return path.name.removesuffix(".gz").endswith(".json")
 
 
 def records_of(cached: Cached) -> Iterator[Record]:
-    """The records of a cache file.
+    """Returns the records of a cache file.
 
     Raises:
-        InputError: No such file or another form, or neither file nor caller name the device.
+        InputError: There is no such file, it has another form, or neither file nor caller names the device.
     """
     cache = read_cache(cached.path)
     name = cached.device or cache.device

@@ -5,20 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tuner.declare.kernel import Kernel
-from tuner.declare.space import Config, Space
+from tuner.declare.space import Config
 from tuner.ladder.spaces import declared_config, first_configs, pinned_space
 from tuner.ladder.steps import Step
+from tuner.ladder.tuning import tuned
 from tuner.measuring.bench import CompiledConfig
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import Role
-from tuner.search import Known, Search, SearchOptions
-from tuner.search.background import AskAhead
-from tuner.study.budget import FINALS_LEAST_S, FINALS_MOST_S, FINALS_SHARE, TimeBudget
-from tuner.study.leaderboard import Leaderboard
-from tuner.study.loop import SearchLoop
 from tuner.study.session import Session
 
-#: Seconds that one config may take, however slow a first step is.
+#: Seconds that one config may take, however slow the first steps are.
 LIMIT_S = 560.0
 
 
@@ -27,11 +23,11 @@ class Attempt:
     """A rung before the finals.
 
     Attributes:
-        step: Of the ladder.
+        step: The step of the ladder.
         config: Its best or declared config.
-        measurement: Of that config.
+        measurement: Measurement of that config.
         compiled_config: Its machine code; None if it cannot play the finals.
-        trials: Configs that were tried.
+        trials: Number of configs tried.
     """
 
     step: Step
@@ -47,8 +43,8 @@ def attempt(step: Step, session: Session, seconds: float | None, seed: int) -> A
     Args:
         step: The step.
         session: Prepared for the problem.
-        seconds: For tuning; None takes the declared config.
-        seed: Of the search.
+        seconds: Seconds for tuning; None for the declared config.
+        seed: Seed of the search.
 
     Returns:
         None if no config of the step is legal.
@@ -57,9 +53,11 @@ def attempt(step: Step, session: Session, seconds: float | None, seed: int) -> A
     if not len(space):
         return None
     if seconds is not None and len(space) > 1:
-        tuned = _tuned(step, space, session, seconds, seed)
-        if tuned is not None:
-            return tuned
+        starts = first_configs(step.kernel, step.pins, space)
+        best = tuned(step.kernel, space, starts, session, seconds, seed)
+        if best is not None:
+            found = Measurement(Outcome.MEASURED, samples_s=(best.time_s,))
+            return Attempt(step, best.config, found, best.compiled_config, best.trials)
     config = declared_config(step.kernel, step.pins, space)
     compiled_config, measurement = measured(session, step.kernel, config)
     session.add(Role.TRIAL, step.kernel, config, measurement)
@@ -77,31 +75,3 @@ def measured(session: Session, kernel: Kernel, config: Config) -> tuple[Compiled
         return None, compiled
     measurement = session.measure(compiled, limit_s=LIMIT_S)
     return compiled if measurement.outcome is Outcome.MEASURED else None, measurement
-
-
-def _tuned(step: Step, space: Space, session: Session, seconds: float, seed: int) -> Attempt | None:
-    kernel, study = step.kernel, session.recorder.study
-    starts = [(kernel.name, config) for config in first_configs(kernel, step.pins, space)]
-    search = AskAhead(
-        Search({kernel.name: space}, SearchOptions(seed, study), Known(starts=starts)),
-        inline=session.shares_cores,
-    )
-    budget = TimeBudget(_with_finals(seconds), lambda progress: None)
-    leaderboard = Leaderboard(progress=budget.progress)
-    try:
-        SearchLoop(search, session, leaderboard, budget).run({kernel.name: kernel}, None)
-    finally:
-        search.close()
-        session.pool.cancel()
-    known = [each for each in leaderboard.times_s if each in leaderboard.compiled_configs]
-    if not known:
-        return None
-    best = min(known, key=lambda each: leaderboard.times_s[each])
-    found = Measurement(Outcome.MEASURED, samples_s=(leaderboard.times_s[best],))
-    return Attempt(step, best[1], found, leaderboard.compiled_configs[best], budget.progress.trials)
-
-
-def _with_finals(seconds: float) -> float:
-    """The budget whose search takes this time: a share is kept for finals, which all steps play at once."""
-    share = min(seconds * FINALS_SHARE / (1 - FINALS_SHARE), FINALS_MOST_S)
-    return seconds + max(share, FINALS_LEAST_S)

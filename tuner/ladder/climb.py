@@ -20,7 +20,7 @@ from tuner.store import Store
 from tuner.study.recorder import Recorder
 from tuner.study.session import Conditions, Session, open_workers
 
-#: Seconds for the alternation of a problem's rungs beyond its least number of rounds.
+#: Seconds for the alternation of a problem's rungs beyond the minimum number of rounds.
 FINALS_S = 15.0
 
 
@@ -30,12 +30,12 @@ class Request:
 
     Attributes:
         plan: The steps.
-        found: Where.
-        regime: How time is taken.
-        seconds: For tuning each step; None takes the declared configs.
+        found: The device.
+        regime: How times are taken.
+        seconds: Seconds for tuning each step; None for the declared configs.
         end_to_end: True to time allocation and copies too.
         limits: True to measure the device's limits.
-        seed: Of the searches.
+        seed: Seed of the searches.
     """
 
     plan: LadderPlan
@@ -56,9 +56,9 @@ class Climb:
         """Prepares a climb.
 
         Args:
-            request: What to do.
-            store: Where the trials go; no champion is crowned.
-            report: Is told what comes next, in words.
+            request: The request.
+            store: The store for the trials; no champion is crowned.
+            report: Callback that receives the next step, in words.
         """
         self._request, self._store, self._report = request, store, report
 
@@ -95,7 +95,7 @@ class Climb:
 
     @contextmanager
     def _session(self, problem: Problem) -> Iterator[Session]:
-        """A session whose arrays are made."""
+        """Opens a session and makes its arrays."""
         worker, regime = self._worker, self._request.regime
         recorder = Recorder(self._store, problem, worker.info, regime, worker.versions, f"ladder {problem}")
         with Session([worker], problem, recorder, Conditions(regime)) as session:
@@ -128,7 +128,7 @@ class Climb:
     def _finals(
         self, ladder: Ladder, session: Session, attempts: Sequence[Attempt], baseline: Measurement | None
     ) -> None:
-        """All steps and the library in alternation; what is measured there replaces what was before."""
+        """Times all steps and the library in alternation; these measurements replace the earlier ones."""
         problem = session.problem
         players = [each for each in attempts if each.compiled_config is not None]
         played = session.worker.finals(
@@ -160,7 +160,7 @@ class Climb:
 
 
 def _in_order(rungs: Sequence[Rung], plan: LadderPlan) -> list[Rung]:
-    """Rungs in the order of shapes, then of the plan's steps."""
+    """Sorts rungs by shape, then by the plan's steps."""
     shapes = [problem.shape for problem in plan.problems]
     place = {id(step): number for number, step in enumerate(plan.steps)}
     return sorted(rungs, key=lambda rung: (shapes.index(rung.problem.shape), place[id(rung.step)]))

@@ -1,4 +1,4 @@
-"""A device's limits, measured by small kernels of our own: reading, copying, multiply-adds."""
+"""Measures a device's limits by small kernels: reading, copying, multiply-adds."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from tuner.study.recorder import Recorder
 from tuner.study.session import Conditions, Session
 from tuner.workers.device_worker import DeviceWorker
 
-#: Bytes of the array that is read or copied on a GPU, at the most.
+#: Largest size in bytes of the array that is read or copied on a GPU.
 GPU_BYTES = 1 << 30
-#: On a CPU so many times the last-level cache, within these bounds.
+#: On a CPU the size is this multiple of the last-level cache, within these bounds.
 CACHES, CPU_LEAST_BYTES, CPU_MOST_BYTES = 4, 64 << 20, 256 << 20
-#: The array and what it is checked with take so many times its bytes.
+#: The array and its checks take this multiple of its bytes.
 ROOM = 16
-#: Multiply-adds done to each number, and numbers for each thread that a device can hold.
+#: Multiply-adds for each number, and numbers for each thread that a device can hold.
 STEPS, NUMBERS = 16_384, 8
-#: Numbers for each core of a CPU.
+#: Number of numbers for each core of a CPU.
 NUMBERS_OF_A_CORE = 1 << 14
 
 
 def limit_problem(name: str, dims: Mapping[str, int], dtype: str) -> tuple[Problem, tuple[Kernel, ...], str]:
-    """A problem of one of the files in ``kernels/limits``, its kernels, and the file."""
+    """Returns a problem of a file in ``kernels/limits``, its kernels, and the file."""
     path = kernels_folder() / "limits" / f"{name}.py"
     found = from_file(path)
     operation = found.operation(name)
@@ -42,7 +42,7 @@ def limit_problem(name: str, dims: Mapping[str, int], dtype: str) -> tuple[Probl
 
 
 def measure_limits(worker: DeviceWorker, store: Store, dtype: str) -> Limits:
-    """Measures what a device can do at the most.
+    """Measures a device's limits.
 
     Args:
         worker: The device, open.
@@ -63,7 +63,7 @@ def measure_limits(worker: DeviceWorker, store: Store, dtype: str) -> Limits:
     for name, dims in wanted.items():
         try:
             problem, kernels, _ = limit_problem(name, dims, dtype)
-        except TunerError:  # no such limit for this dtype: whole numbers are not multiplied and added
+        except TunerError:  # this dtype has no such limit: integers are not multiplied and added
             continue
         time_s = _best_s(worker, store, problem, kernels)
         if time_s is not None:
@@ -73,7 +73,7 @@ def measure_limits(worker: DeviceWorker, store: Store, dtype: str) -> Limits:
 
 
 def array_bytes(info: DeviceInfo, free_bytes: int) -> int:
-    """Bytes of the array that is read or copied: far more than any cache holds, and a whole number of KiB."""
+    """Bytes of the array that is read or copied: far beyond any cache, and a whole number of KiB."""
     wanted = GPU_BYTES
     if info.kind == "cpu":
         wanted = min(max(CACHES * info.l2_bytes, CPU_LEAST_BYTES), CPU_MOST_BYTES)
@@ -81,7 +81,7 @@ def array_bytes(info: DeviceInfo, free_bytes: int) -> int:
 
 
 def _best_s(worker: DeviceWorker, store: Store, problem: Problem, kernels: tuple[Kernel, ...]) -> float | None:
-    """The least median over the configs declared to be tried first; None if none can be measured."""
+    """Returns the shortest median over the declared first configs; None if none can be measured."""
     recorder = Recorder(store, problem, worker.info, "cold", worker.versions, f"limit {problem}")
     times = []
     with Session([worker], problem, recorder, Conditions(), pool_size=1) as session:
@@ -94,7 +94,7 @@ def _best_s(worker: DeviceWorker, store: Store, problem: Problem, kernels: tuple
 
 
 def _configs(kernel: Kernel, problem: Problem, info: DeviceInfo) -> list[Config]:
-    """The declared ones; on a CPU each with one thread and with as many as there are cores."""
+    """Returns the declared configs; on a CPU, each with one thread and with one thread for each core."""
     pins: list[dict[str, Any]] = [{}]
     if kernel.threads:
         threads = 1 << (max(info.cores, 1).bit_length() - 1)
@@ -108,7 +108,7 @@ def _configs(kernel: Kernel, problem: Problem, info: DeviceInfo) -> list[Config]
 
 
 def further_library(problem: Problem, kind: str) -> tuple[str, dict[str, Any]] | None:
-    """Another library for a problem, as ``configs/lessons.toml`` names one: its name, and how to prepare it."""
+    """Returns the further library that ``configs/lessons.toml`` names: its name, and how to prepare it."""
     file = lessons().get(problem.operation.name, {}).get(kind, {}).get("further_library", "")
     if not file or problem.operation.origin:
         return None

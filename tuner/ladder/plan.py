@@ -1,4 +1,4 @@
-"""The ladder of an operation: its kernels in their order, with the figures of the shipped reports."""
+"""Makes the ladder of an operation: its kernels in order, with the figures of published reports."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from tuner.ladder.steps import LadderPlan, Step, Sweep, configs_folder, lesson_o
 def ladder_of(
     catalogue: Catalogue, problem: Problem, target: str, only: Sequence[str], *, sweeps: bool = False
 ) -> LadderPlan:
-    """The ladder of an operation's kernels, in their order, with the figures of the shipped reports.
+    """Makes the ladder of an operation's kernels, in order, with the figures of published reports.
 
     Args:
-        catalogue: Has the kernels.
-        problem: What to compute.
+        catalogue: The catalogue with the kernels.
+        problem: The problem.
         target: ``cuda`` or ``cpu``.
-        only: Names to restrict to; all where empty.
-        sweeps: True for sweeps of the kernels whose lesson names a parameter.
+        only: Kernel names to keep; all if empty.
+        sweeps: True to add sweeps for kernels whose lesson names a parameter.
 
     Raises:
-        UnknownName: A kernel that is not there.
-        InputError: The operation has none for the target.
+        UnknownName: There is no such kernel.
+        InputError: The operation has no kernel for the target.
     """
     kernels = catalogue.of(problem.operation.name, target, tuple(only))
     if not kernels:
@@ -43,7 +43,7 @@ def ladder_of(
 
 
 def _reported(catalogue: Catalogue, operation: str, target: str) -> list[Step]:
-    """The steps of all shipped reports for an operation and target."""
+    """Returns the steps of all published reports for an operation and target."""
     steps: list[Step] = []
     for path in sorted(configs_folder().glob("ladder-*.toml")):
         plan = read_ladder_plan(path, catalogue)
@@ -53,7 +53,7 @@ def _reported(catalogue: Catalogue, operation: str, target: str) -> list[Step]:
 
 
 def _sweep_of(kernel: Kernel, problem: Problem, known: Sequence[Step]) -> Sweep | None:
-    """The sweep that a kernel's lesson names, over problems up to this one."""
+    """Returns the sweep that a kernel's lesson names, over problems up to this one."""
     name = lesson_of(kernel).get("sweep", "")
     values_of = {each.name: each.values for each in kernel.parameters}
     if not name or not values_of.keys() >= set(name.split()):

@@ -33,8 +33,8 @@ def read_ladder_plan(path: Path, catalogue: Catalogue) -> LadderPlan:
     """Reads a plan.
 
     Args:
-        path: A TOML file; ``docs/ladder.md`` says what it holds.
-        catalogue: Has its kernels.
+        path: A TOML file; ``docs/ladder.md`` describes it.
+        catalogue: The catalogue with its kernels.
 
     Raises:
         PlanError: It cannot be read, or a key or value is wrong; the message names file and key.

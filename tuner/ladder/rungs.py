@@ -1,4 +1,4 @@
-"""What a climb found: rungs, libraries, limits, sweeps; and the figures that follow from them."""
+"""The results of a climb: rungs, libraries, limits, sweeps; and the figures derived from them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from tuner.ladder.steps import LadderPlan, Step, Sweep
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.statistics import compare
 
-#: A problem whose outputs are less than this share of its bytes is limited by reading, else by copying.
+#: A problem is limited by reading if its outputs are less than this share of its bytes, else by copying.
 MOSTLY_READ = 0.1
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What the device can do at the most, as measured here.
+    """The device's limits, as measured here.
 
     Attributes:
         read_gbps: Reading memory, GB/s.
         copy_gbps: Copying memory, both directions counted, GB/s.
-        tflops: Multiply-adds in registers, in the ladder's dtype, TFLOPS; 0 where not measured.
+        tflops: Multiply-adds in registers, in the ladder's dtype, TFLOPS; 0 if not measured.
     """
 
     read_gbps: float = 0.0
@@ -32,12 +32,12 @@ class Limits:
     tflops: float = 0.0
 
     def bandwidth_gbps(self, problem: Problem) -> float:
-        """The limit of memory that suits a problem, in GB/s."""
+        """Returns the limit of memory that applies to a problem, in GB/s."""
         written = sum(tensor.bytes for tensor in problem.outputs)
         return self.read_gbps if written < MOSTLY_READ * problem.work.bytes else self.copy_gbps
 
     def least_s(self, problem: Problem) -> float:
-        """The least time that the limits allow for a problem (its roofline), in seconds; 0 where unknown."""
+        """Least time that the limits allow for a problem (its roofline), in seconds; 0 if unknown."""
         bandwidth, work = self.bandwidth_gbps(problem) * 1e9, problem.work
         moving = work.bytes / bandwidth if bandwidth else 0.0
         computing = work.flops / (self.tflops * 1e12) if self.tflops else 0.0
@@ -49,11 +49,11 @@ class Rung:
     """A step that was climbed.
 
     Attributes:
-        step: Which.
-        problem: On what.
-        config: With which config; empty where none could be measured.
-        measurement: What came of it.
-        trials: Configs that were tried for it.
+        step: The step.
+        problem: The problem.
+        config: The config; empty if none could be measured.
+        measurement: Its measurement.
+        trials: Number of configs tried for it.
     """
 
     step: Step
@@ -64,19 +64,19 @@ class Rung:
 
     @property
     def time_s(self) -> float | None:
-        """Median in seconds; None where it was not measured."""
+        """Median in seconds; None if it was not measured."""
         return self.measurement.time_s if self.measurement.outcome is Outcome.MEASURED else None
 
 
 @dataclass(frozen=True)
 class Library:
-    """A library that was measured beside the rungs.
+    """A library measured beside the rungs.
 
     Attributes:
         name: e.g. ``cuBLAS``.
-        problem: On what.
-        measurement: What came of it.
-        main: True for the operation's baseline, which ratios refer to.
+        problem: The problem.
+        measurement: Its measurement.
+        main: True for the operation's baseline, to which ratios refer.
     """
 
     name: str
@@ -98,19 +98,19 @@ class SweepPoint:
 
 @dataclass
 class Ladder:
-    """All that a climb found.
+    """The complete result of a climb.
 
     Attributes:
-        plan: What was asked.
-        device: Where.
-        versions: Name -> version of what took part.
-        regime: How time was taken.
-        limits: Of the device.
-        rungs: In order, problem by problem.
-        libraries: Beside them.
-        sweeps: Points in order.
+        plan: The plan.
+        device: The device.
+        versions: Name -> version of everything involved.
+        regime: How times were taken.
+        limits: The device's limits.
+        rungs: Rungs in order, problem by problem.
+        libraries: Libraries measured beside them.
+        sweeps: Points of sweeps, in order.
         transfers_s: Problem -> seconds for ``allocate``, ``to_device``, ``to_host``.
-        measured_at: When, ISO 8601.
+        measured_at: Time, ISO 8601.
     """
 
     plan: LadderPlan
@@ -125,11 +125,11 @@ class Ladder:
     measured_at: str = ""
 
     def library_of(self, problem: Problem) -> Library | None:
-        """The operation's baseline for a problem."""
+        """Returns the operation's baseline for a problem."""
         return next((each for each in self.libraries if each.main and each.problem == problem), None)
 
     def rows(self) -> list[dict[str, Any]]:
-        """A JSON object for each rung, in order."""
+        """Returns a JSON object for each rung, in order."""
         rows: list[dict[str, Any]] = []
         for shape in dict.fromkeys(rung.problem.shape for rung in self.rungs):
             own = [rung for rung in self.rungs if rung.problem.shape == shape]
@@ -170,7 +170,7 @@ class Ladder:
 
 
 def _ratio(before: Rung | None, rung: Rung) -> float | None:
-    """How many times faster a rung is than one before it."""
+    """Returns the speed-up of a rung over an earlier one."""
     if before is None or before.time_s is None or rung.time_s is None:
         return None if before is not None or rung.time_s is None else 1.0
     return _speedup(rung.measurement, before.measurement)
@@ -183,14 +183,14 @@ def _of_library(rung: Rung, library: Library | None) -> float | None:
 
 
 def _speedup(one: Measurement, other: Measurement) -> float:
-    """Time of another over time of one: the median over rounds where they have the same."""
+    """Returns the time of another over the time of one; the median over rounds if they share rounds."""
     if len(one.samples_s) == len(other.samples_s):
         return compare(one.samples_s, other.samples_s).ratio
     return (other.time_s or 0.0) / (one.time_s or 1.0)
 
 
 def slower_steps(rows: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Numbers of the rows that are slower than the one before by more than their noise."""
+    """Returns the numbers of rows that are slower than the previous one by more than their noise."""
     found = []
     for number, row in enumerate(rows):
         speedup = row["step_speedup"]

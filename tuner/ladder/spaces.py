@@ -1,4 +1,4 @@
-"""Which configs a step of the ladder may take, and which it takes when it is not tuned."""
+"""The configs that a step of the ladder may use, and the one that it uses without tuning."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tuner.declare.space import Config, Parameter, Space, Value
 
 
 def pinned_space(kernel: Kernel, pins: Mapping[str, Value], problem: Problem, device: DeviceInfo) -> Space:
-    """The legal configs in which the pinned parameters have their values.
+    """Returns the legal configs in which the pinned parameters have their values.
 
-    A rule that is for speed alone does not bind where it leaves nothing of the pinned values: a step is shown
-    as it was published. Without pins nothing is left of a kernel that is meant for other shapes.
+    A rule that is for speed alone is dropped if it excludes all of the pinned values, so that a step is shown
+    as published. Without pins, a kernel meant for other shapes has no configs left.
     """
     parameters = [
         Parameter(each.name, (pins[each.name],), each.scale) if each.name in pins else each
@@ -29,14 +29,14 @@ def pinned_space(kernel: Kernel, pins: Mapping[str, Value], problem: Problem, de
 
 
 def first_configs(kernel: Kernel, pins: Mapping[str, Value], space: Space) -> list[Config]:
-    """What the kernel declares to try first, with the pins in place; only what is legal."""
+    """Returns the legal ones of the kernel's declared first configs, with pins applied."""
     wanted = [Config({**each, **pins}) for each in kernel.first_configs()]
     ordered = [Config({each.name: config[each.name] for each in space.parameters}) for config in wanted]
     return [config for config in ordered if config in space]
 
 
 def declared_config(kernel: Kernel, pins: Mapping[str, Value], space: Space) -> Config:
-    """The first declared config that is legal; else the legal one that differs from it in the least."""
+    """Returns the first declared config that is legal; else the most similar legal config."""
     known = first_configs(kernel, pins, space)
     if known:
         return known[0]
@@ -49,7 +49,7 @@ def declared_config(kernel: Kernel, pins: Mapping[str, Value], space: Space) -> 
         for each in space.parameters
     ]
     differing = numpy.abs(space.codes.astype(int) - numpy.array(codes))
-    # As few parameters as can be, then as near as can be.
+    # Fewest different parameters first, then the nearest values.
     order = numpy.lexsort((differing.sum(axis=1), (differing > 0).sum(axis=1)))
     nearest: Config = space[int(order[0])]
     return nearest

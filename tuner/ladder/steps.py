@@ -1,4 +1,4 @@
-"""What a ladder is made of: steps and sweeps of kernels, and what is said and was published of them."""
+"""Parts of a ladder: steps and sweeps of kernels, with lessons and published figures."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tuner.errors import UnknownName
 
 @dataclass(frozen=True)
 class Published:
-    """What a public report says of a step, on its own hardware.
+    """Figures of a public report for a step, on its own hardware.
 
     Attributes:
-        hardware: Where.
-        source: Which report.
+        hardware: The report's hardware.
+        source: The report.
         shape: Dims in the operation's order.
         figures: ``ms``, ``gflops``, ``gbps``, ``of_library``, ``max_rel``, ``mean_rel``, ``note``.
     """
@@ -40,10 +40,10 @@ class Step:
         kernel: Which.
         label: Its name on the page.
         pins: Parameters that are fixed; the others are tuned, or take their defaults.
-        layout: Where it differs from the ladder's.
-        lesson: What the step is about, for people.
-        slower: Why it may be slower than the step before, for people.
-        published: What reports say of it.
+        layout: Its layout, if not the ladder's.
+        lesson: The point of the step, in words.
+        slower: Why it may be slower than the previous step, in words.
+        published: Figures of reports.
     """
 
     kernel: Kernel
@@ -55,7 +55,7 @@ class Step:
     published: tuple[Published, ...] = ()
 
     def published_near(self, shape: Sequence[int]) -> Published | None:
-        """The report's figure for the shape nearest to one."""
+        """Returns the report's figures for the nearest shape."""
         return min(self.published, key=lambda each: _distance(each.shape, shape), default=None)
 
 
@@ -66,11 +66,11 @@ class Sweep:
     Attributes:
         kernel: Which.
         label: Its name on the page.
-        parameter: What varies; several names, between blanks, vary together.
-        values: Over what.
-        problems: For which.
-        pins: What is fixed; other parameters take their defaults, or what is legal and nearest to them.
-        published_ms: By (shape, value), what a report says, in milliseconds.
+        parameter: The parameter that varies; several names, separated by spaces, vary together.
+        values: Its values.
+        problems: The problems.
+        pins: Fixed parameters; the others take their defaults, or the nearest legal values.
+        published_ms: By (shape, value), a report's time in milliseconds.
     """
 
     kernel: Kernel
@@ -82,7 +82,7 @@ class Sweep:
     published_ms: Mapping[tuple[tuple[int, ...], Value], float] = field(default_factory=dict)
 
     def pinned(self, value: Value) -> dict[str, Value]:
-        """What is fixed for one value."""
+        """Returns the fixed parameters for one value."""
         return {**self.pins, **dict.fromkeys(self.parameter.split(), value)}
 
 
@@ -91,15 +91,15 @@ class LadderPlan:
     """What to climb.
 
     Attributes:
-        title: For people.
+        title: Title for people.
         problems: The shapes, each a ladder of its own.
-        steps: In order.
-        sweeps: Beside them.
+        steps: Steps in order.
+        sweeps: Sweeps beside them.
         target: ``cuda`` or ``cpu``.
-        classic: True where steps take their declared configs rather than being tuned.
-        source: Which report it reproduces, if one.
-        hardware: What that report was measured on.
-        notes: What else the report says, line by line.
+        classic: True if steps use their declared configs instead of being tuned.
+        source: The report that it reproduces, if any.
+        hardware: That report's hardware.
+        notes: Further remarks of the report, line by line.
     """
 
     title: str
@@ -118,7 +118,7 @@ def _distance(one: Sequence[int], other: Sequence[int]) -> float:
 
 
 def configs_folder() -> Path:
-    """Where shipped plans are: inside an installed package, else beside it in a checkout."""
+    """Returns the folder of the project's plans: inside an installed package, or beside it in a checkout."""
     package = Path(__file__).resolve().parent.parent
     installed = package / "configs"
     return installed if installed.is_dir() else package.parent / "configs"
@@ -132,13 +132,13 @@ def lessons() -> dict[str, Any]:
 
 
 def lesson_of(kernel: Kernel) -> Mapping[str, Any]:
-    """What is said of a kernel; empty where nothing is."""
+    """Returns the lesson of a kernel; empty if there is none."""
     found: Mapping[str, Any] = lessons().get(kernel.operation, {}).get(kernel.target, {}).get(kernel.name, {})
     return found
 
 
 def with_layout(problem: Problem, layout: str) -> Problem:
-    """The same problem in another layout; itself where that is empty.
+    """Returns the problem in another layout; unchanged if the layout is empty.
 
     Raises:
         UnknownName: The operation has no such layout.

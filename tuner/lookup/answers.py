@@ -18,9 +18,13 @@ from tuner.results.error_limit import told
 from tuner.results.record import Champion, ProblemKey, Record
 
 #: How near the record of an answer is to the question.
-EXACT, NEAREST_SHAPE, SIMILAR_DEVICE, DEFAULT = "exact", "nearest-shape", "similar-device", "default"
+EXACT, PREDICTED, SIMILAR_DEVICE, DEFAULT = "exact", "predicted", "similar-device", "default"
+#: What answers on a device that has no model.
+NEAREST_SHAPE = "nearest-shape"
 #: Loss told where none could be measured: all that can be said is that it is no more.
 UNMEASURED = 1.0
+#: Loss that is reckoned with where none could be measured.
+RECKONED = 0.2
 
 
 @dataclass(frozen=True)
@@ -54,11 +58,46 @@ class Loss:
         expected: Fraction of speed; `UNMEASURED` where it was not measured.
         cases: Known problems that were left out and asked for.
         said: What the figure rests on, or why there is none, for people.
+        interval: What four of five such answers lose at the least and at the most; None where that is unknown.
     """
 
     expected: float = 0.0
     cases: int = 0
     said: str = "measured for this very problem"
+    interval: tuple[float, float] | None = None
+
+
+def reckoned(loss: Loss) -> float:
+    """A loss as measured, or as it may well be where it was not."""
+    return RECKONED if loss.expected >= UNMEASURED else loss.expected
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What a model says of an answer.
+
+    Attributes:
+        kernel_s: Predicted seconds of the kernel that is named.
+        library_s: The same of the library; None where there is none.
+        interval_s: Seconds of what is answered: the interval that holds four of five; None where no time of the
+            device supports one.
+    """
+
+    kernel_s: float
+    library_s: float | None
+    interval_s: tuple[float, float] | None
+
+    @property
+    def speedup(self) -> float:
+        """Of the kernel over the library; 0 without one."""
+        return self.library_s / self.kernel_s if self.library_s else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Seconds."""
+        return {
+            "kernel_time_s": self.kernel_s, "library_time_s": self.library_s,
+            "time_interval_s": list(self.interval_s) if self.interval_s else None,
+        }  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -68,8 +107,8 @@ class Answer:
     Attributes:
         champion: The record that the answer comes from, with the library's from beside it. For ``exact`` the
             problem's champion; for ``nearest-shape`` and ``similar-device`` the config's record at the place
-            that counted most; None for ``default``, which comes from no record.
-        match: How near the record is to the question: ``exact``, ``nearest-shape``, ``similar-device`` or
+            that counted most; None for ``predicted`` and ``default``, which come from no record.
+        match: What the answer rests on: ``exact``, ``predicted``, ``nearest-shape``, ``similar-device`` or
             ``default``.
         loss: Fraction of speed that such an answer costs, as measured by leaving known problems out.
         provisional: True where finals were never held and the best trial answers.
@@ -78,6 +117,7 @@ class Answer:
         stale_reason: Why it is stale, or why that is not known.
         question: What was asked; None where the answer is that of its own record.
         default: Kernel and config where there is no record.
+        predicted: What a model says; None where none was asked.
         library: Name of the library where it is expected to be faster; empty to go by the record's speed-up.
         reasons: Why this config, and why the library where it is that; for people.
     """
@@ -92,6 +132,7 @@ class Answer:
     default: tuple[str, Config] | None = None
     library: str = ""
     reasons: tuple[str, ...] = ()
+    predicted: Predicted | None = None
 
     @property
     def record(self) -> Record | None:
@@ -117,6 +158,13 @@ class Answer:
     def expected_loss(self) -> float:
         """Measured fraction of speed that such an answer costs; 0 for ``exact``, 1 where nothing is known."""
         return self.loss.expected
+
+    @property
+    def speedup(self) -> float:
+        """Of the kernel over the library, by the record or the model; 0 where that is unknown."""
+        if self.champion is not None:
+            return self.champion.speedup
+        return self.predicted.speedup if self.predicted is not None else 0.0
 
     @property
     def use(self) -> str:
@@ -172,6 +220,7 @@ class Answer:
             "stale": self.stale,
             "stale_reason": self.stale_reason,
             "age_days": None if age is None else round(age, 3),
+            "expected_loss_interval": list(self.loss.interval) if self.loss.interval else None,
             "loss_cases": self.loss.cases,
             "loss_said": self.loss.said,
             "reasons": list(self.reasons),
@@ -180,6 +229,7 @@ class Answer:
             "hardest": _hardest_json(champion),
             "provisional_reasons": list(self.doubts),
             "busy": list(_complaints(champion)),
+            "predicted": self.predicted.to_json() if self.predicted else None,
         }
 
     def _subject(self) -> tuple[ProblemKey, DeviceInfo, str]:

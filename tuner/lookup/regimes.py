@@ -20,8 +20,8 @@ def other_regimes(question: Question) -> list[str]:
 
 def of_another_regime(found: Answer, question: Question) -> Answer:
     """An answer to the question from what was timed in another regime."""
-    assert found.champion is not None, "a record answers"
-    regime = found.champion.record.regime
+    assert found.question is not None, "a tier keeps its question"
+    regime = found.question.regime
     reason = f"nothing was timed {question.regime} on such a device; this was timed {regime}"
     if found.match == EXACT:
         said = f"not measured: timed {regime} for this very problem, and not {question.regime}"

@@ -15,6 +15,7 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.lookup.answers import Question
 from tuner.lookup.features import Floats
 from tuner.lookup.matrix import Matrix, Subject, gather
+from tuner.lookup.model.shelf import model_files
 from tuner.lookup.transfer import Landscape, Model
 from tuner.published import Published, entries, standing, tuned_folder
 from tuner.results.record import Champion
@@ -85,7 +86,8 @@ class Snapshot:
             from tuner.store.matrix import stamp as stamp_of
 
             stamp = stamp_of(store)
-        files = [(str(path), path.stat()) for path in sorted((published or tuned_folder()).glob("*/*.json"))]
+        paths = [*sorted((published or tuned_folder()).glob("*/*.json")), *model_files(published)]
+        files = [(str(path), path.stat()) for path in paths]
         return cls(store, published, (*stamp, *((name, x.st_mtime_ns, x.st_size) for name, x in files)))
 
     @property

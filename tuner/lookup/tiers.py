@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tuner.declare.catalogue import Catalogue
+from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
@@ -16,7 +18,9 @@ from tuner.lookup.answers import (
     DEFAULT,
     NEAREST_SHAPE,
     SIMILAR_DEVICE,
+    UNMEASURED,
     Answer,
+    Loss,
     Question,
 )
 from tuner.lookup.choice import (
@@ -31,6 +35,9 @@ from tuner.lookup.device_similarity import alike
 from tuner.lookup.features import Floats
 from tuner.lookup.legality import default_among, legal
 from tuner.lookup.matrix import Subject
+from tuner.lookup.model.predict import Model as TimeModel
+from tuner.lookup.model.shelf import models
+from tuner.lookup.predicted import from_model
 from tuner.lookup.quality import expected_loss
 from tuner.lookup.snapshot import Snapshot, SubjectData
 from tuner.lookup.stale import staleness
@@ -38,6 +45,9 @@ from tuner.results.record import Champion, Record, Role, rank_in_time
 
 if TYPE_CHECKING:
     from tuner.store import Store
+
+#: A problem tells of another one's library only if no dim differs by a larger factor.
+NEAR = 4.0
 
 
 @dataclass(frozen=True)
@@ -86,6 +96,10 @@ class Case:
             if (kernel.operation, kernel.target) == (self.question.problem.operation, self.question.device.kind)
             and self.question.kernel in ("", kernel.name)
         ]
+
+    def models(self) -> list[TimeModel]:
+        """The models of the operation, one for each device that has one."""
+        return models(self.question.problem.operation, self.question.regime, self.snapshot.published)
 
     def may_run(self, record: Record) -> bool:
         """False where a record's config breaks a rule of its kernel as it is now.
@@ -139,8 +153,16 @@ def best_trial(case: Case) -> Answer | None:
     return Answer(champion, provisional=True, question=question)
 
 
+def predicted(case: Case) -> Answer | None:
+    """What the device's model of times says."""
+    if case.problem is None:
+        return None
+    found = [each for each in case.models() if each.device.name == case.question.device.name]
+    return from_model(found[0], case.question, case.problem, case.kernels()) if found else None
+
+
 def nearest_shape(case: Case) -> Answer | None:
-    """A config that was timed at other shapes on this device."""
+    """A config that was timed at other shapes on this device, where that has no model."""
     asked = case.question
     if case.problem is None:
         return None
@@ -157,6 +179,9 @@ def similar_device(case: Case) -> Answer | None:
     """A config that was timed on a device that is like this one."""
     if case.problem is None:
         return None
+    found = _by_model_of_a_similar_device(case, case.problem)
+    if found is not None:
+        return found
     places = case.data.matrix.places
     what, kin = alike(case.question.device, (place.device for place in places))
     names = {device.name for device in kin}
@@ -168,6 +193,19 @@ def similar_device(case: Case) -> Answer | None:
     return _from_elsewhere(case, case.data, asked, SIMILAR_DEVICE, why)
 
 
+def _by_model_of_a_similar_device(case: Case, problem: Problem) -> Answer | None:
+    """What the model of a device like this one says of it, whose own loss nobody has measured."""
+    models = case.models()
+    what, kin = alike(case.question.device, (each.device for each in models))
+    why = f"{case.subject.operation} was not surveyed on {case.question.device.name}; {{}} is {what}"
+    told = (
+        from_model(each, case.question, problem, case.kernels(), why.format(each.device.name))
+        for each in models
+        if each.device in kin
+    )
+    return next((each for each in told if each is not None), None)
+
+
 def _from_elsewhere(case: Case, data: SubjectData, asked: Floats, match: str, why: list[str]) -> Answer | None:
     problem, question = case.problem, case.question
     assert problem is not None, "asked only for a declared problem"
@@ -175,20 +213,47 @@ def _from_elsewhere(case: Case, data: SubjectData, asked: Floats, match: str, wh
     if choice is None:
         return None
     choice = _with_all_cores(case, data, choice)
-    reasons = [*why, *reasons_for(data, choice)]
-    library = ""
-    if choice.by_library:
-        order = [int(at) for at in np.argsort(-choice.weights, kind="stable") if choice.weights[at] > 0]
-        library = library_name(data, problem, question.device, order)
-        gain, told = (1 - choice.library) / (1 - choice.loss) - 1, "; ".join(library_reasons(data, choice))
-        reasons.append(f"{library} is expected to be {gain:.1%} faster than this config: {told}")
+    loss = expected_loss(data, match, problem, question.device)
+    library, told = _safer(data, problem, question.device, choice, loss)
+    reasons = [*why, *reasons_for(data, choice), *told]
     time = time_of(data, choice)
     if time.record is not None and time.runner_up is not None and not time.runner_up.record_id:
         reasons.append(f"its time was published beside record {time.record.id}, without its own record's id")
     return Answer(
-        _champion(case, data, choice), match, expected_loss(data, match, problem, question.device),
-        question=question, library=library, reasons=tuple(reasons),
-    )  # fmt: skip
+        _champion(case, data, choice), match, loss, question=question, library=library, reasons=tuple(reasons)
+    )
+
+
+def _safer(
+    data: SubjectData, problem: Problem, device: DeviceInfo, choice: Choice, loss: Loss
+) -> tuple[str, list[str]]:
+    """The library's name unless the config is expected to be faster by more than such answers lose; and why."""
+    order = [int(at) for at in np.argsort(-choice.weights, kind="stable") if choice.weights[at] > 0]
+    library = library_name(data, problem, device, order)
+    if not library:
+        return "", []
+    if math.isnan(choice.library):
+        return library, [f"{library} was not timed beside any near problem, and is the safer choice"]
+    gain, may_lose = (1 - choice.loss) / (1 - choice.library), loss.expected
+    if may_lose >= UNMEASURED:
+        return library, [f"{library} is the safer choice: what such answers lose was not measured"]
+    if not _is_near(data, problem, order):
+        return library, [f"{library} is the safer choice: no known problem has all dims within {NEAR:g} x"]
+    if gain * (1 - may_lose) > 1:
+        return "", []
+    where = "; ".join(library_reasons(data, choice))
+    if choice.by_library:
+        return library, [f"{library} is expected to be {1 / gain - 1:.1%} faster than this config: {where}"]
+    return library, [
+        f"{library} is the safer choice: this config is expected to be {gain - 1:.1%} faster, and such answers "
+        f"may lose {may_lose:.1%} of speed; {where}"
+    ]
+
+
+def _is_near(data: SubjectData, problem: Problem, order: Sequence[int]) -> bool:
+    """Whether one of the places has every dim within a factor of this problem's."""
+    known = [data.matrix.places[at].problem.dims for at in order]
+    return any(all(1 / NEAR <= each[dim] / size <= NEAR for dim, size in problem.shape) for each in known)
 
 
 def _with_all_cores(case: Case, data: SubjectData, choice: Choice) -> Choice:
@@ -269,4 +334,6 @@ def default(case: Case) -> Answer | None:
 
 
 #: What rests on records, in the order in which it is asked.
-TIERS: tuple[Callable[[Case], Answer | None], ...] = (exact, best_trial, nearest_shape, similar_device)
+TIERS: tuple[Callable[[Case], Answer | None], ...] = (
+    exact, best_trial, predicted, nearest_shape, similar_device,
+)  # fmt: skip

@@ -17,8 +17,8 @@ from tuner.measuring.workload import Draw, Workload
 from tuner.results.error_limit import ErrorLimit
 from tuner.results.measurement import CompileReport, Error, Measurement, Outcome, memory_reason
 
-#: Why nothing can be said of a config that gave a wrong result.
-SPOILT = "what results are held against was overwritten, by this config or one before it"
+#: Reason if a wrong result may not be the config's fault.
+SPOILT = "the reference data was overwritten, by this config or an earlier one"
 
 
 @dataclass(frozen=True)
@@ -40,16 +40,16 @@ class CompiledConfig:
 
 @dataclass
 class Bench:
-    """One problem on one device in one regime, where configs are measured one after another.
+    """Measures configs one after another, for one problem on one device in one regime.
 
     Attributes:
         device: Where.
         workload: Arrays and references.
-        regime: How time is taken.
-        energy: True to measure the energy of a run, too: ``power_w`` of runs back to back times the median
-            time is ``energy_j`` of the circumstances, where the device tells its power.
+        regime: How times are taken.
+        energy: True to measure the energy of a run, too, if the device reports its power: ``energy_j`` of the
+            circumstances is ``power_w`` of back-to-back runs times the median time.
         unwell: True after a failure that may have poisoned the device's context.
-        limit: What the error of a config may be; see `limit_error`.
+        limit: Largest error that a config may have; see `limit_error`.
     """
 
     device: Device
@@ -60,7 +60,7 @@ class Bench:
     limit: ErrorLimit | None = field(default=None, init=False)
 
     def limit_error(self, factor: float) -> None:
-        """From now on what is less exact than so many times the library, at these inputs, is INACCURATE."""
+        """Sets a limit: configs whose error exceeds this multiple of the library's are INACCURATE."""
         run = self.device.library(self.workload)
         error = self.verify_run(run)[0] if run is not None else None
         self.limit = ErrorLimit.beside(factor, error, self.workload.problem)
@@ -71,9 +71,9 @@ class Bench:
         """Loads, verifies and times a config.
 
         Args:
-            compiled_config: What to measure.
-            incumbent_s: Best median so far in seconds; a config that cannot win against it is pruned.
-            first_limit_s: Seconds that its first run may take, or else this process ends.
+            compiled_config: The config to measure.
+            incumbent_s: Best median so far, in seconds; configs that cannot beat it are pruned.
+            first_limit_s: Seconds that its first run may take; beyond them this process ends.
         """
         stages = {"compile": compiled_config.compile_s}
         error: Error | None = None
@@ -109,7 +109,7 @@ class Bench:
     def _screened(
         self, run: Run, first_s: float, incumbent_s: float | None, stages: dict[str, float]
     ) -> tuple[Screened, str]:
-        """Times a run that took so long the first time; also what is wrong with it."""
+        """Times a run whose first run took this long; also returns what is wrong with it."""
         lost = lost_at_first(first_s, incumbent_s)
         if lost is not None:
             return lost, ""
@@ -126,7 +126,7 @@ class Bench:
         return CheckedSamples(self.device, run, self.regime, self.workload)
 
     def verify_run(self, run: Run, draw: Draw | None = None) -> tuple[Error, str]:
-        """Error and complaint of a run on a draw of the inputs: the first unless given."""
+        """Returns error and complaint of a run on a draw of the inputs, by default the first."""
         self.workload.begin(draw or self.workload.first)
         run()
         self.device.synchronize()
@@ -140,9 +140,9 @@ class Bench:
         stages: Mapping[str, float],
         finals: bool = False,
     ) -> Measurement | None:
-        """What is not timed: a wrong result, or one outside of the limit."""
+        """Returns the outcome of a config that is not timed: a wrong result, or one beyond the error limit."""
         if wrong and not self.workload.sound():
-            # Not necessarily this config's doing: it is tried again in a fresh worker.
+            # This may not be the config's fault, so it is tried again in a fresh worker.
             self.unwell = True
             return Measurement(Outcome.CRASHED, f"{SPOILT}: {wrong}", (), error, compiled, stages)
         if wrong:
@@ -154,12 +154,12 @@ class Bench:
         return Measurement(Outcome.INACCURATE, complaint, (), error, compiled, stages, kept)
 
     def _seen(self, run: Run) -> dict[str, float]:
-        """The circumstances of a run, and the limit of the error."""
+        """Returns the circumstances of a run, with the error limit."""
         kept = self.limit.circumstances if self.limit is not None else {}
         return {**self.device.circumstances(run), **kept}
 
     def verify(self, compiled_config: CompiledConfig) -> str:
-        """What is wrong with a config's output; empty when nothing is."""
+        """Describes what is wrong with a config's output; empty if nothing is."""
         try:
             return self.verify_run(
                 self.device.load(compiled_config.rendered, compiled_config.code, self.workload)
@@ -189,7 +189,7 @@ class Bench:
         )
 
     def _energy(self, run: Run, time_s: float) -> dict[str, float]:
-        """Power while runs go on back to back, and energy of one; nothing where the device tells no power."""
+        """Returns power during back-to-back runs and energy of one; empty if the device reports no power."""
         power_w = self.device.power_w(run)
         return {} if power_w is None else {"power_w": power_w, "energy_j": power_w * time_s}
 
@@ -198,17 +198,17 @@ class Bench:
     ) -> list[Measurement]:
         """Verifies finalists again, times them in alternation with the library, and verifies them once more.
 
-        Before the rounds each is verified on two draws of the inputs, after them on one that is new to all.
+        Each finalist is verified on two draws of the inputs before the rounds, and on a new one after them.
 
         Args:
             compiled_configs: The finalists.
             budget_s: Wall time for the rounds in seconds.
-            threads: CPU threads that the finalists use; the library plays with its default, and with each
-                other number of these.
+            threads: Numbers of CPU threads that the finalists use. The library is timed with its default, and
+                with each other number.
 
         Returns:
-            A measurement for each; then the library's, if there is one: with its default of threads first.
-            Without the library's where no finalist could be timed.
+            A measurement for each finalist, then those of the library, if there is one, beginning with its
+            default number of threads. The library's are missing if no finalist could be timed.
         """
         found: dict[int, Measurement] = {}
         players: dict[int, _Player] = {}
@@ -229,7 +229,7 @@ class Bench:
         return [found[number] for number in sorted(found)]
 
     def _admitted(self, compiled_config: CompiledConfig) -> _Player | Measurement:
-        """A finalist that is right on two draws, or what is wrong with it."""
+        """Returns a finalist that is correct on two draws, or the reason why it is not."""
         try:
             run = self.device.load(compiled_config.rendered, compiled_config.code, self.workload)
             error, wrong = self.verify_run(run)
@@ -241,7 +241,7 @@ class Bench:
         return refused or _Player(run, error, compiled_config.compiled, self._samples(run))
 
     def _judged(self, player: _Player, samples_s: tuple[float, ...]) -> Measurement:
-        """A finalist after the rounds, on inputs that are new to it; the library is not asked."""
+        """Judges a finalist after the rounds, on new inputs; the library is not checked."""
         if player.compiled is not None:
             wrong = player.samples.wrong
             if not wrong:
@@ -267,7 +267,7 @@ class Bench:
         compiled: CompileReport,
         stages: Mapping[str, float],
     ) -> Measurement:
-        """What came of a config that could not be run; who holds memory that is short goes with the worker."""
+        """Returns the outcome of a config that could not run; whatever holds memory ends with the worker."""
         if isinstance(failure, LaunchFailed):
             self.unwell |= failure.device_unwell
             reason = str(failure)
@@ -279,15 +279,15 @@ class Bench:
 
 @dataclass
 class FirstRun:
-    """A run that is timed from outside, and ends this process by SIGALRM where it takes too long.
+    """A first run with a time limit: SIGALRM ends this process if the run takes too long.
 
-    Nothing milder stops a kernel, and who began this process sees why it ended.
+    Nothing milder stops a kernel, and the parent process sees the reason.
 
     Attributes:
         device: Where.
         run: The run.
-        limit_s: What it may take; None for any time.
-        took_s: What it took, in seconds.
+        limit_s: Seconds that it may take; None for no limit.
+        took_s: Seconds that it took.
     """
 
     device: Device
@@ -311,7 +311,7 @@ class FirstRun:
 
 @dataclass(frozen=True)
 class _Player:
-    """Who is timed in the finals; the library has no compiler's report."""
+    """A participant of the finals; the library has no compiler's report."""
 
     run: Run
     error: Error

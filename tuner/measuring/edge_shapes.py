@@ -1,4 +1,4 @@
-"""Shapes at which a kernel that is right elsewhere may fail: ones, primes, near its tiles, long and thin."""
+"""Shapes at which an otherwise correct kernel may fail: ones, primes, near its tiles, long and thin."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tuner.declare.problem import Problem
 from tuner.declare.space import Config, Parameter, Space
 from tuner.errors import InputError
 
-#: Cases of one config at the most.
+#: Largest number of cases for one config.
 CASES = 10
-#: Values of a config above this are no tile sizes; arrays stay small.
+#: Config values above this are not taken for tile sizes, so that arrays stay small.
 LARGEST_TILE = 512
-#: Larger cases cost more than they tell.
+#: Larger cases cost more than they reveal.
 LIMIT_BYTES = 256 << 20
 PRIMES = (37, 61, 29, 43, 53)
 #: A long dim beside short ones.
@@ -25,8 +25,8 @@ def edge_problems(problem: Problem, kernel: Kernel, config: Config, device: Devi
     """Small problems of the same operation, dtype and layout that the config must solve, too.
 
     Args:
-        problem: Gives operation, dtype and layout.
-        kernel: What is to be checked.
+        problem: Supplies operation, dtype and layout.
+        kernel: The kernel to check.
         config: Its config.
         device: Constraints may depend on it.
     """
@@ -44,7 +44,7 @@ def edge_problems(problem: Problem, kernel: Kernel, config: Config, device: Devi
 
 
 def is_legal(kernel: Kernel, config: Config, problem: Problem, device: DeviceInfo) -> bool:
-    """True where the config must give the right result: rules that are for speed alone may be broken."""
+    """True if the config must give the correct result; it may break rules that are for speed alone."""
     rules = [each for each in kernel.constraints if not each.for_speed]
     only = [Parameter(each.name, (config[each.name],), each.scale) for each in kernel.parameters]
     return len(Space.build(only, rules, problem, device)) == 1
@@ -63,6 +63,6 @@ def _sizes(dims: int, tile: int) -> Iterator[tuple[int, ...]]:
     for number in range(dims):
         for short in (1, 3):
             yield tuple(LONG if each == number else short for each in range(dims))
-    # What vector accesses are legal for: multiples of 4 that no tile divides.
+    # Shapes for which vector accesses are legal: multiples of 4 that no tile divides.
     yield tuple(4 * prime for prime in (PRIMES * dims)[:dims])
     yield tuple(tile + 4 * (each + 1) for each in range(dims))

@@ -1,8 +1,8 @@
-"""The inputs of a problem on a device: drawn once, placed anew before runs, and compared with what was placed.
+"""The inputs of a problem on a device: drawn once, placed anew before runs, and compared after them.
 
-Drawing normal numbers costs more than many kernels do. So each input has a pool of numbers, longer than the
-input, and is a piece of it: a copy on the device from another offset is another draw. The pool also tells what
-the input was, so that a kernel that wrote into it is found, and the next one has it as it was.
+Drawing normal numbers costs more than many kernels. So each input is a piece of a longer pool of numbers: a
+copy on the device from another offset is another draw. The pool also keeps what the input was, so that a kernel
+that writes into an input is found, and the next kernel gets the input unchanged.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from typing import Any
 
 from tuner.declare.problem import DTYPE_BYTES, Tensor
 
-#: Elements by which a pool is longer than its input, and the step between offsets: copies stay aligned.
+#: Elements by which a pool is longer than its input; and the step between offsets, which keeps copies aligned.
 ROOM, STEP = 1 << 16, 32
-#: Elements compared at a time, which bounds the memory that this takes.
+#: Elements compared at a time. This bounds the memory for comparisons.
 COMPARED_AT_A_TIME = 1 << 22
 
-#: Name of an input -> where it lies in its pool.
+#: Name of an input -> its offset in its pool.
 Offsets = Mapping[str, int]
 
 
 class Inputs:
-    """The arrays of a problem's inputs, and the pools that they are pieces of.
+    """The arrays of a problem's inputs, and the pools that they come from.
 
     Attributes:
-        arrays: Name -> array as stored; the memory stays the same, whatever is placed in it.
-        first: Where the pieces lie that were placed first.
-        placed: Where those lie that were placed last.
+        arrays: Name -> array as stored; its memory stays the same for all draws.
+        first: Offsets of the pieces that were placed first.
+        placed: Offsets of the pieces that were placed last.
     """
 
     def __init__(self, xp: Any, tensors: Sequence[Tensor], generator: Any, seed: int) -> None:
@@ -37,8 +37,8 @@ class Inputs:
         Args:
             xp: The array module: numpy or cupy.
             tensors: The inputs.
-            generator: The device's, for the numbers.
-            seed: Of the offsets.
+            generator: The device's random generator, for the numbers.
+            seed: Seed of the offsets.
         """
         self._random = random.Random(seed)
         self._flipped: dict[str, int] = {}
@@ -66,14 +66,13 @@ class Inputs:
             cells[...] = self._pools[name][offsets[name] : offsets[name] + cells.size]
 
     def shuffle(self) -> None:
-        """Places pieces that are drawn at random, none of them the first."""
+        """Places random pieces, none of them the first."""
         self.place({name: STEP * self._random.randint(1, ROOM // STEP) for name in self._cells})
 
     def flip(self) -> None:
-        """Changes one element of each input, at random: another draw that leaves caches as they are.
+        """Changes one random element of each input: a new draw that leaves caches as they are.
 
-        A floating-point number changes its sign, a whole number its lowest bit. What was flipped before is
-        turned back.
+        A floating-point number changes its sign, a whole number its lowest bit. Earlier changes are undone.
         """
         self.unflip()
         for name, cells in self._cells.items():
@@ -81,7 +80,7 @@ class Inputs:
             self._turn(name)
 
     def unflip(self) -> None:
-        """Turns back what `flip` changed."""
+        """Undoes the changes of `flip`."""
         for name in self._flipped:
             self._turn(name)
         self._flipped.clear()
@@ -91,7 +90,7 @@ class Inputs:
         self._cells[name][at : at + 1] ^= self._flips[name]
 
     def changed(self) -> str:
-        """Name of the first input that is not, bit for bit, what was placed; empty where all are."""
+        """Returns the name of the first input that differs in any bit from the draw; empty if none does."""
         self.unflip()
         for name, cells in self._cells.items():
             pool, offset = self._pools[name], self.placed[name]
@@ -99,14 +98,14 @@ class Inputs:
             for start in range(0, cells.size, COMPARED_AT_A_TIME):
                 piece = cells[start : start + COMPARED_AT_A_TIME]
                 expected = pool[offset + start : offset + start + piece.size]
-                # What they come to is asked later: there is no wait for the device between the pieces.
+                # Results are read later, so that nothing waits for the device between the pieces.
                 pieces.append((piece != expected).any())
             if any(bool(each) for each in pieces):
                 return name
         return ""
 
     def sound(self) -> bool:
-        """False where the pools are not what was drawn: something wrote far outside of its arrays."""
+        """False if the pools have changed: something wrote far outside of its arrays."""
         return self._sums() == self._fingerprint
 
     def _sums(self) -> list[int]:
@@ -114,17 +113,17 @@ class Inputs:
 
 
 def bits(array: Any) -> Any:
-    """An array's memory as a flat array of unsigned numbers, each as long as an element."""
+    """Returns an array's memory as a flat array of unsigned numbers, each as long as an element."""
     return array.reshape(-1).view(f"uint{8 * array.itemsize}")
 
 
 def fingerprint(cells: Any) -> int:
-    """The sum of unsigned numbers, modulo 2^64: another one where a single bit is another."""
+    """Returns the sum of unsigned numbers modulo 2^64; it changes if a single bit changes."""
     return int(cells.sum(dtype="uint64"))
 
 
 def drawn(generator: Any, dtype: str, shape: tuple[int, ...]) -> Any:
-    """Normal numbers, or whole ones below 1000 (below 256 as bytes), by a device's generator."""
+    """Draws normal numbers, or integers below 1000 (below 256 for bytes), from a device's generator."""
     if dtype in ("float32", "float64"):
         return generator.standard_normal(shape, dtype=dtype)
     if dtype == "float16":
@@ -134,5 +133,5 @@ def drawn(generator: Any, dtype: str, shape: tuple[int, ...]) -> Any:
 
 
 def _flip_of(dtype: str, cell: Any) -> Any:
-    """What turns one element into another of the same kind, and back, by exclusive or."""
+    """Returns the bits that change an element into another valid one, and back, by exclusive or."""
     return cell.type(1 << (8 * cell.itemsize - 1) if dtype.startswith("float") else 1)

@@ -1,4 +1,4 @@
-"""Samples of one run, each on inputs drawn anew, one of them checked: what is timed must compute each time."""
+"""Takes samples of a run, each on new inputs, and checks one of them: every timed run must really compute."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from functools import partial
 from tuner.devices.protocol import Device, Run
 from tuner.measuring.workload import Workload, wrote_into
 
-#: The sample that is checked is one of so many, at random.
+#: The checked sample is a random one among this many.
 CHECKED_AMONG = 10
 
 
 class CheckedSamples:
     """Takes samples of a run.
 
-    Before each sample the inputs are placed anew, ahead of the cache's flush. In the regimes without a flush
-    that would leave other data in the caches than a run does: there the inputs are placed once for all samples
-    of a call, a run that is not timed follows, and before each sample one element of each input changes.
+    Before each sample, ahead of the cache flush, the inputs are placed anew. In the regimes without a flush,
+    that would leave other data in the caches than a run does. There, the inputs are placed once for all samples
+    of a call, an untimed run follows, and one element of each input changes before each sample.
 
     Attributes:
-        wrong: What is wrong with the run; empty while nothing is.
+        wrong: What is wrong with the run; empty if nothing is.
         check_s: Seconds spent on checks.
     """
 
     def __init__(self, device: Device, run: Run, regime: str, workload: Workload) -> None:
-        """Takes what it works with.
+        """Keeps device, run and workload.
 
         Args:
             device: Where.
-            run: Has run before.
+            run: The run; it must have run before.
             regime: One of `tuner.devices.protocol.REGIMES`.
             workload: The arrays that it runs on.
         """
@@ -42,7 +42,7 @@ class CheckedSamples:
         self.check_s = 0.0
 
     def take_s(self, count: int) -> list[float]:
-        """Takes so many samples; seconds each.
+        """Takes this many samples; in seconds.
 
         Raises:
             LaunchFailed: A run failed.
@@ -54,7 +54,7 @@ class CheckedSamples:
         return [*self._plain_s(ahead), self._checked_s(), *self._plain_s(behind)]
 
     def turn_s(self, count: int) -> list[float]:
-        """As `take_s`; then inputs are compared, before others run on them.
+        """Like `take_s`, but then compares the inputs, before other kernels run on them.
 
         Raises:
             LaunchFailed: A run failed.
@@ -64,10 +64,10 @@ class CheckedSamples:
         return samples
 
     def finish(self) -> None:
-        """Compares the inputs, and checks a run now where none was.
+        """Compares the inputs, and checks a run if none was checked yet.
 
         Raises:
-            LaunchFailed: It failed.
+            LaunchFailed: The run failed.
         """
         self._compare()
         if not self._checked:

@@ -1,8 +1,8 @@
-"""When to take how many samples: screening, the stopping rule, and interleaved finals.
+"""Decides how many samples to take: screening, the stopping rule, and interleaved finals.
 
-Flush and held launches are the device's (`Device.samples_s`), inputs and checks `tuner.measuring.sampling`'s;
-the rules here follow NVBench where they can (its documentation and ``measure_cold``): at least ten samples,
-stop when the noise is below 0.5 % or does not fall any more, and a limit on the time.
+The device flushes caches and holds launches (`Device.samples_s`); `tuner.measuring.sampling` handles inputs and
+checks. The rules here follow NVBench as far as possible (its documentation and ``measure_cold``): at least ten
+samples, stop if the noise is below 0.5 % or no longer falls, and limit the time.
 """
 
 from __future__ import annotations
@@ -15,24 +15,25 @@ from dataclasses import dataclass
 
 from tuner.results.statistics import noise
 
-#: NVBench's default least number of samples of a cold measurement.
+#: NVBench's default minimum number of samples of a cold measurement.
 MIN_SAMPLES = 10
 #: NVBench's default target of stdev/mean.
 MAX_NOISE = 0.005
-#: Most samples of one config while screening: the finals take more.
+#: Largest number of samples of one config in screening; the finals take more.
 MAX_SAMPLES = 40
-#: Device time spent on one config while screening, at the most.
+#: Largest device time spent on one config in screening.
 SCREEN_LIMIT_S = 0.5
-#: A first sample this much slower than the best so far cannot be noise: one more and the config is pruned.
+#: A first sample slower than the best so far by this factor cannot be noise: after one more, the config is
+#: pruned.
 HOPELESS = 1.5
-#: So much slower than the best so far, and so many seconds on top for what happens once (threads that start,
-#: memory that is touched first), the first run of all tells enough: the config is pruned by its time alone.
+#: If the very first run is slower than the best so far by this factor, and by these seconds for one-time work
+#: (starting threads, first touch of memory), the config is pruned by that run alone.
 HOPELESS_FIRST, ONCE_S = 5.0, 0.25
-#: A config whose fastest sample is this much slower than the best median so far cannot win.
+#: A config whose fastest sample is slower than the best median so far by this factor cannot win.
 CANNOT_WIN = 1.08
-#: Samples before that is judged.
+#: Number of samples before this is judged.
 JUDGED_AFTER = 3
-#: Rounds of the finals; the least of all only where ten would take twice the budget.
+#: Rounds of the finals; the minimum applies only if ten rounds would take twice the budget.
 LEAST_ROUNDS, MIN_ROUNDS, MAX_ROUNDS = 3, 10, 60
 #: Samples of each compiled config in a round, taken back to back; the round's time is their median.
 SAMPLES_PER_ROUND = 3
@@ -40,11 +41,11 @@ SAMPLES_PER_ROUND = 3
 
 @dataclass(frozen=True)
 class Screened:
-    """Samples of a config, and whether it was stopped early.
+    """Samples of a config, with the reason if it was stopped early.
 
     Attributes:
-        samples_s: In the order taken.
-        pruned: Why it was stopped; empty when it was measured to the end.
+        samples_s: Seconds, in order of measurement.
+        pruned: Why it was stopped early; empty if it was not.
     """
 
     samples_s: tuple[float, ...]
@@ -52,12 +53,12 @@ class Screened:
 
 
 def screen_by(take_s: Callable[[int], list[float]], incumbent_s: float | None) -> Screened:
-    """Times a config until it is known well enough, or known to lose.
+    """Times a config until its time is known well enough, or it cannot win.
 
     Args:
-        take_s: Takes so many more samples, from a device or a recording; seconds. Whoever is timed has run
+        take_s: Takes this many more samples, in seconds, from a device or a recording. The config must have run
             before, so that nothing loads or compiles now.
-        incumbent_s: Best median so far, seconds; None when there is none.
+        incumbent_s: Best median so far, in seconds; None if there is none.
     """
     samples = take_s(1)
     best = incumbent_s if incumbent_s is not None else float("inf")
@@ -74,11 +75,11 @@ def screen_by(take_s: Callable[[int], list[float]], incumbent_s: float | None) -
 
 
 def lost_at_first(first_s: float, incumbent_s: float | None) -> Screened | None:
-    """What there is to say of a config whose first run took so long; None where it is to be timed.
+    """Returns the reason to prune a config whose first run took this long; None if it is to be timed.
 
     Args:
-        first_s: Seconds of the run that was verified, waiting for the device included.
-        incumbent_s: Best median so far, seconds; None when there is none.
+        first_s: Seconds of the verified run, including waiting for the device.
+        incumbent_s: Best median so far, in seconds; None if there is none.
     """
     if incumbent_s is None or first_s <= HOPELESS_FIRST * incumbent_s + ONCE_S:
         return None
@@ -98,13 +99,13 @@ def _settled(samples: Sequence[float]) -> bool:
 
 
 def interleave(players: Sequence[Callable[[int], list[float]]], budget_s: float) -> list[tuple[float, ...]]:
-    """Times several things in alternation, so that drift of clocks and temperature meets all alike.
+    """Times several participants in alternation, so that drift of clocks and temperature affects all alike.
 
-    Each round takes every compiled config once, beginning one further each time.
+    Each round times every compiled config once, each time beginning with the next one.
 
     Args:
-        players: For each compiled config what takes so many more samples of it; seconds.
-        budget_s: Wall time after which no round beyond the least number begins; seconds.
+        players: For each compiled config, a function that takes this many more samples of it, in seconds.
+        budget_s: Wall time in seconds after which no round begins beyond the minimum number.
 
     Returns:
         For each compiled config one time per round, seconds.
@@ -118,7 +119,7 @@ def interleave(players: Sequence[Callable[[int], list[float]]], budget_s: float)
     for number in itertools.count():
         spent_s = time.monotonic() - start_s
         if number == 1:
-            # The first round, of one sample each, tells what a round costs.
+            # The first round, of one sample each, shows what a round costs.
             samples = SAMPLES_PER_ROUND if SAMPLES_PER_ROUND * MIN_ROUNDS * spent_s <= budget_s else 1
             least = MIN_ROUNDS if MIN_ROUNDS * spent_s <= 2 * budget_s else LEAST_ROUNDS
         if number >= MAX_ROUNDS or (number >= least and spent_s > budget_s):

@@ -1,4 +1,4 @@
-"""The check of an output against its float64 reference: how far it is off, and whether that is wrong."""
+"""Checks an output against its float64 reference: how large its error is, and whether it is wrong."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 
 from tuner.results.measurement import Error
 
-#: Elements that are compared at a time, by array module: what comes between stays in a core's cache, or bounds
-#: the memory of a GPU that this takes.
+#: Elements compared at a time, by array module. Intermediate results stay in a core's cache, or in a bounded
+#: part of a GPU's memory.
 PIECE = {"numpy": 1 << 15, "cupy": 1 << 24}
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What an output must be.
+    """The expected output.
 
     Attributes:
         values: float64 array of its shape.
-        scale: rms that its rounding errors are measured by.
+        scale: rms relative to which its rounding errors are measured.
         tolerance: See `tuner.declare.problem.Problem.tolerance`.
     """
 
@@ -28,13 +28,13 @@ class Expected:
     tolerance: float
 
     def error_of(self, xp: Any, output: Any) -> Error:
-        """How far an output is off.
+        """Measures the error of an output.
 
-        An element is right when |out - ref| <= tolerance * (scale + |ref|).
+        An element is correct if |out - ref| <= tolerance * (scale + |ref|).
 
         Args:
             xp: The array module.
-            output: Of the same shape.
+            output: The output, of the same shape.
         """
         out, values = output.reshape(-1), self.values.reshape(-1)
         parts: list[Any] = []
@@ -42,11 +42,11 @@ class Expected:
         for start in range(0, values.size, piece):
             value = values[start : start + piece]
             difference = xp.abs(out[start : start + piece] - value)
-            # Integers are exact: any difference is wrong, and none is right.
+            # Integers are exact: any difference is an error.
             allowed = xp.maximum(self.tolerance * (self.scale + xp.abs(value)), 1e-300)
             ratio = (difference / allowed).max()
             parts += [difference.max(), ratio, difference.sum(), (difference * difference).sum()]
-        # One wait for the device: what the pieces come to is asked together.
+        # The results of all pieces are read together, with one wait for the device.
         told = xp.stack(parts).reshape(-1, 4)
         (largest, ratio), (total, squares) = told[:, :2].max(axis=0).tolist(), told[:, 2:].sum(axis=0).tolist()
         unit = self.scale or 1.0
@@ -55,17 +55,17 @@ class Expected:
 
 
 def worst_of(errors: list[Error]) -> Error:
-    """The error that is most over its bound; a NaN counts as the worst."""
+    """Returns the error that exceeds its bound most; NaN counts as the worst."""
     worst = Error(0.0, 0.0, 0.0, 0.0)
     for error in errors:
-        # Written so that a NaN is not passed over.
+        # Written so that NaN is not missed.
         if not error.bound_ratio <= worst.bound_ratio:
             worst = error
     return worst
 
 
 def complaint(worst: Error) -> str:
-    """What is wrong with an output; empty when nothing is."""
+    """Describes what is wrong with an output; empty if nothing is."""
     if math.isnan(worst.bound_ratio):
         return "left elements unwritten, or computed NaN"
     if worst.bound_ratio > 1:

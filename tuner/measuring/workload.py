@@ -1,8 +1,8 @@
 """A problem's arrays on a device, and the check of a run on them.
 
-Inputs are drawn fresh from a normal distribution and compared with what was drawn after a run; outputs lie
-between guard bands and are filled with NaN before each check, so that elements that were not written and writes
-outside are found.
+Inputs are drawn fresh from a normal distribution, and compared with their original values after a run. Outputs
+lie between guard bands and are filled with NaN before each check, so that unwritten elements and writes out of
+bounds are found.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from tuner.measuring.inputs import Inputs, Offsets, bits, drawn, fingerprint
 from tuner.measuring.verification import Expected, complaint, rms, worst_of
 from tuner.results.measurement import Error
 
-#: The rms of so few elements says little of what their sums went through: one may be near 0 by chance.
+#: The rms of this few elements says little about their rounding errors: one may be near 0 by chance.
 FEW_ELEMENTS = 64
-#: More draws of the inputs, for the rms of outputs with few elements; where inputs are not large.
+#: Number of further draws of the inputs for the rms of outputs with few elements, unless inputs are large.
 MORE_DRAWS, MORE_DRAWS_BYTES = 8, 64 << 20
 
 #: Every byte of a poisoned output and its guards: NaN in each floating-point format, -1 in integers.
 POISON = 0xFF
-STALE = "returned a stale result: the outputs of other inputs than those of this run"
+STALE = "returned a stale result: outputs of other inputs than this run's"
 
 
 @dataclass(frozen=True)
 class Draw:
-    """Inputs whose outputs are known.
+    """A draw of the inputs with known outputs.
 
     Attributes:
-        offsets: Where the inputs lie in their pools.
+        offsets: Offsets of the inputs in their pools.
         references: Name of an output -> float64 array of its shape.
-        fingerprints: Of the references, in their order.
+        fingerprints: Fingerprints of the references, in their order.
     """
 
     offsets: Offsets
@@ -50,9 +50,9 @@ class Workload:
 
     Attributes:
         problem: What is computed.
-        inputs: The inputs' arrays, and what is placed in them.
-        arrays: Name -> array as stored, outputs too.
-        first: The draw that a config is verified on before it is timed.
+        inputs: The inputs' arrays and pools.
+        arrays: Name -> array as stored, including outputs.
+        first: The draw on which a config is verified before it is timed.
     """
 
     def __init__(self, device: Device, problem: Problem, seed: int, checked: bool = True) -> None:
@@ -61,7 +61,7 @@ class Workload:
         Args:
             device: Where.
             problem: What is computed.
-            seed: Of the inputs.
+            seed: Seed of the inputs.
             checked: False to make no references: only the library is to be timed.
 
         Raises:
@@ -91,12 +91,12 @@ class Workload:
         return inside.view(tensor.dtype).reshape(tensor.shape)
 
     def _draw(self, offsets: Offsets) -> Draw:
-        """What is placed in the inputs, with its references."""
+        """Returns the current inputs as a draw, with their references."""
         references = self._reference(self.arrays)
         return Draw(offsets, references, tuple(fingerprint(bits(each)) for each in references.values()))
 
     def _rms_of_more_draws(self, generator: Any) -> list[dict[str, float]]:
-        """The rms of each output for several draws of the inputs, where it has few elements."""
+        """Returns the rms of each output that has few elements, over several draws of the inputs."""
         inputs = self.problem.inputs
         few = any(tensor.bytes < FEW_ELEMENTS * DTYPE_BYTES[tensor.dtype] for tensor in self.problem.outputs)
         if not few or sum(tensor.bytes for tensor in inputs) > MORE_DRAWS_BYTES:
@@ -121,26 +121,26 @@ class Workload:
             ) from error
 
     def _own(self, reference: Any) -> Any:
-        """A reference in float64, and in memory of its own: that of the inputs will hold other numbers."""
+        """Returns a reference in float64 and in memory of its own, because the inputs' memory will change."""
         found = self._xp.asarray(reference, dtype=self._xp.float64)
         shared = any(self._xp.may_share_memory(found, each) for each in self.inputs.arrays.values())
-        # In rows, as it is read in pieces.
+        # Row-major, because it is read in pieces.
         return found.copy() if shared else self._xp.ascontiguousarray(found)
 
     @property
     def references(self) -> Mapping[str, Any]:
-        """Name of an output -> float64 array of its shape, for the draw that was placed last."""
+        """Name of an output -> float64 array of its shape, for the current draw."""
         return self._present.references
 
     @cached_property
     def second(self) -> Draw:
-        """Another draw with its references: what the timed run is checked on that is chosen at random."""
+        """A second draw with its references, for checking a randomly chosen timed run."""
         self.inputs.shuffle()
         return self._draw(self.inputs.placed)
 
     def draw_anew(self) -> Draw:
-        """Makes another second draw, which no kernel has seen."""
-        # The memory of the one before it first.
+        """Replaces the second draw by one that no kernel has run on."""
+        # Free the memory of the previous one first.
         self.__dict__.pop("second", None)
         self._present = self.first
         return self.second
@@ -153,29 +153,29 @@ class Workload:
         return [*(self.arrays[tensor.name] for tensor in self.problem.tensors), *scalars]
 
     def begin(self, draw: Draw) -> None:
-        """Places a draw's inputs, whatever was done to them, and poisons the outputs."""
+        """Places a draw's inputs, even if they were changed, and poisons the outputs."""
         self._present = draw
         self.inputs.place(draw.offsets)
         self.poison()
 
     def begin_again(self) -> None:
-        """Turns back what was flipped of the draw that is placed, and poisons the outputs."""
+        """Undoes flips in the current draw, and poisons the outputs."""
         self.inputs.unflip()
         self.poison()
 
     def poison(self) -> None:
-        """Fills every output and its guards."""
+        """Poisons every output and its guards."""
         for whole in self._guarded.values():
             whole.fill(POISON)
 
     def check(self) -> tuple[Error, str]:
-        """Compares the outputs with the references of the draw that was placed last, and the inputs with it.
+        """Compares the outputs with the references of the current draw, and the inputs with the draw.
 
-        An element is right when |out - ref| <= tolerance * (rms(ref) + |ref|), see `Problem.tolerance`; the rms
-        of an output of few elements is over several draws of the inputs.
+        An element is right when |out - ref| <= tolerance * (rms(ref) + |ref|), see `Problem.tolerance`; for an
+        output of few elements, the rms is over several draws of the inputs.
 
         Returns:
-            The worst error, and what is wrong: empty when all is right.
+            The worst error, and what is wrong; empty if all is correct.
         """
         worst = self._worst(self._present)
         changed = self.inputs.changed()
@@ -203,7 +203,7 @@ class Workload:
         return ""
 
     def _stale(self, wrong: str) -> str:
-        """The complaint, or that the outputs are those of another draw."""
+        """Returns the complaint, or the stale message if the outputs are those of another draw."""
         others = [draw for draw in self._known if draw is not self._present]
         return STALE if wrong and any(self._worst(each).bound_ratio <= 1 for each in others) else wrong
 
@@ -212,7 +212,7 @@ class Workload:
         return [self.first, *([self.second] if "second" in self.__dict__ else [])]
 
     def sound(self) -> bool:
-        """False where pools or references are not what they were: what was judged by them may be innocent."""
+        """False if pools or references have changed: configs judged by them may be innocent."""
         return self.inputs.sound() and all(
             draw.fingerprints == tuple(fingerprint(bits(each)) for each in draw.references.values())
             for draw in self._known
@@ -220,5 +220,5 @@ class Workload:
 
 
 def wrote_into(name: str) -> str:
-    """What is said of a config that changed an input."""
+    """Returns the complaint about a config that changed an input."""
     return f"wrote into the input {name}, which kernels only read"

@@ -1,4 +1,4 @@
-"""A problem of a night that is not finished, and the one study that holds the device."""
+"""An unfinished problem of a night, and the study that holds the device."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ View = Callable[[PlanItem], AbstractContextManager[Callable[[Progress], None]]]
 
 @dataclass(eq=False)
 class Entry:
-    """A problem that is not finished.
+    """An unfinished problem.
 
     Attributes:
-        name: Unlike all others of the night.
-        item: From the plan.
-        kernels: Those that compete.
+        name: Unique in the night.
+        item: The plan's item.
+        kernels: The competing kernels.
         before: The champion before this night.
-        share: What it may take of the night.
+        share: Its share of the night.
         trials: Counts so far.
-        library: As measured when the problem was first opened.
+        library: The library's measurement from when the problem was first opened.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Entry:
     def ended(
         self, state: str, why: str, after: Champion | None = None, front: Front | None = None
     ) -> NightItem:
-        """What is said of it in the end."""
+        """Returns the report on it at its end."""
         share = self.share
         return NightItem(
             self.item, state, self.before, after or self.before, why, share.slices, share.spent_s, self.trials,
@@ -61,7 +61,7 @@ class Stage:
     """Holds the device for one study at a time.
 
     Attributes:
-        entry: Whose study it is; None while there is none.
+        entry: The problem whose study it is; None if there is none.
         study: That study.
     """
 
@@ -79,13 +79,13 @@ class Stage:
         self._stack = ExitStack()
 
     def open(self, entry: Entry, request: Request) -> float:
-        """Opens the study of a problem, after that of another is closed.
+        """Opens the study of a problem, after closing another one.
 
         Returns:
             Seconds that it took.
 
         Raises:
-            TunerError: What `open_study` raises; nothing is open then.
+            TunerError: `open_study` raised it; nothing is open then.
         """
         self.close()
         begun_s = time.monotonic()
@@ -109,7 +109,7 @@ class Stage:
         self._stack.close()
 
     def search(self, seconds: float) -> str:
-        """A slice; see `Study.search`."""
+        """Runs a slice; see `Study.search`."""
         assert self.entry is not None
         begun_s = time.monotonic()
         self.entry.share.slices += 1
@@ -120,7 +120,7 @@ class Stage:
             self.entry.trials = self.study.progress.totals
 
     def finish(self, why: str) -> NightItem:
-        """The finals, then the end of the problem."""
+        """Plays the finals, then finishes the problem."""
         entry = self.entry
         assert entry is not None
         begun_s = time.monotonic()

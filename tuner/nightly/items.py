@@ -1,4 +1,4 @@
-"""What became of a problem in a night. Plain data."""
+"""The result of a problem in a night. Plain data."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from tuner.results.record import Champion
 
 @dataclass(frozen=True)
 class NightItem:
-    """What became of one problem.
+    """The result of one problem.
 
     Attributes:
-        item: From the plan.
+        item: The plan's item.
         state: ``tuned``, ``done before``, ``failed`` or ``not reached``: without finals, for lack of time or
-            because the night was interrupted; its trials count all the same.
+            because the night was interrupted. Its trials still count.
         before: The champion before this night.
         after: The champion now.
         why: For ``tuned``, why the study ended; else the message.
-        slices: Slices of the night that it had.
-        spent_s: Seconds that it had, finals included.
-        trials: ``total``, ``measured`` and ``failed`` trials, then each outcome's count, with those of earlier
-            nights. Empty where nothing was opened.
-        front: Where it has several objectives and was tuned.
+        slices: Number of slices that it had.
+        spent_s: Seconds that it took, including finals.
+        trials: ``total``, ``measured`` and ``failed`` trials, then each outcome's count, including earlier
+            nights. Empty if it was not opened.
+        front: Its Pareto front, if it has several objectives and was tuned.
     """
 
     item: PlanItem
@@ -42,9 +42,10 @@ class NightItem:
 
     @property
     def improvement(self) -> float | None:
-        """Time of the champion before over that of the one now; None where one is missing.
+        """Time of the earlier champion over that of the current one; None if one is missing.
 
-        The two were not measured in one run: the verdict, which was, says whether a difference is real.
+        The two were measured in different runs. Whether a difference is real is shown by the verdict of the
+        finals.
         """
         if self.before is None or self.after is None:
             return None
@@ -52,7 +53,7 @@ class NightItem:
         return before_s / after_s if before_s and after_s else None
 
     def to_json(self) -> dict[str, Any]:
-        """The item as a JSON object."""
+        """Returns the item as a JSON object."""
         return {
             **self.item.problem.to_json(),
             "regime": self.item.regime,

@@ -1,4 +1,4 @@
-"""One run through a plan: slices to the problems that gain, finals for each, until a deadline."""
+"""One run through a plan: slices for the problems that gain, finals for each, until a deadline."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from tuner.store import Store
 from tuner.study.progress import Request
 from tuner.study.setup import check_fits, key_of, study_name
 
-#: Finals of a problem at the most while its champion stays provisional: two in each of three nights.
+#: Largest number of finals of a problem while its champion stays provisional: two in each of three nights.
 FINALS_IN_DOUBT = 6
-#: Why a problem is finished whose search could go on.
+#: Reason for finishing a problem whose search could go on.
 TIME_IS_UP = "the night's time is up"
-#: Why a problem was not reached.
+#: Reason why a problem was not reached.
 TOO_LATE = "the deadline came first"
 
 
 def kernels_of(item: PlanItem, target: str) -> tuple[Kernel, ...]:
-    """The kernels that compete for an item.
+    """Returns the kernels that compete for an item.
 
     Raises:
-        InputError: There is none for the target.
+        InputError: There is no kernel for the target.
     """
     found = item.catalogue.of(item.problem.operation.name, target, item.kernels)
     if not found:
@@ -48,16 +48,16 @@ class Night:
     """One run through a plan.
 
     Attributes:
-        plan: What to tune.
+        plan: The plan to tune.
         store: Where records go.
         found: The device, or several of one kind.
-        seed: Of the searches.
+        seed: Seed of the searches.
         deadline_s: `time.monotonic` at which to stop; None without a deadline.
-        storage_url: Database of Optuna's tables.
-        again: True to go on with problems that are done, too.
-        warned: Told, before anything is tuned, that the night is too short for the plan.
-        said: Told of each slice: the problem, how many slices it has had, by which share this one gained; None
-            where nothing was measured before.
+        storage_url: Database for Optuna's tables.
+        again: True to continue problems that are done, too.
+        warned: Called before any tuning if the night is too short for the plan.
+        said: Called after each slice with the problem, its number of slices, and the share that this one
+            gained; None if nothing was measured before.
     """
 
     plan: Plan
@@ -74,11 +74,11 @@ class Night:
     _in_doubt: list[tuple[Entry, NightItem]] = field(default_factory=list, init=False)
 
     def run(self, view: View = lambda item: nullcontext(lambda progress: None)) -> Iterator[NightItem]:
-        """Tunes the problems in slices, and says of each what became of it as soon as that is known.
+        """Tunes the problems in slices, and yields the result of each as soon as it is known.
 
-        Problems whose champion is stale come first, then the plan's order holds. A problem that fails for a
-        reason of its own does not end the night. One whose champion is provisional has its finals again after
-        all others, if there is time, and is tried again in later nights.
+        Problems with a stale champion come first, then the others in the plan's order. A problem that fails for
+        a reason of its own does not end the night. If a champion is provisional, its finals are repeated after
+        all others, if time allows, and again in later nights.
 
         Args:
             view: Shows the progress of each study.
@@ -110,26 +110,26 @@ class Night:
             self._stage.close()
 
     def _say_what_is_held(self) -> None:
-        """Says so where the night is too short for every problem of the plan, before any time is spent."""
+        """Warns, before any time is spent, if the night is too short for every problem of the plan."""
         count, held = len(self._entries), self._slices.holds
         if held < count:
             self.warned(
                 f"{count} problems are to be tuned, and {max(self._left_s(), 0.0):.0f} s hold about {held} of "
-                f"them: each needs to open the device, {LEAST_SLICE_S:.0f} s at least and its finals. What is "
-                f"not reached is told; give more time, or a shorter plan"
+                f"them: each needs to open the device, {LEAST_SLICE_S:.0f} s at least and its finals. Others "
+                f"are reported as not reached; give more time, or a shorter plan"
             )
 
     def unfinished(self, why: str) -> list[NightItem]:
-        """What is left to say where the night was ended from outside."""
+        """Yields the remaining results if the night was ended from outside."""
         begun = [entry.ended("not reached", why) for entry in self._entries.values()]
         begun += [ended for _, ended in self._in_doubt]
         unseen = self.plan.items[self._enlisted :]
         return [*begun, *(NightItem(item, "not reached", why=why) for item in unseen)]
 
     def _enlist(self, name: str, item: PlanItem) -> NightItem | None:
-        """Takes a problem in; where there is nothing to do for it, says so.
+        """Adds a problem; if there is nothing to do for it, returns its result.
 
-        To look for what was done takes milliseconds, and a plan may have many thousand problems.
+        Looking up finished work takes milliseconds, and a plan may have many thousand problems.
         """
         if self._left_s() <= 0:
             return NightItem(item, "not reached", why=TOO_LATE)
@@ -146,38 +146,38 @@ class Night:
         return None
 
     def _check_room(self, item: PlanItem) -> None:
-        """Refuses what the device could not hold if all of its memory were free; opening it would find more."""
+        """Refuses problems that exceed the device's total memory; opening the device may find further ones."""
         device = self.found[0].info
         if device.memory_bytes:
             check_fits(item.problem, device.memory_bytes, device)
 
     def _step(self) -> list[NightItem]:
-        """A slice for the problem that is worth most, or the end of one, or of all that are left."""
+        """Runs a slice for the most valuable problem, or finishes one, or all that are left."""
         chosen = self._slices.next_of(self._candidates())
         if chosen is not None:
             return _those(self._slice(self._of[chosen[0]], chosen[1]))
         begun = self._stage.entry or next((each for each in self._entries.values() if each.share.begun), None)
         if begun is not None:
             return _those(self._finals(begun, TIME_IS_UP))
-        # What is left of the night does not grow: there is no time for any of them.
+        # The remaining time only shrinks, so there is no time for any of them.
         left = list(self._entries.values())
         for entry in left:
             self._leave(entry)
         return [entry.ended("not reached", TOO_LATE) for entry in left]
 
     def _candidates(self) -> Iterator[Share]:
-        """The most valuable first; while all have time enough, the one that is open goes on."""
+        """Returns the most valuable first; if there is time for all, the open one continues."""
         if self._stage.entry is not None and not self._slices.contended:
             yield self._stage.entry.share
         yield from (self._entries[name].share for name in self._budget.waiting)
         yield from (self._entries[name].share for name in self._budget.running)
 
     def _slice(self, entry: Entry, seconds: float) -> NightItem | None:
-        """A slice; the finals too where the problem's search ends, or no time for another slice is left."""
+        """Runs a slice, and the finals if the problem's search ends or no time is left for another slice."""
         try:
             if self._stage.entry is not entry:
                 self._open(entry, begin=not entry.share.begun)
-            # The first slice is two: only the second half shows what a problem gains.
+            # The first slice has two halves: only the second shows what a problem gains.
             halves = 1 if entry.share.slices else 2
             for _ in range(halves):
                 self._search(entry, seconds / halves)
@@ -202,7 +202,7 @@ class Night:
             self.said(entry.item, entry.share.slices, gain)
 
     def _finals(self, entry: Entry, why: str) -> NightItem | None:
-        """The end of a problem; None where its champion is provisional, so that it comes once more."""
+        """Finishes a problem; None if its champion is provisional, so that its finals are repeated."""
         try:
             if self._stage.entry is not entry:
                 self._open(entry)
@@ -216,7 +216,7 @@ class Night:
         return ended
 
     def _finals_again(self, entry: Entry, ended: NightItem) -> NightItem:
-        """The finals of a problem whose champion is provisional, later in the night, if there is time."""
+        """Repeats the finals of a problem with a provisional champion, later in the night, if there is time."""
         if self._left_s() < entry.share.finals_s + entry.share.opening_s:
             return ended
         try:
@@ -262,7 +262,7 @@ class Night:
         return self.store.champion(key, self.found[0].info, item.regime)
 
     def _is_done(self, item: PlanItem, kernels: tuple[Kernel, ...], champion: Champion | None) -> bool:
-        """True where this study was held to its finals with these kernels, as they are, driver and compiler."""
+        """True if this study reached its finals with these kernels, as they are now, driver and compiler."""
         key, device = key_of(item.problem), self.found[0].info
         if champion is None or not _accurate(champion, item):
             return False
@@ -270,24 +270,24 @@ class Night:
         held = champion.record.study == name and not self._is_outdated(champion.record, item)
         if held and not champion.doubts:
             return True
-        # The champion may come from a study of other kernels or objectives that was held since.
+        # The champion may come from a later study of other kernels or objectives.
         finals = self.store.records(problem=key, device=device, role=Role.FINAL)
         runs = {each.session for each in finals if each.study == name and not self._is_outdated(each, item)}
         return len(runs) >= (FINALS_IN_DOUBT if champion.doubts else 1)
 
     def _is_stale(self, entry: Entry) -> bool:
-        """True where the champion's kernel, the compiler or the driver is another than it was."""
+        """True if the champion's kernel, the compiler or the driver has changed."""
         return entry.before is not None and self._is_outdated(entry.before.record, entry.item)
 
     def _is_outdated(self, record: Record, item: PlanItem) -> bool:
-        """True where what a record of this plan's device rests on has changed since, as far as is known."""
+        """True if kernel, compiler or driver of a record on this plan's device are known to have changed."""
         device = self.found[0].info
         versions = {"compiler": installed_compiler(device.kind)}
         return bool(staleness(record, item.catalogue, device, versions)[0])
 
 
 def _accurate(champion: Champion, item: PlanItem) -> bool:
-    """True where a champion is within the limit of the error, as its finals saw it and the library."""
+    """True if a champion is within the error limit, by its and the library's errors in the finals."""
     if item.error_limit is None:
         return True
     beside = champion.baseline.measurement.error if champion.baseline is not None else None

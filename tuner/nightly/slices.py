@@ -1,8 +1,8 @@
-"""How a night's seconds are cut into slices, and when there are none left for another. Numbers in, numbers out.
+"""Divides a night's seconds into slices, and decides when time is up. Numbers in, numbers out.
 
-Of what is left of a night the finals of every problem that was begun are kept; the rest is for slices. While
-there is enough for all that the plan allows, problems need not compete: each then has its slices in a row,
-which saves opening the device again.
+From the remaining seconds, those for the finals of every begun problem are kept; the rest is for slices. If
+there is enough time for everything in the plan, problems need not compete: each has its slices in a row, which
+saves opening the device again.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from dataclasses import dataclass
 
 from tuner.study.budget import finals_share_s
 
-#: Slices that a problem's seconds are cut into, and the bounds of a slice in seconds.
+#: Number of slices into which a problem's seconds are divided, and the bounds of a slice in seconds.
 SLICES, LEAST_SLICE_S, MOST_SLICE_S = 6, 10.0, 120.0
-#: A slice is at least this many times as long as opening a device.
+#: A slice is longer than opening a device by at least this factor.
 OPENINGS = 4
-#: Seconds that opening a device is taken for before it was seen.
+#: Seconds assumed for opening a device before it was measured.
 OPENING_S = 4.0
-#: Problems compete for a night when they may take more than this many times of what is left.
+#: Problems compete for a night if the plan allows them more than this multiple of the remaining time.
 CONTENDED = 1.1
 
 
 @dataclass(eq=False)
 class Share:
-    """What one problem may take of a night, and has taken.
+    """The time of a night that one problem may take, and has taken.
 
     Attributes:
         limit_s: Seconds that the plan allows it; infinite without a limit.
-        finals_s: Seconds of those kept for the finals; known once it is begun.
+        finals_s: Seconds of these kept for the finals; known once it has begun.
         spent_s: Seconds so far.
         slices: Slices so far.
         begun: True from the first slice on.
         open: True while its study holds the device.
-        opening_s: Seconds that opening the device for it took; 0 before it was.
+        opening_s: Seconds that opening the device for it took; 0 before that.
     """
 
     limit_s: float
@@ -55,10 +55,10 @@ class Share:
 
 
 class Slices:
-    """Cuts what is left of a night.
+    """Divides the remaining seconds of a night.
 
-    A plan may have many thousand problems, and no step may take time for each of them: those that were not
-    begun are counted by their limit, and only those that were are summed one by one.
+    A plan may have many thousand problems, and no step may spend time on each of them. So problems not begun
+    are counted by their limit, and only begun ones are summed one by one.
     """
 
     def __init__(self, left_s: Callable[[], float], shares: Iterable[Share]) -> None:
@@ -66,10 +66,10 @@ class Slices:
 
         Args:
             left_s: Seconds left of the night; infinite without an end.
-            shares: Of the problems that are not finished.
+            shares: Shares of the unfinished problems.
         """
         self.left_s = left_s
-        #: Limit in seconds -> how many of the problems that were not begun have it.
+        #: Limit in seconds -> number of problems with it that were not begun.
         self._waiting = Counter(each.limit_s for each in shares)
         self._begun: dict[Share, None] = {}
         self._openings_s: list[float] = []
@@ -77,13 +77,13 @@ class Slices:
 
     @property
     def contended(self) -> bool:
-        """True where the plan allows more than is left of the night."""
+        """True if the plan allows more than the remaining time."""
         allowed_s = sum(limit_s * count for limit_s, count in self._waiting.items())
         return allowed_s + sum(each.rest_s for each in self._begun) > CONTENDED * self.left_s()
 
     @property
     def holds(self) -> int:
-        """Of the problems that were not begun, for how many there is time: to open, for a slice, for finals."""
+        """Returns for how many of the problems not begun there is time: opening, a slice and finals."""
         free_s, found = self.left_s(), 0
         for limit_s, count in sorted(self._waiting.items()):
             finals_s = finals_share_s(None if math.isinf(limit_s) else limit_s / SLICES)
@@ -93,24 +93,24 @@ class Slices:
         return found
 
     def opened(self, share: Share, seconds: float) -> None:
-        """Says how long it took to open the device for a problem."""
+        """Records how long opening the device for a problem took."""
         share.opening_s = max(seconds, share.opening_s)
         bisect.insort(self._openings_s, seconds)
         self._usual_opening_s = statistics.median(self._openings_s)
 
     def _opening_s(self, share: Share) -> float:
-        """What it took before, for this problem or the median one."""
+        """Returns its earlier duration for this problem, or else the median."""
         return share.opening_s or self._usual_opening_s
 
     def begin(self, share: Share) -> None:
-        """Keeps time for the finals of a problem."""
+        """Reserves time for the finals of a problem."""
         share.finals_s = self._finals_s(share.limit_s)
         self._no_longer_waits(share)
         share.begun = True
         self._begun[share] = None
 
     def leave(self, share: Share) -> None:
-        """Nothing is left to do for a problem."""
+        """Removes a finished problem."""
         if share.begun:
             del self._begun[share]
         else:
@@ -122,9 +122,9 @@ class Slices:
             del self._waiting[share.limit_s]
 
     def next_of(self, ranked: Iterable[Share]) -> tuple[Share, float] | None:
-        """The first of some problems that there is time for, and the seconds of its slice; None for no time."""
+        """Returns the first of some problems for which there is time, and the seconds of its slice; or None."""
         room_s = self._room_s()
-        # Problems of one limit that were not begun are alike.
+        # Problems with equal limits that were not begun are alike.
         hopeless: set[float] = set()
         for share in ranked:
             if not share.begun and share.limit_s in hopeless:
@@ -137,9 +137,9 @@ class Slices:
         return None
 
     def _next_s(self, share: Share, room_s: float) -> float:
-        """Seconds of the next slice of a problem; 0 where there is no time for one.
+        """Returns the seconds of the next slice of a problem; 0 if there is no time for one.
 
-        Opening the device comes before it, where it is not open.
+        If the device is not open, opening it comes first.
         """
         before_s = 0.0 if share.open else self._opening_s(share)
         before_s += 0.0 if share.begun else self._finals_s(share.limit_s)
@@ -148,13 +148,13 @@ class Slices:
             return 0.0
         wanted_s = self._wanted_s(share.limit_s, self._opening_s(share))
         if share.rest_s - share.finals_s - wanted_s < LEAST_SLICE_S:
-            # What would be left is not worth a slice of its own.
+            # The rest would be too short for a slice of its own.
             wanted_s = share.rest_s
         return min(wanted_s, room_s)
 
     @property
     def spare(self) -> bool:
-        """True where, after a first slice for all that were not begun, there is time for more of another."""
+        """True if there is time for more of a problem after a first slice for all that were not begun."""
         opening_s = self._usual_opening_s
         first_s = sum(
             count * (opening_s + self._wanted_s(limit_s, opening_s) + self._finals_s(limit_s))
@@ -163,7 +163,7 @@ class Slices:
         return self._room_s() - first_s >= LEAST_SLICE_S
 
     def _room_s(self) -> float:
-        """Seconds for slices: what the finals of those that were begun need is kept."""
+        """Seconds for slices, without those kept for the finals of begun problems."""
         kept_s = sum(each.finals_s + (0.0 if each.open else self._opening_s(each)) for each in self._begun)
         return self.left_s() - kept_s
 

@@ -17,7 +17,7 @@ def write_page(ladder: Ladder, folder: Path) -> list[Path]:
     """Writes ``index.html``, which needs no other file, and each plot as PNG.
 
     Args:
-        ladder: What was climbed.
+        ladder: The ladder.
         folder: Is made where it does not exist.
 
     Returns:
@@ -44,12 +44,12 @@ def write_front(front: Front, champion: Record, folder: Path) -> Path:
     """Writes the plot of a front as PNG.
 
     Args:
-        front: Of a study.
-        champion: Of the same study.
+        front: The front of a study.
+        champion: The champion of the same study.
         folder: Is made where it does not exist.
 
     Returns:
-        The file, named by problem and regime.
+        The file, named after problem and regime.
 
     Raises:
         InputError: The folder cannot be written.

@@ -14,15 +14,15 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from tuner.declare.problem import Problem
 from tuner.ladder import Ladder, SweepPoint
 
-#: Flops per byte above which speed is told in TFLOPS rather than GB/s.
+#: Flops per byte above which speed is shown in TFLOPS rather than GB/s.
 COMPUTE_BOUND = 4.0
 OURS, LIBRARY, LIMIT, REPORT, GREY = "#2a6f97", "#c1666b", "#5f6b6d", "#d9a441", "#9aa5a8"
 #: Colours of the lines of a sweep, from small to large.
 LINES = ("#a9d6e5", "#61a5c2", "#2a6f97", "#013a63", "#001b2e")
 DPI = 160
-#: Keeps numbers readable where a line passes behind them.
+#: Keeps numbers readable if a line passes behind them.
 BEHIND_TEXT = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.0}
-#: Numbers of a logarithmic axis as people write them.
+#: Formats the numbers of a logarithmic axis as people write them.
 PLAIN = FuncFormatter(lambda value, place: f"{value:g}")
 #: Between the powers of ten only those that start with 2 or 5.
 FIRST_DIGITS = FuncFormatter(lambda value, place: f"{value:g}" if f"{value:.0e}"[0] in "25" else "")
@@ -31,7 +31,7 @@ Image = tuple[str, bytes]
 
 
 def figures(ladder: Ladder) -> dict[str, Image]:
-    """File name (without suffix) -> caption and PNG, in the order of the page."""
+    """Returns file name (without suffix) -> caption and PNG, in the order of the page."""
     drawn: dict[str, Image] = {}
     for problem in dict.fromkeys(rung.problem for rung in ladder.rungs):
         rows = [row for row in ladder.rows() if row["problem"] == problem.to_json() and row["time_s"]]
@@ -65,7 +65,7 @@ def _png(draw: Callable[..., None], *what: Any) -> bytes:
 
 
 def png(figure: Figure) -> bytes:
-    """A figure as an image."""
+    """Returns a figure as an image."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=DPI)
     return buffer.getvalue()
@@ -76,12 +76,12 @@ def _computes(problem: Problem) -> bool:
 
 
 def _flops_unit(tflops: Sequence[float]) -> tuple[str, float]:
-    """The unit in which speeds read well, and what makes it of TFLOPS."""
+    """Returns the unit in which speeds read well, and the factor from TFLOPS."""
     return ("TFLOPS", 1.0) if max(tflops) >= 1 else ("GFLOPS", 1e3)
 
 
 def _steps(axes: Axes, ladder: Ladder, problem: Problem, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Bars from the first step at the top to the last, with the library and the limit as lines."""
+    """Draws bars from the first step, at the top, to the last, with library and limit as lines."""
     if _computes(problem):
         unit, scale = _flops_unit([row["tflops"] for row in rows])
         per_second = problem.work.flops * 1e-12 * scale
@@ -172,7 +172,7 @@ def _roofline(axes: Axes, ladder: Ladder, problem: Problem, rows: Sequence[Mappi
 
 
 def _spread(heights: Sequence[float]) -> list[float]:
-    """Heights of labels on a logarithmic axis: as the points', but no two on top of each other."""
+    """Returns heights of labels on a logarithmic axis: near their points, without overlaps."""
     order = sorted(range(len(heights)), key=lambda number: heights[number])
     placed: dict[int, float] = {}
     lowest = -math.inf
@@ -182,12 +182,12 @@ def _spread(heights: Sequence[float]) -> list[float]:
     return [placed[number] for number in range(len(heights))]
 
 
-#: Figures of a report that tell how steps compare, and whether more of it is faster.
+#: Figures of a report by which steps compare, and whether more is faster.
 _RATES = (("ms", False), ("gbps", True), ("gflops", True), ("of_library", True))
 
 
 def _comparable(rows: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], float]]:
-    """The rows that one report has for one shape in one kind of figure, with its speeds in any unit."""
+    """Returns the rows of one report, shape and kind of figure, with its speeds in any unit."""
     found: dict[tuple[Any, ...], list[tuple[Mapping[str, Any], float]]] = {}
     for row in rows:
         told = row["published"] or {}
@@ -200,7 +200,7 @@ def _comparable(rows: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, An
 
 
 def _beside(axes: Axes, ladder: Ladder, problem: Problem, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Speed-ups over the first step that the report has, ours and its."""
+    """Draws speed-ups over the report's first step, ours and the report's."""
     compared = _comparable(rows)
     known = [row for row, _ in compared]
     first = known[0]
@@ -229,7 +229,7 @@ def _beside(axes: Axes, ladder: Ladder, problem: Problem, rows: Sequence[Mapping
 
 
 def _by_sweep(points: Sequence[SweepPoint]) -> list[list[SweepPoint]]:
-    """The measured points of each sweep."""
+    """Returns the measured points of each sweep."""
     found: dict[int, list[SweepPoint]] = {}
     for each in points:
         if each.measurement.time_s:
@@ -238,7 +238,7 @@ def _by_sweep(points: Sequence[SweepPoint]) -> list[list[SweepPoint]]:
 
 
 def _sweep(axes: Axes, points: Sequence[SweepPoint]) -> None:
-    """Time over the value, a line for each problem."""
+    """Draws time over the value, with a line for each problem."""
     sweep = points[0].sweep
     problems = list(dict.fromkeys(each.problem for each in points))
     values = [value for value in sweep.values if any(each.value == value for each in points)]

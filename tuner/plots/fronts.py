@@ -11,16 +11,16 @@ from tuner.plots.figures import FIRST_DIGITS, GREY, LIBRARY, OURS, PLAIN, REPORT
 from tuner.results.objectives import Front
 from tuner.results.record import Record
 
-#: Name of an objective -> its axis and what makes its unit of seconds, joules or a ratio.
+#: Name of an objective -> its axis, and the factor from seconds, joules or a ratio to its unit.
 AXES = {"time": ("ms", 1e3), "energy": ("mJ a run", 1e3), "error": ("rms error against float64", 1.0)}
 
 
 def front_image(front: Front, champion: Record) -> bytes:
-    """Draws a front: grey what is beaten, blue the front, with champion and library.
+    """Draws a front: beaten configs grey, the front blue, with champion and library.
 
     Args:
-        front: What to draw; at least one point is on it.
-        champion: The study's.
+        front: The front, with at least one point.
+        champion: The study's champion.
 
     Returns:
         A PNG.
@@ -39,7 +39,7 @@ def front_image(front: Front, champion: Record) -> bytes:
 
 
 def _panel(axes: Axes, front: Front, place: int, champion: Record) -> None:
-    """One objective over the time, on logarithmic axes but for an error of 0."""
+    """Draws one objective over time, on logarithmic axes unless an error is 0."""
     (x_label, x_scale), (y_label, y_scale) = (AXES[front.objectives[each]] for each in (0, place))
 
     def drawn(points: Sequence[Sequence[float]]) -> tuple[list[float], list[float]]:
@@ -49,7 +49,7 @@ def _panel(axes: Axes, front: Front, place: int, champion: Record) -> None:
     if front.beaten:
         axes.scatter(*drawn(front.beaten), s=14, color=GREY, alpha=0.6, label="beaten")
     if len(front.objectives) == 2:
-        # What the front leaves open to others: nothing below or left of these steps was found.
+        # The staircase of the front: nothing below or left of it was found.
         axes.step(*drawn(on_it), where="post", color=OURS, linewidth=1.2, alpha=0.7, zorder=2)
     axes.scatter(*drawn(on_it), s=42, color=OURS, zorder=3, label="front")
     if front.champion is not None:

@@ -45,14 +45,14 @@ $sweeps
 
 _COLUMNS = {
     "time": "Median of one run, in rounds in which every step and the library take turns.",
-    "speed": "Work of the problem over time: 2MNK flops, or the bytes that must move at the least.",
-    "step x, total x": "How many times faster than the step before, and than the first.",
+    "speed": "Work of the problem over time: 2MNK flops, or the fewest bytes that must move.",
+    "step x, total x": "Speed-up over the previous step, and over the first.",
     "of library": "Speed over the library's.",
-    "of limit": "Speed over what this device's measured bandwidth and multiply-adds allow (roofline); above "
-    "100 % where a cache holds the data.",
+    "of limit": "Speed over the limit by this device's measured bandwidth and multiply-adds (roofline); above "
+    "100 % if a cache holds the data.",
     "noise": "Median absolute deviation of the rounds over their median, scaled to a standard deviation.",
-    "error": "Largest and mean distance from a float64 reference, over that reference's root mean square.",
-    "published": "What a public report says of this step on its own hardware: compare ratios, not times.",
+    "error": "Largest and mean difference from a float64 reference, over that reference's root mean square.",
+    "published": "A public report's figures for this step on its own hardware: compare ratios, not times.",
 }
 
 
@@ -194,7 +194,7 @@ def _published(told: Mapping[str, Any] | None) -> str:
 
 
 def _why(ladder: Ladder, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Steps that are slower than the one before, with the reason."""
+    """Returns steps that are slower than the previous one, with the reason."""
     found = []
     for number in slower_steps(rows):
         row = rows[number]

@@ -1,8 +1,7 @@
 """Results that come with the project: reviewed text files, read without a database.
 
-``configs/tuned/<device>/<operation>.json`` holds one block for each problem: the champion, the library it
-was measured against, and the configs that came next. `publish` writes them from a store, `champions` and
-`entries` read them.
+``configs/tuned/<device>/<operation>.json`` holds one block for each problem: the champion, the library measured
+beside it, and the runners-up. `publish` writes them from a store, `champions` and `entries` read them.
 """
 
 from tuner.published.form import Published, RunnerUp

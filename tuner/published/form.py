@@ -1,4 +1,4 @@
-"""What a published entry holds, and how it reads as text: one block a problem, one config a line."""
+"""The published form of results: one block for each problem, one line for each config."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from tuner.results.equivalence import latest_hash
 from tuner.results.measurement import CompileReport, Error, Measurement, Outcome
 from tuner.results.record import Champion, ProblemKey, Record, Role
 
-#: Form of the files; one that is higher is refused. In form 1 runners-up had no record, error and energy.
+#: Version of the form; files of a higher one are refused. In form 1 runners-up had no record, error or energy.
 FORMAT = 2
 #: Shares of the ordered samples whose values are published.
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
-#: Significant digits of what was measured: far below the noise of any timing.
+#: Significant digits of measured numbers: far below the noise of any timing.
 DIGITS = 6
 
 
 @dataclass(frozen=True)
 class RunnerUp:
-    """A config that was measured for a problem beside its champion.
+    """A config measured for a problem beside its champion.
 
     Attributes:
         kernel: Kernel's name.
         config: The config.
         source_hash: `tuner.declare.kernel.Kernel.source_hash`.
         time_s: Median in seconds.
-        noise: Of the samples, as a fraction.
-        role: ``final``: timed in alternation with the champion; ``trial``: timed by itself, in the search.
+        noise: Noise of the samples, as a fraction.
+        role: ``final``: timed in alternation with the champion; ``trial``: timed separately, in the search.
         record_id: Id of its record; empty in files of form 1.
         measured_at: ISO 8601, UTC; empty in files of form 1.
-        error: Against the reference; None where it was not kept.
-        circumstances: ``energy_j`` and ``power_w``, where energy was an objective.
+        error: Error against the reference; None if it was not kept.
+        circumstances: ``energy_j`` and ``power_w``, if energy was an objective.
     """
 
     kernel: str
@@ -51,7 +51,7 @@ class RunnerUp:
     circumstances: Mapping[str, float] = field(default_factory=dict)
 
     def as_record(self, champion: Record) -> Record:
-        """Its record as far as it is published: beside that of its problem's champion."""
+        """Returns the published part of its record, completed from the champion's."""
         measurement = SummarisedMeasurement(
             Outcome.MEASURED, samples_s=(self.time_s,), error=self.error, circumstances=self.circumstances,
             samples_count=1, published_time_s=self.time_s, published_noise=self.noise,
@@ -68,11 +68,11 @@ class Published:
     """One problem's published result.
 
     Attributes:
-        champion: As from a store. The measurements hold quantiles of the samples, and their ``time_s`` and
-            ``noise`` are those of all samples.
+        champion: The champion, as from a store. The measurements hold quantiles of the samples, and their
+            ``time_s`` and ``noise`` are those of all samples.
         speedup_low: Lower end of the interval of the champion's speed-up over the library; 0 without one.
-        speedup_high: Upper end.
-        runners_up: Fastest first; none equals the champion or another.
+        speedup_high: Upper end of that interval.
+        runners_up: Other configs, fastest first, without duplicates or the champion.
     """
 
     champion: Champion
@@ -83,10 +83,10 @@ class Published:
 
 @dataclass(frozen=True)
 class SummarisedMeasurement(Measurement):
-    """A measurement of which quantiles are kept; median and noise are those of all samples.
+    """A measurement that keeps only quantiles of its samples; median and noise are those of all samples.
 
     Attributes:
-        samples_count: How many samples there were.
+        samples_count: Number of samples.
         published_time_s: Their median in seconds.
         published_noise: Their noise as a fraction.
     """
@@ -107,7 +107,7 @@ class SummarisedMeasurement(Measurement):
 
 
 def place(champion: Champion) -> tuple[Any, ...]:
-    """What an entry is the entry of, in the order in which a file lists them."""
+    """Returns what an entry is unique for, in the order in which a file lists entries."""
     problem, device = champion.record.problem, champion.record.device
     shape = tuple(value for _, value in problem.shape)
     return (
@@ -117,30 +117,30 @@ def place(champion: Champion) -> tuple[Any, ...]:
 
 
 def rounded(value: Any) -> Any:
-    """A measured number with the digits that are published; anything else as it is."""
+    """Rounds a measured number to the published digits; returns anything else unchanged."""
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 
 def slug(name: str) -> str:
-    """A name as a folder's or file's: small letters, digits and dashes."""
+    """Converts a name for folders and files: small letters, digits and dashes."""
     return re.sub(r"[^a-z0-9_]+", "-", name.lower()).strip("-")
 
 
 class Shared:
-    """What many entries have in common, told once under a short key."""
+    """Values that many entries share, written once under a short key."""
 
     def __init__(self) -> None:
         self.told: dict[str, Mapping[str, Any]] = {}
 
     def key(self, data: Mapping[str, Any]) -> str:
-        """The key under which this is told."""
+        """Returns the key under which a value is written."""
         key = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:8]
         self.told[key] = data
         return key
 
 
 def text_of(operation: str, entries: Sequence[Published]) -> str:
-    """The file of an operation's entries on one device; the same entries make the same text."""
+    """Returns the text of an operation's entries on one device; equal entries make equal text."""
     devices, versions = Shared(), Shared()
     ordered = sorted(entries, key=lambda each: place(each.champion))
     blocks = [_block(_entry_json(each, devices, versions)) for each in ordered]
@@ -248,7 +248,7 @@ def _samples_json(measurement: Measurement) -> dict[str, Any]:
 
 
 def entries_of(data: Mapping[str, Any]) -> tuple[Published, ...]:
-    """The entries of a parsed file.
+    """Returns the entries of a parsed file.
 
     Raises:
         KeyError, TypeError, ValueError: It is not of this form.

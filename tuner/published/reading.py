@@ -1,4 +1,4 @@
-"""Reads what is published; needs neither a database nor a device."""
+"""Reads published results, without a database or a device."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from tuner.results.record import Champion
 
 
 def tuned_folder() -> Path:
-    """Where the project's published results are."""
+    """Returns the folder of the project's published results."""
     return configs_folder() / "tuned"
 
 
 def entries(operation: str = "", directory: Path | None = None) -> list[Published]:
-    """Published results: each a champion with the interval of its speed-up and its runners-up.
+    """Returns published results: each a champion with the interval of its speed-up and its runners-up.
 
-    Files are parsed once and again when they change.
+    Files are parsed once, and again if they change.
 
     Args:
         operation: Name; every operation when empty.
         directory: A folder of ``<device>/<operation>.json``; the project's own when None.
 
     Returns:
-        In the order of files and, within one, of problems; empty where nothing is published.
+        Results in the order of files and, within one, of problems; empty if nothing is published.
 
     Raises:
         InputError: A file cannot be read; the message names it.
@@ -41,11 +41,11 @@ def entries(operation: str = "", directory: Path | None = None) -> list[Publishe
 
 
 def champions(operation: str = "", directory: Path | None = None) -> list[Champion]:
-    """Published champions, one per problem, device name and regime.
+    """Returns published champions, one for each problem, device name and regime.
 
-    They look as from a store: ``time_s``, ``noise``, ``tflops``, ``gbps``, error, versions, baseline and ids
-    are as published. Devices have no uuid, samples are quantiles. The configs that came next, with their
-    times, are reached through ``entries(operation, directory)``: each has ``champion`` and ``runners_up``.
+    They look like those from a store: ``time_s``, ``noise``, ``tflops``, ``gbps``, error, versions, baseline
+    and ids are as published. Devices have no uuid, samples are quantiles. The runners-up, with their times,
+    come from ``entries(operation, directory)``: each entry has ``champion`` and ``runners_up``.
 
     Args:
         operation: Name; every operation when empty.
@@ -59,12 +59,12 @@ def champions(operation: str = "", directory: Path | None = None) -> list[Champi
 
 @functools.lru_cache(maxsize=256)
 def _parsed(path: Path, changed_ns: int, size_bytes: int) -> tuple[Published, ...]:
-    """The entries of one file in one state."""
+    """Returns the entries of one version of a file."""
     return read_file(path)
 
 
 def read_file(path: Path) -> tuple[Published, ...]:
-    """The entries of a file.
+    """Returns the entries of a file.
 
     Raises:
         InputError: It is not of the published form.

@@ -1,4 +1,4 @@
-"""Published results without what a database has taken back."""
+"""Published results without those that a database has retracted."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 def standing(published: Iterable[Published], store: Reader | None) -> list[Published]:
-    """Those whose champion, its record and the library's still count in a database, with such runners-up.
+    """Returns results whose champion and records still count in a database, with such runners-up.
 
     Args:
         published: Results.
-        store: The database; None for none, which takes nothing back.
+        store: The database; if None, nothing is retracted.
     """
     found = list(published)
     if store is None or not found:

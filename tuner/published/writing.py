@@ -1,4 +1,4 @@
-"""Writes a store's champions as text that people review and others read without a database."""
+"""Writes a store's champions as text files, which people can review and read without a database."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tuner.results.statistics import compare
 if TYPE_CHECKING:
     from tuner.store import Store
 
-#: Configs published beside each champion.
+#: Number of configs published beside each champion.
 RUNNERS_UP = 10
 
 
@@ -26,23 +26,22 @@ def publish(
 ) -> list[Path]:
     """Writes the current champions to ``<directory>/<device>/<operation>.json``.
 
-    A file that is there keeps its entries of problems that the store has no champion for, and of those that
-    it has a later champion of. What the store has taken back is removed from every file. Kernels of a user's
-    own file are published only when their operation is named, provisional champions (`Champion.doubts`) not at
-    all.
+    An existing file keeps entries of problems for which the store has no champion, or only an older one.
+    Results that the store has retracted are removed from every file. Kernels of a user's own file are published
+    only if their operation is named, and provisional champions (`Champion.doubts`) never.
 
     Args:
-        store: Where the champions are.
-        directory: The folder to write to; the project's own ``configs/tuned`` when None.
+        store: The store with the champions.
+        directory: The folder to write to; the project's own ``configs/tuned`` if None.
         operation: Only this one.
         device: Only the device of this name or uuid.
         regime: Only this one.
 
     Returns:
-        The files that were written, in order; one that would stay as it is counts too.
+        The written files, in order, including those that did not change.
 
     Raises:
-        InputError: A file that is there is not of the published form.
+        InputError: An existing file does not have the published form.
     """
     wanted = store.champions(operation or None, device or None, regime or None)
     by_file: dict[tuple[Path, str], list[Champion]] = {}
@@ -65,7 +64,7 @@ def publish(
 
 
 def _take_back(store: Store, directory: Path) -> list[Path]:
-    """Removes from the files that are there what the store has taken back, and returns those that changed."""
+    """Removes results that the store has retracted from existing files, and returns the changed files."""
     changed = []
     for path in sorted(directory.glob("*/*.json")):
         there = list(read_file(path))
@@ -81,7 +80,7 @@ def _take_back(store: Store, directory: Path) -> list[Path]:
 
 
 def _later(champion: Champion, other: Champion) -> bool:
-    """Whether this one answers rather than the other; the same one is written anew."""
+    """True if this champion replaces the other; the same champion is written again."""
     ours, theirs = rank_in_time(champion.crowned_at), rank_in_time(other.crowned_at)
     return (ours, champion.id) >= (theirs, other.id)
 
@@ -108,13 +107,13 @@ def _tells_energy(record: Record) -> tuple[bool, str]:
 
 
 def _energy(record: Record) -> dict[str, float]:
-    """What a run took where energy was an objective; finals do not measure it."""
+    """Returns energy and power of a run if energy was an objective; finals do not measure them."""
     seen = record.measurement.circumstances
     return {name: seen[name] for name in ("energy_j", "power_w") if "energy_j" in seen and name in seen}
 
 
 def _on_fronts(records: Iterable[Record]) -> set[str]:
-    """Ids of what no other beats in the objectives of a study of several."""
+    """Returns ids of the records on the Pareto fronts of studies with several objectives."""
     records = [each for each in records if OBJECTIVES_OF_STUDY in each.study]
     if not records:
         return set()
@@ -131,13 +130,13 @@ def _on_fronts(records: Iterable[Record]) -> set[str]:
 
 
 def _runners_up(champion: Champion, records: Iterable[Record]) -> list[RunnerUp]:
-    """The finalists, the best trials, fronts and what was measured for other shapes; none that ever failed.
+    """Selects finalists, best trials, fronts and measurements for other shapes; none that ever failed.
 
-    Each config stands there once. A config that is bad here tells as much as a good one about what an answer
-    from a neighbour costs.
+    Each config appears once. A bad config says as much as a good one about the cost of an answer from a
+    neighbour.
     """
     kernels = [each for each in records if each.role is not Role.BASELINE]
-    sources = {each.kernel: each.source_hash for each in kernels}  # in the order measured: the last counts
+    sources = {each.kernel: each.source_hash for each in kernels}  # in order of measurement: the last counts
     sources[champion.record.kernel] = champion.record.source_hash
     best: dict[tuple[Any, ...], Record] = {}
     failed = {_named(champion.record)}
@@ -179,7 +178,7 @@ def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Writes a file as a whole or not at all; one that says the same is left alone."""
+    """Writes a file completely or not at all; an unchanged file is not written."""
     if path.exists() and path.read_text(encoding="utf-8") == text:
         return
     path.parent.mkdir(parents=True, exist_ok=True)

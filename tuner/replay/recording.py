@@ -1,8 +1,8 @@
-"""Recorded spaces: every config of a kernel with its samples, read from a file. Needs no device.
+"""Recorded spaces: every config of a kernel with its samples, read from a file, without a device.
 
-Two forms are read: Kernel Tuner's cache files, and our own records of one problem and device (what `tuner
-records export` writes, a JSON list of records, or an object with a list under ``records``; each has
-``kernel``, ``config`` and ``measurement``). Either may be gzipped.
+Two forms are read: Kernel Tuner's cache files, and our own records of one problem and device (the output of
+`tuner records export`, a JSON list of records, or an object with a list under ``records``; each has ``kernel``,
+``config`` and ``measurement``). Both may be gzipped.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tuner.declare.space import Config, Space, Value, choice
 from tuner.errors import InputError
 from tuner.results.measurement import Measurement, Outcome
 
-#: What Kernel Tuner writes in place of a time, and what it means.
+#: Text that Kernel Tuner writes in place of a time -> its meaning.
 _KERNEL_TUNER_FAILURES = {
     "InvalidConfig": Outcome.INVALID,
     "CompilationFailedConfig": Outcome.COMPILE_FAILED,
@@ -39,7 +39,7 @@ class RecordedKernel:
 
     Attributes:
         space: The configs, all of them legal.
-        measurements: In the order of the space.
+        measurements: Measurements in the order of the space.
     """
 
     space: Space
@@ -60,8 +60,8 @@ class Cached:
 
     Attributes:
         config: The config.
-        measurement: What was recorded of it.
-        measured_at: As Kernel Tuner wrote it; empty where it did not.
+        measurement: Its recorded measurement.
+        measured_at: Time as Kernel Tuner wrote it; empty if it did not.
     """
 
     config: Config
@@ -75,9 +75,9 @@ class Cache:
 
     Attributes:
         kernel: Name.
-        device: Name of the device it was recorded on; empty where the file has none.
-        problem_size: As given to Kernel Tuner; empty where the file has none.
-        configs: In the order of the file.
+        device: Name of the recorded device; empty if the file has none.
+        problem_size: Problem size as given to Kernel Tuner; empty if the file has none.
+        configs: Configs in the order of the file.
     """
 
     kernel: str
@@ -91,9 +91,9 @@ class Recording:
     """A recorded space.
 
     Attributes:
-        name: Name of the file without its endings.
-        device: Name of the device it was recorded on.
-        kernels: By name.
+        name: Name of the file without its suffixes.
+        device: Name of the recorded device.
+        kernels: Kernels by name.
     """
 
     name: str
@@ -111,7 +111,7 @@ class Recording:
         return float(min(each.mean_s.min() for each in self.kernels.values()))
 
     def measurement(self, kernel: str, config: Config) -> Measurement:
-        """What was recorded of a config."""
+        """Returns the recorded measurement of a config."""
         recorded = self.kernels[kernel]
         return recorded.measurements[recorded.space.index_of(config)]
 
@@ -123,7 +123,7 @@ def read_recording(path: Path) -> Recording:
         path: A ``.json`` or ``.json.gz`` file.
 
     Raises:
-        InputError: No such file, or neither of the two forms, or no config in it has a time.
+        InputError: There is no such file, it has neither form, or no config in it has a time.
     """
     data = _parsed(path)
     name = path.name.removesuffix(".gz").removesuffix(".json").removesuffix(".jsonl")
@@ -149,7 +149,7 @@ def read_cache(path: Path) -> Cache:
         path: A ``.json`` or ``.json.gz`` file.
 
     Raises:
-        InputError: No such file, or another form.
+        InputError: There is no such file, or it has another form.
     """
     data = _parsed(path)
     if not isinstance(data, dict) or not isinstance(data.get("cache"), dict):
@@ -185,7 +185,8 @@ def _parsed(path: Path) -> Any:
     except json.JSONDecodeError as error:
         if (exported := _exported(text)) is not None:
             return exported
-        # Kernel Tuner leaves a cache open while it runs, ending in a comma: close it as it would.
+        # While Kernel Tuner runs, its cache is unfinished and ends in a comma: complete it as Kernel Tuner
+        # would.
         try:
             return json.loads(text.rstrip().removesuffix(",") + "}}")
         except json.JSONDecodeError:
@@ -193,7 +194,7 @@ def _parsed(path: Path) -> Any:
 
 
 def _exported(text: str) -> list[Any] | None:
-    """The records of a text of JSON lines; None where it is none."""
+    """Returns the records of JSON lines; None if the text has another form."""
     try:
         lines = [json.loads(line) for line in text.splitlines()]
     except json.JSONDecodeError:

@@ -1,11 +1,11 @@
-"""Replays a study on a recorded space, without a device, to see how few trials a search needs.
+"""Replays studies on a recorded space, without a device, to measure how many trials a search needs.
 
-A trial is screened as in a real study, by the same code: samples are drawn at random from those recorded, two
-or three of them where the config is too slow to win (it is PRUNED), else until their median is known well. So
-the noise is the recording's. As in a real study the champion comes from finals: four configs, by turns those
-observed and those believed to be fastest, by the finals' own rule, are judged by all of their recorded
+A trial is screened as in a real study, by the same code: samples are drawn at random from the recorded ones,
+two or three of them if the config is too slow to win (it is PRUNED), else until their median is known well. So
+the noise is that of the recording. As in a real study the champion comes from finals: by the finals' own rule,
+four configs, alternately those observed and those estimated to be fastest, are judged by all of their recorded
 samples. A fraction is the lowest recorded mean of the whole space over the mean of that champion. Every
-config asked counts as a trial, failures included; none is asked twice.
+requested config counts as a trial, including failures; none is requested twice.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tuner.results.measurement import Measurement, Outcome
 from tuner.results.verdict import FINALISTS, shortlist
 from tuner.search import Known, Observation, Search, SearchOptions
 
-#: Trials after which the champion is looked at, where the study is as long; its end comes on top.
+#: The champion is evaluated after these numbers of trials, if the study is that long, and at its end.
 CHECKPOINTS = (10, 25, 50, 100, 200)
 
 
@@ -37,12 +37,12 @@ class Replay:
     """One study on a recording.
 
     Attributes:
-        seed: Of the study.
-        fraction_at: Trials -> fraction of the optimum reached by then; 0 before a config has a time.
-        trials: How many were made; fewer than allowed where the study stopped.
-        stopped: Why it stopped; empty where the trials were out.
-        recorded_s: Compile and run time that the recording has for the trials, in seconds.
-        search_s: Time that asking and telling took here, in seconds.
+        seed: Seed of the study.
+        fraction_at: Trials -> fraction of the optimum reached by then; 0 before any config has a time.
+        trials: Number of trials; fewer than allowed if the study stopped.
+        stopped: Why it stopped; empty if it used all trials.
+        recorded_s: Recorded compile and run time of the trials, in seconds.
+        search_s: Time for asking and telling in this replay, in seconds.
     """
 
     seed: int
@@ -60,7 +60,7 @@ class SimulationResult:
     Attributes:
         space: Name of the recording.
         strategy: Name of the sampler.
-        replays: One per repeat.
+        replays: One replay for each repeat.
     """
 
     space: str
@@ -69,11 +69,11 @@ class SimulationResult:
 
     @property
     def checkpoints(self) -> tuple[int, ...]:
-        """Numbers of trials at which all replays were looked at."""
+        """Numbers of trials at which all replays were evaluated."""
         return tuple(self.replays[0].fraction_at)
 
     def fractions(self, trials: int) -> list[float]:
-        """Fraction of the optimum of each replay after so many trials."""
+        """Returns the fraction of the optimum of each replay after this many trials."""
         return [replay.fraction_at[trials] for replay in self.replays]
 
     @property
@@ -83,11 +83,11 @@ class SimulationResult:
 
     @property
     def search_s_per_trial(self) -> float:
-        """Mean time that the search itself took for a trial, in seconds."""
+        """Mean time of the search itself for a trial, in seconds."""
         return sum(each.search_s for each in self.replays) / sum(each.trials for each in self.replays)
 
     def to_json(self) -> dict[str, Any]:
-        """Space, strategy, repeats, fractions, and seconds of a trial: recorded, and of the search itself."""
+        """Space, strategy, repeats, fractions, and seconds of a trial: recorded, and of the search."""
         return {
             "space": self.space,
             "strategy": self.strategy,
@@ -105,7 +105,7 @@ class SimulationResult:
         }
 
     def rows(self) -> list[tuple[int, float, float, float, float, float]]:
-        """For people: trials, mean, standard deviation, min and max of the fraction, and recorded seconds."""
+        """Returns rows for people: trials; mean, deviation, min and max of the fraction; recorded seconds."""
         return [
             (
                 trials,
@@ -135,17 +135,17 @@ def simulate(
         sampler: Name of the search's sampler.
         trials: Length of each study.
         repeats: Studies, with seeds that follow on `seed`.
-        seed: Of the first.
-        warm_start: Another device's recording of the same kernels, known to the study as a database's past.
+        seed: Seed of the first study.
+        warm_start: Another device's recording of the same kernels, which the study uses like earlier records.
 
     Raises:
-        InputError: Less than one trial or repeat, or a warm start that shares no kernel.
+        InputError: There is less than one trial or repeat, or a warm start shares no kernel.
     """
     for name, value in (("trials", trials), ("repeats", repeats)):
         if value < 1:
             raise InputError(f"{name} is 1 or more, got {value}; choose another")
     elsewhere = _elsewhere(recording, warm_start) if warm_start else ()
-    # The search's matrices are small: more threads take longer to wake than they save.
+    # The search's matrices are small: waking more threads takes longer than they save.
     with threadpool_limits(1, "blas"):
         replays = tuple(
             _replay(recording, sampler=sampler, trials=trials, seed=each, elsewhere=elsewhere)
@@ -201,7 +201,7 @@ def _replay(
 def _tried(
     recorded: Measurement, incumbent_s: float | None, rng: np.random.Generator
 ) -> tuple[Outcome, float | None]:
-    """What a trial brings: outcome and median of the samples drawn."""
+    """Returns the result of a trial: outcome and median of the drawn samples."""
     if recorded.outcome is not Outcome.MEASURED:
         return recorded.outcome, None
     screened = screen_by(lambda count: rng.choice(recorded.samples_s, count).tolist(), incumbent_s)
@@ -214,7 +214,7 @@ def _fraction(
     observed: Mapping[tuple[str, Config], float],
     believed: Mapping[tuple[str, Config], float],
 ) -> float:
-    """Fraction of the optimum that the winner of finals reaches."""
+    """Returns the fraction of the optimum that the winner of finals reaches."""
     if not observed:
         return 0.0
     by_turns = zip_longest(shortlist(believed, None), shortlist(observed, None))

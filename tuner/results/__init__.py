@@ -1,1 +1,1 @@
-"""What was measured, as plain data, and the rules on it: records, objectives, error limits, verdicts."""
+"""Measurements as plain data, and the rules for judging them: records, objectives, error limits, verdicts."""

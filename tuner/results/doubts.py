@@ -1,8 +1,8 @@
-"""What circumstances say against times: a busy machine, and when a champion is provisional.
+"""Reasons to doubt measured times: a busy machine, or a champion that is only provisional.
 
-A champion is where its times are noisy, others took the cores, or the library's times contradict each other.
-What was seen is kept as circumstances of the records; whether that is too much is said here, so that a record
-from before these were kept is never in doubt.
+A champion is provisional if its times are noisy, if other processes used the cores, or if the library's times
+contradict each other. Records keep what was observed as circumstances, and this module decides what is too
+much. So a record made before circumstances were kept is never in doubt.
 """
 
 from __future__ import annotations
@@ -11,31 +11,32 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-#: Noise of a champion's times above which its figures are not to be believed.
+#: A champion's times are not credible if their noise exceeds this.
 MUCH_NOISE = 0.10
-#: Times of one library that are this many times apart contradict each other. OpenBLAS's core types for AVX2 and
-#: AVX-512 were up to 1.88 times apart on a quiet machine (docs/results/cpu-*.md).
+#: Two times of one library contradict each other if they differ by this factor. OpenBLAS's core types for AVX2
+#: and AVX-512 differed by up to 1.88 times on a quiet machine (docs/results/cpu-*.md).
 APART = 2.0
-#: Share of a CPU's cores that others may take during the finals. On two cores that others took NumPy was 74 to
-#: 109 times slower than the champion, in all its runs alike, and the noise was below `MUCH_NOISE`.
+#: Share of a CPU's cores that other processes may use during the finals. On two cores in use by others, NumPy
+#: was 74 to 109 times slower than the champion in all of its runs, and the noise was below `MUCH_NOISE`.
 MUCH_TAKEN = 0.10
-#: Circumstances: noise of the finals' times; share of the cores that others took; the library's time in the
-#: finals over that before the search, or the other way round; over its best time of earlier runs; and over that
-#: of OpenBLAS's other core types, or the other way round.
+#: Circumstances: noise of the finals' times; share of the cores that other processes used; the library's time
+#: in the finals over that before the search, or the other way round; over its best time of earlier runs; and
+#: over that of OpenBLAS's other core types, or the other way round.
 NOISE, TAKEN = "finals_noise", "others_share"
 SEARCH, EARLIER = "baseline_apart_from_search", "baseline_over_earlier"
 CORE_TYPE = "baseline_apart_by_core_type"
 #: Circumstances of a machine: cores that other processes used, share of the cores' time the hypervisor gave
-#: to others, share of the time in which a control group's quota held the study back, times a core was throttled
-#: for heat, processes of others that compute on the GPU, share of time the GPU was busy before the study.
+#: to others, share of the time in which a control group's quota throttled the study, number of times that a
+#: core was throttled for heat, other processes that compute on the GPU, share of time the GPU was busy before
+#: the study.
 OTHERS_CORES, STEAL, QUOTA, HEAT = "others_cores", "steal_share", "quota_share", "heat_events"
 OTHERS_PROCESSES, OTHERS_GPU = "others_processes", "others_gpu_share"
-#: A quarter of a core is more than an idle machine's own services take, and delays every kernel of as many
-#: threads as there are cores; on machines of many cores the services grow with them.
+#: A quarter of a core is more than an idle machine's own services use, and it delays every kernel that has a
+#: thread on each core. On machines of many cores the services grow with the cores.
 BUSY_CORES, BUSY_SHARE_OF_CORES = 0.25, 0.01
-#: Shares of time that are worth a word.
+#: Shares of time above which a warning is given.
 MUCH_STEAL, MUCH_QUOTA, BUSY_GPU = 0.02, 0.01, 0.10
-#: NVML's reasons for low clocks that are no rule of the board's normal work: the hardware's slowdown, heat seen
+#: NVML's reasons for low clocks that do not belong to normal operation: the hardware's slowdown, heat seen
 #: by software, heat seen by hardware, the power brake (NVML API reference, nvmlClocksEventReasons).
 SLOWED = {0x08: "hardware slowdown", 0x20: "heat", 0x40: "heat", 0x80: "power brake"}
 _TOLD = {
@@ -51,9 +52,9 @@ class LibraryTime:
 
     Attributes:
         name: The library's.
-        core_type: What its BLAS takes the CPU for; empty where it has no such.
-        threads: Of its BLAS; empty where it has no such.
-        session: Run of a study that it was taken in.
+        core_type: CPU type that its BLAS was set to; empty if it has none.
+        threads: Number of its BLAS's threads; empty if it has none.
+        session: Run of the study in which it was measured.
         time_s: Median in seconds.
     """
 
@@ -65,13 +66,13 @@ class LibraryTime:
 
 
 def contradictions(final: LibraryTime, others: Iterable[LibraryTime]) -> dict[str, float]:
-    """How far the library's other times are from that in the finals, as circumstances; 1 is not at all.
+    """Compares the library's other times with that of the finals, as circumstances; 1 means equal.
 
-    A machine that is busy makes times longer, never shorter. So an earlier run that was slower says nothing.
+    A busy machine makes times longer, never shorter. So a slower earlier run proves nothing.
 
     Args:
-        final: Of the library in the finals.
-        others: Of the same version of the library for the same problem on the same device.
+        final: The library's time in the finals.
+        others: Other times of the same version of the library, for the same problem on the same device.
     """
     same = [each for each in others if (each.name, each.threads) == (final.name, final.threads)]
     alike = [each for each in same if each.core_type == final.core_type]
@@ -93,19 +94,19 @@ def _apart(one_s: float, other_s: float) -> float:
 
 
 def doubts(seen: Mapping[str, float]) -> tuple[str, ...]:
-    """Why a champion with these circumstances is provisional; empty where it is not."""
+    """Reasons why a champion with these circumstances is provisional; empty if it is not."""
     found = []
     if seen.get(NOISE, 0.0) > MUCH_NOISE:
         found.append(f"its times have a noise of {seen[NOISE]:.0%}, more than {MUCH_NOISE:.0%}")
     if seen.get(TAKEN, 0.0) > MUCH_TAKEN:
         found.append(
-            f"others took {seen[TAKEN]:.0%} of the cores during the finals, more than {MUCH_TAKEN:.0%}"
+            f"other processes used {seen[TAKEN]:.0%} of the cores during the finals, more than {MUCH_TAKEN:.0%}"
         )
     return (*found, *(told.format(seen[name]) for name, told in _TOLD.items() if seen.get(name, 1.0) >= APART))
 
 
 def complaints(seen: Mapping[str, float], cores: int = 0) -> tuple[str, ...]:
-    """What circumstances say against times that were taken under them; empty on a quiet machine.
+    """Reasons to doubt times measured under these circumstances; empty on a quiet machine.
 
     Args:
         seen: Circumstances of a record, or of a load.

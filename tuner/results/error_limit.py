@@ -1,4 +1,4 @@
-"""A limit on the error of what may be champion, as a multiple of the library's at the same inputs."""
+"""A limit on a champion's error, as a multiple of the library's error on the same inputs."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from tuner.declare.problem import Problem
 from tuner.errors import InputError
 from tuner.results.measurement import Error, Measurement, Outcome
 
-#: Circumstances of what was measured under a limit: the limit, and the library's error at the same inputs.
+#: Circumstances of a measurement under a limit: the limit, and the library's error on the same inputs.
 ERROR_LIMIT, LIBRARY_RMS = "error_limit", "library_rms_rel"
-#: An output of fewer elements is too few to compare two rms errors: at other inputs their ratio is another.
+#: Outputs with fewer elements are too small to compare two rms errors: on other inputs the ratio differs.
 LEAST_ELEMENTS = 256
-#: Finals have other inputs than the search had. There the limit is wider by this over the root of the output's
-#: elements: the ratio of two rms errors of n elements was seen to spread by 0.6 to 1.3 over the root of n (gemm
-#: of k 256, a running sum beside OpenBLAS, 16 to 65536 elements), and two such ratios are compared.
+#: Finals use other inputs than the search. Their limit is wider by this value over the root of the number of
+#: output elements: the ratio of two rms errors of n elements was measured to spread by 0.6 to 1.3 over the root
+#: of n (gemm of k 256, a running sum beside OpenBLAS, 16 to 65536 elements), and two such ratios are compared.
 SLACK = 4.0
 
 
 def read_error_limit(factor: float | None) -> float | None:
-    """The limit that a number asks for; None and infinity ask for none.
+    """Returns the requested limit; None and infinity request no limit.
 
     Raises:
-        InputError: It is below 1, or no number.
+        InputError: The factor is below 1, or is not a number.
     """
     if factor is None or factor == math.inf:
         return None
@@ -36,13 +36,13 @@ def read_error_limit(factor: float | None) -> float | None:
 
 @dataclass(frozen=True)
 class ErrorLimit:
-    """What the rms error of a result may be.
+    """The largest rms error that a result may have.
 
     Attributes:
-        factor: So many times the library's, at the most.
-        library_rms: The library's rms error over the rms of the result, at the same inputs; None where there
-            is none, or too little output to compare.
-        slack: By which share the limit is wider in finals.
+        factor: Largest allowed multiple of the library's error.
+        library_rms: The library's rms error over the rms of the result, at the same inputs; None if there is no
+            library, or too little output to compare.
+        slack: Share by which the limit is wider in finals.
     """
 
     factor: float
@@ -51,12 +51,12 @@ class ErrorLimit:
 
     @classmethod
     def beside(cls, factor: float, library: Error | None, problem: Problem) -> ErrorLimit:
-        """The limit for a problem.
+        """Returns the limit for a problem.
 
         Args:
             factor: At least 1.
-            library: The library's error; None without a library.
-            problem: Tells how many elements were compared.
+            library: The library's error; None if there is no library.
+            problem: Supplies the number of elements compared.
         """
         elements = min(math.prod(tensor.shape) for tensor in problem.outputs)
         known = library is not None and math.isfinite(library.rms_rel) and elements >= LEAST_ELEMENTS
@@ -64,17 +64,17 @@ class ErrorLimit:
 
     @property
     def void(self) -> str:
-        """Why it says nothing; empty where it says something."""
+        """Reason why the limit cannot be applied; empty if it can."""
         if self.library_rms is None:
             return f"there is no library to compare with, or less output than {LEAST_ELEMENTS} elements"
         return "" if self.library_rms > 0 else "the library's error is 0"
 
     def ratio(self, error: Error | None) -> float | None:
-        """An error over the library's; None where one of them is not known, or the library's is 0."""
+        """Returns an error over the library's; None if one of them is unknown, or the library's is 0."""
         return error.rms_rel / self.library_rms if error and self.library_rms else None
 
     def complaint(self, error: Error | None, finals: bool = False) -> str:
-        """What is to be said against an error; empty where it is within the limit, or nothing can be said."""
+        """Reason why an error exceeds the limit; empty if it does not, or if the limit cannot be applied."""
         ratio = self.ratio(error)
         if error is None or ratio is None or ratio <= self.factor * (1 + self.slack * finals):
             return ""
@@ -85,20 +85,20 @@ class ErrorLimit:
 
     @property
     def circumstances(self) -> dict[str, float]:
-        """What a measurement under the limit keeps of it."""
+        """Returns the circumstances that a measurement under the limit keeps."""
         known = {} if self.library_rms is None else {LIBRARY_RMS: self.library_rms}
         return {ERROR_LIMIT: self.factor, **known}
 
 
 def judged(found: Measurement, limit: ErrorLimit | None) -> Measurement | None:
-    """A measurement from before as a limit sees it, by the errors that it keeps.
+    """Judges an earlier measurement by a limit, from the errors that it keeps.
 
     Args:
-        found: Of this limit, of another, or of none.
-        limit: Its library's error counts where the measurement keeps none; None for no limit.
+        found: A measurement under this limit, under another, or under none.
+        limit: The limit. Its library's error counts if the measurement keeps none. None for no limit.
 
     Returns:
-        INACCURATE for what is outside; None for what was not timed, as another limit kept it out.
+        The measurement; INACCURATE if it exceeds the limit; None if another limit had kept it from being timed.
     """
     if limit is not None and found.outcome in (Outcome.MEASURED, Outcome.PRUNED, Outcome.INACCURATE):
         own = replace(limit, library_rms=found.circumstances.get(LIBRARY_RMS, limit.library_rms))
@@ -109,10 +109,10 @@ def judged(found: Measurement, limit: ErrorLimit | None) -> Measurement | None:
 
 
 def told(found: Measurement) -> dict[str, Any] | None:
-    """The limit that something was measured under, as a JSON object; None without one.
+    """Returns the limit that applied to a measurement, as a JSON object; None if there was none.
 
     ``factor``, ``library_rms_rel``, ``ratio`` of the measurement's error to the library's, and
-    ``says_nothing``: why the limit could not be held; empty where it was.
+    ``says_nothing``: why the limit could not be applied; empty if it was.
     """
     factor = found.circumstances.get(ERROR_LIMIT)
     if factor is None:

@@ -1,4 +1,4 @@
-"""What came of measuring a config: outcome, samples, error, compiler's report. Plain frozen data."""
+"""The result of measuring a config: outcome, samples, error, compiler's report. Plain frozen data."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 from tuner.results.statistics import noise
 
-#: Words in the reason of what failed for lack of memory.
+#: Words in the reason of a failure for lack of memory.
 OUT_OF_MEMORY = "out of memory"
 
 
 def memory_reason(error: MemoryError) -> str:
-    """What is told of an allocation that failed."""
+    """Returns the reason reported for a failed allocation."""
     return f"{OUT_OF_MEMORY}: {error}" if str(error) else OUT_OF_MEMORY
 
 
@@ -34,7 +34,7 @@ class Outcome(enum.StrEnum):
 
     @property
     def failed(self) -> bool:
-        """True where the config has no valid time and none can be expected."""
+        """True if the config has no valid time and none can be expected."""
         return self not in (Outcome.MEASURED, Outcome.PRUNED)
 
 
@@ -46,7 +46,7 @@ class Error:
         max_rel: max |out - ref| / rms(ref).
         rms_rel: ||out - ref|| / ||ref||.
         bound_ratio: max |out - ref| / tolerance; above 1 the result is wrong.
-        mean_rel: mean |out - ref| / rms(ref); 0 in records from before it was kept.
+        mean_rel: mean |out - ref| / rms(ref); 0 in older records.
     """
 
     max_rel: float
@@ -57,14 +57,14 @@ class Error:
 
 @dataclass(frozen=True)
 class CompileReport:
-    """What the compiler said of a rendered kernel; zeros where it says nothing.
+    """The compiler's report on a rendered kernel; 0 for what it does not report.
 
     Attributes:
-        registers: 32-bit registers a thread uses.
-        spill_bytes: Bytes a thread stores to local memory for lack of registers.
+        registers: 32-bit registers that a thread uses.
+        spill_bytes: Bytes that a thread stores to local memory for lack of registers.
         shared_bytes: Static shared memory of a block.
         local_bytes: Stack frame of a thread.
-        binary_hash: Hash of the machine code; equal hashes run alike.
+        binary_hash: Hash of the machine code; kernels with equal hashes run alike.
         compiler: Name and version.
         launch_hash: `tuner.declare.kernel.Kernel.launch_hash` of what was measured; empty in older records.
     """
@@ -80,22 +80,22 @@ class CompileReport:
 
 @dataclass(frozen=True)
 class Measurement:
-    """All that is known of one config after it was tried.
+    """Everything that is known of a config after its trial.
 
     Attributes:
         outcome: How it ended.
         reason: Why, for every outcome but MEASURED.
-        samples_s: One time per launch, seconds, in the order taken.
-        error: Distance from the reference; None before it was verified.
-        compiled: The compiler's report; None where it did not compile.
+        samples_s: One time per launch, in seconds, in the order of measurement.
+        error: Distance from the reference; None if it was not verified.
+        compiled: The compiler's report; None if it did not compile.
         stages_s: Seconds spent in ``compile``, ``load``, ``verify`` and ``time``.
-        circumstances: What was seen while timing: ``sm_clock_hz``, ``temperature_c``, ``power_w``,
+        circumstances: Observations while timing: ``sm_clock_hz``, ``temperature_c``, ``power_w``,
             ``throttle_reasons``, ``throttled`` (samples taken again for a low clock), ``occupancy`` (share
-            of a multiprocessor's threads that are resident); ``load_1min`` and ``clock_hz`` of a CPU; where
-            energy is an objective, ``energy_j`` of one run, by ``power_w`` while runs went on back to back;
-            under a limit of the error, what `tuner.results.error_limit.ErrorLimit` keeps; of finals and
-            baselines what others did meanwhile (`tuner.devices.machine_load`), of finals what speaks against
-            them (`tuner.results.doubts`).
+            of a multiprocessor's threads that are resident); ``load_1min`` and ``clock_hz`` of a CPU; if energy
+            is an objective, ``energy_j`` of one run, from ``power_w`` during back-to-back runs; under an error
+            limit, the keys of `tuner.results.error_limit.ErrorLimit`; for finals and baselines, what other
+            processes did meanwhile (`tuner.devices.machine_load`); for finals, reasons to doubt them
+            (`tuner.results.doubts`).
     """
 
     outcome: Outcome
@@ -108,7 +108,7 @@ class Measurement:
 
     @property
     def time_s(self) -> float | None:
-        """Median of the samples in seconds; None without samples."""
+        """Median of the samples in seconds; None if there are none."""
         return statistics.median(self.samples_s) if self.samples_s else None
 
     @property
@@ -122,7 +122,7 @@ class Measurement:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Measurement:
-        """Reads what `to_json` wrote."""
+        """Reads the output of `to_json`."""
         error, compiled = data.get("error"), data.get("compiled")
         return cls(
             outcome=Outcome(data["outcome"]),
@@ -136,7 +136,7 @@ class Measurement:
 
 
 def under(seen: Mapping[str, float], measured: Iterable[Measurement]) -> list[Measurement]:
-    """Measurements with more of their circumstances, for those that were timed."""
+    """Adds circumstances to the measurements that were timed."""
     return [
         replace(each, circumstances={**each.circumstances, **seen}) if each.samples_s else each
         for each in measured

@@ -1,4 +1,4 @@
-"""What a study minimises: the time, and beside it maybe the energy of a run or its error. Plain data."""
+"""Objectives of a study: time, and optionally energy of a run or error. Plain data."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from tuner.declare.space import Config
 from tuner.errors import InputError, UnknownName
 from tuner.results.measurement import Measurement, Outcome
 
-#: Name -> what is minimised, in the order in which a search is told.
+#: Name -> what is minimised, in the order in which a search receives them.
 OBJECTIVES: Mapping[str, str] = {
     "time": "seconds of a run",
     "energy": "joules of a run",
     "error": "rms error of a result against float64",
 }
 TIME = ("time",)
-#: A smaller share of energy or error than this is no difference.
+#: Energies or errors that differ by a smaller share than this count as equal.
 RESOLUTION = 0.02
 
 
 def read_objectives(text: str | Sequence[str]) -> tuple[str, ...]:
-    """The objectives that a text such as ``time,energy``, or a list of names, asks for.
+    """Reads objectives from a text such as ``time,energy``, or from a list of names.
 
     Raises:
         UnknownName: There is no such objective.
-        InputError: One is there twice, or the time is missing.
+        InputError: An objective is given twice, or time is missing.
     """
     names = text.split(",") if isinstance(text, str) else list(text)
     names = [name.strip() for name in names]
@@ -42,7 +42,7 @@ def read_objectives(text: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def values_of(measurement: Measurement, objectives: Sequence[str]) -> tuple[float, ...] | None:
-    """What a measurement says of each objective; None where it was not measured to the end, or lacks one."""
+    """Returns a measurement's value for each objective; None if one is missing, or timing was cut short."""
     if measurement.outcome is not Outcome.MEASURED:
         return None
     error = measurement.error
@@ -56,9 +56,10 @@ def values_of(measurement: Measurement, objectives: Sequence[str]) -> tuple[floa
 
 
 def resolved(values: Sequence[float]) -> tuple[float, ...]:
-    """Objectives as a front compares them: the time as it is, the others in steps of `RESOLUTION`.
+    """Returns objectives as a front compares them: time unchanged, the others in steps of `RESOLUTION`.
 
-    Else a front would be full of configs that are slower and by a hair more exact, for other inputs were drawn.
+    Otherwise a front would be full of slower configs that are barely more exact, because other inputs were
+    drawn.
     """
     steps = (math.log(each) / math.log1p(RESOLUTION) if each > 0 else -math.inf for each in values[1:])
     return values[0], *(round(each) if math.isfinite(each) else each for each in steps)
@@ -66,12 +67,12 @@ def resolved(values: Sequence[float]) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Point:
-    """A config, or the library, with what was measured of it.
+    """A config, or the library, with its measurement.
 
     Attributes:
         kernel: Name of the kernel or the library.
         config: The config; empty for the library.
-        measurement: Of the search, not of the finals.
+        measurement: Its measurement in the search, not in the finals.
     """
 
     kernel: str
@@ -80,21 +81,21 @@ class Point:
 
     @property
     def energy_j(self) -> float | None:
-        """Joules of a run; None where energy was no objective."""
+        """Joules of a run; None if energy was not an objective."""
         return self.measurement.circumstances.get("energy_j")
 
 
 @dataclass(frozen=True)
 class Front:
-    """The configs of a study that no other beats in one objective while equalling it in the rest (`resolved`).
+    """The Pareto front: configs that no other beats in one objective while equalling them in the rest.
 
     Attributes:
         objectives: Their names.
         points: The front, the fastest first.
-        beaten: Objectives of the measured configs that are not on it.
-        champion: The champion of the finals as measured in the search, where it may lie a little off the front;
-            None without one.
-        library: The library, measured before the search; None without one.
+        beaten: Objectives of the measured configs that are not on the front.
+        champion: The champion of the finals as measured in the search, so it may lie a little off the front;
+            None if there is none.
+        library: The library, measured before the search; None if there is none.
         work: ``flops`` and ``bytes`` of a run.
     """
 
@@ -111,11 +112,11 @@ class Front:
         return mine is not None and (point.kernel, point.config) == (mine.kernel, mine.config)
 
     def values(self, point: Point) -> tuple[float, ...]:
-        """The objectives of a point."""
+        """Returns the objectives of a point."""
         return values_of(point.measurement, self.objectives) or ()
 
     def as_keys(self) -> dict[str, Any]:
-        """What a front adds to a JSON object: ``objectives``, and ``front`` with the fastest first.
+        """Returns what a front adds to a JSON object: ``objectives``, and ``front`` with the fastest first.
 
         Seconds, joules, watts, TFLOPS and GB/s.
         """

@@ -1,4 +1,4 @@
-"""Records and champions: what is stored of a trial, with full provenance. Plain frozen data."""
+"""Records and champions: stored trials with full provenance. Plain frozen data."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from tuner.declare.kernel import Kernel
     from tuner.declare.problem import Problem
 
-#: Clocks of two machines may be this far apart.
+#: The clocks of two machines may differ by this much.
 CLOCKS_APART = timedelta(days=1)
-#: How the study begins that measures configs of some shapes at others, for what a lookup would lose.
+#: Prefix of studies that measure configs of some shapes at others, to learn what a lookup would lose.
 ELSEWHERE = "missing times of"
-#: What stands before the objectives in the name of a study that has several.
+#: Prefix of the objectives in the name of a study that has several.
 OBJECTIVES_OF_STUDY = ", objectives "
 
 
-#: Number of the rules that results are judged by, and its name in `Record.versions`. Before 2 inputs were not
-#: restored before a config nor compared after it: one that wrote into them made others wrong.
+#: Version of the rules by which results are judged, and its name in `Record.versions`. Before version 2, inputs
+#: were not restored before a config nor compared after it, so a config that wrote into them made others wrong.
 VERIFICATION, VERIFICATION_NAME = 2, "verification"
 
 
@@ -40,31 +40,31 @@ class Role(enum.StrEnum):
 
 
 def new_id() -> str:
-    """A fresh UUID as text."""
+    """Returns a fresh UUID as text."""
     return str(uuid.uuid4())
 
 
 def utc_now() -> str:
-    """The present as an ISO 8601 text in UTC, to the microsecond."""
+    """Returns the present time as ISO 8601 text in UTC, to the microsecond."""
     return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
 def latest_credible() -> str:
-    """The latest time of a record that is believed; what is later was told by a clock that stood ahead."""
+    """Returns the latest credible time of a record; a later one came from a clock that was ahead."""
     return (datetime.now(UTC) + CLOCKS_APART).isoformat(timespec="microseconds")
 
 
 def rank_in_time(when: str) -> str:
-    """Orders texts of `utc_now` by time, those of a time that is not yet come before all others.
+    """Sort key for texts of `utc_now`: by time, with times in the future before all others.
 
-    So a champion of a clock that stood years ahead does not reign until then.
+    So a champion dated by a clock that was years ahead does not reign until then.
     """
     return f"0{when}" if when > latest_credible() else when
 
 
 @dataclass(frozen=True)
 class ProblemKey:
-    """What names a problem without its operation's code.
+    """Identity of a problem, without its operation's code.
 
     Attributes:
         operation: Name.
@@ -93,19 +93,19 @@ class Record:
     """A stored trial. Records are only ever added.
 
     Attributes:
-        problem: What was computed.
-        device: Where.
-        regime: How time was taken: ``cold``, ``hot``, ``cold-graph``, ``hot-graph``.
+        problem: The problem that was solved.
+        device: The device that measured it.
+        regime: How times were taken: ``cold``, ``hot``, ``cold-graph``, ``hot-graph``.
         role: Why it was measured.
-        kernel: Kernel's name; the library's for a baseline.
+        kernel: Name of the kernel, or of the library for a baseline.
         config: The config; empty for a baseline.
         source_hash: `tuner.declare.kernel.Kernel.source_hash`, as it is today if an equivalent one was stored;
             empty for a baseline.
         measurement: Samples, outcome, error, compiler's report.
         work: ``flops`` and ``bytes`` of one run, so that rates need no operation's code.
-        versions: Name -> version of all that took part (tuner, compiler, library, BLAS core type...).
+        versions: Name -> version of everything involved (tuner, compiler, library, BLAS core type...).
         study: Name of the study.
-        session: Id shared by all records of one run of a study; what was interleaved has the same one.
+        session: Id shared by all records of one run of a study; interleaved measurements have the same one.
         origin: File that declares the kernel, for a user's own; empty for built-in ones.
         id: UUID.
         measured_at: ISO 8601, UTC.
@@ -129,12 +129,12 @@ class Record:
 
     @property
     def verification(self) -> int:
-        """Number of the rules that the result was judged by."""
+        """Version of the rules by which the result was judged."""
         return int(self.versions.get(VERIFICATION_NAME, 1))
 
     @property
     def tflops(self) -> float:
-        """Work over median time; 0 without samples."""
+        """Work over median time, in TFLOPS; 0 without samples."""
         time_s = self.measurement.time_s
         return self.work["flops"] / time_s / 1e12 if time_s else 0.0
 
@@ -146,16 +146,16 @@ class Record:
 
 
 def measured_as_now(record: Record, kernel: Kernel, problem: Problem) -> bool:
-    """Whether a record was measured with what the kernel compiles to and launches for the problem today.
+    """True if the kernel still compiles to the code that the record measured, and launches it the same way.
 
     Args:
-        record: A record of the kernel, of any source.
-        kernel: The kernel as it is declared now.
+        record: A record of the kernel, from any version of its source.
+        kernel: The kernel as declared now.
         problem: The record's problem.
 
     Returns:
-        False if the source, or the constants or launch for the record's config, have changed. Records from
-        before launches were hashed are compared by their source alone.
+        False if the source has changed, or the constants or launch for the record's config. Older records
+        without a hash of the launch are compared by source alone.
     """
     if record.source_hash != kernel.source_hash:
         return False
@@ -164,20 +164,20 @@ def measured_as_now(record: Record, kernel: Kernel, problem: Problem) -> bool:
         return True
     try:
         return kernel.launch_hash(problem, record.config) == then
-    except Exception:  # a launch rule is a user's code, and the config may no longer suit it
+    except Exception:  # a launch rule is user code, and the config may no longer suit it
         return False
 
 
 @dataclass(frozen=True)
 class Retraction:
-    """Says that a record or champion does not count any more, or that an earlier retraction does not.
+    """States that a record, a champion or an earlier retraction no longer counts.
 
-    It is added, as records are; nothing is deleted. What is taken back is named by UUID, so that databases may
-    be merged in any order, and no clock decides: it counts again once every retraction of it is taken back.
+    It is added like a record; nothing is deleted. Its target is named by UUID, so that databases can be merged
+    in any order and no clock decides. The target counts again once every retraction of it is taken back.
 
     Attributes:
-        of: UUID of the record, champion or retraction that is taken back.
-        reason: Why, for people; may be empty.
+        of: UUID of the record, champion or retraction that no longer counts.
+        reason: Reason in words; may be empty.
         id: UUID.
         made_at: ISO 8601, UTC.
     """
@@ -190,13 +190,13 @@ class Retraction:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two that were timed in the same rounds of the finals.
+    """Two finalists, or one and a library, timed in the same rounds of the finals.
 
     Attributes:
         one: Kernel and config, or the library's name.
-        other: The same of the other.
+        other: Kernel and config of the other, or the library's name.
         time_s: The other's median in seconds.
-        comparison: Of the one with the other: ``faster`` says that the one is.
+        comparison: How `one` compares with `other`: ``faster`` means that `one` is faster.
     """
 
     one: str
@@ -205,7 +205,7 @@ class Pair:
     comparison: Comparison
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the fields as a JSON object, those of the comparison beside the others."""
+        """Returns the fields as a JSON object, with the comparison's fields at the same level."""
         return {"one": self.one, "other": self.other, "time_s": self.time_s, **asdict(self.comparison)}
 
     @classmethod
@@ -218,16 +218,17 @@ class Pair:
 
 @dataclass(frozen=True)
 class Champion:
-    """The record that answers a lookup for a problem, device and regime, with what it was judged by.
+    """The record that answers a lookup for a problem, device and regime, with the evidence for it.
 
     Attributes:
         record: The champion's record from the finals.
-        baseline: The baseline's record from the same finals; None where the operation has none.
+        baseline: The baseline's record from the same finals; None if the operation has no baseline.
         speedup: Median of the paired ratios time(baseline) / time(champion); 0 without a baseline.
-        verdict: Against the champion before it: ``first``, ``faster``, ``same``, ``slower``, ``ambiguous``.
+        verdict: Comparison with the previous champion: ``first``, ``faster``, ``same``, ``slower``,
+            ``ambiguous``.
         trials: ``total``, ``measured``, ``failed`` and a count for each outcome of the study.
-        pairs: Every two of the finals, those with the champion first, and the champion with the library told
-            to use another core type, which was timed by itself; empty in champions from before they were kept.
+        pairs: All pairs of the finals, those with the champion first; also the champion with the library set to
+            another core type, which was timed separately. Empty in older champions.
         id: UUID.
         crowned_at: ISO 8601, UTC.
     """
@@ -243,14 +244,14 @@ class Champion:
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """Why it is provisional, by the circumstances of its finals; empty where it is not."""
+        """Reasons why it is provisional, from the circumstances of its finals; empty if it is not."""
         return doubts(self.record.measurement.circumstances)
 
     @property
     def hardest(self) -> Pair | None:
-        """Its pair with the fastest form of the library: of all numbers of threads and core types.
+        """The pair with the library in its fastest form, over all numbers of threads and core types.
 
-        None without a library, or where pairs were not kept.
+        None if there is no library, or if pairs were not kept.
         """
         if self.baseline is None or not self.pairs:
             return None

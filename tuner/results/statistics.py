@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-#: Times nearer than this are called the same (NVBench asks for the same gap before it says faster).
+#: Times within this share of each other are reported as the same (NVBench uses the same threshold).
 SAME_WITHIN = 0.005
 #: Coverage of intervals.
 CONFIDENCE = 0.95
@@ -24,14 +24,14 @@ def noise(samples: Sequence[float]) -> float:
 
 
 def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Interval of the median from order statistics; needs no assumption on the distribution.
+    """Returns a confidence interval of the median from order statistics, for any distribution.
 
     The ranks k and n+1-k enclose the median with probability 1 - 2 * P(Binomial(n, 1/2) < k). With fewer
     than six samples no rank reaches 95 %, and the whole range is returned.
 
     Args:
         samples: At least one.
-        confidence: Probability that the interval holds the median.
+        confidence: Probability that the interval contains the median.
     """
     ordered, n = sorted(samples), len(samples)
     tail, rank = 0.0, 0
@@ -64,25 +64,25 @@ class Comparison:
 def compare(this_s: Sequence[float], other_s: Sequence[float]) -> Comparison:
     """Compares times taken in the same rounds, in seconds.
 
-    ``same`` below a difference of `SAME_WITHIN`; beyond it ``faster`` or ``slower`` where the interval
-    leaves 1 on one side, else ``ambiguous``.
+    The verdict is ``same`` below a difference of `SAME_WITHIN`. Beyond it, it is ``faster`` or ``slower`` if
+    the interval excludes 1, else ``ambiguous``.
 
     Args:
         this_s: One time per round.
-        other_s: As many, of the other.
+        other_s: The other's times, one for each of the same rounds.
     """
     ratios = [other / this for this, other in zip(this_s, other_s, strict=True)]
     return _judged(statistics.median(ratios), *median_interval(ratios))
 
 
 def compare_apart(this_s: Sequence[float], other_s: Sequence[float]) -> Comparison:
-    """Compares times that were not taken in the same rounds, in seconds: of drift this knows nothing.
+    """Compares times of different rounds, in seconds. It cannot account for drift.
 
-    The ratio is that of the medians, its interval that of the ends of their intervals.
+    The ratio is that of the medians. Its interval comes from the ends of their intervals.
 
     Args:
         this_s: At least one.
-        other_s: At least one, of the other.
+        other_s: The other's times, at least one.
     """
     (low, high), (other_low, other_high) = median_interval(this_s), median_interval(other_s)
     ratio = statistics.median(other_s) / statistics.median(this_s)

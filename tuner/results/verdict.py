@@ -1,4 +1,4 @@
-"""Who plays the finals, and who wins them. Data in, decisions out."""
+"""Selects the finalists and decides who wins the finals. Data in, decisions out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tuner.results.statistics import compare
 
 #: Challengers beside the reigning champion.
 FINALISTS = 4
-#: A config this much slower than the best in the search is no finalist.
+#: A config slower than the best of the search by this factor is not a finalist.
 FINALIST_WITHIN = 1.10
 
 
@@ -25,8 +25,8 @@ class Judged:
 
     Attributes:
         winner: Index of the winner.
-        verdict: ``first`` where nobody reigned; else the best challenger against the reigning champion:
-            ``faster`` (it took the crown), ``same``, ``slower`` or ``ambiguous`` (the champion keeps it).
+        verdict: ``first`` if there was no reigning champion. Else how the best challenger compares with it:
+            ``faster`` (the challenger wins), ``same``, ``slower`` or ``ambiguous`` (the champion stays).
     """
 
     winner: int
@@ -36,7 +36,7 @@ class Judged:
 def shortlist(
     leaderboard: Mapping[tuple[str, Config], float], reigning: tuple[str, Config] | None
 ) -> list[tuple[str, Config]]:
-    """The finalists: the reigning champion first, then the best of the search.
+    """Returns the finalists: the reigning champion first, then the best configs of the search.
 
     Args:
         leaderboard: (kernel, config) -> median in seconds.
@@ -51,30 +51,29 @@ def shortlist(
 def threads_of(
     finalists: Iterable[tuple[str, Mapping[str, Any]]], kernels: Mapping[str, Kernel]
 ) -> tuple[int, ...]:
-    """The numbers of CPU threads that finalists use, in order.
+    """Returns the numbers of CPU threads that finalists use, in ascending order.
 
     Args:
         finalists: Names of kernels, each with a config.
-        kernels: Declarations by name; a kernel that declares no `Kernel.threads` has no number.
+        kernels: Declarations by name; a kernel without `Kernel.threads` adds none.
     """
     declared = ((kernels[kernel].threads, config) for kernel, config in finalists)
     return tuple(sorted({int(config[threads]) for threads, config in declared if threads}))
 
 
 def judge(measured: Sequence[Measurement], first_reigns: bool, burdens: Sequence[float]) -> Judged | None:
-    """Decides who holds the crown.
+    """Decides which finalist becomes champion.
 
-    Without a reigning champion the lowest median wins, or the simplest of those that are the same as it.
-    With one, a challenger must be faster beyond doubt: what is the same or ambiguous leaves the crown where
-    it is.
+    If there is no reigning champion, the lowest median wins, or the simplest finalist whose time counts as the
+    same. If there is one, a challenger must be clearly faster: ``same`` or ``ambiguous`` keeps the champion.
 
     Args:
-        measured: Times by round for each finalist; those that failed have none.
-        first_reigns: True where the first is the reigning champion.
-        burdens: How much each finalist asks of device and reader; the lesser is simpler.
+        measured: Times by round for each finalist; none for those that failed.
+        first_reigns: True if the first finalist is the reigning champion.
+        burdens: Complexity of each finalist, for device and reader; lower is simpler.
 
     Returns:
-        None where nobody could be measured.
+        None if no finalist could be measured.
     """
     timed = [
         number for number, each in enumerate(measured) if each.outcome is Outcome.MEASURED and each.samples_s
@@ -106,7 +105,7 @@ def _simplest_of_the_best(
 
 
 def pairs_of(played: Sequence[tuple[str, Measurement]]) -> tuple[Pair, ...]:
-    """Every two that were measured in the same rounds, those with the first of all first.
+    """Returns all pairs measured in the same rounds, those with the first finalist first.
 
     Args:
         played: Names and times by round.

@@ -1,4 +1,4 @@
-"""The search in a thread of its own, which thinks while devices measure."""
+"""Runs the search in a thread of its own, so that it works while devices measure."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from tuner.search import Candidate, Search
 
 #: A candidate, its outcome, its time in seconds, and its other objectives.
 Told = tuple[Candidate, Outcome, float | None, tuple[float, ...]]
-#: Configs asked for in one call: what is told meanwhile waits for it.
-ASKED_AT_ONCE = 4
+#: Configs requested in one call; results reported meanwhile wait for it.
+REQUESTED_AT_ONCE = 4
 #: Seconds that closing waits for the thread.
 CLOSE_WITHIN_S = 1.0
 
 
-class AskAhead:
+class BackgroundSearch:
     """Keeps a few candidates ready.
 
-    On a CPU target thinking would disturb timing: there, `inline`, the search runs only inside `want`.
+    On a CPU target the search would disturb timing. With `inline` it runs only inside `want`.
 
     Attributes:
-        thinking_s: Seconds that asking and telling took, wherever they ran.
+        thinking_s: Seconds spent on asking and telling, wherever they ran.
     """
 
     def __init__(self, search: Search, inline: bool) -> None:
         """Starts the thread, unless inline.
 
         Args:
-            search: What to ask; nobody else may use it from now on.
-            inline: True to think only when asked.
+            search: The search; nothing else may use it from now on.
+            inline: True to search only inside `want`.
         """
         self._search, self._inline = search, inline
         self._changed = threading.Condition()
@@ -49,31 +49,31 @@ class AskAhead:
 
     @property
     def stopped(self) -> str:
-        """Why the search asks nothing more."""
+        """Reason why the search requests nothing more."""
         return self._search.stopped
 
     @property
     def exhausted(self) -> bool:
-        """True where nothing more comes unless something is told."""
+        """True if no more candidates come until a result is reported."""
         with self._changed:
             return self._exhausted and not self._told and not self._found
 
     def tell(
         self, candidate: Candidate, outcome: Outcome, time_s: float | None, others: tuple[float, ...] = ()
     ) -> None:
-        """Hands on what came of a candidate; see `Search.tell`."""
+        """Reports the result of a candidate; see `Search.tell`."""
         with self._changed:
             self._told.append((candidate, outcome, time_s, others))
             self._exhausted = False
             self._changed.notify_all()
 
     def drop(self, kernel: str) -> None:
-        """Asks nothing more of a kernel, once what was told is taken in."""
+        """Requests no more configs of a kernel, once the reported results are processed."""
         with self._changed:
             self._dropped.append(kernel)
 
     def want(self, count: int) -> None:
-        """Says how many candidates should be ready, those that are included."""
+        """Sets the number of candidates that should be ready, including those that are."""
         with self._changed:
             self._wanted = max(count, 0)
             self._changed.notify_all()
@@ -82,10 +82,10 @@ class AskAhead:
                 pass
 
     def take(self) -> list[Candidate]:
-        """The candidates that are ready.
+        """Returns the candidates that are ready.
 
         Raises:
-            Exception: What the search raised.
+            Exception: The search raised it.
         """
         with self._changed:
             if self._failure is not None:
@@ -110,12 +110,12 @@ class AskAhead:
         return self._wanted > len(self._found) and not self._exhausted
 
     def _step(self) -> bool:
-        """Takes in what was told, then asks for a few; False where there was nothing to do."""
+        """Processes reported results, then requests a few configs; False if there was nothing to do."""
         with self._changed:
             told, dropped = list(self._told), list(self._dropped)
             self._told.clear()
             self._dropped.clear()
-            count = min(self._wanted - len(self._found), ASKED_AT_ONCE) if self._asks() else 0
+            count = min(self._wanted - len(self._found), REQUESTED_AT_ONCE) if self._asks() else 0
         start = time.perf_counter()
         for candidate, outcome, time_s, others in told:
             self._search.tell(candidate, outcome, time_s, others)
@@ -130,7 +130,7 @@ class AskAhead:
         return bool(told or found)
 
     def close(self) -> None:
-        """Ends the thread. A long thought is not waited for; what it did not take in is in the records.
+        """Ends the thread, without waiting for a long computation; unprocessed results are in the records.
 
         May be called again, and from another thread.
         """

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-#: Slices whose gain counts as recent; older ones fade.
+#: Number of slices whose gain counts as recent; the weight of older ones fades.
 FADE = 0.5
-#: Slices are compared by their gain in so many seconds.
+#: Slices are compared by their gain in this many seconds.
 PER_S = 60.0
-#: What a problem's first time counts as, until a second slice has shown a gain.
+#: Gain assumed for a problem's first time, until a second slice shows its gain.
 FIRST_GAIN = 0.1
-#: A problem is converged when its gain stays below this share for so many slices in a row, and as many trials.
+#: A problem has converged if its gain stays below this share for these slices in a row, and these trials.
 LEAST_GAIN = 0.005
 SLICES_WITHOUT_GAIN = 3
 TRIALS_WITHOUT_GAIN = 30
@@ -33,25 +33,24 @@ class Budget:
     """Decides which problem gets the next slice.
 
     Every problem gets one slice first. From then on the problem with the largest recent gain is next, where
-    gain is the share by which a slice made the best time shorter, for the seconds that it took, averaged with
-    weights that fade. A problem that waits is worth a little more with every slice that others get, so that
-    none starves.
+    gain is the share by which a slice shortened the best time, relative to its seconds, averaged with fading
+    weights. The value of a waiting problem rises a little with every slice of the others, so that none starves.
     """
 
     def __init__(self, problems: Iterable[str]) -> None:
         """Begins.
 
         Args:
-            problems: Names, in the order of preference.
+            problems: Names, in order of preference.
         """
         self._problems = {name: _Problem(place) for place, name in enumerate(problems)}
-        # Of thousands of problems most wait for a first slice: a step looks at the others only.
+        # Of thousands of problems most wait for a first slice, so a step looks only at the others.
         self._waiting = dict.fromkeys(self._problems)
         self._running: dict[str, _Problem] = {}
         self._slices = 0
 
     def next(self) -> str | None:
-        """The problem to work on; None where all have stopped."""
+        """The problem to work on; None if all have stopped."""
         return next(iter(self.ranked()), None)
 
     def ranked(self) -> list[str]:
@@ -60,17 +59,17 @@ class Budget:
 
     @property
     def waiting(self) -> Iterator[str]:
-        """Those without a slice, in the order of preference."""
+        """Problems without a slice, in order of preference."""
         return iter(self._waiting)
 
     @property
     def running(self) -> list[str]:
-        """Those that had a slice and have not stopped, the one that is worth most first."""
+        """Problems that had a slice and have not stopped, the most valuable first."""
         running = self._running
         return sorted(running, key=lambda name: (-self._worth(running[name]), running[name].place))
 
     def why_stopped(self, problem: str) -> str:
-        """Why a problem stopped; empty while it has not."""
+        """Reason why a problem stopped; empty if it has not."""
         return self._problems[problem].stopped
 
     def _worth(self, problem: _Problem) -> float:
@@ -80,18 +79,18 @@ class Budget:
     def report(
         self, problem: str, best: float | None, trials: int, stopped: str = "", seconds: float = PER_S
     ) -> float | None:
-        """Says what a slice brought.
+        """Reports the result of a slice.
 
         Args:
             problem: Its name.
-            best: Best time so far in seconds, or another number above 0 that falls as the search gets on; None
-                before there is one.
-            trials: Finished so far.
-            stopped: Why its search has nothing more to ask; empty while it has.
-            seconds: That the slice took.
+            best: Best time so far in seconds, or another number above 0 that falls as the search progresses;
+                None if there is none yet.
+            trials: Number of trials finished so far.
+            stopped: Reason why its search has ended; empty if it has not.
+            seconds: Duration of the slice.
 
         Returns:
-            The share by which the slice made it less; None where there was nothing before it.
+            The share by which the slice reduced `best`; None if there was no earlier value.
         """
         each = self._problems[problem]
         first = each.best is None
@@ -118,7 +117,7 @@ class Budget:
 
     @staticmethod
     def _converged(problem: _Problem, trials: int) -> str:
-        """Why a problem need not go on after so many slices and trials without gain; empty where it should."""
+        """Reason why a problem has converged after slices and trials without gain; empty if it has not."""
         if problem.without_gain < SLICES_WITHOUT_GAIN or trials < TRIALS_WITHOUT_GAIN:
             return ""
         return (

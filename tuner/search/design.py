@@ -1,4 +1,4 @@
-"""Configs to begin with: few, and far apart."""
+"""Chooses initial configs: few, and far apart."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ POOL = 600
 
 
 def spread(space: Space, count: int, taken: Collection[int], rng: np.random.Generator) -> list[int]:
-    """Positions of legal configs, each as far as can be from those before it and those taken.
+    """Returns positions of legal configs, each as far as possible from the earlier and the taken ones.
 
     Args:
         space: The legal configs.
-        count: How many are wanted.
-        taken: Positions that were asked before.
-        rng: Source of chance.
+        count: Number of configs.
+        taken: Positions that were requested before.
+        rng: Random number generator.
     """
     size = len(space)
     pool = rng.choice(size, min(POOL, size), replace=False)
@@ -38,9 +38,9 @@ def spread(space: Space, count: int, taken: Collection[int], rng: np.random.Gene
 
 
 def unit_points(space: Space, rows: NDArray[np.intp]) -> NDArray[np.float64]:
-    """Configs as points: ordered parameters between 0 and 1, the others one-hot with halves.
+    """Returns configs as points: ordered parameters between 0 and 1, the others one-hot with halves.
 
-    The sum of absolute differences of two points is their distance.
+    The distance of two points is the sum of their absolute differences.
     """
     codes = space.codes[rows]
     parts = []

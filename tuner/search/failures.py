@@ -1,4 +1,4 @@
-"""Which untried configs will fail: learnt from what worked and what did not, without any time."""
+"""Predicts which untried configs will fail, from earlier successes and failures, without times."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tuner.search.surrogate import Hyperparameters, Posterior
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
 
-#: The hyperparameters are fitted anew when this many times the outcomes are known.
+#: The hyperparameters are fitted anew whenever the number of outcomes has grown by this factor.
 REFIT_GROWTH = 1.15
-#: Outcomes that are fitted to and conditioned on, at most: the latest.
+#: Largest number of outcomes used for fitting and for conditioning: the latest.
 MOST_FITTED = 200
 MOST_CONDITIONED = 400
 #: Variance of the threshold between what works (1) and what fails (-1).
@@ -24,7 +24,7 @@ THRESHOLD_VARIANCE = 0.1
 
 
 class Failures:
-    """A Gaussian process of its own over the outcomes: 1 where a config worked, -1 where it failed."""
+    """A separate Gaussian process over the outcomes: 1 if a config worked, -1 if it failed."""
 
     def __init__(self, observations: Observations) -> None:
         """Begins to follow a kernel."""
@@ -35,7 +35,7 @@ class Failures:
         self._fit_at = 0
 
     def log_chance(self, candidates: Rows) -> Floats:
-        """Log of the chance that a candidate works.
+        """Returns the log of the probability that each candidate works.
 
         Args:
             candidates: Positions; the same array as last time unless it changed.
@@ -64,6 +64,6 @@ class Failures:
         return np.array([-1.0 if row in self._observations.failed else 1.0 for row in rows])
 
     def _level(self, told: list[int]) -> float:
-        """Expected outcome of a config that nothing is known of: the study's own share of failures."""
+        """Expected outcome of an unknown config, from the study's share of failures."""
         failed = len(self._observations.failed)
         return 1 - 2 * (failed + 1) / (len(told) + 2)

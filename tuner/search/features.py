@@ -1,4 +1,4 @@
-"""What two configs may be alike in, as tables of distances between levels."""
+"""Features in which configs may be similar, as tables of distances between levels."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ PAIR_LEVELS = 24
 class Features:
     """Features of a space's configs.
 
-    Each parameter is one: the distance of two values is 0 to 1 in their order, or 0 and 1 where they have
-    none. A parameter of whole numbers that are not all powers of two has a second one, how often 2 divides
-    the value: hardware cares whether 48, 56 or 64 threads are a whole number of warps. Each pair of ordered
-    parameters has one for the product of their values, since threads, tiles and bytes are products.
+    Each parameter is a feature: the distance of two values is between 0 and 1 by their order, or 0 or 1 if they
+    have none. A parameter of whole numbers that are not all powers of two has a second feature, how often 2
+    divides the value: for hardware it matters whether 48, 56 or 64 threads are a whole number of warps. Each
+    pair of ordered parameters has a feature for the product of their values, because threads, tiles and bytes
+    are products.
 
     Attributes:
-        tables: For each feature the distances of its levels.
+        tables: For each feature, the distances between its levels.
         is_pair: True for products.
     """
 

@@ -1,4 +1,4 @@
-"""Optuna's own samplers as strategies: what they suggest becomes the nearest legal, untried config."""
+"""Optuna's own samplers as strategies: each suggestion becomes the nearest legal, untried config."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tuner.search.strategy import RandomStrategy, observed
 
 Make = Callable[[int], optuna.samplers.BaseSampler]
 
-#: Samplers by the names that people give.
+#: Samplers by the names that users give.
 FOREIGN: dict[str, Make] = {
     "tpe": lambda seed: optuna.samplers.TPESampler(seed=seed, multivariate=True),
     "gp": lambda seed: optuna.samplers.GPSampler(seed=seed),
@@ -28,20 +28,20 @@ FOREIGN: dict[str, Make] = {
     "nsga2": lambda seed: optuna.samplers.NSGAIISampler(seed=seed),
 }
 KERNEL = "kernel"
-#: Legal configs among which the nearest is looked for.
+#: Number of legal configs among which the nearest is searched.
 NEAREST_AMONG = 100_000
 
 
 class ForeignStrategy:
-    """Asks one of Optuna's samplers, in a study of its own that sees what was really tried."""
+    """Uses one of Optuna's samplers, in a study of its own that receives the configs really tried."""
 
     def __init__(self, history: History, name: str, seed: int, starts: Sequence[tuple[str, int]] = ()) -> None:
         """Begins.
 
         Args:
-            history: What is known.
+            history: Everything known so far.
             name: One of `FOREIGN`.
-            seed: Of the sampler.
+            seed: Seed of the sampler.
             starts: Kernels and positions to try first.
         """
         self.stopped = ""
@@ -57,7 +57,7 @@ class ForeignStrategy:
         self._attributes: dict[tuple[str, int], dict[str, object]] = {}
 
     def _flat(self) -> dict[str, BaseDistribution]:
-        """All kernels' parameters side by side: a sampler then always sees the same choices."""
+        """All kernels' parameters side by side, so that a sampler always sees the same choices."""
         names = tuple(name for name, observations in self._history.kernels.items() if len(observations.space))
         found: dict[str, BaseDistribution] = {}
         if len(names) > 1:
@@ -96,7 +96,7 @@ class ForeignStrategy:
         if self._history.kernels[kernel].covered:
             kernel = next(name for name, each in self._history.kernels.items() if not each.covered)
         index = self._nearest(kernel, params)
-        # The suggestion itself is never measured; what is, joins the study when it is told.
+        # The suggestion itself is never measured; the measured config joins the study with its result.
         told = self._study.tell(trial, state=TrialState.FAIL)
         self._attributes[kernel, index] = dict(told.system_attrs)
         return kernel, index
@@ -123,11 +123,11 @@ class ForeignStrategy:
         return int(rows[int(np.argmin(away))])
 
     def learn(self, kernel: str, index: int, outcome: Outcome, values: tuple[float, ...]) -> None:
-        """Adds what was really tried to the sampler's study; failures teach it nothing."""
+        """Adds the config really tried to the sampler's study, without failures."""
         if not self._distributions or outcome.failed or not values:
             return
         codes = self._history.kernels[kernel].space.codes[index]
-        # Parameters of other kernels have no say in the time: any value is as true as another.
+        # Parameters of other kernels do not affect the time, so any value will do.
         params: dict[str, object] = {}
         for name, each in self._distributions.items():
             low = each.low if isinstance(each, IntDistribution) else 0

@@ -1,4 +1,4 @@
-"""What a study has asked and learnt so far, by kernel and by position in the kernel's space."""
+"""Configs that a study has requested, and their results, by kernel and position in its space."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tuner.results.measurement import Outcome
 
 
 class Observation(NamedTuple):
-    """One config and what came of it.
+    """One config and its result.
 
     Attributes:
         kernel: Name of the kernel.
-        config: What was tried.
+        config: The config that was tried.
         outcome: How it ended.
-        time_s: Seconds; of the few samples that were taken when PRUNED; None for a failure.
-        others: Values of the objectives after the time, where a study has several.
+        time_s: Time in seconds; if PRUNED, from the few samples taken; None for a failure.
+        others: Values of the objectives after the time, if a study has several.
     """
 
     kernel: str
@@ -29,15 +29,15 @@ class Observation(NamedTuple):
 
 
 class Observations:
-    """What is known of one kernel.
+    """Observations of one kernel.
 
     Attributes:
         space: The kernel's legal configs.
-        asked: Positions that were asked, in flight included, in that order; never asked again.
+        asked: Requested positions in order, including those in flight; never requested again.
         log_times: Position -> log of the measured time in seconds.
-        log_pruned: Position -> the same of what was stopped early, from few samples.
-        failed: Positions that have no time.
-        dropped: True where nothing more of it is asked.
+        log_pruned: Position -> the same for configs that were stopped early, from few samples.
+        failed: Positions of configs that failed.
+        dropped: True if no more of its configs are requested.
     """
 
     def __init__(self, space: Space) -> None:
@@ -50,31 +50,31 @@ class Observations:
 
     @property
     def in_flight(self) -> set[int]:
-        """Positions that were asked and not told."""
+        """Requested positions without a result."""
         return self.asked.keys() - self.log_times.keys() - self.log_pruned.keys() - self.failed
 
     @property
     def known(self) -> dict[int, float]:
-        """Position -> log of the time in seconds, of few samples or of many."""
+        """Position -> log of the time in seconds, from few samples or many."""
         return self.log_times | self.log_pruned
 
     @property
     def contenders(self) -> dict[int, float]:
-        """Those of `known` that may be the fastest: what was measured to the end, once anything was."""
+        """Those of `known` that may be the fastest: completely measured ones, if there are any."""
         return self.log_times or self.log_pruned
 
     @property
     def left(self) -> int:
-        """Legal configs that are still to be asked."""
+        """Number of legal configs not yet requested."""
         return 0 if self.dropped else max(len(self.space) - len(self.asked), 0)
 
     @property
     def covered(self) -> bool:
-        """True where nothing more of it is asked."""
+        """True if none of its configs will be requested any more."""
         return self.left == 0
 
     def learn(self, index: int, outcome: Outcome, time_s: float | None) -> None:
-        """Takes in what came of a config."""
+        """Records the result of a config."""
         self.asked[index] = None
         if outcome.failed or time_s is None or not time_s > 0:
             self.failed.add(index)
@@ -85,13 +85,13 @@ class Observations:
 
 
 class History:
-    """What is known of every kernel of a study."""
+    """Observations of every kernel of a study."""
 
     def __init__(self, spaces: Mapping[str, Space]) -> None:
         self.kernels = {name: Observations(space) for name, space in spaces.items()}
 
     def view(self) -> History:
-        """Another history of the same spaces that shares what was asked, and learns for itself."""
+        """Returns a history of the same spaces with the same requested positions, but its own results."""
         view = History({name: observations.space for name, observations in self.kernels.items()})
         for name, observations in self.kernels.items():
             view.kernels[name].asked = observations.asked
@@ -99,7 +99,7 @@ class History:
 
     @property
     def best(self) -> tuple[str, int, float] | None:
-        """Kernel, position and log time of the fastest config; None before one was measured."""
+        """Kernel, position and log time of the fastest config; None if none was measured yet."""
         return min(
             (
                 (kernel, index, value)
@@ -112,10 +112,10 @@ class History:
 
     @property
     def trials(self) -> int:
-        """Configs that were asked."""
+        """Number of requested configs."""
         return sum(len(observations.asked) for observations in self.kernels.values())
 
     @property
     def covered(self) -> bool:
-        """True where nothing is left to ask."""
+        """True if nothing is left to request."""
         return all(observations.covered for observations in self.kernels.values())

@@ -1,4 +1,4 @@
-"""What a study believes of one kernel's untried configs."""
+"""Predictions for one kernel's untried configs."""
 
 from __future__ import annotations
 
@@ -16,32 +16,33 @@ from tuner.search.transfer_prior import FAILED_ELSEWHERE, TransferPrior, slope
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
 
-#: Configs with a time before anything is believed.
+#: Number of configs with a time before the model predicts.
 FEWEST = 4
-#: Spaces up to this size are weighed whole.
+#: Spaces up to this size are evaluated completely.
 WHOLE = 8000
-#: Of larger ones: a random sample of this size, all neighbours of the best ones, and what of so many random
-#: combinations around each of these is legal and differs from it in up to so many parameters.
+#: In larger spaces the candidates are a random sample of this size, all neighbours of the best configs, and the
+#: legal ones among this many random combinations around each of these that differ in up to this many
+#: parameters.
 RANDOM = 1500
 BEST_ONES = 5
 AROUND = 600
 RADIUS = 3
-#: The fastest configs elsewhere, which are weighed too.
+#: Number of the fastest configs elsewhere that are evaluated, too.
 FAMOUS = 1000
-#: The hyperparameters are fitted anew when this many times the configs are known.
+#: The hyperparameters are fitted anew whenever the number of known configs has grown by this factor.
 REFIT_GROWTH = 1.15
-#: Log of the chance to work below which a config is not worth a trial.
+#: A config is not worth a trial if the log of its probability to work is below this.
 DOOMED = math.log(0.05)
-#: Configs that hyperparameters are fitted to, and that the process is conditioned on, at most.
+#: Largest number of configs for fitting the hyperparameters, and for conditioning the process.
 MOST_FITTED = 200
 MOST_CONDITIONED = 400
 
 
 class KernelModel:
-    """A surrogate of one kernel, kept current with what is asked and told.
+    """A surrogate of one kernel, updated with requests and results.
 
     Attributes:
-        candidates: Positions of configs that are weighed; asked ones among them are to be passed over.
+        candidates: Positions of evaluated configs; callers must skip requested ones among them.
     """
 
     def __init__(
@@ -50,9 +51,9 @@ class KernelModel:
         """Begins to follow a kernel.
 
         Args:
-            observations: What is asked and told.
+            observations: Requests and results.
             rng: Source of chance.
-            transfer_prior: What is known of the kernel from elsewhere.
+            transfer_prior: Knowledge of the kernel from elsewhere.
         """
         self._observations = observations
         self._transfer_prior = transfer_prior
@@ -72,11 +73,11 @@ class KernelModel:
 
     @property
     def ready(self) -> bool:
-        """True where enough is known to believe anything."""
+        """True if enough is known to predict."""
         return len(self._observations.known) >= FEWEST
 
     def update(self) -> None:
-        """Takes in what was asked and told since the last time; refits when enough is new."""
+        """Processes requests and results since the last update; refits if enough of them are new."""
         known = len(self._observations.known)
         if self._posterior is None or known >= self._fit_at:
             self._fit_at = math.ceil(known * REFIT_GROWTH) + 1
@@ -101,9 +102,9 @@ class KernelModel:
         return mean, self._width * np.sqrt(self._posterior.variance)
 
     def leaderboard(self) -> dict[int, float]:
-        """Expected log time of each contender: what was observed, without its luck."""
+        """Expected log time of each contender: observations with their noise removed."""
         assert self._posterior is not None
-        means = self._middle + self._width * self._posterior.mean_of_asked()
+        means = self._middle + self._width * self._posterior.mean_of_requested()
         contenders = self._observations.contenders
         return {
             row: float(mean) + self._expectation(row)
@@ -112,7 +113,7 @@ class KernelModel:
         }
 
     def log_chance(self) -> Floats:
-        """Log of the chance that a candidate does not fail, here and with regard to elsewhere."""
+        """Log of the probability that a candidate does not fail, from results here and elsewhere."""
         chance = np.zeros(len(self.candidates))
         if self._transfer_prior and self._transfer_prior.failed:
             chance[np.isin(self.candidates, list(self._transfer_prior.failed))] = math.log(FAILED_ELSEWHERE)
@@ -121,16 +122,16 @@ class KernelModel:
         return chance
 
     def doomed(self) -> set[int]:
-        """Candidates that are next to certain to fail."""
+        """Candidates that are almost certain to fail."""
         return set(self.candidates[self.log_chance() < DOOMED].tolist())
 
     def _target(self, row: int) -> float:
-        """Standardised value of a config; NaN while it has none."""
+        """Standardised value of a config; NaN if it has none yet."""
         value = self._observations.log_times.get(row, self._observations.log_pruned.get(row, math.nan))
         return (value - self._expectation(row) - self._middle) / self._width
 
     def _expectation(self, row: int) -> float:
-        """What the transfer prior from elsewhere says of a config, as a log time of any level."""
+        """The transfer prior's log time of a config, up to a constant."""
         if not self._transfer_prior:
             return 0.0
         if row not in self._expected:
@@ -158,7 +159,7 @@ class KernelModel:
         self._look_around()
 
     def _look_around(self) -> None:
-        """Chooses candidates anew, around what is fastest now, and conditions on all that is known."""
+        """Chooses new candidates around the currently fastest configs, and conditions on all observations."""
         known = self._observations.known
         self._centre = self._fastest()
         self.candidates = self._weighed()
@@ -174,7 +175,7 @@ class KernelModel:
         self._follow([row for row in self._observations.asked if row in kept] + others[-MOST_FITTED:])
 
     def _representative(self, rows: list[int], most: int) -> list[int]:
-        """At most so many of the known configs: the fastest half of that, and a random rest."""
+        """Returns at most this many of the known configs: half of them the fastest, the rest random."""
         if len(rows) <= most:
             return rows
         known = self._observations.known
@@ -187,7 +188,7 @@ class KernelModel:
         return min(contenders, key=lambda row: (contenders[row], row))
 
     def _weighed(self) -> Rows:
-        """A random sample of the space, and what lies near the fastest configs."""
+        """Returns a random sample of the space, and configs near the fastest."""
         space = self._observations.space
         size = len(space)
         if size <= WHOLE:
@@ -199,5 +200,5 @@ class KernelModel:
         return np.unique(np.concatenate([self._rng.integers(0, size, RANDOM), *near, *self._famous()]))
 
     def _famous(self) -> list[Rows]:
-        """What was fastest elsewhere."""
+        """Returns the configs that were fastest elsewhere."""
         return [np.array(self._transfer_prior.fastest(FAMOUS), dtype=np.intp)] if self._transfer_prior else []

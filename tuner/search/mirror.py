@@ -1,8 +1,8 @@
 """Copies finished trials into a database in Optuna's own tables, for optuna-dashboard.
 
-Optuna's storage takes some 25 ms of Python a trial. That would be the slowest part of asking and telling,
-so a process of its own does it, at low priority. What it has not written when a study is interrupted it
-writes at the study's next run: records of our own are the truth, this is a copy to look at.
+Optuna's storage takes about 25 ms of Python for each trial. That would be the slowest part of asking and
+telling, so a separate process does it, at low priority. If a study is interrupted, its next run writes the
+missing trials. Our own records are authoritative; this is a copy for viewing.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from optuna.trial import FrozenTrial
 
 from tuner.search.sampler import IDENTITY
 
-#: What the process runs.
+#: Code that the process runs.
 _CHILD = "from tuner.search.mirror import main; main()"
-#: Variable of its environment that holds the database's URL.
+#: Environment variable with the database's URL.
 _URL = "TUNER_MIRROR_URL"
 #: While the study runs, the process rests this many times as long as it writes.
 REST = 4.0
 #: Seconds that closing waits for the last trials to be written.
 CLOSE_WITHIN_S = 3.0
-#: Processes that finish by themselves; they are named here so that nobody takes them for forgotten.
+#: Processes that finish by themselves; kept here so that they do not look leaked.
 _LEFT_RUNNING: list[subprocess.Popen[bytes]] = []
 
 
@@ -48,7 +48,7 @@ class SharedConnection(sqlite3.Connection):
 
 
 class Mirror:
-    """Hands trials to the process that writes them; never makes the search wait, or fail."""
+    """Passes trials to the process that writes them; it never delays the search or makes it fail."""
 
     def __init__(self, storage_url: str, study_name: str, objectives: Sequence[str]) -> None:
         """Starts the process.
@@ -56,29 +56,29 @@ class Mirror:
         Args:
             storage_url: SQLAlchemy URL.
             study_name: Name of the study there; continued where it exists.
-            objectives: What is minimised.
+            objectives: The objectives to minimise.
         """
         self._trials: queue.SimpleQueue[FrozenTrial | None] = queue.SimpleQueue()
         self._process = subprocess.Popen(
             [sys.executable, "-c", _CHILD, study_name, *objectives],
-            env=os.environ | {_URL: storage_url},  # it may hold a password, and arguments are for all to see
+            env=os.environ | {_URL: storage_url},  # it may hold a password, and all users can see arguments
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for the study, which then closes this in order
+            start_new_session=True,  # the study handles Ctrl-C and closes this process properly
         )
         self._thread = threading.Thread(target=self._send, name="mirror", daemon=True)
         self._thread.start()
 
     def add(self, trial: FrozenTrial) -> None:
-        """Copies a finished trial soon."""
+        """Queues a finished trial for copying."""
         self._trials.put(trial)
 
     def close(self) -> str:
-        """Waits a while until all is written; the process finishes by itself what takes longer.
+        """Waits a while for the writes; if they take longer, the process finishes them by itself.
 
         Returns:
-            What went wrong; empty where nothing did.
+            What went wrong; empty if nothing did.
         """
         self._trials.put(None)
         self._thread.join(CLOSE_WITHIN_S)
@@ -105,7 +105,7 @@ class Mirror:
 
 
 def write_trials(source: IO[bytes], storage_url: str, study_name: str, objectives: Sequence[str]) -> None:
-    """Writes pickled trials until the source ends; those that are there already are left out."""
+    """Writes pickled trials until the source ends, except those already stored."""
     sqlite = storage_url.startswith("sqlite")
     storage = optuna.storages.RDBStorage(
         storage_url,
@@ -129,7 +129,7 @@ def write_trials(source: IO[bytes], storage_url: str, study_name: str, objective
             start_s = time.perf_counter()
             study.add_trial(trial)
             if reader.is_alive():
-                # The study, which is at work now, writes to the same file.
+                # The running study writes to the same file.
                 time.sleep(REST * (time.perf_counter() - start_s))
 
 
@@ -141,7 +141,7 @@ def _read_all(source: IO[bytes], waiting: queue.SimpleQueue[FrozenTrial | None])
 
 
 def main() -> None:
-    """The process: trials come from stdin; study and objectives are its arguments."""
+    """Main program of the process: trials come from stdin; study and objectives are its arguments."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     with contextlib.suppress(OSError, AttributeError):
         os.nice(19)

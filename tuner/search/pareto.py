@@ -1,7 +1,7 @@
-"""Several objectives: a search for each of a few weightings of them, over one history of what was asked.
+"""Several objectives: one search for each of a few weightings, with a shared history of requests.
 
-A weighting's value is the weighted geometric mean of the objectives, so that a per cent of one is worth a
-fixed number of per cents of another. The weightings take turns; what one measures teaches all.
+A weighting's value is the weighted geometric mean of the objectives, so that one per cent of an objective is
+worth a fixed number of per cents of another. The weightings take turns, and all learn from every result.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tuner.search.history import History
 from tuner.search.strategy import observed
 from tuner.search.tile import TileStrategy
 
-#: Weights are multiples of one over this.
+#: Weights are multiples of 1 over this number.
 STEPS = 3
 #: An objective of 0, such as the error of an exact result, counts as this.
 LEAST = 1e-30
@@ -44,7 +44,7 @@ class ParetoStrategy:
         *,
         objectives: int,
     ) -> None:
-        """Begins; the arguments are those of `TileStrategy` and the number of objectives."""
+        """Takes the arguments of `TileStrategy` and the number of objectives."""
         self.stopped = ""
         self._history = history
         self._views: list[tuple[tuple[float, ...], History, TileStrategy]] = []
@@ -69,7 +69,7 @@ class ParetoStrategy:
         return None
 
     def learn(self, kernel: str, index: int, outcome: Outcome, values: tuple[float, ...]) -> None:
-        """Teaches every weighting; of a config that was stopped early nothing but the time is known."""
+        """Reports a result to every weighting; a config that was stopped early has only a time."""
         if outcome is Outcome.PRUNED:
             return
         for weights, view, strategy in self._views:
@@ -88,7 +88,7 @@ class ParetoStrategy:
 def front(values: Sequence[Sequence[float]]) -> list[int]:
     """Positions of the points that no other point beats in one objective while equalling it in the rest."""
     found: list[int] = []
-    # What beats a point comes before it in this order, so the points kept so far are enough to compare with.
+    # Points that beat another come before it in this order, so comparing with the points kept so far is enough.
     for at in sorted(range(len(values)), key=lambda each: tuple(values[each])):
         if not any(_beats(values[other], values[at]) for other in found):
             found.append(at)
@@ -100,12 +100,12 @@ def _beats(one: Sequence[float], other: Sequence[float]) -> bool:
 
 
 def front_value(values: Sequence[Sequence[float]]) -> float:
-    """One number for how good a front is: the mean over the weightings of the best that it has for each.
+    """Rates a front by one number: the mean over the weightings of its best value for each.
 
     With one objective it is the best value. It falls by a per cent when all objectives of all points do.
 
     Args:
-        values: Of the points; one at least.
+        values: Values of the points, at least one.
     """
     logs = [[math.log(max(each, LEAST)) for each in point] for point in values]
     found = weightings(len(logs[0]))

@@ -1,4 +1,4 @@
-"""Optuna samplers that ask only for legal configs never tried before: ours, and any of Optuna's."""
+"""An Optuna sampler that suggests only legal, untried configs, chosen by any strategy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tuner.search.strategy import Strategy
 
 #: Names in a trial: the kernel, and a parameter of a kernel.
 KERNEL = "kernel"
-#: User attribute of a stored trial that tells copies apart: kernel and config as text.
+#: User attribute of a stored trial that identifies it: kernel and config as text.
 IDENTITY = "identity"
 #: User attribute of a trial: its outcome.
 OUTCOME = "outcome"
@@ -52,7 +52,7 @@ def config_of(params: Mapping[str, Any], spaces: Mapping[str, Space]) -> tuple[s
 
 
 class SpaceSampler(optuna.samplers.BaseSampler):
-    """Lets a `Strategy` choose whole configs, and tells it what came of them.
+    """Lets a `Strategy` choose whole configs, and reports their results to it.
 
     Works with ``study.optimize`` as well as with ask and tell. A trial's outcome is its user attribute
     ``outcome``; without one a completed trial counts as MEASURED, a failed one as CRASHED.
@@ -62,8 +62,8 @@ class SpaceSampler(optuna.samplers.BaseSampler):
         """Joins the two.
 
         Args:
-            history: What is learnt goes here.
-            strategy: Chooses; reads the same history.
+            history: Receives the results.
+            strategy: Chooses configs; it reads the same history.
         """
         self._history = history
         self._strategy = strategy
@@ -72,7 +72,7 @@ class SpaceSampler(optuna.samplers.BaseSampler):
         self._next: tuple[str, int] | None = None
 
     def prepare(self) -> bool:
-        """Chooses ahead what the next trial gets; False where there is nothing more to ask."""
+        """Chooses the next trial's config ahead; False if nothing is left to request."""
         if self._next is None:
             self._next = self._strategy.choose()
             if self._next is not None:
@@ -133,10 +133,10 @@ def finished_trial(
     """A finished trial to be stored.
 
     Args:
-        spaces: Of the study.
-        seen: What was tried, and what came of it.
-        objectives: Of the study.
-        asked_at: When it was asked; now where that is not known.
+        spaces: The study's spaces.
+        seen: The config that was tried, with its result.
+        objectives: The study's objectives.
+        asked_at: Time of the request; now if unknown.
     """
     params = trial_params(seen.kernel, seen.config)
     every = distributions(spaces)

@@ -1,4 +1,4 @@
-"""A study's search: ask for configs, tell what came of them."""
+"""A study's search: ask for configs, tell their results."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Candidate:
 
     Attributes:
         kernel: Name of the kernel.
-        config: Legal, and never asked before in this study.
-        number: Of the trial.
+        config: A legal config, never requested before in this study.
+        number: Number of the trial.
     """
 
     kernel: str
@@ -54,16 +54,16 @@ class Candidate:
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """How a search is to go about it.
+    """Options of a search.
 
     Attributes:
-        seed: The same seed and tells give the same configs.
+        seed: The same seed and results give the same configs.
         study_name: Name of the study in the storage.
         sampler: One of `SAMPLERS`.
-        budget: Trials that the study may take in all, past ones included; None where time decides.
-        objectives: What is minimised; the first is the time. Several need ``tile``, ``random`` or
+        budget: Total number of trials of the study, including past ones; None if only time limits it.
+        objectives: Objectives to minimise; the first is time. Several need ``tile``, ``random`` or
             ``bruteforce``.
-        storage_url: Database that finished trials are copied to for optuna-dashboard.
+        storage_url: Database to which finished trials are copied, for optuna-dashboard.
     """
 
     seed: int
@@ -77,8 +77,8 @@ class SearchOptions:
         """Checks the sampler.
 
         Raises:
-            UnknownName: No such sampler.
-            InputError: Several objectives for a sampler of one.
+            UnknownName: There is no such sampler.
+            InputError: The sampler supports one objective, and there are several.
         """
         if self.sampler not in SAMPLERS:
             raise UnknownName("sampler", self.sampler, SAMPLERS)
@@ -91,12 +91,13 @@ class SearchOptions:
 
 @dataclass(frozen=True)
 class Known:
-    """What is known before a search begins.
+    """Knowledge from before a search begins.
 
     Attributes:
-        starts: Configs to try first; those that are not legal here are left out.
-        past: Trials of this study from before; never asked again.
-        elsewhere: What the same kernels did on another device or for the nearest shape; ``tile`` only.
+        starts: Configs to try first; illegal ones are left out.
+        past: Earlier trials of this study; never requested again.
+        elsewhere: Results of the same kernels on another device or for the nearest shape; used by ``tile``
+            only.
     """
 
     starts: Sequence[tuple[str, Config]] = ()
@@ -105,7 +106,7 @@ class Known:
 
 
 class Search:
-    """Asks for legal configs that were never tried, the most promising first.
+    """Suggests legal configs that were never tried, the most promising first.
 
     Attributes:
         study: The Optuna study, in memory.
@@ -116,8 +117,8 @@ class Search:
 
         Args:
             spaces: The legal configs of each kernel that competes.
-            options: How to go about it.
-            known: What is known before.
+            options: Options of the search.
+            known: Knowledge from before.
         """
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._spaces = dict(spaces)
@@ -172,16 +173,16 @@ class Search:
             self._mirror.add(finished_trial(self._spaces, past, self._objectives))
 
     def drop(self, kernel: str) -> None:
-        """Asks nothing more of a kernel."""
+        """Suggests no more configs of a kernel."""
         self._history.kernels[kernel].dropped = True
 
     @property
     def stopped(self) -> str:
-        """Why nothing more is asked; empty while there is something."""
+        """Reason why the search has ended; empty if it has not."""
         return self._strategy.stopped
 
     def ask(self, count: int = 1) -> list[Candidate]:
-        """Configs to try next, all legal and new; fewer than `count` (or none) where no more are left."""
+        """Returns configs to try next, all legal and new; fewer than `count`, or none, if no more are left."""
         found: list[Candidate] = []
         while len(found) < count and self._sampler.prepare():
             trial = self.study.ask()
@@ -199,13 +200,13 @@ class Search:
     def tell(
         self, candidate: Candidate, outcome: Outcome, time_s: float | None, others: Sequence[float] = ()
     ) -> None:
-        """Takes in what came of a candidate.
+        """Reports the result of a candidate.
 
         Args:
-            candidate: From `ask`.
+            candidate: A candidate from `ask`.
             outcome: How its measurement ended.
             time_s: Seconds; of the few samples that were taken when PRUNED; None for a failure.
-            others: Values of the objectives after the first, where there are several.
+            others: Values of the objectives after the first, if there are several.
         """
         trial, asked_at = self._trials.pop(candidate.number)
         trial.set_user_attr(OUTCOME, outcome.value)
@@ -221,14 +222,14 @@ class Search:
             self._mirror.add(finished_trial(self._spaces, seen, self._objectives, asked_at))
 
     def leaderboard(self) -> dict[tuple[str, Config], float]:
-        """Seconds that each measured config is believed to take: the model's view, which discounts luck."""
+        """Estimated seconds of each measured config: the model's view, which removes noise."""
         return {
             (kernel, self._spaces[kernel][row]): time_s
             for (kernel, row), time_s in self._strategy.leaderboard().items()
         }
 
     def front(self) -> list[tuple[str, Config, tuple[float, ...]]]:
-        """Kernel, config and objectives of each trial of this run that no other beats in all of them."""
+        """Kernel, config and objectives of each trial of this run on the Pareto front."""
         done = [each for each in self.study.get_trials(deepcopy=False) if each.state is TrialState.COMPLETE]
         best = [done[at] for at in front([each.values for each in done])]
         return [
@@ -240,7 +241,7 @@ class Search:
         """Waits until all finished trials are copied to the storage.
 
         Returns:
-            Why they could not be; empty where they were. Records of our own do not depend on it.
+            Reason why they could not be copied; empty if they were. Our own records do not depend on it.
         """
         if self._mirror is None:
             return ""

@@ -1,4 +1,4 @@
-"""Which config to try next, on positions in spaces; knows nothing of Optuna."""
+"""Strategies that choose the next config, by positions in spaces; independent of Optuna."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tuner.search.history import History
 
 
 class Strategy(Protocol):
-    """Chooses what is tried next.
+    """Chooses the next config to try.
 
     Attributes:
-        stopped: Why nothing more is chosen; empty while there is something.
+        stopped: Reason why no more configs are chosen; empty if there are more.
     """
 
     stopped: str
@@ -24,14 +24,14 @@ class Strategy(Protocol):
         """Kernel and position of an untried legal config; None (with `stopped` set) at the end."""
 
     def learn(self, kernel: str, index: int, outcome: Outcome, values: tuple[float, ...]) -> None:
-        """Told after the history was; `values` are the objectives, none for a failure, the time if PRUNED."""
+        """Learns a result after the history did; `values`: objectives; none if failed, the time if PRUNED."""
 
     def leaderboard(self) -> dict[tuple[str, int], float]:
-        """Seconds that each measured config is believed to take, by kernel and position."""
+        """Estimated seconds of each measured config, by kernel and position."""
 
 
 def observed(history: History) -> dict[tuple[str, int], float]:
-    """Leaderboard of a strategy without a model: what was observed."""
+    """Leaderboard of a strategy without a model: the observed times."""
     return {
         (name, row): math.exp(value)
         for name, observations in history.kernels.items()
@@ -40,7 +40,7 @@ def observed(history: History) -> dict[tuple[str, int], float]:
 
 
 class RandomStrategy:
-    """Untried legal configs, all equally likely. Also what other strategies fall back on."""
+    """Untried legal configs, all equally likely. Other strategies fall back on it."""
 
     def __init__(self, history: History, seed: int) -> None:
         self.stopped = ""
@@ -72,7 +72,7 @@ class RandomStrategy:
         return int(self._rng.choice(rest))
 
     def learn(self, kernel: str, index: int, outcome: Outcome, values: tuple[float, ...]) -> None:
-        """Chance learns nothing."""
+        """Does nothing: random choice does not learn."""
 
     def leaderboard(self) -> dict[tuple[str, int], float]:
         """See `Strategy`."""
@@ -99,7 +99,7 @@ class SequenceStrategy:
         return None
 
     def learn(self, kernel: str, index: int, outcome: Outcome, values: tuple[float, ...]) -> None:
-        """The order is fixed."""
+        """Does nothing: the order is fixed."""
 
     def leaderboard(self) -> dict[tuple[str, int], float]:
         """See `Strategy`."""

@@ -1,11 +1,11 @@
-"""A Gaussian process over a space: what the log time of an untried config is likely to be.
+"""A Gaussian process over a space that predicts the log time of untried configs.
 
 The covariance of two configs is a product over parameters of ``(1 - r) + r * exp(-w * d**GAMMA)``, with d
-the distance of the two values (0 to 1 in their order; 0 or 1 where they have none). Multiplied out, that is
-a sum over all subsets of parameters of what the subset does together, with r saying how much a
-parameter matters and 1 - r letting the others' effects carry over from one of its values to another. So an
-effect that holds everywhere (a wider load is faster) is learnt from few configs, and a cliff where
-several parameters meet still fits. r, w, the scale and the noise are those of highest posterior density.
+the distance of the two values (0 to 1 by their order; 0 or 1 if they have none). Multiplied out, this is a sum
+over all subsets of parameters of their joint effects: r is how much a parameter matters, and 1 - r lets the
+others' effects carry over from one of its values to another. So an effect that holds everywhere (a wider load
+is faster) is learnt from few configs, and a cliff at the meeting of several parameters still fits. r, w, the
+scale and the noise are those of highest posterior density.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ GAMMA = 1.5
 #: Normal priors of log w, logit r, log scale and log noise (over the variance of the log times).
 PRIORS = {"w": (-0.5, 0.7), "r": (0.0, 1.5), "scale": (0.0, 1.0), "noise": (-6.0, 1.5)}
 BOUNDS = {"w": (-4.0, 5.0), "r": (-6.0, 6.0), "scale": (-3.0, 4.0), "noise": (-11.0, 0.0)}
-#: A pair of parameters must show that their product matters: its logit r is expected this much lower.
+#: The prior expects products of parameters to matter less: their logit r is lower by this.
 PAIR_R = -2.5
-#: Steps of the optimiser in one fit; a fit starts where the last one ended.
+#: Optimiser steps in one fit; a fit starts from the result of the last one.
 FIT_STEPS = 25
 JITTER = 1e-7
 
@@ -43,7 +43,7 @@ class Hyperparameters:
         self.features = Features(space)
         self._tables = [table**GAMMA for table in self.features.tables]
         count = len(self._tables)
-        # Side by side in one array: a fit asks for all factors some hundred times.
+        # Side by side in one array, because a fit computes all factors some hundred times.
         self._flat = np.concatenate([*(table.ravel() for table in self._tables), np.zeros(0)])
         self._sizes = [table.size for table in self._tables]
         self._ends = np.cumsum(self._sizes)[:-1]
@@ -61,7 +61,7 @@ class Hyperparameters:
 
     @property
     def noise(self) -> float:
-        """Variance of what is observed around it."""
+        """Variance of observations around it."""
         return math.exp(self.theta[-1]) + JITTER
 
     def log_tables(self) -> list[Floats]:
@@ -79,7 +79,7 @@ class Hyperparameters:
         return self._apart(np.log(factor)), self._apart(by_w), self._apart(by_r)
 
     def _apart(self, flat: Floats) -> list[Floats]:
-        """The feature's tables that lie side by side."""
+        """Splits the side-by-side tables by feature."""
         pieces = np.split(flat, self._ends) if self._tables else []
         return [each.reshape(table.shape) for each, table in zip(pieces, self._tables, strict=True)]
 
@@ -108,7 +108,7 @@ class Hyperparameters:
         """Negative log posterior density and its gradient.
 
         Args:
-            theta: Where.
+            theta: The point.
             levels: Shape (features, n).
             one_hot: The same as one-hot codes side by side, so that sums over pairs of configs become products.
             values: Shape (n,).
@@ -147,15 +147,15 @@ class Hyperparameters:
 
 
 class Posterior:
-    """The process conditioned on configs that were asked, seen from a fixed set of candidates.
+    """The process conditioned on requested configs, evaluated at a fixed set of candidates.
 
-    Adding a config costs O(asked * candidates). A config in flight lowers the variance around it and leaves
-    the mean as it is.
+    Adding a config costs O(asked * candidates). A config in flight lowers the variance around it and does not
+    change the mean.
 
     Attributes:
         candidates: Positions in the space.
         mean: Expected value of each candidate.
-        variance: Of the value, without noise.
+        variance: Variance of the value, without noise.
     """
 
     def __init__(self, space: Space, hyper: Hyperparameters, candidates: Rows, level: float) -> None:
@@ -165,7 +165,7 @@ class Posterior:
             space: The configs.
             hyper: w, r, scale and noise.
             candidates: Positions to predict.
-            level: Expected value of a config that nothing is known of.
+            level: Expected value of an unknown config.
         """
         self.candidates = candidates
         self._space = space
@@ -204,7 +204,7 @@ class Posterior:
 
         Args:
             rows: Positions in the space.
-            targets: Observed values; NaN for what is in flight.
+            targets: Observed values; NaN for configs in flight.
         """
         if not len(rows):
             return
@@ -233,13 +233,13 @@ class Posterior:
             self._whitened = np.concatenate([self._whitened, np.zeros(more)])
 
     def tell(self, row: int, target: float) -> None:
-        """Takes in the value of a config that was in flight."""
+        """Adds the value of a config that was in flight."""
         at = int(np.flatnonzero(self._asked == row)[0])
         self._targets[at] = target
         self._update()
 
     def _update(self) -> None:
-        """Solves for the mean. What is in flight takes the value expected of it, given those before it."""
+        """Solves for the mean. Configs in flight take their expected value, given the configs before them."""
         whitened = np.zeros(len(self._asked))
         for at, target in enumerate(self._targets):
             expected = self._level + self._lower[at, :at] @ whitened[:at]
@@ -248,8 +248,8 @@ class Posterior:
         self._whitened = whitened
         self.mean = self._level + self._projected.T @ whitened.astype(np.float32)
 
-    def mean_of_asked(self) -> Floats:
-        """Expected value of each config that was asked, noise taken out."""
+    def mean_of_requested(self) -> Floats:
+        """Expected value of each requested config, with noise removed."""
         weights = solve_triangular(self._lower, self._whitened, lower=True, trans="T")
         told = self._level + self._lower @ self._whitened
         smoothed: Floats = told - self._noise * weights

@@ -1,10 +1,10 @@
 """Our strategy: starts, a design, then the most promising config of any kernel, then a local search.
 
-Where starts and design have told enough for a model, every other trial goes to the config of highest expected
-improvement anywhere, and the ones between to a neighbour of the fastest config, again by expected
-improvement: what the model misses where it matters most, the neighbours show. When no config is expected to
-gain anything worth a trial, the untried neighbours of the fastest config are tried; when none is left, the
-search has converged. A study with a budget of trials then goes on by expected improvement until it is spent.
+Once starts and design suffice for a model, trials alternate between the config of highest expected improvement
+anywhere and a neighbour of the fastest config, also by expected improvement: the neighbours show what the model
+misses where it matters most. If no config is expected to gain enough for a trial, the untried neighbours of the
+fastest config are tried; if none is left, the search has converged. A study with a budget of trials then
+continues by expected improvement until the budget is spent.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from tuner.search.transfer_prior import TransferPrior
 
 Floats = NDArray[np.float64]
 
-#: Configs of the design, of all kernels together, and of one kernel at least.
+#: Configs of the design for all kernels together, and at least for each kernel.
 DESIGN = 8
 DESIGN_OF_KERNEL = 6
-#: One in so many trials that a model chooses is a neighbour of the fastest config.
+#: One in this many trials chosen by the model is a neighbour of the fastest config.
 LOCAL_TURN = 2
 #: Log of the least expected improvement, as a share of the time, that is worth a trial.
 LEAST_IMPROVEMENT = math.log(1e-4)
@@ -38,9 +38,9 @@ def log_expected_improvement(mean: Floats, deviation: Floats, level: float) -> F
     """Log of E[max(0, level - X)] for normal X, without underflow.
 
     Args:
-        mean: Of X.
+        mean: Mean of X.
         deviation: Standard deviation of X.
-        level: What is to be improved on.
+        level: Value to improve on.
     """
     z = (level - mean) / deviation
     log_density = -0.5 * z * z - 0.5 * math.log(2 * math.pi)
@@ -67,11 +67,11 @@ class TileStrategy:
         """Begins.
 
         Args:
-            history: What is known; others write to it.
-            seed: Of all chance.
+            history: Everything known so far; others write to it.
+            seed: Seed of all random choices.
             starts: (kernel, position) pairs to try first.
-            budget: Trials in all, where there is a limit.
-            elsewhere: What the same kernels did on another device, or for the nearest shape.
+            budget: Total number of trials, if limited.
+            elsewhere: Results of the same kernels on another device, or for the nearest shape.
         """
         self.stopped = ""
         self._history = history
@@ -105,7 +105,7 @@ class TileStrategy:
         return self._promising(ready) if ready else self._random.choose()
 
     def learn(self, kernel: str, index: int, outcome: Outcome, values: tuple[float, ...]) -> None:
-        """Nothing to do: the history was told."""
+        """Does nothing: the history has the result."""
 
     def _from_queue(self) -> tuple[str, int] | None:
         while self._queue:
@@ -116,7 +116,7 @@ class TileStrategy:
         return None
 
     def _design(self) -> None:
-        """Queues configs of all kernels by turns."""
+        """Queues configs of all kernels in turn."""
         self._designed = True
         kernels = {name: each for name, each in self._history.kernels.items() if each.left}
         each_count = max(DESIGN_OF_KERNEL, DESIGN // max(len(kernels), 1))
@@ -155,7 +155,7 @@ class TileStrategy:
         return kernel, index
 
     def leaderboard(self) -> dict[tuple[str, int], float]:
-        """See `Strategy`; without the luck of what was observed, where a kernel has a model."""
+        """See `Strategy`; if a kernel has a model, noise is removed."""
         found: dict[tuple[str, int], float] = {}
         for name, observations in self._history.kernels.items():
             models = self._models[name]
@@ -168,7 +168,7 @@ class TileStrategy:
 
     @staticmethod
     def _fastest(ready: dict[str, KernelModel]) -> tuple[float, str, int]:
-        """Log time, kernel and position of the config that is believed to be the fastest."""
+        """Log time, kernel and position of the config estimated to be the fastest."""
         return min(
             (value, name, row) for name, each in ready.items() for row, value in each.leaderboard().items()
         )
@@ -176,7 +176,7 @@ class TileStrategy:
     def _last_steps(
         self, fastest: str, centre: int, promising: tuple[str, int] | None
     ) -> tuple[str, int] | None:
-        """The nearest untried neighbour of the fastest config; then what is left of a budget; then the end."""
+        """Tries the nearest untried neighbour of the fastest config; then uses up a budget; then ends."""
         observations = self._history.kernels[fastest]
         doomed = self._models[fastest].doomed()
         for row in observations.space.neighbours(centre).tolist():

@@ -1,4 +1,4 @@
-"""What is known of the same kernel from elsewhere: another device, or the nearest shape."""
+"""Knowledge of the same kernel from elsewhere: from another device, or the nearest shape."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tuner.search.surrogate import Hyperparameters, Posterior
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
 
-#: Configs that the surrogate of what was not measured elsewhere is fitted to and conditioned on, at most.
+#: Largest numbers of configs to fit and condition the surrogate for configs not measured elsewhere.
 MOST_FITTED = 150
 MOST_CONDITIONED = 400
-#: Normal prior of the slope: log times elsewhere carry over one to one, give or take.
+#: Normal prior of the slope: log times elsewhere carry over roughly one to one.
 SLOPE = (1.0, 0.3)
-#: Fastest part of what is known elsewhere, from which a study begins.
+#: A study begins from this fastest share of the configs known elsewhere.
 GOOD_SHARE, GOOD_AT_LEAST = 0.1, 30
-#: Chance that a config that failed elsewhere works here.
+#: Probability that a config that failed elsewhere works here.
 FAILED_ELSEWHERE = 0.2
 
 
@@ -35,7 +35,7 @@ class TransferPrior:
     """
 
     def __init__(self, space: Space, past: Iterable[Observation], rng: np.random.Generator) -> None:
-        """Takes in what legal configs did elsewhere."""
+        """Reads the results of legal configs elsewhere."""
         self._space = space
         self._known: dict[int, float] = {}
         self.failed: set[int] = set()
@@ -60,7 +60,7 @@ class TransferPrior:
         return sorted(self._known, key=lambda row: (self._known[row], row))[:count]
 
     def starts(self, count: int) -> list[int]:
-        """Configs to begin with: the fastest, then good ones far apart, since what is best here may differ."""
+        """Returns initial configs: the fastest, then good ones far apart, because the best may differ here."""
         good = self.fastest(max(GOOD_AT_LEAST, math.ceil(GOOD_SHARE * len(self._known))))
         points = unit_points(self._space, np.array(good, dtype=np.intp))
         chosen: list[int] = []
@@ -72,7 +72,7 @@ class TransferPrior:
         return chosen
 
     def at(self, rows: Rows) -> Floats:
-        """Log time elsewhere of each position, less the mean; predicted where it was not measured."""
+        """Log time elsewhere of each position, minus the mean; predicted if it was not measured."""
         found = np.array([self._known.get(int(row), np.nan) for row in rows]) - self._middle
         unknown = np.flatnonzero(np.isnan(found))
         if len(unknown):
@@ -95,12 +95,12 @@ class TransferPrior:
 
 
 def slope(here: Floats, elsewhere: Floats, spread: float) -> float:
-    """How far log times here follow those elsewhere, from configs measured in both.
+    """Estimates how closely log times here follow those elsewhere, from configs measured in both places.
 
     Args:
-        here: Log times, any level.
+        here: Log times, up to a constant.
         elsewhere: `TransferPrior.at` of the same configs.
-        spread: Standard deviation of what the transfer prior does not explain.
+        spread: Standard deviation that the transfer prior does not explain.
     """
     x, y = elsewhere - elsewhere.mean(), here - here.mean()
     precision = (spread / SLOPE[1]) ** 2

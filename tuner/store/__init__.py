@@ -21,7 +21,7 @@ from tuner.store.reading import Reader
 
 __all__ = ["Store"]
 
-#: Table of rows that records share -> what such a row is called in its copy.
+#: Table of rows that records share -> name of such a row in its copy.
 _KINDS = {
     tables.problems.name: "problem", tables.devices.name: "device", tables.kernels.name: "kernel",
     tables.runs.name: "run",
@@ -31,8 +31,8 @@ _KINDS = {
 class Store(Reader):
     """Records and champions.
 
-    One process writes at a time and any number read. Every call that writes is one transaction, on the disk
-    when it returns. Beside a SQLite file a second copy of all records is kept; see `tuner.store.ledger`.
+    One process writes at a time; any number may read. Every call that writes is one transaction and is on disk
+    when it returns. A SQLite file has a second copy of all records beside it; see `tuner.store.ledger`.
     """
 
     def __init__(self, engine: sa.Engine, where: str, ledger: Ledger | None = None) -> None:
@@ -42,16 +42,16 @@ class Store(Reader):
 
     @classmethod
     def open(cls, url: str, *, read_only: bool = False, patience_s: float = 30.0) -> Store:
-        """Opens a database; creates it and its tables, or brings them forward, unless read only.
+        """Opens a database. Unless read-only, creates or migrates its tables.
 
         Args:
             url: e.g. ``sqlite:///studies.db``.
-            read_only: True to leave everything as it is, down to the absence of the file.
+            read_only: True to change nothing; not even a missing file is made.
             patience_s: Seconds to wait for another process that writes.
 
         Raises:
-            NothingFound: Read only, and there is no database or it holds nothing of ours.
-            StoreTrouble: The database cannot be used; the message says why and what to do.
+            NothingFound: Read-only, and there is no database, or it holds no tables of ours.
+            StoreTrouble: The database cannot be used; the message gives reason and remedy.
         """
         parts = opening.parsed(url)
         where = parts.render_as_string(hide_password=True)
@@ -80,7 +80,7 @@ class Store(Reader):
         self.close()
 
     def add(self, records: Record | Iterable[Record]) -> int:
-        """Stores records in one transaction; those whose id is stored already are left as they are.
+        """Stores records in one transaction. Records whose id is already stored are not changed.
 
         Returns:
             How many are new.
@@ -99,7 +99,7 @@ class Store(Reader):
         return len(fresh)
 
     def crown(self, champions: Champion | Iterable[Champion]) -> int:
-        """Stores champions, and their records where they are not stored yet, in one transaction.
+        """Stores champions, with their records if not stored yet, in one transaction.
 
         Returns:
             How many champions are new.
@@ -123,7 +123,7 @@ class Store(Reader):
         return len(fresh)
 
     def retract(self, retractions: Retraction | Iterable[Retraction]) -> int:
-        """Stores retractions in one transaction, of whatever: what they name may come later, or never.
+        """Stores retractions in one transaction. The targets that they name may be stored later, or never.
 
         Returns:
             How many are new.
@@ -177,7 +177,7 @@ class Store(Reader):
         }
 
     def _remember(self, numbers: dict[tuple[str, ...], int], fresh: Sequence[Kept]) -> None:
-        """After the commit: numbers of rows are known to others now, and the second copy is written."""
+        """After the commit: remembers the numbers of rows, and writes the second copy."""
         self._numbers |= numbers
         if self._ledger is not None:
             self._ledger.append(fresh)
@@ -186,7 +186,7 @@ class Store(Reader):
         return self._engine.execution_options(writes=True).begin()
 
     def _insert(self, table: sa.Table) -> Any:
-        """An INSERT that leaves a row alone which is there already; both dialects spell it alike."""
+        """Makes an INSERT that does not change existing rows; both dialects spell it alike."""
         if self._engine.dialect.name == "postgresql":
             from sqlalchemy.dialects import postgresql
 
@@ -198,7 +198,7 @@ class Store(Reader):
     def _add(
         self, connection: sa.Connection, records: Iterable[Record], numbers: dict[tuple[str, ...], int]
     ) -> list[Record]:
-        """Stores those that are not stored yet, and returns them."""
+        """Stores the records that are not stored yet, and returns them."""
         by_id: dict[str, Record] = {}
         for record in records:
             by_id.setdefault(rows.checked_id(record.id), record)
@@ -242,7 +242,7 @@ class Store(Reader):
         }
 
     def _there(self, connection: sa.Connection, table: sa.Table, ids: Sequence[str]) -> set[str]:
-        """Those of the ids that are stored, asked for a few hundred at a time."""
+        """Returns the ids that are stored, queried a few hundred at a time."""
         found: set[str] = set()
         for start in range(0, len(ids), 500):
             some = sa.select(table.c.id).where(table.c.id.in_(ids[start : start + 500]))
@@ -256,7 +256,7 @@ class Store(Reader):
         row: Mapping[str, str],
         numbers: dict[tuple[str, ...], int],
     ) -> int:
-        """Number of the row that says this, new or not. What is new counts for others after the commit."""
+        """Returns the number of the row with this content, new or not. New rows count after the commit."""
         names = ("digest",) if "digest" in row else tuple(row)
         key = (table.name, *(row[name] for name in names))
         found = self._numbers.get(key) or numbers.get(key)

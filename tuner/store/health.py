@@ -1,7 +1,7 @@
-"""Whether a database is sound, what of it can be read, and rescuing that into a new one.
+"""Checks whether a database is sound, and rescues everything readable into a new one.
 
-Three places are looked at: the tables as the database reads them, the second copy beside a SQLite file and,
-for a rescue, the pages of the file itself.
+It reads three places: the tables through the database, the second copy beside a SQLite file and, for a rescue,
+the pages of the file itself.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from tuner.store.salvage import salvaged
 
 Told = TypeVar("Told")
 
-#: What is raised where a database or its copy cannot be read.
+#: Exceptions raised if a database or its copy cannot be read.
 UNREADABLE = (StoreTrouble, NothingFound, OSError, sa.exc.SQLAlchemyError, sqlite3.Error, *sound.DAMAGE)
-#: Tables of what is kept for good.
+#: Tables of the data that is kept for good.
 KEPT = (tables.records, tables.champions, tables.retractions, tables.surveys)
 
-#: Rows that are read, or stored, at a time.
+#: Number of rows read or stored at a time.
 AT_ONCE = 500
-#: Complaints of the database about its own structure that are told.
+#: Largest number of reported complaints about the database's structure.
 COMPLAINTS = 10
 
 
@@ -42,17 +42,16 @@ class Health:
 
     Attributes:
         where: The database.
-        complaints: What the database says of its own structure; empty where that is whole.
-        records: Records that its tables give whole.
-        champions: Champions that its tables give whole.
-        retractions: Retractions that its tables give whole.
-        surveys: Parts of surveys that its tables give whole.
-        damaged: Rows that do not fit their sum or cannot be read.
-        copied: Records, champions and retractions that the second copy gives; None where there is
-            none.
-        copy_damaged: Stretches of it that are damaged.
-        only_copied: Of `copied`, those that the tables do not give.
-        only_stored: Of what the tables give, that which the second copy does not give.
+        complaints: The database's complaints about its own structure; empty if it is intact.
+        records: Records that its tables return intact.
+        champions: Champions that its tables return intact.
+        retractions: Retractions that its tables return intact.
+        surveys: Parts of surveys that its tables return intact.
+        damaged: Rows that do not match their checksum or cannot be read.
+        copied: Records, champions and retractions in the second copy; None if there is no copy.
+        copy_damaged: Damaged stretches of the copy.
+        only_copied: Those of `copied` that the tables lack.
+        only_stored: Those in the tables that the second copy lacks.
     """
 
     where: str
@@ -69,22 +68,22 @@ class Health:
 
     @property
     def sound(self) -> bool:
-        """Whether nothing is damaged or missing in the database; the copy may lack what is in it."""
+        """True if nothing in the database is damaged or missing; the copy may be incomplete."""
         return not (self.complaints or self.damaged or self.only_copied)
 
 
 def check(url: str) -> Health:
-    """Looks at every row of a database; changes nothing.
+    """Checks every row of a database, without changing anything.
 
     Raises:
         NothingFound: There is no database.
-        StoreTrouble: Its server does not answer, or its schema is newer.
+        StoreTrouble: Its server does not respond, or its schema is newer.
     """
     parts = opening.parsed(url)
     where, file = parts.render_as_string(hide_password=True), opening.sqlite_file(parts)
     if file is not None and not file.exists() and not ledger_file(file).exists():
         raise NothingFound(f"there is no database at {file}, nor a second copy of one")
-    # The copy first: what a running study adds meanwhile is in the tables before it is in the copy.
+    # Read the copy first: additions of a running study reach the tables before the copy.
     copied, copy_damaged = _copied(file)
     ids: set[str] = set()
     records = champions = retractions = surveys = damaged = 0
@@ -109,7 +108,7 @@ def check(url: str) -> Health:
 
 
 def _copied(file: Path | None) -> tuple[set[str], int]:
-    """Ids in the second copy, and how many stretches of it are damaged."""
+    """Returns the ids in the second copy, and the number of its damaged stretches."""
     ids: set[str] = set()
     damaged = 0
     for line in _as_far_as_it_goes(readable(ledger_file(file))) if file else ():
@@ -119,10 +118,10 @@ def _copied(file: Path | None) -> tuple[set[str], int]:
 
 
 def complete(url: str) -> int:
-    """Adds to the second copy what it lacks: it began after the database did, or has been damaged.
+    """Adds missing entries to the second copy, which may be younger than the database, or damaged.
 
     Returns:
-        How many records, champions and retractions that were.
+        Number of records, champions and retractions added.
     """
     file = opening.sqlite_file(opening.parsed(url))
     if file is None:
@@ -140,7 +139,7 @@ def complete(url: str) -> int:
 
 
 def _ids(told: Kept | str | None) -> Iterator[str]:
-    """The ids that are told, a champion's with those of its records: a line of the copy has them in it."""
+    """Returns the ids in a line of the copy; a champion's with those of its records."""
     if isinstance(told, Champion):
         yield told.record.id
         yield from [told.baseline.id] if told.baseline else []
@@ -150,12 +149,12 @@ def _ids(told: Kept | str | None) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Rescued:
-    """What a new database was made of.
+    """The sources of a rescued database.
 
     Attributes:
         from_tables: Records, champions and retractions that came from the tables.
-        from_copy: Those that came from the second copy besides.
-        from_pages: Those that came from the file's pages besides.
+        from_copy: Further ones that came from the second copy.
+        from_pages: Further ones that came from the file's pages.
     """
 
     from_tables: int
@@ -164,10 +163,10 @@ class Rescued:
 
 
 def rescue(url: str, into: Path) -> Rescued:
-    """Brings all that can be read of a database into a new SQLite file; the old one is left as it is.
+    """Copies everything readable of a database into a new SQLite file; the old one is not changed.
 
     Raises:
-        InputError: There is a file already where the new one shall be.
+        InputError: The new file exists already.
         NothingFound: There is no database.
     """
     if into.exists() or ledger_file(into).exists():
@@ -181,13 +180,13 @@ def rescue(url: str, into: Path) -> Rescued:
         found = _tables(url, sound.record_of)
         if file is None:
             return Rescued(_stored(store, found), 0, 0)
-        # Each source goes as far as it can be read; the next has what it lacks.
+        # Each source is read as far as possible; the next supplies what is missing.
         sources = (found, readable(ledger_file(file)), salvaged(file))
         return Rescued(*(_stored(store, _as_far_as_it_goes(source)) for source in sources))
 
 
 def _as_far_as_it_goes(found: Iterable[Kept | None]) -> Iterator[Kept | None]:
-    """What can be read of a source: trouble in reading ends it, trouble in storing is not caught here."""
+    """Yields what can be read of a source. Errors in reading end it; errors in storing are not caught here."""
     try:
         yield from found
     except UNREADABLE:
@@ -201,7 +200,7 @@ def _size(store: Store) -> int:
 
 
 def _stored(store: Store, found: Iterable[Kept | None]) -> int:
-    """Stores what is not stored yet, and tells how much of it there was, the records of champions included."""
+    """Stores what is not stored yet, and returns its count, including records of champions."""
     before, batch = _size(store), list[Record]()
     for told in found:
         if isinstance(told, Record):
@@ -222,7 +221,7 @@ def _keeper(store: Store, told: Kept) -> Callable[[Any], int]:
 
 
 def _kept(add: Callable[[Any], int], told: Sequence[Kept]) -> None:
-    """Stores what can be: a row from before there were sums may hold what no database takes."""
+    """Stores what the database accepts; a row older than checksums may hold values that it refuses."""
     try:
         add(told)
     except sound.DAMAGE:
@@ -231,7 +230,7 @@ def _kept(add: Callable[[Any], int], told: Sequence[Kept]) -> None:
 
 
 def _structure(url: str) -> Iterator[str]:
-    """What SQLite says of its file; a server looks after its own."""
+    """Returns SQLite's complaints about its file; a server checks its own."""
     parts = opening.parsed(url)
     if opening.sqlite_file(parts) is None:
         return
@@ -249,14 +248,14 @@ def _structure(url: str) -> Iterator[str]:
 def _tables(
     url: str, read: Callable[[Mapping[str, Any]], Told | None]
 ) -> Iterator[Told | Champion | Retraction | SurveyPart | None]:
-    """Records, champions, retractions, then parts of surveys, as the database reads them; None for damage.
+    """Yields records, champions, retractions, then parts of surveys; None for each damaged row.
 
     Args:
         url: Database.
-        read: What becomes of a record's row.
+        read: Converts a record's row.
 
     Raises:
-        StoreTrouble: The structure is damaged where it was to be read next.
+        StoreTrouble: The structure is damaged at the next place to read.
     """
     with Store.open(url, read_only=True) as store, opening.explained(store._where):
         yield from (read(row) if row else None for row in _pages(store, _records()))
@@ -278,7 +277,7 @@ def _tables(
 
 
 def _records() -> Any:
-    """Records with all that their sums cover; one that refers to nothing is there all the same."""
+    """Selects records with everything that their checksums cover, even if their references are missing."""
     of, problem, device, kernel, run = (
         tables.records, tables.problems, tables.devices, tables.kernels, tables.runs,
     )  # fmt: skip
@@ -290,14 +289,14 @@ def _records() -> Any:
 
 
 def _pages(store: Store, wanted: Any, table: sa.Table = tables.records) -> Iterator[dict[str, Any] | None]:
-    """Rows by number; None for each that the database finds but cannot give."""
+    """Yields rows by number; None for each that the database finds but cannot return."""
     number, last = table.c.number, 0
     while True:
         page = sa.select(number).where(number > last).order_by(number).limit(AT_ONCE)
         with store._engine.connect() as connection:
             numbers = list(connection.execute(page).scalars())
         if not numbers or max(numbers) <= last:
-            # A damaged tree may give rows again, in an order that does not end.
+            # A damaged tree may return rows again, without end.
             return
         first, last = min(numbers), max(numbers)
         try:

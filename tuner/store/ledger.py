@@ -1,9 +1,9 @@
-"""A second copy of every record beside a SQLite database: lines of JSON, gzipped, only ever appended to.
+"""A second copy of every record beside a SQLite database: gzipped lines of JSON, append-only.
 
-Whatever is stored is written here too, in gzip members of a few lines, so that bytes lost from the
-database (a flipped page, a truncated file, a log that ends early) are not lost. It is not waited for: what the
-last seconds before a power cut did not bring to this file is in the database, which is. A gzip file of several
-members is a gzip file: ``zcat`` and `tuner records import` read it. A damaged member costs its own lines alone.
+Everything stored is also written here, in gzip members of a few lines, so that damage to the database (a
+flipped page, a truncated file, a log that ends early) loses no data. Writes to it are not synchronised: if a
+power cut loses its last seconds, the database, which is synchronised, has them. A gzip file of several members
+is a gzip file: ``zcat`` and `tuner records import` read it. A damaged member costs its own lines alone.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tuner.results.kept import Kept
 from tuner.results.survey import SurveyPart
 from tuner.store import lines
 
-#: Lines of one gzip member at the most: a damaged byte costs all lines of its member.
+#: Largest number of lines in a gzip member: a damaged byte costs all lines of its member.
 LINES_OF_A_MEMBER = 20
-#: How a gzip member begins.
+#: First bytes of a gzip member.
 _MEMBER = b"\x1f\x8b\x08"
 
 
 def ledger_file(database: Path) -> Path:
-    """The second copy of a database's file."""
+    """Returns the path of the second copy of a database's file."""
     return database.with_name(f"{database.name}.ledger.jsonl.gz")
 
 
@@ -37,9 +37,9 @@ class Ledger:
     """The second copy of one database, for the process that writes."""
 
     def __init__(self, database: Path, identity: str) -> None:
-        """Takes up the copy that is there, or begins one.
+        """Continues an existing copy, or begins one.
 
-        A copy of another database, one that lay here before, is renamed, never written to.
+        A copy of another, earlier database is renamed, never overwritten.
 
         Args:
             database: File of the database.
@@ -54,7 +54,7 @@ class Ledger:
                 self._path.rename(database.with_name(f"{database.name}.{other[:8]}.ledger.jsonl.gz"))
 
     def append(self, told: Iterable[Kept]) -> None:
-        """Appends what is kept, a few lines a member. A failure is told once; the database has them."""
+        """Appends lines, a few for each member. A failure is reported once; the database has the data."""
         every = list(told)
         self._append([each for each in every if not isinstance(each, SurveyPart)], LINES_OF_A_MEMBER)
         # A part of a survey is as long as many records.
@@ -77,7 +77,7 @@ class Ledger:
         starts = range(0, len(texts), many)
         told = ("".join(f"{text}\n" for text in texts[at : at + many]) for at in starts)
         members = b"".join(gzip.compress(each.encode(), 6, mtime=0) for each in told)
-        # One write at the end of the file: whole, beside those of other processes.
+        # A single write at the end of the file stays whole beside those of other processes.
         file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         try:
             if os.write(file, members) < len(members):
@@ -87,7 +87,7 @@ class Ledger:
 
 
 def identity_in(path: Path) -> str:
-    """The UUID of the database that a copy is of; empty where there is no copy or it does not say."""
+    """Returns the UUID of a copy's database; empty if there is no copy or it has none."""
     try:
         with gzip.open(path, "rb") as file:
             return str(json.loads(file.readline(1000)).get("database", ""))
@@ -96,7 +96,7 @@ def identity_in(path: Path) -> str:
 
 
 def readable(path: Path) -> Iterator[Kept | None]:
-    """What a copy holds, in order; None stands for a stretch that is damaged."""
+    """Yields the lines of a copy, in order; None for each damaged stretch."""
     if not path.exists() or path.stat().st_size == 0:
         return
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
@@ -117,7 +117,7 @@ def readable(path: Path) -> Iterator[Kept | None]:
 
 
 def _member(content: mmap.mmap, start: int) -> tuple[str | None, int]:
-    """The text of the member that begins here, and where it ends; no text where it is damaged."""
+    """Returns the text and the end of the member that begins here; no text if it is damaged."""
     unpacking, at, parts = zlib.decompressobj(wbits=31), start, []
     try:
         while not unpacking.eof and at < len(content):

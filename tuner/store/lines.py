@@ -1,7 +1,7 @@
-"""All that is kept as lines of JSON, and back. What is written is read back equal.
+"""Everything that is kept as lines of JSON, and back. Reading returns exactly what was written.
 
-A line stands by itself: a champion's has its records in it. So files of lines may be joined, split and sorted.
-Numbers that are none (NaN, infinities), for which JSON has no sign, are texts.
+Each line is self-contained: a champion's line includes its records. So files of lines can be joined, split and
+sorted. NaN and infinities, which JSON cannot express, are texts.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from tuner.results.survey import SurveyPart
 from tuner.store import rows, surveys
 from tuner.version import __version__
 
-#: Form of the lines; a file of a higher one is refused. The second has retractions, the third parts of
-#: surveys; each is told only where there are any, so that versions that know a lower one read all others.
+#: Version of the line format; files of a higher version are refused. The second adds retractions,
+#: the third parts of surveys. A file is marked with one only if it has any, so that older programs can read
+#: all other files.
 FORMAT, WITH_RETRACTIONS, PLAIN = 3, 2, 1
 
 
@@ -31,7 +32,7 @@ def header(form: int = PLAIN, **more: str) -> str:
 
 
 def line_of(told: Kept) -> str:
-    """A record, champion or retraction as a line, without its end."""
+    """Returns a record, champion or retraction as a line, without the newline."""
     if isinstance(told, Retraction):
         return _line({"retraction": rows.retraction_row(told)})
     if isinstance(told, Record):
@@ -42,10 +43,10 @@ def line_of(told: Kept) -> str:
 
 
 def parsed(line: str) -> Kept | None:
-    """What a line says; None for a header.
+    """Reads a line; None for a header.
 
     Raises:
-        ValueError: It is not such a line; the message says what is wrong with it.
+        ValueError: The line is invalid; the message says why.
     """
     try:
         data = json.loads(line)
@@ -221,5 +222,5 @@ def _object(value: Any) -> dict[str, Any]:
 
 
 def _numbers(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Numbers as they are; those that had to be texts are numbers again."""
+    """Converts numbers that were written as texts back; leaves others unchanged."""
     return {name: float(value) if isinstance(value, str) else value for name, value in data.items()}

@@ -1,6 +1,6 @@
-"""The SELECTs that lookups need: the fastest times of every problem of an operation, found by index.
+"""The SELECTs of lookups: the fastest times of every problem of an operation, found by index.
 
-Full records are not read here: a row has what ranking needs, and the number of its record in this database.
+They do not read full records: a row has what ranking needs, and its record's number in this database.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tuner.store import opening, queries, rows, tables
 if TYPE_CHECKING:
     from tuner.store.reading import Reader
 
-#: Outcomes whose times count: what was pruned was timed too, and is slow.
+#: Outcomes whose times count. Pruned configs were timed, too, and are slow.
 TIMED = (Outcome.MEASURED.value, Outcome.PRUNED.value)
 
 
@@ -28,14 +28,14 @@ class Seen(NamedTuple):
     """One time of a config, as ranking needs it.
 
     Attributes:
-        problem: What was computed.
+        problem: The problem that was solved.
         device: Where.
         kernel: Kernel's name; the library's for a baseline.
-        source_hash: Of the kernel; empty for a baseline.
+        source_hash: Source hash of the kernel; empty for a baseline.
         config: The config as JSON text; equal configs of one kernel have equal texts.
         role: Why it was measured: a value of `Role`.
         time_s: Median in seconds.
-        number: Of the record.
+        number: The record's number in this database.
         measured_at: ISO 8601, UTC.
     """
 
@@ -55,9 +55,9 @@ class Crowned(NamedTuple):
 
     Attributes:
         record: The champion's time.
-        baseline: Name of the library that it was timed beside; empty without one.
-        speedup: Time of the library over that of the champion; 0 without one.
-        beside: Number of the library's record; None without one.
+        baseline: Name of the library measured beside it; empty without one.
+        speedup: The library's time over the champion's; 0 without a library.
+        beside: Number of the library's record; None without a library.
         crowned_at: ISO 8601, UTC.
     """
 
@@ -69,14 +69,14 @@ class Crowned(NamedTuple):
 
 
 class MatrixQuery(NamedTuple):
-    """Which problems and devices are asked about.
+    """Selects problems and devices.
 
     Attributes:
         operation: Name.
         dtype: Element type.
-        kind: Of the devices: ``cuda`` or ``cpu``.
-        regime: How time was taken.
-        device: Only devices of this name; all when empty.
+        kind: Kind of the devices: ``cuda`` or ``cpu``.
+        regime: How times were taken.
+        device: Name of the devices; all if empty.
     """
 
     operation: str
@@ -87,7 +87,7 @@ class MatrixQuery(NamedTuple):
 
 
 def tuned(store: Reader, query: MatrixQuery) -> int:
-    """How many problems have a champion there."""
+    """Counts the problems that have a champion."""
     champion = tables.champions.c
     wanted = (
         sa.select(sa.func.count(sa.distinct(champion.problem)))
@@ -100,7 +100,7 @@ def tuned(store: Reader, query: MatrixQuery) -> int:
 
 
 def stamp(store: Reader) -> tuple[int, ...]:
-    """Changes with every record, champion and retraction that is added."""
+    """Returns a value that changes with every added record, champion or retraction."""
     wanted = sa.select(
         *(
             sa.select(sa.func.coalesce(sa.func.max(table.c.number), 0)).scalar_subquery()
@@ -115,9 +115,9 @@ def fastest(store: Reader, query: MatrixQuery, rows_at_most: int) -> list[list[S
     """The fastest times of every problem of an operation on every device of a kind.
 
     Args:
-        store: Where.
+        store: The store to read.
         query: Which problems and devices.
-        rows_at_most: Rows in all, shared out evenly among problems and devices.
+        rows_at_most: Largest number of rows in total, divided evenly among problems and devices.
 
     Returns:
         For each problem and device, fastest first.
@@ -145,7 +145,7 @@ def fastest(store: Reader, query: MatrixQuery, rows_at_most: int) -> list[list[S
 
 
 def crowned(store: Reader, query: MatrixQuery) -> list[Crowned]:
-    """The last champion of every problem of an operation on every device of a kind."""
+    """Returns the latest champion of every problem of an operation on every device of a kind."""
     champion, record = tables.champions.c, tables.records
     library, later = record.alias("library"), tables.champions.alias("later")
     last = (
@@ -189,7 +189,7 @@ def crowned(store: Reader, query: MatrixQuery) -> list[Crowned]:
 
 
 def numbered(store: Reader, numbers: Sequence[int]) -> dict[int, Record]:
-    """Records by their numbers in this database."""
+    """Returns records by their numbers in this database."""
     with opening.reading(store._where), store._engine.connect() as connection:
         return store._by_number(connection, sorted(numbers))
 
@@ -201,7 +201,7 @@ def _these(query: MatrixQuery) -> tuple[Any, ...]:
 
 
 def _pairs(query: MatrixQuery) -> sa.Select[Any]:
-    """Numbers of problem and device of which there is a time; a look into an index for each."""
+    """Returns the numbers of problem and device that have a time; one index lookup for each."""
     problem, device, of = tables.problems, tables.devices, tables.records.c
     is_there = (
         sa.select(of.number)
@@ -222,7 +222,7 @@ def _pairs(query: MatrixQuery) -> sa.Select[Any]:
 
 @dataclass
 class _Names:
-    """What the numbers in records stand for."""
+    """Resolves the numbers in records."""
 
     problems: dict[int, ProblemKey]
     devices: dict[int, DeviceInfo]
@@ -242,7 +242,7 @@ class _Names:
         )
 
     def kernel(self, connection: sa.Connection, number: int) -> tuple[str, str]:
-        """Name and source hash of a kernel; all are read when one is missing."""
+        """Returns name and source hash of a kernel; reads all kernels if one is missing."""
         if number not in self.kernels:
             of = tables.kernels.c
             every = sa.select(of.number, of.name, of.source_hash)

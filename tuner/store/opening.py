@@ -1,4 +1,4 @@
-"""Opens a database: engine, durability, schema, and every way in which that fails told in one sentence."""
+"""Opens a database: engine, durability, schema. Every failure is reported in one sentence."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tuner.store import postgres, tables
 from tuner.store.tables import SCHEMAS, VERSION_TABLE, schema_history
 from tuner.version import __version__
 
-#: Seconds between two looks at whether another writer has let go.
+#: Seconds between two attempts to get the lock of another writer.
 LOOK_FOR_LOCK_S = 0.001
-#: What reading a damaged row raises.
+#: Exceptions raised by reading a damaged row.
 DAMAGE = (
     ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, MemoryError,
     struct.error, sa.exc.NoResultFound, sa.exc.MultipleResultsFound,
 )  # fmt: skip
-#: Part of a driver's message -> what is the matter, and what to do.
+#: Part of a driver's message -> what is wrong, and the remedy.
 _TROUBLES = (
     (
         "file is not a database",
@@ -80,7 +80,7 @@ def reading(where: str) -> Iterator[None]:
 
 
 def damaged(where: str, error: object) -> StoreTrouble:
-    """What is said of a database in which something cannot have been written as it is read."""
+    """Returns the error for a database whose data cannot have been written as it now reads."""
     return StoreTrouble(
         f"cannot use the database {where}: it is damaged, a row cannot be read ({error}); look with "
         f"`tuner records check`, and save what is readable with `tuner records check --rescue NEW.db`"
@@ -88,10 +88,10 @@ def damaged(where: str, error: object) -> StoreTrouble:
 
 
 def parsed(url: str) -> URL:
-    """The URL in its parts.
+    """Parses a database URL.
 
     Raises:
-        StoreTrouble: It is no URL.
+        StoreTrouble: The text is not a URL.
     """
     try:
         return make_url(url)
@@ -103,18 +103,18 @@ def parsed(url: str) -> URL:
 
 
 def sqlite_file(url: URL) -> Path | None:
-    """The file of a SQLite database; None for one in memory, on a server, or named by a SQLite URI."""
+    """Returns the file of a SQLite database; None if it is in memory, on a server, or named by a SQLite URI."""
     if url.get_backend_name() != "sqlite" or url.database in (None, "", ":memory:"):
         return None
     return None if str(url.database).startswith("file:") else Path(str(url.database))
 
 
 def make_engine(url: URL, *, read_only: bool, patience_s: float) -> sa.Engine:
-    """An engine whose transactions are real, durable at commit, and wait for other writers.
+    """Makes an engine whose transactions are real, are durable at commit, and wait for other writers.
 
     Args:
         url: Database.
-        read_only: True to open a SQLite file without the right to write.
+        read_only: True to open a SQLite file without write access.
         patience_s: Seconds to wait for another writer.
 
     Raises:
@@ -125,7 +125,7 @@ def make_engine(url: URL, *, read_only: bool, patience_s: float) -> sa.Engine:
     if file is not None:
         options["creator"] = _connector(file, read_only=read_only, patience_s=patience_s)
     elif url.get_backend_name() == "sqlite":
-        # One connection for all threads: each of its own would find a database of its own.
+        # One connection for all threads, because each connection would have a database of its own.
         options["connect_args"] = {"timeout": patience_s, "check_same_thread": False}
         options["poolclass"] = sa.StaticPool
     elif url.get_backend_name() == "postgresql":
@@ -149,7 +149,7 @@ def make_engine(url: URL, *, read_only: bool, patience_s: float) -> sa.Engine:
 
 
 def _connector(file: Path, *, read_only: bool, patience_s: float) -> Any:
-    """Connects to a file. A reader without the right to write its folder takes the file as it lies."""
+    """Connects to a file. A reader without write access to its folder reads the file as it is."""
 
     def connect() -> sqlite3.Connection:
         mode = "rwc"
@@ -164,10 +164,10 @@ def _connector(file: Path, *, read_only: bool, patience_s: float) -> Any:
 
 
 def _prepare_sqlite(engine: sa.Engine, *, read_only: bool, patience_s: float) -> None:
-    """Write-ahead log, synchronised at each commit, foreign keys; and BEGIN by us.
+    """Sets a write-ahead log that is synchronised at each commit, foreign keys, and our own BEGIN.
 
-    The driver of Python 3.11 begins a transaction before INSERT but not before CREATE TABLE, so that a
-    migration killed half-way would stay half-way; with its own BEGIN off, ours covers both.
+    The driver of Python 3.11 begins a transaction before INSERT but not before CREATE TABLE, so a migration
+    killed half-way would stay half done. With its own BEGIN off, ours covers both.
     """
 
     def connected(connection: Any, _: Any) -> None:
@@ -180,7 +180,7 @@ def _prepare_sqlite(engine: sa.Engine, *, read_only: bool, patience_s: float) ->
         cursor.close()
 
     def begun(connection: sa.Connection) -> None:
-        # A writer takes its lock at once: one that reads first and then writes can fail without waiting.
+        # A writer takes its lock at once, because one that reads before it writes can fail without waiting.
         if connection.get_execution_options().get("writes", False):
             _wait_for_lock(connection, patience_s)
         else:
@@ -191,7 +191,7 @@ def _prepare_sqlite(engine: sa.Engine, *, read_only: bool, patience_s: float) ->
 
 
 def _wait_for_lock(connection: sa.Connection, patience_s: float) -> None:
-    """Begins to write. SQLite itself would look every 25 to 100 ms, far longer than others hold the lock."""
+    """Begins a write. SQLite itself would retry every 25 to 100 ms, far longer than others hold the lock."""
     until_s = time.monotonic() + patience_s
     connection.exec_driver_sql("PRAGMA busy_timeout=0")
     try:
@@ -208,7 +208,7 @@ def _wait_for_lock(connection: sa.Connection, patience_s: float) -> None:
 
 
 def schema_of(connection: sa.Connection) -> str:
-    """The schema of the database; empty where it has none of ours."""
+    """Returns the schema of the database; empty if it has no tables of ours."""
     if not sa.inspect(connection).has_table(VERSION_TABLE):
         return ""
     version = sa.table(VERSION_TABLE, sa.column("version_num"))
@@ -216,10 +216,10 @@ def schema_of(connection: sa.Connection) -> str:
 
 
 def refuse_newer(connection: sa.Connection, schema: str, where: str) -> None:
-    """Leaves a database alone that this version does not know.
+    """Refuses a database of a newer version.
 
     Raises:
-        StoreTrouble: The schema is not among those that this version knows.
+        StoreTrouble: This version does not know the schema.
     """
     if schema in ("", *SCHEMAS):
         return
@@ -236,8 +236,8 @@ def ready_to_read(engine: sa.Engine, where: str) -> None:
     """Checks that a database can be read as it is.
 
     Raises:
-        NothingFound: It holds nothing of ours.
-        StoreTrouble: Its schema is newer, or older and has to be brought forward by a writer first.
+        NothingFound: It holds no tables of ours.
+        StoreTrouble: Its schema is newer, or is older and must first be migrated by a writer.
     """
     with reading(where), engine.connect() as connection:
         schema = schema_of(connection)
@@ -252,7 +252,7 @@ def ready_to_read(engine: sa.Engine, where: str) -> None:
 
 
 def ready_to_write(engine: sa.Engine, where: str) -> None:
-    """Creates the tables, or brings them forward, in one transaction.
+    """Creates or migrates the tables in one transaction.
 
     Raises:
         StoreTrouble: The database cannot be written, or its schema is newer.
@@ -264,7 +264,7 @@ def ready_to_write(engine: sa.Engine, where: str) -> None:
         if schema == SCHEMAS[-1]:
             return
         with engine.connect().execution_options(writes=True) as connection, connection.begin():
-            # Another process may have migrated since; nobody can while this transaction lasts.
+            # Another process may have migrated since; none can during this transaction.
             schema = schema_of(connection)
             refuse_newer(connection, schema, where)
             if schema != SCHEMAS[-1]:
@@ -272,13 +272,13 @@ def ready_to_write(engine: sa.Engine, where: str) -> None:
 
 
 def identity(engine: sa.Engine, where: str) -> str:
-    """The UUID of a database, which a copy of it shares."""
+    """Returns the UUID of a database, which copies of it share."""
     with reading(where), engine.connect() as connection:
         return str(connection.execute(sa.select(tables.identity.c.id)).scalars().first() or "")
 
 
 def _migrate(connection: sa.Connection) -> None:
-    """Runs alembic, which is imported here only: a lookup does not pay for it."""
+    """Runs alembic, which is imported only here so that lookups do not pay for it."""
     from alembic import command
     from alembic.config import Config
 

@@ -1,4 +1,4 @@
-"""What PostgreSQL needs that SQLite has by itself, and how it says what is wrong."""
+"""Settings for PostgreSQL, and the meaning of its error messages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-#: Part of the server's or driver's message -> what is the matter, and what to do.
+#: Part of the server's or driver's message -> what is wrong, and the remedy.
 TROUBLES = (
     ("connection refused", "its server does not answer; start it, or check host and port"),
     ("no such file or directory", "its server does not answer; start it, or check the folder of its socket"),
@@ -26,7 +26,7 @@ TROUBLES = (
     ("no space left", "no space is left on its disk; what was stored before is unharmed. Free some space"),
     ("does not exist", "there is no such database or user on its server; make it, e.g. with `createdb`"),
 )
-#: Name of the lock that a writer holds for the time of one transaction, a number by PostgreSQL's rules.
+#: Name of the lock that a writer holds during a transaction; PostgreSQL requires a number.
 _WRITERS = 0x74756E6572
 #: Seconds to wait for a server's first answer.
 _CONNECT_WITHIN_S = 10
@@ -35,8 +35,7 @@ _CONNECT_WITHIN_S = 10
 def options(*, read_only: bool, patience_s: float) -> dict[str, Any]:
     """Arguments of `create_engine`.
 
-    A commit is on the disk when it returns, whatever the server's settings; a connection that broke since is
-    made anew.
+    A commit is on disk when it returns, whatever the server's settings. Broken connections are replaced.
     """
     settings = {
         "synchronous_commit": "on",
@@ -49,9 +48,9 @@ def options(*, read_only: bool, patience_s: float) -> dict[str, Any]:
 
 
 def prepare(engine: sa.Engine) -> None:
-    """Lets writers take turns.
+    """Makes writers take turns.
 
-    Two that add the same rows in different orders would wait for each other until the server ended one.
+    Otherwise two writers that add the same rows in different orders would deadlock until the server ended one.
     """
 
     def begun(connection: sa.Connection) -> None:

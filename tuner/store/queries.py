@@ -1,4 +1,4 @@
-"""The SELECTs that reading shares: records and champions joined with what they refer to, and conditions."""
+"""Shared SELECTs: records and champions joined with the rows that they reference, and conditions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tuner.store import rows, tables
 
 
 def record_columns(*more: sa.Column[Any]) -> sa.Select[Any]:
-    """The columns of a record and of what it refers to that `rows.record_of` reads; nothing is joined yet."""
+    """Selects the columns of a record and its referenced rows that `rows.record_of` reads, without joins."""
     of, problem, kernel, run = tables.records, tables.problems, tables.kernels, tables.runs
     named = (problem.c.operation, problem.c.shape, problem.c.dtype, problem.c.layout)
     by = (kernel.c.name.label("kernel_name"), kernel.c.source_hash, kernel.c.origin)
@@ -22,7 +22,7 @@ def record_columns(*more: sa.Column[Any]) -> sa.Select[Any]:
 
 
 def records_joined() -> sa.Select[Any]:
-    """Records joined with what they refer to."""
+    """Selects records joined with the rows that they reference."""
     of, problem, kernel, run = tables.records, tables.problems, tables.kernels, tables.runs
     return (
         record_columns()
@@ -33,7 +33,7 @@ def records_joined() -> sa.Select[Any]:
 
 
 def champions_joined() -> sa.Select[Any]:
-    """Champions, joined so that conditions on problem and kernel apply."""
+    """Selects champions, joined so that conditions on problem and kernel apply."""
     of = tables.champions
     return (
         sa.select(of)
@@ -51,19 +51,19 @@ def surveys_joined() -> sa.Select[Any]:
 
 
 def withdrawn(of: Any) -> Any:
-    """Condition: what has this UUID was taken back, by a retraction that was not taken back itself."""
+    """Condition: the item with this UUID was retracted, by a retraction that still counts."""
     made, undone = tables.retractions.alias("made"), tables.retractions.alias("undone")
     of_it = sa.select(undone.c.number).where(undone.c.of == made.c.id).correlate(made).exists()
     return sa.select(made.c.number).where(made.c.of == of, ~of_it).correlate_except(made).exists()
 
 
 def stands(record: Any = tables.records) -> Any:
-    """Condition: the record was not taken back."""
+    """Condition: the record was not retracted."""
     return ~withdrawn(record.c.id)
 
 
 def reigns(champion: Any = tables.champions) -> Any:
-    """Condition: neither the champion was taken back, nor its record or that of the library beside it."""
+    """Condition: neither the champion was retracted, nor its record, nor its library's record."""
     named = tables.records.alias("named")
     gone = (
         sa.select(named.c.number)
@@ -75,7 +75,7 @@ def reigns(champion: Any = tables.champions) -> Any:
 
 
 def rank_in_time(when: Any) -> Any:
-    """`tuner.results.record.rank_in_time` of a column."""
+    """`tuner.results.record.rank_in_time` for a column."""
     return sa.case((when > latest_credible(), sa.literal("0") + when), else_=when)
 
 
@@ -90,7 +90,7 @@ def boards(uuid: str) -> Any:
 
 
 def devices_like(device: DeviceInfo | str) -> Any:
-    """Numbers of the devices that answer: of this kind and name; a text is a name or a uuid."""
+    """Numbers of the devices of this kind and name; a text is a name or a uuid."""
     of = tables.devices.c
     if isinstance(device, str):
         fits = sa.or_(of.name == device, sa.and_(of.uuid == device, of.uuid != ""))
@@ -110,7 +110,7 @@ def kernels_like(hashes: Mapping[str, str]) -> Any:
 
 
 def place(champion: Champion) -> tuple[Any, ...]:
-    """What a champion is the champion of, in the order in which champions are listed."""
+    """The columns that a champion is unique for, in the order in which champions are listed."""
     problem, device = champion.record.problem, champion.record.device
     shape = tuple(value for _, value in problem.shape)
     return (

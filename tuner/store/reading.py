@@ -1,4 +1,4 @@
-"""Reading: records and champions that fit what is asked, in an order that does not depend on chance."""
+"""Reads records and champions that match a query, in a reproducible order."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tuner.store import opening, queries, rows, surveys, tables
 
 
 class Reader:
-    """What a store can be asked.
+    """The queries of a store.
 
-    A device is found by its uuid or, since what was learnt on one board holds for the next of its kind, by
-    kind and name; a text is a uuid or a name.
+    A device is found by its uuid, or by kind and name, because results of one board hold for others of its
+    kind. A text is a uuid or a name.
     """
 
     def __init__(self, engine: sa.Engine, where: str) -> None:
@@ -27,7 +27,7 @@ class Reader:
         self._infos: dict[int, DeviceInfo] = {}
 
     def record(self, record_id: str) -> Record | None:
-        """The record of that id, also where it was taken back; see `retracted`."""
+        """Returns the record with this id, even if it was retracted; see `retracted`."""
         found = self._read(queries.records_joined().where(tables.records.c.id == rows.checked_id(record_id)))
         return found[0] if found else None
 
@@ -40,7 +40,7 @@ class Reader:
         device: DeviceInfo | str | None = None,
         role: Role | None = None,
     ) -> list[Record]:
-        """Records that fit all that is given and were not taken back, in the order measured."""
+        """Returns records that match all arguments and were not retracted, in order of measurement."""
         wanted = queries.records_joined().where(queries.stands())
         if study is not None:
             wanted = wanted.where(tables.runs.c.study == study)
@@ -63,17 +63,17 @@ class Reader:
         role: Role | None = None,
         kernels: Mapping[str, str] | None = None,
     ) -> Record | None:
-        """The fastest measured record, for when no finals were held; kernels' records unless a role is given.
+        """Returns the fastest measured record, for use without finals; by default of kernels.
 
         Args:
             problem: What is computed.
             device: Where, by uuid or by kind and name.
             regime: How time was taken.
             role: Records of this role only; ``Role.BASELINE`` finds the library's.
-            kernels: Kernel -> source hash: only these, as they are now; an empty hash stands for any.
+            kernels: Kernel -> source hash: only these sources; an empty hash stands for any.
         """
         of = tables.records.c
-        # One device number at a time: the index then gives them fastest first, and the first that fits ends it.
+        # One device number at a time: the index then returns them fastest first, and the first match ends it.
         fastest = (
             sa.select(of.number, of.time_s, of.measured_at, of.id)
             .where(
@@ -100,7 +100,7 @@ class Reader:
         return self._read(queries.records_joined().where(of.number == best.number))[0]
 
     def counts(self, problem: ProblemKey, device: DeviceInfo | str, regime: str) -> dict[str, int]:
-        """How many trials there are: ``total``, ``measured``, ``failed`` and one count per outcome."""
+        """Counts trials: ``total``, ``measured``, ``failed`` and one count per outcome."""
         of = tables.records.c
         wanted = (
             sa.select(of.outcome, sa.func.count())
@@ -123,9 +123,9 @@ class Reader:
     def champion(
         self, problem: ProblemKey, device: DeviceInfo | str, regime: str, kernel: str | None = None
     ) -> Champion | None:
-        """The champion that was crowned last; one of this very board (same uuid) before one of its kind.
+        """Returns the latest champion; one of this very board (same uuid) before one of its kind.
 
-        None that was taken back, and none of a time to come where there is another.
+        Retracted champions do not count, and champions dated in the future only if there is no other.
 
         Args:
             problem: What is computed.
@@ -150,7 +150,7 @@ class Reader:
         return None
 
     def crowned(self, device: DeviceInfo | str) -> set[tuple[ProblemKey, str]]:
-        """Problems and regimes that have a champion on a device, in one look."""
+        """Returns the problems and regimes that have a champion on a device, in one query."""
         of = tables.champions.c
         uuid = device if isinstance(device, str) else device.uuid
         boards = [of.device.in_(queries.boards(uuid))] if uuid else []
@@ -172,14 +172,14 @@ class Reader:
         *,
         history: bool = False,
     ) -> list[Champion]:
-        """Champions that fit all that is given and were not taken back, by problem, device and regime.
+        """Returns champions that match all arguments and were not retracted, by problem, device and regime.
 
         Args:
             operation: Name.
             device: Where; a text is a uuid or a name.
             regime: How time was taken.
-            history: True for every one that was ever crowned, oldest first; else the last of each problem,
-                kind of device and regime.
+            history: True for all champions ever crowned, oldest first; else the latest of each problem, kind of
+                device and regime.
         """
         wanted = queries.champions_joined().where(queries.reigns())
         if operation is not None:
@@ -195,7 +195,7 @@ class Reader:
         return found if history else list({queries.place(champion): champion for champion in found}.values())
 
     def devices(self) -> list[DeviceInfo]:
-        """Every device with records or surveys, by kind, name and uuid; as described when last measured on."""
+        """Returns every device with records or surveys, by kind, name and uuid, as of its latest use."""
         device = tables.devices.c
         latest = sa.select(sa.func.max(tables.records.c.measured_at)).where(
             tables.records.c.device == device.number
@@ -258,7 +258,7 @@ class Reader:
             ]
 
     def _by_number(self, connection: sa.Connection, numbers: Sequence[int]) -> dict[int, Record]:
-        """Records by number, a few hundred at a time: a statement takes a limited number of values."""
+        """Reads records by number, a few hundred at a time: a statement takes few values."""
         found = {}
         for start in range(0, len(numbers), 500):
             some = queries.records_joined().where(tables.records.c.number.in_(numbers[start : start + 500]))

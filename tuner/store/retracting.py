@@ -1,6 +1,7 @@
-"""Takes records back, and takes that back: by id, by when they were measured, by the device.
+"""Retracts records, and undoes retractions: by id, by time of measurement, by device.
 
-Nothing is deleted. A retraction names what does not count any more; one that is undone is named by another.
+Nothing is deleted. A retraction names an item that no longer counts; undoing it adds a retraction that names
+it.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ AT_ONCE = 500
 
 @dataclass(frozen=True)
 class Chosen:
-    """Which records; those that fit all that is said.
+    """Selects records that match all criteria.
 
     Attributes:
         ids: UUIDs of records, champions or parts of surveys.
-        alone: True for these very ones; else each stands for its config, with all that was measured of it for
-            the problem, device and regime: trials and finals tell the same lie.
+        alone: True for these records only; else each stands for all measurements of its config for the problem,
+            device and regime, because an error affects trials and finals alike.
         before: Measured before this; ISO 8601, UTC.
         after: Measured after this.
         device: Name or uuid.
@@ -41,13 +42,13 @@ class Chosen:
 
 
 def take_back(store: Store, chosen: Chosen, reason: str = "") -> int:
-    """Takes back what is chosen and still counts.
+    """Retracts the chosen items that still count.
 
     Returns:
-        How many records and champions that were.
+        Number of records and champions.
 
     Raises:
-        NothingFound: An id is of no record or champion here.
+        NothingFound: No record or champion here has such an id.
         InputError: An id is not a UUID.
     """
     count = 0
@@ -58,13 +59,13 @@ def take_back(store: Store, chosen: Chosen, reason: str = "") -> int:
 
 
 def give_back(store: Store, chosen: Chosen, reason: str = "") -> int:
-    """Lets count again what is chosen and was taken back.
+    """Undoes the retraction of the chosen items.
 
     Returns:
-        How many records and champions that were.
+        Number of records and champions.
 
     Raises:
-        NothingFound: An id is of no record or champion here.
+        NothingFound: No record or champion here has such an id.
         InputError: An id is not a UUID.
     """
     count = 0
@@ -76,7 +77,7 @@ def give_back(store: Store, chosen: Chosen, reason: str = "") -> int:
 
 
 def retracted(store: Reader, ids: Iterable[str]) -> dict[str, Retraction]:
-    """Of some records and champions those that were themselves taken back, and by which retraction first."""
+    """Returns those of some records and champions that were themselves retracted, with the first retraction."""
     found: dict[str, Retraction] = {}
     for some in _batches(list(dict.fromkeys(ids))):
         for each in _in_force(store, some):
@@ -85,19 +86,19 @@ def retracted(store: Reader, ids: Iterable[str]) -> dict[str, Retraction]:
 
 
 def any_retracted(store: Reader) -> bool:
-    """Whether there is any retraction, which is quick to know."""
+    """True if there is any retraction; a quick query."""
     with opening.reading(store._where), store._engine.connect() as connection:
         return connection.execute(sa.select(tables.retractions.c.number).limit(1)).first() is not None
 
 
 @dataclass(frozen=True)
 class Ahead:
-    """Records of a time that has not come yet: the clock of their machine stood ahead, or ours stands behind.
+    """Records dated in the future: the clock of their machine was ahead, or ours is behind.
 
     Attributes:
-        count: How many.
-        first: When the first was measured, by that clock; ISO 8601, UTC.
-        last: When the last was.
+        count: Number of records.
+        first: Time of the first, by that clock; ISO 8601, UTC.
+        last: Time of the last.
     """
 
     count: int
@@ -106,24 +107,24 @@ class Ahead:
 
     def __str__(self) -> str:
         return (
-            f"{self.count} records are of a time to come ({self.first[:10]} to {self.last[:10]}): a clock "
-            f"stood ahead when they were measured, or this one stands behind"
+            f"{self.count} records are dated in the future ({self.first[:10]} to {self.last[:10]}): a clock "
+            "was ahead when they were measured, or this one is behind"
         )
 
 
-#: What to do about records of a time to come.
+#: Remedy for records dated in the future.
 AHEAD_REMEDY = "correct the clock, or take them back with `tuner records forget --after DATE`"
 
 
 def ahead(store: Reader) -> Ahead | None:
-    """Records of a time to come; None where there are none."""
+    """Returns the records dated in the future; None if there are none."""
     of = tables.records.c
     devices = sa.select(sa.func.max(of.measured_at)).group_by(of.device)
     wanted = sa.select(sa.func.count(), sa.func.min(of.measured_at), sa.func.max(of.measured_at)).where(
         of.measured_at > latest_credible(), queries.stands()
     )
     with opening.reading(store._where), store._engine.connect() as connection:
-        # The index by device and time says at once that there are none.
+        # The index by device and time shows at once if there are none.
         latest = max(connection.execute(devices).scalars(), default="")
         if latest <= latest_credible():
             return None
@@ -140,7 +141,7 @@ def _in_force(store: Reader, ids: Sequence[str]) -> list[Retraction]:
 
 
 def _ids(store: Store, chosen: Chosen) -> list[str]:
-    """Ids of what is chosen, whether it counts or not."""
+    """Returns the ids of the chosen items, whether they count or not."""
     if chosen.ids:
         return list(dict.fromkeys(one for each in chosen.ids for one in _meant(store, each, chosen.alone)))
     found: list[str] = []
@@ -156,7 +157,7 @@ def _ids(store: Store, chosen: Chosen) -> list[str]:
 
 
 def _meant(store: Store, asked: str, alone: bool) -> list[str]:
-    """The ids that an id stands for."""
+    """Returns the ids that an id stands for."""
     record, named = store.record(asked), rows.checked_id(asked)
     if record is None and store.survey_part(asked) is not None:
         return [named]
@@ -181,7 +182,7 @@ def _record_of_champion(store: Store, champion_id: str) -> str:
 
 
 def _of_config(store: Store, record: Record) -> list[str]:
-    """All that was measured of a record's config, by its source, for its problem, device and regime."""
+    """Returns all measurements of a record's config, with its source, for its problem, device and regime."""
     of, kernel = tables.records, tables.kernels
     row: dict[str, Any] = rows.record_row(record)
     wanted = (

@@ -1,4 +1,4 @@
-"""Records and champions as rows, and back. What is written is read back equal, samples bit for bit."""
+"""Records and champions as rows, and back. Reading returns exactly what was written, samples bit for bit."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tuner.results.record import Champion, Pair, ProblemKey, Record, Retraction,
 from tuner.results.survey import SurveyPart
 from tuner.store.checksum import SHARED, checksum
 
-#: Kind of row that records share -> its columns but for the number, as its copy has them.
+#: Kind of row that records share -> its columns without the number, as in its copy.
 SHARED_COLUMNS = {
     "problem": ("operation", "shape", "dtype", "layout"),
     "device": ("digest", "kind", "name", "uuid", "info"),
     "kernel": ("name", "source_hash", "origin"),
     "run": ("digest", "study", "session", "versions"),
 }
-#: Columns of a record, joined as above, that are read as the texts they are.
+#: Columns of a joined record that are read as texts.
 _TEXTS = (
     "id", "regime", "reason", "measured_at", "operation", "dtype", "layout", "kernel_name", "source_hash",
     "study", "session", "origin",
@@ -38,7 +38,7 @@ _PLAIN, _PLANES = b"\x00", b"\x01"
 def pack_samples(samples_s: tuple[float, ...]) -> bytes:
     """Packs times in seconds without loss.
 
-    Times of one launch differ in their low bytes only. All first bytes are put together, then all second
+    Times of one launch differ only in their low bytes. All first bytes are put together, then all second
     bytes and so on, which lets zlib find the equal ones; few or odd samples are kept as they are.
     """
     plain = struct.pack(f"<{len(samples_s)}d", *samples_s)
@@ -47,7 +47,7 @@ def pack_samples(samples_s: tuple[float, ...]) -> bytes:
 
 
 def unpack_samples(packed: bytes) -> tuple[float, ...]:
-    """Reads what `pack_samples` wrote.
+    """Reads the output of `pack_samples`.
 
     Raises:
         ValueError: The bytes are damaged.
@@ -70,17 +70,17 @@ def unpack_samples(packed: bytes) -> tuple[float, ...]:
 
 
 def text_of(data: Any, *, ordered: bool = True) -> str:
-    """JSON text, the same for equal data unless the order is to be kept; NumPy's scalars become plain."""
+    """Returns JSON text, the same for equal data unless the order is kept; converts NumPy's scalars."""
     return json.dumps(data, sort_keys=ordered, separators=(",", ":"), default=lambda scalar: scalar.item())
 
 
 def digest_of(*parts: str) -> str:
-    """Names a row by what it says."""
+    """Returns the hash of a row's content, which names it."""
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 def checked_id(text: str) -> str:
-    """The id, spelt as UUIDs are.
+    """Returns the id in the canonical spelling of UUIDs.
 
     Raises:
         InputError: It is not a UUID.
@@ -107,7 +107,7 @@ def problem_of(row: Mapping[str, Any]) -> ProblemKey:
 
 @functools.lru_cache(maxsize=256)
 def device_row(device: DeviceInfo) -> Mapping[str, str]:
-    """Columns of a device; every change of a field, of the driver's version say, makes another row."""
+    """Columns of a device; a change of any field, e.g. the driver's version, makes another row."""
     info = text_of(device.to_json())
     name = {"kind": device.kind, "name": device.name, "uuid": device.uuid}
     return {"digest": digest_of(info), "info": info, **name}
@@ -124,14 +124,14 @@ def kernel_row(record: Record) -> dict[str, str]:
 
 
 def run_row(record: Record | SurveyPart) -> dict[str, str]:
-    """Columns of what a run's records, or parts of a survey, share."""
+    """Columns that the records of a run, or the parts of a survey, share."""
     versions = text_of(dict(record.versions))
     digest = digest_of(record.study, record.session, versions)
     return {"digest": digest, "study": record.study, "session": record.session, "versions": versions}
 
 
 def record_row(record: Record) -> dict[str, Any]:
-    """Columns of a record but for its references."""
+    """Columns of a record without its references."""
     measurement = record.measurement
     return {
         "id": checked_id(record.id),
@@ -152,15 +152,15 @@ def record_row(record: Record) -> dict[str, Any]:
 
 
 def storable(text: str) -> str:
-    """A text that every database takes: what a compiler or a kernel's author says may hold anything.
+    """Returns a text that every database accepts; a compiler's or author's text may hold anything.
 
-    PostgreSQL has no NUL in texts, and neither database has halves of surrogate pairs.
+    PostgreSQL allows no NUL in texts, and neither database allows unpaired surrogates.
     """
     return text.replace("\0", "\N{SYMBOL FOR NULL}").encode("utf-8", "replace").decode("utf-8")
 
 
 def record_of(row: Mapping[str, Any], device: DeviceInfo) -> Record:
-    """The record of a row that is joined with its problem, kernel and run.
+    """Returns the record of a row that is joined with its problem, kernel and run.
 
     Raises:
         ValueError: It is damaged.
@@ -195,14 +195,14 @@ def record_of(row: Mapping[str, Any], device: DeviceInfo) -> Record:
 
 
 def _check_texts(row: Mapping[str, Any], names: tuple[str, ...]) -> None:
-    """SQLite gives what lies there, whatever the column's type."""
+    """Checks types of texts: SQLite returns any stored value, whatever the column's type."""
     for name in names:
         if type(row[name]) is not str:
             raise ValueError(f"{name} is no text: {row[name]!r}")
 
 
 def champion_row(champion: Champion) -> dict[str, Any]:
-    """Columns of a champion but for its references."""
+    """Columns of a champion without its references."""
     return {
         "id": checked_id(champion.id),
         "regime": champion.record.regime,

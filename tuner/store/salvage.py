@@ -1,9 +1,8 @@
 """Reads rows from the pages of a SQLite file that SQLite itself cannot read any more.
 
-Pages are taken as they lie, in the file and in its write-ahead log, without the tree that leads to them: a
-damaged page costs its own rows alone. A row that has a checksum is believed only when it fits; since rows are
-never changed, an old copy of one is as good as the last. The format is told in
-https://sqlite.org/fileformat.html
+It reads pages directly, from the file and its write-ahead log, without the tree that leads to them, so a
+damaged page costs only its own rows. A row with a checksum is trusted only if it matches. Rows never change, so
+an old copy is as good as the latest. The format is described in https://sqlite.org/fileformat.html
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _SURVEY = (
 _LATER = {_RECORD: 1, _CHAMPION: 2, _SURVEY: 0}
 _RETRACTION = ("number", "id", "of", "reason", "made_at", "checksum")
 _SHARED = ("number", "kind", "of", "said", "checksum")
-#: What columns that records share are called where they are joined with a record's own.
+#: Names of shared rows' columns when joined with a record's own.
 _JOINED = {"kernel": {"name": "kernel_name"}}
 _MAGIC = b"SQLite format 3\0"
 
@@ -50,14 +49,14 @@ class Pages:
     """The pages of a database's file and log."""
 
     def __init__(self, path: Path) -> None:
-        """Opens nothing that it would change.
+        """Opens the file for reading only.
 
         Args:
             path: File of the database.
         """
         self._main = _content(path)
         self._log = _content(Path(f"{path}-wal"))
-        # Where the first page is gone the size is that of every database that was made here.
+        # If the first page is gone, assume the page size of every database made here.
         size = int.from_bytes(self._main[16:18], "big") if self._main[:16] == _MAGIC else 0
         size = 65536 if size == 1 else size
         self.size = size if size >= 512 and size & (size - 1) == 0 else 4096
@@ -72,22 +71,22 @@ class Pages:
         yield from range(_LOG_HEADER, len(self._log) - self.size, _FRAME_HEADER + self.size)
 
     def every(self) -> Iterator[bytes]:
-        """Each page: those of the file, then all that the log has of them."""
+        """Yields every page: those of the file, then all versions in the log."""
         for start in range(0, len(self._main), self.size):
             yield self._main[start : start + self.size]
         for start in self._frames():
             yield self._log[start + _FRAME_HEADER : start + _FRAME_HEADER + self.size]
 
     def one(self, number: int) -> bytes:
-        """A page by its number, counted from 1, as written last."""
+        """Returns the latest version of a page by its number, counted from 1."""
         if number in self._logged:
             return self._log[self._logged[number] : self._logged[number] + self.size]
         return self._main[(number - 1) * self.size : number * self.size]
 
     def rows(self) -> Iterator[list[Any]]:
-        """The columns of every row that can be read, of every table."""
+        """Yields the columns of every readable row of every table."""
         for number, page in enumerate(self.every()):
-            # Another page may have come to lie where the first was, and has no file header.
+            # Another page, without a file header, may now lie in the place of the first.
             for start in (_FILE_HEADER, 0) if number == 0 else (0,):
                 if len(page) > start and page[start] == _LEAF:
                     yield from self._cells(page, start)
@@ -153,7 +152,7 @@ def _columns(payload: bytes, number: int) -> list[Any]:
             raise ValueError("a row ends early")
         columns.append(_value(kind, data))
         at += size
-    # The key of a table is not among the columns: its place is empty.
+    # The table's key is not stored among the columns; its place is empty.
     return [number, *columns[1:]]
 
 
@@ -168,7 +167,7 @@ def _value(kind: int, data: bytes) -> Any:
 
 
 class _Shared:
-    """What records refer to; a number may have been seen with several rows, of which one fits."""
+    """Rows that records reference. Several rows may have been found for a number, of which one matches."""
 
     def __init__(self) -> None:
         self.tables: dict[str, dict[int, list[Row]]] = {
@@ -176,11 +175,11 @@ class _Shared:
         }
         self.champions: list[Row] = []
         self.retractions: dict[str, Retraction] = {}
-        #: Whether rows have sums here: one without is damaged then, not old.
+        #: True if rows have checksums here; a row without one is then damaged, not old.
         self.summed = False
 
     def see(self, row: Sequence[Any]) -> None:
-        """Takes a row for what its columns look like."""
+        """Classifies a row by its columns."""
         self.summed = self.summed or (len(row) == len(_RECORD) and _named(row, _RECORD) is not None)
         champion = _named(row, _CHAMPION)
         if champion and champion not in self.champions:
@@ -202,7 +201,7 @@ class _Shared:
             self._add("problem", row, ("operation", "shape", "dtype", "layout"))
 
     def _see_copy(self, row: Sequence[Any]) -> None:
-        """Takes the copy of a row that records share for that row, which may be damaged."""
+        """Uses the copy of a shared row in its place, because the original may be damaged."""
         if len(row) != len(_SHARED) or row[1] not in rows.SHARED_COLUMNS:
             return
         named = dict(zip(_SHARED, row, strict=True))
@@ -219,20 +218,20 @@ class _Shared:
             seen.append(named)
 
     def joined(self, record: Row) -> Iterator[Row]:
-        """The record with what it may refer to."""
+        """Yields the record joined with every candidate for its references."""
         refers = [name for name in self.tables if name in record]
         for parts in itertools.product(*(self.tables[name].get(record[name], []) for name in refers)):
             yield {**{key: value for part in parts for key, value in part.items()}, **record}
 
 
 def _named(row: Sequence[Any], names: tuple[str, ...]) -> Row | None:
-    """The row by its columns' names, where it has as many, and a UUID among them as ours have."""
+    """Returns the row by column names, if their number matches and the UUID has our form."""
     if len(row) not in (len(names), len(names) - _LATER[names]):
         return None
     try:
-        # SQLite keeps whole numbers as such, whatever the column's type.
+        # SQLite stores whole numbers as integers, whatever the column's type.
         told = dict(zip(names, row, strict=False))
-        # Of the first schema's columns pairs may be missing; without a column for a sum there is none to fit.
+        # The first schema may lack pairs; without a checksum column there is nothing to match.
         return {**({"pairs": None} if "pairs" in names else {}), **told, "id": str(uuid.UUID(row[1]))}
     except (ValueError, AttributeError, TypeError):
         return None
@@ -250,9 +249,9 @@ def _retraction(row: Sequence[Any]) -> Retraction | None:
 
 
 def salvaged(path: Path) -> Iterator[Kept | None]:
-    """Retractions, records, surveys, then champions that lie in a database's file; None for what is damaged.
+    """Yields retractions, records, surveys, then champions in a database's file; None for damaged ones.
 
-    The same one may come several times.
+    The same item may appear several times.
     """
     pages, shared = Pages(path), _Shared()
     for row in pages.rows():

@@ -1,4 +1,4 @@
-"""Rows that are still what they were: checked against their sums, and only then read."""
+"""Reads rows only after checking them against their checksums."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tuner.results.survey import SurveyPart
 from tuner.store import lines, opening, rows, surveys
 from tuner.store.checksum import CHAMPION, RECORD, RETRACTION, SURVEY, checksum
 
-#: What reading a damaged row raises.
+#: Exceptions raised by reading a damaged row.
 DAMAGE = (*opening.DAMAGE, InputError)
 
 
 def record_of(row: Mapping[str, Any]) -> Record | None:
-    """The record of a row that is joined with all it refers to; None where it is damaged.
+    """Returns the record of a row joined with all its references; None if it is damaged.
 
-    A row without a column for its sum, from before there were any, is believed when it can be read.
+    A row of an old schema without checksums is trusted if it can be read.
     """
     try:
         row = _typed(row)
@@ -33,7 +33,7 @@ def record_of(row: Mapping[str, Any]) -> Record | None:
 
 
 def _typed(row: Mapping[str, Any], packed: str = "samples") -> dict[str, Any]:
-    """The row with texts as texts: a flipped bit may make bytes of a text, or the reverse."""
+    """Returns the row with texts as texts: a flipped bit may turn a text into bytes, or the reverse."""
     told = {
         name: value.decode() if isinstance(value, bytes) else value
         for name, value in row.items()
@@ -44,13 +44,13 @@ def _typed(row: Mapping[str, Any], packed: str = "samples") -> dict[str, Any]:
 
 
 def _is_plain(found: Kept) -> bool:
-    """Whether each part is of its type: what has no sum may hold anything."""
+    """True if each part has its type; a row without a checksum may hold anything."""
     lines.parsed(lines.line_of(found))
     return True
 
 
 def id_of(row: Mapping[str, Any]) -> str | None:
-    """The id of a record's row, joined as above; None where it is damaged. Quicker than reading it."""
+    """Returns the id of a joined record's row; None if it is damaged. This is quicker than reading it."""
     try:
         return str(row["id"]) if row["checksum"] == checksum(row, RECORD) else None
     except DAMAGE:
@@ -58,7 +58,7 @@ def id_of(row: Mapping[str, Any]) -> str | None:
 
 
 def champion_of(row: Mapping[str, Any], record: Record, baseline: Record | None) -> Champion | None:
-    """The champion of a row; None where it is damaged."""
+    """Returns the champion of a row; None if it is damaged."""
     try:
         row = _typed(row)
         told = dict(row) | {"record_id": record.id, "baseline_id": baseline.id if baseline else None}
@@ -84,7 +84,7 @@ def survey_of(row: Mapping[str, Any]) -> SurveyPart | None:
 
 
 def retraction_of(row: Mapping[str, Any]) -> Retraction | None:
-    """The retraction of a row; None where it is damaged."""
+    """Returns the retraction of a row; None if it is damaged."""
     try:
         row = _typed(row)
         return rows.retraction_of(row) if row["checksum"] == checksum(row, RETRACTION) else None

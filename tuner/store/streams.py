@@ -1,7 +1,7 @@
-"""All records and champions, a few at a time and in the order of their ids, which is the same everywhere.
+"""Streams all records and champions in batches, ordered by id, which is the same in every database.
 
-Nothing is held open from one batch to the next, so that a long reader keeps no writer's log from being folded
-into the database; what is added meanwhile may or may not come along.
+Nothing stays open between batches, so a long reader does not keep a writer's log from being merged into the
+database. Items added meanwhile may or may not be included.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SURVEYS_AT_ONCE = 8
 
 @dataclass(frozen=True)
 class Selection:
-    """Which records; all where nothing is said.
+    """Selects records; by default all.
 
     Attributes:
         operation: Name.
@@ -42,32 +42,32 @@ class Selection:
     regime: str = ""
 
     def has(self, problem: ProblemKey) -> bool:
-        """Whether this problem's records are wanted."""
+        """True if this problem's records are selected."""
         shape = tuple(value for _, value in problem.shape)
         return self.operation in ("", problem.operation) and self.shape in ((), shape)
 
 
 def count(store: Reader) -> int:
-    """How many records there are."""
+    """Counts records."""
     with opening.reading(store._where), store._engine.connect() as connection:
         return int(connection.execute(sa.select(sa.func.count()).select_from(tables.records)).scalar_one())
 
 
 @dataclass(frozen=True)
 class Tally:
-    """How much there is of one operation on one device.
+    """Counts for one operation on one device.
 
     Attributes:
         operation: Name.
         device: Name.
-        problems: Different problems.
+        problems: Number of different problems.
         trials: Records of trials.
-        failed: Of them, those whose outcome is neither MEASURED nor PRUNED.
+        failed: Trials whose outcome is neither MEASURED nor PRUNED.
         finals: Records of finals and of the library.
-        champions: Champions that were ever crowned and not taken back.
-        first: When the first was measured; ISO 8601, UTC.
-        last: When the last was.
-        retracted: Records that were taken back; they are in no other count.
+        champions: Champions ever crowned and not retracted.
+        first: Time of the first measurement; ISO 8601, UTC.
+        last: Time of the last measurement.
+        retracted: Retracted records; no other count includes them.
     """
 
     operation: str
@@ -83,7 +83,7 @@ class Tally:
 
 
 def tallies(store: Reader) -> list[Tally]:
-    """How much there is, by operation and device."""
+    """Counts records and champions, by operation and device."""
     of, problem, device = tables.records, tables.problems.c, tables.devices.c
     stands = queries.stands()
     is_trial = sa.and_(of.c.role == Role.TRIAL.value, stands)
@@ -121,7 +121,7 @@ def _sum(condition: Any) -> Any:
 
 
 def recent(store: Reader, wanted: Selection, limit: int) -> list[Record]:
-    """The records that were stored last, the last first."""
+    """Returns the latest stored records, newest first."""
     problems, devices = _numbers(store, wanted)
     of, last = tables.records.c, 0
     chosen: list[int] = []
@@ -138,7 +138,7 @@ def recent(store: Reader, wanted: Selection, limit: int) -> list[Record]:
 
 
 def records(store: Reader, wanted: Selection, *, retracted: bool = False) -> Iterator[Record]:
-    """Records by id; those that were taken back only where that is asked for."""
+    """Yields records by id; retracted ones only on request."""
     problems, devices = _numbers(store, wanted)
     of, last = tables.records.c, ""
     while True:
@@ -156,7 +156,7 @@ def records(store: Reader, wanted: Selection, *, retracted: bool = False) -> Ite
 
 
 def champions(store: Reader, wanted: Selection, *, retracted: bool = False) -> Iterator[Champion]:
-    """Every champion that was ever crowned, by id; those that were taken back only where that is asked for."""
+    """Yields every champion ever crowned, by id; retracted ones only on request."""
     problems, devices = _numbers(store, wanted)
     of, last = tables.champions, ""
     while True:
@@ -175,7 +175,7 @@ def champions(store: Reader, wanted: Selection, *, retracted: bool = False) -> I
 
 
 def retractions(store: Reader) -> Iterator[Retraction]:
-    """Every retraction, by id; also of what is not here, which may come."""
+    """Yields every retraction, by id; also of items that are not stored here yet."""
     of, last = tables.retractions, ""
     while True:
         page = sa.select(of).order_by(of.c.id).limit(AT_ONCE)
@@ -250,7 +250,7 @@ def survey_tallies(store: Reader) -> list[SurveyTally]:
 
 
 def everything(store: Reader, wanted: Selection | None = None, *, retracted: bool = False) -> Iterator[Kept]:
-    """Retractions, records, champions, then surveys: what is taken back is known before it comes."""
+    """Yields retractions, records, champions, then surveys: retractions are known before their targets."""
     wanted = wanted or Selection()
     yield from retractions(store)
     yield from records(store, wanted, retracted=retracted)
@@ -259,10 +259,10 @@ def everything(store: Reader, wanted: Selection | None = None, *, retracted: boo
 
 
 def _onwards(store: Reader, last: str, now: str) -> str:
-    """Where the next batch begins; a damaged index could lead round in a circle.
+    """Returns the start of the next batch; a damaged index could lead in a circle.
 
     Raises:
-        StoreTrouble: It does.
+        StoreTrouble: The index leads in a circle.
     """
     if now <= last:
         raise opening.damaged(store._where, f"after {last} came {now}")
@@ -274,7 +274,7 @@ def _fits(row: Any, wanted: Selection, problems: set[int], devices: set[int]) ->
 
 
 def _numbers(store: Reader, wanted: Selection) -> tuple[set[int], set[int]]:
-    """Numbers of the problems and devices that are wanted; a database has few of them."""
+    """Returns the numbers of the selected problems and devices; a database has few of them."""
     of = tables.problems
     devices: sa.Select[Any] = sa.select(tables.devices.c.number)
     if wanted.device:

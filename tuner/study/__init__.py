@@ -1,1 +1,1 @@
-"""One run: opening, the loop of trials, the finals; and what it stands on."""
+"""Studies: opening, the loop of trials, the finals; and the sessions that they use."""

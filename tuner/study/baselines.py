@@ -1,4 +1,4 @@
-"""The library's times of a problem: measured before the search, and compared with those of the finals."""
+"""The library's times for a problem: measured before the search, and compared with those of the finals."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from tuner.study.setup import check_energy, key_of
 
 
 class StoredBaselines:
-    """The library's records of one problem on one board, those of this run and of earlier ones.
+    """The library's records of one problem on one board, from this run and earlier ones.
 
-    They are of the library's version that takes part now: another may well be twice as fast.
+    They are of the library's current version only, because another version may be twice as fast.
     """
 
     def __init__(self, recorder: Recorder) -> None:
         """Reads them.
 
         Args:
-            recorder: Of the run whose finals are held.
+            recorder: Recorder of the run that holds the finals.
         """
         self._core_type = recorder.versions.get("blas_core_type", "")
         known = recorder.store.records(
@@ -43,11 +43,11 @@ class StoredBaselines:
         ]
 
     def mark(self, finals: Sequence[Measurement], libraries: Sequence[Record]) -> list[Measurement]:
-        """Measurements of finals with what speaks against them among their circumstances.
+        """Adds reasons to doubt them to the circumstances of finals' measurements.
 
         Args:
-            finals: Of kernels.
-            libraries: Records of the library from the same finals; with its default of threads first.
+            finals: Measurements of kernels.
+            libraries: The library's records from the same finals, with its default number of threads first.
         """
         apart: dict[str, float] = {}
         others = [_time_of(each) for each in self._known]
@@ -63,9 +63,9 @@ class StoredBaselines:
         ]
 
     def pair(self, name: str, champion: Measurement) -> Pair | None:
-        """The champion with the fastest run of the library under another core type; None without any.
+        """Pairs the champion with the library's fastest run under another core type; None if there is none.
 
-        The two were not timed in the same rounds.
+        The two were timed in different rounds.
 
         Args:
             name: The champion's, as in other pairs.
@@ -86,13 +86,13 @@ class StoredBaselines:
 def measure_baseline(
     session: Session, request: Request, budget: TimeBudget, machine: MachineWatch
 ) -> Measurement | None:
-    """The library's time before the search, measured and stored unless the request has it.
+    """Returns the library's time before the search; measures and stores it unless the request has it.
 
     Args:
-        session: Where.
-        request: What the study is asked to do.
+        session: The session.
+        request: The study's request.
         budget: Time and progress.
-        machine: Sees what else goes on meanwhile.
+        machine: Watches the machine's load meanwhile.
 
     Returns:
         None without a library.
@@ -118,7 +118,7 @@ def measure_baseline(
 
 
 def _measure_best_blas(session: Session, request: Request, budget: TimeBudget) -> None:
-    """NumPy with the core type that suits this CPU, in a process of its own, if it chose another."""
+    """Measures NumPy with the core type that suits this CPU, in a separate process, if it chose another."""
     recorder = session.recorder
     found = with_best_blas(request.found[0], recorder.versions.get("blas_core_type", ""))
     if found is None:

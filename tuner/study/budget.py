@@ -1,4 +1,4 @@
-"""Where a study's time goes, how much is left, and when to say so."""
+"""A study's time: how it is spent, how much is left, and when to report it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ REPORT_EVERY_S = 0.2
 
 
 def finals_share_s(seconds: float | None) -> float:
-    """Seconds of a budget that the finals may take; None stands for no limit."""
+    """Returns the seconds of a budget that the finals may take; None means no limit."""
     budget_s = seconds or FINALS_MOST_S / FINALS_SHARE
     return min(max(FINALS_SHARE * budget_s, FINALS_LEAST_S), FINALS_MOST_S, budget_s / 2)
 
 
 class TimeBudget:
-    """Starts when it is made.
+    """The time of a study, counted from its creation.
 
     Attributes:
-        progress: What is reported; its times are kept here.
+        progress: The reported progress; its times are updated here.
         finals_s: Seconds that the finals may take.
     """
 
@@ -35,8 +35,8 @@ class TimeBudget:
 
         Args:
             seconds: Budget of the whole run; None for no limit.
-            report: Called a few times a second.
-            finals_s: Seconds of it that the finals may take; a share unless given.
+            report: Callback, called a few times a second.
+            finals_s: Seconds of it that the finals may take; by default a share.
         """
         self.progress = Progress()
         self.finals_s = finals_share_s(seconds) if finals_s is None else finals_s
@@ -46,18 +46,18 @@ class TimeBudget:
 
     @property
     def search_left_s(self) -> float | None:
-        """Seconds left for the search: what the finals need is kept. None without a limit."""
+        """Seconds left for the search, without those kept for the finals; None without a limit."""
         if self._seconds is None:
             return None
         return self._seconds - self.finals_s - (time.monotonic() - self._start_s)
 
     def add(self, stage: str, seconds: float) -> None:
-        """Adds time that was spent elsewhere."""
+        """Adds time spent elsewhere."""
         self.progress.spend(stage, seconds)
 
     @contextmanager
     def spent(self, stage: str) -> Iterator[None]:
-        """Times what is done inside."""
+        """Adds the time of its block to a stage."""
         start = time.perf_counter()
         try:
             yield
@@ -65,7 +65,7 @@ class TimeBudget:
             self.add(stage, time.perf_counter() - start)
 
     def tick(self, stage: str = "") -> None:
-        """Reports when it is time, or when a stage begins."""
+        """Reports if it is time, or if a stage begins."""
         now = time.monotonic()
         if stage or now - self._reported_s >= REPORT_EVERY_S:
             self._reported_s = now

@@ -1,4 +1,4 @@
-"""Which competing kernels are hopeless: dropped from a study after their first configs."""
+"""Drops hopeless kernels from a study after their first configs."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from tuner.study.progress import Request
 #: Kernel and config.
 Key = tuple[str, Config]
 
-#: A kernel whose first configs all take more than this many times the best config's time is dropped.
-HOPELESS = 5.0
-#: First configs that a kernel may show, where it declares several.
+#: A kernel is dropped if its first configs are all slower than the best config by this factor.
+HOPELESS = 20.0
+#: Largest number of first configs that count, if a kernel declares several.
 FIRST = 3
 
 
 class Elimination:
     """Watches the first configs of each kernel.
 
-    Cores that a config leaves idle do not count against its kernel: its time is taken as if it used all.
+    Idle cores do not count against a kernel: a config's time is scaled as if it used all cores.
     """
 
     def __init__(self, first_configs: Mapping[str, int], cores: int, threads: Mapping[str, str]) -> None:
         """Begins.
 
         Args:
-            first_configs: Kernel -> legal configs that it declares to be tried first.
-            cores: Of a CPU; 1 for another device.
+            first_configs: Kernel -> the legal ones of its declared first configs.
+            cores: Number of a CPU's cores; 1 for another device.
             threads: Kernel -> its parameter that is the number of CPU threads; empty if it declares none.
         """
         self._threads = threads
@@ -40,7 +40,7 @@ class Elimination:
         self._at_best_s: dict[str, float] = {}
 
     def take(self, kernel: str, config: Config, measurement: Measurement) -> None:
-        """Takes in a trial; failures tell nothing, but for the time that was not enough."""
+        """Records a trial; failures count only if the time limit was exceeded."""
         time_s = measurement.time_s
         if kernel not in self._wanted:
             return
@@ -55,10 +55,10 @@ class Elimination:
         self._at_best_s[kernel] = min(at_best_s, self._at_best_s.get(kernel, math.inf))
 
     def dropped(self, best_s: float | None) -> dict[str, str]:
-        """Kernels that are hopeless, and why; each is told once.
+        """Returns the newly hopeless kernels, each with the reason.
 
         Args:
-            best_s: Median of the best config so far, in seconds; None before there is one.
+            best_s: Median of the best config so far, in seconds; None if there is none yet.
         """
         found: dict[str, str] = {}
         for kernel, at_best_s in list(self._at_best_s.items()):
@@ -76,7 +76,7 @@ class Elimination:
 def elimination_of(
     request: Request, spaces: Mapping[str, Space], device: DeviceInfo, before: Mapping[Key, Measurement]
 ) -> Elimination | None:
-    """The elimination for a study.
+    """Makes the elimination for a study.
 
     Args:
         request: What the study is asked to do.
@@ -85,7 +85,7 @@ def elimination_of(
         before: Measurements that the study takes over.
 
     Returns:
-        None if no kernel is to be dropped: all configs are asked for, or slow ones may save energy.
+        None if no kernel is to be dropped, because all configs are requested or slow ones may save energy.
     """
     if not request.drop or request.sampler == "bruteforce" or len(request.objectives) > 1:
         return None

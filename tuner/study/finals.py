@@ -1,4 +1,4 @@
-"""The finals of a study: the best configs, the reigning champion and the library in one run; one is crowned."""
+"""The finals of a study: best configs, reigning champion and library in one run; the winner is crowned."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tuner.study.leaderboard import Leaderboard
 from tuner.study.session import Session
 from tuner.study.setup import key_of
 
-#: A reigning champion that ends so in the finals has no crown to defend.
+#: A reigning champion with one of these outcomes in the finals is dropped.
 DETHRONED = (Outcome.WRONG_RESULT, Outcome.INACCURATE)
 
 
@@ -28,12 +28,12 @@ class Finals:
     """Plays the finals of one study.
 
     Attributes:
-        pairs: After the finals: the winner against every other and the library.
-        unplayed: Why some did not play who came next after finalists that turned out wrong; else empty.
+        pairs: The pairs of the winner with every other finalist and the library, once finals were held.
+        unplayed: Why the next best configs did not replace finalists that turned out wrong; empty if all could.
     """
 
     def __init__(self, session: Session, kernels: Sequence[Kernel], machine: MachineWatch) -> None:
-        """Takes what the study works with.
+        """Keeps what finals need.
 
         Args:
             session: Compiles, times and stores the finalists.
@@ -47,18 +47,18 @@ class Finals:
         self.unplayed = ""
 
     def play(self, leaderboard: Leaderboard, trials: Mapping[str, int], budget_s: float) -> Champion | None:
-        """Measures the finalists in alternation with the library, stores all and crowns the winner.
+        """Measures the finalists in alternation with the library, stores all results and crowns the winner.
 
-        Where every challenger turns out wrong, the next best play, until one stands, none is left, or the
+        If every challenger turns out wrong, the next best ones play, until one is correct, none is left, or the
         budget is spent.
 
         Args:
-            leaderboard: The search's.
+            leaderboard: The search's leaderboard.
             trials: Counts to store with the champion.
-            budget_s: Wall time for the rounds, seconds.
+            budget_s: Wall time for the rounds, in seconds.
 
         Returns:
-            The champion; None where nobody could be measured.
+            The champion; None if no finalist could be measured.
         """
         reigning = self._reigning()
         holder = (reigning.record.kernel, Config(reigning.record.config)) if reigning else None
@@ -78,7 +78,7 @@ class Finals:
             ]
             for each in failed:
                 field.strike(each)
-            # Of a champion that is wrong, or outside of the limit of the error, nobody needs to be faster.
+            # Challengers need not be faster than a champion that is wrong or exceeds the error limit.
             holder_plays = holder in lineup and finals[0].measurement.outcome not in DETHRONED
             stands = not failed or any(each not in failed for each in lineup if each != holder)
             budget_s = end_s - time.monotonic()
@@ -86,7 +86,7 @@ class Finals:
                 return self._crown(finals, libraries, holder_plays, trials)
 
     def _is_out(self, field: _Field, left_s: float) -> bool:
-        """True where the budget is, and somebody did not play; says so."""
+        """True if the budget is spent and some config did not play; it then sets `unplayed`."""
         if left_s > 0 or not field.challengers():
             return False
         self.unplayed = (
@@ -98,7 +98,7 @@ class Finals:
     def _line_up(
         self, field: _Field, known: Mapping[tuple[str, Config], CompiledConfig], end_s: float
     ) -> dict[tuple[str, Config], CompiledConfig]:
-        """Who plays, the holder first; for those who are wrong elsewhere or do not compile the next best."""
+        """Selects finalists, holder first; the next best replace those that fail elsewhere or to compile."""
         passed: dict[tuple[str, Config], CompiledConfig] = {}
         while True:
             wanted = field.finalists()
@@ -115,7 +115,7 @@ class Finals:
     def _measured(
         self, lineup: Mapping[tuple[str, Config], CompiledConfig], budget_s: float
     ) -> tuple[list[Record], list[Record]]:
-        """Times and stores finalists and library, which has a record for each number of threads."""
+        """Times and stores the finalists and the library, which has a record for each number of threads."""
         threads = threads_of(list(lineup), self._kernels)
         self._machine.restart()
         measured = self._session.worker.finals(list(lineup.values()), budget_s, threads)
@@ -135,7 +135,7 @@ class Finals:
         finalists: list[tuple[str, Config]],
         compiled_configs: Mapping[tuple[str, Config], CompiledConfig],
     ) -> dict[tuple[str, Config], CompiledConfig]:
-        """The finalists' machine code; those that do not compile any more are left out."""
+        """Returns the finalists' machine code, without those that no longer compile."""
         found = {each: compiled_configs[each] for each in finalists if each in compiled_configs}
         missing = [each for each in finalists if each not in found]
         rendered = {
@@ -146,7 +146,7 @@ class Finals:
         return found | {missing[number]: compiled_config for number, compiled_config in fresh.items()}
 
     def _check_elsewhere(self, compiled: dict[tuple[str, Config], CompiledConfig]) -> None:
-        """Strikes finalists that are wrong at another shape off the list, and records why."""
+        """Removes finalists that are wrong at another shape, and records the reason."""
         recorder = self._recorder
         for (name, config), compiled_config in list(compiled.items()):
             kernel, cases = self._kernels[name], []
@@ -167,7 +167,7 @@ class Finals:
         holder_plays: bool,
         trials: Mapping[str, int],
     ) -> Champion | None:
-        """Judges and stores; the library that counts is the fastest of its numbers of threads."""
+        """Judges and stores the finals; the library counts with its fastest number of threads."""
         burdens = [self._burden(each.kernel, each.measurement) for each in finals]
         judged = judge([each.measurement for each in finals], holder_plays, burdens)
         if judged is None:
@@ -188,12 +188,12 @@ class Finals:
         return champion
 
     def _burden(self, kernel: str, measurement: Measurement) -> float:
-        """An earlier step of the ladder is simpler, then fewer registers."""
+        """Complexity of a finalist: its step of the ladder first, then its registers."""
         report = measurement.compiled
         return 1000.0 * list(self._kernels).index(kernel) + (report.registers if report else 0)
 
     def _reigning(self) -> Champion | None:
-        """The champion before this run, where its kernel competes and is still what it was."""
+        """Returns the champion before this run, if its kernel competes and has not changed."""
         recorder = self._recorder
         champion = recorder.store.champion(key_of(recorder.problem), recorder.device, recorder.regime)
         if champion is None:
@@ -205,11 +205,11 @@ class Finals:
 
 
 class _Field:
-    """Who may play the finals.
+    """The configs that may play the finals.
 
     Attributes:
-        times_s: (kernel, config) -> what it takes by the search, in seconds.
-        holder: Who reigns; None where nobody does, or not any more.
+        times_s: (kernel, config) -> its time in the search, in seconds.
+        holder: The reigning champion; None if there is none, or it was removed.
     """
 
     def __init__(self, leaderboard: Leaderboard, holder: tuple[str, Config] | None) -> None:
@@ -219,15 +219,15 @@ class _Field:
         self.holder = holder
 
     def finalists(self) -> list[tuple[str, Config]]:
-        """Who plays next, the holder first."""
+        """The next finalists, the holder first."""
         return shortlist(self.times_s, self.holder)
 
     def challengers(self) -> bool:
-        """True where there is anyone but the holder."""
+        """True if there is any config beside the holder."""
         return any(each != self.holder for each in self.times_s)
 
     def strike(self, who: tuple[str, Config]) -> None:
-        """Takes somebody out who turned out wrong: who was stopped early beside it may be the next best."""
+        """Removes a wrong config; one that was stopped early beside it may now be the next best."""
         self._struck.add(who)
         self.times_s = {**self._stopped_s, **self.times_s}
         for each in self._struck:
@@ -237,7 +237,7 @@ class _Field:
 
 
 def _named(record: Record) -> str:
-    """Kernel and config, or the library with its threads where they are known."""
+    """Returns kernel and config, or the library with its number of threads if known."""
     if record.role is not Role.BASELINE:
         return f"{record.kernel} {Config(record.config)}"
     threads = int(record.measurement.circumstances.get("threads", 0))

@@ -1,4 +1,4 @@
-"""The Pareto front of a study, or of what is stored or published of a problem."""
+"""Pareto fronts: of a study, of stored records, or of published results."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def front_of(
     library: tuple[str, Measurement] | None,
     work: Mapping[str, float],
 ) -> Front:
-    """The front of the measured configs of a study.
+    """Returns the front of a study's measured configs.
 
     Args:
-        leaderboard: Of several objectives.
-        wrong: Configs that are left out, as finals found them wrong.
-        champion: The study's.
-        library: Its name and measurement; left out where it lacks an objective.
+        leaderboard: Leaderboard of several objectives.
+        wrong: Configs to leave out, because finals found them wrong.
+        champion: The study's champion.
+        library: Its name and measurement; left out if it lacks an objective.
         work: ``flops`` and ``bytes`` of a run.
     """
     points = {
@@ -52,7 +52,7 @@ def front_of(
 
 
 def found_wrong(finals: Sequence[Record]) -> set[tuple[str, Config]]:
-    """Configs that finals found wrong, at other shapes say."""
+    """Returns configs that finals found wrong, for example at other shapes."""
     return {
         (record.kernel, Config(record.config))
         for record in finals
@@ -68,19 +68,19 @@ def known_front(
     objectives: tuple[str, ...],
     published: Path | None = None,
 ) -> tuple[Front, Champion]:
-    """The front of what is stored of a problem, else of what is published.
+    """Returns the front of a problem's stored records, or else of its published results.
 
     Args:
-        store: Where the records are; None without a database.
-        problem: Of which problem.
+        store: The records; None without a database.
+        problem: The problem.
         device: A device, or words of its name.
-        regime: How time was taken.
-        objectives: Several.
-        published: Folder of published results; the project's own when None.
+        regime: How times were taken.
+        objectives: Two or more objectives.
+        published: Folder of published results; the project's own if None.
 
     Raises:
-        NothingFound: Neither has a champion there, or measured all objectives.
-        UnknownName: No device, or several, are called that.
+        NothingFound: Neither has a champion for it, or all objectives.
+        UnknownName: No device, or several devices, have this name.
     """
     snapshot = Snapshot.open(store, published)
     where = known_device(device, snapshot.devices()) if isinstance(device, str) else device
@@ -100,17 +100,17 @@ def known_front(
 def stored_front(
     store: Store, problem: ProblemKey, device: DeviceInfo | str, regime: str, objectives: tuple[str, ...]
 ) -> tuple[Front, Champion]:
-    """The front of what was measured with the champion's driver and compiler, of each kernel's latest source.
+    """Returns the front of measurements with the champion's driver and compiler, of latest sources.
 
     Args:
         store: Where the records are.
-        problem: Of which problem.
+        problem: The problem.
         device: A device, or its name.
-        regime: How time was taken.
-        objectives: Several.
+        regime: How times were taken.
+        objectives: Two or more objectives.
 
     Raises:
-        NothingFound: The problem has no champion there, or nothing that was measured has all objectives.
+        NothingFound: The problem has no champion there, or no measurement has all objectives.
     """
     champion = store.champion(problem, device, regime)
     if champion is None:
@@ -135,14 +135,14 @@ def stored_front(
 
 
 def _published_front(found: Published, objectives: tuple[str, ...]) -> tuple[Front, Champion]:
-    """The front of a published champion and the configs that were published beside it.
+    """Returns the front of a published champion and the configs published beside it.
 
     Args:
-        found: What is published of the problem.
-        objectives: Several.
+        found: The problem's published result.
+        objectives: Two or more objectives.
 
     Raises:
-        NothingFound: Nothing that was published has all objectives.
+        NothingFound: No published config has all objectives.
     """
     champion, leaderboard = found.champion, Leaderboard(objectives)
     record, latest = champion.record, {champion.record.kernel: champion.record.source_hash}
@@ -159,7 +159,7 @@ def _published_front(found: Published, objectives: tuple[str, ...]) -> tuple[Fro
 
 
 def _nothing_known(problem: ProblemKey, device: DeviceInfo | str, regime: str) -> NothingFound:
-    """What is said where there is no champion."""
+    """Returns the error for a problem without a champion."""
     where = device if isinstance(device, str) else device.name
     return NothingFound(f"nothing is known of {problem} on {where} ({regime}); run `tuner tune` first")
 

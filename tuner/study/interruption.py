@@ -1,4 +1,4 @@
-"""What Ctrl-C and SIGTERM do to a study."""
+"""Handles Ctrl-C and SIGTERM in a study."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ INTERRUPTED = "interrupted; every finished trial is kept, and the same command c
 
 
 class Stoppable(Protocol):
-    """A search that can be told to end."""
+    """A search that can be asked to end."""
 
     @property
     def stop(self) -> str:
-        """Why it ended or is to end; empty if it goes on."""
+        """Reason why it ended or will end; empty if it goes on."""
         ...
 
     def stop_because(self, why: str) -> None:
-        """Tells it to end after the trials under way."""
+        """Makes it end after the current trials."""
         ...
 
 
 class Interruption:
-    """The first Ctrl-C or SIGTERM ends a search in order, the second at once."""
+    """The first Ctrl-C or SIGTERM ends a search in an orderly way, the second at once."""
 
     def __init__(self) -> None:
-        """Begins outside of any search: a signal then ends the program's block at once."""
+        """Begins outside of any search, so a signal ends the block at once."""
         self._search: Stoppable | None = None
 
     @contextmanager
@@ -53,7 +53,8 @@ class Interruption:
     def handled(self) -> Iterator[None]:
         """Handles the signals while the block runs.
 
-        In a thread other than the main one signals stay the program's own: Python lets only that one set them.
+        In a thread other than the main one it does nothing, because Python allows handlers only in the main
+        thread.
         """
         if threading.current_thread() is not threading.main_thread():
             yield

@@ -1,4 +1,4 @@
-"""How the measured configs of a study compare, and the machine code of the best."""
+"""Ranks the measured configs of a study, and keeps the machine code of the best."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tuner.results.objectives import TIME, resolved, values_of
 from tuner.search import front, front_value
 from tuner.study.progress import Progress
 
-#: Compiled configs kept for the finals, at the most.
+#: Largest number of compiled configs kept for the finals.
 KEPT = 32
 
 
@@ -20,12 +20,12 @@ class Leaderboard:
 
     Attributes:
         times_s: (kernel, config) -> median in seconds.
-        stopped_s: (kernel, config) -> the fastest sample of what was stopped early, in seconds.
-        compiled_configs: The compiled among the best of them.
-        best_s: The least of the times; None while there is none.
+        stopped_s: (kernel, config) -> fastest sample of a config that was stopped early, in seconds.
+        compiled_configs: Compiled configs of the best.
+        best_s: The shortest of the times; None if there is none yet.
         objectives: What the study minimises.
-        with_objectives: Where there are several objectives: (kernel, config) -> its measurement, if it has all.
-        front: Those of them that no other beats.
+        with_objectives: With several objectives: (kernel, config) -> its measurement, if it has all of them.
+        front: Those of them on the Pareto front.
     """
 
     def __init__(self, objectives: tuple[str, ...] = TIME, progress: Progress | None = None) -> None:
@@ -33,7 +33,7 @@ class Leaderboard:
 
         Args:
             objectives: What the study minimises.
-            progress: Is kept up to date.
+            progress: Progress to update.
         """
         self.objectives = objectives
         self._progress = progress or Progress()
@@ -64,7 +64,7 @@ class Leaderboard:
         self._progress.set_front(len(self.front))
 
     def _add(self, kernel: str, config: Config, time_s: float, compiled_config: CompiledConfig | None) -> bool:
-        """Takes a measured config in; True if it is the best."""
+        """Adds a measured config; True if it is the best."""
         self.times_s[kernel, config] = time_s
         if compiled_config is not None:
             self.compiled_configs[kernel, config] = compiled_config
@@ -77,7 +77,7 @@ class Leaderboard:
         return False
 
     def add_objectives(self, kernel: str, config: Config, measurement: Measurement) -> None:
-        """Takes in all objectives of a measured config, where there are several."""
+        """Adds all objectives of a measured config, if there are several."""
         if len(self.objectives) > 1 and values_of(measurement, self.objectives) is not None:
             self.with_objectives[kernel, config] = measurement
             self.front = self.front_of(
@@ -85,17 +85,17 @@ class Leaderboard:
             )
 
     def front_of(self, configs: Iterable[tuple[str, Config]]) -> list[tuple[str, Config]]:
-        """Those of weighed configs that no other of them beats, the fastest first."""
+        """Returns the Pareto front of these configs, the fastest first."""
         ranked = sorted(configs, key=self.values)
         return [ranked[at] for at in front([resolved(self.values(each)) for each in ranked])]
 
     def values(self, of: tuple[str, Config]) -> tuple[float, ...]:
-        """The objectives of a config that has been weighed."""
+        """Returns the objectives of a ranked config."""
         return values_of(self.with_objectives[of], self.objectives) or ()
 
     @property
     def objective_value(self) -> float | None:
-        """A number that falls as the search gets on: the best time, or how good the front is."""
+        """A number that falls as the search progresses: the best time, or a rating of the front."""
         if len(self.objectives) == 1:
             return self.best_s
         return front_value([self.values(each) for each in self.front]) if self.front else None

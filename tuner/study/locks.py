@@ -1,7 +1,8 @@
-"""One process per device, and one per database and device.
+"""Locks: one process for each device, and one for each database and device.
 
-Two that time on one device spoil each other's figures, whatever their databases: the device's own lock is
-`tuner.devices.device_lock`. Two that write one study would run its trials twice, on whatever machines they are.
+Two processes that measure on one device spoil each other's figures, whatever their databases;
+`tuner.devices.device_lock` prevents this. Two processes that write one study would run its trials twice, on
+whatever machines.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ class Occupancy:
     """Holds a device for one database, as a context manager.
 
     The lock is the operating system's on a file beside the database (in the folder for temporary files for
-    a database on a server), so it ends with the process however that ends. Who holds it is written
-    beside it; that text may outlive its writer and is believed only while the lock is held. Child
-    processes must not inherit it: start them by spawn, not by fork.
+    a database on a server), so it ends with its process in any case. The holder's name is written beside it;
+    that text may outlive its writer and is trusted only while the lock is held. Child processes must not
+    inherit the lock; start them by spawn, not by fork.
     """
 
     def __init__(self, url: str, device: DeviceInfo, what: str) -> None:
-        """Names the lock; nothing is touched yet.
+        """Names the lock, without touching any file.
 
         Args:
             url: Database.
-            device: Device, by uuid where it has one.
-            what: What the holder does, for people: ``tune gemm 1024 x 1024 x 1024``.
+            device: Device, by uuid if it has one.
+            what: What the holder does, in words: ``tune gemm 1024 x 1024 x 1024``.
         """
         self._path = lock_file(url, device)
         self._holder = self._path.with_suffix(".json")
@@ -53,7 +54,7 @@ class Occupancy:
         """Takes the lock.
 
         Raises:
-            LockedByAnother: Another process has it; the message says which.
+            LockedByAnother: Another process has it; the message names it.
             EnvironmentTrouble: The lock file cannot be written.
         """
         import filelock
@@ -81,7 +82,7 @@ class Occupancy:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Lets go."""
+        """Releases the lock."""
         with contextlib.suppress(OSError):
             self._holder.unlink(missing_ok=True)
         self._lock.release()
@@ -99,11 +100,11 @@ def occupied(url: str, devices: Sequence[DetectedDevice], what: str) -> Iterator
     """Holds several devices, for one database and for this machine.
 
     Raises:
-        LockedByAnother: Another process has one of them; the message says which.
+        LockedByAnother: Another process has one of them; the message names it.
         EnvironmentTrouble: A lock file cannot be written.
     """
     with contextlib.ExitStack() as stack:
-        # In one order, so that two that want the same ones do not wait for each other.
+        # Always in the same order, so that two processes that need the same locks do not deadlock.
         for device in sorted(devices, key=lambda each: each.info.uuid):
             stack.enter_context(Occupancy(url, device.info, what))
             stack.enter_context(device_lock(device.info, what))
@@ -111,7 +112,7 @@ def occupied(url: str, devices: Sequence[DetectedDevice], what: str) -> Iterator
 
 
 def lock_file(url: str, device: DeviceInfo) -> Path:
-    """The lock file of a database and device."""
+    """Returns the lock file of a database and device."""
     board = device.uuid or device.name
     digest = hashlib.sha256(f"{device.kind} {board}".encode()).hexdigest()[:8]
     readable = re.sub(r"[^a-z0-9]+", "-", f"{device.kind} {device.name}".lower()).strip("-")[:40]

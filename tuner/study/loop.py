@@ -17,7 +17,7 @@ from tuner.results.measurement import OUT_OF_MEMORY, Measurement, Outcome
 from tuner.results.objectives import values_of
 from tuner.results.record import Role
 from tuner.search import Candidate
-from tuner.search.background import AskAhead
+from tuner.search.background import BackgroundSearch
 from tuner.study.budget import REPORT_EVERY_S, TimeBudget
 from tuner.study.elimination import Elimination
 from tuner.study.leaderboard import Leaderboard
@@ -27,10 +27,10 @@ from tuner.study.write_behind import WriteBehind
 from tuner.workers.compile_pool import Compiled, ruled_out
 from tuner.workers.device_worker import DeviceWorker, run_limit_s
 
-#: Configs asked for at once where nothing is compiled beside timing: of two, one may be compiled long before
+#: Configs requested at once if nothing is compiled beside timing: of two, one may be compiled long before
 #: the other.
 LEAST_BATCH = 4
-#: Seconds between two looks at what the search has found while nothing else is under way.
+#: Seconds between two polls of the search while nothing else is under way.
 THINK_S = 0.002
 
 
@@ -42,29 +42,29 @@ class _Trial:
 
 
 class SearchLoop:
-    """Runs until the budget is out, the search has nothing more to ask, or `stop` is set.
+    """Runs until the budget is spent, the search has ended, or `stop` is set.
 
     Attributes:
-        search: What it asks.
-        stop: Why it ended, or is to end.
+        search: The search that suggests configs.
+        stop: Reason why it ended, or will end.
     """
 
     def __init__(
         self,
-        search: AskAhead,
+        search: BackgroundSearch,
         session: Session,
         leaderboard: Leaderboard,
         budget: TimeBudget,
         elimination: Elimination | None = None,
     ) -> None:
-        """Takes what it works with.
+        """Keeps what the loop needs.
 
         Args:
-            search: What to try next.
+            search: The search that suggests configs.
             session: Compiles, measures and stores.
-            leaderboard: Is kept up to date.
+            leaderboard: Leaderboard to update.
             budget: Time and progress.
-            elimination: Says which kernels are dropped; none are unless given.
+            elimination: Decides which kernels are dropped; by default none.
         """
         self.search, self._pool, self._budget = search, session.pool, budget
         self._workers, self._recorders = session.workers, session.recorders
@@ -79,12 +79,12 @@ class SearchLoop:
         self.stop = ""
 
     def run(self, kernels: dict[str, Kernel], trials: int | None, seconds: float | None = None) -> None:
-        """Searches; may be called again where it returned with nothing in `stop`.
+        """Searches. It may be called again if `stop` is empty afterwards.
 
         Args:
             kernels: The competitors by name.
-            trials: Trials of the study in all; None for no limit.
-            seconds: After so many it returns, to go on later; None to go on until the end.
+            trials: Total number of trials of the study; None for no limit.
+            seconds: It pauses after this many seconds; None to go on until the end.
 
         Raises:
             DeviceTrouble: A device stays unwell.
@@ -98,7 +98,7 @@ class SearchLoop:
                 pass
 
     def _step(self) -> bool:
-        """Goes round once; False where the search has ended, or is to pause."""
+        """Runs one iteration; False if the search has ended, or is to pause."""
         with self._budget.spent("bookkeeping"):
             self._ask()
         if not self._under_way and not self._write.pending and (self.stop or self.search.exhausted):
@@ -125,7 +125,7 @@ class SearchLoop:
         return bool(self.stop) or time.monotonic() >= self._until_s
 
     def stop_because(self, why: str) -> None:
-        """Tells the search to end after the trials under way."""
+        """Makes the search end after the current trials."""
         self.stop = why
 
     @property
@@ -133,7 +133,7 @@ class SearchLoop:
         return self._pool.pending + len(self._compiled) + len(self._measuring)
 
     def _ask(self) -> None:
-        """Keeps the compile workers busy; on a CPU only while nothing is timed."""
+        """Keeps the compile workers busy; on a CPU, only while nothing is timed."""
         if self._out_of_budget():
             return
         wanted = 2 * self._pool.size + len(self._workers) - self._under_way
@@ -199,7 +199,7 @@ class SearchLoop:
         if len(self._leaderboard.objectives) == 1:
             worker.begin(compiled_config, best_s)
         else:
-            # Too slow to win is no reason to stop one that may save energy, or be more exact.
+            # A config that is too slow to win may still save energy or be more exact, so it is not stopped.
             worker.begin(compiled_config, None, run_limit_s(best_s))
 
     def _take_measured(self, number: int) -> None:
@@ -208,7 +208,8 @@ class SearchLoop:
         measurement = self._workers[number].finish()
         lost = measurement.outcome is Outcome.CRASHED or OUT_OF_MEMORY in measurement.reason
         if lost and not trial.crashes:
-            # It may be innocent: others may have killed the worker, or hold the memory. Twice is its own fault.
+            # It may be innocent: others may have killed the worker, or hold the memory. The second time it is
+            # to blame.
             trial.crashes += 1
             self._compiled.appendleft(trial)
             return
@@ -222,12 +223,12 @@ class SearchLoop:
             candidate = trial.candidate
             self._elimination.take(candidate.kernel, candidate.config, measurement)
             self._drop(self._elimination)
-        # The device has its next config before this one is written down.
+        # The device gets its next config before this one is stored.
         self._dispatch()
         self._finish(trial, measurement, number)
 
     def _finish(self, trial: _Trial, measurement: Measurement, device: int = 0) -> None:
-        """Stores first, then tells: what the search knows is never lost."""
+        """Stores first, then reports, so that nothing the search knows can be lost."""
         with self._budget.spent("bookkeeping"):
             candidate = trial.candidate
             kernel, recorder = self._kernels[candidate.kernel], self._recorders[device]
@@ -244,7 +245,7 @@ class SearchLoop:
             self.search.drop(kernel)
 
     def _discarded(self, trial: _Trial) -> bool:
-        """True where the kernel was dropped after this was asked: it is no trial then."""
+        """True if the kernel was dropped after this request; it then is no trial."""
         candidate = trial.candidate
         if candidate.kernel not in self._budget.progress.dropped:
             return False
@@ -253,7 +254,7 @@ class SearchLoop:
         return True
 
     def _telling(self, candidate: Candidate, measurement: Measurement) -> Callable[[], None]:
-        """What tells the search of a trial."""
+        """Returns a callback that reports a trial to the search."""
         objectives = self._leaderboard.objectives
         if len(objectives) == 1:
             return partial(self.search.tell, candidate, measurement.outcome, measurement.time_s)
@@ -263,5 +264,5 @@ class SearchLoop:
 
 
 def _code_key(compiled_config: CompiledConfig) -> tuple[str, Any]:
-    """Equal keys run alike: the same machine code, launched alike."""
+    """Returns a key for machine code and launch; configs with equal keys run alike."""
     return compiled_config.compiled.binary_hash, compiled_config.rendered.launch

@@ -1,4 +1,4 @@
-"""Opens a study: devices, arrays, the library's time, and the search with all that is known."""
+"""Opens a study: devices, arrays, the library's time, and the search with all earlier knowledge."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _silent(progress: Progress) -> None:
 
 
 def run_study(request: Request, store: Store, report: Callable[[Progress], None] = _silent) -> Result:
-    """Searches until the budget is out or nothing is left to try, then plays the finals.
+    """Searches until the budget is spent or nothing is left to try, then plays the finals.
 
     Args:
         request: What to do.
@@ -46,7 +46,7 @@ def run_study(request: Request, store: Store, report: Callable[[Progress], None]
 
 @contextmanager
 def open_study(request: Request, store: Store, report: Callable[[Progress], None] = _silent) -> Iterator[Study]:
-    """Opens a study; its processes end with the block, and what was measured is stored.
+    """Opens a study. At the end of the block its processes end, and all measurements are stored.
 
     Args:
         request: What to do.
@@ -62,7 +62,8 @@ def open_study(request: Request, store: Store, report: Callable[[Progress], None
     budget, interruption = TimeBudget(request.seconds, report, request.finals_s), Interruption()
     with ExitStack() as stack:
         stack.enter_context(interruption.handled())
-        # The search's matrices are small: more BLAS threads would only fight the compile workers for cores.
+        # The search's matrices are small: more BLAS threads would only compete with the compile workers for
+        # cores.
         stack.enter_context(threadpool_limits(1, "blas"))
         budget.tick("opening")
         machine = MachineWatch(request.found)
@@ -77,7 +78,7 @@ def _opened(
     request: Request, store: Store, budget: TimeBudget, machine: MachineWatch, interruption: Interruption,
     stack: ExitStack,
 ) -> Study:  # fmt: skip
-    """The study; what it holds is closed by the stack."""
+    """Makes the study; the stack closes what it holds."""
     check_request(request)
     workers = stack.enter_context(open_workers(request.found))
     info, problem = workers[0].info, request.problem

@@ -1,4 +1,4 @@
-"""What a study is asked, how it stands, and what it found. Plain data."""
+"""A study's request, progress and result. Plain data."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ class Request:
     """What a study is asked to do.
 
     Attributes:
-        problem: What to compute.
-        kernels: Which kernels compete.
-        found: Where: one device, or several of one kind that share the trials.
-        regime: How time is taken.
+        problem: The problem.
+        kernels: The kernels that compete.
+        found: One device, or several of one kind that share the trials.
+        regime: How times are taken.
         seconds: Wall time in seconds; None for no limit.
-        trials: Trials of the study in all, those of earlier runs included; None for no limit.
-        seed: Of the search.
+        trials: Total number of trials, including earlier runs; None for no limit.
+        seed: Seed of the search.
         sampler: Name of the search strategy.
         storage_url: Database where Optuna's own tables are kept; None to keep none.
-        objectives: What is minimised (see `tuner.results.objectives`); with several, the fastest config is
-            champion all the same, and the result has a front.
-        error_limit: No champion whose error is more than so many times the library's; None for any.
+        objectives: Objectives to minimise (see `tuner.results.objectives`). With several, the fastest config
+            still is the champion, and the result has a front.
+        error_limit: Largest error of a champion, as a multiple of the library's; None for no limit.
         drop: True to drop kernels whose first configs are hopeless (`tuner.study.elimination`).
-        finals_s: Seconds of `seconds` that are kept for the finals; a share unless given.
-        library: The library as measured a while ago, for a study that goes on; measured unless given.
+        finals_s: Seconds of `seconds` kept for the finals; by default a share.
+        library: The library's earlier measurement, if a study continues; by default it is measured.
     """
 
     problem: Problem
@@ -52,23 +52,22 @@ class Request:
 
 @dataclass
 class Progress:
-    """How a study stands.
+    """The progress of a study.
 
     Attributes:
         stage: ``opening``, ``searching``, ``finals`` or ``done``.
-        trials: Trials finished, those of earlier runs included.
+        trials: Finished trials, including earlier runs.
         outcomes: Outcome -> trials.
-        reasons: Failed outcome -> the first reason seen.
-        dropped: Kernel that was dropped -> why.
+        reasons: Failed outcome -> the first reason for it.
+        dropped: Dropped kernel -> reason.
         best_s: Best median so far in seconds.
-        best: Kernel and config of that.
+        best: Kernel and config with that median.
         front: Configs on the Pareto front; 0 with one objective.
-        baseline_s: The library's median in seconds; None before it is measured or without one.
-        best_blas: Core type and median in seconds of the library told to use the best core type that this
-            CPU supports, where it chose another by itself.
-        busy: What is wrong with the machine, seen while devices were opened or in the search; empty where it is
-            quiet.
-        spent_s: Where time went. Wall time: ``opening`` (with ``baseline``), ``measuring``, ``compiling``
+        baseline_s: The library's median in seconds; None without a library, or before it is measured.
+        best_blas: Core type and median in seconds of the library set to the best core type of this CPU, if it
+            chose another by itself.
+        busy: What is wrong with the machine, observed while opening devices or searching; empty if it is quiet.
+        spent_s: Seconds by stage. Wall time: ``opening`` (with ``baseline``), ``measuring``, ``compiling``
             (no config was ready to measure), ``searching`` (none was ready to compile), ``bookkeeping``
             and ``finals``. Device time within ``measuring``: ``load``, ``verify``, ``time``, ``power``.
             Beside it: ``compile`` of all workers, ``thinking`` of the search, and ``storing``.
@@ -92,7 +91,7 @@ class Progress:
     elapsed_s: float = 0.0
 
     def count(self, measurement: Measurement) -> None:
-        """Takes one more trial in."""
+        """Counts one more trial."""
         self.trials += 1
         name = measurement.outcome.value
         self.outcomes[name] = self.outcomes.get(name, 0) + 1
@@ -100,27 +99,27 @@ class Progress:
             self.reasons.setdefault(name, measurement.reason)
 
     def lead(self, time_s: float, best: str) -> None:
-        """A config is the best so far."""
+        """Sets the best config so far."""
         self.best_s, self.best = time_s, best
 
     def set_front(self, configs: int) -> None:
-        """The Pareto front has that number of configs."""
+        """Sets the number of configs on the Pareto front."""
         self.front = configs
 
     def set_baseline(self, time_s: float | None) -> None:
-        """The library was measured."""
+        """Sets the library's time."""
         self.baseline_s = time_s
 
     def set_best_blas(self, core_type: str, time_s: float) -> None:
-        """The library was measured with another core type, which suits this CPU best."""
+        """Sets the library's time with the core type that suits this CPU best."""
         self.best_blas = (core_type, time_s)
 
     def observe_load(self, busy: tuple[str, ...]) -> None:
-        """What is wrong with the machine now; what was seen before stays if nothing is."""
+        """Sets what is wrong with the machine now; if nothing is, the earlier observation stays."""
         self.busy = busy or self.busy
 
     def drop(self, kernel: str, why: str) -> None:
-        """A kernel takes no further part in the search."""
+        """Records that a kernel was dropped from the search."""
         self.dropped[kernel] = why
 
     def spend(self, stage: str, seconds: float) -> None:
@@ -128,7 +127,7 @@ class Progress:
         self.spent_s[stage] = self.spent_s.get(stage, 0.0) + seconds
 
     def set_spent(self, stage: str, seconds: float) -> None:
-        """The whole time of a stage that keeps count itself."""
+        """Sets the total time of a stage that counts for itself."""
         self.spent_s[stage] = seconds
 
     def advance(self, stage: str, elapsed_s: float, budget_s: float | None) -> None:
@@ -152,15 +151,15 @@ class Progress:
 
 @dataclass(frozen=True)
 class Result:
-    """What a study found.
+    """The result of a study.
 
     Attributes:
-        champion: Crowned in the finals; None where nothing could be measured.
-        progress: The final standing.
-        stopped: Why the search ended; empty where it was told to.
+        champion: Champion of the finals; None if nothing could be measured.
+        progress: The final progress.
+        stopped: Reason why the search ended; empty if it was told to end.
         pairs: The champion's pairs in the finals, with every other finalist and the library.
-        front: Where there are several objectives.
-        unplayed: Why some did not play the finals who came next after those that turned out wrong; else empty.
+        front: The Pareto front, if there are several objectives.
+        unplayed: Why the next best configs did not replace finalists that turned out wrong; else empty.
     """
 
     champion: Champion | None

@@ -1,4 +1,4 @@
-"""Writes what one run of a study measures into the store, with its provenance."""
+"""Writes the measurements of one run of a study to the store, with their provenance."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tuner.version import __version__
 
 @dataclass(frozen=True)
 class Recorder:
-    """What all records of one run have in common.
+    """Makes the records of one run; holds what they have in common.
 
     Attributes:
         store: Where records go.
-        problem: What is computed.
-        device: Where.
-        regime: How time is taken.
-        versions: Name -> version of what takes part on the device.
+        problem: The problem.
+        device: The device.
+        regime: How times are taken.
+        versions: Name -> version of everything involved on the device.
         study: Name of the study.
         session: Id of this run.
     """
@@ -51,11 +51,11 @@ class Recorder:
         return {"flops": work.flops, "bytes": work.bytes}
 
     def of_kernel(self, role: Role, kernel: Kernel, config: Config, measurement: Measurement) -> Record:
-        """A record of a kernel's config; it is not stored yet."""
+        """Makes a record of a kernel's config, without storing it."""
         return self._record(role, kernel.name, dict(config), kernel.source_hash, measurement)
 
     def of_baseline(self, measurement: Measurement) -> Record:
-        """A record of the library, with the threads that it had; it is not stored yet."""
+        """Makes a record of the library, with its number of threads, without storing it."""
         name = self.problem.operation.baselines[self.device.kind].named(self.problem.dtype)
         record = self._record(Role.BASELINE, name, {}, "", measurement)
         if "threads" not in measurement.circumstances:

@@ -1,4 +1,4 @@
-"""Times given configs at given problems, through the same workers and checks as a study's trials."""
+"""Times given configs at given problems, with the same workers and checks as a study's trials."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from tuner.store import Store
 from tuner.study.recorder import Recorder
 from tuner.study.session import Conditions, Session, open_workers
 
-#: A config this many times slower than the best known is told so after few samples.
+#: Configs slower than the best known by this factor are pruned after a few samples.
 PRUNED_BEYOND = 1.3
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """One time that is missing.
+    """A missing time.
 
     Attributes:
-        problem: What to compute.
+        problem: The problem.
         kernel: Kernel, as declared now.
         config: A legal config of it.
-        best_s: Median of the best config known there, in seconds; None where none is.
+        best_s: Median of the best known config there, in seconds; None if none is known.
     """
 
     problem: Problem
@@ -41,12 +41,12 @@ class Wanted:
 
 @dataclass
 class Remeasured:
-    """What came of it.
+    """The result of a re-measurement.
 
     Attributes:
-        records: What was stored, in order.
-        left: How many were not reached in time, or do not fit into the device's memory.
-        why: Why some were left; empty where none was.
+        records: The stored records, in order.
+        left: Number of times not measured: not reached in time, or too large for the device's memory.
+        why: Reason why some were not measured; empty if all were.
     """
 
     records: list[Record] = field(default_factory=list)
@@ -54,12 +54,12 @@ class Remeasured:
     why: str = ""
 
     def leave(self, count: int, why: str) -> None:
-        """Some are not measured."""
+        """Records that some were not measured."""
         self.left, self.why = self.left + count, why
 
 
 class Remeasuring:
-    """A device and its compile workers, for as many times as are wanted; `close` ends them."""
+    """A device and its compile workers, for any number of measurements; `close` ends them."""
 
     def __init__(self, store: Store, found: DetectedDevice, regime: str, study: str) -> None:
         """Opens the device.
@@ -68,7 +68,7 @@ class Remeasuring:
             store: Where records go.
             found: The device.
             regime: How time is taken.
-            study: Name that the records are stored under.
+            study: Study name for the records.
 
         Raises:
             DeviceTrouble: It cannot be opened.
@@ -87,15 +87,15 @@ class Remeasuring:
         deadline_s: float | None = None,
         report: Callable[[str], None] = lambda text: None,
     ) -> Remeasured:
-        """Measures and stores, problem by problem, the quick ones first.
+        """Measures and stores problem by problem, the quick ones first.
 
         Args:
-            wanted: What to time.
+            wanted: The times to measure.
             deadline_s: `time.monotonic` at which to stop; None for no limit.
-            report: Is told of every problem that is begun.
+            report: Called at the start of every problem.
 
         Raises:
-            DeviceTrouble: The device stays unwell; what was measured is stored.
+            DeviceTrouble: The device stays unwell; earlier measurements are stored.
         """
         by_problem: dict[Problem, list[Wanted]] = {}
         for each in wanted:
@@ -117,7 +117,7 @@ class Remeasuring:
         return Session([worker], problem, recorder, Conditions(self._regime))
 
     def _compile(self, wanted: Sequence[Wanted]) -> dict[str, CompiledConfig]:
-        """Machine code by the hash of the rendered text, which dims do not enter."""
+        """Returns machine code by the hash of the rendered text, which does not depend on dims."""
         rendered: dict[str, Rendered] = {}
         for each in wanted:
             text = render(each.kernel, each.problem, each.config)

@@ -1,4 +1,4 @@
-"""What a study may take over from trials that are stored: which count, and what must be measured anew."""
+"""Selects stored trials that a study can reuse, and those that it must measure again."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ Key = tuple[str, Config]
 
 
 def judged_records(records: Iterable[Record], limit: ErrorLimit | None) -> list[Record]:
-    """Records as a limit of the error sees them, without those that tell nothing under it."""
+    """Judges records by an error limit, and leaves out those that it cannot judge."""
     seen = ((record, judged(record.measurement, limit)) for record in records)
     return [replace(record, measurement=found) for record, found in seen if found is not None]
 
 
 def that_count(records: Iterable[Record], objectives: Sequence[str]) -> dict[Key, Record]:
-    """One record for each config: what was measured to the end goes before what was not.
+    """Returns one record for each config; complete measurements go first.
 
-    A study of one objective may learn from those of another, and one of several from what has them all; what
-    only lacks some, or was stopped early for its time, is left out. Where one record of a config says that it
-    is wrong, the one counts that was judged by the newer rules.
+    A study of one objective can learn from those of another, and a study of several from records that have them
+    all. Records that lack some, or that were stopped early for their time, are left out. If one record of a
+    config says that it is wrong, the one judged by the newer rules counts.
     """
     found: dict[Key, Record] = {}
     for record in records:
@@ -57,10 +57,10 @@ def that_count(records: Iterable[Record], objectives: Sequence[str]) -> dict[Key
 def rightly_judged(
     found: Mapping[Key, Record], finals: Iterable[Record]
 ) -> tuple[dict[Key, Record], list[Key]]:
-    """What can be relied on, with what finals found wrong as wrong; and what must be judged again.
+    """Splits records into reliable ones and ones to judge again; configs that finals found wrong are wrong.
 
-    By rules before `VERIFICATION` a wrong result may have been another config's fault, and a time that of a
-    kernel that computed nothing. The wrong ones are judged again, and of the times those that lead.
+    Under rules older than `VERIFICATION`, a wrong result may be another config's fault, and a time may be that
+    of a kernel that computed nothing. So wrong configs, and the fastest times, are judged again.
 
     Args:
         found: One record for each config.
@@ -93,7 +93,7 @@ def rightly_judged(
 
 
 def stopped_hastily(found: Mapping[Key, Record]) -> list[Key]:
-    """What was stopped early beside a config that does not count any more, and may win now; by time."""
+    """Returns configs that were stopped early because of a config that no longer counts; by time."""
     timed = {
         key: each.measurement
         for key, each in found.items()
@@ -105,7 +105,7 @@ def stopped_hastily(found: Mapping[Key, Record]) -> list[Key]:
 
 
 def observed(record: Record, objectives: Sequence[str] = TIME) -> Observation:
-    """A record as a search is told of it."""
+    """Converts a record to an observation for a search."""
     found = record.measurement
     others = (values_of(found, objectives) or ())[1:]
     return Observation(record.kernel, Config(record.config), found.outcome, found.time_s, others)
@@ -113,11 +113,11 @@ def observed(record: Record, objectives: Sequence[str] = TIME) -> Observation:
 
 @dataclass(frozen=True)
 class Resumed:
-    """What a study takes over.
+    """Reused trials of a study.
 
     Attributes:
-        known: What the search is told.
-        before: Trials of this study from before that still count.
+        known: Knowledge for the search.
+        before: Earlier trials of this study that still count.
     """
 
     known: Known
@@ -127,16 +127,16 @@ class Resumed:
 def resume(
     session: Session, request: Request, library: Measurement | None, leaderboard: Leaderboard
 ) -> Resumed:
-    """Takes over stored trials: of this study from before, and of others where times are likely to be alike.
+    """Reuses stored trials: earlier ones of this study, and those of others with probably similar times.
 
-    Those of this study are of the same sources, launches, compiler and driver. Their errors are judged by this
+    Trials of this study have the same sources, launches, compiler and driver. Their errors are judged by this
     study's limit.
 
     Args:
-        session: Where the trials are stored.
+        session: The session, with the store of the trials.
         request: What the study is asked to do.
-        library: The library before the search.
-        leaderboard: Takes in what counts.
+        library: The library's measurement before the search.
+        leaderboard: Receives the trials that count.
     """
     objectives, info, store = request.objectives, session.worker.info, session.store
     kernels = {kernel.name: kernel for kernel in request.kernels}

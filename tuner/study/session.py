@@ -1,4 +1,4 @@
-"""One problem on its devices: what compiles, measures and stores its configs.
+"""One problem on its devices: a session compiles, measures and stores its configs.
 
 Studies, ladders, measurements of a device's limits and re-measurements all work through a session.
 """
@@ -30,9 +30,10 @@ class Conditions:
     """How configs are measured.
 
     Attributes:
-        regime: How time is taken.
+        regime: How times are taken.
         energy: True to measure energy beside time.
-        error_limit: A config whose error is more than this many times the library's is not timed; None for any.
+        error_limit: Configs whose error exceeds this multiple of the library's are not timed; None for no
+            limit.
     """
 
     regime: str = "cold"
@@ -81,10 +82,10 @@ class Session:
             problem: What is computed.
             recorder: Of the first device.
             conditions: How configs are measured.
-            pool_size: Compile workers; as many as suit the machine unless given.
+            pool_size: Number of compile workers; by default as many as suit the machine.
 
         Raises:
-            DeclarationError: What its operation declares fails for this problem.
+            DeclarationError: The operation's declaration fails for this problem.
             InputError: The problem does not fit into a device's memory.
         """
         for worker in workers:
@@ -149,7 +150,7 @@ class Session:
             worker.prepare(self._named, asked.regime, asked.energy, asked.error_limit)
 
     def compile_all(self, rendered: Mapping[int, Rendered]) -> dict[int, CompiledConfig]:
-        """Compiles several and waits for all; those that fail are left out."""
+        """Compiles several configs and waits for all of them; those that fail are left out."""
         return self.pool.compile_all(rendered) if rendered else {}
 
     def compile(self, kernel: Kernel, config: Config) -> CompiledConfig | Measurement:
@@ -174,9 +175,9 @@ class Session:
         """Measures a compiled config on the first device, and waits for the end.
 
         Args:
-            compiled: What to measure.
+            compiled: The config to measure.
             best_s: Time to beat in seconds; a config that cannot is pruned. None to measure to the end.
-            limit_s: Seconds that it may take; follows from `best_s` unless given.
+            limit_s: Seconds that it may take; by default they follow from `best_s`.
 
         Raises:
             DeviceTrouble: The device stays unwell.
@@ -196,7 +197,7 @@ class Session:
         return record
 
     def records(self, role: Role, kernels: Mapping[str, Kernel]) -> list[Record]:
-        """Stored records of the problem that were measured as these kernels are now, by name."""
+        """Returns stored records of the problem that hold for these kernels as they are now, by name."""
         recorder = self.recorder
         known = past_records(
             self.store, key_of(self.problem), recorder.device, recorder.regime, recorder.versions, role

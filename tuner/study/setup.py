@@ -1,4 +1,4 @@
-"""What a study needs before its first trial: a name, room for the arrays, spaces, its past, where to start."""
+"""Prepares a study: its name, memory for the arrays, spaces, earlier records, starting points."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tuner.results.record import OBJECTIVES_OF_STUDY, Champion, ProblemKey, Reco
 from tuner.store import Store
 from tuner.study.progress import Request
 
-#: Champions of other shapes to start from.
+#: Number of champions of other shapes to start from.
 NEIGHBOURS = 5
 
 
 def key_of(problem: Problem) -> ProblemKey:
-    """Names a problem in the store."""
+    """Returns the key of a problem in the store."""
     return ProblemKey(problem.operation.name, problem.shape, problem.dtype, problem.layout)
 
 
@@ -35,7 +35,7 @@ def study_name(
     objectives: Sequence[str] = TIME,
     error_limit: float | None = None,
 ) -> str:
-    """Names a study: other kernels, sources of them, objectives or another limit of the error make another."""
+    """Names a study; other kernels, sources, objectives or error limits make another study."""
     sources = sorted(f"{kernel.name} {kernel.source_hash}" for kernel in kernels)
     digest = hashlib.sha256("\n".join(sources).encode()).hexdigest()[:8]
     aims = f"{OBJECTIVES_OF_STUDY}{' '.join(objectives)}" if len(objectives) > 1 else ""
@@ -44,10 +44,10 @@ def study_name(
 
 
 def check_request(request: Request) -> None:
-    """Refuses what can be refused before a device is opened.
+    """Refuses invalid requests before a device is opened.
 
     Raises:
-        DeclarationError: A kernel's source has no function of the name that is called.
+        DeclarationError: A kernel's source lacks the function to call.
         InputError: The regime or an objective does not suit the device.
     """
     check_regime(request.regime, request.found[0].target)
@@ -57,20 +57,20 @@ def check_request(request: Request) -> None:
 
 
 def check_regime(regime: str, kind: str) -> None:
-    """Refuses a regime that a kind of device is not timed in.
+    """Refuses a regime in which a kind of device cannot be timed.
 
     Raises:
-        InputError: It is one for GPUs only.
+        InputError: The regime is for GPUs only.
     """
     if kind == "cpu" and regime not in ("cold", "hot"):
         raise InputError(f"a CPU is timed cold or hot, got regime {regime!r}; choose one of them")
 
 
 def check_power(objectives: Sequence[str], found: DetectedDevice) -> None:
-    """Refuses energy as an objective where it is known beforehand that the device tells no power.
+    """Refuses energy as an objective if it is known beforehand that the device reports no power.
 
     Raises:
-        InputError: It is a CPU whose counters cannot be read.
+        InputError: The device is a CPU whose counters cannot be read.
     """
     if "energy" in objectives and found.spec == "cpu":
         trouble = EnergyCounters().trouble
@@ -79,29 +79,29 @@ def check_power(objectives: Sequence[str], found: DetectedDevice) -> None:
 
 
 def check_energy(objectives: Sequence[str], device: DeviceInfo, measurement: Measurement) -> None:
-    """Refuses energy as an objective where a measurement shows that the device tells no power.
+    """Refuses energy as an objective if a measurement shows that the device reports no power.
 
     Raises:
-        InputError: It was measured, but without its energy.
+        InputError: The measurement has no energy.
     """
     measured = measurement.outcome is Outcome.MEASURED and measurement.samples_s
     if "energy" in objectives and measured and "energy_j" not in measurement.circumstances:
-        raise _no_power(device, "its driver tells none (NVML, nvmlDeviceGetPowerUsage)")
+        raise _no_power(device, "its driver reports none (NVML, nvmlDeviceGetPowerUsage)")
 
 
 def _no_power(device: DeviceInfo, why: str) -> InputError:
     return InputError(
-        f"the objective energy needs a device that tells its power, {device.name} does not: {why}; "
+        f"the objective energy needs a device that reports its power, {device.name} does not: {why}; "
         "choose --objective time or time,error"
     )
 
 
 def check_fits(problem: Problem, free_bytes: int, device: DeviceInfo) -> None:
-    """Refuses a problem that is declared wrongly, or larger than the memory that is free.
+    """Refuses a problem whose declaration fails, or that exceeds free memory.
 
     Raises:
         DeclarationError: What its operation declares fails for this problem.
-        InputError: It does not fit, or a dim is larger than kernels can take.
+        InputError: It does not fit, or a dim is too large for kernels.
     """
     try:
         needed, work = problem.memory_bytes, problem.work
@@ -121,10 +121,10 @@ def check_fits(problem: Problem, free_bytes: int, device: DeviceInfo) -> None:
 
 
 def legal_spaces(kernels: Iterable[Kernel], problem: Problem, device: DeviceInfo) -> dict[str, Space]:
-    """Kernel -> its legal configs, for the kernels that have any.
+    """Returns kernel -> its legal configs, for the kernels that have any.
 
     Raises:
-        NothingFound: None has; the message says how many configs each constraint rejects.
+        NothingFound: No kernel has any; the message gives the number of configs that each constraint rejects.
     """
     spaces = {
         kernel.name: Space.build(kernel.parameters, kernel.constraints, problem, device) for kernel in kernels
@@ -147,7 +147,7 @@ def past_records(
     versions: Mapping[str, str],
     role: Role = Role.TRIAL,
 ) -> list[Record]:
-    """Records of a problem that were measured with this driver and compiler, whatever their kernel."""
+    """Returns records of a problem measured with this driver and compiler, of any kernel."""
     return [
         record
         for record in store.records(problem=problem, device=device, role=role)
@@ -159,11 +159,11 @@ def past_records(
 def starting_points(
     store: Store, kernels: Iterable[Kernel], problem: ProblemKey, device: DeviceInfo
 ) -> list[tuple[str, Config]]:
-    """Configs to try first: declared starts, then champions of the nearest shapes on such a device.
+    """Returns configs to try first: declared starts, then champions of the nearest shapes on such a device.
 
-    What is not legal for the problem is left out by the search.
+    The search leaves out illegal ones.
     """
-    # The last step of a ladder first: what it reaches lets the first steps be pruned early.
+    # The last step of a ladder goes first: its time lets slow first steps be pruned early.
     declared = reversed(tuple(kernels))
     starts = [(kernel.name, config) for kernel in declared for config in kernel.first_configs()]
     known = store.champions(operation=problem.operation, device=device)
@@ -174,10 +174,10 @@ def starting_points(
 def trials_elsewhere(
     store: Store, kernels: Iterable[Kernel], problem: ProblemKey, device: DeviceInfo, regime: str
 ) -> list[Record]:
-    """Trials of the same kernels, as they are now, where the study's own are likely to be alike.
+    """Returns trials of the same kernels, as they are now, with probably similar times.
 
-    Those of the nearest other shape on such a device; without one, those of the nearest shape on the
-    device of the same kind that is most like it.
+    They are those of the nearest other shape on such a device or, if there is none, of the nearest shape on the
+    most similar device of the same kind.
     """
     hashes = {kernel.name: kernel.source_hash for kernel in kernels}
     known = [
@@ -199,14 +199,14 @@ def trials_elsewhere(
 
 
 def _distance(problem: ProblemKey, champion: Champion) -> float:
-    """Shapes are near when their dims are, by ratio; another layout is as far as twice the size."""
+    """Distance of shapes by the ratios of their dims; another layout is as far as twice the size."""
     theirs = champion.record.problem
     by_dim = [abs(value - theirs.dims[name]) / max(value, theirs.dims[name]) for name, value in problem.shape]
     return sum(by_dim) + 0.5 * (theirs.layout != problem.layout)
 
 
 def _unlike(ours: DeviceInfo, theirs: DeviceInfo) -> tuple[bool, bool, float]:
-    """Same model first, then same architecture, then the number of multiprocessors or cores."""
+    """Dissimilarity of devices: by model, then architecture, then number of multiprocessors or cores."""
     ours_count, theirs_count = ours.sm_count or ours.cores, theirs.sm_count or theirs.cores
     most = max(ours_count, theirs_count, 1)
     apart = abs(ours_count - theirs_count) / most

@@ -1,4 +1,4 @@
-"""A study: a budgeted search made of trials, then the finals.
+"""A study: a budgeted search by trials, then the finals.
 
 The study is the only process that writes the database, and it never touches a device: workers do.
 """
@@ -29,14 +29,14 @@ class Study:
     `tuner.study.opening` opens it.
 
     Attributes:
-        request: What it was asked to do.
+        request: Its request.
         session: Devices, compile workers and recorders.
         loop: The search.
-        leaderboard: How the measured configs compare.
+        leaderboard: Ranks the measured configs.
         budget: Time and progress.
-        machine: Sees what else goes on on the machine.
-        interruption: What signals do.
-        library: The library before the search; None without one.
+        machine: Watches the machine's load.
+        interruption: Handles signals.
+        library: The library's measurement before the search; None without a library.
     """
 
     request: Request
@@ -50,12 +50,12 @@ class Study:
 
     @property
     def progress(self) -> Progress:
-        """How it stands."""
+        """Its progress."""
         return self.budget.progress
 
     @property
     def objective_value(self) -> float | None:
-        """A number that falls as the search gets on; None before anything was measured."""
+        """A number that falls as the search progresses; None before anything was measured."""
         return self.leaderboard.objective_value
 
     def search(self, seconds: float | None = None) -> str:
@@ -65,7 +65,7 @@ class Study:
             seconds: After this time it pauses; None to go on until the search ends.
 
         Returns:
-            Why the search ended; empty if it can go on.
+            Reason why the search ended; empty if it can go on.
 
         Raises:
             DeviceTrouble: A device stays unwell.
@@ -78,7 +78,7 @@ class Study:
         return self.loop.stop
 
     def finals(self) -> Result:
-        """Plays the finals. Meanwhile the search writes its last trials, but not beside timing on a CPU.
+        """Plays the finals. Meanwhile the search writes its last trials, unless on a CPU.
 
         Raises:
             DeviceTrouble: The device does not survive them.
@@ -100,7 +100,7 @@ class Study:
         return Result(champion, self.progress, self.loop.stop, finals.pairs, front, finals.unplayed)
 
     def _front(self, champion: Champion | None) -> Front | None:
-        """None with one objective."""
+        """The Pareto front; None with one objective."""
         if len(self.request.objectives) == 1:
             return None
         recorder, library = self.session.recorder, None

@@ -1,4 +1,4 @@
-"""Stores records in a thread beside the measuring: a transaction waits for the disk, the devices need not."""
+"""Stores records in a thread beside measuring, so that devices need not wait for the disk."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tuner.results.record import Record
 
 
 class WriteBehind:
-    """Stores what it is given, in order; all that waits goes into one transaction.
+    """Stores records in order; all waiting ones go into one transaction.
 
-    Inside ``with`` only; the end of that waits until all is stored. On a CPU target the thread would disturb
-    timing: there, `inline`, a record is stored before `put` returns.
+    It works inside ``with`` only, and leaving the block waits until all is stored. On a CPU target the thread
+    would disturb timing; with `inline` a record is stored before `put` returns.
 
     Attributes:
         storing_s: Seconds that storing took in the thread.
@@ -25,7 +25,7 @@ class WriteBehind:
         """Prepares it.
 
         Args:
-            store: Stores records in one transaction; they are on the disk when it returns.
+            store: Stores records in one transaction; they are on disk when it returns.
             inline: True to store in `put`.
         """
         self._store, self._inline = store, inline
@@ -51,11 +51,11 @@ class WriteBehind:
         """Stores a record, soon.
 
         Args:
-            record: What to store.
-            stored: Called once it is on the disk, maybe in another thread.
+            record: The record to store.
+            stored: Called once it is on disk, possibly in another thread.
 
         Raises:
-            Exception: What storing raised, for this record or an earlier one.
+            Exception: Storing this record or an earlier one raised it.
         """
         if self._inline:
             self._store([record])
@@ -81,7 +81,7 @@ class WriteBehind:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Waits until all is stored; raises what storing raised, unless something else is raised already."""
+        """Waits until all is stored; re-raises errors of storing, unless another error is already raised."""
         if self._inline:
             return
         with self._changed:
@@ -100,7 +100,7 @@ class WriteBehind:
                 self._failure = error
 
     def _step(self) -> bool:
-        """Stores what waits; False where nothing does and nothing more will."""
+        """Stores the waiting records; False if there are none and no more will come."""
         with self._changed:
             while not self._waiting and not self._closed:
                 self._changed.wait()

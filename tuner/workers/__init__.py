@@ -1,1 +1,1 @@
-"""Processes that compile and measure, and may crash or hang: started, asked, limited, replaced."""
+"""Processes that compile and measure, and may crash or hang: started, called, limited, replaced."""

@@ -1,7 +1,7 @@
 """Frames of JSON and bytes over a socket between a study and its worker processes.
 
-A frame is a magic word, two lengths, a JSON object and a binary part. JSON rather than pickle: what a
-broken or hostile kernel writes into the channel can be refused, but never runs.
+A frame is a magic word, two lengths, a JSON object and a binary part. JSON rather than pickle: bytes that a
+broken or hostile kernel writes into the channel can be refused, and never run.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 MAGIC = b"TTF1"
 _HEADER = struct.Struct("!4sII")
-#: A longer frame is taken for rubbish.
+#: A longer frame counts as rubbish.
 LIMIT_BYTES = 1 << 30
 
 
@@ -22,7 +22,7 @@ class ChannelBroken(Exception):
     """The other side closed the channel, wrote rubbish, or stopped in the middle of a frame.
 
     Attributes:
-        rubbish: True where bytes came that are no frame.
+        rubbish: True if bytes arrived that are not a frame.
     """
 
     def __init__(self, reason: str, rubbish: bool = False) -> None:
@@ -46,10 +46,10 @@ class Channel:
         Args:
             message: JSON object.
             blob: Binary part.
-            limit_s: Seconds to wait for a reader that does not read.
+            limit_s: Seconds to wait for the other side to read.
 
         Raises:
-            ChannelBroken: Nobody reads.
+            ChannelBroken: The other side does not read.
         """
         text = json.dumps(message).encode()
         try:

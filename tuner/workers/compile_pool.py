@@ -17,17 +17,17 @@ from tuner.results.measurement import CompileReport, Measurement, Outcome
 from tuner.workers.main import rendered_to_json
 from tuner.workers.process import MEMORY_VARIABLE, Worker, WorkerFailed, answered
 
-#: Compile workers for each device at the most; one takes about 150 MB.
+#: Largest number of compile workers for each device; one takes about 150 MB.
 WORKERS_PER_DEVICE = 32
 #: Cores left to the study and its search; each device's worker has one of its own.
 KEPT_CORES = 1
-#: A compilation may take this many times the slow end of those before it, this quantile of them...
+#: A compilation may take this multiple of this quantile of the earlier ones...
 LIMIT_FACTOR, SLOW_END = 10.0, 0.95
 #: ...but always this long, in seconds.
 LIMIT_FLOOR_S = 60.0
-#: Bytes that a compile worker may take at the most; less where its share of the machine's memory is less.
+#: Largest memory of a compile worker in bytes; less if its share of the machine's memory is less.
 MEMORY_BYTES = 24 << 30
-#: Bytes that each may take however many there are.
+#: Bytes that each worker may take, however many there are.
 MEMORY_FLOOR_BYTES = 4 << 30
 #: A kernel that stores more than this to local memory, per thread, loses to one that does not: on an H200
 #: every spilling config of a first GEMM space came last.
@@ -38,12 +38,12 @@ REGISTER_UNIT = 8
 
 @dataclass(frozen=True)
 class Compiled:
-    """What came of one compilation.
+    """The result of one compilation.
 
     Attributes:
-        ticket: What the caller gave.
-        compiled_config: The compiled config; None where it failed.
-        failure: Why, as a measurement; None where it did not fail.
+        ticket: The caller's ticket.
+        compiled_config: The compiled config; None if compiling failed.
+        failure: The failure as a measurement; None if there was none.
     """
 
     ticket: int
@@ -75,11 +75,11 @@ class CompilePool:
         """Starts the workers.
 
         Args:
-            spec: What `tuner.devices.opening.compiler_for` takes.
-            architecture: What to compile for.
+            spec: Device spec, see `tuner.devices.opening.compiler_for`.
+            architecture: Architecture to compile for.
             problem: Names the problem (`tuner.workers.main.problem_from`).
-            size: Workers; `workers_for` the cores there are unless given.
-            devices: Devices that take what is compiled.
+            size: Number of workers; by default `workers_for` the available cores.
+            devices: Number of devices that use the results.
         """
         self._spec, self._architecture, self._problem = spec, architecture, dict(problem)
         self.size = size or workers_for(len(os.sched_getaffinity(0)), devices)
@@ -91,13 +91,13 @@ class CompilePool:
 
     def _start(self) -> Worker:
         share = max(host.memory_bytes() // self.size, MEMORY_FLOOR_BYTES)
-        # NVRTC's own cache gives back code without the compiler's report.
+        # NVRTC's own cache returns code without the compiler's report.
         variables = {"CUDA_CACHE_DISABLE": "1", MEMORY_VARIABLE: str(min(share, MEMORY_BYTES))}
         return Worker("compile", self._spec, variables)
 
     @property
     def pending(self) -> int:
-        """Compilations that are not done."""
+        """Number of unfinished compilations."""
         return len(self._jobs) + len(self._waiting)
 
     @property
@@ -117,7 +117,7 @@ class CompilePool:
         self._dispatch()
 
     def ready(self) -> list[Compiled]:
-        """What has been compiled since the last call.
+        """Returns the results since the last call.
 
         Raises:
             DeviceTrouble: The compiler is not there.
@@ -164,7 +164,7 @@ class CompilePool:
         self._ready.append(Compiled(job.ticket, compiled_config, None))
 
     def _bury(self, number: int, failure: WorkerFailed) -> None:
-        """Gives up a dead worker; its job is tried once more, since it may be innocent."""
+        """Gives up a dead worker. Its job is tried once more, because it may be innocent."""
         self._retire(number)
         job = self._jobs.pop(number)
         if failure.timed_out or job.crashes:
@@ -181,14 +181,14 @@ class CompilePool:
             worker.close()
 
     def cancel(self) -> None:
-        """Forgets every compilation that is not done; workers in the middle of one are killed."""
+        """Drops all unfinished compilations; workers in the middle of one are killed."""
         self._waiting.clear()
         for number in list(self._jobs):
             self._retire(number)
             del self._jobs[number]
 
     def compile_all(self, rendered: Mapping[int, Rendered]) -> dict[int, CompiledConfig]:
-        """Compiles several and waits for all; those that fail are left out.
+        """Compiles several configs and waits for all of them; those that fail are left out.
 
         Raises:
             DeviceTrouble: The compiler is not there.
@@ -212,23 +212,23 @@ class CompilePool:
 
 
 def workers_for(cores: int, devices: int) -> int:
-    """Compile workers on so many cores: all but those that the study and the devices' workers need.
+    """Returns the number of compile workers for this many cores, minus those for study and devices.
 
-    Where there are few cores, workers share them with these.
+    If there are few cores, workers share them with study and devices.
     """
     kept = KEPT_CORES + devices
     return max(1, min(WORKERS_PER_DEVICE * devices, cores - kept if cores > 2 * kept else cores))
 
 
 def compile_limit_s(took_s: Iterable[float]) -> float:
-    """Seconds that a compilation may take after others took so many."""
+    """Returns the seconds that a compilation may take, from the seconds of earlier ones."""
     took = sorted(took_s)
     slow = took[int(SLOW_END * (len(took) - 1))] if took else 0.0
     return max(LIMIT_FLOOR_S, LIMIT_FACTOR * slow)
 
 
 def ruled_out(compiled_config: CompiledConfig, device: DeviceInfo) -> Measurement | None:
-    """What the compiler's report rules out, before it costs time on the device; None where nothing does."""
+    """Returns the reason why the compiler's report rules a config out before it costs device time, or None."""
     report, launch = compiled_config.compiled, compiled_config.rendered.launch
     if launch is None:
         return None

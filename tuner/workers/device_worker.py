@@ -1,4 +1,4 @@
-"""The device worker of a study: kept alive, restarted after a failure, given up when the device is unwell."""
+"""The device worker of a study: kept alive, replaced after failures, given up if the device is not healthy."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from tuner.results.measurement import Measurement, Outcome
 from tuner.workers.main import rendered_to_json
 from tuner.workers.process import Worker, WorkerFailed, answered
 
-#: The first run of a config may take this many times the best one's time, but always so many seconds: to
-#: replace the worker takes some, too.
+#: The first run of a config may take this multiple of the best config's time, and at least these seconds,
+#: because replacing the worker takes time, too.
 FIRST_LIMIT_FACTOR, FIRST_LIMIT_FLOOR_S = 10.0, 2.0
-#: All that is done with a config may take this many times the best config's time...
+#: All work on a config may take this multiple of the best config's time...
 LIMIT_FACTOR = 300.0
 #: ...but always this long, in seconds: the first run of a config also loads and verifies it.
 LIMIT_FLOOR_S = 10.0
-#: Seconds within which arrays and reference must be made, and the baseline and the finals measured.
+#: Time limits in seconds for making arrays and reference, and for measuring baseline and finals.
 LONG_LIMIT_S = 600.0
-#: Fresh workers that may fail their canary in a row before the device counts as unwell.
+#: Number of fresh workers that may fail their canary in a row before the device counts as unwell.
 MAX_UNWELL = 3
 
 
@@ -36,12 +36,12 @@ _log = logging.getLogger(__name__)
 
 
 def run_limit_s(best_s: float | None) -> float:
-    """Seconds that a config may take while the best one takes so many, or none was measured yet."""
+    """Returns the seconds that a config may take, given the best config's time, if one was measured."""
     return max(LIMIT_FLOOR_S, LIMIT_FACTOR * (best_s or 0.1))
 
 
 def first_limit_s(best_s: float | None) -> float | None:
-    """Seconds that a config's first run may take; None for no limit of its own."""
+    """Returns the seconds that a config's first run may take; None for no limit of its own."""
     return None if best_s is None else max(FIRST_LIMIT_FLOOR_S, FIRST_LIMIT_FACTOR * best_s)
 
 
@@ -50,9 +50,9 @@ class DeviceWorker:
 
     Attributes:
         info: Identity and limits of the device.
-        versions: Name -> version of what takes part there.
-        free_bytes: Memory that was free before the arrays were made.
-        restarts: Workers that had to be replaced.
+        versions: Name -> version of what is involved there.
+        free_bytes: Bytes of memory that were free before the arrays were made.
+        restarts: Number of replaced workers.
     """
 
     def __init__(self, found: DetectedDevice) -> None:
@@ -68,11 +68,11 @@ class DeviceWorker:
         self._worker = self._start()
 
     def open(self) -> None:
-        """Waits until the device is open, and learns what it is.
+        """Waits until the device is open, and reads its identity.
 
         Raises:
             DeviceTrouble: It cannot be opened.
-            EnvironmentTrouble: There is no room for what is compiled for it.
+            EnvironmentTrouble: There is no room for its compiled kernels.
         """
         check_cache()
         hello = self._trusted({"do": "hello"})
@@ -85,12 +85,12 @@ class DeviceWorker:
 
     @property
     def opening(self) -> str:
-        """What a compile worker for this device takes; see `tuner.devices.detect.DetectedDevice.opening`."""
+        """The spec for this device's compile workers; see `tuner.devices.detect.DetectedDevice.opening`."""
         return self._found.opening
 
     @property
     def channel(self) -> Worker:
-        """What to wait for while `busy`."""
+        """The channel to wait for while `busy`."""
         return self._worker
 
     @property
@@ -99,7 +99,7 @@ class DeviceWorker:
         return self._worker.busy
 
     def _trusted(self, message: dict[str, Any], blob: bytes = b"") -> dict[str, Any]:
-        """Asks something that no config can spoil; failing means that the device is in trouble."""
+        """Sends a request that no config can spoil; if it fails, the device is in trouble."""
         try:
             return answered(self._worker.ask(message, blob, LONG_LIMIT_S))
         except WorkerFailed as failure:
@@ -117,32 +117,33 @@ class DeviceWorker:
         """Makes arrays and reference, with inputs drawn afresh for each worker.
 
         Args:
-            problem: By name.
+            problem: The problem's name.
             regime: How time is taken.
             energy: True to measure energy beside time.
-            error_limit: A config less exact than so many times the library is not timed; None for any.
+            error_limit: Configs whose error exceeds this multiple of the library's are not timed; None for no
+                limit.
 
         Raises:
-            DeviceTrouble: It cannot, for lack of memory say.
+            DeviceTrouble: It cannot, for example for lack of memory.
         """
         asked = {"problem": dict(problem), "regime": regime, "energy": energy, "error_limit": error_limit}
         self._prepared = asked
         self._trusted({"do": "prepare", **asked, "seed": _fresh_seed()})
 
     def baseline(self) -> Measurement | None:
-        """Measures the library; None where the operation declares none."""
+        """Measures the library; None if the operation declares none."""
         data = self._trusted({"do": "baseline"})["measurement"]
         return Measurement.from_json(data) if data else None
 
     def begin(
         self, compiled_config: CompiledConfig, incumbent_s: float | None, limit_s: float | None = None
     ) -> None:
-        """Begins to measure a config; `finish` ends it.
+        """Begins to measure a config; `finish` returns the result.
 
         Args:
             compiled_config: What to measure.
             incumbent_s: Best median so far in seconds; a config that cannot win against it is pruned.
-            limit_s: Seconds that it may take; so many times the incumbent's unless given.
+            limit_s: Seconds that it may take; by default a multiple of the incumbent's time.
         """
         if limit_s is None:
             limit_s = run_limit_s(incumbent_s)
@@ -154,16 +155,16 @@ class DeviceWorker:
         try:
             self._worker.request(message, compiled_config.code, limit_s)
         except WorkerFailed:
-            # Found dead before it was asked: not this config's fault.
+            # The worker was dead before the request: not this config's fault.
             self._recycle()
             self._worker.request(message, compiled_config.code, limit_s)
 
     def arrived(self) -> bool:
-        """True where `finish` will not wait long."""
+        """True if `finish` will not wait long."""
         return self.busy and (self._worker.overdue() or bool(select.select([self._worker], [], [], 0)[0]))
 
     def finish(self) -> Measurement:
-        """The measurement that `begin` began.
+        """Returns the measurement that `begin` started.
 
         A worker that crashed, hung or reported a poisoned context has been replaced.
 
@@ -192,11 +193,11 @@ class DeviceWorker:
         """Checks a compiled config at other shapes.
 
         Args:
-            compiled_config: What to check.
+            compiled_config: The config to check.
             cases: Problems by name, each with the launch for it.
 
         Returns:
-            What is wrong; empty when nothing is. A worker that crashed or hung has been replaced.
+            What is wrong; empty if nothing is. A worker that crashed or hung has been replaced.
         """
         named = [{"problem": dict(problem), "launch": launch and asdict(launch)} for problem, launch in cases]
         message = {"do": "verify", "cases": named, "seed": _fresh_seed(), **to_json(compiled_config)}
@@ -215,16 +216,15 @@ class DeviceWorker:
     ) -> list[Measurement]:
         """Measures finalists interleaved with the library, whose measurements come last.
 
-        Where the worker does not survive that, each finalist shows alone whether it was the one, and the
-        others play again.
+        If the worker does not survive, each finalist runs alone to find the culprit, and the others play again.
 
         Args:
             compiled_configs: The finalists.
             budget_s: Wall time for the rounds in seconds.
-            threads: CPU threads that they use; see `tuner.measuring.bench.Bench.finals`.
+            threads: Numbers of CPU threads that they use; see `tuner.measuring.bench.Bench.finals`.
 
         Raises:
-            DeviceTrouble: The worker failed all the same.
+            DeviceTrouble: The worker failed even so.
         """
         found = self._interleaved(compiled_configs, budget_s, threads)
         if not isinstance(found, str):
@@ -250,7 +250,7 @@ class DeviceWorker:
     def _interleaved(
         self, compiled_configs: Sequence[CompiledConfig], budget_s: float, threads: Sequence[int]
     ) -> list[Measurement] | str:
-        """The measurements, or what the worker did not survive; it has been replaced then."""
+        """Returns the measurements, or the failure after which the worker was replaced."""
         named = [to_json(each) for each in compiled_configs]
         message = {"do": "finals", "budget_s": budget_s, "threads": list(threads), "compiled_configs": named}
         code = b"".join(compiled_config.code for compiled_config in compiled_configs)
@@ -310,7 +310,7 @@ class DeviceWorker:
         return found
 
     def _recycle(self) -> None:
-        """Replaces the worker, and makes sure that the device is well."""
+        """Replaces the worker, and checks that the device is healthy."""
         for attempt in range(1, MAX_UNWELL + 1):
             self._worker.close()
             self.restarts += 1
@@ -334,7 +334,7 @@ class DeviceWorker:
 
 
 def _fresh_seed() -> int:
-    """Inputs are drawn anew by every worker: no config can be right by having seen them."""
+    """Returns a new seed: each worker draws its own inputs, so no config can be correct by knowing them."""
     return random.SystemRandom().randrange(2**32)
 
 

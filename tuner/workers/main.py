@@ -1,4 +1,4 @@
-"""What runs inside a worker process: answers requests from its channel until that closes.
+"""The main program of a worker process: answers requests from its channel until the channel closes.
 
 Run as ``python -m tuner.workers.main FD ROLE SPEC``.
 """
@@ -38,10 +38,10 @@ from tuner.results.statistics import noise
 from tuner.workers.channel import Channel, ChannelBroken
 from tuner.workers.process import MEMORY_VARIABLE
 
-#: Linux: the signal that a process gets when its parent ends.
+#: Linux: prctl option that sets the signal a process gets when its parent ends.
 PR_SET_PDEATHSIG = 1
 
-#: Of the garbage collector in a compile worker (Python's own are 700, 10 and 10).
+#: Thresholds of the garbage collector in a compile worker (Python's own are 700, 10 and 10).
 GARBAGE_THRESHOLDS = (100_000, 20, 20)
 
 #: Gives the answer and its code, or answers one after the other.
@@ -49,19 +49,19 @@ Handler = Callable[[dict[str, Any], bytes], tuple[dict[str, Any] | Iterator[dict
 
 
 def problem_from(data: dict[str, Any]) -> Problem:
-    """The problem that a message names; `origin` is the file of a user's own operation, or empty."""
+    """Returns the problem that a message names; `origin` is the file of a user's own operation, or empty."""
     origin = data.get("origin", "")
     found = catalogue.from_file(Path(origin)) if origin else catalogue.builtin()
     return found.operation(data["operation"]).problem(data["shape"], data["dtype"], data["layout"])
 
 
 def rendered_to_json(rendered: Rendered) -> dict[str, Any]:
-    """A rendered kernel as a JSON object."""
+    """Returns a rendered kernel as a JSON object."""
     return asdict(rendered)
 
 
 def rendered_from(data: dict[str, Any]) -> Rendered:
-    """Reads what `rendered_to_json` wrote."""
+    """Reads the output of `rendered_to_json`."""
     return Rendered(
         text=data["text"], entry=data["entry"], target=data["target"], launch=launch_from(data["launch"]),
         options=tuple(data["options"]), launch_hash=data["launch_hash"],
@@ -74,7 +74,7 @@ def launch_from(data: dict[str, Any] | None) -> Launch | None:
 
 
 def compiled_config_from(data: dict[str, Any], code: bytes) -> CompiledConfig:
-    """A compiled config from a message and its code."""
+    """Makes a compiled config from a message and its code."""
     return CompiledConfig(
         rendered_from(data["rendered"]), code, CompileReport(**data["compiled"]), data.get("compile_s", 0.0)
     )
@@ -88,9 +88,9 @@ class CompileHandlers:
         self._problems: dict[str, Problem] = {}
 
     def compile(self, message: dict[str, Any], _: bytes) -> tuple[dict[str, Any], bytes]:
-        """Compiles a rendered kernel; ``failed`` is the compiler's text where it refuses.
+        """Compiles a rendered kernel; ``failed`` is the compiler's message if it refuses.
 
-        ``spent`` says that the worker is better replaced: it may hold what the compiler took.
+        ``spent`` means that the worker is better replaced, because it may hold the compiler's memory.
         """
         start = time.perf_counter()
         key = repr(message["problem"])
@@ -130,13 +130,13 @@ class DeviceHandlers:
         self._surveyed: dict[str, CompiledConfig] = {}
 
     def hello(self, message: dict[str, Any], _: bytes) -> tuple[dict[str, Any], bytes]:
-        """Identity, versions and free memory of the device."""
+        """Returns identity, versions and free memory of the device."""
         device = self._device
         info = device.info.to_json()
         return {"info": info, "versions": dict(device.versions), "free_bytes": device.free_bytes()}, b""
 
     def canary(self, message: dict[str, Any], _: bytes) -> tuple[dict[str, Any], bytes]:
-        """``unwell`` says why the device does not work; empty when it does."""
+        """Runs the canary; ``unwell`` is the reason why the device does not work, empty if it does."""
         try:
             self._device.canary()
         except LaunchFailed as failure:
@@ -164,7 +164,7 @@ class DeviceHandlers:
         return {"measurement": measurement.to_json(), "unwell": bench.unwell}, b""
 
     def verify(self, message: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
-        """Checks one compiled config at other shapes; ``wrong`` names the first where it fails."""
+        """Checks one compiled config at other shapes; ``wrong`` names the first at which it fails."""
         compiled_config = compiled_config_from(message, blob)
         for case in message["cases"]:
             problem = problem_from(case["problem"])
@@ -176,7 +176,7 @@ class DeviceHandlers:
         return {"wrong": "", "unwell": False}, b""
 
     def baseline(self, message: dict[str, Any], _: bytes) -> tuple[dict[str, Any], bytes]:
-        """Measures the library; ``measurement`` is None where there is none."""
+        """Measures the library; ``measurement`` is None if there is none."""
         bench = self._ready()
         measurement = bench.measure_baseline()
         return {"measurement": measurement and measurement.to_json(), "unwell": bench.unwell}, b""
@@ -215,7 +215,7 @@ class DeviceHandlers:
         yield {"best_s": bench.best_s, "last": True}
 
     def transfers(self, message: dict[str, Any], _: bytes) -> tuple[dict[str, Any], bytes]:
-        """Times what a run from the host's memory to the host's memory adds to the kernel's time."""
+        """Times the copies and allocations that a run on host memory adds to the kernel's time."""
         return {"transfers_s": transfers_s(self._device, self._ready().workload)}, b""
 
     def _ready(self) -> Bench:
@@ -255,9 +255,9 @@ def _trouble(error: Exception) -> dict[str, Any]:
 
 
 def limit_memory(role: str, spec: str) -> None:
-    """Lets an allocation fail before the machine runs out of memory: what takes it is told, and fails alone.
+    """Limits memory, so that a large allocation fails, alone and reported, before the machine runs out.
 
-    Memory of a GPU is no matter of this; its driver maps far more than it takes.
+    GPU workers are not limited, because the driver maps far more memory than it uses.
     """
     asked = os.environ.get(MEMORY_VARIABLE)
     if asked is None and (role, spec) != ("device", "cpu"):
@@ -268,7 +268,7 @@ def limit_memory(role: str, spec: str) -> None:
 
 
 def _collect_less_garbage() -> None:
-    """What was imported stays, and what a compilation leaves goes later: a tenth of Numba's time otherwise."""
+    """Freezes imported objects and collects garbage less often, which saves a tenth of Numba's time."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GARBAGE_THRESHOLDS)
@@ -276,7 +276,7 @@ def _collect_less_garbage() -> None:
 
 def main(arguments: list[str]) -> None:
     """Opens the device or compiler, then serves."""
-    # The parent's end is the only way out: Ctrl-C is the study's to handle.
+    # Only the parent's end ends this process; the study handles Ctrl-C.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     channel = Channel(socket.socket(fileno=int(arguments[0])))

@@ -1,6 +1,6 @@
-"""Worker processes that may crash or hang: started, asked, given a time limit, killed.
+"""Worker processes that may crash or hang: started, called with a time limit, killed.
 
-A device worker does all that touches a device; compile workers compile. Either runs
+A device worker does everything that touches a device; compile workers compile. Each runs
 `tuner.workers.main` in a process of its own session, so that a Ctrl-C in the terminal reaches the study
 only, and dies with the study.
 """
@@ -25,9 +25,9 @@ from tuner.workers.channel import Channel, ChannelBroken
 
 #: Seconds that a worker may take to start and open its device.
 START_LIMIT_S = 120.0
-#: Seconds that the rest of a frame may take once its first bytes are there.
+#: Seconds that the rest of a frame may take after its first bytes.
 FRAME_LIMIT_S = 30.0
-#: Variable with the bytes that a worker may take beyond those it has when it is ready.
+#: Environment variable with the bytes that a worker may take beyond those that it has when it is ready.
 MEMORY_VARIABLE = "TUNER_WORKER_BYTES"
 #: Characters of a dead worker's standard error that go into the reason.
 STDERR_TAIL = 600
@@ -37,8 +37,8 @@ class WorkerFailed(Exception):
     """A worker that had to be given up.
 
     Attributes:
-        timed_out: True where it was killed for being too slow.
-        alarmed: True where it ended itself, as what it ran took too long.
+        timed_out: True if it was killed for being too slow.
+        alarmed: True if it ended itself because a run took too long.
     """
 
     def __init__(self, reason: str, timed_out: bool = False, alarmed: bool = False) -> None:
@@ -48,7 +48,7 @@ class WorkerFailed(Exception):
 
 @dataclass(frozen=True)
 class Reply:
-    """What a worker answered.
+    """A worker's reply.
 
     Attributes:
         data: JSON object.
@@ -60,15 +60,15 @@ class Reply:
 
 
 class Worker:
-    """One worker process. At most one request is under way at a time."""
+    """One worker process, with at most one pending request."""
 
     def __init__(self, role: str, spec: str, environment: Mapping[str, str]) -> None:
-        """Starts the process; it does not wait until it is ready.
+        """Starts the process, without waiting until it is ready.
 
         Args:
             role: ``device`` or ``compile``.
             spec: What to open: ``cuda``, ``cpu`` or ``fake:FILE``.
-            environment: Variables beside this process's own.
+            environment: Variables added to this process's own.
         """
         self.role = role
         self.busy = False
@@ -93,11 +93,11 @@ class Worker:
         return self._process.pid
 
     def fileno(self) -> int:
-        """For selectors: readable when an answer, or the end, has come."""
+        """For selectors: readable if the reply, or the end, has come."""
         return self._channel.fileno()
 
     def request(self, message: dict[str, Any], blob: bytes = b"", limit_s: float = START_LIMIT_S) -> None:
-        """Sends a request; `collect` gets its answer.
+        """Sends a request; `collect` returns the reply.
 
         Raises:
             WorkerFailed: The worker is gone.
@@ -114,11 +114,11 @@ class Worker:
         self.busy, self.deadline_s = True, time.monotonic() + limit_s
 
     def overdue(self) -> bool:
-        """True where the request under way has used up its time."""
+        """True if the pending request has used up its time."""
         return self.busy and self.deadline_s is not None and time.monotonic() > self.deadline_s
 
     def collect(self, limit_s: float = FRAME_LIMIT_S) -> Reply:
-        """Waits for the answer to the request under way.
+        """Waits for the reply to the pending request.
 
         Raises:
             WorkerFailed: It crashed, wrote rubbish, or took too long; it has been killed.
@@ -153,7 +153,7 @@ class Worker:
         return f"the worker died with {how}" + (f": {tail}" if tail else "")
 
     def _last_words(self) -> str:
-        """The end of what the worker wrote to its standard output and error."""
+        """Returns the end of the worker's standard output and error."""
         with contextlib.suppress(OSError, ValueError):
             size = self._stderr.seek(0, os.SEEK_END)
             self._stderr.seek(max(size - STDERR_TAIL, 0))
@@ -164,7 +164,7 @@ class Worker:
         """Ends the process and everything in its session, and waits for it."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        # A process inside the driver may take a while to die; it is not waited for without end.
+        # A process inside the driver may take a while to die, so the wait is limited.
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(30)
 
@@ -176,11 +176,11 @@ class Worker:
 
 
 def answered(reply: Reply) -> dict[str, Any]:
-    """The data of a reply.
+    """Returns the data of a reply.
 
     Raises:
-        InputError: The worker said that what was asked is at fault.
-        DeviceTrouble: It said that the device or the environment is.
+        InputError: The worker reported that the request is at fault.
+        DeviceTrouble: It reported that the device or the environment is at fault.
     """
     if "trouble" in reply.data:
         raise (InputError if reply.data.get("bad_input") else DeviceTrouble)(reply.data["trouble"])

@@ -1,8 +1,8 @@
-"""C = op(A) op(B) in square blocks: what has been brought into the cache is used BLOCK times.
+"""C = op(A) op(B) in square blocks: each element in the cache is used BLOCK times.
 
 Idea: a block of C is summed in an array of its own over blocks of A and B, and written once. The innermost
-loop runs along memory, so that the compiler makes vector instructions of it. Along which dim depends on how
-the rows of B lie, as stored or after TRANSPOSE_B has transposed it first:
+loop runs along memory, so that the compiler makes vector instructions of it. The rows of B decide its dim,
+as stored or after TRANSPOSE_B has transposed B first:
 
     rows of N values:  sum[i, :] += A[i, p] * B[p, :]         a scaled row is added to a row
     rows of K values:  sum[i, j] += A[i, :] . B[j, :]         a dot product

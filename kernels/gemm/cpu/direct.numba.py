@@ -1,20 +1,20 @@
-"""C = op(A) op(B) with A, and where it can be B, read where they are.
+"""C = op(A) op(B) with A, and if possible B, read in place.
 
-Packing copies every element of A and B once. Where each is used only a few times, because C is small or long
-and thin, that costs more than it gives. Here a tile of C in registers takes its factors from A itself, a
-scalar from each of MR rows, and its vectors from B itself, NR elements of a row. Where B is stored
-transposed, or PACK_B says so, a strip of B is packed first; where PACK_A says so, A is.
+Packing copies every element of A and B once. If each is used only a few times, because C is small or long
+and thin, packing costs more than it gains. Here a tile of C in registers takes its factors from A itself, a
+scalar from each of MR rows, and its vectors from B itself, NR elements of a row. If B is stored transposed,
+or with PACK_B, a strip of B is packed first; with PACK_A, A is.
 
     for a part of K            KC
-        for a strip of B       NR    packed, or as it lies
+        for a strip of B       NR    packed, or in place
             for rows of A      MR    a tile of C: MR * NR multiply-adds for MR + NR loads
 
-At the edges of C tiles of one vector per row take over, which read and write the used part only. Threads take
-parts of C, of whole tiles, and each packs what it needs for itself.
+At the edges of C, tiles of one vector per row read and write only the used part. Threads take parts of C, of
+whole tiles, and each packs its own operands.
 
-Constants in front of this text: WIDTH (lanes of a vector), MR, NR, KC, PACK_A, PACK_B, STREAM (C is written
-past the caches, where it is aligned), UNROLL (products per turn of the innermost loop), PREFETCH (how many
-strips ahead B's lines are asked for; 0: not at all), THREADS, SPLIT (what threads share: rows, columns or
+Constants in front of this text: WIDTH (lanes of a vector), MR, NR, KC, PACK_A, PACK_B, STREAM (stores of
+aligned parts of C bypass the caches), UNROLL (products per turn of the innermost loop), PREFETCH (how many
+strips ahead B's lines are prefetched; 0: not at all), THREADS, SPLIT (threads divide rows, columns or
 both); A_TRANSPOSED and B_TRANSPOSED (as stored).
 Letters: i, j, p run over M, N, K.
 """
@@ -33,7 +33,7 @@ def _whole_tile(a, across, along, b, b_step, depth, c, c_row, add_to_c):
     tile = empty_sums(c, VECTORS, WIDTH)
     for _ in range(depth // UNROLL):
         if PREFETCH and not B_IS_PACKED:
-            # The same row, so that the page is known: the next strip lies in many pages, a step of K in each.
+            # The same row, whose page is known: the next strip is in many pages, a step of K in each.
             for p in range(UNROLL):
                 prefetch(forward(b, p * b_step + PREFETCH * NR), NR)
         tile = add_products(tile, MR, UNROLL, a, across, along, b, b_step)
@@ -97,7 +97,7 @@ multiply_here = njit(inline="always")(_part_of_c)
 multiply_apart = njit(**APART)(_part_of_c)
 
 
-# Called without a line of Python between: for the smallest problems a call costs as much as the work.
+# Called without Python in between: for the smallest problems a call costs as much as the work.
 @njit(cache=True, nogil=True)
 def _alone(a, b, c, m, n, k):
     """Writes c, in one thread."""

@@ -1,7 +1,7 @@
 """C = op(A) op(B) by the definition: C[i, j] is the sum over k of op(A)[i, k] * op(B)[k, j].
 
-Idea: none yet; this is what every later step is compared with. A and B are read M*N*K times each, mostly
-from caches that they fall out of again, and the running sum is one long chain of dependent additions.
+Idea: none yet; every later step is compared with this one. A and B are read M*N*K times each, mostly
+from caches that soon evict them, and the running sum is one long chain of dependent additions.
 
 Constants in front of this text: THREADS; A_TRANSPOSED and B_TRANSPOSED say how A and B are stored.
 Letters: i, j, k run over M, N, K.

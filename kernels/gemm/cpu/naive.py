@@ -1,4 +1,4 @@
-"""gemm on the CPU, first step: three nested loops, as the definition says."""
+"""gemm on the CPU, first step: three nested loops, as in the definition."""
 
 from pathlib import Path
 

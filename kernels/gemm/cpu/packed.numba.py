@@ -1,9 +1,9 @@
 """C = op(A) op(B): five loops round a tile of C that stays in registers.
 
-A core can add far more products in a second than its caches can deliver operands for. So every level of the
-memory is made to hold what is used most often:
+A core can add products far faster than its caches can deliver their operands. So each level of the memory
+holds the data that the loops inside it use most often:
 
-    loop                   step   what stays where while the loops inside it run
+    loop                   step   data that stays in place while the inner loops run
     5  columns of C        NC
     4  part of K           KC     the packed block of B (KC x NC): last-level cache
     3  rows of C           MC     the packed block of A (MC x KC): second-level cache
@@ -11,26 +11,26 @@ memory is made to hold what is used most often:
     1  rows, a panel       MR     the tile of C (MR x NR): registers
        part of K           1      a column of A times a row of B: MR * NR multiply-adds for MR + NR loads
 
-Packing makes panels that are read from front to back, whatever the layout of A and B; see there. Tiles at the
-edges are computed whole, from panels filled up with anything, and stored in part.
+Packing makes panels that are read from front to back, whatever the layout of A and B; see panels.numba.py.
+Tiles at the edges are computed whole, from panels filled up with any values, and stored in part.
 
-Threads share all of it. Loops 5 and 4 are a sequence of steps; a step has two kinds of jobs, taken by whoever
-is free: to pack a strip of the block of B, and, when that is done, to multiply: MC rows of A by one of SLABS
-parts of the block of B. Each thread packs its rows of A for itself, or, with SHARE both, A is packed in strips
-like B; that pays where several threads need the same rows. There are two blocks of B, used by turns, so that
-the next can be packed while others still multiply by this one, and nobody waits more than once a step. Jobs
-are many and small, since cores are not equally fast: other programs run on them, or two of them are one.
+Threads share all work. Loops 5 and 4 are a sequence of steps. A step has two kinds of jobs, which any free
+thread takes: first pack a strip of the block of B, and then multiply MC rows of A by one of SLABS parts of the
+block of B. Each thread packs its own rows of A, or, with SHARE both, A is packed in strips like B, which pays
+if several threads need the same rows. Two blocks of B are used in turn: the next is packed while other threads
+still multiply by this one, so no thread waits more than once a step. Jobs are many and small, because cores are
+not equally fast: other programs run on them, or two of them are one physical core.
 
-What depends on the tile, which is packing and loops 2 and 1, is compiled apart and called by its address. What
-is left is the same for every config and compiled once for all of them.
+Packing and loops 2 and 1 depend on the tile; they are compiled apart and called by their address. The other
+code is the same for every config and compiled once for all of them.
 
 Source of the scheme: K. Goto and R. van de Geijn, "Anatomy of High-Performance Matrix Multiplication", ACM
 TOMS 34 (2008); F. Van Zee and R. van de Geijn, "BLIS: A Framework for Rapidly Instantiating BLAS
 Functionality", ACM TOMS 41 (2015). The sharing of jobs is our own.
 
 Constants in front of this text: WIDTH (lanes of a vector), MR, NR, MC, KC, NC, UNROLL (products per turn of
-the innermost loop), PREFETCH (how many products ahead a panel's lines are asked for; 0: not at all), THREADS,
-SHARE (what is packed once for all: B, or both), SLABS; A_TRANSPOSED and B_TRANSPOSED (as stored).
+the innermost loop), PREFETCH (how many products ahead a panel's lines are prefetched; 0: not at all), THREADS,
+SHARE (operands packed once for all threads: B, or both), SLABS; A_TRANSPOSED and B_TRANSPOSED (as stored).
 Letters: i, j, p run over M, N, K.
 """
 
@@ -40,9 +40,9 @@ from collections import namedtuple
 TILE, VECTORS = MR * NR, MR * NR // WIDTH  # elements of a tile, and vectors
 A_ELEMENTS, B_ELEMENTS = UNROLL * MR, UNROLL * NR  # used up by one turn of the innermost loop
 PACK, MULTIPLY = 0, 1
-#: Where A, B and C are, and their dims; steps of loops 5, 4 and 3; what one job takes: columns of C, columns of
-#: B, rows of A (slab, b_strip, a_strip); whether A is packed once for all, and blocks by turns (share, halves);
-#: addresses of what packs A and B and of what multiplies; space for the packed blocks.
+#: Addresses of A, B and C, and their dims; steps of loops 5, 4 and 3; size of one job: columns of C, columns of
+#: B, rows of A (slab, b_strip, a_strip); whether A is packed once for all, and blocks in turn (share, halves);
+#: addresses of the functions that pack A and B and that multiply; space for the packed blocks.
 Call = namedtuple(
     "Call", "a b c m n k wide deep high slab b_strip a_strip share halves pack_a pack_b multiply space"
 )
@@ -52,7 +52,7 @@ pack_b = njit(**APART)(packer(NR, not B_TRANSPOSED, WIDTH))
 
 @njit(inline="always")
 def _tile_of_c(a, b, depth, c, c_row, add_to_c, rows, columns):
-    """The innermost loop: a panel of A times a panel of B, into a tile of C of which so much is used."""
+    """The innermost loop: a panel of A times a panel of B, into a tile of C of which a part is used."""
     tile = empty_sums(c, VECTORS, WIDTH)
     if PREFETCH:
         prefetch_rows(c, c_row, MR, NR)
@@ -86,7 +86,7 @@ def multiply_block(block_a, block_b, depth, c, c_row, add_to_c, height, width):
 
 @njit(inline="always")
 def _call_of(crew, like):
-    """What `gemm` said to the crew."""
+    """The arguments that `gemm` passed to the crew."""
     a, b, c = place_at(word(crew, 0), like), place_at(word(crew, 1), like), place_at(word(crew, 2), like)
     m, n, k = word(crew, 3), word(crew, 4), word(crew, 5)
     wide, deep, high, slab = word(crew, 6), word(crew, 7), word(crew, 8), word(crew, 9)
@@ -117,7 +117,7 @@ def _pack_rows_of_a(call, block, i, height, p, depth):
 
 @njit(inline="always")
 def work(crew, member, like):
-    """Loops 5, 4 and 3: what every thread does.
+    """Loops 5, 4 and 3, which every thread runs.
 
     Jobs are numbered through all steps, so a thread that is out of jobs of this step holds the number of one of
     the next, and begins with it there.
@@ -126,7 +126,7 @@ def work(crew, member, like):
     b_strips, a_strips = -(-call.wide // call.b_strip), -(-call.m // call.a_strip) if call.share else 0
     slabs = -(-call.wide // call.slab)
     packs, products = b_strips + a_strips, slabs * -(-call.m // call.high)
-    # Where the packed blocks lie: of B, then of A for all or for each.
+    # Addresses of the packed blocks: of B, then of A for all or for each.
     b_room, a_room = call.wide * call.deep, (a_strips * call.a_strip if call.share else call.high) * call.deep
     blocks_b, blocks_a = call.space, forward(call.space, call.halves * b_room)
     pack, product, step, packed_rows = -1, -1, 0, -1
@@ -151,7 +151,7 @@ def work(crew, member, like):
                 finish(crew, PACK)
                 pack = take(crew, PACK)
             wait_until(crew, PACK, (step + 1) * packs)
-            # Tiles of C are added to in the order of the steps, and the other halves may be packed anew.
+            # Tiles of C are added to in the order of the steps, and the other halves may be packed again.
             wait_until(crew, MULTIPLY, step * products)
             if product < step * products:
                 product = take(crew, MULTIPLY)

@@ -1,11 +1,11 @@
 """Packing: a block of A or B copied into panels, so that the innermost loop reads memory from front to back.
 
 A block is `depth` (a part of K) long and some rows of A, or columns of B, wide. It is cut into panels PANEL
-wide; a panel holds PANEL elements for p = 0, then PANEL for p = 1, and so on. The last panel is filled up, so
-that the innermost loop knows whole panels only; with what does not matter: what comes of it is not stored.
+wide; a panel holds PANEL elements for p = 0, then PANEL for p = 1, and so on. The last panel is filled up with
+any values, so that the innermost loop handles only whole panels; products of these values are not stored.
 
-Where the source already runs along the panel, packing copies. Where it runs along K, it turns small squares
-round in registers: riffling the two halves of a deck of 2^r vectors r times transposes it. A panel of 14 rows
+If the source runs along the panel, packing copies it. If it runs along K, packing transposes small squares
+in registers: riffling the two halves of a deck of 2^r vectors r times transposes it. A panel of 14 rows
 is turned as a deck of 16; each store of 16 elements is followed by the next, which writes over the last two.
 """
 
@@ -36,7 +36,7 @@ def copy_elements(context, to, source, elements, lanes):
 
 
 def _riffled(builder, deck):
-    """The elements of a deck of vectors, one from the first half and one from the second by turns."""
+    """The elements of a deck of vectors, alternately from the first half and the second."""
     lanes, half = deck[0].type.count, len(deck) // 2
     low = [at // 2 + lanes * (at % 2) for at in range(lanes)]
     high = [at + lanes // 2 for at in low]
@@ -76,7 +76,7 @@ def copy_turned(context, to, source, row_step, last, rows, lanes):
         decks = list(_decks(builder, height, row_at, vector))
         for p in range(width):
             for start, elements in decks:
-                # What the last deck has too many is written over by the next p; after the last p comes nobody.
+                # The next p overwrites the excess of the last deck; after the last p nothing follows.
                 held = elements[p]
                 whole = p < width - 1 or start + held.type.count <= height
                 count, limit = (held.type.count, held.type.count) if whole else (height - start, width)
@@ -89,14 +89,14 @@ def copy_turned(context, to, source, row_step, last, rows, lanes):
 
 
 def packer(panel, runs_along_panel, lanes):
-    """Makes the function that packs blocks into panels so many elements wide; it is yet to be compiled.
+    """Makes the function that packs blocks into panels of a given width in elements; it is not compiled yet.
 
     The function takes the place to pack to; the block's first element, and the source's elements from
     one row to the next; the block's width across the panels and its depth.
     """
 
     def pack_along(packed, source, row, width, depth):
-        # Rows outside: what is read lies in sequence, what is written in a few long strips.
+        # Rows outside: reads are in sequence, writes in a few long strips.
         whole = width - width % panel
         for p in range(depth):
             for start in range(0, whole, panel):

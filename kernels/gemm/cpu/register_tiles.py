@@ -1,7 +1,7 @@
 """gemm on the CPU with a tile of C in vector registers: two kernels.
 
-`packed` does it as the best libraries do. `direct` reads A and B where they are, which is better for small and
-for long and thin matrices, where packing costs more than it gives.
+`packed` works as the best libraries do. `direct` reads A and B in place, which is better for small matrices and
+for long and thin ones, because packing them costs more than it gains.
 """
 
 from pathlib import Path
@@ -12,7 +12,7 @@ from tuner.declare.rules import THREAD_COUNTS, at_most_cores, for_speed, vectors
 
 
 def _registers(device: Any) -> int:
-    """Vector registers of the CPU: AVX-512 has 32, what is narrower is taken to have 16."""
+    """Vector registers of the CPU: AVX-512 has 32, narrower ones count as 16."""
     return 32 if device.vector_bytes >= 64 else 16
 
 
@@ -33,7 +33,7 @@ NARROW = ((16, 8, 16), (8, 8, 8), (4, 8, 4), (2, 8, 4))
 
 
 def _tile(p: Problem, c: Any) -> dict[str, Any]:
-    """The tile of C that lies in registers."""
+    """The tile of C in registers."""
     return {"m": c.MR, "n": c.NR}
 
 
@@ -128,11 +128,11 @@ PACKED = Kernel(
         ),
         for_speed("MC is at most twice M", lambda p, d, c: (c.MC == 24) | (2 * p.m >= c.MC)),
         for_speed(
-            "KC is at most twice K, and not far below it where K is small",
+            "KC is at most twice K, and not far below it if K is small",
             lambda p, d, c: ((c.KC == 64) | (2 * p.k >= c.KC)) & (min(p.k, 128) <= c.KC),
         ),
         for_speed(
-            "NC is at most four times N, and not below it where N is small",
+            "NC is at most four times N, and not below it if N is small",
             lambda p, d, c: ((c.NC == 256) | (4 * p.n >= c.NC)) & (min(p.n, 2048) <= c.NC),
         ),
         for_speed(
@@ -141,7 +141,7 @@ PACKED = Kernel(
         ),
         *THREAD_RULES,
         for_speed(
-            "A is packed once for all where several multiply by the same rows",
+            "A is packed once for all only if several threads multiply by the same rows",
             lambda p, d, c: (c.SHARE == "B") | ((c.THREADS > 1) & (c.SLABS > 1)),
         ),
         for_speed(
@@ -149,7 +149,7 @@ PACKED = Kernel(
             lambda p, d, c: (c.SLABS == 1) | ((c.SLABS * c.NR <= c.NC) & (p.n >= c.SLABS * c.NR)),
         ),
         for_speed(
-            "a step has a job for each thread, and one thread shares with nobody",
+            "a step has a job for each thread, and a single thread shares nothing",
             lambda p, d, c: ((c.THREADS > 1) | (c.SLABS == 1)) & ((p.m + c.MC) * c.SLABS >= c.THREADS * c.MC),
         ),
     ),
@@ -170,7 +170,7 @@ DIRECT = Kernel(
     target="cpu",
     source=Path("direct.numba.py"),
     includes=PARTS,
-    idea="a tile of C in vector registers, A and B read where they are: for small and for long and thin shapes",
+    idea="a tile of C in vector registers, A and B read in place: for small and for long and thin shapes",
     parameters=(
         *TILE_PARAMETERS,
         choice("KC", 64, 256, 512, 1024, 4096, 16384),
@@ -190,12 +190,12 @@ DIRECT = Kernel(
         ),
         for_speed("a tile is at most as wide as C", lambda p, d, c: (c.NR == c.WIDTH) | (p.n >= c.NR)),
         for_speed(
-            "a tile is one vector wide only where C has few columns",
+            "a tile is one vector wide only if C has few columns",
             lambda p, d, c: (c.NR > c.WIDTH) | (p.n <= 4 * c.WIDTH),
         ),
         for_speed("KC is at most twice K", lambda p, d, c: (c.KC == 64) | (2 * p.k >= c.KC)),
         for_speed(
-            "what is streamed past the caches is written once, and would not fit into them",
+            "C is streamed past the caches only if it is written once and does not fit into them",
             lambda p, d, c: (
                 (c.STREAM ^ True)
                 | ((p.k <= c.KC) & (2 * p.m * p.n * DTYPE_BYTES[p.dtype] > (d.l2_bytes or 32 << 20)))
@@ -206,16 +206,16 @@ DIRECT = Kernel(
             lambda p, d, c: (c.PACK_B ^ True) | (p.layout[1] == "n"),
         ),
         for_speed(
-            "strips of B are asked for ahead where B is read as it lies",
+            "strips of B are prefetched only if B is read in place",
             lambda p, d, c: (c.PREFETCH == 0) | ((c.PACK_B ^ True) & (p.layout[1] == "n")),
         ),
         *THREAD_RULES,
         for_speed(
-            "how C is split is a choice only where there are threads",
+            "the split of C is a choice only with several threads",
             lambda p, d, c: (c.THREADS > 1) | (c.SPLIT == "rows"),
         ),
         for_speed(
-            "what is split is not the shorter side by far",
+            "the side that is split is not much shorter than the other",
             lambda p, d, c: (
                 (c.THREADS == 1)
                 | (((c.SPLIT != "rows") | (p.n <= 8 * p.m)) & ((c.SPLIT != "columns") | (p.m <= 8 * p.n)))

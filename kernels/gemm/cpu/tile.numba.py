@@ -1,7 +1,7 @@
-"""A tile of C in registers, and the one thing done to it: add a column of A times a row of B.
+"""A tile of C in registers, and its one operation: add a column of A times a row of B.
 
-A tile is a tuple of ROWS x COLUMNS vectors, row by row. Written as one value, it stays in registers for as
-long as they suffice; the loops over its rows and columns are unrolled here.
+A tile is a tuple of ROWS x COLUMNS vectors, row by row. As one value it stays in registers if there are
+enough of them; the loops over its rows and columns are unrolled here.
 
     a column of A: ROWS scalars, each broadcast to a vector
     a row of B:    COLUMNS vectors
@@ -16,7 +16,7 @@ def _tile_shape(tile, rows):
 
 @intrinsic(prefer_literal=True)
 def empty_sums(context, address, vectors, lanes):
-    """A tile of zeros with the dtype of an address; its shape is the caller's to know."""
+    """A tile of zeros with the dtype of an address; the caller knows its shape."""
     vector = Vector(address.dtype, lanes_of(lanes))
     tile = types.UniTuple(vector, lanes_of(vectors))
 
@@ -87,7 +87,7 @@ def _each_vector(builder, sums, tile, c, row_elements, height):
 
 @intrinsic(prefer_literal=True)
 def add_tile(context, tile, rows, c, c_row):
-    """The tile with what C holds added to it."""
+    """The tile with C's elements added to it."""
     height, _ = _tile_shape(tile, rows)
 
     def generate(target, builder, signature, args):
@@ -116,7 +116,7 @@ def store_tile(context, tile, rows, c, c_row):
 
 @intrinsic(prefer_literal=True)
 def stream_tile(context, tile, rows, c, c_row):
-    """Writes a whole tile past the caches: C is not read first, as lines that are written in part are.
+    """Writes a whole tile past the caches: C is not read first, unlike lines that are written in part.
 
     In pieces of 16 bytes, gathered into lines by the CPU. Each must be aligned; a tile that is not is stored
     as usual.
@@ -147,7 +147,7 @@ def stream_tile(context, tile, rows, c, c_row):
 
 @njit(**INNER)
 def store_part(aside, aside_row, c, c_row, add_to_c, rows, columns):
-    """Brings so many rows and columns of a tile that was stored aside to C; the rest of C is not touched."""
+    """Copies rows and columns of a tile that was stored aside to C; the rest of C is not touched."""
     for i in range(rows):
         for j in range(0, columns, WIDTH):
             value, used = load(forward(aside, i * aside_row + j), WIDTH), min(WIDTH, columns - j)
@@ -159,7 +159,7 @@ def store_part(aside, aside_row, c, c_row, add_to_c, rows, columns):
 
 @intrinsic(prefer_literal=True)
 def prefetch_rows(context, c, c_row, rows, elements):
-    """Asks for the lines that hold a tile of C, before it is needed."""
+    """Prefetches the lines that hold a tile of C."""
 
     def generate(target, builder, signature, args):
         for i in range(lanes_of(rows)):

@@ -1,13 +1,13 @@
 """C = op(A) op(B) with the innermost loop written in vectors of WIDTH elements; no blocks.
 
-Idea: a multiply-add does WIDTH elements at once. Which way the vectors lie follows from how B is stored:
+Idea: a multiply-add does WIDTH elements at once. The layout of B decides the direction of the vectors:
 
-    rows of N values:  C[i, j:j+WIDTH] += A[i, p] * B[p, j:j+WIDTH]          a value of A meets a vector of B
+    rows of N values:  C[i, j:j+WIDTH] += A[i, p] * B[p, j:j+WIDTH]          a value of A times a vector of B
     rows of K values:  C[i, j] += sum of A[i, p:p+WIDTH] * B[j, p:p+WIDTH]   two vectors; lanes are added last
 
-The sums of a vector of C stay in registers; a WIDTH above the CPU's own makes several registers of it, whose
-sums do not wait for each other. B is read from end to end for every row of C: once it does not fit
-into the caches, memory is the limit, which the next step sees to.
+The sums of a vector of C stay in registers. If WIDTH exceeds the CPU's own, a vector takes several registers,
+whose sums are independent. B is read from end to end for every row of C: if it does not fit into the caches,
+memory is the limit, which the next step removes.
 
 Constants in front of this text: WIDTH, THREADS; A_TRANSPOSED and B_TRANSPOSED (as stored).
 Letters: i, j, p run over M, N, K.
@@ -59,7 +59,7 @@ def work(crew, member, like):
     c, row = carray(place_at(word(crew, 2), like), (m, n)), np.empty(k, like.dtype)
     i = take(crew, 0)
     while i < m:
-        # Stored the other way round, a row of op(A) is gathered once and used for all of C's row.
+        # If A is stored transposed, a row of op(A) is gathered once and used for all of C's row.
         # Element by element: an assignment of slices takes Numba a second to compile, for its messages.
         for p in range(k):
             row[p] = a[p, i] if A_TRANSPOSED else a[i, p]

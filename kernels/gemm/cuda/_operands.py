@@ -1,4 +1,4 @@
-"""What kernels of gemm on CUDA share about A and B: how they are stored, and what operands.cuh needs."""
+"""Rules that gemm kernels on CUDA share for A and B: how they are stored, and the needs of operands.cuh."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ SUMS_MOST_BYTES = 512
 
 
 def along_k(p: Problem) -> tuple[int, int]:
-    """1 for A and for B where neighbours in memory are neighbours in k, else 0."""
+    """1 for A and for B if neighbours in memory are neighbours in k, else 0."""
     return int(p.layout[0] == "n"), int(p.layout[1] == "t")
 
 
@@ -29,7 +29,7 @@ def lines(p: Problem) -> tuple[int, int]:
 
 
 def padded_rows(p: Problem, c: Any) -> tuple[Padded, ...]:
-    """All three matrices with rows padded to multiples of PITCH; none where PITCH is 1."""
+    """All three matrices with rows padded to multiples of PITCH; none if PITCH is 1."""
     return Padded.rows_of(p.tensors, c.PITCH) if c.PITCH > 1 else ()
 
 
@@ -39,7 +39,7 @@ def grouped(p: Problem) -> int:
 
 
 def turned(c: Any) -> Any:
-    """1 where operands along k are turned by copying, else 0."""
+    """1 if operands along k are turned by copying, else 0."""
     return select(c.TURN == "copy", 1, 0)
 
 
@@ -50,7 +50,7 @@ class Operand:
     Attributes:
         span: Rows of a tile (columns of op(B)).
         count: Of these, what a thread reads.
-        along_k: 1 where neighbours in memory are neighbours in k, else 0.
+        along_k: 1 if neighbours in memory are neighbours in k, else 0.
         vector: Elements of a copy.
     """
 
@@ -123,7 +123,7 @@ def widest_copies(what: str, vector: str, length: Quantity, most: Quantity = lam
 
 
 def sums_fit(sums: Quantity) -> Constraint:
-    """A thread's sums leave registers for all else."""
+    """A thread's sums leave registers for everything else."""
     return Constraint(
         "a thread has at most 128 registers of sums",
         lambda p, d, c: sums(p, c) * DTYPE_BYTES[p.dtype] <= SUMS_MOST_BYTES,
@@ -131,17 +131,17 @@ def sums_fit(sums: Quantity) -> Constraint:
 
 
 def order_counts(where: Quantity) -> Constraint:
-    """The order of products is a choice only where a condition holds."""
+    """The order of products is a choice only if a condition holds."""
     return for_speed(
-        "the order of products is of interest where arithmetic counts",
+        "the order of products is a choice only if arithmetic is the limit",
         lambda p, d, c: (c.ORDER == "rows") | where(p, c),
     )
 
 
 def turning_counts(where: Quantity = lambda p, c: True) -> Constraint:
-    """An operand is turned by copying only where there is one to turn and a further condition holds."""
+    """An operand is turned by copying only if there is one to turn and a further condition holds."""
     return for_speed(
-        "copies turn where there is something to turn, and arithmetic enough for registers to matter",
+        "copies turn only if there is an operand to turn, and enough arithmetic for registers to matter",
         lambda p, d, c: (c.TURN == "read") | ((sum(along_k(p)) > 0) & where(p, c)),
     )
 

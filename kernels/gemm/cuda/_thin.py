@@ -1,4 +1,4 @@
-"""What thin and multivector share: a C of few rows or columns, and a wide operand that is read once."""
+"""Rules that thin and multivector share: C has few rows or columns, and the wide operand is read once."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ WIDE_LEAST = 1 << 20
 
 
 def by_side(c: Any, of_m: Any, of_n: Any) -> tuple[Any, Any]:
-    """What belongs to the thin and to the wide side of C, of what belongs to m and n."""
+    """The values of the thin and of the wide side of C, from those of m and n."""
     is_m = c.THIN == "m"
     return select(is_m, of_m, of_n), select(is_m, of_n, of_m)
 
@@ -24,7 +24,7 @@ def sides(p: Problem, c: Any) -> tuple[Any, Any]:
 
 
 def sides_along_k(p: Problem, c: Any) -> tuple[Any, Any]:
-    """1 for the thin and the wide operand where neighbours in memory are neighbours in k, else 0."""
+    """1 for the thin and the wide operand if neighbours in memory are neighbours in k, else 0."""
     return by_side(c, *along_k(p))
 
 
@@ -48,7 +48,7 @@ def sums_elements(p: Problem, c: Any, tile: tuple[Any, Any], group: int) -> Any:
 
 
 def counted_workspace(counters: int, sums_bytes: int) -> Workspace:
-    """Counters of four bytes, which are zero, and behind them the sums of blocks that share tiles."""
+    """Counters of four bytes, which are zero, followed by the sums of blocks that share tiles."""
     return Workspace(ceil_div(4 * counters, ALIGNED) * ALIGNED + sums_bytes, 4 * counters)
 
 
@@ -75,13 +75,13 @@ def thin_is_shorter() -> Constraint:
 
 
 def enough_in_flight(bytes_in_flight: Callable[[Problem, Any, Any], Any], least: int) -> Constraint:
-    """Enough loads are on their way to read at nearly full speed.
+    """Enough loads are in flight to read at nearly full speed.
 
     Args:
-        bytes_in_flight: ``(problem, device, config)`` -> bytes on their way to a multiprocessor.
+        bytes_in_flight: ``(problem, device, config)`` -> bytes in flight to a multiprocessor.
         least: Bytes below which a config is not worth a trial.
     """
     return for_speed(
-        "enough of the wide operand is on its way to a multiprocessor",
+        "enough bytes of the wide operand are in flight to a multiprocessor",
         lambda p, d, c: bytes_in_flight(p, d, c) >= least,
     )

@@ -1,4 +1,4 @@
-"""What register_tiled and warp_tiled share: blocks of BM x BN, of which a thread has TM x TN (tiles.cuh)."""
+"""Rules of register_tiled and warp_tiled: a block has BM x BN elements, a thread TM x TN (tiles.cuh)."""
 
 from typing import Any
 

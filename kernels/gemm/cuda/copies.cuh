@@ -6,8 +6,8 @@ struct alignas(WIDTH * sizeof(SCALAR)) Pack {
     SCALAR element[WIDTH];
 };
 
-// Starts a copy of BYTES bytes from global to shared memory that passes no register (sm_80 and later); zeros are written
-// instead, and nothing is read, where not `valid`.
+// Starts a copy of BYTES bytes from global to shared memory that passes no register (sm_80 and later). If not `valid`,
+// it writes zeros and reads nothing.
 template <int BYTES>
 __device__ __forceinline__ void copy_async(SCALAR* to, const SCALAR* from, bool valid)
 {
@@ -22,6 +22,6 @@ __device__ __forceinline__ void copy_async(SCALAR* to, const SCALAR* from, bool 
 
 __device__ __forceinline__ void close_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// Waits until at most LEFT groups of this thread's copies are on their way.
+// Waits until at most LEFT groups of this thread's copies are in flight.
 template <int LEFT>
 __device__ __forceinline__ void await_group() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }

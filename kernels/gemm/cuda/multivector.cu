@@ -1,12 +1,12 @@
 // gemm, multivector: C is thin (m or n small), so the large operand is read once, straight from memory into registers.
 //
-// Idea     What gemv's streaming does for one vector, for a few: every thread asks for LINES x PACKS wide pieces of
-//          the large operand before it uses the first, and each piece serves all TT rows of the thin side. The thin
-//          operand's share of k lies in shared memory, laid down once by a block that then goes from tile to tile.
-//          Where neighbours in memory are neighbours in k, threads lie along k, and their sums meet by shuffles. Else they
+// Idea     As gemv's streaming, but for a few vectors: every thread requests LINES x PACKS wide pieces of the large
+//          operand before it uses the first, and each piece serves all TT rows of the thin side. The thin operand's share
+//          of k is in shared memory; a block writes it there once and then goes from tile to tile.
+//          If neighbours in memory are neighbours in k, threads lie along k, and shuffles add their sums. Otherwise they
 //          lie across k, keep their own columns, and the warps of a block take lines in turn.
-//          No atomics on sums: parts of warps meet in shared memory, those of blocks in a workspace, where the block that
-//          arrives last adds them up. Both in a fixed order: the same sums in every run.
+//          Sums need no atomics: parts of warps are added in shared memory, parts of blocks in a workspace by the block
+//          that arrives last, both in a fixed order. So every run gives the same sums.
 // Error    Products of a piece are summed before they join the sum, so that chains are short.
 // Layout   C is m x n, row-major. A is stored m x k, or k x m when A_TRANSPOSED; B is stored k x n, or n x k when
 //          B_TRANSPOSED. Dense; stored lines of the wide operand are divisible by VECTOR.
@@ -18,7 +18,7 @@
 //          LANES           lanes of a warp side by side along a line; the others, if any, take further lines
 //          WARPS_W WARPS_K warps of a block side by side along w, and along k
 //          BK              k of a block: its share
-//          AHEAD           steps whose pieces are on their way while a thread works
+//          AHEAD           steps whose pieces are in flight while a thread works
 //          BLOCKS          blocks that stay and go from tile to tile; 0: a block for each
 //          BLOCKS_PER_SM   blocks that must fit into a multiprocessor: bounds the registers
 
@@ -197,7 +197,7 @@ __device__ __forceinline__ void spill_partials(SCALAR* sums, SCALAR (&sum)[VALUE
     }
 }
 
-// Where an element of C's tile is to go; elements past an edge go nowhere.
+// Where an element of C's tile is stored; elements past an edge are not stored.
 struct Corner {
     SCALAR* c;
     unsigned line, rows, columns;

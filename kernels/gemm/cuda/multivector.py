@@ -117,7 +117,7 @@ def _sums(p: Problem, c: Any) -> Any:
 
 
 def _pieces(p: Problem, c: Any) -> Any:
-    """Elements of the wide operand that a thread has on their way."""
+    """Elements of the wide operand that a thread has in flight."""
     return c.LINES * c.PACKS * c.VECTOR * c.AHEAD
 
 
@@ -128,7 +128,7 @@ def _registers(p: Problem, c: Any) -> Any:
 
 
 def _in_flight(p: Problem, d: Any, c: Any) -> Any:
-    """Bytes on their way to a multiprocessor that is as full as registers and shared memory allow."""
+    """Bytes in flight to a multiprocessor that is as full as registers and shared memory allow."""
     by_registers = d.registers_per_block // (_registers(p, c) * _threads(p, c))
     by_shared = d.shared_bytes_per_sm // (_dynamic_bytes(p, c) + 2048)
     blocks = smaller(smaller(by_registers, by_shared), d.max_threads_per_sm // _threads(p, c))
@@ -184,7 +184,7 @@ KERNEL = Kernel(
     target="cuda",
     source=Path("multivector.cu"),
     includes=(Path("../../access.cuh"), Path("copies.cuh"), Path("total.cuh")),
-    idea="for a thin C: the large operand read once, straight into registers, many loads on their way",
+    idea="for a thin C: the large operand read once, straight into registers, many loads in flight",
     parameters=(
         choice("THIN", "m", "n"),
         powers_of_two("TT", 1, 8),
@@ -212,7 +212,7 @@ KERNEL = Kernel(
         divisible_lines({"the wide operand": "VECTOR"}, lambda p, c: (_line(p, c),)),
         widest_copies("the wide operand", "VECTOR", _line),
         Constraint(
-            "all lanes lie side by side where neighbours in memory are neighbours in k",
+            "all lanes are side by side if neighbours in memory are neighbours in k",
             lambda p, d, c: (c.LANES == 32) | (sides_along_k(p, c)[1] == 0),
         ),
         Constraint(
@@ -231,18 +231,18 @@ KERNEL = Kernel(
         blocks_fit(_threads, _shared_bytes),
         registers_fit("sums, pieces and offsets", _registers, _threads),
         for_speed(
-            "BLOCKS_PER_SM above 1 says how many blocks stay; they have enough warps between them",
+            "BLOCKS_PER_SM above 1 is the number of blocks that stay; together they have enough warps",
             lambda p, d, c: (
                 ((c.BLOCKS_PER_SM == 1) & (c.BLOCKS == 0))
                 | ((c.BLOCKS > 0) & (_threads(p, c) * c.BLOCKS_PER_SM >= WARPS_LEAST * d.warp_size))
             ),
         ),
         for_speed(
-            "blocks that do not stay come at most twice in turn where each has columns of its own",
+            "blocks that do not stay run in at most two waves if each has columns of its own",
             lambda p, d, c: (c.BLOCKS > 0) | _along_k(p, c) | (_groups(p, c) * _tiles(p, c) <= 2 * d.sm_count),
         ),
         for_speed(
-            "a thread reads one piece of a line where it keeps that piece's columns, and some pieces at once",
+            "a thread reads one piece of a line if it keeps that piece's columns, and several pieces at once",
             lambda p, d, c: (
                 ((c.PACKS == 1) | _along_k(p, c))
                 & (c.LINES * c.PACKS * c.AHEAD >= PIECES_LEAST)
@@ -264,11 +264,11 @@ KERNEL = Kernel(
             lambda p, d, c: (8 * ceil_div(p.k, c.BK) * c.BK <= 9 * p.k) | ((p.k <= c.BK) & (2 * p.k > c.BK)),
         ),
         for_speed(
-            "blocks lay down less of the thin operand than half of what there is of the wide one",
+            "blocks copy less of the thin operand than half the size of the wide one",
             lambda p, d, c: 2 * _blocks(p, c) * c.TT * c.BK <= sides(p, c)[1] * p.k,
         ),
         for_speed(
-            "sums of shares are fewer than an eighth of what there is of the wide operand",
+            "sums of shares are fewer than an eighth of the elements of the wide operand",
             lambda p, d, c: 8 * c.TT * ceil_div(p.k, c.BK) <= p.k,
         ),
         enough_in_flight(_in_flight, IN_FLIGHT_LEAST),

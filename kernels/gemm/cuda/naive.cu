@@ -3,7 +3,7 @@
 // Layout   C is M x N, row-major. A is stored M x K, or K x M when A_TRANSPOSED; B is stored K x N, or N x K when
 //          B_TRANSPOSED. Rows are padded to a multiple of PITCH elements; with PITCH = 1 all is dense.
 // Source   the first step of every GEMM ladder, e.g. the CUDA C++ Programming Guide's matrix multiplication
-//          without shared memory; written anew.
+//          without shared memory; own code.
 // Letters  m n k        sizes: C is m x n, k products are summed into each element
 //          BLOCK_X/_Y   threads of a block along a row of C (neighbouring threads, neighbouring columns) and down it
 //          ACCUMULATE   plain, or kahan: sums are compensated

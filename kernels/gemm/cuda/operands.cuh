@@ -1,11 +1,11 @@
-// What thin, shallow and small share: an operand's way from global memory through shared memory to registers, by
-// asynchronous copies.
+// Moves an operand from global memory through shared memory to registers, by asynchronous copies. thin, shallow and
+// small share it.
 
 // One operand: tiles of SPAN x BK, of which a thread reads COUNT rows (columns of op(B)); LANES lanes of a warp read
 // different ones. GROUP threads copy a tile together, VECTOR elements at a time.
-// ALONG_K: neighbours in memory are neighbours in k. Either they stay so in shared memory, where a row is 16 bytes longer
-// than BK, and rows that lanes read together lie side by side, so that they differ in banks: KS steps of k are read at
-// once. Or they are TURNED on their way: copied one by one.
+// ALONG_K: neighbours in memory are neighbours in k. Either they stay so in shared memory and KS steps of k are read at
+// once; then a row is 16 bytes longer than BK, and rows that lanes read together are side by side, so that they differ
+// in banks. Or they are TURNED on their way: copied one by one.
 template <int SPAN, int COUNT, int LANES, bool ALONG_K, bool TURNED, int VECTOR, int GROUP, int KS>
 struct AsyncOperand {
     static constexpr bool BY_ROWS = ALONG_K && !TURNED;  // how a tile lies in shared memory
@@ -49,7 +49,7 @@ struct AsyncOperand {
         }
     }
 
-    // Starts copying the next tile; what lies `depth` deep or deeper is zero.
+    // Starts copying the next tile; elements from step `depth` of k on are zero.
     template <bool WHOLE>
     __device__ void start(SCALAR* tile, int depth)
     {

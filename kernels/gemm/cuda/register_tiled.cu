@@ -2,11 +2,11 @@
 //
 // Idea     Tiles of op(A) and op(B), BK deep, pass through shared memory, so that global memory is read
 //          m*n*k*(1/BM + 1/BN) times instead of 2*m*n*k; each value read from shared memory then serves TM or TN products.
-//          Two shared buffers: the next tile travels from global memory to registers while this one is multiplied, and is
-//          stored into the other buffer before the last step, so that one barrier per tile is enough and the fragments
-//          of the next tile's first step are on their way while the last step multiplies.
+//          There are two shared buffers. The next tile is loaded from global memory into registers while this one is multiplied,
+//          and stored into the other buffer before the last step. So one barrier per tile is enough, and the fragments
+//          of the next tile's first step are in flight while the last step multiplies.
 // Edges    Rows and columns past the edge read the last row or column again (their results are not stored), so
-//          that no load in the loop is conditional. What k leaves over BK is done first, padded with zeros.
+//          no load in the loop is conditional. The remainder of k over BK is done first, padded with zeros.
 // Layout   C is m x n, row-major. A is stored m x k, or k x m when A_TRANSPOSED; B is stored k x n, or n x k when
 //          B_TRANSPOSED. Dense; rows of A and B divisible by VECTOR, arrays aligned to VECTOR elements.
 //          In shared memory both tiles have k outermost: [BK][BM] and [BK][BN].
@@ -15,7 +15,7 @@
 //          TM TN          tile of a thread, in groups of GROUPED elements that lie LANES * GROUPED apart
 //          LANES_M        lanes of a warp down C; 32 / LANES_M lanes lie along its rows
 //          VECTOR         elements of one global access
-//          SWATH          block rows that are walked together, column by column, for the sake of L2
+//          SWATH          block rows that are walked together, column by column, so that blocks share L2
 //          BLOCKS_PER_SM  blocks that must fit into a multiprocessor: bounds the registers
 
 // One operand on its way from global memory through registers to a [BK][SPAN] tile in shared memory.

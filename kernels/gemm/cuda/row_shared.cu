@@ -1,11 +1,11 @@
 // gemm, row_shared: a block computes a stretch of one row of C, with the row of op(A) in shared memory.
 //
 // Idea     All threads of the block need the same row of op(A): it is read from global memory once per block, PIECE
-//          elements at a time, and each value read from shared memory serves COLUMNS products. B is still read
-//          from global memory by every block.
+//          elements at a time, and each value read from shared memory serves COLUMNS products. Every block still
+//          reads B from global memory.
 // Layout   C is M x N, row-major. A is stored M x K, or K x M when A_TRANSPOSED; B is stored K x N, or N x K when
 //          B_TRANSPOSED. Rows are padded to a multiple of PITCH elements; with PITCH = 1 all is dense.
-// Source   a public report on accuracy and memory layout of GEMM on a GeForce 8800; written anew.
+// Source   a public report on accuracy and memory layout of GEMM on a GeForce 8800; own code.
 // Letters  m n k        sizes: C is m x n, k products are summed into each element
 //          BLOCK        threads of a block
 //          COLUMNS      elements of C of a thread, BLOCK apart

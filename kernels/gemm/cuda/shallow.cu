@@ -1,14 +1,14 @@
-// gemm, shallow: k is small, so the time is that of writing C; everything else is to happen meanwhile.
+// gemm, shallow: k is small, so writing C takes the time, and all other work overlaps with it.
 //
-// Floor    Bytes: 4 m n written, and 4 k (m + n) read, which is little. Operations: 2 m n k. With 67 TFLOPS against 4.1 TB/s
+// Floor    Bytes: 4 m n written, and 4 k (m + n) read, which is few. Operations: 2 m n k. With 67 TFLOPS against 4.1 TB/s
 //          a float is written in the time of 32 products: k up to 16 is bound by writing, 32 by both, 64 and more by
 //          arithmetic.
-// Idea     There is no long loop over k to hide latency in, so the loop runs over tiles of C instead: a block computes every
-//          gridDim.x-th tile, and the copies of the next tile's operands are on their way while this one is multiplied and
-//          stored. Stores are 128 bits wide and marked as used once; a store needs no answer, so that only a second
-//          block on the multiprocessor is wanted to multiply while this one's stores queue up. Blocks that run at the
-//          same time write tiles next to each other: whole rows of C.
-// Edges    Rows and columns past the edge read the last row or column again, and are not stored. What lies past k is zero.
+// Idea     The loop over k is too short to hide latency, so the loop runs over tiles of C instead: a block computes every
+//          gridDim.x-th tile, and the copies of the next tile's operands are in flight while this one is multiplied and
+//          stored. Stores are 128 bits wide and marked as used once. No thread waits for a store, so one further block on
+//          the multiprocessor is enough to multiply while this one's stores queue up. Blocks that run at the same time
+//          write adjacent tiles: whole rows of C.
+// Edges    Rows and columns past the edge read the last row or column again, and are not stored. Elements past k are zero.
 // Layout   C is m x n, row-major. A is stored m x k, or k x m when A_TRANSPOSED; B is stored k x n, or n x k when
 //          B_TRANSPOSED. Dense; rows of A are divisible by VECTOR_A, rows of B by VECTOR_B.
 // Source   own work.

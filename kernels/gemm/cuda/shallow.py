@@ -1,4 +1,4 @@
-"""gemm on CUDA for small k: C is written at the speed of memory while the next tile's operands come in."""
+"""gemm on CUDA for small k: C is written at the speed of memory while the next tile's operands are loaded."""
 
 from pathlib import Path
 from typing import Any
@@ -108,7 +108,7 @@ KERNEL = Kernel(
     target="cuda",
     source=Path("shallow.cu"),
     includes=(Path("../../access.cuh"), Path("copies.cuh"), Path("lanes.cuh"), Path("operands.cuh")),
-    idea="for small k: a block goes through tiles of C, which it writes while the next one's operands come in",
+    idea="for small k: a block goes through tiles of C, and writes one while the next one's operands load",
     parameters=PARAMETERS,
     constraints=(
         asynchronous_copies("STAGES"),

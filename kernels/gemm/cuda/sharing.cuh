@@ -2,14 +2,14 @@
 // are added up.
 //
 // Comes after copies.cuh, lanes.cuh and tiles.cuh. Without SPLIT_K or BLOCKS a block has a tile of its own. With SPLIT_K
-// the k of a tile is cut into as many parts, with a block for each. With BLOCKS so many blocks stay for the whole
+// the k of a tile is cut into SPLIT_K parts, with a block for each. With BLOCKS, BLOCKS blocks stay for the whole
 // product (stream-K: Osama et al., 2023).
 //
-// Adding   Every block leaves its sums in the workspace. Were the last to arrive to add them all up, it alone would read
-//          SPLIT_K tiles while the device waits: so peers stay and each adds up some packs, of all peers. No block
-//          waits for one that has not started, which might need its place, nor while it has other work: it goes when it
-//          sees that one is missing, and those that come later do its share.
-//          Sums are always added in the order of k, whoever does it, so that results never differ.
+// Adding   Every block writes its sums to the workspace. If the last block to arrive added them all up, it alone would
+//          read SPLIT_K tiles while the device waits. So the peers stay, and each adds up some packs of all peers. No
+//          block waits for a peer that has not started, which might need its place, nor while it has other work: it
+//          leaves if a peer is missing, and peers that arrive later do its share.
+//          Sums are always added in the order of k, whichever block adds them, so that results never differ.
 
 constexpr unsigned STAYING = BLOCKS > 0 ? BLOCKS : 1;
 constexpr int PACKS = TM * TN / GROUPED;  // of a thread's sums
@@ -17,7 +17,7 @@ constexpr int SHARES = BLOCKS > 0 ? 8 : SPLIT_K;  // in which the packs of a til
 constexpr int PACKS_AT_ONCE = SHARES < PACKS ? PACKS / SHARES : 1;
 static_assert(PACKS % PACKS_AT_ONCE == 0, "packs are shared out evenly");
 
-// Fellows of a tile, counted; all zero between launches.
+// Counts the peers of a tile; all zero between launches.
 struct TileCounters {
     unsigned started, finished, next, gone;  // next: the pack that is to be added up next
 };
@@ -87,7 +87,7 @@ struct Work {
     // Whether the piece at hand is the block's last.
     __device__ bool ends() const { return BLOCKS == 0 || (at >= end && whole >= tiles); }
 
-    // Tells the peers of all pieces that this block has started.
+    // Announces to the peers of all pieces that this block has started.
     static __device__ void announce(unsigned m, unsigned n, unsigned depth, unsigned char* workspace) {
         Work ahead;
         ahead.start(m, n, depth);

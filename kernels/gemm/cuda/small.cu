@@ -1,20 +1,20 @@
-// gemm, small: a few microseconds, which are latencies: everything is asked for at once, and nothing waits in turn.
+// gemm, small: the time is a few microseconds of latency, so a warp requests all its data at once.
 //
 // Floor    512^3 is 0.27 GFLOP: 4 us of the whole device's arithmetic; 256^3 is 0.5 us, 64^3 nothing. Bytes: 3 MB at 512^3 are
 //          0.7 us. A launch and one way to memory and back are 2 to 3 us, and every further wait adds to that.
 // Idea     Tiles are small, so that all multiprocessors have one, and a tile belongs to WARPS_K warps that share its k: each
-//          warp computes all of the tile for its own steps of k. At its start a warp asks for all that it will need
-//          (PIECES tiles of BK steps), and multiplies what has arrived while the rest is still on its way; no warp waits
-//          for another until the end. Then the warps' sums meet in shared memory and are added in the order of k.
-//          Where k is longer than what fits, warps go round again.
-// Edges    Rows and columns past the edge read the last row or column again, and are not stored. What lies past k is zero.
+//          warp computes all of the tile for its own steps of k. At its start a warp requests all that it needs
+//          (PIECES tiles of BK steps), and multiplies each tile that has arrived while the others are in flight. No warp
+//          waits for another until the end; then the warps' sums are added in shared memory, in the order of k.
+//          If k is longer than that, warps repeat it.
+// Edges    Rows and columns past the edge read the last row or column again, and are not stored. Elements past k are zero.
 // Layout   C is m x n, row-major. A is stored m x k, or k x m when A_TRANSPOSED; B is stored k x n, or n x k when
 //          B_TRANSPOSED. Dense; rows of A are divisible by VECTOR_A, rows of B by VECTOR_B.
 // Source   own work.
 // Letters  TM TN      elements of C of a thread
 //          LANES_M    lanes of a warp down C; 32 / LANES_M lie along its rows
 //          WARPS_K    warps of a block, which share k
-//          BK PIECES  steps of k of a tile, tiles that a warp asks for at once
+//          BK PIECES  steps of k of a tile, tiles that a warp requests at once
 //          TURN       read or copy: how an operand whose neighbours are neighbours in k is turned, by reading several k at
 //                     a time from shared memory (registers) or by copying it element by element (copies)
 //          VECTOR_A VECTOR_B  elements of a copy of A and of B

@@ -1,8 +1,8 @@
 // A running sum of products, plain or compensated (Kahan 1965, "Further remarks on reducing truncation errors").
 //
-// Plain: one fused multiply-add a term. Kahan: what the addition of a term loses is kept and taken off the next one,
-// for three more additions a term. The operations are named one by one: the compiler may fuse or reorder none of them,
-// which would make the compensation zero.
+// Plain: one fused multiply-add a term. Kahan: the rounding error of an addition is kept and subtracted from the next
+// term, for three more additions a term. Each operation is an intrinsic, because the compiler must not fuse or reorder
+// any of them: that would make the compensation zero.
 
 #define ACCUMULATE_IS_KAHAN (ACCUMULATE == ACCUMULATE_kahan)
 

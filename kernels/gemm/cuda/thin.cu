@@ -1,18 +1,18 @@
 // gemm, thin: C is thin (m or n small), so the large operand is read once, at the speed of memory.
 //
-// Floor    The wide operand is W x K, the thin one T x K. Bytes: 4 W K (all else is small beside it). Operations: 2 T W K.
+// Floor    The wide operand is W x K, the thin one T x K. Bytes: 4 W K (the rest is small beside it). Operations: 2 T W K.
 //          With 67 TFLOPS against 4.15 TB/s a float may be used in 32 products before arithmetic takes longer than
 //          reading: T up to 16 is bound by memory, 32 by both, 64 and 128 by arithmetic.
-// Idea     Speed of memory asks for 40 kilobytes on their way per multiprocessor: every group of warps keeps STAGES - 1 tiles
-//          of asynchronous copies on their way. There are too few tiles of C to keep all multiprocessors busy, so K is
-//          split: among WARPS_K groups of warps, each with tiles of its own, and among SPLIT_K blocks. Sums of groups
-//          meet in shared memory; those of blocks in a workspace, where the block that arrives last adds them up. Both in
-//          a fixed order: the same sums in every run. A group of one warp waits for no other until the end.
+// Idea     The full speed of memory needs 40 kilobytes in flight per multiprocessor: every group of warps keeps STAGES - 1
+//          tiles of asynchronous copies in flight. C has too few tiles to keep all multiprocessors busy, so K is split
+//          among WARPS_K groups of warps, each with tiles of its own, and among SPLIT_K blocks. Sums of groups are added
+//          in shared memory; sums of blocks in a workspace, by the block that arrives last. Both orders are fixed, so
+//          every run gives the same sums. A group of one warp waits for no other until the end.
 //          A thread's sums are TT x TW of C: a value read from shared memory serves TT or TW products.
-// Error    Where registers allow, products of a tile are summed before they join the sum, so that chains are short.
-// Turning  An operand whose neighbours are neighbours in k may stay so in shared memory, and be read several k at a time,
-//          which asks for registers; or be turned by copying it element by element, which asks for copies. TURN says which.
-// Edges    Rows past an edge of C read its last row again, and are not stored. What lies past K is zero.
+// Error    If registers allow, products of a tile are summed before they join the sum, so that chains are short.
+// Turning  An operand whose neighbours are neighbours in k may stay so in shared memory and be read several k at a time,
+//          which costs registers; or be turned by copying it element by element, which costs copies. TURN selects one.
+// Edges    Rows past an edge of C read its last row again, and are not stored. Elements past K are zero.
 // Layout   C is m x n, row-major. A is stored m x k, or k x m when A_TRANSPOSED; B is stored k x n, or n x k when
 //          B_TRANSPOSED. Dense; the wide operand's stored rows are divisible by VECTOR_W, the thin one's by VECTOR_T.
 // Source   own work.

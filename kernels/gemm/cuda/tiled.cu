@@ -2,11 +2,11 @@
 //
 // Idea     Tiles of op(A) and op(B) pass through shared memory, where each value serves BLOCK products: global memory is
 //          read 2*m*n*k / BLOCK times instead of 2*m*n*k.
-// Edges    BORDER = check: loads and stores ask whether they lie inside, what does not is zero.
-//          BORDER = pad: every array is a zero-padded copy whose sizes are multiples of BLOCK, and nothing is asked.
+// Edges    BORDER = check: loads and stores check whether they are inside; elements outside are zero.
+//          BORDER = pad: every array is a zero-padded copy whose sizes are multiples of BLOCK, so there are no checks.
 // Layout   C is M x N, row-major. A is stored M x K, or K x M when A_TRANSPOSED; B is stored K x N, or N x K when
-//          B_TRANSPOSED. Rows are padded to a multiple of PITCH elements (and of BLOCK where BORDER = pad).
-// Source   the shared-memory step of every GEMM ladder, e.g. the CUDA C++ Programming Guide's; written anew.
+//          B_TRANSPOSED. Rows are padded to a multiple of PITCH elements (and of BLOCK if BORDER = pad).
+// Source   the shared-memory step of every GEMM ladder, e.g. the CUDA C++ Programming Guide's; own code.
 // Letters  m n k        sizes: C is m x n, k products are summed into each element
 //          BLOCK        edge of the tiles, and of the block of threads
 //          BORDER       check or pad, see Edges

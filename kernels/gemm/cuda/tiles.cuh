@@ -1,7 +1,8 @@
-// What kernels share that keep a TM x TN piece of C in every thread's registers: who computes and writes which piece.
+// Says which thread computes and writes which piece of C, for kernels that keep a TM x TN piece in every thread's registers.
 //
-// Comes after copies.cuh and lanes.cuh. A warp has LANES_M lanes down C and LANES_N along its rows. A thread's rows and columns come in groups of GROUPED
-// neighbours (one 128-bit access) that lie LANES_M * GROUPED rows, or LANES_N * GROUPED columns, apart.
+// Comes after copies.cuh and lanes.cuh. A warp has LANES_M lanes down C and LANES_N along its rows. A thread's rows and
+// columns come in groups of GROUPED neighbours (one 128-bit access), LANES_M * GROUPED rows or LANES_N * GROUPED columns
+// apart.
 
 constexpr int LANES_N = 32 / LANES_M;
 constexpr int WARPS_N = BN / (LANES_N * TN);
@@ -41,7 +42,7 @@ __device__ void write_packs(const SCALAR (&sum)[TM][TN], SCALAR* c, unsigned row
 // Passes sums on through an operation that changes nothing and that the compiler cannot see through (`zero` is 0, known
 // at run time alone), before they are stored 128 bits at a time. Else each four of them would have to lie in four
 // consecutive registers all along, on the side of the register file where the elements of B lie that they meet, and a
-// product would read both from that side. docs/kernels/gemm-warp-tiled.md tells what that costs.
+// product would read both from that side. docs/kernels/gemm-warp-tiled.md gives the cost.
 __device__ __forceinline__ void untie(SCALAR (&sum)[TM][TN], int zero)
 {
 #pragma unroll

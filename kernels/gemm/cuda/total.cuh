@@ -1,6 +1,6 @@
-// Sums of what threads or blocks that share k have found, in a fixed order. Comes after copies.cuh.
+// Adds the sums of threads or blocks that share k, in a fixed order. Comes after copies.cuh.
 
-// The sums of what `shares` parts, `apart` elements from each other, have for WIDTH elements, in their order. AT_ONCE parts
+// Adds WIDTH elements of `shares` parts, `apart` elements from each other, in their order. AT_ONCE parts
 // are read before any is used: more take less time, and more registers.
 template <int WIDTH, int AT_ONCE = 8>
 __device__ __forceinline__ Pack<WIDTH> total(int shares, const SCALAR* part, size_t apart)

@@ -1,18 +1,18 @@
 // gemm, warp_tiled: as register_tiled, but tiles are copied to shared memory asynchronously, several ahead.
 //
 // Idea     Copies go from global to shared memory without passing through registers (cp.async, sm_80 and later) and
-//          STAGES - 1 tiles are on their way while one is multiplied: latency is hidden with few warps, and the
+//          STAGES - 1 tiles are in flight while one is multiplied. This hides latency with few warps, and the
 //          registers that held the tile in flight can hold a larger thread tile instead.
-// Sharing  Where C has too few tiles to keep the device busy, SPLIT_K blocks share the k of each. Where the last wave
-//          of tiles would leave multiprocessors idle, BLOCKS blocks (as many as run at once) stay for the whole product:
-//          of the tiles that are no whole waves, and of one wave more, each takes an equal share of all k, then whole
-//          tiles. sharing.cuh tells how, and how their sums are added up.
+// Sharing  If C has too few tiles to keep the device busy, SPLIT_K blocks share the k of each. If the last wave
+//          of tiles would leave multiprocessors idle, BLOCKS blocks (as many as run at once) stay for the whole product.
+//          Each takes an equal share of all k of the tiles in the partial wave and in one wave more, then whole tiles.
+//          sharing.cuh says how, and how their sums are added up.
 // Turning  An operand whose neighbours in memory are neighbours in k must be turned on its way to [BK][SPAN]. TURN says
-//          how. `copy`: element by element, to where each belongs. `relay`: VECTOR elements at a time to a place of the
-//          thread's own, from where it stores them to where they belong while it multiplies the tile before: a quarter
+//          how. `copy`: element by element, each to its place. `relay`: VECTOR elements at a time to a buffer of the
+//          thread's own, from which it stores them to their places while it multiplies the tile before: a quarter
 //          of the copies, for twice the shared memory.
 // Edges    Rows and columns past the edge read the last row or column again (their results are not stored), so
-//          that no copy in the loop is conditional. What k leaves over BK is done first, padded with zeros.
+//          no copy in the loop is conditional. The remainder of k over BK is done first, padded with zeros.
 // Layout   C is m x n, row-major. A is stored m x k, or k x m when A_TRANSPOSED; B is stored k x n, or n x k when
 //          B_TRANSPOSED; k and the rows of A and B are padded with zeros to multiples of PITCH. Rows of A and B are
 //          divisible by VECTOR, arrays aligned to VECTOR elements, C to 16 bytes.
@@ -22,10 +22,10 @@
 //          LANES_M        lanes of a warp down C; 32 / LANES_M lanes lie along its rows
 //          STAGES         tiles that shared memory holds
 //          VECTOR         elements of one global access (of an operand that is not turned by copying)
-//          ORDER          order of the products of a step: rows of C one way, or to and fro (snake)
+//          ORDER          order of the products of a step: every row of C forward, or every second one backward (snake)
 //          ARRIVE         where in the multiplication of a tile the copies of the next one are waited for, and relayed
-//          UNTIE          whether sums may lie in any registers until they are stored (tiles.cuh tells why)
-//          SWATH          block rows that are walked together, column by column, for the sake of L2
+//          UNTIE          whether sums may be in any registers until they are stored (tiles.cuh says why)
+//          SWATH          block rows that are walked together, column by column, so that blocks share L2
 //          BLOCKS_PER_SM  blocks that must fit into a multiprocessor: bounds the registers
 
 // One operand on its way from global memory to [BK][SPAN] tiles in shared memory, and on to registers.
@@ -38,7 +38,7 @@ struct Operand {
     static constexpr int COPIES = SPAN * BK / WIDTH;
     static constexpr int PASSES = COPIES / THREADS;
     static_assert(COPIES % THREADS == 0, "every thread makes the same number of copies");
-    // Lanes of a turning store differ in k first: so many elements after each copy's rows spread them over the banks.
+    // Lanes of a turning store differ in k first: that number of elements after each copy's rows spreads them over the banks.
     static constexpr int SKEW = !ALONG_K ? 0 : 32 / PER_LINE > GROUPED ? 32 / PER_LINE : GROUPED;
     static constexpr int TILE = SPAN * BK + SKEW * (BK / WIDTH);
     static constexpr int RELAY = RELAYED ? SPAN * BK : 0;
@@ -123,7 +123,7 @@ using OperandB = Operand<BN, B_TRANSPOSED>;
 constexpr int ARRIVES_AT = ARRIVE == ARRIVE_middle ? BK / 2 : BK - 1;  // step of a tile's k
 
 // One step of k. In which order the products are written decides which registers the compiler gives to the sums, and so
-// how often two operands of a product wait for the same bank: nothing tells beforehand, hence ORDER is tuned.
+// how often two operands of a product wait for the same bank: it cannot be known beforehand, so ORDER is tuned.
 __device__ __forceinline__ void multiply(SCALAR (&sum)[TM][TN], const SCALAR (&a)[TM], const SCALAR (&b)[TN])
 {
 #pragma unroll

@@ -35,7 +35,7 @@ from ._tiles import registers, threads, tile, tiles, whole_warp_tiles
 
 #: Sharing k beyond this many blocks for each multiprocessor only adds sums to be written and read again.
 BLOCKS_PER_SM_AT_MOST = 5
-#: Beyond so many waves of tiles the last one matters no more.
+#: Beyond this number of waves of tiles the last one does not matter.
 WAVES_AT_MOST = 40
 #: Counters of the blocks that share a tile of C.
 MEETING_BYTES = 16

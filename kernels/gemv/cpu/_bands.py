@@ -1,4 +1,4 @@
-"""What gemv's kernels for CPUs share: threads take bands of BLOCK elements of y."""
+"""Rules that gemv kernels for CPUs share: threads take bands of BLOCK elements of y."""
 
 from tuner import Constraint
 from tuner.declare.rules import below_multiple

@@ -2,8 +2,8 @@
 
 Idea: A by rows: dot products, summed in as many parts as a vector has lanes; AT_ONCE rows share a piece of x.
 A by columns: a band of BLOCK rows of y stays in the cache while AT_ONCE columns at a time are scaled and added
-to it, so that y is read and written once per AT_ONCE columns. Either way the loop's limit is how fast A comes
-in, and threads on bands of their own ask for more of it at once.
+to it, so that y is read and written once per AT_ONCE columns. Either way the limit is how fast A is read,
+and threads on bands of their own read more of it at once.
 
 Constants in front of this text: BLOCK (rows of a band), AT_ONCE, THREADS; A_TRANSPOSED (as stored).
 Letters: i, j run over M, N; i0 is where a band begins.

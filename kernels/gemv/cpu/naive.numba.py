@@ -1,7 +1,7 @@
 """y = A x by the definition: y[i] is the sum over j of A[i, j] * x[j].
 
-Idea: none yet. Each sum is one long chain of dependent additions, so the vector unit stays idle, and A stored
-by columns is read a whole column's length apart.
+Idea: none yet. Each sum is one long chain of dependent additions, so the vector unit is idle, and A stored
+by columns is read with a stride of a whole column.
 
 Constants in front of this text: THREADS; A_TRANSPOSED says how A is stored.
 Letters: i, j run over M, N.

@@ -1,18 +1,17 @@
 """y = A x at the speed of memory: A read once, from front to back, by as many threads as memory can serve.
 
-Idea: each element of A is used once, so nothing but the reading of A counts. AT_ONCE rows of A as stored are
-read side by side, UNROLL vectors of each at a time; what they are multiplied with, and what sums up, stays in
-registers or the nearest cache.
+Idea: each element of A is used once, so only reading A takes time. AT_ONCE rows of A as stored are read side
+by side, UNROLL vectors of each at a time; their factors and their sums stay in registers or the nearest cache.
 
     A by rows:     AT_ONCE dot products share each piece of x; the lanes are added last
     A by columns:  AT_ONCE columns, each scaled by its x, are added to a band of y at once
 
-Threads take bands of BLOCK elements of y. Where A lies by columns a band is a narrow strip of every column,
-which memory does not like to deliver; with PARTS above 1 bands may be wide, as threads also take parts of the
-columns, each with sums of its own, which are added up in a second round of jobs.
+Threads take bands of BLOCK elements of y. If A is stored by columns, a band is a narrow strip of every column,
+which memory delivers slowly. With PARTS above 1 bands may be wide, because threads also take parts of the
+columns, each with sums of its own, which a second round of jobs adds up.
 
 Constants in front of this text: WIDTH (lanes of a vector), AT_ONCE, UNROLL, BLOCK, PARTS, PREFETCH (how many
-elements ahead lines are asked for; 0: not at all), THREADS; A_TRANSPOSED (as stored).
+elements ahead lines are prefetched; 0: not at all), THREADS; A_TRANSPOSED (as stored).
 Letters: i, j run over M, N.
 """
 
@@ -27,7 +26,7 @@ SHARES = PARTS if A_TRANSPOSED else 1
 
 @intrinsic(prefer_literal=True)
 def no_sums(context, address, vectors, lanes):
-    """So many vectors of zeros."""
+    """A number of vectors of zeros."""
     vector = Vector(address.dtype, lanes_of(lanes))
     sums = types.UniTuple(vector, lanes_of(vectors))
 
@@ -58,7 +57,7 @@ def add_dots(context, sums, rows, a, a_row, x):
 
 @intrinsic(prefer_literal=True)
 def add_scaled(context, y, a, a_row, x, rows, vectors, lanes):
-    """For so many vectors of y: y[u] += a[j, u] * x[j], over so many rows of A as stored."""
+    """y[u] += a[j, u] * x[j] for a number of vectors of y, over a number of rows of A as stored."""
     kind = Vector(y.dtype, lanes_of(lanes))
 
     def generate(target, builder, signature, args):
@@ -95,7 +94,7 @@ def store_totals(context, sums, rows, y):
 
 
 def dots(rows):
-    """Makes the function that multiplies so many rows of A by x."""
+    """Makes the function that multiplies a number of rows of A by x."""
     vectors = rows * UNROLL
 
     @njit(**INNER)
@@ -115,7 +114,7 @@ def dots(rows):
 
 
 def scaled(rows):
-    """Makes the function that adds so many rows of A, as stored, times their elements of x to a band of y."""
+    """Makes the function that adds some rows of A, as stored, times their elements of x to a band of y."""
 
     @njit(**INNER)
     def multiply(a, a_row, x, y, width):
@@ -137,7 +136,7 @@ several, single = (scaled(AT_ONCE), scaled(1)) if A_TRANSPOSED else (dots(AT_ONC
 
 @njit(inline="always")
 def _band_by_rows(a, x, y, n, height):
-    """y = A x for rows of A that lie one after the other."""
+    """y = A x for consecutive rows of A."""
     for i in range(0, height - AT_ONCE + 1, AT_ONCE):
         several(forward(a, i * n), n, x, forward(y, i))
     for i in range(height - height % AT_ONCE, height):
@@ -146,7 +145,7 @@ def _band_by_rows(a, x, y, n, height):
 
 @njit(inline="always")
 def _band_by_columns(a, x, y, m, height, columns):
-    """y = A x for a band of the rows of A, of which so many columns are used."""
+    """y = A x for a band of the rows of A, of which some columns are used."""
     for i in range(height):
         y[i] = 0
     for j in range(0, columns - AT_ONCE + 1, AT_ONCE):

@@ -1,4 +1,4 @@
-"""gemv on the CPU, our own: rows or columns side by side in vector registers, read by several threads."""
+"""gemv on the CPU, own design: rows or columns side by side in vector registers, read by several threads."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What gemv's kernels on CUDA share: how many rows of A a block takes, and pieces of x."""
+"""Rules that gemv kernels on CUDA share: the rows of A that a block takes, and pieces of x."""
 
 from typing import Any
 

@@ -6,7 +6,7 @@
 // Source   public GEMV ladders (column-major A); the row-major form and the code are ours.
 // Letters  m n      y has m elements, n products are summed into each
 //          BLOCK    threads of a block
-//          UNROLL   steps of the loop that are written out, whose loads can be on their way together
+//          UNROLL   unrolled steps of the loop, whose loads can be in flight together
 
 constexpr int STEPS = UNROLL;
 

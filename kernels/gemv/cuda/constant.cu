@@ -1,15 +1,15 @@
 // gemv, constant: x lies in constant memory, whose cache hands one value to all threads of a warp at once.
 //
-// Idea     A thread per row: all threads of a warp need the same element of x at the same time, which is what constant
-//          memory is for. It has 64 KB: a longer x passes through it in pieces, with a launch for each, and a row's
-//          sum goes on from where the launch before left it.
+// Idea     A thread per row: all threads of a warp need the same element of x at the same time, which constant memory
+//          serves at once. It has 64 KB. A longer x passes through it in pieces, with a launch for each, and each launch
+//          continues the sums of the one before.
 // Layout   A is m x n row-major, or stored n x m when A_TRANSPOSED (A column-major). Dense.
 // Source   public GEMV ladders (column-major A); the pieces and the code are ours.
 // Letters  m n      y has m elements, n products are summed into each
 //          first    elements of x before the piece that `piece` holds
 //          BLOCK    threads of a block, and rows
 //          PIECE    elements of x in constant memory
-//          UNROLL   steps of the loop that are written out, whose loads of A can be on their way together
+//          UNROLL   unrolled steps of the loop, whose loads of A can be in flight together
 
 constexpr int STEPS = UNROLL;
 

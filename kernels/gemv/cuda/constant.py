@@ -32,7 +32,7 @@ KERNEL = Kernel(
     name="constant",
     target="cuda",
     source=Path("constant.cu"),
-    idea="x in constant memory, in pieces where it has more than 64 KB; a thread per row",
+    idea="x in constant memory, in pieces if it has more than 64 KB; a thread per row",
     parameters=(
         powers_of_two("BLOCK", 32, 1024),
         powers_of_two("PIECE", 256, 16384),

@@ -3,7 +3,7 @@
 // Idea     None yet. With A stored by rows, neighbouring threads read addresses a whole row apart: a warp's load touches
 //          32 lines of memory and uses 4 bytes of each. With A stored by columns the same code reads neighbours.
 // Layout   A is m x n row-major, or stored n x m when A_TRANSPOSED (A column-major). Dense.
-// Source   the first step of public GEMV ladders; written anew.
+// Source   the first step of public GEMV ladders; own code.
 // Letters  m n      y has m elements, n products are summed into each
 //          BLOCK    threads of a block, and rows
 

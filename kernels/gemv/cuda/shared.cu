@@ -1,13 +1,13 @@
 // gemv, shared: x passes through shared memory, piece by piece, and is read from there by all threads of a block.
 //
 // Idea     Each element of x is fetched from global memory once per block rather than once per warp; the loop over a piece
-//          has a known length, so it can be unrolled and its loads of A be on their way together.
+//          has a known length, so it can be unrolled, and its loads of A can be in flight together.
 // Layout   A is m x n row-major, or stored n x m when A_TRANSPOSED (A column-major). Dense.
 // Source   public GEMV ladders (column-major A); the row-major form and the code are ours.
 // Letters  m n      y has m elements, n products are summed into each
 //          BLOCK    threads of a block: rows (A by columns), or 32 for each row (A by rows)
 //          PIECE    elements of x in shared memory
-//          UNROLL   steps of the inner loop that are written out
+//          UNROLL   unrolled steps of the inner loop
 
 constexpr int STEPS = UNROLL;
 

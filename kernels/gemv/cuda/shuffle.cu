@@ -1,7 +1,7 @@
-// gemv, shuffle: a warp keeps 32 elements of x in its registers, one per lane, and hands them round.
+// gemv, shuffle: a warp keeps 32 elements of x in its registers, one per lane, and passes them around.
 //
 // Idea     Stored by columns: a lane has ROWS rows, and gets each element of x from the lane that holds it by a shuffle.
-//          Stored by rows: the lane's element of x meets the lane's column of ROWS rows, and shuffles add the lanes' sums.
+//          Stored by rows: the lane's element of x multiplies the lane's column of ROWS rows, and shuffles add the lanes' sums.
 //          Either way x costs one load per 32 * ROWS products, and no shared memory.
 // Layout   A is m x n row-major, or stored n x m when A_TRANSPOSED (A column-major). Dense.
 // Source   public GEMV ladders (column-major A, one row a lane); the rest and the code are ours.

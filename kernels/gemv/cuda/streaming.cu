@@ -1,10 +1,10 @@
-// gemv, streaming: A is read once, in wide pieces, with so many loads on their way that memory never waits.
+// gemv, streaming: A is read once, in wide pieces, with enough loads in flight to keep memory busy.
 //
-// Idea     The only limit is how fast A comes in. Reading it at full speed asks for tens of kilobytes on their way per
-//          multiprocessor, so every thread asks for several pieces of VECTOR elements before it uses the first.
+// Idea     The only limit is how fast A is read. Full speed needs tens of kilobytes in flight per multiprocessor, so every
+//          thread requests several pieces of VECTOR elements before it uses the first.
 //          Stored by rows: SPAN threads side by side along ROWS rows at once; an element of x serves all ROWS of them.
 //          Stored by columns: SPAN threads side by side down a column, with VECTOR rows each; the other threads of the
-//          block take other columns, and their sums are added in shared memory. No atomics: the same sums in every run.
+//          block take other columns, and their sums are added in shared memory. No atomics, so every run gives the same sums.
 // Layout   A is m x n row-major, or stored n x m when A_TRANSPOSED (A column-major). Dense; a stored line is a
 //          multiple of VECTOR long, arrays aligned to VECTOR elements.
 // Source   own work.

@@ -1,4 +1,4 @@
-"""gemv on CUDA, our own: A at the speed of memory, in either layout."""
+"""gemv on CUDA, own design: A at the speed of memory, in either layout."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ OTHER_REGISTERS = 24
 
 
 def _registers(p: Problem, c: Any) -> Any:
-    """Registers of a thread, estimated: pieces of A and x on their way, sums, addresses of lines."""
+    """Registers of a thread, estimated: pieces of A and x in flight, sums, addresses of lines."""
     words = DTYPE_BYTES[p.dtype] // 4
     if p.layout == "t":
         return words * (c.ROWS * (access_elements(p, c) + 1) + access_elements(p, c)) + OTHER_REGISTERS
@@ -35,7 +35,7 @@ KERNEL = Kernel(
     target="cuda",
     source=Path("streaming.cu"),
     includes=(Path("../../access.cuh"),),
-    idea="128-bit loads, many on their way; several rows, or partial sums of columns, per block",
+    idea="128-bit loads, many in flight; several rows, or partial sums of columns, per block",
     parameters=(
         powers_of_two("BLOCK", 64, 1024),
         powers_of_two("SPAN", 4, 1024),
@@ -50,9 +50,9 @@ KERNEL = Kernel(
             "a stored line of A is divisible by the elements of a load, so that wide ones are aligned",
             lambda p, d, c: _line(p) % access_elements(p, c) == 0,
         ),
-        block_registers_fit("sums, and pieces on their way,", _registers, lambda p, c: c.BLOCK),
+        block_registers_fit("sums, and pieces in flight,", _registers, lambda p, c: c.BLOCK),
         for_speed(
-            "only rows are unrolled along: columns have ROWS for that",
+            "only kernels for A by rows unroll: columns have ROWS for that",
             lambda p, d, c: (c.UNROLL == 1) | (p.layout == "n"),
         ),
         for_speed(

@@ -1,6 +1,6 @@
 """B[j, i] = A[i, j] in square blocks that stay in the cache.
 
-Idea: the lines of the cache that a block of A and a block of B lie in are all used up before they are left.
+Idea: all cache lines of a block of A and a block of B are used up before they are evicted.
 
 Constants in front of this text: BLOCK, THREADS.
 Letters: i, j run over M, N; i0, j0 are where a block begins.

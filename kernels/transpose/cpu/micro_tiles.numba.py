@@ -2,15 +2,15 @@
 
 Idea: WIDTH rows of a micro-tile are loaded as vectors, turned by shuffles alone (log2(WIDTH) rounds, in each
 of which neighbouring vectors exchange halves), and stored as vectors. A block of micro-tiles stays in the
-cache, so that whole lines are read and written; with STREAM the stores go round the cache, which then need not
+cache, so that whole lines are read and written; with STREAM the stores bypass the cache, which then need not
 read the lines of B before they are overwritten. Such stores must be aligned, so the first rows of A
-are done apart, up to where rows of B are aligned. Blocks are shared out to threads in bands.
+are done apart, until rows of B are aligned. Threads take bands of blocks.
 
-A micro-tile as wide as a line of the cache uses up each line that it reads and fills each that it writes; then
-a block may be as low as a micro-tile and as wide as A, which is read along its rows.
+A micro-tile as wide as a cache line uses up each line that it reads and fills each that it writes. Then a block
+may be as low as a micro-tile and as wide as A, which is read along its rows.
 
 Constants in front of this text: WIDTH (elements of a vector), ROWS and COLUMNS (elements of a block of A),
-STREAM, PREFETCH (how many elements ahead lines of A are asked for; 0: not at all), THREADS.
+STREAM, PREFETCH (how many elements ahead lines of A are prefetched; 0: not at all), THREADS.
 Letters: i, j run over M, N; i0, j0 are where a block begins.
 """
 
@@ -33,7 +33,7 @@ def turn(context, source, source_stride, target, target_stride, lanes):
             rows.append(emit_load(builder, builder.gep(from_, [offset]), kind))
         half = 1
         while half < count:
-            # Vectors that lie `half` apart exchange every other group of `half` lanes.
+            # Vectors `half` apart exchange every other group of `half` lanes.
             low = [lane if lane // half % 2 == 0 else count + lane - half for lane in range(count)]
             high = [lane + half if lane // half % 2 == 0 else count + lane for lane in range(count)]
             for row in range(count):
@@ -64,7 +64,7 @@ def _one_by_one(a, b, m, n, top, bottom, left, right):
 
 @njit(inline="always")
 def work(crew, member, like):
-    """Takes blocks, numbered along the rows of B: one thread after the other writes what lies together."""
+    """Takes blocks, numbered along the rows of B, so that threads write adjacent blocks in turn."""
     a, b = place_at(word(crew, 0), like), place_at(word(crew, 1), like)
     m, n, start = word(crew, 2), word(crew, 3), word(crew, 4)
     down, across = (m - start + ROWS - 1) // ROWS, (n + COLUMNS - 1) // COLUMNS
@@ -95,7 +95,7 @@ def work(crew, member, like):
 
 def transpose(a, b, m, n):
     """Writes b."""
-    # Elements are only moved: whole numbers travel as floats of the same size.
+    # Elements are only moved: whole numbers are moved as floats of the same size.
     real = np.float32 if a.itemsize == 4 else np.float64
     start = min(m, -address_of(b) % (WIDTH * b.itemsize) // b.itemsize) if STREAM else 0
     run_together(THREADS, np.dtype(real), (address_of(a), address_of(b), m, n, start))

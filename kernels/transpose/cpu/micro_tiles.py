@@ -1,4 +1,4 @@
-"""transpose on the CPU, our own: micro-tiles turned in vector registers, and threads."""
+"""transpose on the CPU, own design: micro-tiles turned in vector registers, and threads."""
 
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ KERNEL = Kernel(
             lambda p, d, c: (c.WIDTH == 4) | (_vector_bytes(p, c) <= d.vector_bytes),
         ),
         Constraint(
-            "stores that go round the cache are aligned in every row of B: M is divisible by WIDTH",
+            "stores that bypass the cache are aligned in every row of B: M is divisible by WIDTH",
             lambda p, d, c: (c.STREAM < 1) | (p.m % c.WIDTH == 0),
         ),
         work_for_each_thread("a block", lambda p, c: ceil_div(p.m, c.ROWS) * ceil_div(p.n, c.COLUMNS)),

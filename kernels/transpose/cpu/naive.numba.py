@@ -1,7 +1,7 @@
 """B[j, i] = A[i, j], element by element.
 
-Idea: none yet. A is read along its rows, and B is written a whole row apart: every store touches a line of the
-cache of its own, which is gone again before its neighbours are written.
+Idea: none yet. A is read along its rows, and B is written a whole row apart: every store touches another
+cache line, which is evicted before its neighbours are written.
 
 Constants in front of this text: THREADS.
 Letters: i, j run over M, N.

@@ -1,4 +1,4 @@
-"""What transpose's kernels on CUDA share: a block for each square tile of A."""
+"""Rules that transpose kernels on CUDA share: a block for each square tile of A."""
 
 from typing import Any
 

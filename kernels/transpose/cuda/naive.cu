@@ -1,9 +1,9 @@
 // transpose, naive: one thread moves one element.
 //
-// Idea     None yet. A warp reads neighbours of a row of A, and writes them a whole row of B apart: every store touches a
-//          line of memory of its own.
+// Idea     None yet. A warp reads neighbours of a row of A, and writes them a whole row of B apart: every store touches
+//          another line of memory.
 // Layout   A is m x n, B is n x m, both row-major and dense.
-// Source   the first step of every transposition ladder; written anew.
+// Source   the first step of every transposition ladder; own code.
 // Letters  m n          A has m rows of n elements
 //          BLOCK_X/_Y   threads of a block along a row of A and down it
 

@@ -3,7 +3,7 @@
 // Idea     As shared_tile, with one more element per row of the tile: the elements of a column then lie in different
 //          banks, and a warp reads them at once.
 // Layout   A is m x n, B is n x m, both row-major and dense.
-// Source   public transposition ladders; written anew.
+// Source   public transposition ladders; own code.
 // Letters  m n     A has m rows of n elements
 //          TILE    edge of the tile, and of the block of threads
 

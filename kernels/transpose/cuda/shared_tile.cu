@@ -1,9 +1,9 @@
 // transpose, shared_tile: a block moves a square tile through shared memory, a thread one element.
 //
-// Idea     Reads and writes of global memory are both side by side; the turn happens in shared memory. There a
-//          warp reads a column of the tile, whose elements all lie in the same bank: 32 accesses after one another.
+// Idea     Neighbouring threads read and write neighbouring elements of global memory; shared memory turns the tile. There
+//          a warp reads a column of the tile, whose elements are all in the same bank: 32 accesses one after another.
 // Layout   A is m x n, B is n x m, both row-major and dense.
-// Source   public transposition ladders; written anew.
+// Source   public transposition ladders; own code.
 // Letters  m n     A has m rows of n elements
 //          TILE    edge of the tile, and of the block of threads
 

@@ -1,4 +1,4 @@
-"""transpose on CUDA: through a square tile in shared memory, so that reads and writes are both side by side."""
+"""transpose on CUDA: through a square tile in shared memory, so that reads and writes are both coalesced."""
 
 from pathlib import Path
 

@@ -1,12 +1,12 @@
 // transpose, swizzled: wide loads and stores only, turned in registers and in a swizzled tile of shared memory.
 //
-// Idea     A thread reads a micro-tile of VECTOR x VECTOR elements as VECTOR packs, turns it in its registers, and puts the
-//          VECTOR packs of the turned one into shared memory; from there, and to global memory, everything moves in packs.
-//          A warp would put its packs into the same banks: a pack's place in its row of the tile is therefore exclusive-ored
-//          with the number of the column of micro-tiles that it comes from, which costs no room. Lanes then meet all
-//          banks both when they write and when they read.
-//          Every thread has MICRO_TILES * VECTOR packs on their way before the barrier.
-// Edges    m and n are multiples of VECTOR, so that a micro-tile lies inside of A or outside.
+// Idea     A thread reads a micro-tile of VECTOR x VECTOR elements as VECTOR packs, turns it in its registers, and writes
+//          the VECTOR turned packs to shared memory; from there to global memory everything moves in packs.
+//          A warp would write its packs to the same banks. So a pack's place in its row of the tile is exclusive-ored
+//          with the number of the column of micro-tiles that it comes from, which costs no memory. Lanes then use all
+//          banks, both when they write and when they read.
+//          Every thread has MICRO_TILES * VECTOR packs in flight before the barrier.
+// Edges    m and n are multiples of VECTOR, so that a micro-tile is inside of A or outside.
 // Layout   A is m x n, B is n x m, both row-major and dense, aligned to packs.
 // Source   own work.
 // Letters  m n            A has m rows of n elements

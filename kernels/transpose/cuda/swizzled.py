@@ -1,4 +1,4 @@
-"""transpose on CUDA, our own: packs of up to 128 bits all the way, and a swizzled tile."""
+"""transpose on CUDA, own design: all accesses in packs of up to 128 bits, and a swizzled tile."""
 
 from pathlib import Path
 from typing import Any

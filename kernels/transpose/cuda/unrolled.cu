@@ -1,9 +1,9 @@
 // transpose, unrolled: a block of TILE x ROWS threads moves a TILE x TILE tile, a thread TILE / ROWS elements.
 //
 // Idea     As padded_tile, with fewer threads that do more each: index arithmetic is shared, and every thread has several
-//          loads on their way before the barrier.
+//          loads in flight before the barrier.
 // Layout   A is m x n, B is n x m, both row-major and dense.
-// Source   public transposition ladders; written anew.
+// Source   public transposition ladders; own code.
 // Letters  m n     A has m rows of n elements
 //          TILE    edge of the tile
 //          ROWS    rows of the tile that the block's threads span at once

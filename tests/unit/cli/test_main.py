@@ -328,7 +328,7 @@ def test_an_operation_without_a_kernel_for_the_device_says_which_it_has(told: To
             2,
             "tensors, work, scalars and terms of operation 'toy' must hold",
         ),
-        ("c.BLOCK * c.ITEMS <= 8192", "c.BLOK <= 8192", 2, "a constraint works on arrays as on scalars"),
+        ("c.BLOCK * c.ITEMS <= 8192", "c.BLOK <= 8192", 2, "a constraint must work on arrays as on scalars"),
         ("Launch(grid", "Lunch(grid", 1, "INVALID: cannot be rendered: NameError: name 'Lunch' is not defined"),
         ('target="cuda"', 'target="gpu"', 2, "target of kernel 'blocks' is one of cuda, cpu, got 'gpu'"),
         ("KERNELS = (", "KERNELS = len(", 2, "cannot be imported: TypeError"),

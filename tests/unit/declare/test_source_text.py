@@ -63,3 +63,11 @@ def test_docstrings_and_comments_of_a_cpu_kernel_do_not_count() -> None:
     assert measured_text(told, "cpu") == measured_text(plain, "cpu")
     assert measured_text(plain.replace("1", "2"), "cpu") != measured_text(plain, "cpu")
     assert measured_text("def f(:", "cpu") == "def f(:"
+
+
+def test_docstrings_of_files_after_the_first_do_not_count() -> None:
+    first = '"""Vectors."""\n\ndef load(p):\n    return p\n'
+    second = "def f(p):\n    return load(p)\n"
+    told = f'{first}\n\n"""Reads one element."""\n\n{second}'
+    assert measured_text(told, "cpu") == measured_text(f"{first}\n\n{second}", "cpu")
+    assert measured_text(told.replace("one", "an"), "cpu") == measured_text(told, "cpu")

@@ -91,7 +91,7 @@ def test_membership_is_of_legal_configs_only() -> None:
     assert legal in space
     for wrong in (legal | {"X": 32, "Y": 32}, legal | {"V": 5}, legal | {"W": 1}, {"X": 2}, 7):
         assert wrong not in space
-    with pytest.raises(InputError, match=r"a config of this space is legal, got .*'V': 5"):
+    with pytest.raises(InputError, match=r"a config must be legal in this space, got .*'V': 5"):
         space.index_of(legal | {"V": 5})
 
 
@@ -106,7 +106,7 @@ def test_membership_is_of_legal_configs_only() -> None:
     ],
 )
 def test_a_rule_that_does_not_take_arrays_is_refused(rule: Any) -> None:
-    with pytest.raises(DeclarationError, match=r'works on arrays as on scalars; "odd" does not'):
+    with pytest.raises(DeclarationError, match=r'must work on arrays as on scalars; "odd" does not'):
         Space.build(PARAMETERS, (Constraint("odd", rule),), None, None)
 
 
@@ -122,7 +122,7 @@ def test_rules_that_agree_on_scalars_and_arrays_pass() -> None:
     ],
 )
 def test_rules_that_disagree_are_found(rule: Any) -> None:
-    with pytest.raises(DeclarationError, match="gives the same on scalars and on arrays"):
+    with pytest.raises(DeclarationError, match="must give the same on scalars and on arrays"):
         check_constraints_agree(PARAMETERS, (Constraint("odd", rule),), None, None)
 
 

@@ -54,7 +54,7 @@ def test_noise_above_ten_percent_is_a_doubt() -> None:
 
 def test_a_library_on_taken_cores_may_be_slow_without_noise() -> None:
     assert doubts({TAKEN: 0.10}) == ()
-    assert doubts({TAKEN: 0.5}) == ("others took 50% of the cores during the finals, more than 10%",)
+    assert doubts({TAKEN: 0.5}) == ("other processes used 50% of the cores during the finals, more than 10%",)
 
 
 def test_records_from_before_are_not_in_doubt() -> None:

@@ -166,7 +166,7 @@ def test_what_finals_found_wrong_is_not_on_the_front(tmp_path: Path, board: str)
 
 def test_energy_takes_a_device_that_tells_its_power(tmp_path: Path) -> None:
     silent = write_device(tmp_path / "device.json", baseline_s=2 * BEST_S)
-    with pytest.raises(InputError, match="energy needs a device that tells its power, Fake board does not"):
+    with pytest.raises(InputError, match="energy needs a device that reports its power, Fake board does not"):
         study(tmp_path, silent, objectives=BOTH)
     assert stored(tmp_path) == []
     # Without a library to look at, the first trial shows it.

@@ -239,7 +239,7 @@ def test_a_clock_that_stood_ahead_holds_no_champion_for_years(store: Store, tmp_
     found = retracting.ahead(store)
     assert found is not None
     assert found.count == 2
-    assert "2 records are of a time to come" in str(found)
+    assert "2 records are dated in the future" in str(found)
     take_back(store, Chosen(after=datetime.now(UTC).isoformat()))
     assert retracting.ahead(store) is None
     assert store.champion(square(32), BOARD, "cold") is None
@@ -249,10 +249,10 @@ def test_a_clock_that_stood_ahead_is_told(store: Store, capsys: pytest.CaptureFi
     store.crown(champion(record(square(32), measured_at=AHEAD), crowned_at=AHEAD))
     found = checks._database(str(store._engine.url))
     assert found.state == "note"
-    assert "1 records are of a time to come" in found.said
+    assert "1 records are dated in the future" in found.said
     assert "`tuner records forget --after DATE`" in found.remedy
     rows = answer_rows(Answer(store.champion(square(32), BOARD, "cold")).to_json())
     assert any("a clock stood ahead" in text for _, text in rows)
     capsys.readouterr()
     with told_of_clocks(store):
-        assert "1 records are of a time to come" in capsys.readouterr().err
+        assert "1 records are dated in the future" in capsys.readouterr().err

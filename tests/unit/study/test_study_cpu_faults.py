@@ -22,7 +22,7 @@ SCANT_BYTES = 256 << 20
 ENDS = {
     "none": ("MEASURED", ""),
     "segfault": ("CRASHED", "SIGSEGV"),
-    "endless": ("TIMED_OUT", "did not answer in time"),
+    "endless": ("TIMED_OUT", "in time"),
     "hog": ("LAUNCH_FAILED", "out of memory: Unable to allocate 8.00 MiB"),
     "explode": ("COMPILE_FAILED", "out of memory"),
     "wrong": ("WRONG_RESULT", "times what rounding explains"),

@@ -68,6 +68,10 @@ class Cases:
         found: Floats = self.answered_s(margin) / self.best_s - 1
         return found
 
+    def lost(self, margin: float) -> Floats:
+        """The fraction of speed that the answer loses: 1 - best / answered."""
+        return 1 - self.best_s / self.answered_s(margin)
+
     def first_loss(self) -> Floats:
         """The same when the best eight and the library are timed."""
         found: Floats = np.minimum(self.first_s, self.library_s) / self.best_s - 1
@@ -104,7 +108,7 @@ class Calibration:
     Attributes:
         margin: Predicted log(library / kernel) above which the kernel is answered.
         places: Per case: where it lies, by `_places`.
-        losses: Per case: what its answer lost.
+        losses: Per case: fraction of speed that its answer lost.
         errors: Per case: log(true / predicted) of its answer.
         reach: What the 80 % interval of the loss ends at, over the expected loss.
         spread: Ends of the 80 % interval of log(true / predicted), over its expected size.
@@ -125,8 +129,8 @@ class Calibration:
             gain: Predicted log(library / kernel).
 
         Returns:
-            Expected loss; end of its 80 % interval, which begins at 0; and of log(true / predicted) time the
-            80 % interval.
+            Expected loss, a fraction of speed; end of its 80 % interval, which begins at 0; and of
+            log(true / predicted) time the 80 % interval.
         """
         place = _places(dims[None], np.array([gain]))
         expected, size = (float(each[0]) for each in _near(self, place))
@@ -167,7 +171,7 @@ def calibrate(known: Cases) -> Calibration:
     margin = float(min(MARGINS, key=cost))
     errors = np.where(known.used(margin), known.error[:, 0], known.error[:, 1])
     places = _places(known.dims, known.gain)
-    found = Calibration(margin, places, known.loss(margin), errors, 1.0, (-1.0, 1.0))
+    found = Calibration(margin, places, known.lost(margin), errors, 1.0, (-1.0, 1.0))
     expected, size = _near(found, places, own=True)
     reach = float(np.quantile(found.losses / expected, HELD))
     low, high = np.quantile(errors / size, [(1 - HELD) / 2, (1 + HELD) / 2])

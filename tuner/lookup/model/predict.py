@@ -51,8 +51,8 @@ class Prediction:
         best: The legal config that is predicted to be the fastest; None if none is legal.
         library_s: Predicted time of the library; infinite where there is none.
         by_library: Whether the library is answered: no kernel's gain outweighs the uncertainty.
-        expected_loss: Time of the answer over that of the best, minus 1, as measured at problems like this one
-            that the model was not fitted to.
+        expected_loss: Fraction of speed that the answer loses, 1 - best / answered, as measured at problems
+            like this one that the model was not fitted to.
         loss_interval: Its 80 % interval.
         time_interval_s: The 80 % interval of the answer's time.
     """
@@ -182,6 +182,7 @@ class Predictor:
         self.model, self._device = model, device or model.device
         self._kept: dict[tuple[str, Problem], Prediction] = {}
         self._points: dict[str, tuple[list[int], Points]] = {}
+        self._orders = {name: [each.name for each in kernel.parameters] for name, kernel in kernels.items()}
         for name in dict.fromkeys(name for name, _ in model.configs):
             if name in kernels:
                 binding = tuple(each for each in kernels[name].constraints if not each.for_speed)
@@ -218,7 +219,7 @@ class Predictor:
         expected, most, spread = calibration.figures(dims, gain)
         answered = library if by_library else kernel
         return Prediction(
-            found, math.exp(library), by_library, expected, (0.0, most),
+            found, math.exp(library), by_library, expected, (0.0, min(most, 1.0)),
             (math.exp(answered + spread[0]), math.exp(answered + spread[1])),
         )  # fmt: skip
 
@@ -232,7 +233,9 @@ class Predictor:
         return [self._candidate(at, times) for at in self._legal(problem, times, count)]
 
     def _candidate(self, at: int, times: Floats) -> Candidate:
-        return Candidate(*self.model.configs[at], math.exp(times[at]))
+        """A config with its parameters in its kernel's order, in which a model's text does not keep them."""
+        name, config = self.model.configs[at]
+        return Candidate(name, Config({each: config[each] for each in self._orders[name]}), math.exp(times[at]))
 
     def _legal(self, problem: Problem, times: Floats, count: int) -> list[int]:
         """The first legal configs by time. Only kernels that come up are asked for their rules."""

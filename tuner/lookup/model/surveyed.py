@@ -11,6 +11,7 @@ from tuner.declare.space import Config
 from tuner.errors import NothingFound
 from tuner.lookup.model.data import Timings
 from tuner.results.surveyed import joined
+from tuner.store import Store
 from tuner.store.reading import Reader
 
 
@@ -45,3 +46,16 @@ def timings(
     return Timings(
         problems, configs, found.problem, found.config, found.time_s, found.registers, found.provenance
     )
+
+
+def from_database(
+    url: str, operation: Operation, kernels: Iterable[Kernel], device: DeviceInfo, regime: str
+) -> Timings:
+    """Returns `timings` of a database.
+
+    Raises:
+        NothingFound: There is no database, or nothing of it was surveyed.
+        StoreTrouble: The database cannot be read.
+    """
+    with Store.open(url, read_only=True) as store:
+        return timings(store, operation, kernels, device, regime)

@@ -1,7 +1,4 @@
-"""Plans: what a nightly run tunes, read from TOML and laid out as a flat list of problems.
-
-docs/plans.md tells what a plan may hold.
-"""
+"""Plans of nightly runs, read from TOML as a flat list of problems. docs/plans.md describes them."""
 
 from tuner.nightly.plan.items import DEFAULT_SECONDS, Plan, PlanItem, clock_time, seconds_until
 from tuner.nightly.plan.reading import MAX_PROBLEMS, listed_problems, read_plan

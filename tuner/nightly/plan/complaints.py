@@ -1,4 +1,4 @@
-"""What is wrong with a plan, as messages that name file, line and key."""
+"""Error messages for plans, which name file, line and key."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ class Complaints:
     """Makes the errors of one plan.
 
     Attributes:
-        shown: The plan's path as people gave it.
-        lines: Where its keys stand.
+        shown: The plan's path as the user gave it.
+        lines: Lines of its keys.
     """
 
     shown: Path
     lines: dict[KeyPath, int]
 
     def about(self, at: KeyPath, message: object) -> PlanError:
-        """An error at a key, or at the table around it where the key is not there."""
+        """Makes an error at a key, or at the table around it if the key is missing."""
         return PlanError(f"{self.shown}:{line_of(self.lines, at)}: {message}")
 
     def first_of(self, error: ValidationError) -> PlanError:
-        """The first of pydantic's complaints, by line, in our words."""
+        """Returns the first of pydantic's complaints, by line, in our words."""
         complaints = error.errors(include_url=False)
         first = min(complaints, key=lambda each: line_of(self.lines, each["loc"]))
         at, got = first["loc"], first["input"]
@@ -45,7 +45,7 @@ class Complaints:
 
 
 def _table_of(at: KeyPath) -> tuple[type[BaseModel], int]:
-    """The table that a complaint is about, and which part of its path is the key."""
+    """Returns the table that a complaint concerns, and the part of its path that is the key."""
     from tuner.nightly.plan.schema import DefaultsTable, PlanTable, ProblemTable, SurveyTable
 
     if at[0] == "problems" and len(at) > 1:

@@ -1,4 +1,4 @@
-"""A plan as read, and the times of day that it may name."""
+"""A plan as read, and times of day in plans."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tuner.declare.problem import Operation, Problem
 from tuner.errors import InputError
 from tuner.results.objectives import TIME
 
-#: Seconds for a problem whose plan gives it neither seconds nor trials.
+#: Seconds for a problem if the plan gives neither seconds nor trials.
 DEFAULT_SECONDS = 60.0
 _CLOCK = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])")
 
@@ -24,15 +24,15 @@ class PlanItem:
     """One problem to tune.
 
     Attributes:
-        problem: What to compute: operation, shape, dtype, layout.
-        catalogue: Where its kernels are found.
+        problem: The problem: operation, shape, dtype, layout.
+        catalogue: The catalogue with its kernels.
         file: The user's own file that declares them, absolute; None for built-in ones.
-        regime: How time is taken.
-        kernels: Names of the kernels that compete; all where empty.
+        regime: How times are taken.
+        kernels: Names of the kernels that compete; all if empty.
         seconds: Budget of its study in seconds; None without that limit.
         trials: Budget of its study in trials; None without that limit.
-        objectives: What is minimised.
-        error_limit: No champion whose error is more than so many times the library's; None for any.
+        objectives: Objectives to minimise.
+        error_limit: Largest error of a champion, as a multiple of the library's; None for no limit.
     """
 
     problem: Problem
@@ -47,7 +47,7 @@ class PlanItem:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What makes two items the same work: all but the budgets."""
+        """Equal for items of the same work: everything but the budgets."""
         problem = self.problem
         name = problem.operation.name
         what = name, self.file, problem.shape, problem.dtype, problem.layout
@@ -94,9 +94,9 @@ class Plan:
     """A plan as read.
 
     Attributes:
-        path: Where it was read from, absolute.
-        items: The problems in the plan's order, none twice.
-        device: Device that all are tuned on; empty for the one that is taken when none is asked for.
+        path: Its file, absolute.
+        items: The problems in the plan's order, without duplicates.
+        device: Device on which all are tuned; empty for the default one.
         sampler: Name of the search strategy.
         until: Time of day to stop at, local; None without one.
         seconds: Budget of the whole run in seconds; None without one.
@@ -116,7 +116,7 @@ def clock_time(text: str) -> time:
     """Reads ``HH:MM``.
 
     Raises:
-        InputError: It is no such time of day.
+        InputError: The text is not a time of day.
     """
     match = _CLOCK.fullmatch(text)
     if match is None:
@@ -125,9 +125,9 @@ def clock_time(text: str) -> time:
 
 
 def seconds_until(clock: time, now: datetime) -> float:
-    """Seconds from `now` (local, without time zone) to when a clock next shows that time.
+    """Returns the seconds from `now` (local, without time zone) until a clock next shows this time.
 
-    A day lies between a time and itself. A night in which clocks are changed has its true length.
+    From a time to itself is a day. A night in which clocks change has its true length.
     """
     then = datetime.combine(now.date(), clock)
     if then <= now:

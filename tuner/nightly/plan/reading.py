@@ -1,4 +1,4 @@
-"""Reads a plan: TOML, checked, and every problem laid out."""
+"""Reads plans: parses and checks the TOML, and lists every problem."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 #: Samplers that minimise several objectives (see `tuner.search`, which is slow to load).
 SEVERAL = ("tile", "random", "bruteforce")
-#: More problems than this are a slip of the pen: at a second each they take more than a day.
+#: More problems than this are a mistake: at a second each they take more than a day.
 MAX_PROBLEMS = 100_000
 
 
@@ -38,7 +38,7 @@ def read_plan(path: Path, with_surveys: bool = True) -> Plan:
         with_surveys: False to leave its surveys out: its problems are to be another survey's.
 
     Raises:
-        PlanError: It cannot be read, or holds what it must not; the message names file, line and key.
+        PlanError: It cannot be read, or a key or value is wrong; the message names file, line and key.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -78,7 +78,7 @@ class _Reader:
         self._builtin: Catalogue | None = None
 
     def plan(self, document: Mapping[str, Any], with_surveys: bool = True) -> Plan:
-        """Checks the document and lays it out."""
+        """Checks the document and lists its problems."""
         from pydantic import ValidationError
 
         from tuner.nightly.plan.schema import PlanTable
@@ -143,7 +143,7 @@ class _Reader:
         return found
 
     def _operation(self, at: KeyPath, table: ProblemTable) -> tuple[Catalogue, Operation, Path | None]:
-        """Where a problem's kernels are, its operation, and the user's file if it names one."""
+        """Returns a problem's catalogue, its operation, and the user's file if it names one."""
         try:
             if table.file is None and table.operation is None:
                 raise InputError("a problem has operation or file, got neither; add one")
@@ -165,7 +165,7 @@ class _Reader:
     def _choices(
         self, at: KeyPath, table: ProblemTable, key: str, default: str | None, known: tuple[str, ...]
     ) -> list[str]:
-        """The dtypes or layouts of a problem: its own, else the plan's default, else the operation's first."""
+        """Dtypes or layouts of a problem: its own, else the plan's default, else the operation's first."""
         one, several = getattr(table, key), getattr(table, f"{key}s")
         if one is not None and several is not None:
             raise self._complain((*at, f"{key}s"), f"{key} and {key}s exclude each other, got both; keep one")
@@ -179,7 +179,7 @@ class _Reader:
     def _shapes(
         self, at: KeyPath, table: ProblemTable, operation: Operation
     ) -> Iterator[tuple[str, dict[str, int]]]:
-        """Yields the key that gives a shape, and the shape."""
+        """Yields shapes, each with the key that gives it."""
         by_name = self._sizes_by_name(at, table, operation)
         key = self._way(at, table, operation, by_name)
         dims = operation.dims
@@ -199,7 +199,7 @@ class _Reader:
                 yield key, dict(zip(grid, values, strict=True))
 
     def _way(self, at: KeyPath, table: ProblemTable, operation: Operation, by_name: Mapping[str, Any]) -> str:
-        """The one key by which a problem gives its shapes; the first of the dims where they are keys."""
+        """Returns the key by which a problem gives its shapes; if dims are keys, the first of them."""
         ways = [way for way in ("shape", "shapes", "squares", "set") if getattr(table, way) is not None]
         ways += list(by_name)[:1]
         if len(ways) == 1:
@@ -209,7 +209,7 @@ class _Reader:
         raise self._complain((*at, *ways[1:2]), f"{rule}, got {got}; {'keep' if ways else 'add'} one")
 
     def _sizes_by_name(self, at: KeyPath, table: ProblemTable, operation: Operation) -> dict[str, Any]:
-        """The sizes given with dims as keys; any other key that the schema does not know is a mistake."""
+        """Returns the sizes given with dims as keys; any other unknown key is an error."""
         for name, value in table.__pydantic_extra__.items():
             if name not in operation.dims:
                 known = (*type(table).model_fields, *operation.dims)

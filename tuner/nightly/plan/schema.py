@@ -1,6 +1,6 @@
-"""What a plan's tables may hold, for pydantic to check; loaded only when a plan is read.
+"""Schema of a plan's tables, which pydantic checks; loaded only when a plan is read.
 
-Each field's description completes the sentence "KEY is ...", which is what a message says.
+Each field's description completes the sentence "KEY is ..." in error messages.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Size = Annotated[int, Field(ge=1)]
 Sizes = Annotated[list[Size], Field(min_length=1)]
 Names = Annotated[list[str], Field(min_length=1)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-#: TOML's inf is no limit, for a problem whose plan has one.
+#: TOML's inf means no limit, for a problem whose plan has one.
 ErrorLimit = Annotated[float, Field(ge=1)]
 Regime = Literal["cold", "hot", "cold-graph", "hot-graph"]
 
@@ -26,7 +26,7 @@ _TRIALS = "a whole number of 1 or more"
 
 
 class DefaultsTable(BaseModel):
-    """What holds for every problem that does not say otherwise; device and sampler hold for all."""
+    """Defaults for problems that do not override them; device and sampler apply to all."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 

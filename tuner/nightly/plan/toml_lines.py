@@ -1,4 +1,4 @@
-"""On which line of a TOML text each key stands, which the standard parser does not tell."""
+"""Finds the line of each key of a TOML text, which the standard parser does not report."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 import tomllib
 from collections.abc import Iterator
 
-#: Where something stands in a parsed document: keys of tables, and numbers of elements of arrays.
+#: A path in a parsed document: keys of tables, and numbers of elements of arrays.
 KeyPath = tuple[str | int, ...]
 
 _PART = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')"""
@@ -14,7 +14,7 @@ _DOTTED = rf"{_PART}(?:[ \t]*\.[ \t]*{_PART})*"
 _BLANK = re.compile(r"(?:\s+|#[^\n]*)+")
 _HEADER = re.compile(rf"(\[\[?)[ \t]*({_DOTTED})[ \t]*\]\]?")
 _ASSIGNMENT = re.compile(rf"({_DOTTED})[ \t]*=[ \t]*")
-#: A piece of a value that may hold what looks like the end of it, or one other character.
+#: A piece of a value that may contain characters that look like its end, or one other character.
 _PIECE = re.compile(
     r'"""(?:[^\\]|\\.)*?"{3,5}' r"|'''.*?'{3,5}" r'|"(?:[^"\\\n]|\\.)*"' r"|'[^'\n]*'" r"|\#[^\n]*" r"|.",
     re.DOTALL,
@@ -25,11 +25,11 @@ def key_lines(text: str) -> dict[KeyPath, int]:
     """Finds the line of every key and table header.
 
     Args:
-        text: A valid TOML document; of an invalid one, what was understood before the mistake is told.
+        text: A valid TOML document; of an invalid one, the part before the mistake counts.
 
     Returns:
         Path -> line, counted from 1. Elements of arrays of tables have their number (from 0) in the path:
-        ``("problems", 1, "shape")``. Keys inside inline tables are not told; see `line_of`.
+        ``("problems", 1, "shape")``. Keys inside inline tables are not listed; see `line_of`.
     """
     lines: dict[KeyPath, int] = {}
     elements: dict[KeyPath, int] = {}
@@ -54,7 +54,7 @@ def key_lines(text: str) -> dict[KeyPath, int]:
 
 
 def line_of(lines: dict[KeyPath, int], path: KeyPath) -> int:
-    """The line of a key, else of the nearest table or key around it; 1 where there is none."""
+    """Returns the line of a key, else of the nearest table or key around it; 1 if there is none."""
     for length in range(len(path), 0, -1):
         if path[:length] in lines:
             return lines[path[:length]]
@@ -78,7 +78,7 @@ def _statements(text: str) -> Iterator[tuple[int, str, str]]:
 
 
 def _end_of_value(text: str, position: int) -> int:
-    """Position of the line break (or the end) that closes a value: one outside brackets and strings."""
+    """Returns the position of the line break, or the end, that closes a value: outside brackets and strings."""
     depth = 0
     while piece := _PIECE.match(text, position):
         if piece[0] == "\n" and depth <= 0:
@@ -103,7 +103,7 @@ def _names(dotted: str) -> tuple[str, ...]:
 
 
 def _within(base: KeyPath, names: tuple[str, ...], elements: dict[KeyPath, int], last: bool = True) -> KeyPath:
-    """A header's path: a name of an array of tables means its latest element (the last name if `last`)."""
+    """Returns a header's path; an array of tables means its latest element (the last name if `last`)."""
     path = base
     for index, name in enumerate(names):
         path = (*path, name)
@@ -113,6 +113,6 @@ def _within(base: KeyPath, names: tuple[str, ...], elements: dict[KeyPath, int],
 
 
 def _put(lines: dict[KeyPath, int], base: KeyPath, path: KeyPath, line: int) -> None:
-    """Notes the line of a path, and of those between it and `base` that a dotted key makes in passing."""
+    """Stores the line of a path, and of the tables between it and `base` that a dotted key implies."""
     for length in range(len(base) + 1, len(path) + 1):
         lines.setdefault(path[:length], line)

@@ -1,1 +1,1 @@
-"""Alembic's scripts: how a database of an older version is brought forward."""
+"""Alembic's scripts, which migrate databases of older versions."""

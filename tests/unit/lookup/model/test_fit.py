@@ -14,8 +14,6 @@ from tuner.lookup.model.fit import fit
 from tuner.lookup.model.predict import Model, Predictor
 from tuner.lookup.model.stored import from_bytes, to_bytes
 
-pytest.importorskip("lightgbm", reason="the extra 'model' is not installed")
-
 
 @cache
 def fitted() -> Model:

@@ -17,7 +17,7 @@ from tuner.nightly.plan.toml_lines import KeyPath, key_lines, line_of
 from tuner.search import SAMPLERS
 from tuner.search.foreign import FOREIGN
 
-CONFIGS = Path(__file__).resolve().parents[3] / "configs"
+CONFIGS = Path(__file__).resolve().parents[4] / "configs"
 OWN_KERNEL = """
 from pathlib import Path
 from tuner.declare.kernel import Kernel

@@ -1,0 +1,54 @@
+"""The Gaussian process: its posterior, and what a fit of its hyperparameters gains."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from fixtures.landscape import SPACE, time_of
+
+from tuner.search.surrogate import Hyperparameters, Posterior
+
+pytestmark = pytest.mark.usefixtures("one_blas_thread")
+
+
+def test_the_posterior_is_that_of_a_gaussian_process_however_it_was_told() -> None:
+    hyper = Hyperparameters(SPACE)
+    rows, candidates = np.arange(0, 400, 10), np.arange(5, 405, 10)
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=len(rows))
+
+    def covariance(some: np.ndarray, others: np.ndarray) -> np.ndarray:
+        one, other = (hyper.features.levels(SPACE.codes[each]) for each in (some, others))
+        logs = sum(table[np.ix_(one[:, at], other[:, at])] for at, table in enumerate(hyper.log_tables()))
+        return hyper.scale * np.exp(logs)
+
+    noisy = covariance(rows, rows) + hyper.noise * np.eye(len(rows))
+    cross = covariance(candidates, rows)
+    mean = 0.5 + cross @ np.linalg.solve(noisy, values - 0.5)
+    variance = hyper.scale - np.einsum("ij,ji->i", cross, np.linalg.solve(noisy, cross.T))
+    posterior = Posterior(SPACE, hyper, candidates, 0.5)
+    posterior.add(rows[:20], values[:20])
+    posterior.add(rows[20:], np.full(20, np.nan))
+    assert posterior.variance == pytest.approx(variance, abs=1e-4)
+    for row, value in zip(rows[20:], values[20:], strict=True):
+        posterior.tell(int(row), float(value))
+    assert posterior.mean == pytest.approx(mean, abs=1e-3)
+    smoothed = 0.5 + covariance(rows, rows) @ np.linalg.solve(noisy, values - 0.5)
+    assert posterior.mean_of_requested() == pytest.approx(smoothed, abs=1e-3)
+
+
+def test_the_fit_explains_what_it_saw_better_than_the_prior() -> None:
+    rows = np.random.default_rng(1).choice(len(SPACE), 60, replace=False)
+    values = np.log([time_of(SPACE[int(row)]) for row in rows])
+    values = (values - values.mean()) / values.std()
+    others = np.setdiff1d(np.arange(len(SPACE)), rows)
+    truth = np.log([time_of(SPACE[int(row)]) for row in others])
+    errors = []
+    hyper = Hyperparameters(SPACE)
+    for _ in range(2):
+        posterior = Posterior(SPACE, hyper, others, 0.0)
+        posterior.add(rows, values)
+        errors.append(1 - np.corrcoef(posterior.mean, truth)[0, 1])
+        hyper.fit(SPACE.codes[rows], values)
+    assert errors[1] < errors[0]
+    assert errors[1] < 0.1

@@ -1,0 +1,112 @@
+"""``tuner lookup-quality --drawn``: answers at drawn problems, against a short study and the library."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tuner.cli.formatting import duration, print_json, table
+from tuner.errors import InputError
+
+if TYPE_CHECKING:
+    from tuner.declare.problem import Problem
+    from tuner.lookup import Answer
+    from tuner.study.drawn import Drawn, Summary
+
+#: Seconds of each study unless given.
+SECONDS = 13.0
+#: Kind of device -> how large drawn problems are at the most; as in surveys where none is given.
+MOST: dict[str, dict[str, Any]] = {"cpu": {"most_flops": 2e10, "most_bytes": 5e8}}
+COLUMNS = ("problem", "match", "use", "said", "answer", "library", "champion", "loss", "library / answer")
+
+
+def lookup_quality_drawn(
+    operation: str, count: int, seed: int | None, seconds: float | None, device: str, dtype: str,
+    regime: str, output: Path | None, db: str, as_json: bool,
+) -> None:  # fmt: skip
+    """Draws problems, answers, measures, and writes a page and its JSON after each."""
+    from tuner.devices.detect import find
+    from tuner.lookup.declared import builtin_now
+    from tuner.lookup.model.design import Ranges, draw
+    from tuner.study.drawn import measured, summary
+    from tuner.study.locks import occupied
+
+    if count < 1:
+        raise InputError(f"--drawn is 1 or more, got {count}; give e.g. 32")
+    catalogue, found = builtin_now(), find(device)
+    seed = secrets.randbits(32) if seed is None else seed
+    ranges = Ranges(dtype=dtype, **MOST.get(found.target, {}))
+    problems = draw(catalogue.operation(operation), ranges, count, seed)
+    title = f"Drawn problems of {operation} on {found.info.name}, {regime}, seed {seed}"
+    cases: list[Drawn] = []
+    with occupied(db, (found,), title):
+        for each in measured(
+            problems, lambda problem: _answered(problem, device, regime, db), catalogue, found,
+            seconds or SECONDS, regime, seed,
+        ):  # fmt: skip
+            cases.append(each)
+            click.echo(f"{len(cases)} of {count}: {' | '.join(row(each))}", err=True)
+            if output is not None:
+                _write(output, title, cases, summary(cases), seconds or SECONDS)
+    told = summary(cases)
+    if as_json:
+        print_json({"title": title, "summary": told.to_json(), "cases": [each.to_json() for each in cases]})
+        return
+    table(title, COLUMNS, [row(each) for each in cases])
+    for line in lines(told):
+        click.echo(line)
+
+
+def _answered(problem: Problem, device: str, regime: str, db: str) -> Answer:
+    """What a lookup answers, as callables ask it."""
+    from tuner.lookup import answer
+    from tuner.lookup.asking import kept_open, parse_device, parse_key
+
+    return answer(kept_open(db), parse_key(problem), parse_device(device), regime)
+
+
+def row(of: Drawn) -> tuple[str, ...]:
+    """A case for people."""
+    said = of.answer["expected_loss"]
+    return (
+        str(of.problem), of.answer["match"], of.answer["use"], "not known" if said >= 1 else f"{said:.1%}",
+        *(duration(each) if each else "-" for each in (of.kernel_s, of.library_s, of.champion_s)),
+        f"{of.loss:.1%}", f"{of.over_library(of.answered_s):.3f}",
+    )  # fmt: skip
+
+
+def lines(told: Summary) -> list[str]:
+    """The summary for people."""
+    losses = ", ".join(f"{name} {value:.1%}" for name, value in told.loss.items())
+    found = [
+        f"loss of {told.cases} answers, against the best of answer, library and champion: {losses}",
+        f"more than 3 % slower than the library: {told.slower} of {told.cases}",
+        f"geometric mean over the library: answers {told.answers:.3f}, champions {told.champions:.3f}, "
+        f"ratio {told.answers / told.champions:.3f}",
+    ]
+    if told.said == told.said:
+        found.append(f"of answers that come with an expected loss: said {told.said:.1%}, true {told.true:.1%}")
+    if told.loss_held == told.loss_held:
+        held = f"loss {told.loss_held:.0%}, time {told.time_held:.0%}"
+        found.append(f"80 % intervals hold: {held}")
+    return found
+
+
+def _write(output: Path, title: str, cases: list[Drawn], told: Summary, seconds: float) -> None:
+    """The page, and its data beside it."""
+    data: dict[str, Any] = {"title": title, "seconds": seconds, "summary": told.to_json()}
+    data["cases"] = [each.to_json() for each in cases]
+    output.with_suffix(".json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    page = [
+        f"# {title}", "", f"Each problem was answered, then tuned for {seconds:g} s; then answer, champion and "
+        "library were timed in turn. Problems are drawn log-uniformly, half of them round, layouts in turn.",
+        "", *(f"- {line}" for line in lines(told)), "",
+        f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS),
+        *(f"| {' | '.join(row(each))} |" for each in cases), "",
+        *(f"{each.problem}: {each.why}" for each in cases if each.why),
+    ]  # fmt: skip
+    output.write_text("\n".join(page).rstrip() + "\n", encoding="utf-8")

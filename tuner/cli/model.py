@@ -1,0 +1,135 @@
+"""``tuner model``: fits models of times to surveys, and shows them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tuner.cli.formatting import pairs, print_json
+from tuner.cli.options import database_option, json_option, writable_file
+from tuner.errors import InputError, NothingFound
+
+if TYPE_CHECKING:
+    from tuner.lookup.model.predict import Model
+
+
+@click.group()
+def model() -> None:
+    """Models of times: fitted to a survey, they answer for shapes that nobody tuned."""
+
+
+@model.command()
+@click.argument("operation")
+@click.option("--device", default="", help='Where the survey was made: cpu, cuda:N, or e.g. "NVIDIA H200".')
+@click.option(
+    "--survey",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Timings as arrays, FILE.npz (docs/lookup.md), in place of the database's surveys.",
+)
+@click.option("--dtype", default="", help="Of the survey's problems; the operation's first unless given.")
+@click.option("--regime", default="cold", show_default=True, help="How the survey's times were taken.")
+@click.option("--measured-at", default="", help="When the survey was made, where its file does not tell.")
+@click.option("--seed", default=0, show_default=True, help="Of folds and samples.")
+@click.option(
+    "-o",
+    "output",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="File to write; unless given the one that lookups read, configs/tuned/DEVICE/models/OPERATION.json.",
+)
+@database_option
+def fit(
+    operation: str, device: str, survey: Path | None, dtype: str, regime: str, measured_at: str, seed: int,
+    output: Path | None, db: str,
+) -> None:  # fmt: skip
+    """Fit a model to the database's surveys, and publish it.
+
+    Needs LightGBM: pip install 'tile-tuner[model]'.
+    """
+    from tuner.declare.folders import in_checkout
+    from tuner.lookup.declared import builtin_now
+    from tuner.lookup.devices import device_in_full
+    from tuner.lookup.model.fit import fit as fitted
+    from tuner.lookup.model.shelf import path_of
+    from tuner.lookup.model.stored import to_bytes
+    from tuner.lookup.model.survey_file import read_survey
+    from tuner.lookup.model.surveyed import from_database
+
+    catalogue, where = builtin_now(), device_in_full(device, db)
+    declared = catalogue.operation(operation)
+    if output is None and not in_checkout():
+        raise InputError("an installed package's own results are not written; name a file by -o")
+    path = output or path_of(operation, where.name)
+    writable_file(output)
+    told = {"regime": regime, "fitted_at": datetime.now(UTC).isoformat(timespec="seconds")}
+    told |= {"measured_at": measured_at} if measured_at else {}
+    kernels = {each.name: each for each in catalogue.of(operation, where.kind)}
+    if survey is not None:
+        timings = read_survey(survey, declared, dtype, told)
+    else:
+        timings = from_database(db, declared, kernels.values(), where, regime)
+        timings = replace(timings, provenance={**timings.provenance, **told})
+    found = fitted(timings, kernels, where, seed)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(to_bytes(found) + b"\n")
+    pairs(f"Model of {operation} on {where.name}", _rows(found))
+    click.echo(str(path), err=True)
+
+
+@model.command()
+@click.argument("operation")
+@click.option("--device", default="", help='cpu, cuda:N, or a name such as "NVIDIA H200".')
+@click.option("--regime", default="cold", show_default=True, help="How its times were taken.")
+@database_option
+@json_option
+def show(operation: str, device: str, regime: str, db: str, as_json: bool) -> None:
+    """What a model was fitted to, and what its answers lost at problems left out."""
+    from tuner.lookup.declared import builtin_now
+    from tuner.lookup.devices import device_in_full
+    from tuner.lookup.model.shelf import models
+
+    builtin_now().operation(operation)
+    where = device_in_full(device, db)
+    found = next((each for each in models(operation, regime) if each.device.name == where.name), None)
+    if found is None:
+        raise NothingFound(
+            f"no model of {operation}, {regime}, is published for {where.name}; run a survey there and "
+            f"`tuner model fit {operation}`"
+        )
+    if as_json:
+        print_json({
+            "operation": operation, "device": found.device.name, "provenance": dict(found.provenance),
+            "margin": found.calibration.margin, "loss": _losses(found),
+        })  # fmt: skip
+    else:
+        pairs(f"Model of {operation} on {where.name}", _rows(found))
+
+
+def _losses(found: Model) -> dict[str, float]:
+    """Fractions of speed that answers lost at the survey's problems, each predicted without its own times."""
+    import numpy as np
+
+    losses = found.calibration.losses
+    return {
+        "mean": float(losses.mean()), "median": float(np.median(losses)),
+        "p90": float(np.quantile(losses, 0.9)), "worst": float(losses.max()),
+    }  # fmt: skip
+
+
+def _rows(found: Model) -> list[tuple[str, Any]]:
+    told = found.provenance
+    losses = ", ".join(f"{name} {value:.1%}" for name, value in _losses(found).items())
+    return [
+        ("device", found.device.name),
+        ("fitted to", f"{told['timings']} timings of {told['configs']} configs at {told['problems']} problems"),
+        ("survey", f"{told.get('survey', '')} {told.get('measured_at', '')}".strip()),
+        ("regime", str(told.get("regime", ""))),
+        ("kernels", ", ".join(told.get("sources", {}))),
+        ("knows", ", ".join(f"{dtype} {layout}".strip() for dtype, layout in found.traits)),
+        ("lost at problems left out", losses),
+        ("library unless faster by", f"{found.calibration.margin:.0%}"),
+    ]

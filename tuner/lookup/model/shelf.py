@@ -1,0 +1,67 @@
+"""The models there are: JSON files beside the published results, ``<device>/models/<operation>.json``."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+from tuner.errors import InputError
+from tuner.lookup.model.predict import Model
+from tuner.lookup.model.stored import MOST_BYTES, from_bytes
+from tuner.published import tuned_folder
+from tuner.published.form import slug
+
+#: Regime of a model that does not tell it.
+COLD = "cold"
+
+
+def path_of(operation: str, device: str, directory: Path | None = None) -> Path:
+    """Where the model of an operation on a device lies.
+
+    Args:
+        operation: Its name.
+        device: Name of the device.
+        directory: Folder of published results; the project's own when None.
+    """
+    return (directory or tuned_folder()) / slug(device) / "models" / f"{slug(operation)}.json"
+
+
+def model_files(directory: Path | None = None, operation: str = "*") -> list[Path]:
+    """The files of models, those of one operation or of all."""
+    return sorted((directory or tuned_folder()).glob(f"*/models/{operation}.json"))
+
+
+def models(operation: str, regime: str = COLD, directory: Path | None = None) -> list[Model]:
+    """The models of an operation, one for each device. Files are read once, and again when they change.
+
+    Args:
+        operation: Its name.
+        regime: How the times that a model predicts were taken.
+        directory: Folder of published results; the project's own when None.
+
+    Raises:
+        InputError: A file cannot be read; the message names it.
+    """
+    found = []
+    for path in model_files(directory, slug(operation)):
+        seen = path.stat()
+        found.append(_read(path, seen.st_mtime_ns, seen.st_size))
+    return [each for each in found if (each.operation, regime_of(each)) == (operation, regime)]
+
+
+def regime_of(model: Model) -> str:
+    """How the times that a model predicts were taken."""
+    return str(model.provenance.get("regime", COLD))
+
+
+@functools.lru_cache(maxsize=16)
+def _read(path: Path, changed_ns: int, size_bytes: int) -> Model:
+    """The model of a file in one state."""
+    if size_bytes > MOST_BYTES:
+        raise InputError(
+            f"{path}: a model takes {MOST_BYTES} bytes at the most, got {size_bytes}; fit it again"
+        )
+    try:
+        return from_bytes(path.read_bytes())
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error

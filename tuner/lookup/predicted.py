@@ -1,0 +1,131 @@
+"""Answers of a model of times: what it predicts, told as an answer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import Kernel
+from tuner.declare.problem import Problem
+from tuner.lookup.answers import (
+    PREDICTED,
+    RECKONED,
+    SIMILAR_DEVICE,
+    UNMEASURED,
+    Answer,
+    Loss,
+    Predicted,
+    Question,
+)
+from tuner.lookup.legality import legal
+from tuner.lookup.model.calibrate import FIRST
+from tuner.lookup.model.predict import Candidate, Model, Prediction, Predictor
+from tuner.results.equivalence import latest_hash
+
+#: Predictors that are kept: a model with kernels on a device.
+KEPT = 16
+#: Candidates looked at for each one that is asked for: constraints that are for speed leave some out.
+LOOKED_AT = 6
+
+_KEPT: dict[tuple[object, ...], tuple[Predictor, Sequence[object]]] = {}
+
+
+def predictor_for(model: Model, kernels: Sequence[Kernel], device: DeviceInfo) -> Predictor:
+    """The predictor of a model with these kernels on a device; the last few are kept."""
+    key = (id(model), device, *map(id, kernels))
+    if key not in _KEPT:
+        if len(_KEPT) >= KEPT:
+            _KEPT.clear()
+        found = Predictor(model, {each.name: each for each in kernels}, device)
+        _KEPT[key] = found, (model, *kernels)  # while they are kept, nothing else has their ids
+    return _KEPT[key][0]
+
+
+def from_model(
+    model: Model, question: Question, problem: Problem, kernels: Sequence[Kernel], alike: str = ""
+) -> Answer | None:
+    """What a model answers; None where it does not know such problems, or none of its configs is legal.
+
+    Args:
+        model: Of the question's device, or of one that is like it.
+        question: What is asked.
+        problem: The same as it is declared now.
+        kernels: The kernels that may answer, as they are now.
+        alike: In what the model's device is like the question's; empty where it is the same.
+    """
+    if not model.knows(problem):
+        return None
+    found = predictor_for(model, kernels, question.device).answer(problem)
+    if found.best is None:
+        return None
+    baseline = problem.operation.baselines.get(question.device.kind)
+    name = baseline.named(problem.dtype) if baseline else "the library"
+    library_s = found.library_s if math.isfinite(found.library_s) else None
+    told = Predicted(found.best.time_s, library_s, None if alike else found.time_interval_s)
+    # Nobody has measured how far predictions are off on a device that is only alike.
+    least = 1 / (1 - RECKONED) if alike else math.exp(model.calibration.margin)
+    by_library = library_s is not None and not told.speedup > least
+    stale, why = staleness_of(model, question.device, kernels)
+    return Answer(
+        None, SIMILAR_DEVICE if alike else PREDICTED, _loss(model, found, alike), stale=stale, stale_reason=why,
+        question=question, default=(found.best.kernel, found.best.config), library=name if by_library else "",
+        reasons=(*([alike] if alike else []), _reason(model, found.best.kernel, told, name, least)),
+        predicted=told,
+    )  # fmt: skip
+
+
+def _loss(model: Model, found: Prediction, alike: str) -> Loss:
+    if alike:
+        return Loss(UNMEASURED, 0, "not measured: no problem was timed on this device")
+    cases, (low, high) = len(model.calibration.losses), found.loss_interval
+    said = (
+        f"measured at {cases} surveyed problems, each predicted without its own times, the nearest ones "
+        f"counting more; four of five lose {low:.1%} to {high:.1%}"
+    )
+    return Loss(found.expected_loss, cases, said, found.loss_interval)
+
+
+def _reason(model: Model, kernel: str, told: Predicted, library: str, least: float) -> str:
+    counts = model.provenance
+    rests = f"predicted from {counts.get('timings', 0)} timings at {counts.get('problems', 0)} problems"
+    if told.library_s is None:
+        return rests
+    if told.speedup > least:
+        return f"{rests}: {kernel} is {told.speedup:.2f} x as fast as {library}"
+    return (
+        f"{rests}: {library} is the safer choice, {kernel} is {told.speedup:.2f} x as fast, below {least:.2f} x"
+    )
+
+
+def staleness_of(model: Model, device: DeviceInfo, kernels: Sequence[Kernel]) -> tuple[bool, str]:
+    """Whether kernels, or the driver of the device, have changed since the survey; and what."""
+    sources, now = model.provenance.get("sources", {}), {each.name: each.source_hash for each in kernels}
+    changed = sorted(
+        name for name, source in sources.items() if name in now and latest_hash(source) != now[name]
+    )
+    if changed:
+        return True, f"kernels have changed since the survey: {', '.join(changed)}; survey and fit again"
+    then, here = model.device.driver, device.driver
+    if model.device.name == device.name and then and here and then != here:
+        return True, f"the driver was {then} in the survey and is {here}; survey and fit again"
+    return False, ""
+
+
+def first_trials(
+    model: Model, problem: Problem, kernels: Sequence[Kernel], device: DeviceInfo, count: int = FIRST
+) -> list[Candidate]:
+    """The configs that a study tries first: the best predictions among those that obey all constraints.
+
+    Args:
+        model: Of the device.
+        problem: What is to be computed.
+        kernels: The kernels that compete.
+        device: Where.
+        count: How many.
+    """
+    if not model.knows(problem):
+        return []
+    named = {each.name: each for each in kernels}
+    found = predictor_for(model, kernels, device).candidates(problem, LOOKED_AT * count)
+    return [each for each in found if legal(named[each.kernel], problem, device, [each.config])[1][0]][:count]

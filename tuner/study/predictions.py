@@ -1,0 +1,70 @@
+"""What a model of times says of a study's configs before the first trial."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import Kernel
+from tuner.declare.problem import Problem
+from tuner.declare.space import Config
+from tuner.lookup.model.predict import Model
+from tuner.lookup.model.shelf import models
+from tuner.lookup.predicted import first_trials
+from tuner.results.equivalence import latest_hash
+from tuner.results.measurement import Outcome
+from tuner.search import Known, Observation
+from tuner.study.progress import Request
+
+
+class Predictions:
+    """A model's word on the kernels of a study; empty where the device has no model, or it does not know them.
+
+    Attributes:
+        starts: Kernel and config: what to try first, the best first.
+        elsewhere: Predicted times of the model's configs, as if they had been measured elsewhere.
+    """
+
+    def __init__(self, problem: Problem, kernels: Sequence[Kernel], device: DeviceInfo, regime: str) -> None:
+        """Asks the model.
+
+        Args:
+            problem: What is computed.
+            kernels: Which compete.
+            device: Where.
+            regime: How time is taken.
+        """
+        self.starts: list[tuple[str, Config]] = []
+        self.elsewhere: list[Observation] = []
+        found = next(
+            (each for each in models(problem.operation.name, regime) if each.device.name == device.name), None
+        )
+        known = _surveyed(found, kernels) if found is not None else []
+        if found is None or not known or not found.knows(problem):
+            return
+        self.starts = [(each.kernel, each.config) for each in first_trials(found, problem, known, device)]
+        orders = {each.name: [parameter.name for parameter in each.parameters] for each in known}
+        for (name, config), log_s in zip(found.configs, found.times(problem, device)[0].tolist(), strict=True):
+            if name in orders and sorted(config) == sorted(orders[name]):
+                ordered = Config({each: config[each] for each in orders[name]})
+                self.elsewhere.append(Observation(name, ordered, Outcome.MEASURED, math.exp(log_s)))
+
+
+def with_predictions(known: Known, request: Request, device: DeviceInfo) -> Known:
+    """What a search is told, with the model's word: its best predictions go first, its times replace others'.
+
+    Args:
+        known: What is known without it.
+        request: What the study is asked to do.
+        device: Where.
+    """
+    found = Predictions(request.problem, request.kernels, device, request.regime)
+    return replace(known, starts=[*found.starts, *known.starts], elsewhere=found.elsewhere or known.elsewhere)
+
+
+def _surveyed(model: Model, kernels: Sequence[Kernel]) -> list[Kernel]:
+    """The kernels whose sources are those of the survey."""
+    sources = model.provenance.get("sources", {})
+    return [each for each in kernels if latest_hash(sources.get(each.name, "")) == each.source_hash]
