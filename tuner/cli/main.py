@@ -18,6 +18,7 @@ from tuner.version import __version__
 
 #: Subcommand -> module and name of its implementation, loaded when it is called: ``--help`` stays quick.
 COMMANDS = {
+    "survey": ("tuner.cli.survey", "survey", "Time many configs at many problems, for a model."),
     "tune": ("tuner.cli.tune", "tune", "Find the fastest kernel and config for a problem."),
     "best": ("tuner.cli.best", "best", "Print the config to use for a problem, or the library."),
     "front": ("tuner.cli.fronts", "front", "Show the configs that trade time against energy or error."),
@@ -39,7 +40,7 @@ COMMANDS = {
 }
 #: Heading of ``--help`` -> its commands.
 GROUPS = {
-    "Tune": ("tune", "nightly", "ladder"),
+    "Tune": ("tune", "nightly", "ladder", "survey"),
     "Answer": ("best", "front", "export", "distil", "model", "lookup-quality"),
     "Records": ("records", "simulate"),
     "Look": ("devices", "kernels", "doctor"),

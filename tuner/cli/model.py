@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,8 +28,7 @@ def model() -> None:
 @click.option(
     "--survey",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    required=True,
-    help="Timings as arrays, FILE.npz; see docs/lookup.md for the form.",
+    help="Timings as arrays, FILE.npz (docs/lookup.md), in place of the database's surveys.",
 )
 @click.option("--dtype", default="", help="Of the survey's problems; the operation's first unless given.")
 @click.option("--regime", default="cold", show_default=True, help="How the survey's times were taken.")
@@ -43,10 +43,13 @@ def model() -> None:
 )
 @database_option
 def fit(
-    operation: str, device: str, survey: Path, dtype: str, regime: str, measured_at: str, seed: int,
+    operation: str, device: str, survey: Path | None, dtype: str, regime: str, measured_at: str, seed: int,
     output: Path | None, db: str,
 ) -> None:  # fmt: skip
-    """Fit a model to a survey, and publish it. Needs LightGBM: pip install 'tile-tuner[model]'."""
+    """Fit a model to the database's surveys, and publish it.
+
+    Needs LightGBM: pip install 'tile-tuner[model]'.
+    """
     from tuner.declare.folders import in_checkout
     from tuner.lookup.declared import builtin_now
     from tuner.lookup.devices import device_in_full
@@ -54,6 +57,7 @@ def fit(
     from tuner.lookup.model.shelf import path_of
     from tuner.lookup.model.stored import to_bytes
     from tuner.lookup.model.survey_file import read_survey
+    from tuner.lookup.model.surveyed import from_database
 
     catalogue, where = builtin_now(), device_in_full(device, db)
     declared = catalogue.operation(operation)
@@ -63,8 +67,12 @@ def fit(
     writable_file(output)
     told = {"regime": regime, "fitted_at": datetime.now(UTC).isoformat(timespec="seconds")}
     told |= {"measured_at": measured_at} if measured_at else {}
-    timings = read_survey(survey, declared, dtype, told)
     kernels = {each.name: each for each in catalogue.of(operation, where.kind)}
+    if survey is not None:
+        timings = read_survey(survey, declared, dtype, told)
+    else:
+        timings = from_database(db, declared, kernels.values(), where, regime)
+        timings = replace(timings, provenance={**timings.provenance, **told})
     found = fitted(timings, kernels, where, seed)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(to_bytes(found) + b"\n")

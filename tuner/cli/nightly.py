@@ -49,6 +49,7 @@ def nightly(
     device, driver and source are skipped, so the same command continues a night that was interrupted.
     """
     from tuner.nightly.night import Night
+    from tuner.nightly.surveys import run_surveys
     from tuner.store import Store
     from tuner.study.interruption import INTERRUPTED
     from tuner.study.locks import occupied
@@ -66,6 +67,9 @@ def nightly(
         say = _nothing if quiet else _said
         night = Night(plan, store, found, seed, deadline_s, db, again, say, _warned)
         try:
+            for told in run_surveys(plan, store, found[0], deadline_s):
+                if not quiet:
+                    click.echo(told, err=True)
             for each in night.run(lambda item: _view(item, quiet)):
                 items.append(each)
                 unreached += each.state == "not reached"

@@ -25,7 +25,7 @@ F = TypeVar("F", bound=Callable[..., object])
 def problem_options(command: F) -> F:
     """``OPERATION DIM...``, or ``FILE.py --set name=value``, and dtype, layout, precision, regime."""
     for decorate in (
-        click.option("--regime", type=click.Choice(REGIMES), default="cold", help="How time is measured."),
+        regime_option,
         click.option(
             "--precision",
             default="",
@@ -47,6 +47,14 @@ def database_option(command: F) -> F:
     decorate = click.option(
         "--db", envvar="TUNER_DB", default=DEFAULT_DATABASE, show_default=True, metavar="URL",
         help="Database; the variable TUNER_DB sets it, too.",
+    )  # fmt: skip
+    return decorate(command)
+
+
+def regime_option(command: F) -> F:
+    """``--regime``: how time is taken."""
+    decorate = click.option(
+        "--regime", type=click.Choice(REGIMES), default="cold", help="How time is taken."
     )  # fmt: skip
     return decorate(command)
 

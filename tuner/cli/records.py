@@ -76,7 +76,10 @@ def export_(output: str | None, option: str | None, quiet: bool, db: str, **chos
     with Store.open(db, read_only=True) as store, _progress("exporting", quiet) as progress:
         counts = export(store, path, wanted, progress=progress)
     if not quiet:
-        click.echo(f"{counts.records} records and {counts.champions} champions written to {file}", err=True)
+        timings = f", {counts.timings} timings of surveys" if counts.timings else ""
+        click.echo(
+            f"{counts.records} records and {counts.champions} champions{timings} written to {file}", err=True
+        )
 
 
 @records.command("import")
@@ -118,8 +121,9 @@ def import_(
             if as_json:
                 print_json({"file": file, **asdict(counts)})
             else:
+                surveys = f", {counts.surveys} parts of surveys" if counts.surveys else ""
                 click.echo(
-                    f"{file}: {counts.records} records and {counts.champions} champions are new, "
+                    f"{file}: {counts.records} records and {counts.champions} champions{surveys} are new, "
                     f"{counts.known} were known"
                 )
 

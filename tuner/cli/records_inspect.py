@@ -81,7 +81,11 @@ def check(rescue: Path | None, complete: bool, db: str, as_json: bool) -> None:
 def _health_rows(found: Health) -> list[tuple[str, str]]:
     rows = [
         ("sound", "yes" if found.sound else "NO"),
-        ("readable", f"{found.records} records, {found.champions} champions, {found.retractions} retractions"),
+        (
+            "readable",
+            f"{found.records} records, {found.champions} champions, {found.retractions} retractions, "
+            f"{found.surveys} parts of surveys",
+        ),
         ("damaged rows", str(found.damaged)),
         *(("structure", complaint) for complaint in found.complaints),
     ]
@@ -245,9 +249,9 @@ def stats(db: str, as_json: bool) -> None:
     from tuner.store import Store, streams
 
     with Store.open(db, read_only=True) as store:
-        found = streams.tallies(store)
+        found, surveyed = streams.tallies(store), streams.survey_tallies(store)
     if as_json:
-        print_json([asdict(each) for each in found])
+        print_json([asdict(each) for each in found] + [asdict(each) for each in surveyed])
         return
     rows = [
         (
@@ -258,6 +262,18 @@ def stats(db: str, as_json: bool) -> None:
     ]  # fmt: skip
     columns = ("operation", "device", "problems", "trials", "failed", "finals", "champions", "taken back")
     table("", (*columns, "measured"), rows)
+    if surveyed:
+        rows = [
+            (
+                each.operation,
+                each.device,
+                each.regime,
+                str(each.timings),
+                f"{each.first[:10]} to {each.last[:10]}",
+            )
+            for each in surveyed
+        ]
+        table("surveys", ("operation", "device", "regime", "timings", "measured"), rows)
 
 
 @click.command()

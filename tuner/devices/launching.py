@@ -33,6 +33,8 @@ DRIVER_ERRORS: tuple[type[Exception], ...] = (runtime.CUDARuntimeError, driver.C
 NULL = numpy.uint64(0)
 #: Something that a run queues.
 Queued = Callable[[], None]
+#: Modules that a worker keeps loaded: all of a survey's.
+KEPT_MODULES = 1536
 
 
 class LoadedKernel:
@@ -51,7 +53,7 @@ class LoadedKernel:
         launch = rendered.launch
         assert launch is not None, "a CUDA kernel has a launch"
         try:
-            module, function = function_of(rendered, code)
+            module, function = function_of(rendered, code, _kept(code))
             threads, shared = math.prod(launch.block), launch.shared_bytes
             blocks = driver.occupancyMaxActiveBlocksPerMultiprocessor(function.ptr, threads, shared)
             self.occupancy = float(blocks * threads / device.max_threads_per_sm)
@@ -72,10 +74,27 @@ class LoadedKernel:
             raise LaunchFailed(f"cannot be launched: {error}", device_unwell=True) from error
 
 
-def function_of(rendered: Rendered, code: bytes) -> tuple[Any, Any]:
-    """Returns CuPy's module of a cubin and its kernel, with the shared memory that it needs allowed."""
+def _module(code: bytes) -> Any:
+    """A cubin as the driver has it."""
     module = cupy.cuda.function.Module()
     module.load(code)
+    return module
+
+
+#: Modules of a worker, which has one stream: a survey comes back to a config at hundreds of problems.
+_kept = functools.lru_cache(maxsize=KEPT_MODULES)(_module)
+
+
+def function_of(rendered: Rendered, code: bytes, module: Any = None) -> tuple[Any, Any]:
+    """Returns CuPy's module of a cubin and its kernel, with the shared memory that it needs allowed.
+
+    Args:
+        rendered: The kernel.
+        code: The cubin.
+        module: One that is loaded already. Runs on several streams need one each: its ``__constant__`` arrays
+            are written by each run.
+    """
+    module = _module(code) if module is None else module
     launch = rendered.launch
     return module, _with_shared(module, rendered.entry, launch.shared_bytes if launch else 0)
 

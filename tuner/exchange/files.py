@@ -20,9 +20,11 @@ from typing import IO, Any
 import zstandard
 
 from tuner.errors import InputError
-from tuner.results.record import Champion, Kept, Record, Retraction
+from tuner.results.kept import Kept
+from tuner.results.record import Champion, Record, Retraction
+from tuner.results.survey import SurveyPart
 from tuner.store import Store, lines, streams
-from tuner.store.streams import Selection
+from tuner.store.streams import SURVEYS_AT_ONCE, Selection
 
 #: Lines stored in one transaction.
 BATCH = 500
@@ -47,6 +49,8 @@ class Counts:
         broken: The first few unreadable lines: number, and what is wrong.
         broken_lines: Number of unreadable lines.
         retractions: Retractions; on import, new ones.
+        surveys: Parts of surveys; on import, new ones.
+        timings: On export, the timings in them.
     """
 
     records: int = 0
@@ -55,12 +59,14 @@ class Counts:
     broken: tuple[tuple[int, str], ...] = ()
     broken_lines: int = 0
     retractions: int = 0
+    surveys: int = 0
+    timings: int = 0
 
 
 def export(
     store: Store, path: Path | None, wanted: Selection | None = None, *, progress: Progress | None = None
 ) -> Counts:
-    """Writes retractions, records, then champions, each ordered by id: equal records make equal text.
+    """Writes retractions, records, champions, then surveys, each ordered by id: equal records make equal text.
 
     Retracted items are left out, but their retractions are written, so that other databases retract them, too.
 
@@ -85,15 +91,26 @@ def export(
 
 def _written(store: Store, wanted: Selection, out: IO[str], progress: Progress | None) -> Counts:
     there = streams.count(store) if progress else 0
-    any_retracted = next(streams.retractions(store), None) is not None
-    print(lines.header(retractions=any_retracted), file=out)
-    counted = {Record: 0, Champion: 0, Retraction: 0}
+    print(lines.header(_form(store, wanted)), file=out)
+    counted = {Record: 0, Champion: 0, Retraction: 0, SurveyPart: 0}
+    timings = 0
     for told in streams.everything(store, wanted):
         print(lines.line_of(told), file=out)
         counted[type(told)] += 1
+        timings += len(told.timings) if isinstance(told, SurveyPart) else 0
         if progress and counted[Record] % BATCH == 0:
             progress(counted[Record], there)
-    return Counts(counted[Record], counted[Champion], retractions=counted[Retraction])
+    return Counts(
+        counted[Record], counted[Champion], retractions=counted[Retraction], surveys=counted[SurveyPart],
+        timings=timings,
+    )  # fmt: skip
+
+
+def _form(store: Store, wanted: Selection) -> int:
+    if next(streams.survey_parts(store, wanted), None) is not None:
+        return lines.FORMAT
+    any_retracted = next(streams.retractions(store), None) is not None
+    return lines.WITH_RETRACTIONS if any_retracted else lines.PLAIN
 
 
 @contextlib.contextmanager
@@ -159,11 +176,12 @@ def merge(store: Store, source: Store, progress: Progress | None = None) -> Coun
 
 
 def _taken(store: Store, found: Iterable[tuple[int, Kept | str | None]]) -> Counts:
-    waiting: dict[type, list[Any]] = {Retraction: [], Record: [], Champion: []}
+    waiting: dict[type, list[Any]] = {Retraction: [], Record: [], Champion: [], SurveyPart: []}
     keep: dict[type, Callable[[Any], int]] = {
         Retraction: store.retract,
         Record: store.add,
         Champion: store.crown,
+        SurveyPart: store.add_surveys,
     }
     new = dict.fromkeys(waiting, 0)
     broken: list[tuple[int, str]] = []
@@ -176,13 +194,13 @@ def _taken(store: Store, found: Iterable[tuple[int, Kept | str | None]]) -> Coun
             seen += 1
             kind = type(told)
             waiting[kind].append(told)
-            if len(waiting[kind]) >= BATCH:
+            if len(waiting[kind]) >= (SURVEYS_AT_ONCE if kind is SurveyPart else BATCH):
                 new[kind] += keep[kind](waiting[kind])
                 waiting[kind].clear()
     for kind, batch in waiting.items():
         new[kind] += keep[kind](batch)
     counts = new[Record], new[Champion], seen - sum(new.values())
-    return Counts(*counts, tuple(broken), broken_lines, new[Retraction])
+    return Counts(*counts, tuple(broken), broken_lines, new[Retraction], new[SurveyPart])
 
 
 @dataclass

@@ -64,7 +64,7 @@ class Bench:
     def limit_error(self, factor: float) -> None:
         """Sets a limit: configs whose error exceeds this multiple of the library's are INACCURATE."""
         run = self.device.library(self.workload)
-        error = self._verify(run)[0] if run is not None else None
+        error = self.verify_run(run)[0] if run is not None else None
         self.limit = ErrorLimit.beside(factor, error, self.workload.problem)
 
     def measure(
@@ -82,14 +82,14 @@ class Bench:
         try:
             with _stage(stages, "load"):
                 run = self.device.load(compiled_config.rendered, compiled_config.code, self.workload)
-            first = _FirstRun(self.device, run, first_limit_s)
+            first = FirstRun(self.device, run, first_limit_s)
             with _stage(stages, "verify"):
-                error, wrong = self._verify(first)
-            refused = self._refused(error, wrong, compiled_config.compiled, stages)
+                error, wrong = self.verify_run(first)
+            refused = self.refused(error, wrong, compiled_config.compiled, stages)
             if refused is not None:
                 return refused
             screened, wrong = self._screened(run, first.took_s, incumbent_s, stages)
-            refused = self._refused(error, wrong, compiled_config.compiled, stages)
+            refused = self.refused(error, wrong, compiled_config.compiled, stages)
             if refused is not None:
                 return refused
             seen = self._seen(run)
@@ -97,7 +97,7 @@ class Bench:
                 with _stage(stages, "power"):
                     seen |= self._energy(run, statistics.median(screened.samples_s))
         except (LaunchFailed, MemoryError) as failure:
-            return self._failed(failure, error, compiled_config.compiled, stages)
+            return self.failed(failure, error, compiled_config.compiled, stages)
         return Measurement(
             outcome=Outcome.PRUNED if screened.pruned else Outcome.MEASURED,
             reason=screened.pruned,
@@ -127,14 +127,14 @@ class Bench:
     def _samples(self, run: Run) -> CheckedSamples:
         return CheckedSamples(self.device, run, self.regime, self.workload)
 
-    def _verify(self, run: Run, draw: Draw | None = None) -> tuple[Error, str]:
+    def verify_run(self, run: Run, draw: Draw | None = None) -> tuple[Error, str]:
         """Returns error and complaint of a run on a draw of the inputs, by default the first."""
         self.workload.begin(draw or self.workload.first)
         run()
         self.device.synchronize()
         return self.workload.check()
 
-    def _refused(
+    def refused(
         self,
         error: Error,
         wrong: str,
@@ -163,11 +163,11 @@ class Bench:
     def verify(self, compiled_config: CompiledConfig) -> str:
         """Describes what is wrong with a config's output; empty if nothing is."""
         try:
-            return self._verify(
+            return self.verify_run(
                 self.device.load(compiled_config.rendered, compiled_config.code, self.workload)
             )[1]
         except (LaunchFailed, MemoryError) as failure:
-            return self._failed(failure, None, compiled_config.compiled, {}).reason
+            return self.failed(failure, None, compiled_config.compiled, {}).reason
 
     def measure_baseline(self) -> Measurement | None:
         """Verifies and times the library with the same code as a kernel."""
@@ -176,7 +176,7 @@ class Bench:
             return None
         stages: dict[str, float] = {}
         with _stage(stages, "verify"):
-            error, wrong = self._verify(run)
+            error, wrong = self.verify_run(run)
         samples = self._samples(run)
         with _stage(stages, "time"):
             screened = screen_by(samples.take_s, None)
@@ -223,7 +223,7 @@ class Bench:
         if not players:
             return list(found.values())
         for number, run in enumerate(self._libraries(threads), start=len(compiled_configs)):
-            players[number] = _Player(run, self._verify(run)[0], None, self._samples(run))
+            players[number] = _Player(run, self.verify_run(run)[0], None, self._samples(run))
         times = interleave([each.samples.turn_s for each in players.values()], budget_s)
         self.workload.draw_anew()
         for samples_s, (number, player) in zip(times, players.items(), strict=True):
@@ -234,13 +234,13 @@ class Bench:
         """Returns a finalist that is correct on two draws, or the reason why it is not."""
         try:
             run = self.device.load(compiled_config.rendered, compiled_config.code, self.workload)
-            error, wrong = self._verify(run)
+            error, wrong = self.verify_run(run)
             if not wrong:
-                wrong = self._verify(run, self.workload.second)[1]
+                wrong = self.verify_run(run, self.workload.second)[1]
             broken = "" if wrong else self._promise(run)
         except (LaunchFailed, MemoryError) as failure:
-            return self._failed(failure, None, compiled_config.compiled, {})
-        refused = self._refused(error, wrong, compiled_config.compiled, {}, finals=True)
+            return self.failed(failure, None, compiled_config.compiled, {})
+        refused = self.refused(error, wrong, compiled_config.compiled, {}, finals=True)
         if refused is None and broken:
             refused = Measurement(Outcome.INACCURATE, broken, (), error, compiled_config.compiled)
         return refused or _Player(run, error, compiled_config.compiled, self._samples(run))
@@ -255,8 +255,8 @@ class Bench:
         if player.compiled is not None:
             wrong = player.samples.wrong
             if not wrong:
-                wrong = self._verify(player.run, self.workload.second)[1]
-            refused = self._refused(player.error, wrong, player.compiled, {}, finals=True)
+                wrong = self.verify_run(player.run, self.workload.second)[1]
+            refused = self.refused(player.error, wrong, player.compiled, {}, finals=True)
             if refused is not None:
                 return refused
         seen = self._seen(player.run)
@@ -270,7 +270,7 @@ class Bench:
         found = [self.device.library(self.workload, count) for count in sorted(others)]
         return [default, *(run for run in found if run is not None)]
 
-    def _failed(
+    def failed(
         self,
         failure: LaunchFailed | MemoryError,
         error: Error | None,
@@ -288,7 +288,7 @@ class Bench:
 
 
 @dataclass
-class _FirstRun:
+class FirstRun:
     """A first run with a time limit: SIGALRM ends this process if the run takes too long.
 
     Nothing milder stops a kernel, and the parent process sees the reason.
@@ -306,6 +306,7 @@ class _FirstRun:
     took_s: float = 0.0
 
     def __call__(self) -> None:
+        """Runs, and waits for the end."""
         begun_s = time.perf_counter()
         if self.limit_s is not None:
             signal.setitimer(signal.ITIMER_REAL, self.limit_s)

@@ -55,13 +55,14 @@ class Workload:
         first: The draw on which a config is verified before it is timed.
     """
 
-    def __init__(self, device: Device, problem: Problem, seed: int) -> None:
+    def __init__(self, device: Device, problem: Problem, seed: int, checked: bool = True) -> None:
         """Allocates, draws the inputs and computes the references.
 
         Args:
             device: Where.
             problem: What is computed.
             seed: Seed of the inputs.
+            checked: False to make no references: only the library is to be timed.
 
         Raises:
             DeclarationError: The operation's reference fails.
@@ -77,8 +78,11 @@ class Workload:
                 self._output(tensor) if tensor.output else self.inputs.arrays[tensor.name]
             )
         self.poison()
-        self.first = self._present = self._draw(self.inputs.first)
-        self._more_rms = self._rms_of_more_draws(generator)
+        self.first = self._present = Draw(self.inputs.first, {}, ())
+        self._more_rms: list[dict[str, float]] = []
+        if checked:
+            self.first = self._present = self._draw(self.inputs.first)
+            self._more_rms = self._rms_of_more_draws(generator)
 
     def _output(self, tensor: Tensor) -> Any:
         whole = self._xp.empty(tensor.bytes + 2 * GUARD_BYTES, dtype=self._xp.uint8)

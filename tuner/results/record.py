@@ -287,7 +287,3 @@ class Champion:
             if pair.one == own and (pair.other == library or pair.other.startswith(f"{library}, "))
         ]
         return min(with_library, key=lambda pair: pair.comparison.ratio, default=None)
-
-
-#: Everything that a database keeps for good.
-Kept = Record | Champion | Retraction

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ from tuner.search.tile import TileStrategy
 
 #: Names of samplers: ours, plain ones, and Optuna's.
 SAMPLERS = ("tile", "random", "bruteforce", *FOREIGN)
+#: Variable that keeps trials from being copied for optuna-dashboard if it is 0.
+COPY_VARIABLE = "TUNER_DASHBOARD"
 
 
 @dataclass(frozen=True)
@@ -136,7 +139,7 @@ class Search:
                 directions=["minimize"] * len(options.objectives),
             )
         self._trials: dict[int, tuple[optuna.Trial, datetime]] = {}
-        url = options.storage_url
+        url = options.storage_url if os.environ.get(COPY_VARIABLE, "") != "0" else ""
         self._mirror = Mirror(url, options.study_name, options.objectives) if url else None
         for each in known.past:
             self._remember(each)

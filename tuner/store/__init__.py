@@ -12,8 +12,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from tuner.errors import NothingFound
-from tuner.results.record import Champion, Kept, Record, Retraction
-from tuner.store import checksum, opening, rows, tables
+from tuner.results.kept import Kept
+from tuner.results.record import Champion, Record, Retraction
+from tuner.results.survey import SurveyPart
+from tuner.store import checksum, opening, rows, surveys, tables
 from tuner.store.ledger import Ledger
 from tuner.store.reading import Reader
 
@@ -141,6 +143,38 @@ class Store(Reader):
                 connection.execute(self._insert(tables.retractions), added)
         self._remember({}, fresh)
         return len(fresh)
+
+    def add_surveys(self, parts: SurveyPart | Iterable[SurveyPart]) -> int:
+        """Stores parts of surveys in one transaction; those whose id is stored already are left as they are.
+
+        Returns:
+            How many are new.
+
+        Raises:
+            InputError: An id is not a UUID.
+            StoreTrouble: The database cannot be written; nothing of this call is stored.
+        """
+        wanted = [parts] if isinstance(parts, SurveyPart) else list(parts)
+        by_id = {rows.checked_id(each.id): each for each in wanted}
+        numbers: dict[tuple[str, ...], int] = {}
+        with opening.explained(self._where), self._writing() as connection:
+            there = self._there(connection, tables.surveys, list(by_id))
+            fresh = [part for name, part in by_id.items() if name not in there]
+            added = [self._survey_row(connection, part, numbers) for part in fresh]
+            if added:
+                connection.execute(self._insert(tables.surveys), added)
+        self._remember(numbers, fresh)
+        return len(fresh)
+
+    def _survey_row(
+        self, connection: sa.Connection, part: SurveyPart, numbers: dict[tuple[str, ...], int]
+    ) -> dict[str, Any]:
+        row, device, run = surveys.row_of(part), rows.device_row(part.device), rows.run_row(part)
+        return row | {
+            "device": self._once(connection, tables.devices, device, numbers),
+            "run": self._once(connection, tables.runs, run, numbers),
+            "checksum": checksum.checksum({**row, **run, "info": device["info"]}, checksum.SURVEY),
+        }
 
     def _remember(self, numbers: dict[tuple[str, ...], int], fresh: Sequence[Kept]) -> None:
         """After the commit: remembers the numbers of rows, and writes the second copy."""

@@ -21,6 +21,10 @@ RECORD = (
 CHAMPION = (
     "id", "regime", "speedup", "verdict", "trials", "pairs", "crowned_at", "record_id", "baseline_id",
 )  # fmt: skip
+#: Columns of a part of a survey joined with its device and run.
+SURVEY = (
+    "id", "operation", "regime", "timings", "data", "measured_at", "info", "study", "session", "versions",
+)  # fmt: skip
 #: Columns of a retraction, and of what is kept twice.
 RETRACTION = ("id", "of", "reason", "made_at")
 SHARED = ("kind", "of", "said")

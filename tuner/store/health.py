@@ -16,7 +16,9 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from tuner.errors import InputError, NothingFound, StoreTrouble
-from tuner.results.record import Champion, Kept, Record, Retraction
+from tuner.results.kept import Kept
+from tuner.results.record import Champion, Record, Retraction
+from tuner.results.survey import SurveyPart
 from tuner.store import Store, opening, queries, sound, streams, tables
 from tuner.store.ledger import Ledger, ledger_file, readable
 from tuner.store.salvage import salvaged
@@ -26,7 +28,7 @@ Told = TypeVar("Told")
 #: Exceptions raised if a database or its copy cannot be read.
 UNREADABLE = (StoreTrouble, NothingFound, OSError, sa.exc.SQLAlchemyError, sqlite3.Error, *sound.DAMAGE)
 #: Tables of the data that is kept for good.
-KEPT = (tables.records, tables.champions, tables.retractions)
+KEPT = (tables.records, tables.champions, tables.retractions, tables.surveys)
 
 #: Number of rows read or stored at a time.
 AT_ONCE = 500
@@ -44,6 +46,7 @@ class Health:
         records: Records that its tables return intact.
         champions: Champions that its tables return intact.
         retractions: Retractions that its tables return intact.
+        surveys: Parts of surveys that its tables return intact.
         damaged: Rows that do not match their checksum or cannot be read.
         copied: Records, champions and retractions in the second copy; None if there is no copy.
         copy_damaged: Damaged stretches of the copy.
@@ -56,6 +59,7 @@ class Health:
     records: int
     champions: int
     retractions: int
+    surveys: int
     damaged: int
     copied: int | None
     copy_damaged: int
@@ -82,13 +86,14 @@ def check(url: str) -> Health:
     # Read the copy first: additions of a running study reach the tables before the copy.
     copied, copy_damaged = _copied(file)
     ids: set[str] = set()
-    records = champions = retractions = damaged = 0
+    records = champions = retractions = surveys = damaged = 0
     complaints = list(_structure(url))
     try:
         for told in _tables(url, sound.id_of):
             records += isinstance(told, str)
             champions += isinstance(told, Champion)
             retractions += isinstance(told, Retraction)
+            surveys += isinstance(told, SurveyPart)
             damaged += told is None
             ids.update(_ids(told))
     except UNREADABLE as error:
@@ -97,7 +102,7 @@ def check(url: str) -> Health:
         complaints += [str(error)] if not complaints else []
     only_copied, only_stored = len(copied - ids), len(ids - copied)
     return Health(
-        where, tuple(complaints[:COMPLAINTS]), records, champions, retractions, damaged,
+        where, tuple(complaints[:COMPLAINTS]), records, champions, retractions, surveys, damaged,
         None if file is None else len(copied), copy_damaged, only_copied, only_stored,
     )  # fmt: skip
 
@@ -201,12 +206,18 @@ def _stored(store: Store, found: Iterable[Kept | None]) -> int:
         if isinstance(told, Record):
             batch.append(told)
         elif told is not None:
-            _kept(store.crown if isinstance(told, Champion) else store.retract, [told])
+            _kept(_keeper(store, told), [told])
         if len(batch) >= AT_ONCE:
             _kept(store.add, batch)
             batch.clear()
     _kept(store.add, batch)
     return _size(store) - before
+
+
+def _keeper(store: Store, told: Kept) -> Callable[[Any], int]:
+    if isinstance(told, Champion):
+        return store.crown
+    return store.add_surveys if isinstance(told, SurveyPart) else store.retract
 
 
 def _kept(add: Callable[[Any], int], told: Sequence[Kept]) -> None:
@@ -236,8 +247,8 @@ def _structure(url: str) -> Iterator[str]:
 
 def _tables(
     url: str, read: Callable[[Mapping[str, Any]], Told | None]
-) -> Iterator[Told | Champion | Retraction | None]:
-    """Yields records, champions, then retractions through the database; None for each damaged row.
+) -> Iterator[Told | Champion | Retraction | SurveyPart | None]:
+    """Yields records, champions, retractions, then parts of surveys; None for each damaged row.
 
     Args:
         url: Database.
@@ -261,6 +272,8 @@ def _tables(
                 yield None
         for row in _pages(store, sa.select(tables.retractions), tables.retractions):
             yield sound.retraction_of(row) if row else None
+        for row in _pages(store, queries.surveys_joined(), tables.surveys):
+            yield sound.survey_of(row) if row else None
 
 
 def _records() -> Any:

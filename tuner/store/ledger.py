@@ -18,7 +18,8 @@ import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from tuner.results.record import Kept
+from tuner.results.kept import Kept
+from tuner.results.survey import SurveyPart
 from tuner.store import lines
 
 #: Largest number of lines in a gzip member: a damaged byte costs all lines of its member.
@@ -54,21 +55,27 @@ class Ledger:
 
     def append(self, told: Iterable[Kept]) -> None:
         """Appends lines, a few for each member. A failure is reported once; the database has the data."""
+        every = list(told)
+        self._append([each for each in every if not isinstance(each, SurveyPart)], LINES_OF_A_MEMBER)
+        # A part of a survey is as long as many records.
+        self._append([each for each in every if isinstance(each, SurveyPart)], 1)
+
+    def _append(self, told: list[Kept], lines_of_a_member: int) -> None:
         texts = [lines.line_of(each) for each in told]
         if not texts:
             return
         try:
             if not self._path.exists():
-                self._write([lines.header(retractions=True, database=self._identity)])
-            self._write(texts)
+                self._write([lines.header(lines.FORMAT, database=self._identity)])
+            self._write(texts, lines_of_a_member)
         except OSError as error:
             if not self._complained:
                 logging.getLogger(__name__).warning("no second copy of the records is kept: %s", error)
             self._complained = True
 
-    def _write(self, texts: list[str]) -> None:
-        starts = range(0, len(texts), LINES_OF_A_MEMBER)
-        told = ("".join(f"{text}\n" for text in texts[at : at + LINES_OF_A_MEMBER]) for at in starts)
+    def _write(self, texts: list[str], many: int = 1) -> None:
+        starts = range(0, len(texts), many)
+        told = ("".join(f"{text}\n" for text in texts[at : at + many]) for at in starts)
         members = b"".join(gzip.compress(each.encode(), 6, mtime=0) for each in told)
         # A single write at the end of the file stays whole beside those of other processes.
         file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)

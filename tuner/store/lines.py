@@ -1,4 +1,4 @@
-"""Records, champions and retractions as lines of JSON, and back. Reading returns exactly what was written.
+"""Everything that is kept as lines of JSON, and back. Reading returns exactly what was written.
 
 Each line is self-contained: a champion's line includes its records. So files of lines can be joined, split and
 sorted. NaN and infinities, which JSON cannot express, are texts.
@@ -13,19 +13,21 @@ from typing import Any
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.errors import InputError
+from tuner.results.kept import Kept
 from tuner.results.measurement import CompileReport, Error, Measurement, Outcome
-from tuner.results.record import Champion, Kept, Pair, ProblemKey, Record, Retraction, Role
-from tuner.store import rows
+from tuner.results.record import Champion, Pair, ProblemKey, Record, Retraction, Role
+from tuner.results.survey import SurveyPart
+from tuner.store import rows, surveys
 from tuner.version import __version__
 
-#: Version of the line format; files of a higher version are refused. The second adds retractions, and a file is
-#: marked with it only if it has any, so that older programs can read all other files.
-FORMAT = 2
+#: Version of the line format; files of a higher version are refused. The second adds retractions,
+#: the third parts of surveys. A file is marked with one only if it has any, so that older programs can read
+#: all other files.
+FORMAT, WITH_RETRACTIONS, PLAIN = 3, 2, 1
 
 
-def header(*, retractions: bool = False, **more: str) -> str:
-    """The first line of a file, with or without retractions."""
-    form = FORMAT if retractions else 1
+def header(form: int = PLAIN, **more: str) -> str:
+    """The first line of a file of a form."""
     return _line({"tile_tuner": "records", "format": form, "made_by": __version__, **more})
 
 
@@ -35,6 +37,8 @@ def line_of(told: Kept) -> str:
         return _line({"retraction": rows.retraction_row(told)})
     if isinstance(told, Record):
         return _line({"record": _record_json(told)})
+    if isinstance(told, SurveyPart):
+        return _line({"survey": _survey_json(told)})
     return _line({"champion": _champion_json(told)})
 
 
@@ -53,13 +57,15 @@ def parsed(line: str) -> Kept | None:
             return _record_of(data["record"])
         if "champion" in data:
             return _champion_of(data["champion"])
+        if "survey" in data:
+            return _survey_of(data["survey"])
         if "retraction" in data:
             told = data["retraction"]
             return rows.retraction_of({name: _text(told[name]) for name in ("id", "of", "reason", "made_at")})
         written = data["format"] if data["tile_tuner"] == "records" else 0
     except KeyError as error:
         raise ValueError(f"it lacks {error}") from None
-    except (TypeError, AttributeError, ValueError, OverflowError, InputError) as error:
+    except (TypeError, AttributeError, ValueError, IndexError, OverflowError, InputError) as error:
         raise ValueError(f"it is no record: {error}") from None
     if written > FORMAT:
         raise ValueError(f"it begins a file of form {written}, and this version knows forms up to {FORMAT}")
@@ -180,6 +186,27 @@ def _champion_of(data: Mapping[str, Any]) -> Champion:
         id=rows.checked_id(data["id"]),
         crowned_at=_text(data["crowned_at"]),
     )
+
+
+def _survey_json(part: SurveyPart) -> dict[str, Any]:
+    return {
+        "id": rows.checked_id(part.id),
+        "device": dict(vars(part.device)),
+        "operation": part.operation,
+        "regime": part.regime,
+        **surveys.columns_of(part),
+        "versions": dict(part.versions),
+        "study": part.study,
+        "session": part.session,
+        "measured_at": part.measured_at,
+    }
+
+
+def _survey_of(data: Mapping[str, Any]) -> SurveyPart:
+    names = "operation", "regime", "study", "session", "measured_at"
+    named = {"id": rows.checked_id(data["id"])} | {name: _text(data[name]) for name in names}
+    versions = {name: _text(value) for name, value in data["versions"].items()}
+    return surveys.from_columns(data, DeviceInfo.from_json(data["device"]), versions, named)
 
 
 def _text(value: Any) -> str:

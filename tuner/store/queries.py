@@ -43,6 +43,13 @@ def champions_joined() -> sa.Select[Any]:
     )
 
 
+def surveys_joined() -> sa.Select[Any]:
+    """Parts of surveys with all that their sums cover; one that refers to nothing is there, too."""
+    of, run, device = tables.surveys, tables.runs, tables.devices
+    joined = of.outerjoin(run, of.c.run == run.c.number).outerjoin(device, of.c.device == device.c.number)
+    return sa.select(*of.c, run.c.study, run.c.session, run.c.versions, device.c.info).select_from(joined)
+
+
 def withdrawn(of: Any) -> Any:
     """Condition: the item with this UUID was retracted, by a retraction that still counts."""
     made, undone = tables.retractions.alias("made"), tables.retractions.alias("undone")

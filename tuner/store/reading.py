@@ -10,7 +10,8 @@ import sqlalchemy as sa
 from tuner.declare.hardware import DeviceInfo
 from tuner.results.measurement import Outcome
 from tuner.results.record import Champion, ProblemKey, Record, Role
-from tuner.store import opening, queries, rows, tables
+from tuner.results.survey import SurveyPart
+from tuner.store import opening, queries, rows, surveys, tables
 
 
 class Reader:
@@ -194,7 +195,7 @@ class Reader:
         return found if history else list({queries.place(champion): champion for champion in found}.values())
 
     def devices(self) -> list[DeviceInfo]:
-        """Returns every device with a record, by kind, name and uuid, as described at its latest use."""
+        """Returns every device with records or surveys, by kind, name and uuid, as of its latest use."""
         device = tables.devices.c
         latest = sa.select(sa.func.max(tables.records.c.measured_at)).where(
             tables.records.c.device == device.number
@@ -202,12 +203,45 @@ class Reader:
         known = sa.select(tables.records.c.number).where(
             tables.records.c.device == device.number, queries.stands()
         )
-        there = sa.select(device.info).where(known.exists())
+        surveyed = sa.select(tables.surveys.c.number).where(
+            tables.surveys.c.device == device.number, ~queries.withdrawn(tables.surveys.c.id)
+        )
+        there = sa.select(device.info).where(sa.or_(known.exists(), surveyed.exists()))
         ordered = there.order_by(sa.func.coalesce(latest.scalar_subquery(), ""), device.digest)
         with opening.reading(self._where), self._engine.connect() as connection:
             found = [rows.device_of(info) for (info,) in connection.execute(ordered)]
         last = {(device.kind, device.name, device.uuid): device for device in found}
         return [last[key] for key in sorted(last)]
+
+    def survey_parts(
+        self, operation: str, device: DeviceInfo | str, regime: str, study: str | None = None
+    ) -> list[SurveyPart]:
+        """Parts of surveys that were not taken back, in the order measured.
+
+        Args:
+            operation: Name.
+            device: Where; a text is a uuid or a name.
+            regime: How time was taken.
+            study: Of this survey only.
+        """
+        of = tables.surveys.c
+        wanted = queries.surveys_joined().where(
+            of.operation == operation, of.regime == regime, of.device.in_(queries.devices_like(device)),
+            ~queries.withdrawn(of.id),
+        )  # fmt: skip
+        if study is not None:
+            wanted = wanted.where(tables.runs.c.study == study)
+        return self._read_surveys(wanted.order_by(of.measured_at, of.id))
+
+    def survey_part(self, part_id: str) -> SurveyPart | None:
+        """The part of that id, also where it was taken back."""
+        wanted = queries.surveys_joined().where(tables.surveys.c.id == rows.checked_id(part_id))
+        return next(iter(self._read_surveys(wanted)), None)
+
+    def _read_surveys(self, wanted: sa.Select[Any]) -> list[SurveyPart]:
+        with opening.reading(self._where), self._engine.connect() as connection:
+            found = connection.execute(wanted).mappings().all()
+            return [surveys.part_of(dict(row), rows.device_of(row["info"])) for row in found]
 
     def _read(self, wanted: sa.Select[Any]) -> list[Record]:
         with opening.reading(self._where), self._engine.connect() as connection:

@@ -26,7 +26,7 @@ class Chosen:
     """Selects records that match all criteria.
 
     Attributes:
-        ids: UUIDs of records or champions.
+        ids: UUIDs of records, champions or parts of surveys.
         alone: True for these records only; else each stands for all measurements of its config for the problem,
             device and regime, because an error affects trials and finals alike.
         before: Measured before this; ISO 8601, UTC.
@@ -144,19 +144,23 @@ def _ids(store: Store, chosen: Chosen) -> list[str]:
     """Returns the ids of the chosen items, whether they count or not."""
     if chosen.ids:
         return list(dict.fromkeys(one for each in chosen.ids for one in _meant(store, each, chosen.alone)))
-    of = tables.records.c
-    fits = [
-        *([of.measured_at < chosen.before] if chosen.before else []),
-        *([of.measured_at > chosen.after] if chosen.after else []),
-        *([of.device.in_(queries.devices_like(chosen.device))] if chosen.device else []),
-    ]
+    found: list[str] = []
     with opening.reading(store._where), store._engine.connect() as connection:
-        return list(connection.execute(sa.select(of.id).where(*fits).order_by(of.id)).scalars())
+        for of in (tables.records.c, tables.surveys.c):
+            fits = [
+                *([of.measured_at < chosen.before] if chosen.before else []),
+                *([of.measured_at > chosen.after] if chosen.after else []),
+                *([of.device.in_(queries.devices_like(chosen.device))] if chosen.device else []),
+            ]
+            found += connection.execute(sa.select(of.id).where(*fits).order_by(of.id)).scalars()
+    return found
 
 
 def _meant(store: Store, asked: str, alone: bool) -> list[str]:
     """Returns the ids that an id stands for."""
     record, named = store.record(asked), rows.checked_id(asked)
+    if record is None and store.survey_part(asked) is not None:
+        return [named]
     if record is None:
         record = store.record(_record_of_champion(store, named))
         assert record is not None, "a champion's record is stored with it"

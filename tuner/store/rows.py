@@ -16,6 +16,7 @@ from tuner.errors import InputError
 from tuner.results.equivalence import latest_hash
 from tuner.results.measurement import CompileReport, Error, Measurement, Outcome
 from tuner.results.record import Champion, Pair, ProblemKey, Record, Retraction, Role
+from tuner.results.survey import SurveyPart
 from tuner.store.checksum import SHARED, checksum
 
 #: Kind of row that records share -> its columns without the number, as in its copy.
@@ -122,8 +123,8 @@ def kernel_row(record: Record) -> dict[str, str]:
     return {"name": record.kernel, "source_hash": record.source_hash, "origin": record.origin}
 
 
-def run_row(record: Record) -> dict[str, str]:
-    """Columns that the records of a run share."""
+def run_row(record: Record | SurveyPart) -> dict[str, str]:
+    """Columns that the records of a run, or the parts of a survey, share."""
     versions = text_of(dict(record.versions))
     digest = digest_of(record.study, record.session, versions)
     return {"digest": digest, "study": record.study, "session": record.session, "versions": versions}

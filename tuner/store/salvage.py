@@ -16,7 +16,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tuner.results.record import Kept, Record, Retraction
+from tuner.results.kept import Kept
+from tuner.results.record import Record, Retraction
 from tuner.store import rows, sound
 from tuner.store.checksum import SHARED, checksum
 
@@ -30,8 +31,11 @@ _CHAMPION = (
     "number", "id", "record", "baseline", "problem", "device", "regime", "speedup", "verdict", "trials",
     "crowned_at", "pairs", "checksum",
 )  # fmt: skip
+_SURVEY = (
+    "number", "id", "device", "run", "operation", "regime", "timings", "data", "measured_at", "checksum",
+)  # fmt: skip
 #: Columns that the first schema lacks; they stand at the end.
-_LATER = {_RECORD: 1, _CHAMPION: 2}
+_LATER = {_RECORD: 1, _CHAMPION: 2, _SURVEY: 0}
 _RETRACTION = ("number", "id", "of", "reason", "made_at", "checksum")
 _SHARED = ("number", "kind", "of", "said", "checksum")
 #: Names of shared rows' columns when joined with a record's own.
@@ -215,8 +219,9 @@ class _Shared:
 
     def joined(self, record: Row) -> Iterator[Row]:
         """Yields the record joined with every candidate for its references."""
-        for parts in itertools.product(*(self.tables[name].get(record[name], []) for name in self.tables)):
-            yield {**parts[0], **parts[1], **parts[2], **parts[3], **record}
+        refers = [name for name in self.tables if name in record]
+        for parts in itertools.product(*(self.tables[name].get(record[name], []) for name in refers)):
+            yield {**{key: value for part in parts for key, value in part.items()}, **record}
 
 
 def _named(row: Sequence[Any], names: tuple[str, ...]) -> Row | None:
@@ -244,7 +249,7 @@ def _retraction(row: Sequence[Any]) -> Retraction | None:
 
 
 def salvaged(path: Path) -> Iterator[Kept | None]:
-    """Yields retractions, records, then champions in a database's file; None for each damaged one.
+    """Yields retractions, records, surveys, then champions in a database's file; None for damaged ones.
 
     The same item may appear several times.
     """
@@ -255,6 +260,10 @@ def salvaged(path: Path) -> Iterator[Kept | None]:
     numbers = {row[name] for row in shared.champions for name in ("record", "baseline")}
     kept: dict[int, Record] = {}
     for row in pages.rows():
+        survey = _named(row, _SURVEY)
+        if survey is not None:
+            yield next(filter(None, map(sound.survey_of, shared.joined(survey))), None)
+            continue
         named = _named(row, _RECORD)
         if named is None or (shared.summed and "checksum" not in named):
             continue

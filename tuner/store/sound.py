@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
 from tuner.errors import InputError
-from tuner.results.record import Champion, Kept, Record, Retraction
-from tuner.store import lines, opening, rows
-from tuner.store.checksum import CHAMPION, RECORD, RETRACTION, checksum
+from tuner.results.kept import Kept
+from tuner.results.record import Champion, Record, Retraction
+from tuner.results.survey import SurveyPart
+from tuner.store import lines, opening, rows, surveys
+from tuner.store.checksum import CHAMPION, RECORD, RETRACTION, SURVEY, checksum
 
 #: Exceptions raised by reading a damaged row.
 DAMAGE = (*opening.DAMAGE, InputError)
@@ -29,15 +32,15 @@ def record_of(row: Mapping[str, Any]) -> Record | None:
         return None
 
 
-def _typed(row: Mapping[str, Any]) -> dict[str, Any]:
+def _typed(row: Mapping[str, Any], packed: str = "samples") -> dict[str, Any]:
     """Returns the row with texts as texts: a flipped bit may turn a text into bytes, or the reverse."""
     told = {
         name: value.decode() if isinstance(value, bytes) else value
         for name, value in row.items()
-        if name != "samples"
+        if name != packed
     }
-    samples = row.get("samples")
-    return told | {"samples": samples.encode() if isinstance(samples, str) else samples}
+    data = row.get(packed)
+    return told | {packed: data.encode() if isinstance(data, str) else data}
 
 
 def _is_plain(found: Kept) -> bool:
@@ -64,6 +67,19 @@ def champion_of(row: Mapping[str, Any], record: Record, baseline: Record | None)
         found = rows.champion_of(row, record, baseline)
         return found if "checksum" in row or _is_plain(found) else None
     except DAMAGE:
+        return None
+
+
+def survey_of(row: Mapping[str, Any]) -> SurveyPart | None:
+    """The part of a survey of a row that is joined with its run and device; None where it is damaged."""
+    try:
+        row = _typed(row, "data")
+        return (
+            surveys.part_of(row, rows.device_of(row["info"]))
+            if row["checksum"] == checksum(row, SURVEY)
+            else None
+        )
+    except (*DAMAGE, zlib.error):
         return None
 
 

@@ -12,13 +12,17 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from tuner.results.kept import Kept
 from tuner.results.measurement import Outcome
-from tuner.results.record import Champion, Kept, ProblemKey, Record, Retraction, Role
+from tuner.results.record import Champion, ProblemKey, Record, Retraction, Role
+from tuner.results.survey import SurveyPart
 from tuner.store import opening, queries, rows, tables
 from tuner.store.reading import Reader
 
 #: Rows of a batch.
 AT_ONCE = 500
+#: Parts of surveys of a batch, each as long as some hundred records.
+SURVEYS_AT_ONCE = 8
 
 
 @dataclass(frozen=True)
@@ -184,12 +188,74 @@ def retractions(store: Reader) -> Iterator[Retraction]:
         last = _onwards(store, last, told[-1].id)
 
 
+def survey_parts(store: Reader, wanted: Selection, *, retracted: bool = False) -> Iterator[SurveyPart]:
+    """Parts of surveys, by id; none where a shape is named, for a part has many and stays whole."""
+    of, last = tables.surveys.c, ""
+    fits = [
+        *([of.operation == wanted.operation] if wanted.operation else []),
+        *([of.regime == wanted.regime] if wanted.regime else []),
+        *([of.device.in_(queries.devices_like(wanted.device))] if wanted.device else []),
+        *([] if retracted else [~queries.withdrawn(of.id)]),
+    ]
+    page = sa.select(of.id).where(*fits).order_by(of.id).limit(SURVEYS_AT_ONCE)
+    while not wanted.shape:
+        with opening.reading(store._where), store._engine.connect() as connection:
+            found = connection.execute(page.where(of.id > last) if last else page).scalars().all()
+        if found:
+            yield from store._read_surveys(queries.surveys_joined().where(of.id.in_(found)).order_by(of.id))
+        if len(found) < SURVEYS_AT_ONCE:
+            return
+        last = _onwards(store, last, found[-1])
+
+
+@dataclass(frozen=True)
+class SurveyTally:
+    """How much was surveyed of one operation on one device in one regime.
+
+    Attributes:
+        operation: Name.
+        device: Name.
+        regime: How time was taken.
+        timings: How many, failures among them.
+        stored_bytes: What their columns take in the database.
+        first: When the first part was stored; ISO 8601, UTC.
+        last: When the last was.
+    """
+
+    operation: str
+    device: str
+    regime: str
+    timings: int
+    stored_bytes: int
+    first: str
+    last: str
+
+
+def survey_tallies(store: Reader) -> list[SurveyTally]:
+    """How much was surveyed and not taken back, by operation, device and regime."""
+    of, name = tables.surveys.c, tables.devices.c.name
+    wanted = (
+        sa.select(
+            of.operation, name, of.regime, sa.func.sum(of.timings), sa.func.sum(sa.func.length(of.data)),
+            sa.func.min(of.measured_at), sa.func.max(of.measured_at),
+        )
+        .join(tables.devices, of.device == tables.devices.c.number)
+        .where(~queries.withdrawn(of.id))
+        .group_by(of.operation, name, of.regime)
+        .order_by(of.operation, name, of.regime)
+    )  # fmt: skip
+    with opening.reading(store._where), store._engine.connect() as connection:
+        found = connection.execute(wanted).all()
+    return [SurveyTally(*row) for row in found]
+
+
 def everything(store: Reader, wanted: Selection | None = None, *, retracted: bool = False) -> Iterator[Kept]:
-    """Yields retractions, records, then champions, so that retractions are known before their targets."""
+    """Yields retractions, records, champions, then surveys: retractions are known before their targets."""
     wanted = wanted or Selection()
     yield from retractions(store)
     yield from records(store, wanted, retracted=retracted)
     yield from champions(store, wanted, retracted=retracted)
+    yield from survey_parts(store, wanted, retracted=retracted)
 
 
 def _onwards(store: Reader, last: str, now: str) -> str:

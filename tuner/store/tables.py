@@ -26,7 +26,7 @@ from sqlalchemy import (
 #: Name of our version table; Optuna owns ``alembic_version`` in the same database.
 VERSION_TABLE = "tile_tuner_version"
 #: Schemas that this version can bring forward, oldest first; the last is the one it works with.
-SCHEMAS = ("0001", "0002", "0003")
+SCHEMAS = ("0001", "0002", "0003", "0004")
 
 METADATA = MetaData()
 _NUMBER = BigInteger().with_variant(Integer, "sqlite")
@@ -150,6 +150,23 @@ retractions = Table(
     Column("reason", Text, nullable=False),
     Column("made_at", String(40), nullable=False),
     Column("checksum", BigInteger, nullable=True),
+)
+
+# A part of a survey: some hundred timings of one operation in one row; see `tuner.store.surveys`.
+surveys = Table(
+    "tuner_surveys",
+    METADATA,
+    _number(),
+    Column("id", _UUID, nullable=False, unique=True),
+    _refers("device", "tuner_devices"),
+    _refers("run", "tuner_runs"),
+    Column("operation", String(200), nullable=False),
+    Column("regime", String(40), nullable=False),
+    Column("timings", Integer, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+    Column("measured_at", String(40), nullable=False),
+    Column("checksum", BigInteger, nullable=True),
+    Index("tuner_surveys_by_operation", "operation", "regime", "device"),
 )
 
 # What records share, once more: in a table of its own it lies on other pages, so that a damaged page of the

@@ -62,6 +62,7 @@ class Compiled:
 class _Job:
     ticket: int
     rendered: Rendered
+    problem: Mapping[str, object]
     crashes: int = 0
 
 
@@ -104,9 +105,15 @@ class CompilePool:
         """The workers to wait for."""
         return [worker for worker in self._workers if worker is not None and worker.busy]
 
-    def submit(self, ticket: int, rendered: Rendered) -> None:
-        """Queues a compilation; `ready` will give it back under the ticket."""
-        self._waiting.append(_Job(ticket, rendered))
+    def submit(self, ticket: int, rendered: Rendered, problem: Mapping[str, object] | None = None) -> None:
+        """Queues a compilation; `ready` will give it back under the ticket.
+
+        Args:
+            ticket: Any number.
+            rendered: What to compile.
+            problem: For another problem than the pool's, of another layout say.
+        """
+        self._waiting.append(_Job(ticket, rendered, dict(problem or self._problem)))
         self._dispatch()
 
     def ready(self) -> list[Compiled]:
@@ -128,7 +135,7 @@ class CompilePool:
             while self._waiting and number not in self._jobs:
                 job = self._jobs[number] = self._waiting.popleft()
                 message = {
-                    "do": "compile", "problem": self._problem, "architecture": self._architecture,
+                    "do": "compile", "problem": job.problem, "architecture": self._architecture,
                     "rendered": rendered_to_json(job.rendered),
                 }  # fmt: skip
                 worker = self._workers[number] = self._workers[number] or self._start()

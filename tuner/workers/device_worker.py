@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import select
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -150,7 +150,7 @@ class DeviceWorker:
         self._first_limit_s = first_limit_s(incumbent_s)
         message = {
             "do": "measure", "incumbent_s": incumbent_s, "first_limit_s": self._first_limit_s,
-            **_to_json(compiled_config),
+            **to_json(compiled_config),
         }  # fmt: skip
         try:
             self._worker.request(message, compiled_config.code, limit_s)
@@ -200,7 +200,7 @@ class DeviceWorker:
             What is wrong; empty if nothing is. A worker that crashed or hung has been replaced.
         """
         named = [{"problem": dict(problem), "launch": launch and asdict(launch)} for problem, launch in cases]
-        message = {"do": "verify", "cases": named, "seed": _fresh_seed(), **_to_json(compiled_config)}
+        message = {"do": "verify", "cases": named, "seed": _fresh_seed(), **to_json(compiled_config)}
         limit_s = LIMIT_FLOOR_S * (1 + len(cases))
         try:
             data = self._worker.ask(message, compiled_config.code, limit_s).data
@@ -251,7 +251,7 @@ class DeviceWorker:
         self, compiled_configs: Sequence[CompiledConfig], budget_s: float, threads: Sequence[int]
     ) -> list[Measurement] | str:
         """Returns the measurements, or the failure after which the worker was replaced."""
-        named = [_to_json(each) for each in compiled_configs]
+        named = [to_json(each) for each in compiled_configs]
         message = {"do": "finals", "budget_s": budget_s, "threads": list(threads), "compiled_configs": named}
         code = b"".join(compiled_config.code for compiled_config in compiled_configs)
         try:
@@ -267,6 +267,38 @@ class DeviceWorker:
             self._recycle()
             return next((each.reason for each in found if each.reason), "the device was left unwell")
         return found
+
+    def stream(self, message: dict[str, Any], blob: bytes, limit_s: float) -> Iterator[dict[str, Any]]:
+        """Answers to one request as they come, up to the one that says it is the last, or tells of ``trouble``.
+
+        Args:
+            message: The request.
+            blob: Its binary part.
+            limit_s: Seconds that each answer may take.
+
+        Raises:
+            WorkerFailed: The worker crashed or took too long; it has been replaced.
+            DeviceTrouble: The device stays unwell.
+        """
+        try:
+            self._worker.request(message, blob, limit_s)
+            while True:
+                data = self._worker.collect(limit_s).data
+                yield data
+                if data.get("last", True):
+                    return
+                self._worker.expect(limit_s)
+        except WorkerFailed:
+            self.replace()
+            raise
+
+    def replace(self) -> None:
+        """Replaces the worker by a fresh one.
+
+        Raises:
+            DeviceTrouble: The device stays unwell.
+        """
+        self._recycle()
 
     def transfers_s(self) -> Mapping[str, float]:
         """Seconds for ``allocate``, ``to_device`` and ``to_host`` of the problem's arrays; empty on a CPU.
@@ -306,7 +338,8 @@ def _fresh_seed() -> int:
     return random.SystemRandom().randrange(2**32)
 
 
-def _to_json(compiled_config: CompiledConfig) -> dict[str, Any]:
+def to_json(compiled_config: CompiledConfig) -> dict[str, Any]:
+    """A compiled config but for its code, for a message."""
     return {
         "rendered": rendered_to_json(compiled_config.rendered), "compiled": asdict(compiled_config.compiled),
         "compile_s": compiled_config.compile_s, "code_bytes": len(compiled_config.code),

@@ -11,10 +11,11 @@ import os
 import resource
 import signal
 import socket
+import statistics
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,10 @@ from tuner.devices.protocol import CompileFailed, Compiler, LaunchFailed
 from tuner.devices.transfers import transfers_s
 from tuner.errors import InputError, TunerError
 from tuner.measuring.bench import Bench, CompiledConfig
+from tuner.measuring.survey_bench import SurveyBench
 from tuner.measuring.workload import Workload
-from tuner.results.measurement import OUT_OF_MEMORY, CompileReport, memory_reason
+from tuner.results.measurement import OUT_OF_MEMORY, CompileReport, Measurement, memory_reason
+from tuner.results.statistics import noise
 from tuner.workers.channel import Channel, ChannelBroken
 from tuner.workers.process import MEMORY_VARIABLE
 
@@ -41,7 +44,8 @@ PR_SET_PDEATHSIG = 1
 #: Thresholds of the garbage collector in a compile worker (Python's own are 700, 10 and 10).
 GARBAGE_THRESHOLDS = (100_000, 20, 20)
 
-Handler = Callable[[dict[str, Any], bytes], tuple[dict[str, Any], bytes]]
+#: Gives the answer and its code, or answers one after the other.
+Handler = Callable[[dict[str, Any], bytes], tuple[dict[str, Any] | Iterator[dict[str, Any]], bytes]]
 
 
 def problem_from(data: dict[str, Any]) -> Problem:
@@ -109,12 +113,23 @@ class CompileHandlers:
         return {"ready": True}, b""
 
 
+def _timing(found: Measurement | None) -> dict[str, Any] | None:
+    """A timing as a survey keeps it; None where there is no library."""
+    if found is None:
+        return None
+    told = {"outcome": found.outcome.value, "reason": found.reason if found.outcome.failed else ""}
+    if not found.samples_s:
+        return {**told, "time_s": 0.0, "noise": 0.0}
+    return {**told, "time_s": statistics.median(found.samples_s), "noise": noise(found.samples_s)}
+
+
 class DeviceHandlers:
     """Requests of a device worker."""
 
     def __init__(self, spec: str) -> None:
         self._device = open_device(spec)
         self._bench: Bench | None = None
+        self._surveyed: dict[str, CompiledConfig] = {}
 
     def hello(self, message: dict[str, Any], _: bytes) -> tuple[dict[str, Any], bytes]:
         """Returns identity, versions and free memory of the device."""
@@ -177,6 +192,30 @@ class DeviceHandlers:
         found = bench.finals(compiled_configs, message["budget_s"], message["threads"])
         return {"measurements": [each.to_json() for each in found], "unwell": bench.unwell}, b""
 
+    def survey(self, message: dict[str, Any], blob: bytes) -> tuple[Iterator[dict[str, Any]], bytes]:
+        """Times configs at one problem, an answer each; code comes with a config's first problem only."""
+        offset = 0
+        for each in message["new"]:
+            code = blob[offset : offset + each["code_bytes"]]
+            self._surveyed[each["key"]] = compiled_config_from(each, code)
+            offset += each["code_bytes"]
+        return self._timings(message), b""
+
+    def _timings(self, message: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        problem = problem_from(message["problem"])
+        self._bench = None
+        workload = Workload(self._device, problem, message["seed"], checked=bool(message["items"]))
+        bench = SurveyBench(self._device, workload, message["regime"], message["best_s"])
+        yield {"prepared": True, "last": False}
+        if message["library"]:
+            yield {"timing": _timing(bench.library()), "unwell": bench.unwell, "last": False}
+        for each in message["items"]:
+            found = self._surveyed[each["key"]]
+            rendered = replace(found.rendered, launch=launch_from(each["launch"]))
+            timed = bench.time(replace(found, rendered=rendered))
+            yield {"timing": _timing(timed), "unwell": bench.unwell, "last": False}
+        yield {"best_s": bench.best_s, "last": True}
+
     def transfers(self, message: dict[str, Any], _: bytes) -> tuple[dict[str, Any], bytes]:
         """Times the copies and allocations that a run on host memory adds to the kernel's time."""
         return {"transfers_s": transfers_s(self._device, self._ready().workload)}, b""
@@ -197,13 +236,24 @@ def serve(channel: Channel, handlers: CompileHandlers | DeviceHandlers) -> None:
         handler: Handler = getattr(handlers, message["do"])
         try:
             reply, code = handler(message, blob)
-        except (TunerError, LaunchFailed) as error:
-            reply, code = {"trouble": str(error), "bad_input": isinstance(error, InputError)}, b""
-        except MemoryError as error:
-            reply, code = {"trouble": memory_reason(error)}, b""
-        except Exception:
-            reply, code = {"trouble": f"unexpected in a worker:\n{traceback.format_exc()}"}, b""
-        channel.send(reply, code)
+            while isinstance(reply, Iterator):
+                each = next(reply)
+                channel.send(each)
+                if each["last"]:
+                    break
+            else:
+                channel.send(reply, code)
+        except Exception as error:
+            channel.send(_trouble(error))
+
+
+def _trouble(error: Exception) -> dict[str, Any]:
+    """What is answered where a request fails."""
+    if isinstance(error, TunerError | LaunchFailed):
+        return {"trouble": str(error), "bad_input": isinstance(error, InputError)}
+    if isinstance(error, MemoryError):
+        return {"trouble": memory_reason(error)}
+    return {"trouble": f"unexpected in a worker:\n{traceback.format_exc()}"}
 
 
 def limit_memory(role: str, spec: str) -> None:

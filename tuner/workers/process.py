@@ -109,6 +109,10 @@ class Worker:
         except ChannelBroken as error:
             raise WorkerFailed(self._obituary(error)) from error
 
+    def expect(self, limit_s: float) -> None:
+        """Says that another answer to the same request is to come within so many seconds."""
+        self.busy, self.deadline_s = True, time.monotonic() + limit_s
+
     def overdue(self) -> bool:
         """True if the pending request has used up its time."""
         return self.busy and self.deadline_s is not None and time.monotonic() > self.deadline_s

@@ -60,7 +60,7 @@ def test_records_go_from_one_database_to_another(told: Told, stored: Path, here:
     code, out, _ = told("import", "night.jsonl.zst", "--json")
     assert json.loads(out) == {
         "file": "night.jsonl.zst", "records": 0, "champions": 0, "known": 4, "broken": [], "broken_lines": 0,
-        "retractions": 0,
+        "retractions": 0, "surveys": 0, "timings": 0,
     }  # fmt: skip
 
 

@@ -325,3 +325,18 @@ def test_a_provisional_champion_is_tried_again_after_the_others_and_in_a_few_nig
     assert states(quiet) == ["tuned"]
     assert json.loads(quiet[1])["problems"][0]["after"]["provisional_reasons"] == []
     assert states(told(plan, "--json")) == ["done before"]
+
+
+def test_surveys_come_before_the_problems_and_go_on_the_next_night(told: Told, here: Path) -> None:
+    (here / "shapes.toml").write_text('[[problems]]\nfile = "toy.py"\nn = [100, 300]\n')
+    plan = """
+[[surveys]]
+operation = "toy"
+file = "toy.py"
+shapes = "shapes.toml"
+drawn = false
+configs = 4
+"""
+    code, _, err = told(plan)
+    assert (code, "survey of toy: 10 timings at 2 problems" in err) == (0, True), err
+    assert "survey of toy: 0 timings at 0 problems" in told(plan)[2]

@@ -52,3 +52,13 @@ def test_a_storage_that_cannot_be_written_is_no_harm_but_said(tmp_path: Path) ->
     for each in search.ask(3):
         search.tell(each, Outcome.MEASURED, 1.0)
     assert search.close().startswith("trials were not copied for the dashboard: ")
+
+
+def test_nothing_is_copied_where_nobody_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNER_DASHBOARD", "0")
+    url = f"sqlite:///{tmp_path / 'studies.db'}"
+    search = Search({"k": SPACE}, SearchOptions(seed=1, study_name="s", storage_url=url))
+    for each in search.ask(3):
+        search.tell(each, Outcome.MEASURED, 1.0)
+    assert search.close() == ""
+    assert not (tmp_path / "studies.db").exists()

@@ -85,8 +85,9 @@ def first_page_gone(data: bytearray) -> None:
 
 
 def pages_overwritten(data: bytearray) -> None:
-    middle = len(data) // 2 // PAGE_BYTES * PAGE_BYTES
-    data[middle : middle + 4 * PAGE_BYTES] = random.Random(0).randbytes(4 * PAGE_BYTES)
+    """Four pages from one on that has records."""
+    start = data.index(b'{"BM":64,"VECTOR":4}') // PAGE_BYTES * PAGE_BYTES
+    data[start : start + 4 * PAGE_BYTES] = random.Random(0).randbytes(4 * PAGE_BYTES)
 
 
 def one_letter_changed(data: bytearray) -> None:

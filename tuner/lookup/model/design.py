@@ -165,7 +165,8 @@ def turns(
     """
     for number, problem in enumerate(problems):
         rng = np.random.default_rng((seed, number))
-        if number % (LIBRARY_ALONE + 1):
+        # One of each four, another one each time: layouts come in turn, too, and each has its share of configs.
+        if (number + number // (LIBRARY_ALONE + 1)) % (LIBRARY_ALONE + 1):
             yield Turn(problem, ())
             continue
         order = rng.permutation(np.flatnonzero(legal(problem)))

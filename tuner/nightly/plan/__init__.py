@@ -1,6 +1,9 @@
 """Plans of nightly runs, read from TOML as a flat list of problems. docs/plans.md describes them."""
 
 from tuner.nightly.plan.items import DEFAULT_SECONDS, Plan, PlanItem, clock_time, seconds_until
-from tuner.nightly.plan.reading import MAX_PROBLEMS, read_plan
+from tuner.nightly.plan.reading import MAX_PROBLEMS, listed_problems, read_plan
 
-__all__ = ["DEFAULT_SECONDS", "MAX_PROBLEMS", "Plan", "PlanItem", "clock_time", "read_plan", "seconds_until"]
+__all__ = [
+    "DEFAULT_SECONDS", "MAX_PROBLEMS", "Plan", "PlanItem", "clock_time", "listed_problems", "read_plan",
+    "seconds_until",
+]  # fmt: skip

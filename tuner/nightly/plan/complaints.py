@@ -46,10 +46,12 @@ class Complaints:
 
 def _table_of(at: KeyPath) -> tuple[type[BaseModel], int]:
     """Returns the table that a complaint concerns, and the part of its path that is the key."""
-    from tuner.nightly.plan.schema import DefaultsTable, PlanTable, ProblemTable
+    from tuner.nightly.plan.schema import DefaultsTable, PlanTable, ProblemTable, SurveyTable
 
     if at[0] == "problems" and len(at) > 1:
         return ProblemTable, 2
+    if at[0] == "surveys" and len(at) > 1:
+        return SurveyTable, 2
     if at[0] == "defaults" and len(at) > 1:
         return DefaultsTable, 1
     return PlanTable, 0

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, time, timedelta
 from pathlib import Path
 from typing import Any
 
 from tuner.declare.catalogue import Catalogue
-from tuner.declare.problem import Problem
+from tuner.declare.problem import Operation, Problem
 from tuner.errors import InputError
 from tuner.results.objectives import TIME
 
@@ -54,6 +55,41 @@ class PlanItem:
 
 
 @dataclass(frozen=True)
+class SurveyItem:
+    """A survey of a plan.
+
+    Attributes:
+        operation: What is surveyed.
+        catalogue: Where its kernels are found.
+        seconds: Wall time in a night.
+        regime: How time is taken.
+        problems: Problems of one's own, which come first.
+        drawn: False to time only those.
+        most: Dim -> the longest that is drawn.
+        layouts: Layouts that are drawn; all where empty.
+        dtype: Element type; the operation's first where empty.
+        kernels: Names of the kernels; all where empty.
+        configs: Configs at the most; None for as many as usual.
+        per_problem: Configs at a problem; None for as many as usual.
+        seed: Of problems and configs.
+    """
+
+    operation: Operation
+    catalogue: Catalogue = field(compare=False, repr=False)
+    seconds: float
+    regime: str = "cold"
+    problems: tuple[Problem, ...] = ()
+    drawn: bool = True
+    most: Mapping[str, int] = field(default_factory=dict)
+    layouts: tuple[str, ...] = ()
+    dtype: str = ""
+    kernels: tuple[str, ...] = ()
+    configs: int | None = None
+    per_problem: int | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True)
 class Plan:
     """A plan as read.
 
@@ -64,6 +100,7 @@ class Plan:
         sampler: Name of the search strategy.
         until: Time of day to stop at, local; None without one.
         seconds: Budget of the whole run in seconds; None without one.
+        surveys: Surveys, which come before the problems.
     """
 
     path: Path
@@ -72,6 +109,7 @@ class Plan:
     sampler: str = "tile"
     until: time | None = None
     seconds: float | None = None
+    surveys: tuple[SurveyItem, ...] = ()
 
 
 def clock_time(text: str) -> time:

@@ -15,13 +15,14 @@ from tuner.declare.catalogue import Catalogue
 from tuner.declare.problem import PRECISIONS, Operation, Problem, check_sizes
 from tuner.errors import InputError, PlanError, UnknownName
 from tuner.nightly.plan.complaints import Complaints
-from tuner.nightly.plan.items import DEFAULT_SECONDS, Plan, PlanItem, clock_time
+from tuner.nightly.plan.items import DEFAULT_SECONDS, Plan, PlanItem, SurveyItem, clock_time
+from tuner.nightly.plan.surveys import SurveyReader
 from tuner.nightly.plan.toml_lines import KeyPath, key_lines
 from tuner.results.error_limit import limit_for, read_error_limit
 from tuner.results.objectives import TIME, read_objectives
 
 if TYPE_CHECKING:
-    from tuner.nightly.plan.schema import DefaultsTable, ProblemTable
+    from tuner.nightly.plan.schema import DefaultsTable, PlanTable, ProblemTable
 
 #: Samplers that minimise several objectives (see `tuner.search`, which is slow to load).
 SEVERAL = ("tile", "random", "bruteforce")
@@ -29,11 +30,12 @@ SEVERAL = ("tile", "random", "bruteforce")
 MAX_PROBLEMS = 100_000
 
 
-def read_plan(path: Path) -> Plan:
+def read_plan(path: Path, with_surveys: bool = True) -> Plan:
     """Reads and checks a plan.
 
     Args:
         path: A TOML file.
+        with_surveys: False to leave its surveys out: its problems are to be another survey's.
 
     Raises:
         PlanError: It cannot be read, or a key or value is wrong; the message names file, line and key.
@@ -49,7 +51,22 @@ def read_plan(path: Path) -> Plan:
         where = re.search(r"\(at line (\d+), column \d+\)", str(error))
         line = int(where[1]) if where else text.count("\n") + 1
         raise PlanError(f"{path}:{line}: a plan must be valid TOML: {error}; correct that line") from error
-    return _Reader(path.resolve(), Complaints(path, key_lines(text))).plan(document)
+    return _Reader(path.resolve(), Complaints(path, key_lines(text))).plan(document, with_surveys)
+
+
+def listed_problems(path: Path, operation: Operation) -> tuple[Problem, ...]:
+    """The problems of a plan that are of an operation, for a survey; the plan's own surveys are left out.
+
+    Raises:
+        InputError: The plan is wrong, or has none.
+    """
+    every = (item.problem for item in read_plan(path, with_surveys=False).items)
+    found = tuple(problem for problem in every if problem.operation.name == operation.name)
+    if not found:
+        raise InputError(
+            f"a survey's shapes are the problems of a plan, {path} has none of {operation.name}; add some"
+        )
+    return found
 
 
 class _Reader:
@@ -60,15 +77,17 @@ class _Reader:
         self._complaints = complaints
         self._builtin: Catalogue | None = None
 
-    def plan(self, document: Mapping[str, Any]) -> Plan:
+    def plan(self, document: Mapping[str, Any], with_surveys: bool = True) -> Plan:
         """Checks the document and lists its problems."""
         from pydantic import ValidationError
 
         from tuner.nightly.plan.schema import PlanTable
 
-        if document.get("problems", []) == []:
+        if document.get("problems", []) == [] and not document.get("surveys"):
             rule = "a plan has one or more [[problems]] tables"
-            raise self._complain(("problems",), f"{rule}, got none under the key problems; add one")
+            raise self._complain(
+                ("problems",), f"{rule}, got none under the key problems; add one, or [[surveys]]"
+            )
         try:
             table = PlanTable.model_validate(document)
         except ValidationError as error:
@@ -81,7 +100,14 @@ class _Reader:
             self._check_count(("problems", index), len(found))
         until = clock_time(table.until) if table.until else None
         defaults = table.defaults
-        return Plan(self._path, tuple(found.values()), defaults.device, defaults.sampler, until, table.seconds)
+        surveys = self._surveys(table) if with_surveys else ()
+        return Plan(
+            self._path, tuple(found.values()), defaults.device, defaults.sampler, until, table.seconds, surveys
+        )
+
+    def _surveys(self, table: PlanTable) -> tuple[SurveyItem, ...]:
+        read = SurveyReader(self._path, self._complain, listed_problems, table.defaults.regime or "cold")
+        return tuple(read.item(("surveys", index), each) for index, each in enumerate(table.surveys))
 
     def _items(self, at: KeyPath, table: ProblemTable, defaults: DefaultsTable) -> Iterator[PlanItem]:
         found, operation, file = self._operation(at, table)

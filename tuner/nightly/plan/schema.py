@@ -74,6 +74,28 @@ class ProblemTable(BaseModel):
     trials: Size | None = Field(default=None, description=_TRIALS)
 
 
+class SurveyTable(BaseModel):
+    """One [[surveys]] table."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    operation: str = Field(description="the name of an operation")
+    file: str | None = Field(default=None, min_length=1, description="the path of a kernel file")
+    seconds: Seconds = Field(default=600.0, description=_SECONDS)
+    shapes: str | None = Field(default=None, min_length=1, description="the path of a plan")
+    drawn: bool = Field(default=True, description="true or false")
+    most: dict[str, Size] = Field(
+        default_factory=dict, description="a table of dims, each a whole number of 1 or more"
+    )
+    layouts: Names | None = Field(default=None, description=_NAMES)
+    dtype: str | None = Field(default=None, description="the name of a dtype")
+    kernels: Names | None = Field(default=None, description=_NAMES)
+    regime: Regime | None = Field(default=None, description=_REGIME)
+    configs: Size | None = Field(default=None, description=_TRIALS)
+    per_problem: Size | None = Field(default=None, description=_TRIALS)
+    seed: Annotated[int, Field(ge=0)] = Field(default=0, description="a whole number of 0 or more")
+
+
 class PlanTable(BaseModel):
     """A whole plan."""
 
@@ -86,6 +108,5 @@ class PlanTable(BaseModel):
     )
     seconds: Seconds | None = Field(default=None, description=_SECONDS)
     defaults: DefaultsTable = Field(default=DefaultsTable(), description="a table: [defaults]")
-    problems: Annotated[list[ProblemTable], Field(min_length=1)] = Field(
-        description="one or more tables: [[problems]]"
-    )
+    problems: list[ProblemTable] = Field(default_factory=list, description="one or more tables: [[problems]]")
+    surveys: list[SurveyTable] = Field(default_factory=list, description="one or more tables: [[surveys]]")

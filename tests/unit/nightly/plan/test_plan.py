@@ -350,3 +350,42 @@ def test_what_is_not_there_is_told_by_what_is_around_it() -> None:
 def test_no_text_upsets_it(text: str) -> None:
     lines = key_lines(text)
     assert all(1 <= line <= text.count("\n") + 1 for line in lines.values())
+
+
+SURVEY = '[[surveys]]\noperation = "gemm"\n'
+
+
+def test_a_plan_may_have_surveys_alone(tmp_path: Path) -> None:
+    shapes = tmp_path / "shapes.toml"
+    shapes.write_text(GEMM + "squares = [64, 128]\n" + SURVEY + 'shapes = "shapes.toml"\n')
+    plan = tmp_path / "plan.toml"
+    plan.write_text(
+        '[defaults]\nregime = "hot"\n' + SURVEY + 'seconds = 20\nshapes = "shapes.toml"\nlayouts = ["nn"]\n'
+        "most = {m = 100}\nconfigs = 9\nseed = 3\n" + SURVEY + 'regime = "cold"\n'
+    )
+    found = read_plan(plan)
+    assert found.items == ()
+    first, second = found.surveys
+    assert (first.seconds, first.regime, first.configs, first.seed) == (20, "hot", 9, 3)
+    assert (first.layouts, first.most, first.drawn) == (("nn",), {"m": 100}, True)
+    assert [problem.dims["m"] for problem in first.problems] == [64, 128]
+    assert (second.seconds, second.regime, second.problems) == (600, "cold", ())
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("seconds = 0", "plan.toml:3: .*seconds is a number of seconds above 0"),
+        ('layouts = ["xx"]', "plan.toml:3: .*xx"),
+        ("most = {q = 9}", "plan.toml:3: .*q"),
+        ('kernels = ["nope"]', "plan.toml:3: .*nope"),
+        ("drawn = false", "plan.toml:3: drawn = false goes with shapes"),
+        ('shapes = "none.toml"', "plan.toml:3: shapes: .*cannot be read"),
+        ("squares = [1]", "plan.toml:3: .*squares"),
+    ],
+)
+def test_mistakes_in_surveys_are_told_with_their_line(tmp_path: Path, more: str, said: str) -> None:
+    plan = tmp_path / "plan.toml"
+    plan.write_text(SURVEY + more + "\n")
+    with pytest.raises(PlanError, match=said):
+        read_plan(plan)

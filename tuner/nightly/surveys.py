@@ -1,0 +1,47 @@
+"""The surveys of a night, before its problems: each goes on where it ended in the night before."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tuner.devices.detect import DetectedDevice
+from tuner.nightly.plan.items import Plan, SurveyItem
+from tuner.store import Store
+from tuner.study.survey import run_survey
+from tuner.study.survey_design import CONFIGS, PER_PROBLEM, SurveyRequest
+
+
+def run_surveys(plan: Plan, store: Store, found: DetectedDevice, deadline_s: float | None) -> Iterator[str]:
+    """Runs the plan's surveys, each for its seconds or up to the deadline.
+
+    Args:
+        plan: The plan.
+        store: Where timings go.
+        found: The device.
+        deadline_s: When the night ends, by `time.monotonic`; None without an end.
+
+    Yields:
+        What each came to, for people.
+
+    Raises:
+        DeviceTrouble: The device cannot be opened or stays unwell; what was timed is kept.
+        Interrupted: SIGINT or SIGTERM came; what was timed is kept.
+    """
+    for item in plan.surveys:
+        left_s = item.seconds if deadline_s is None else min(item.seconds, deadline_s - time.monotonic())
+        if left_s <= 0:
+            yield f"survey of {item.operation.name}: not reached"
+            continue
+        progress = run_survey(_request(item, found, left_s), store)
+        yield f"survey of {item.operation.name}: {progress.timings} timings at {progress.problems} problems"
+
+
+def _request(item: SurveyItem, found: DetectedDevice, seconds: float) -> SurveyRequest:
+    kernels = tuple(item.catalogue.of(item.operation.name, found.target, only=item.kernels))
+    plain = SurveyRequest(
+        item.operation, kernels, found, seconds, item.regime, item.seed, problems=item.problems,
+        drawn=item.drawn, configs=item.configs or CONFIGS, per_problem=item.per_problem or PER_PROBLEM,
+    )  # fmt: skip
+    return replace(plain, ranges=replace(plain.limits, most=item.most, layouts=item.layouts, dtype=item.dtype))

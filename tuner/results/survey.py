@@ -1,0 +1,96 @@
+"""Surveys: times of many configs at many problems of one operation. Plain frozen data.
+
+A record keeps all that is known of one trial. A survey makes some hundred timings a second, of which a model
+needs little more than the time. So they are kept in parts: a part is what was timed in a few seconds, with its
+problems and configs named once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from tuner.declare.hardware import DeviceInfo
+from tuner.results.measurement import Outcome
+from tuner.results.record import ProblemKey, new_id, utc_now
+
+#: Number of the library among the configs of a part.
+LIBRARY = -1
+
+
+class Timing(NamedTuple):
+    """One config, or the library, at one problem.
+
+    Attributes:
+        problem: Number of the problem in its part.
+        config: Number of the config in its part, or `LIBRARY`.
+        outcome: MEASURED; PRUNED if its first run was so slow that no other followed, which is its time; or why
+            there is no time.
+        time_s: Median of its samples in seconds; 0 if there is none.
+        noise: Of the samples, relative; 0 for a single one.
+        reason: Why there is no time.
+    """
+
+    problem: int
+    config: int
+    outcome: Outcome
+    time_s: float = 0.0
+    noise: float = 0.0
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class SurveyConfig:
+    """A config that a survey times.
+
+    Attributes:
+        kernel: Kernel's name.
+        config: Parameters and their values.
+        source_hash: `tuner.declare.kernel.Kernel.source_hash`.
+        origin: File that declares the kernel, for a user's own; empty for built-in ones.
+        registers: 32-bit registers of a thread by the compiler's report; 0 if it is unknown.
+    """
+
+    kernel: str
+    config: Mapping[str, Any]
+    source_hash: str
+    origin: str = ""
+    registers: int = 0
+
+
+@dataclass(frozen=True)
+class SurveyPart:
+    """Timings that a survey made one after the other. Parts are only ever added.
+
+    Attributes:
+        device: Where.
+        operation: Name of the operation of all problems.
+        regime: How time was taken.
+        problems: What the timings' numbers stand for.
+        configs: The same of configs.
+        timings: The timings, in the order made.
+        versions: As in `tuner.results.record.Record`.
+        study: Name of the survey.
+        session: Id shared by the parts of one run.
+        id: UUID.
+        measured_at: When the part ended; ISO 8601, UTC.
+    """
+
+    device: DeviceInfo
+    operation: str
+    regime: str
+    problems: tuple[ProblemKey, ...]
+    configs: tuple[SurveyConfig, ...]
+    timings: tuple[Timing, ...]
+    versions: Mapping[str, str] = field(default_factory=dict)
+    study: str = ""
+    session: str = ""
+    id: str = field(default_factory=new_id)
+    measured_at: str = field(default_factory=utc_now)
+
+
+def rounded(value: float, digits: int) -> float:
+    """A figure with so many digits, far below its noise: it is stored as a short text."""
+    return float(f"{value:.{digits}g}") if math.isfinite(value) else 0.0
