@@ -98,7 +98,14 @@ def test_finals_and_verification_go_through_the_worker(make: Make, tmp_path: Pat
     wrong = compiled_config(tmp_path, fault_configs()["wrong_result"])
     found = worker.finals([good, wrong], 0.0)
     assert [each.outcome.value for each in found] == ["MEASURED", "WRONG_RESULT", "MEASURED"]
-    named = {"operation": "toy", "shape": {"n": 7}, "dtype": "float32", "layout": "plain", "precision": "ieee", "origin": str(TOY)}
+    named = {
+        "operation": "toy",
+        "shape": {"n": 7},
+        "dtype": "float32",
+        "layout": "plain",
+        "precision": "ieee",
+        "origin": str(TOY),
+    }
     cases = [(named, good.rendered.launch)]
     assert worker.verify(good, cases) == ""
     assert worker.verify(wrong, cases).startswith("at toy 7 float32 plain: largest error")
