@@ -80,7 +80,8 @@ def _loss(model: Model, found: Prediction, alike: str) -> Loss:
         return Loss(UNMEASURED, 0, "not measured: no problem was timed on this device")
     cases, (low, high) = len(model.calibration.losses), found.loss_interval
     said = (
-        f"measured at {cases} surveyed problems, each predicted without its own times, the nearest ones "
+        f"against the survey's configs, not a study's: measured at {cases} surveyed problems, each predicted "
+        "without its own times, the nearest ones "
         f"counting more; four of five lose {low:.1%} to {high:.1%}"
     )
     return Loss(found.expected_loss, cases, said, found.loss_interval)
