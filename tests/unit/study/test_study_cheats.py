@@ -48,8 +48,6 @@ def test_kernels_that_only_seem_to_compute_are_wrong_and_the_others_are_not(
     for cheat in ("zeroes", "writes"):
         assert reasons.pop(cheat) == "wrote into the input x, which kernels only read"
     for cheat in ("remembers", "returns"):
-        if found[cheat].outcome is Outcome.PRUNED:  # a busy machine made its first run, which computes, slow
-            continue
         # It is told that this was no error of rounding.
         assert "stale" in reasons[cheat] or "unwritten" in reasons[cheat]
         assert reasons.pop(cheat).startswith("in a timed run: ")
