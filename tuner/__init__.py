@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         fallbacks,
         gemv,
         matmul,
+        on_miss,
         pack,
         precision,
         transpose,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 #: Name -> module that it is loaded from.
 _AT_FIRST_USE = {
     **dict.fromkeys(
-        ("Packed", "clear_caches", "explain", "fallbacks", "gemv", "matmul", "pack", "precision", "transpose"),
+        ("Packed", "clear_caches", "explain", "fallbacks", "gemv", "matmul", "on_miss", "pack", "precision", "transpose"),
         "tuner.callables",
     ),
     "best": "tuner.lookup",
@@ -74,6 +75,7 @@ __all__ = [
     "fallbacks",
     "gemv",
     "matmul",
+    "on_miss",
     "pack",
     "powers_of_two",
     "precision",

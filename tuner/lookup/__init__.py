@@ -19,6 +19,7 @@ from tuner.errors import NothingFound
 from tuner.lookup.answers import Answer, Loss, Question, declared_problem, tune_command
 from tuner.lookup.asking import kept_open, parse_device, parse_key
 from tuner.lookup.declared import builtin_now
+from tuner.lookup.demand import DEMAND
 from tuner.lookup.device_similarity import known_device
 from tuner.lookup.regimes import of_another_regime, other_regimes
 from tuner.lookup.snapshot import Snapshot
@@ -60,7 +61,10 @@ def best(
         StoreTrouble: The database cannot be used.
     """
     where = parse_device(device) if isinstance(device, str) else device
-    return answer(kept_open(db), parse_key(problem), where, regime, kernel)
+    found = answer(kept_open(db), parse_key(problem), where, regime, kernel)
+    if not (regime != "cold" or kernel or db):
+        DEMAND.asked(found)
+    return found
 
 
 def answer(
