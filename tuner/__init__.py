@@ -31,10 +31,8 @@ if TYPE_CHECKING:
 
 #: Name -> module that it is loaded from.
 _AT_FIRST_USE = {
-    **dict.fromkeys(
-        ("Packed", "clear_caches", "explain", "fallbacks", "gemv", "matmul", "on_miss", "pack", "precision", "transpose"),
-        "tuner.callables",
-    ),
+    **dict.fromkeys(("Packed", "clear_caches", "explain", "fallbacks", "gemv"), "tuner.callables"),
+    **dict.fromkeys(("matmul", "on_miss", "pack", "precision", "transpose"), "tuner.callables"),
     "best": "tuner.lookup",
     "Fallback": "tuner.declare.fallback",
     **dict.fromkeys(

@@ -311,7 +311,7 @@ def watched(
 
 
 def _decision(request: Request) -> Decision | None:
-    """What is decided; None where there is no problem for a kernel, or the lookup failed beyond its own care."""
+    """What is decided; None where there is no problem for a kernel, or where the lookup failed."""
     try:
         return decision_for(request)
     except Exception as error:

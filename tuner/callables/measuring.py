@@ -40,8 +40,8 @@ class Asked:
         device: ``cpu`` or ``cuda:0``.
         seconds: Seconds of timing at the most.
         done: Called once it has ended, in another thread.
-        outcome: ``measured``, ``known`` (another process did), ``nothing``, ``busy`` or ``failed``; empty before
-            it has ended.
+        outcome: ``measured``, ``known`` (another process did), ``nothing``, ``busy`` or ``failed``; empty
+            before it has ended.
         why: The reason where nothing was measured.
         ended: Set once it has ended.
         asked_s: When it was asked, by `time.monotonic`.

@@ -1,4 +1,4 @@
-"""What happens at a problem that nobody tuned: as its surroundings say, else the process, else the environment."""
+"""What happens at a problem that nobody tuned: as the block says, else the process, else the environment."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SECONDS = 2.0
 
 @dataclass(frozen=True, eq=False)
 class Policy:
-    """What happens at a problem without an exact answer. Equal ones are one object, which makes them quick keys.
+    """What happens at a problem without an exact answer. Equal ones are one object, and quick keys.
 
     Attributes:
         how: One of `POLICIES`.

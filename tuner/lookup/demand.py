@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from tuner.declare.catalogue import Catalogue
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import Problem
-from tuner.lookup.answers import EXACT, Answer, reckoned
+from tuner.lookup.answers import EXACT, Answer, declared_problem, reckoned
 from tuner.lookup.asking import database_url
-from tuner.lookup.declared import builtin_now, declared_problem
+from tuner.lookup.declared import builtin_now
 from tuner.results.record import ProblemKey
 from tuner.results.wanted import Wanted
 
