@@ -24,6 +24,7 @@ COMMANDS = {
     "front": ("tuner.cli.fronts", "front", "Show the configs that trade time against energy or error."),
     "export": ("tuner.cli.best", "export", "Write the champion as source, binary, Python module or JSON."),
     "ladder": ("tuner.cli.ladder", "ladder", "Measure each kernel of an operation in order."),
+    "wanted": ("tuner.cli.wanted", "wanted", "List what programs asked for and nobody tuned."),
     "nightly": ("tuner.cli.nightly", "nightly", "Tune the problems of a plan until a deadline."),
     "records": ("tuner.cli.records", "records", "Export, import, publish, list, check and take back records."),
     "distil": ("tuner.cli.distil", "distil", "Find few configs for many shapes, and how to choose."),
@@ -41,7 +42,7 @@ COMMANDS = {
 #: Heading of ``--help`` -> its commands.
 GROUPS = {
     "Tune": ("tune", "nightly", "ladder", "survey"),
-    "Answer": ("best", "front", "export", "distil", "model", "lookup-quality"),
+    "Answer": ("best", "front", "export", "distil", "model", "lookup-quality", "wanted"),
     "Records": ("records", "simulate"),
     "Look": ("devices", "kernels", "doctor"),
 }

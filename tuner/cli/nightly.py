@@ -50,6 +50,7 @@ def nightly(
     """
     from tuner.nightly.night import Night
     from tuner.nightly.surveys import run_surveys
+    from tuner.nightly.wanted import with_wanted
     from tuner.store import Store
     from tuner.study.interruption import INTERRUPTED
     from tuner.study.locks import occupied
@@ -63,6 +64,7 @@ def nightly(
     unreached = 0
     stopped: TunerError | None = None
     with Store.open(db) as store, occupied(db, found, f"nightly {path}"):
+        plan = with_wanted(plan, store, found[0])
         seed = secrets.randbits(32) if seed is None else seed
         say = _nothing if quiet else _said
         night = Night(plan, store, found, seed, deadline_s, db, again, say, _warned)
@@ -146,7 +148,7 @@ def _show(items: list[NightItem], stopped: str, as_json: bool) -> None:
 
 def _row(item: NightItem, limited: bool) -> tuple[str, ...]:
     """The row of a problem in the report, with its error if the plan limits errors."""
-    after, row = item.after, (str(item.item.problem), item.state)
+    after, row = item.after, (_named(item.item), item.state)
     error = (_error(item),) if limited else ()
     time_s = after.record.measurement.time_s if after else None
     if after is None or not time_s:
@@ -161,6 +163,12 @@ def _row(item: NightItem, limited: bool) -> tuple[str, ...]:
     if after.doubts:
         ratio += " (provisional)"
     return (*row, f"{record.kernel} {config_text(record.config)}", shown, ratio, *error, change, item.why)
+
+
+def _named(item: PlanItem) -> str:
+    """The problem, and how often it was asked for where that is why it was tuned."""
+    calls = item.wanted.calls if item.wanted is not None else 0
+    return f"{item.problem}, wanted ({calls:,} call{'s' if calls != 1 else ''})" if calls else str(item.problem)
 
 
 def _error(each: NightItem) -> str:

@@ -13,6 +13,7 @@ from tuner.declare.catalogue import Catalogue
 from tuner.declare.problem import Operation, Problem
 from tuner.errors import InputError
 from tuner.results.objectives import TIME
+from tuner.results.wanted import Wanted
 
 #: Seconds for a problem if the plan gives neither seconds nor trials.
 DEFAULT_SECONDS = 60.0
@@ -33,6 +34,7 @@ class PlanItem:
         trials: Budget of its study in trials; None without that limit.
         objectives: Objectives to minimise.
         error_limit: Largest error of a champion, as a multiple of the library's; None for no limit.
+        wanted: How often it was asked for without an exact answer, where that is why it is tuned.
     """
 
     problem: Problem
@@ -44,6 +46,7 @@ class PlanItem:
     trials: int | None = None
     objectives: tuple[str, ...] = TIME
     error_limit: float | None = None
+    wanted: Wanted | None = field(default=None, compare=False)
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -101,6 +104,9 @@ class Plan:
         until: Time of day to stop at, local; None without one.
         seconds: Budget of the whole run in seconds; None without one.
         surveys: Surveys, which come before the problems.
+        wanted: How many of the problems that programs asked for are tuned as well.
+        wanted_seconds: Budget of each of these in seconds; None without that limit.
+        wanted_trials: Their budget in trials; None without that limit.
     """
 
     path: Path
@@ -110,6 +116,9 @@ class Plan:
     until: time | None = None
     seconds: float | None = None
     surveys: tuple[SurveyItem, ...] = ()
+    wanted: int = 0
+    wanted_seconds: float | None = DEFAULT_SECONDS
+    wanted_trials: int | None = None
 
 
 def clock_time(text: str) -> time:

@@ -83,10 +83,11 @@ class _Reader:
 
         from tuner.nightly.plan.schema import PlanTable
 
-        if document.get("problems", []) == [] and not document.get("surveys"):
+        if document.get("problems", []) == [] and not document.get("surveys") and not document.get("wanted"):
             rule = "a plan has one or more [[problems]] tables"
             raise self._complain(
-                ("problems",), f"{rule}, got none under the key problems; add one, or [[surveys]]"
+                ("problems",),
+                f"{rule}, got none under the key problems; add one, or [[surveys]], or wanted = 20",
             )
         try:
             table = PlanTable.model_validate(document)
@@ -101,9 +102,11 @@ class _Reader:
         until = clock_time(table.until) if table.until else None
         defaults = table.defaults
         surveys = self._surveys(table) if with_surveys else ()
+        seconds = defaults.seconds or (None if defaults.trials else DEFAULT_SECONDS)
         return Plan(
-            self._path, tuple(found.values()), defaults.device, defaults.sampler, until, table.seconds, surveys
-        )
+            self._path, tuple(found.values()), defaults.device, defaults.sampler, until, table.seconds, surveys,
+            table.wanted, seconds, defaults.trials,
+        )  # fmt: skip
 
     def _surveys(self, table: PlanTable) -> tuple[SurveyItem, ...]:
         read = SurveyReader(self._path, self._complain, listed_problems, table.defaults.regime or "cold")

@@ -107,6 +107,7 @@ class PlanTable(BaseModel):
         description='a time of day as "HH:MM", 00:00 to 23:59',
     )
     seconds: Seconds | None = Field(default=None, description=_SECONDS)
+    wanted: Annotated[int, Field(ge=0)] = Field(default=0, description="a whole number of 0 or more")
     defaults: DefaultsTable = Field(default=DefaultsTable(), description="a table: [defaults]")
     problems: list[ProblemTable] = Field(default_factory=list, description="one or more tables: [[problems]]")
     surveys: list[SurveyTable] = Field(default_factory=list, description="one or more tables: [[surveys]]")
