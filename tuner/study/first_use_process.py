@@ -84,7 +84,7 @@ def answered(asked: Mapping[str, Any], devices: Devices) -> tuple[str, str]:
             operation = builtin_now().operation(told["operation"])
             problem = operation.problem(told["shape"], told["dtype"], told["layout"], told["precision"])
             found = find(asked["device"])
-            with occupied(asked["db"], (found,), f"first use of {problem}"), Store.open(asked["db"]) as store:
+            with Store.open(asked["db"]) as store, occupied(asked["db"], (found,), f"first use of {problem}"):
                 return _measured(problem, found, store, asked["seconds"], devices)
         except LockedByAnother as error:
             if time.monotonic() > until_s:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from tuner.declare.kernel import Kernel, render
 from tuner.declare.space import Config
 from tuner.measuring.bench import CompiledConfig
+from tuner.results.measurement import Measurement
 from tuner.results.record import Role
 from tuner.study.first_use_configs import FirstUse
 from tuner.study.leaderboard import Leaderboard
@@ -24,13 +25,16 @@ COMPILE_S = 5.0
 
 def compile_side_by_side(
     session: Session, kernels: Sequence[Kernel], chosen: Sequence[tuple[str, Config]]
-) -> dict[tuple[str, Config], CompiledConfig]:
+) -> dict[tuple[str, Config], CompiledConfig | Measurement]:
     """Compiles all at once while the device makes the arrays; what takes too long is left out.
 
     Args:
         session: Compiles, and prepares the device.
         kernels: The kernels by which configs are named.
         chosen: The configs, the most promising first; the result has their order.
+
+    Returns:
+        Machine code, or how compiling failed.
 
     Raises:
         DeviceTrouble: The device or the compiler fails.
@@ -39,12 +43,17 @@ def compile_side_by_side(
     for number, (kernel, config) in enumerate(chosen):
         pool.submit(number, render(named[kernel], session.problem, config))
     session.prepare()
-    found: dict[int, CompiledConfig] = {}
-    while pool.pending and not (found and time.monotonic() - begun_s > COMPILE_S):
-        select.select(pool.channels, [], [], 0.2)
-        ready = pool.ready()
-        found |= {each.ticket: each.compiled_config for each in ready if each.compiled_config is not None}
-    found |= {each.ticket: each.compiled_config for each in pool.ready() if each.compiled_config is not None}
+    found: dict[int, CompiledConfig | Measurement] = {}
+    while len(found) < len(chosen):
+        for each in pool.ready():
+            result = each.compiled_config or each.failure
+            assert result is not None, "code or a failure"
+            found[each.ticket] = result
+        compiled = any(isinstance(each, CompiledConfig) for each in found.values())
+        if compiled and time.monotonic() - begun_s > COMPILE_S:
+            break
+        if pool.pending:
+            select.select(pool.channels, [], [], 0.2)
     pool.cancel()
     return {chosen[number]: found[number] for number in sorted(found)}
 
@@ -65,14 +74,14 @@ class Timed:
 
 
 def time_in_order(
-    session: Session, asked: FirstUse, compiled: Mapping[tuple[str, Config], CompiledConfig]
+    session: Session, asked: FirstUse, compiled: Mapping[tuple[str, Config], CompiledConfig | Measurement]
 ) -> Timed:
     """Verifies and times configs until a share of the time is spent, and stores each.
 
     Args:
         session: Measures and stores.
         asked: The problem.
-        compiled: The configs, the most promising first.
+        compiled: The configs, the most promising first; those that did not compile are stored, too.
 
     Raises:
         DeviceTrouble: The device stays unwell.
@@ -82,8 +91,8 @@ def time_in_order(
     for (name, config), code in compiled.items():
         if timed.board.times_s and timed.spent_s > BEFORE_FINALS * asked.seconds:
             break
-        measurement = session.measure(code, timed.board.best_s)
-        timed.spent_s += measurement.stages_s.get("time", 0.0)
-        session.add(Role.TRIAL, kernels[name], config, measurement)
-        timed.board.add_trial(name, config, measurement, code)
+        done = code if isinstance(code, Measurement) else session.measure(code, timed.board.best_s)
+        timed.spent_s += max(done.stages_s.get("time", 0.0), sum(done.samples_s))
+        session.add(Role.TRIAL, kernels[name], config, done)
+        timed.board.add_trial(name, config, done, None if isinstance(code, Measurement) else code)
     return timed
