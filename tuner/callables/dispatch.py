@@ -19,6 +19,7 @@ from tuner.callables.calls import Prepared
 from tuner.callables.deciding import forget_all, keep
 from tuner.callables.families import family_of, shares_memory_with_others
 from tuner.callables.misses import consult, forget_measured, is_miss
+from tuner.callables.policy import chosen as chosen_policy
 from tuner.callables.precision import CHOSEN, chosen
 from tuner.callables.preparing import decision_or_none, prepare
 from tuner.callables.requests import Request, gemv_request, matmul_request, transpose_request
@@ -66,7 +67,7 @@ def matmul(a: Any, b: Any, out: Any = None, *, precision: str = "") -> Any:
     Raises:
         ValueError: Shapes that do not fit together, several devices, an `out` that cannot be written.
         TypeError: What is no array, or arrays of several libraries.
-        UnknownName: No such precision.
+        UnknownName: No such precision, or policy in the environment (`tuner.on_miss`).
         InputError: `precision` is ``emulated``, or `b` packed, and an array is not float32.
     """
     try:
@@ -150,6 +151,7 @@ def _first(function: str, arrays: tuple[Any, ...], out: Any, asked: str = "") ->
     if isinstance(arrays[-1], Opaque) and function == "matmul":
         return arrays[-1].product(arrays[0], out, asked)
     precision = chosen(asked) if function == "matmul" else IEEE
+    chosen_policy()  # or say that there is no such policy, before anything is prepared
     arrays = tuple(numpy.asarray(each) if _is_nested(each) else each for each in arrays)
     family = common_family(function, arrays, out)
     given = (*arrays, *(() if out is None else (out,)))

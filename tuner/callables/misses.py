@@ -133,6 +133,8 @@ def consult(request: Request, family: Family, array: Any) -> None:
 
 def forget_measured() -> None:
     """Lets what was measured, or could not be, be asked for again."""
+    with _lock:
+        _MISSES.clear()
     measuring.PROCESS.forget()
 
 
