@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tuner.declare.hardware import DeviceInfo
-from tuner.declare.kernel import Kernel, Launch
+from tuner.declare.kernel import Kernel
+from tuner.declare.launch import Launch
 from tuner.declare.problem import Problem, Scalar, Tensor
 from tuner.declare.space import Config
 from tuner.export.symbolic import Assumption, Trace, evaluate, key_of, traced, value_of
