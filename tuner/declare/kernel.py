@@ -9,9 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tuner.declare.fallback import ENTRY, Fallback, behind
+from tuner.declare.fallback import ENTRY, Fallback, behind, beyond_one
 from tuner.declare.functions import functions_of, names
-from tuner.declare.launch import Launch, Step, hash_of_launch
+from tuner.declare.launch import Launch, Step, Workspace, hash_of_launch
 from tuner.declare.problem import IEEE, PRECISIONS, Problem
 from tuner.declare.source_text import measured_text
 from tuner.declare.space import Config, Constraint, Parameter, Value
@@ -109,6 +109,10 @@ class Kernel:
         """Whether the kernel may compute a problem of that precision."""
         return IEEE in self.precisions or precision in self.precisions
 
+    def allows(self, problem: Problem, device: Any, config: Config) -> bool:
+        """Whether a config is right for a problem on a device, be it slow there."""
+        return all(each.for_speed or each.rule(problem, device, config) for each in self.constraints)
+
     def _check_precisions(self) -> None:
         """A kernel that is not for every precision has no legal config for the others."""
         for precision in self.precisions or ("",):
@@ -153,12 +157,10 @@ class Kernel:
     def source_hash(self) -> str:
         """Hash of what all configs of the kernel share: source with includes, entry, options.
 
-        It ignores comments, docstrings, layout and the declaration. `launch_hash` covers the constants and
-        launch that the declaration adds to each config.
+        It ignores comments, docstrings, layout, the declaration, and the fallback, which does nothing while
+        a kernel is timed. `launch_hash` covers the constants and launch that the declaration adds.
         """
         parts = (measured_text(self.text, self.target), self.entry, *self.options)
-        if self.fallback is not None and self.fallback.kernel is not None:
-            parts = (*parts, self.fallback.kernel.source_hash)
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
     def launch_hash(self, problem: Problem, config: Mapping[str, Value]) -> str:
@@ -166,7 +168,7 @@ class Kernel:
 
         It ignores launch fields that have their default values, so that adding a field changes no hash.
         """
-        launch = self.launched(problem, Config(config))
+        launch = self.launch(problem, Config(config)) if self.launch else None
         return hash_of_launch(problem.operation.constants(problem, self.target), launch)
 
     def launched(self, problem: Problem, config: Config) -> Launch | None:
@@ -179,14 +181,26 @@ class Kernel:
             return self.launch(problem, config) if self.launch else None
         launch, fallback, plain = self.launch(problem, config), self.fallback, self.fallback.kernel
         other = plain.launch(problem, Config(fallback.config(config)))
-        if other.padded or other.pieces or other.workspace or other.steps:
+        if beyond_one(other):
             raise DeclarationError(
-                f"a fallback is one launch without memory of its own; kernel {plain.name!r} with "
+                f"a fallback is one launch that takes the tensors as they are; kernel {plain.name!r} with "
                 f"{dict(fallback.config(config))} is more, choose another config"
             )
         names = [*(each.name for each in problem.tensors), *(each.name for each in problem.scalars)]
+        workspace = launch.workspace or Workspace(0)
+        if other.workspace is not None:
+            workspace, names = workspace.with_another(other.workspace, ENTRY), [*names, ENTRY]
         last = Step(ENTRY, other.grid, other.block, other.shared_bytes, (fallback.asked, *names))
-        return replace(launch, steps=(*launch.steps, last))
+        return replace(launch, steps=(*launch.steps, last), workspace=workspace)
+
+    def as_recorded(self, fallback: str, problem: Problem, device: Any) -> Kernel:
+        """The same kernel with the plain one behind it that a record names, where that may be used.
+
+        Source and launch hashes stay as they are.
+        """
+        if self.fallback is None:
+            return self
+        return replace(self, fallback=self.fallback.read(fallback, problem, device))
 
     def falls_back_to(self, config: Mapping[str, Value]) -> str:
         """Kernel and config that compute inputs which this one does not take; empty where it takes all."""
@@ -294,5 +308,5 @@ def render(kernel: Kernel, problem: Problem, config: Config) -> Rendered:
         other = render(plain, problem, Config(kernel.fallback.config(config)))
         text = behind(text, other.text, plain.entry)
     launch = kernel.launched(problem, config)
-    launch_hash = hash_of_launch(constants, launch)
+    launch_hash = kernel.launch_hash(problem, config)
     return Rendered(text, kernel.entry, kernel.target, launch, kernel.options, launch_hash)

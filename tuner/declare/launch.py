@@ -11,6 +11,9 @@ from typing import Any
 from tuner.declare.problem import Problem, Tensor
 from tuner.errors import DeclarationError
 
+#: A workspace, and another one within it, starts at a multiple of this.
+WORKSPACE_ALIGNMENT = 256
+
 
 def ceil_div(numerator: Any, denominator: Any) -> Any:
     """Rounds numerator / denominator up to a whole number; also for arrays."""
@@ -86,6 +89,20 @@ class Workspace:
     bytes: int
     zeroed_bytes: int = 0
     regions: tuple[tuple[str, int], ...] = ()
+
+    def with_another(self, other: Workspace, name: str) -> Workspace:
+        """This one with all of another one in it, as a region of that name.
+
+        What begins with zeros stays in front: this one's, then the other's with all that belongs to it.
+        """
+        first = _aligned(self.zeroed_bytes)
+        shift = _aligned(first + other.bytes - self.zeroed_bytes)
+        moved = tuple((each, at + shift if at >= self.zeroed_bytes else at) for each, at in self.regions)
+        return Workspace(self.bytes + shift, first + other.zeroed_bytes, (*moved, (name, first)))
+
+
+def _aligned(size: Any) -> Any:
+    return ceil_div(size, WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT
 
 
 @dataclass(frozen=True)
