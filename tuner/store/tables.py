@@ -26,7 +26,7 @@ from sqlalchemy import (
 #: Name of our version table; Optuna owns ``alembic_version`` in the same database.
 VERSION_TABLE = "tile_tuner_version"
 #: Schemas that this version can bring forward, oldest first; the last is the one it works with.
-SCHEMAS = ("0001", "0002", "0003", "0004")
+SCHEMAS = ("0001", "0002", "0003", "0004", "0008")
 
 METADATA = MetaData()
 _NUMBER = BigInteger().with_variant(Integer, "sqlite")
@@ -167,6 +167,27 @@ surveys = Table(
     Column("measured_at", String(40), nullable=False),
     Column("checksum", BigInteger, nullable=True),
     Index("tuner_surveys_by_operation", "operation", "regime", "device"),
+)
+
+# Who of a fleet works on what; see `tuner.store.claims`. A number is never used again.
+claims = Table(
+    "tuner_claims",
+    METADATA,
+    _number(),
+    Column("night", String(40), nullable=False),
+    Column("study", String(1000), nullable=False),
+    Column("what", String(20), nullable=False),
+    Column("worker", String(400), nullable=False),
+    Column("device", String(400), nullable=False),
+    Column("board", String(200), nullable=False),
+    Column("state", String(20), nullable=False),
+    Column("why", Text, nullable=False),
+    Column("trials", Integer, nullable=False),
+    Column("started_at", String(40), nullable=False),
+    Column("progressed_at", String(40), nullable=False),
+    Column("ended_at", String(40), nullable=False),
+    Index("tuner_claims_by_study", "study", "state"),
+    Index("tuner_claims_by_night", "night"),
 )
 
 # What records share, once more: in a table of its own it lies on other pages, so that a damaged page of the
