@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         fallbacks,
         gemv,
         matmul,
+        on_miss,
         pack,
         precision,
         transpose,
@@ -31,10 +32,8 @@ if TYPE_CHECKING:
 
 #: Name -> module that it is loaded from.
 _AT_FIRST_USE = {
-    **dict.fromkeys(
-        ("Packed", "clear_caches", "explain", "fallbacks", "gemv", "matmul", "pack", "precision", "transpose"),
-        "tuner.callables",
-    ),
+    **dict.fromkeys(("Packed", "clear_caches", "explain", "fallbacks", "gemv"), "tuner.callables"),
+    **dict.fromkeys(("matmul", "on_miss", "pack", "precision", "transpose"), "tuner.callables"),
     "best": "tuner.lookup",
     "Fallback": "tuner.declare.fallback",
     "Kernel": "tuner.declare.kernel",
@@ -75,6 +74,7 @@ __all__ = [
     "fallbacks",
     "gemv",
     "matmul",
+    "on_miss",
     "pack",
     "powers_of_two",
     "precision",

@@ -57,7 +57,11 @@ def best(
     known problems.
     """
     catalogue, problem = parse_problem(target, dims, sets, dtype, layout, precision)
-    found = answered(catalogue, problem, device, regime, kernel, db).to_json()
+    from tuner.lookup.demand import DEMAND
+
+    answer = answered(catalogue, problem, device, regime, kernel, db)
+    DEMAND.asked(answer, catalogue, db)
+    found = answer.to_json()
     if as_json:
         print_json(found)
     else:

@@ -26,7 +26,7 @@ from sqlalchemy import (
 #: Name of our version table; Optuna owns ``alembic_version`` in the same database.
 VERSION_TABLE = "tile_tuner_version"
 #: Schemas that this version can bring forward, oldest first; the last is the one it works with.
-SCHEMAS = ("0001", "0002", "0003", "0004", "0008")
+SCHEMAS = ("0001", "0002", "0003", "0004", "0007", "0008")
 
 METADATA = MetaData()
 _NUMBER = BigInteger().with_variant(Integer, "sqlite")
@@ -201,4 +201,24 @@ shared = Table(
     Column("said", Text, nullable=False),
     Column("checksum", BigInteger, nullable=True),
     UniqueConstraint("kind", "of", name="tuner_shared_once"),
+)
+
+# What was asked and had no exact answer, counted; see `tuner.store.demand`.
+demand = Table(
+    "tuner_demand",
+    METADATA,
+    _number(),
+    Column("operation", String(200), nullable=False),
+    Column("shape", String(1000), nullable=False),
+    Column("dtype", String(40), nullable=False),
+    Column("layout", String(40), nullable=False),
+    Column("kind", String(40), nullable=False),
+    Column("device", String(400), nullable=False),
+    Column("match", String(40), nullable=False),
+    Column("calls", BigInteger, nullable=False),
+    Column("saves_s", Double, nullable=False),
+    Column("first_at", String(40), nullable=False),
+    Column("last_at", String(40), nullable=False),
+    UniqueConstraint("operation", "shape", "dtype", "layout", "kind", "device", name="tuner_demand_once"),
+    Index("tuner_demand_by_saving", "saves_s"),
 )
