@@ -90,6 +90,10 @@ class Code:
         finally:
             pool.close()
 
+    def put(self, watched: Watched, contender: Contender, compiled: CompiledConfig) -> None:
+        """Takes machine code that was made otherwise, for instance by another compiler."""
+        self._found[render(contender.kernel, watched.problem, contender.config).hash] = compiled
+
     def of(self, watched: Watched, contender: Contender) -> CompiledConfig | Measurement:
         """The machine code for a problem's launch, or why there is none."""
         rendered = render(contender.kernel, watched.problem, contender.config)
