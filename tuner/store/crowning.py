@@ -6,6 +6,7 @@ Entries of confirmations bar nobody; they are read where only confirmed champion
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -69,11 +70,26 @@ def confirmed(store: Reader) -> set[str]:
     return rules.confirmed
 
 
-def barred(store: Reader) -> list[str]:
-    """UUIDs of the champions that may not answer, by pins, rollbacks and freezes.
+@dataclass(frozen=True)
+class Ruling:
+    """What pins, rollbacks and freezes come to.
 
-    What was worked out is kept until the log or the champions change.
+    Attributes:
+        barred: UUIDs of the champions that may not answer.
+        chosen: Of those that may where there is such an entry: nothing published comes before them.
     """
+
+    barred: tuple[str, ...] = ()
+    chosen: frozenset[str] = frozenset()
+
+
+def barred(store: Reader) -> tuple[str, ...]:
+    """UUIDs of the champions that may not answer, by pins, rollbacks and freezes."""
+    return ruling(store).barred
+
+
+def ruling(store: Reader) -> Ruling:
+    """What the log rules; worked out once until it or the champions change."""
     of, champion = tables.crowns.c, tables.champions.c
     newest = sa.select(
         sa.select(sa.func.max(of.number)).where(of.act.in_([each.value for each in RULING])).scalar_subquery(),
@@ -82,13 +98,13 @@ def barred(store: Reader) -> list[str]:
     with opening.reading(store._where), store._engine.connect() as connection:
         stamp = tuple(connection.execute(newest).one())
         if stamp[0] is None:
-            return []
-        if store._barred[0] != stamp:
-            store._barred = stamp, _barred(connection)
-    return store._barred[1]
+            return Ruling()
+        if store._ruling[0] != stamp:
+            store._ruling = stamp, _ruling(connection)
+    return store._ruling[1]
 
 
-def _barred(connection: sa.Connection) -> list[str]:
+def _ruling(connection: sa.Connection) -> Ruling:
     champion, device, problem = tables.champions.c, tables.devices.c, tables.problems
     every = (
         sa.select(champion.id, champion.crowned_at, champion.regime, device.kind, device.name, *problem.c)
@@ -100,12 +116,16 @@ def _barred(connection: sa.Connection) -> list[str]:
     for row in connection.execute(every).mappings():
         place = rows.problem_of(dict(row)), row["kind"], row["name"], row["regime"]
         histories.setdefault(place, []).append((row["id"], row["crowned_at"]))
-    entries, found = _log(connection, RULING), set()
+    entries = _log(connection, RULING)
+    out: set[str] = set()
+    chosen: set[str] = set()
     for place, history in histories.items():
-        about = [each for each in entries if each.holds_for(*place)]
-        if about:
-            found |= {each for each, _ in history} - rules_of(about, history).allowed(history)
-    return sorted(found)
+        rules = rules_of([each for each in entries if each.holds_for(*place)], history)
+        if rules.pinned or rules.out or rules.frozen_at:
+            allowed = rules.allowed(history)
+            chosen |= allowed
+            out |= {each for each, _ in history} - allowed
+    return Ruling(tuple(sorted(out)), frozenset(chosen))
 
 
 def newest(store: Reader) -> int:

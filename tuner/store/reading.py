@@ -25,7 +25,7 @@ class Reader:
         self._engine = engine
         self._where = where
         self._infos: dict[int, DeviceInfo] = {}
-        self._barred: tuple[tuple[Any, ...], list[str]] = (), []
+        self._ruling: tuple[tuple[Any, ...], crowning.Ruling] = (), crowning.Ruling()
 
     def record(self, record_id: str) -> Record | None:
         """Returns the record with this id, even if it was retracted; see `retracted`."""
@@ -160,6 +160,10 @@ class Reader:
             if found:
                 return found[0]
         return None
+
+    def is_chosen(self, champion: Champion) -> bool:
+        """True if it answers because of a pin, a rollback or a freeze: nothing published comes before it."""
+        return champion.id in crowning.ruling(self).chosen
 
     def crowned(self, device: DeviceInfo | str) -> set[tuple[ProblemKey, str]]:
         """Returns the problems and regimes that have a champion on a device, in one query."""
