@@ -24,7 +24,8 @@ if TYPE_CHECKING:
         transpose,
     )
     from tuner.declare.fallback import Fallback
-    from tuner.declare.kernel import Kernel, Launch, Packing, Padded, Pieces, Step, Workspace, ceil_div
+    from tuner.declare.kernel import Kernel
+    from tuner.declare.launch import Launch, Packing, Padded, Pieces, Step, Workspace, ceil_div
     from tuner.declare.problem import DTYPE_BYTES, Baseline, Operation, Problem, Scalar, Tensor, Work
     from tuner.declare.space import Config, Constraint, Value, choice, powers_of_two
     from tuner.lookup import best
@@ -35,9 +36,9 @@ _AT_FIRST_USE = {
     **dict.fromkeys(("matmul", "on_miss", "pack", "precision", "transpose"), "tuner.callables"),
     "best": "tuner.lookup",
     "Fallback": "tuner.declare.fallback",
+    "Kernel": "tuner.declare.kernel",
     **dict.fromkeys(
-        ("Kernel", "Launch", "Packing", "Padded", "Pieces", "Step", "Workspace", "ceil_div"),
-        "tuner.declare.kernel",
+        ("Launch", "Packing", "Padded", "Pieces", "Step", "Workspace", "ceil_div"), "tuner.declare.launch"
     ),
     **dict.fromkeys(
         ("DTYPE_BYTES", "Baseline", "Operation", "Problem", "Scalar", "Tensor", "Work"), "tuner.declare.problem"

@@ -26,6 +26,7 @@ COMMANDS = {
     "ladder": ("tuner.cli.ladder", "ladder", "Measure each kernel of an operation in order."),
     "wanted": ("tuner.cli.wanted", "wanted", "List what programs asked for and nobody tuned."),
     "nightly": ("tuner.cli.nightly", "nightly", "Tune the problems of a plan until a deadline."),
+    "champions": ("tuner.cli.champions", "champions", "List champions, pin them, go back to earlier ones."),
     "records": ("tuner.cli.records", "records", "Export, import, publish, list, check and take back records."),
     "distil": ("tuner.cli.distil", "distil", "Find few configs for many shapes, and how to choose."),
     "lookup-quality": (
@@ -43,7 +44,7 @@ COMMANDS = {
 GROUPS = {
     "Tune": ("tune", "nightly", "ladder", "survey"),
     "Answer": ("best", "front", "export", "distil", "model", "lookup-quality", "wanted"),
-    "Records": ("records", "simulate"),
+    "Records": ("records", "champions", "simulate"),
     "Look": ("devices", "kernels", "doctor"),
 }
 #: Errors of the system that a user can remedy.

@@ -41,6 +41,7 @@ def best(
     regime: str = "cold",
     kernel: str | None = None,
     db: str = "",
+    confirmed: bool = False,
 ) -> Answer:
     """Which kernel and config to use for a problem on a device, or the library.
 
@@ -54,6 +55,7 @@ def best(
         kernel: Only this kernel.
         db: URL of the database; that of ``TUNER_DB``, else ``studies.db`` in this folder, when empty. There
             may be none: published results answer, too.
+        confirmed: True to take of champions only those that won again in a fresh process, or were published.
 
     Raises:
         NothingFound: No config is legal.
@@ -62,7 +64,7 @@ def best(
         StoreTrouble: The database cannot be used.
     """
     where = parse_device(device) if isinstance(device, str) else device
-    found = answer(kept_open(db), parse_key(problem), where, regime, kernel)
+    found = answer(kept_open(db), parse_key(problem), where, regime, kernel, confirmed=confirmed)
     if not (regime != "cold" or kernel or db):
         DEMAND.asked(found)
     return found
@@ -77,6 +79,7 @@ def answer(
     catalogue: Catalogue | None = None,
     *,
     published: Path | None = None,
+    confirmed: bool = False,
 ) -> Answer:
     """Which kernel and config to use, or the library.
 
@@ -90,6 +93,7 @@ def answer(
             file has changed is told only for a catalogue that is given: a lookup runs no code that a
             database names.
         published: Folder of published results; the project's own when None.
+        confirmed: True to take of champions only those that won again in a fresh process, or were published.
 
     Raises:
         NothingFound: No config is legal, or the operation is not declared and nothing is recorded of the
@@ -101,12 +105,12 @@ def answer(
     here = isinstance(device, DeviceInfo)
     where = device if isinstance(device, DeviceInfo) else known_device(device, known)
     full = snapshot.known(("completed", where), lambda: completed(where, known))
-    question = Question(problem, full, regime, kernel or "", catalogue)
+    question = Question(problem, full, regime, kernel or "", catalogue, confirmed)
     declared = catalogue or builtin_now()
     case = Case(question, snapshot, declared, declared_problem(question, declared))
     versions = {"compiler": installed_compiler(where.kind)} if here else {}
     return snapshot.once(
-        (question.problem, question.device, regime, kernel, id(declared), catalogue is None, here),
+        (question.problem, question.device, regime, kernel, id(declared), catalogue is None, here, confirmed),
         lambda: _first_answer(case, versions),
         declared,
     )
