@@ -145,7 +145,10 @@ def _rows(progress: SurveyProgress) -> list[tuple[str, str]]:
         ("a second", f"{progress.timings / max(progress.timing_s, 1e-9):.0f} while timing"),
         ("problems", f"{progress.problems}, and {progress.before} of earlier runs"),
         ("too large", str(progress.skipped)),
-        ("compiled", f"{progress.compiled} sources; waited {progress.waiting_s:.0f} s for them"),
+        (
+            "configs",
+            f"{progress.configs}; {progress.compiled} sources, waited {progress.waiting_s:.0f} s",
+        ),
         *(
             (name, f"{count} {progress.reasons.get(name, '')}".strip())
             for name, count in progress.outcomes.items()

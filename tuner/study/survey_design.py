@@ -1,27 +1,43 @@
-"""What a survey times: a pool of configs, and problems in an order that a later run repeats."""
+"""What a survey times: problems in an order that a later run repeats, and at each what may be fast there.
+
+It searches while it surveys. At a problem it times configs that were fast near by, new ones made from these,
+what a model proposes, and some at random of every kernel: a model has to know the best configs well, and that
+others are slow. The library has one time a problem and jumps where its own rules change: it is timed at more
+problems than configs are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tuner import published
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Operation, Problem
-from tuner.declare.space import Config, Space
 from tuner.devices.detect import DetectedDevice
-from tuner.lookup.legality import Points
-from tuner.lookup.model.design import Ranges, Turn, draw, pool, turns
-from tuner.store import Store
+from tuner.lookup.model.design import Ranges, draw
+from tuner.results.survey import LIBRARY, Timing
+from tuner.study.survey_pool import Named, Pool, Strangers
+from tuner.study.survey_seen import Seen
 
-#: Configs that a survey times, and those of them timed at one problem, at the most.
-CONFIGS, PER_PROBLEM = 256, 48
-#: Problems whose spaces random configs are taken from.
-SPACES = 4
+#: Configs that a survey times, and those of them timed at one problem, at the most and at the least.
+CONFIGS, PER_PROBLEM, LEAST = 4000, 40, 8
+#: Seconds for the configs of a problem, by the kind of device: long problems get fewer configs.
+TURN_S = {"cuda": 0.12, "cpu": 1.5}
+#: Seconds that a timing takes beside its runs, and runs of a timing.
+TIMING_S, RUNS = 0.002, 5
+#: Shares of a problem's configs that are children of good ones, and at random.
+CHILDREN, AT_RANDOM = 0.3, 0.15
+#: Good configs that children are made of, and children made for each that is timed: most break a constraint.
+PARENTS, MADE = 12, 6
+#: Configs proposed by a model that come before those that were fast near by.
+PROPOSED = 4
+#: Tells the random numbers of turns from those of problems.
+OF_TURNS = 1
+#: Share of drawn problems at which the library alone is timed.
+LIBRARY_ALONE = 0.4
 #: Bytes and operations of a drawn problem at the most, by the kind of device.
 MOST = {"cuda": (4e9, 1e12), "cpu": (2.5e8, 2e10)}
 #: Problems drawn at a time.
@@ -65,96 +81,135 @@ class SurveyRequest:
         return self.ranges or Ranges(most_bytes=most_bytes, most_flops=most_flops)
 
 
-@dataclass
+@dataclass(frozen=True)
+class Turn:
+    """A problem's turn in a survey: the library is always timed; configs by their numbers in the pool."""
+
+    problem: Problem
+    configs: tuple[int, ...]
+
+
+#: Problem, count -> configs that something else proposes, the best first.
+Proposals = Callable[[Problem, int], list[Named]]
+
+
 class Design:
-    """A survey's configs and turns.
+    """Chooses what a survey times.
 
     Attributes:
         request: What is asked.
         device: Where.
-        configs: The pool: kernels and configs.
+        pool: The configs by number.
+        seen: What was timed so far.
     """
 
-    request: SurveyRequest
-    device: DeviceInfo
-    configs: Sequence[tuple[Kernel, Config]]
-    _points: Mapping[str, tuple[list[int], Points]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        numbers: dict[str, list[int]] = {}
-        for number, (kernel, _) in enumerate(self.configs):
-            numbers.setdefault(kernel.name, []).append(number)
-        self._points = {
-            name: (at, Points(self.configs[at[0]][0], [self.configs[each][1] for each in at]))
-            for name, at in numbers.items()
-        }
-
-    def legal(self, problem: Problem) -> NDArray[np.bool_]:
-        """Which configs are legal for a problem; shape (configs,)."""
-        flags = np.zeros(len(self.configs), dtype=bool)
-        for numbers, points in self._points.values():
-            flags[numbers] = points.flags(problem, self.device)[0]
-        return flags
-
-    def turns(self, foreseen: Callable[[Problem], NDArray[np.float64]] | None = None) -> Iterator[Turn]:
-        """What is timed at each problem, in order: the request's own problems, then drawn ones without end.
+    def __init__(self, request: SurveyRequest, device: DeviceInfo, proposals: Proposals) -> None:
+        """Begins with nothing seen.
 
         Args:
-            foreseen: See `tuner.lookup.model.design.turns`.
+            request: What is asked.
+            device: Where.
+            proposals: What knows good configs without the survey.
+
+        Raises:
+            InputError: The ranges leave no problem.
         """
-        asked = self.request
-        for number, problem in enumerate(asked.problems):
-            yield from turns([problem], self.legal, asked.per_problem, asked.seed + number, foreseen)
-        known = 0
+        self.request, self.device = request, device
+        self.pool, self.seen = Pool(request.kernels, request.configs), Seen()
+        self._proposals = proposals
+        self._asked: set[tuple[int, str, str]] = set()
+        drawn = draw(request.operation, request.limits, DRAWN_AT_ONCE, request.seed) if request.drawn else []
+        self._strangers = Strangers(request.kernels, [*request.problems, *drawn], device, request.seed)
+        self._starts = [
+            (kernel.name, config) for kernel in request.kernels for config in kernel.first_configs()
+        ]
+
+    def problems(self) -> Iterator[tuple[int, Problem]]:
+        """Number and problem, in order: the request's own, then drawn ones without end."""
+        asked, known = self.request, 0
+        yield from enumerate(asked.problems)
         while asked.drawn:
             drawn = draw(asked.operation, asked.limits, max(2 * known, DRAWN_AT_ONCE), asked.seed)
-            every = turns(drawn, self.legal, asked.per_problem, asked.seed, foreseen)
-            for number, turn in enumerate(every):
-                if number >= known:
-                    yield turn
+            for number in range(known, len(drawn)):
+                yield len(asked.problems) + number, drawn[number]
             known = len(drawn)
 
+    def turn(self, number: int, problem: Problem, fresh: int) -> Turn:
+        """What is timed at a problem, by what was seen so far.
 
-def design(request: SurveyRequest, store: Store, device: DeviceInfo) -> Design:
-    """Chooses the configs: champions, also published ones, starts, neighbours, and some at random.
+        Args:
+            number: Of the problem in its order.
+            problem: The problem.
+            fresh: Configs that were not asked for in this layout yet, and have to be compiled, at the most; any
+                number for the request's own problems.
+        """
+        own = number < len(self.request.problems)
+        rng = np.random.default_rng((self.request.seed, number, OF_TURNS))  # another one than the dims' own
+        if not own and rng.random() < LIBRARY_ALONE:
+            return Turn(problem, ())
+        count = self._count(problem)
+        known, new, random = self._candidates(problem, count, rng)
+        picked = _Picking(self.pool, self._asked, problem, count if own else fresh)
+        strange = picked.take(random, round(AT_RANDOM * count))
+        children = picked.take(new, round(CHILDREN * count))
+        good = picked.take(known, count - len(strange) - len(children))
+        more = picked.take(random, count - len(strange) - len(children) - len(good))
+        # Good ones first: what is slow is then cut off early.
+        return Turn(problem, (*good, *children, *strange, *more))
 
-    Raises:
-        InputError: The ranges leave no problem.
-    """
-    by_name = {kernel.name: kernel for kernel in request.kernels}
-    chosen = pool(
-        by_name, _champions(request, store, device), _at_random(request, device), request.configs, request.seed
-    )
-    return Design(request, device, [(by_name[name], config) for name, config in chosen])
+    def _candidates(
+        self, problem: Problem, count: int, rng: np.random.Generator
+    ) -> tuple[list[Named], list[Named], list[Named]]:
+        """Configs worth trying: known ones, the most promising first; children of these; some at random."""
+        near = [self.pool.named(at) for at in self.seen.promising(problem)[: 3 * count]]
+        proposed = self._proposals(problem, PARENTS)
+        mixed = [*proposed[:PROPOSED], *near, *proposed, *self._starts]
+        known = self.pool.worth_trying(mixed, problem, self.device)
+        children = self.pool.children(known[:PARENTS], MADE * round(CHILDREN * count), rng)
+        new = self.pool.worth_trying(children, problem, self.device)
+        return known, new, self._strangers.some(problem, 2 * count, rng)
+
+    def _count(self, problem: Problem) -> int:
+        """Configs to time at a problem: as many as its time allows."""
+        each_s = TIMING_S + RUNS * self.seen.expected_s(problem)
+        return min(max(round(TURN_S[self.device.kind] / each_s), LEAST), self.request.per_problem)
+
+    def learn(self, problem: Problem, timings: list[Timing]) -> None:
+        """Takes in what a turn told."""
+        sound = [each for each in timings if each.config != LIBRARY and not each.outcome.failed]
+        self.seen.add(problem, {each.config: each.time_s for each in sound})
 
 
-def _champions(request: SurveyRequest, store: Store, device: DeviceInfo) -> list[tuple[str, Config]]:
-    """Configs that are or were champions on such a device, those that are so most often first."""
-    operation = request.operation.name
-    found = [*store.champions(operation=operation, device=device)]
-    found += [
-        each
-        for each in published.champions(operation)
-        if (each.record.device.kind, each.record.device.name) == (device.kind, device.name)
-    ]
-    counts: dict[tuple[str, Config], int] = {}
-    for each in found:
-        key = each.record.kernel, Config(each.record.config)
-        counts[key] = counts.get(key, 0) + 1
-    return sorted(counts, key=lambda key: -counts[key])
+class _Picking:
+    """Picks configs for a problem, each once."""
 
+    def __init__(self, pool: Pool, asked: set[tuple[int, str, str]], problem: Problem, fresh: int) -> None:
+        """Begins with none.
 
-def _at_random(request: SurveyRequest, device: DeviceInfo) -> list[tuple[str, Config]]:
-    """Legal configs of every kernel in turn, from the spaces of a few problems."""
-    rng = np.random.default_rng(request.seed)
-    problems = [*request.problems[:SPACES]] or draw(request.operation, request.limits, SPACES, request.seed)
-    by_kernel: list[list[tuple[str, Config]]] = []
-    for kernel in request.kernels:
-        found = []
-        for problem in problems:
-            space = Space.build(kernel.parameters, kernel.constraints, problem, device)
-            count = min(request.configs, len(space))
-            found += [(kernel.name, space[int(at)]) for at in rng.choice(len(space), count, replace=False)]
-        by_kernel.append([found[at] for at in rng.permutation(len(found))])
-    longest = max(map(len, by_kernel), default=0)
-    return [each[at] for at in range(longest) for each in by_kernel if at < len(each)]
+        Args:
+            pool: Numbers them.
+            asked: Number, dtype and layout of what has been compiled; grows.
+            problem: Where.
+            fresh: Configs that may be compiled for it.
+        """
+        self._pool, self._asked, self._problem, self._fresh = pool, asked, problem, fresh
+        self._picked: set[int] = set()
+
+    def take(self, named: Sequence[Named], count: int) -> list[int]:
+        """The numbers of the first so many that can be had."""
+        found: list[int] = []
+        for each in named:
+            if len(found) >= count:
+                break
+            at = self._pool.number(each, self._fresh > 0)
+            if at is None or at in self._picked:
+                continue
+            key = at, self._problem.dtype, self._problem.layout
+            if key not in self._asked:
+                if self._fresh <= 0:
+                    continue
+                self._fresh -= 1
+                self._asked.add(key)
+            self._picked.add(at)
+            found.append(at)
+        return found

@@ -129,7 +129,7 @@ def test_problems_are_drawn_until_the_time_is_up(tmp_path: Path, device: str) ->
     timed = {found.problems[at].layout for at in found.problem[found.config != LIBRARY]}
     assert timed == {"plain", "same"}, "configs are timed in every layout"
     alone = sum(np.count_nonzero(found.problem == at) == 1 for at in range(len(found.problems)))
-    assert alone > len(found.problems) / 2, "the library is timed at more problems than configs are"
+    assert 0.2 < alone / len(found.problems) < 0.6, "the library is timed at more problems than configs are"
 
 
 def test_problems_that_do_not_fit_are_left_out(tmp_path: Path) -> None:
