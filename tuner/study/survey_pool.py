@@ -87,6 +87,7 @@ class Pool:
         if not parents:
             return []
         found = []
+        like = {name: [config for of, config in parents if of == name] for name, _ in parents}
         ranks = 1 / (1 + np.arange(len(parents)))
         for at in rng.choice(len(parents), count, p=ranks / ranks.sum()):
             name, config = parents[at]
@@ -94,8 +95,8 @@ class Pool:
             if not parameters:
                 continue
             values = dict(config)
-            others = [other for of, other in parents if of == name and other != config]
-            if others and rng.random() < CROSSED:
+            others = like[name]
+            if len(others) > 1 and rng.random() < CROSSED:
                 other = others[int(rng.integers(len(others)))]
                 values |= {each: other[each] for each in values if rng.random() < 0.5}
             else:
