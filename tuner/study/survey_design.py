@@ -8,6 +8,7 @@ problems than configs are.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -144,18 +145,20 @@ class Design:
                 number for the request's own problems.
         """
         own = number < len(self.request.problems)
+        fresh = self.request.per_problem if own else fresh
         rng = np.random.default_rng((self.request.seed, number, OF_TURNS))  # another one than the dims' own
         if not own and rng.random() < LIBRARY_ALONE:
             return Turn(problem, ())
         count = self._count(problem)
         known, new, random = self._candidates(problem, count, rng)
-        picked = _Picking(self.pool, self._asked, problem, count if own else fresh)
-        strange = picked.take(random, round(AT_RANDOM * count))
-        children = picked.take(new, round(CHILDREN * count))
-        good = picked.take(known, count - len(strange) - len(children))
-        more = picked.take(random, count - len(strange) - len(children) - len(good))
+        picked = _Picking(self.pool, self._asked, problem, fresh)
+        shares = [(known, 1.0 - CHILDREN - AT_RANDOM), (new, CHILDREN), (random, AT_RANDOM)]
         # Good ones first: what is slow is then cut off early.
-        return Turn(problem, (*good, *children, *strange, *more))
+        for named, share in shares:
+            picked.take(named, round(share * count), math.ceil(share * fresh))
+        for named in (new, known, random):
+            picked.take(named, count - len(picked.numbers), fresh)
+        return Turn(problem, tuple(picked.numbers))
 
     def _candidates(
         self, problem: Problem, count: int, rng: np.random.Generator
@@ -181,7 +184,11 @@ class Design:
 
 
 class _Picking:
-    """Picks configs for a problem, each once."""
+    """Picks configs for a problem.
+
+    Attributes:
+        numbers: Theirs, each once.
+    """
 
     def __init__(self, pool: Pool, asked: set[tuple[int, str, str]], problem: Problem, fresh: int) -> None:
         """Begins with none.
@@ -192,24 +199,28 @@ class _Picking:
             problem: Where.
             fresh: Configs that may be compiled for it.
         """
+        self.numbers: dict[int, None] = {}
         self._pool, self._asked, self._problem, self._fresh = pool, asked, problem, fresh
-        self._picked: set[int] = set()
 
-    def take(self, named: Sequence[Named], count: int) -> list[int]:
-        """The numbers of the first so many that can be had."""
-        found: list[int] = []
+    def take(self, named: Sequence[Named], count: int, fresh: int) -> None:
+        """Picks the first that can be had.
+
+        Args:
+            named: The best first.
+            count: So many at the most.
+            fresh: Those of them that have to be compiled, at the most.
+        """
+        most, fresh = len(self.numbers) + count, min(fresh, self._fresh)
         for each in named:
-            if len(found) >= count:
-                break
-            at = self._pool.number(each, self._fresh > 0)
-            if at is None or at in self._picked:
+            if len(self.numbers) >= most:
+                return
+            at = self._pool.number(each, fresh > 0)
+            if at is None or at in self.numbers:
                 continue
             key = at, self._problem.dtype, self._problem.layout
             if key not in self._asked:
-                if self._fresh <= 0:
+                if fresh <= 0:
                     continue
-                self._fresh -= 1
+                fresh, self._fresh = fresh - 1, self._fresh - 1
                 self._asked.add(key)
-            self._picked.add(at)
-            found.append(at)
-        return found
+            self.numbers[at] = None

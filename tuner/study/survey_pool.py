@@ -154,10 +154,10 @@ class Strangers:
 
     def some(self, problem: Problem, count: int, rng: np.random.Generator) -> list[Named]:
         """Configs that obey every constraint at a problem, of every kernel in turn."""
-        legal = [
-            [(name, found[at]) for at in rng.permutation(np.flatnonzero(points.flags(problem, self._device)[1]))]
-            for name, (found, points) in self._points.items()
-        ]
+        legal = []
+        for name, (found, points) in self._points.items():
+            fits = np.flatnonzero(points.flags(problem, self._device)[1])
+            legal.append([(name, found[at]) for at in rng.permutation(fits)])
         ordered = [legal[at] for at in rng.permutation(len(legal))]
         longest = max(map(len, ordered), default=0)
         return [each[at] for at in range(longest) for each in ordered if at < len(each)][:count]
