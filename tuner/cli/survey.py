@@ -16,7 +16,7 @@ from tuner.declare import catalogue
 from tuner.declare.problem import Operation, Problem
 from tuner.devices.detect import find
 from tuner.errors import InputError, NothingFound
-from tuner.study.survey_design import CONFIGS, PER_PROBLEM
+from tuner.study.survey_design import CONFIGS, DEEP, PER_PROBLEM
 
 if TYPE_CHECKING:
     from tuner.study.survey_design import SurveyRequest
@@ -41,6 +41,10 @@ TOLD_EVERY_S = 10.0
 @click.option(
     "--per-problem", type=click.IntRange(1), default=PER_PROBLEM, show_default=True,
     help="Configs at a problem, at the most.",
+)  # fmt: skip
+@click.option(
+    "--deep", type=click.FloatRange(0, 1), default=DEEP, show_default=True,
+    help="Share of problems at which the search goes on for some turns.",
 )  # fmt: skip
 @click.option("--seed", type=int, default=0, show_default=True, help="Of problems and configs.")
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
@@ -94,6 +98,7 @@ def _request(target: str, options: dict[str, Any]) -> SurveyRequest:
         operation, tuple(kernels), found, options["seconds"], options["regime"], options["seed"],
         problems=_listed(options["shapes"], operation), drawn=not options["only_shapes"],
         configs=options["configs"], per_problem=options["per_problem"],
+        deep=options["deep"],
     )  # fmt: skip
     if options["only_shapes"] and not plain.problems:
         raise InputError("--only-shapes goes with --shapes PLAN.toml, got no shapes; name a plan")

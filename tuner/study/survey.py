@@ -135,10 +135,16 @@ class Survey:
             found = next(self._left, None)
             if found is None:
                 return
-            turn = self._design.turn(*found, max(self._code.room, LEAST_FRESH))
-            self._code.want(turn.problem, self.progress.sound(turn.configs))
-            self._ahead.append(turn)
+            self._queue(self._design.turn(*found, self._fresh))
             planned += 1
+
+    @property
+    def _fresh(self) -> int:
+        return max(self._code.room, LEAST_FRESH)
+
+    def _queue(self, turn: Turn) -> None:
+        self._code.want(turn.problem, self.progress.sound(turn.configs))
+        self._ahead.append(turn)
 
     def _goes_on(self) -> bool:
         now_s = time.monotonic()
@@ -187,7 +193,9 @@ class Survey:
             self.progress.count(timing)
         self._design.learn(turn.problem, timings)
         self._part.add(turn.problem, timings, self._code.registers)
-        self.progress.problems += 1
+        self.progress.problems += turn.depth == 0
+        if (more := self._design.again(turn, self._fresh)) is not None:
+            self._queue(more)
         self.progress.timing_s += time.monotonic() - begun_s
         if self._part.full:
             self._part.store(self._store)

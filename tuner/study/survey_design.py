@@ -9,7 +9,7 @@ problems than configs are.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,8 +35,10 @@ CHILDREN, AT_RANDOM = 0.3, 0.15
 PARENTS, MADE = 12, 6
 #: Configs proposed by a model that come before those that were fast near by.
 PROPOSED = 4
-#: Tells the random numbers of turns from those of problems.
-OF_TURNS = 1
+#: Share of the problems with configs at which the search goes on, and further turns of these.
+DEEP, ROUNDS = 0.05, 6
+#: Tell the random numbers of turns, and of what is searched deeper, from those of problems.
+OF_TURNS, OF_DEPTH = 1, 1 << 20
 #: Share of drawn problems at which the library alone is timed.
 LIBRARY_ALONE = 0.4
 #: Bytes and operations of a drawn problem at the most, by the kind of device.
@@ -60,7 +62,8 @@ class SurveyRequest:
         problems: Problems of one's own, which come first.
         drawn: False to time only those.
         configs: Configs at the most.
-        per_problem: Configs at a problem, at the most.
+        per_problem: Configs at a problem in one turn, at the most.
+        deep: Share of the problems with configs at which the search goes on for some turns.
     """
 
     operation: Operation
@@ -74,6 +77,7 @@ class SurveyRequest:
     drawn: bool = True
     configs: int = CONFIGS
     per_problem: int = PER_PROBLEM
+    deep: float = DEEP
 
     @property
     def limits(self) -> Ranges:
@@ -84,10 +88,19 @@ class SurveyRequest:
 
 @dataclass(frozen=True)
 class Turn:
-    """A problem's turn in a survey: the library is always timed; configs by their numbers in the pool."""
+    """A problem's turn in a survey: the library is always timed.
+
+    Attributes:
+        problem: The problem.
+        configs: By their numbers in the pool.
+        number: Of the problem in its order.
+        depth: 0, or which further turn of the problem this is.
+    """
 
     problem: Problem
     configs: tuple[int, ...]
+    number: int = 0
+    depth: int = 0
 
 
 #: Problem, count -> configs that something else proposes, the best first.
@@ -118,7 +131,6 @@ class Design:
         self.request, self.device = request, device
         self.pool, self.seen = Pool(request.kernels, request.configs), Seen()
         self._proposals = proposals
-        self._asked: set[tuple[int, str, str]] = set()
         drawn = draw(request.operation, request.limits, DRAWN_AT_ONCE, request.seed) if request.drawn else []
         self._strangers = Strangers(request.kernels, [*request.problems, *drawn], device, request.seed)
         self._starts = [
@@ -135,30 +147,42 @@ class Design:
                 yield len(asked.problems) + number, drawn[number]
             known = len(drawn)
 
-    def turn(self, number: int, problem: Problem, fresh: int) -> Turn:
+    def turn(self, number: int, problem: Problem, fresh: int, depth: int = 0) -> Turn:
         """What is timed at a problem, by what was seen so far.
 
         Args:
             number: Of the problem in its order.
             problem: The problem.
+            depth: Which further turn of the problem this is; nothing is timed there twice.
             fresh: Configs that were not asked for in this layout yet, and have to be compiled, at the most; any
                 number for the request's own problems.
         """
         own = number < len(self.request.problems)
         fresh = self.request.per_problem if own else fresh
-        rng = np.random.default_rng((self.request.seed, number, OF_TURNS))  # another one than the dims' own
-        if not own and rng.random() < LIBRARY_ALONE:
-            return Turn(problem, ())
+        rng = np.random.default_rng((self.request.seed, number, OF_TURNS + depth))
+        if not own and not depth and rng.random() < LIBRARY_ALONE:
+            return Turn(problem, (), number)
         count = self._count(problem)
         known, new, random = self._candidates(problem, count, rng)
-        picked = _Picking(self.pool, self._asked, problem, fresh)
+        picked = _Picking(self.pool, problem, fresh, self.seen.at(problem))
         shares = [(known, 1.0 - CHILDREN - AT_RANDOM), (new, CHILDREN), (random, AT_RANDOM)]
         # Good ones first: what is slow is then cut off early.
         for named, share in shares:
             picked.take(named, round(share * count), math.ceil(share * fresh))
         for named in (new, known, random):
             picked.take(named, count - len(picked.numbers), fresh)
-        return Turn(problem, tuple(picked.numbers))
+        return Turn(problem, tuple(picked.numbers), number, depth)
+
+    def again(self, turn: Turn, fresh: int) -> Turn | None:
+        """A further turn of a problem: at some the search goes on for as long as a short study's.
+
+        They tell what is left to be found where it does not.
+        """
+        deep = np.random.default_rng((self.request.seed, turn.number, OF_DEPTH)).random() < self.request.deep
+        if not turn.configs or not deep or turn.depth >= ROUNDS:
+            return None
+        found = self.turn(turn.number, turn.problem, fresh, turn.depth + 1)
+        return found if found.configs else None
 
     def _candidates(
         self, problem: Problem, count: int, rng: np.random.Generator
@@ -190,17 +214,18 @@ class _Picking:
         numbers: Theirs, each once.
     """
 
-    def __init__(self, pool: Pool, asked: set[tuple[int, str, str]], problem: Problem, fresh: int) -> None:
+    def __init__(self, pool: Pool, problem: Problem, fresh: int, timed: Mapping[int, float]) -> None:
         """Begins with none.
 
         Args:
             pool: Numbers them.
-            asked: Number, dtype and layout of what has been compiled; grows.
             problem: Where.
             fresh: Configs that may be compiled for it.
+            timed: Numbers of configs that were timed there.
         """
+        self._timed = timed
         self.numbers: dict[int, None] = {}
-        self._pool, self._asked, self._problem, self._fresh = pool, asked, problem, fresh
+        self._pool, self._problem, self._fresh = pool, problem, fresh
 
     def take(self, named: Sequence[Named], count: int, fresh: int) -> None:
         """Picks the first that can be had.
@@ -215,12 +240,12 @@ class _Picking:
             if len(self.numbers) >= most:
                 return
             at = self._pool.number(each, fresh > 0)
-            if at is None or at in self.numbers:
+            if at is None or at in self.numbers or at in self._timed:
                 continue
             key = at, self._problem.dtype, self._problem.layout
-            if key not in self._asked:
+            if key not in self._pool.asked:
                 if fresh <= 0:
                     continue
                 fresh, self._fresh = fresh - 1, self._fresh - 1
-                self._asked.add(key)
+                self._pool.asked.add(key)
             self.numbers[at] = None

@@ -34,6 +34,7 @@ class Pool:
     Attributes:
         configs: Kernels and configs, by number.
         most: So many are taken.
+        asked: Number, dtype and layout of what has been asked for, and is compiled or will be.
     """
 
     def __init__(self, kernels: Sequence[Kernel], most: int) -> None:
@@ -46,6 +47,7 @@ class Pool:
         self.kernels = {kernel.name: kernel for kernel in kernels}
         self.configs: list[tuple[Kernel, Config]] = []
         self.most = most
+        self.asked: set[tuple[int, str, str]] = set()
         self._numbers: dict[Named, int] = {}
 
     def number(self, named: Named, take_in: bool = True) -> int | None:

@@ -42,23 +42,30 @@ class Seen:
 
     def __init__(self) -> None:
         """Begins empty."""
+        self._numbers: dict[tuple[object, ...], int] = {}
         self._places: list[list[float]] = []
         self._kinds: list[tuple[str, str]] = []
-        self._standings: list[dict[int, float]] = []
-        self._best_s: list[float] = []
+        self._times_s: list[dict[int, float]] = []
 
     def __len__(self) -> int:
         return len(self._places)
 
     def add(self, problem: Placed, times_s: Mapping[int, float]) -> None:
-        """Takes in the times of configs, by their numbers, at a problem."""
+        """Takes in the times of configs, by their numbers, at a problem, beside those that it has."""
         if not times_s:
             return
-        best_s = min(times_s.values())
-        self._places.append(_place(problem))
-        self._kinds.append((problem.dtype, problem.layout))
-        self._standings.append({number: math.log(each / best_s) for number, each in times_s.items()})
-        self._best_s.append(best_s)
+        key = tuple(problem.shape), problem.dtype, problem.layout
+        if key not in self._numbers:
+            self._numbers[key] = len(self)
+            self._places.append(_place(problem))
+            self._kinds.append((problem.dtype, problem.layout))
+            self._times_s.append({})
+        self._times_s[self._numbers[key]].update(times_s)
+
+    def at(self, problem: Placed) -> Mapping[int, float]:
+        """Times at a problem itself, by the configs' numbers."""
+        number = self._numbers.get((tuple(problem.shape), problem.dtype, problem.layout))
+        return {} if number is None else self._times_s[number]
 
     def near(self, problem: Placed) -> tuple[list[int], NDArray[np.float64]]:
         """The nearest problems by number, and how far they are, in doublings of dims."""
@@ -76,8 +83,9 @@ class Seen:
         """Configs that were timed near a problem, by number, the most promising first."""
         scores: dict[int, float] = {}
         for at, apart in zip(*self.near(problem), strict=True):
-            for number, standing in self._standings[at].items():
-                score = standing + FALLS_BEHIND * apart
+            best_s = min(self._times_s[at].values())
+            for number, time_s in self._times_s[at].items():
+                score = math.log(time_s / best_s) + FALLS_BEHIND * apart
                 scores[number] = min(score, scores.get(number, math.inf))
         return sorted(scores, key=lambda number: (scores[number], number))
 
@@ -87,7 +95,7 @@ class Seen:
         if not near:
             return 0.0
         here, there = sum(_place(problem)), sum(self._places[near[0]])
-        return self._best_s[near[0]] * 2 ** max(here - there, 0.0)
+        return min(self._times_s[near[0]].values()) * 2 ** max(here - there, 0.0)
 
 
 def _place(problem: Placed) -> list[float]:

@@ -192,3 +192,20 @@ def test_a_config_has_one_number_however_its_parameters_are_ordered() -> None:
     assert list(pool.configs[0][1]) == list(values)
     assert pool.number(("blocks", Config({"BM": 17}))) is None
     assert pool.number(("gone", Config(values))) is None
+
+
+def test_at_some_problems_the_search_goes_on_and_times_nothing_twice() -> None:
+    design = Design(replace(REQUEST, deep=1.0), BOARD, nothing)
+    turn: Turn | None = design.turn(TIMED, GEMM.problem({"m": 300, "n": 200, "k": 512}, "", "nn"), 12)
+    rounds: list[Turn] = []
+    while turn is not None:
+        rounds.append(turn)
+        times = {at: time_s(turn.problem, design.pool.configs[at][1]) for at in turn.configs}
+        design.learn(turn.problem, [Timing(0, at, Outcome.MEASURED, each) for at, each in times.items()])
+        turn = design.again(turn, 12)
+    assert len(rounds) > 3
+    timed = [at for each in rounds for at in each.configs]
+    assert len(timed) == len(set(timed)) == len(design.seen.at(rounds[0].problem))
+    assert min(design.seen.at(rounds[0].problem).values()) == best_s(rounds[0].problem)
+    shallow = Design(replace(REQUEST, deep=0.0), BOARD, nothing)
+    assert shallow.again(rounds[0], 12) is None
