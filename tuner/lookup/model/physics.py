@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tuner.declare.hardware import SCHEDULERS, DeviceInfo
 from tuner.declare.kernel import Kernel
@@ -80,6 +81,10 @@ class Traits:
     values: Floats
     inputs: Floats
     summed: Floats
+
+    def some(self, configs: Sequence[int] | NDArray[np.int64]) -> Traits:
+        """The traits of some of the configs, by their numbers."""
+        return Traits(self.values[:, configs], self.inputs, self.summed)
 
     def row(self, number: int) -> Floats:
         """One of the last five, by its number."""
