@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -48,7 +48,8 @@ class Prediction:
     """What a model answers.
 
     Attributes:
-        best: The legal config that is predicted to be the fastest; None if none is legal.
+        best: The config that is predicted to be the fastest of those that obey all constraints, or else
+            of those that are legal; None if none is.
         library_s: Predicted time of the library; infinite where there is none.
         by_library: Whether the library is answered: no kernel's gain outweighs the uncertainty.
         expected_loss: Fraction of speed that the answer loses, 1 - best / answered, as measured at problems
@@ -104,17 +105,25 @@ class Model:
         """The trees that tell which configs are worth the others."""
         return self.forest.first(SCREEN_TREES)
 
-    def times(self, problem: Problem, device: DeviceInfo | None = None, most: int = 0) -> tuple[Floats, float]:
-        """Logs of predicted seconds.
+    def times(self, problem: Problem, device: DeviceInfo | None = None) -> tuple[Floats, float]:
+        """Logs of predicted seconds of every config of the shortlist, legal or not, and of the library.
 
         Args:
             problem: One that the model knows.
             device: Where; that of the survey unless given.
-            most: Only of so many configs, those that the first trees take for the fastest; of all when 0.
 
-        Returns:
-            Of every config of the shortlist, legal or not (infinite if it is not among the most), and of the
-            library (infinite if there is none).
+        Raises:
+            InputError: The model knows no such problems.
+        """
+        here = self.at(problem, device)
+        return here.log_s(), here.library_log_s()
+
+    def at(self, problem: Problem, device: DeviceInfo | None = None) -> There:
+        """What the model says of a problem.
+
+        Args:
+            problem: One that the model knows.
+            device: Where; that of the survey unless given.
 
         Raises:
             InputError: The model knows no such problems.
@@ -124,38 +133,57 @@ class Model:
                 f"a model answers for what was surveyed, {self.operation} of {sorted(self.traits)}, got "
                 f"{problem.operation.name} of {(problem.dtype, problem.layout)}; survey that, too"
             )
-        device = device or self.device
-        key = problem.dtype, problem.layout
-        fixed = self._fixed_bits(key, device)
-        shared = problem_features(problem, self.limits)
-        mixed, estimate = config_features(problem, device, self.traits[key], self.limits)
-        reference = (estimate + math.log(self.limits.roofline_s(problem))) / 2
-        found, among = np.full(len(estimate), np.inf), np.arange(len(estimate))
-        if 0 < most < len(estimate):
-            coarse = self._sums(self.screen, fixed[:, :SCREEN_TREES], shared, mixed) + reference
-            among = np.argpartition(coarse, most)[:most]
-        found[among] = self._sums(self.forest, fixed[among], shared, mixed[:, among]) + reference[among]
-        return found, self._library(problem, device)
+        return There(self, problem, device or self.device)
 
-    def _fixed_bits(self, key: tuple[str, str], device: DeviceInfo) -> Bits:
+    def fixed_bits(self, key: tuple[str, str], device: DeviceInfo) -> Bits:
+        """What the configs' own features leave of the trees, for a dtype and layout."""
         if key not in self._fixed:
             features = fixed_features(self.parameters, device, self.traits[key])
             self._fixed[key] = self.forest.bits(0, features)
         return self._fixed[key]
 
-    def _sums(self, forest: Forest, fixed: Bits, shared: Floats, mixed: Floats) -> Floats:
-        first = len(self.parameters) + TRAIT_FEATURES
-        bits = fixed & forest.bits_of_one(first, shared)
-        bits &= forest.bits(first + len(shared), mixed)
+
+class There:
+    """A model at one problem."""
+
+    def __init__(self, model: Model, problem: Problem, device: DeviceInfo) -> None:
+        """Computes the features.
+
+        Args:
+            model: One that knows the problem.
+            problem: The problem.
+            device: Where.
+        """
+        self._model, self._problem, self._device = model, problem, device
+        key = problem.dtype, problem.layout
+        self._roofline = math.log(model.limits.roofline_s(problem))
+        self._fixed = model.fixed_bits(key, device)
+        self._shared = problem_features(problem, model.limits)
+        self._mixed, estimate = config_features(problem, device, model.traits[key], model.limits)
+        self._reference = (estimate + self._roofline) / 2
+
+    def coarse(self) -> Floats:
+        """Logs of seconds of all configs by the first trees."""
+        return self._sums(self._model.screen, self._fixed[:, :SCREEN_TREES], self._mixed) + self._reference
+
+    def log_s(self, among: Sequence[int] | None = None) -> Floats:
+        """Logs of predicted seconds of configs; of all when None."""
+        some = slice(None) if among is None else list(among)
+        return self._sums(self._model.forest, self._fixed[some], self._mixed[:, some]) + self._reference[some]
+
+    def _sums(self, forest: Forest, fixed: Bits, mixed: Floats) -> Floats:
+        first = len(self._model.parameters) + TRAIT_FEATURES
+        bits = fixed & forest.bits_of_one(first, self._shared)
+        bits &= forest.bits(first + len(self._shared), mixed)
         return forest.sums(bits)
 
-    def _library(self, problem: Problem, device: DeviceInfo) -> float:
-        if not len(self.library.leaves):
+    def library_log_s(self) -> float:
+        """Log of predicted seconds of the library; infinite where there is none."""
+        model = self._model
+        if not len(model.library.leaves):
             return math.inf
-        row = library_features(problem, device, self.limits)
-        return float(self.library.sums(self.library.bits_of_one(0, row))[0]) + math.log(
-            self.limits.roofline_s(problem)
-        )
+        row = library_features(self._problem, self._device, model.limits)
+        return float(model.library.sums(model.library.bits_of_one(0, row))[0]) + self._roofline
 
 
 #: Features of a config beside its parameters that do not depend on the problem's dims.
@@ -186,10 +214,8 @@ class Predictor:
         self._orders = {name: [each.name for each in kernel.parameters] for name, kernel in kernels.items()}
         for name in dict.fromkeys(name for name, _ in model.configs):
             if name in kernels:
-                binding = tuple(each for each in kernels[name].constraints if not each.for_speed)
                 numbers = [at for at, (of, _) in enumerate(model.configs) if of == name]
-                kernel = replace(kernels[name], constraints=binding)
-                self._points[name] = numbers, Points(kernel, [model.configs[at][1] for at in numbers])
+                self._points[name] = numbers, Points(kernels[name], [model.configs[at][1] for at in numbers])
 
     def answer(self, problem: Problem) -> Prediction:
         """What to run for a problem; the last few thousand answers are kept.
@@ -206,14 +232,11 @@ class Predictor:
         return kept
 
     def _answer(self, problem: Problem) -> Prediction:
-        times, library = self.model.times(problem, self._device, SCREENED)
-        best = self._legal(problem, times, 1)
-        if not best:  # none of those is legal here
-            times, library = self.model.times(problem, self._device)
-            best = self._legal(problem, times, 1)
-        found = self._candidate(best[0], times) if best else None
-        kernel = float(times[best[0]]) if best else math.inf
-        gain = library - kernel if best else -math.inf
+        there = self.model.at(problem, self._device)
+        found = next(iter(self._candidates(there, problem, 1)), None)
+        library = there.library_log_s()
+        kernel = math.log(found.time_s) if found else math.inf
+        gain = library - kernel if found else -math.inf
         calibration = self.model.calibration
         by_library = not gain > calibration.margin and math.isfinite(library)
         dims = np.log([size for _, size in problem.shape])
@@ -225,35 +248,46 @@ class Predictor:
         )  # fmt: skip
 
     def candidates(self, problem: Problem, count: int = FIRST) -> list[Candidate]:
-        """The legal configs that are predicted to be the fastest, the best first: what is worth timing.
+        """The configs worth trying that are predicted to be the fastest, the best first: what is worth timing.
 
         Raises:
             InputError: The model does not know such problems.
         """
-        times, _ = self.model.times(problem, self._device)
-        return [self._candidate(at, times) for at in self._legal(problem, times, count)]
+        return self._candidates(self.model.at(problem, self._device), problem, count)
 
-    def _candidate(self, at: int, times: Floats) -> Candidate:
+    def _candidates(self, there: There, problem: Problem, count: int) -> list[Candidate]:
+        screened = self._screened(there.coarse(), problem, max(SCREENED, count))
+        log_s = there.log_s(screened)
+        best = np.argsort(log_s, kind="stable")[:count]
+        return [self._candidate(screened[at], float(log_s[at])) for at in best]
+
+    def _candidate(self, at: int, log_s: float) -> Candidate:
         """A config with its parameters in its kernel's order, in which a model's text does not keep them."""
         name, config = self.model.configs[at]
-        return Candidate(name, Config({each: config[each] for each in self._orders[name]}), math.exp(times[at]))
+        return Candidate(name, Config({each: config[each] for each in self._orders[name]}), math.exp(log_s))
 
-    def _legal(self, problem: Problem, times: Floats, count: int) -> list[int]:
-        """The first legal configs by time. Only kernels that come up are asked for their rules."""
-        flags: dict[str, Any] = {}
-        found: list[int] = []
-        for at in np.argsort(times, kind="stable").tolist():
+    def _screened(self, coarse: Floats, problem: Problem, count: int) -> list[int]:
+        """The first configs by coarse time that obey all constraints; where none does, that are right.
+
+        A survey times what obeys all constraints; of anything else a model knows little. Only kernels that come
+        up are asked for their rules.
+        """
+        found: tuple[list[int], list[int]] = [], []
+        flags: dict[str, dict[int, tuple[bool, bool]]] = {}
+        for at in np.argsort(coarse, kind="stable").tolist():
             name = self.model.configs[at][0]
-            if math.isinf(times[at]):
-                break
             if name in self._points and name not in flags:
-                flags[name] = dict(zip(self._points[name][0], self._flags(name, problem), strict=True))
-            if flags.get(name, {}).get(at, False):
-                found.append(at)
-                if len(found) == count:
+                flags[name] = self._flags(name, problem)
+            right, fast = flags.get(name, {}).get(at, (False, False))
+            if right:
+                found[0].append(at)
+            if fast:
+                found[1].append(at)
+                if len(found[1]) == count:
                     break
-        return found
+        return found[1] or found[0][:count]
 
-    def _flags(self, name: str, problem: Problem) -> list[bool]:
-        legal: list[bool] = self._points[name][1].flags(problem, self._device)[0].tolist()
-        return legal
+    def _flags(self, name: str, problem: Problem) -> dict[int, tuple[bool, bool]]:
+        numbers, points = self._points[name]
+        right, fast = points.flags(problem, self._device)
+        return dict(zip(numbers, zip(right.tolist(), fast.tolist(), strict=True), strict=True))
