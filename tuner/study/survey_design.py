@@ -24,7 +24,7 @@ from tuner.study.survey_pool import Named, Pool, Strangers
 from tuner.study.survey_seen import Seen
 
 #: Configs that a survey times, and those of them timed at one problem, at the most and at the least.
-CONFIGS, PER_PROBLEM, LEAST = 4000, 40, 8
+CONFIGS, PER_PROBLEM, LEAST = 10_000, 40, 8
 #: Seconds for the configs of a problem, by the kind of device: long problems get fewer configs.
 TURN_S = {"cuda": 0.12, "cpu": 1.5}
 #: Seconds that a timing takes beside its runs, and runs of a timing.
