@@ -18,6 +18,7 @@ from tuner.errors import InputError
 from tuner.lookup.features import Floats
 from tuner.lookup.legality import Points
 from tuner.lookup.model.calibrate import FIRST, Calibration
+from tuner.lookup.model.data import Numbers
 from tuner.lookup.model.forest import Bits, Forest
 from tuner.lookup.model.physics import (
     Limits,
@@ -29,7 +30,7 @@ from tuner.lookup.model.physics import (
 )
 
 #: Trees that tell which configs are worth the others, and configs that are.
-SCREEN_TREES, SCREENED = 100, 48
+SCREEN_TREES, SCREENED = 100, 64
 #: Answers that a predictor keeps.
 KEPT = 4096
 
@@ -118,12 +119,15 @@ class Model:
         here = self.at(problem, device)
         return here.log_s(), here.library_log_s()
 
-    def at(self, problem: Problem, device: DeviceInfo | None = None) -> There:
+    def at(
+        self, problem: Problem, device: DeviceInfo | None = None, among: Sequence[int] | Numbers | None = None
+    ) -> There:
         """What the model says of a problem.
 
         Args:
             problem: One that the model knows.
             device: Where; that of the survey unless given.
+            among: Numbers of configs; all when None.
 
         Raises:
             InputError: The model knows no such problems.
@@ -133,7 +137,8 @@ class Model:
                 f"a model answers for what was surveyed, {self.operation} of {sorted(self.traits)}, got "
                 f"{problem.operation.name} of {(problem.dtype, problem.layout)}; survey that, too"
             )
-        return There(self, problem, device or self.device)
+        numbers = np.arange(len(self.configs)) if among is None else np.asarray(among, dtype=np.int64)
+        return There(self, problem, device or self.device, numbers)
 
     def fixed_bits(self, key: tuple[str, str], device: DeviceInfo) -> Bits:
         """What the configs' own features leave of the trees, for a dtype and layout."""
@@ -146,29 +151,30 @@ class Model:
 class There:
     """A model at one problem."""
 
-    def __init__(self, model: Model, problem: Problem, device: DeviceInfo) -> None:
+    def __init__(self, model: Model, problem: Problem, device: DeviceInfo, among: Numbers) -> None:
         """Computes the features.
 
         Args:
             model: One that knows the problem.
             problem: The problem.
             device: Where.
+            among: Numbers of the configs that are asked about.
         """
         self._model, self._problem, self._device = model, problem, device
         key = problem.dtype, problem.layout
         self._roofline = math.log(model.limits.roofline_s(problem))
-        self._fixed = model.fixed_bits(key, device)
+        self._fixed = model.fixed_bits(key, device)[among]
         self._shared = problem_features(problem, model.limits)
-        self._mixed, estimate = config_features(problem, device, model.traits[key], model.limits)
+        self._mixed, estimate = config_features(problem, device, model.traits[key].some(among), model.limits)
         self._reference = (estimate + self._roofline) / 2
 
     def coarse(self) -> Floats:
-        """Logs of seconds of all configs by the first trees."""
+        """Logs of seconds of the configs by the first trees."""
         return self._sums(self._model.screen, self._fixed[:, :SCREEN_TREES], self._mixed) + self._reference
 
-    def log_s(self, among: Sequence[int] | None = None) -> Floats:
-        """Logs of predicted seconds of configs; of all when None."""
-        some = slice(None) if among is None else list(among)
+    def log_s(self, places: Numbers | None = None) -> Floats:
+        """Logs of predicted seconds of the configs, or of those at some places among them."""
+        some = slice(None) if places is None else places
         return self._sums(self._model.forest, self._fixed[some], self._mixed[:, some]) + self._reference[some]
 
     def _sums(self, forest: Forest, fixed: Bits, mixed: Floats) -> Floats:
@@ -232,8 +238,8 @@ class Predictor:
         return kept
 
     def _answer(self, problem: Problem) -> Prediction:
-        there = self.model.at(problem, self._device)
-        found = next(iter(self._candidates(there, problem, 1)), None)
+        there = self.model.at(problem, self._device, legal := self._legal(problem))
+        found = next(iter(self._fastest(there, legal, 1)), None)
         library = there.library_log_s()
         kernel = math.log(found.time_s) if found else math.inf
         gain = library - kernel if found else -math.inf
@@ -253,41 +259,27 @@ class Predictor:
         Raises:
             InputError: The model does not know such problems.
         """
-        return self._candidates(self.model.at(problem, self._device), problem, count)
+        legal = self._legal(problem)
+        return self._fastest(self.model.at(problem, self._device, legal), legal, count)
 
-    def _candidates(self, there: There, problem: Problem, count: int) -> list[Candidate]:
-        screened = self._screened(there.coarse(), problem, max(SCREENED, count))
+    def _fastest(self, there: There, legal: Numbers, count: int) -> list[Candidate]:
+        coarse, most = there.coarse(), max(SCREENED, count)
+        screened = np.argpartition(coarse, most)[:most] if most < len(coarse) else np.arange(len(coarse))
         log_s = there.log_s(screened)
         best = np.argsort(log_s, kind="stable")[:count]
-        return [self._candidate(screened[at], float(log_s[at])) for at in best]
+        return [self._candidate(int(legal[screened[at]]), float(log_s[at])) for at in best]
 
     def _candidate(self, at: int, log_s: float) -> Candidate:
         """A config with its parameters in its kernel's order, in which a model's text does not keep them."""
         name, config = self.model.configs[at]
         return Candidate(name, Config({each: config[each] for each in self._orders[name]}), math.exp(log_s))
 
-    def _screened(self, coarse: Floats, problem: Problem, count: int) -> list[int]:
-        """The first configs by coarse time that obey all constraints; where none does, that are right.
+    def _legal(self, problem: Problem) -> Numbers:
+        """Numbers of the configs that obey all constraints; where none does, of those that are right.
 
-        A survey times what obeys all constraints; of anything else a model knows little. Only kernels that come
-        up are asked for their rules.
+        A survey times what obeys all constraints: of anything else a model knows little.
         """
-        found: tuple[list[int], list[int]] = [], []
-        flags: dict[str, dict[int, tuple[bool, bool]]] = {}
-        for at in np.argsort(coarse, kind="stable").tolist():
-            name = self.model.configs[at][0]
-            if name in self._points and name not in flags:
-                flags[name] = self._flags(name, problem)
-            right, fast = flags.get(name, {}).get(at, (False, False))
-            if right:
-                found[0].append(at)
-            if fast:
-                found[1].append(at)
-                if len(found[1]) == count:
-                    break
-        return found[1] or found[0][:count]
-
-    def _flags(self, name: str, problem: Problem) -> dict[int, tuple[bool, bool]]:
-        numbers, points = self._points[name]
-        right, fast = points.flags(problem, self._device)
-        return dict(zip(numbers, zip(right.tolist(), fast.tolist(), strict=True), strict=True))
+        right, fast = (np.zeros(len(self.model.configs), dtype=bool) for _ in range(2))
+        for numbers, points in self._points.values():
+            right[numbers], fast[numbers] = points.flags(problem, self._device)
+        return np.flatnonzero(fast if fast.any() else right)

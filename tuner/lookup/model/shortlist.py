@@ -8,7 +8,7 @@ from tuner.lookup.features import Floats
 from tuner.lookup.model.data import Numbers
 
 #: Configs of a shortlist.
-SHORTLIST = 600
+SHORTLIST = 2000
 #: A problem for which nothing good is chosen counts as this loss of log time.
 MISSED = 0.5
 #: Log of time behind the best that is near to it.

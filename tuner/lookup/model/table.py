@@ -24,7 +24,7 @@ from tuner.lookup.model.physics import (
 )
 from tuner.lookup.model.predict import fixed_features
 
-#: A config this many times slower than the best counts a tenth of it.
+#: A config that is n times slower than the best counts 1/n^2; n is this at the most.
 SLOW = 10.0
 
 
@@ -97,11 +97,12 @@ def table(timings: Timings, kernels: Mapping[str, Kernel], device: DeviceInfo) -
         rows.append(np.vstack([fixed[key][:, timed], shared, mixed]).T)
         estimates.append(estimate)
     roofline, estimate = np.log([known.roofline_s(each) for each in problems]), np.concatenate(estimates)
+    weight = 1 / np.minimum(time_s / fastest[problem], SLOW) ** 2
     return Table(
         known, parameters, by_layout, np.concatenate(rows),
-        np.log(time_s) - np.array([estimate, roofline[problem]]),
-        1 / np.minimum(time_s / fastest[problem], SLOW), (estimate + roofline[problem]) / 2, problem, config,
-        time_s, np.array([library_features(each, device, known) for each in problems]), library_s, roofline,
+        np.log(time_s) - np.array([estimate, roofline[problem]]), weight, (estimate + roofline[problem]) / 2,
+        problem, config, time_s, np.array([library_features(each, device, known) for each in problems]),
+        library_s, roofline,
     )  # fmt: skip
 
 

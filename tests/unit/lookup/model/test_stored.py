@@ -67,8 +67,9 @@ def test_other_layouts_and_operations_are_not_answered() -> None:
 
 def test_some_configs_have_the_times_that_they_have_among_all() -> None:
     model = plain_model()
-    there, some = model.at(PROBLEM), [3, 17, 5]
-    np.testing.assert_allclose(there.log_s(some), model.times(PROBLEM)[0][some])
+    every, some = model.times(PROBLEM)[0], [3, 17, 5]
+    np.testing.assert_allclose(model.at(PROBLEM, among=some).log_s(), every[some])
+    np.testing.assert_allclose(model.at(PROBLEM).log_s(np.array(some)), every[some])
 
 
 def test_a_kernel_that_is_gone_or_changed_is_not_answered() -> None:
