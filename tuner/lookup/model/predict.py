@@ -30,7 +30,7 @@ from tuner.lookup.model.physics import (
 )
 
 #: Trees that tell which configs are worth the others, and configs that are.
-SCREEN_TREES, SCREENED = 100, 64
+SCREEN_TREES, SCREENED = 60, 64
 #: Answers that a predictor keeps.
 KEPT = 4096
 
@@ -94,7 +94,7 @@ class Model:
     library: Forest
     calibration: Calibration
     provenance: Mapping[str, Any] = field(default_factory=dict)
-    _fixed: dict[tuple[str, str], Bits] = field(default_factory=dict, compare=False, repr=False)
+    _fixed: dict[tuple[str, str, DeviceInfo], Bits] = field(default_factory=dict, compare=False, repr=False)
 
     def knows(self, problem: Problem) -> bool:
         """Whether such problems were surveyed: operation, dtype and layout; surveys are in full precision."""
@@ -142,10 +142,11 @@ class Model:
 
     def fixed_bits(self, key: tuple[str, str], device: DeviceInfo) -> Bits:
         """What the configs' own features leave of the trees, for a dtype and layout."""
-        if key not in self._fixed:
+        at = (*key, device)
+        if at not in self._fixed:
             features = fixed_features(self.parameters, device, self.traits[key])
-            self._fixed[key] = self.forest.bits(0, features)
-        return self._fixed[key]
+            self._fixed[at] = self.forest.bits(0, features)
+        return self._fixed[at]
 
 
 class There:
@@ -165,30 +166,32 @@ class There:
         self._roofline = math.log(model.limits.roofline_s(problem))
         self._fixed = model.fixed_bits(key, device)[among]
         self._shared = problem_features(problem, model.limits)
-        self._mixed, estimate = config_features(problem, device, model.traits[key].some(among), model.limits)
+        mixed, estimate = config_features(problem, device, model.traits[key].some(among), model.limits)
         self._reference = (estimate + self._roofline) / 2
+        first = len(model.parameters) + TRAIT_FEATURES
+        self._places = model.forest.places(first + len(self._shared), mixed)
+        self._left = model.forest.bits_of_one(first, self._shared)
 
     def coarse(self) -> Floats:
         """Logs of seconds of the configs by the first trees."""
-        return self._sums(self._model.screen, self._fixed[:, :SCREEN_TREES], self._mixed) + self._reference
+        some, screen = slice(SCREEN_TREES), self._model.screen
+        bits = screen.bits_at(self._places) & self._fixed[:, some] & self._left[:, some]
+        found: Floats = screen.sums(bits) + self._reference
+        return found
 
     def log_s(self, places: Numbers | None = None) -> Floats:
         """Logs of predicted seconds of the configs, or of those at some places among them."""
         some = slice(None) if places is None else places
-        return self._sums(self._model.forest, self._fixed[some], self._mixed[:, some]) + self._reference[some]
-
-    def _sums(self, forest: Forest, fixed: Bits, mixed: Floats) -> Floats:
-        first = len(self._model.parameters) + TRAIT_FEATURES
-        bits = fixed & forest.bits_of_one(first, self._shared)
-        bits &= forest.bits(first + len(self._shared), mixed)
-        return forest.sums(bits)
+        bits = self._model.forest.bits_at(self._places[:, some]) & self._fixed[some] & self._left
+        found: Floats = self._model.forest.sums(bits) + self._reference[some]
+        return found
 
     def library_log_s(self) -> float:
         """Log of predicted seconds of the library; infinite where there is none."""
         model = self._model
         if not len(model.library.leaves):
             return math.inf
-        row = library_features(self._problem, self._device, model.limits)
+        row = library_features(self._problem, self._device, model.limits, self._shared)
         return float(model.library.sums(model.library.bits_of_one(0, row))[0]) + self._roofline
 
 
