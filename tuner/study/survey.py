@@ -11,14 +11,13 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from tuner.declare.problem import Problem
 from tuner.errors import DeclarationError, InputError
 from tuner.store import Store
 from tuner.study.interruption import Interruption
 from tuner.study.session import open_workers
 from tuner.study.setup import check_fits, check_regime, key_of
 from tuner.study.survey_code import SurveyCode
-from tuner.study.survey_design import Design, SurveyRequest, Turn
+from tuner.study.survey_design import Design, Numbered, SurveyRequest, Turn
 from tuner.study.survey_known import design
 from tuner.study.survey_part import Part
 from tuner.study.survey_progress import SurveyProgress
@@ -152,7 +151,7 @@ class Survey:
         self.progress.compiled, self.progress.configs = self._code.compiled, len(self._design.pool.configs)
         return not self.stop and now_s < self._until_s
 
-    def _problems(self) -> Iterator[tuple[int, Problem]]:
+    def _problems(self) -> Iterator[Numbered]:
         """Number and problem: those that no earlier run timed, and that fit."""
         done = self._part.known(self._store)
         self.progress.before = len(done)

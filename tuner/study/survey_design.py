@@ -103,6 +103,8 @@ class Turn:
     depth: int = 0
 
 
+#: Number of a problem in its order, and the problem.
+Numbered = tuple[int, Problem]
 #: Problem, count -> configs that something else proposes, the best first.
 Proposals = Callable[[Problem, int], list[Named]]
 
@@ -137,7 +139,7 @@ class Design:
             (kernel.name, config) for kernel in request.kernels for config in kernel.first_configs()
         ]
 
-    def problems(self) -> Iterator[tuple[int, Problem]]:
+    def problems(self) -> Iterator[Numbered]:
         """Number and problem, in order: the request's own, then drawn ones without end."""
         asked, known = self.request, 0
         yield from enumerate(asked.problems)

@@ -29,6 +29,8 @@ DRIVER_SHARED_BYTES = 1024
 ALIGNED = 6
 #: The L2's rate over the memory's, roughly: enough to tell which of the two limits.
 L2_OVER_MEMORY = 2.0
+#: Features of a config beside its parameters that do not depend on the problem's dims.
+TRAIT_FEATURES = 5
 #: Sides of tiles that the library may use: it does not tell.
 LIBRARY_TILES = (32, 64, 128, 256)
 
@@ -280,3 +282,9 @@ def library_features(
             full = math.ceil(waves) * cores * height * width
             found += [math.log(waves), math.ceil(waves) / waves, math.log(full / (rows * columns))]
     return np.concatenate([problem_features(problem, known) if shared is None else shared, found])
+
+
+def fixed_features(parameters: Floats, device: DeviceInfo, of: Traits) -> Floats:
+    """Features of configs that hold at any dims: parameters, threads, shared memory, registers, occupancy."""
+    resident = resident_blocks(device, of)
+    return np.vstack([parameters, of.row(2), of.row(3), of.row(4), resident, resident * of.row(2)])

@@ -21,12 +21,13 @@ from tuner.lookup.model.calibrate import FIRST, Calibration
 from tuner.lookup.model.data import Numbers
 from tuner.lookup.model.forest import Bits, Forest
 from tuner.lookup.model.physics import (
+    TRAIT_FEATURES,
     Limits,
     Traits,
     config_features,
+    fixed_features,
     library_features,
     problem_features,
-    resident_blocks,
 )
 
 #: Trees that tell which configs are worth the others, and configs that are.
@@ -193,16 +194,6 @@ class There:
             return math.inf
         row = library_features(self._problem, self._device, model.limits, self._shared)
         return float(model.library.sums(model.library.bits_of_one(0, row))[0]) + self._roofline
-
-
-#: Features of a config beside its parameters that do not depend on the problem's dims.
-TRAIT_FEATURES = 5
-
-
-def fixed_features(parameters: Floats, device: DeviceInfo, of: Traits) -> Floats:
-    """Features of configs that hold at any dims: parameters, threads, shared memory, registers, occupancy."""
-    resident = resident_blocks(device, of)
-    return np.vstack([parameters, of.row(2), of.row(3), of.row(4), resident, resident * of.row(2)])
 
 
 class Predictor:

@@ -17,12 +17,12 @@ from tuner.lookup.model.physics import (
     Limits,
     Traits,
     config_features,
+    fixed_features,
     library_features,
     limits,
     problem_features,
     traits,
 )
-from tuner.lookup.model.predict import fixed_features
 
 #: A config that is n times slower than the best counts 1/n^2; n is this at the most.
 SLOW = 10.0
