@@ -47,10 +47,14 @@ TOLD_EVERY_S = 10.0
     help="Share of problems at which the search goes on for some turns.",
 )  # fmt: skip
 @click.option("--seed", type=int, default=0, show_default=True, help="Of problems and configs.")
+@click.option(
+    "--fit/--no-fit", "refitted", default=True, show_default=True,
+    help="Fit a model to all that was surveyed, at the end; needs LightGBM.",
+)  # fmt: skip
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
 @database_option
 @json_option
-def survey(target: str, quiet: bool, db: str, as_json: bool, **options: Any) -> None:
+def survey(target: str, refitted: bool, quiet: bool, db: str, as_json: bool, **options: Any) -> None:
     """Time many configs of OPERATION at many problems, for a model that answers at any shape.
 
     Problems are drawn: dims log-uniformly from 1 to 16384 (65536 those that are summed over), half of them
@@ -73,12 +77,34 @@ def survey(target: str, quiet: bool, db: str, as_json: bool, **options: Any) -> 
 
     with Store.open(db) as store, occupied(db, [request.found], f"survey {target}"):
         progress = run_survey(request, store, report)
+    if refitted and progress.problems:
+        _fit(request, db, quiet)
     if as_json:
         print_json(asdict(progress))
         return
     if not progress.timings and not progress.before:
         raise NothingFound("nothing was timed in that time; give more by --seconds")
     pairs(f"Survey of {request.operation.name}", _rows(progress))
+
+
+def _fit(request: SurveyRequest, db: str, quiet: bool) -> None:
+    """Fits a model to what was surveyed, if that can be done here."""
+    from tuner.lookup.devices import device_in_full
+    from tuner.lookup.model.refit import can_fit, refit
+    from tuner.store import Store
+
+    if not can_fit():
+        click.echo("no model was fitted: LightGBM is not installed; pip install 'tile-tuner[model]'", err=True)
+        return
+    try:
+        with Store.open(db) as store:
+            device = device_in_full(request.found.info.name, db)
+            refit(store, request.operation, request.kernels, device, request.regime)
+    except InputError as error:
+        click.echo(f"no model was fitted: {error}", err=True)
+        return
+    if not quiet:
+        click.echo("a model was fitted; lookups answer by it", err=True)
 
 
 def _request(target: str, options: dict[str, Any]) -> SurveyRequest:

@@ -170,7 +170,8 @@ class Snapshot:
 
     def models(self, operation: str, regime: str) -> list[TimeModel]:
         """The models of an operation, one for each device that has one."""
-        return self._known(("models", operation, regime), lambda: models(operation, regime, self.published))
+        asked = operation, regime, self.published, self.store
+        return self._known(("models", operation, regime), lambda: models(*asked))
 
     def has_problem(self, problem: ProblemKey) -> bool:
         """Whether the store has any record of a problem, on whatever device."""

@@ -111,13 +111,13 @@ def problems_after(store: Reader, number: int) -> dict[ProblemKey, int]:
 _LAST_NUMBERS = sa.select(
     *(
         sa.select(sa.func.coalesce(sa.func.max(table.c.number), 0)).scalar_subquery()
-        for table in (tables.records, tables.champions, tables.retractions, tables.crowns)
+        for table in (tables.records, tables.champions, tables.retractions, tables.crowns, tables.models)
     )
 )
 
 
 def stamp(store: Reader) -> tuple[int, ...]:
-    """Returns a value that changes with every added record, champion, retraction or entry of the crown log."""
+    """Returns a value that changes with every record, champion, retraction, crown log's entry or model."""
     with opening.reading(store._where), store._engine.connect() as connection:
         return tuple(int(number) for number in connection.execute(_LAST_NUMBERS).one())
 

@@ -26,16 +26,17 @@ def design(request: SurveyRequest, store: Store, device: DeviceInfo) -> Design:
     Raises:
         InputError: The ranges leave no problem.
     """
-    found = Design(request, device, proposals(request, device))
+    found = Design(request, device, proposals(request, device, store))
     for problem, times_s in _tuned(request, store, device) + _surveyed(request, store, device):
         numbered = {found.pool.number(named): each_s for named, each_s in times_s.items()}
         found.seen.add(problem, {at: each_s for at, each_s in numbered.items() if at is not None})
     return found
 
 
-def proposals(request: SurveyRequest, device: DeviceInfo) -> Proposals:
+def proposals(request: SurveyRequest, device: DeviceInfo, store: Store) -> Proposals:
     """What the device's model takes for the fastest; nothing where there is none."""
-    known = [each for each in models(request.operation.name, request.regime) if each.device.name == device.name]
+    every = models(request.operation.name, request.regime, store=store)
+    known = [each for each in every if each.device.name == device.name]
     if not known:
         return lambda problem, count: []
     predictor = predictor_for(known[0], request.kernels, device)

@@ -252,10 +252,13 @@ def problem_features(problem: Problem, known: Limits) -> Floats:
         Shape (features,).
     """
     dims, tensors = [math.log(size) for _, size in problem.shape], problem.tensors
+    longest = max(map(len, problem.operation.layouts), default=0)
+    letters = [float(ord(letter)) for letter in problem.layout.ljust(longest)]
+    numbers = shape_features(problem)[: -len(problem.layout) or None]
     pairs = [dims[i] + sign * dims[j] for i in range(len(dims)) for j in range(i) for sign in (1, -1)]
     rows = [each.shape[-1] for each in tensors]
     return np.array([
-        *shape_features(problem), *pairs, min(dims), max(dims), DTYPE_BYTES[problem.dtype],
+        *numbers, *letters, *pairs, min(dims), max(dims), DTYPE_BYTES[problem.dtype],
         *(math.log(each.bytes) for each in tensors),
         *(float(min((row & -row).bit_length() - 1, ALIGNED)) for row in rows),
         math.log(known.roofline_s(problem)),
