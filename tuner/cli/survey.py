@@ -60,6 +60,7 @@ def survey(target: str, refitted: bool, quiet: bool, db: str, as_json: bool, **o
     Problems are drawn: dims log-uniformly from 1 to 16384 (65536 those that are summed over), half of them
     round, all layouts. The same command again goes on where the last one ended.
     """
+    from tuner.lookup.model.refit import refit_if_possible
     from tuner.store import Store
     from tuner.study.locks import occupied
     from tuner.study.survey import run_survey
@@ -77,34 +78,15 @@ def survey(target: str, refitted: bool, quiet: bool, db: str, as_json: bool, **o
 
     with Store.open(db) as store, occupied(db, [request.found], f"survey {target}"):
         progress = run_survey(request, store, report)
-    if refitted and progress.problems:
-        _fit(request, db, quiet)
+        if refitted and progress.problems:
+            asked = request.operation, request.kernels, request.found.info, request.regime
+            click.echo(refit_if_possible(store, *asked), err=True)
     if as_json:
         print_json(asdict(progress))
         return
     if not progress.timings and not progress.before:
         raise NothingFound("nothing was timed in that time; give more by --seconds")
     pairs(f"Survey of {request.operation.name}", _rows(progress))
-
-
-def _fit(request: SurveyRequest, db: str, quiet: bool) -> None:
-    """Fits a model to what was surveyed, if that can be done here."""
-    from tuner.lookup.devices import device_in_full
-    from tuner.lookup.model.refit import can_fit, refit
-    from tuner.store import Store
-
-    if not can_fit():
-        click.echo("no model was fitted: LightGBM is not installed; pip install 'tile-tuner[model]'", err=True)
-        return
-    try:
-        with Store.open(db) as store:
-            device = device_in_full(request.found.info.name, db)
-            refit(store, request.operation, request.kernels, device, request.regime)
-    except InputError as error:
-        click.echo(f"no model was fitted: {error}", err=True)
-        return
-    if not quiet:
-        click.echo("a model was fitted; lookups answer by it", err=True)
 
 
 def _request(target: str, options: dict[str, Any]) -> SurveyRequest:

@@ -11,6 +11,8 @@ from typing import Any
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Operation
+from tuner.errors import InputError, NothingFound
+from tuner.lookup.legality import completed
 from tuner.lookup.model.fit import fit
 from tuner.lookup.model.predict import Model
 from tuner.lookup.model.stored import to_bytes
@@ -53,6 +55,30 @@ def refit(
     model = fit(replace(found, provenance=told), by_name, device, seed)
     models.add(store, operation.name, device.name, regime, to_bytes(model))
     return model
+
+
+def refit_if_possible(
+    store: Store, operation: Operation, kernels: Iterable[Kernel], device: DeviceInfo, regime: str
+) -> str:
+    """The same at the end of a survey; returns what came of it, for people.
+
+    Args:
+        store: Where surveys are, and the model goes.
+        operation: What is predicted.
+        kernels: The kernels as they are now.
+        device: Where, with its limits or without.
+        regime: How the times were taken.
+
+    Raises:
+        StoreTrouble: The database cannot be read or written.
+    """
+    if not can_fit():
+        return "no model was fitted: LightGBM is not installed; pip install 'tile-tuner[model]'"
+    try:
+        refit(store, operation, kernels, completed(device, store.devices()), regime)
+    except (InputError, NothingFound) as error:
+        return f"no model was fitted: {error}"
+    return "a model was fitted; lookups answer by it"
 
 
 def circumstances(regime: str) -> dict[str, Any]:
