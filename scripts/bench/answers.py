@@ -5,10 +5,10 @@
         configs/tuned/nvidia-h200/gemm.json] [--repeats 3] [--fresh 100] [--fitted 568] [--seed 0]
 
 SURVEY is the URL of a database, or a file of arrays, .npz. Each repeat draws `--fresh` problems of the survey,
-fits to others, answers, and compares with the survey's times. Configs that were not timed at a problem cannot be
-answered there. Printed: time of the answer over the best of configs and library, minus 1; library over answer;
-the number slower than the library by over 3 %; the same loss with the best eight timed; and how well the figures
-hold that come with answers. Needs LightGBM.
+fits to others, answers, and compares with the survey's times. Configs that were not timed at a problem cannot
+be answered there. Printed: time of the answer over the best of configs and library, minus 1; library over
+answer; the number slower than the library by over 3 %; the same loss with the best eight timed; and how well
+the figures hold that come with answers. Needs LightGBM.
 """
 
 from __future__ import annotations
