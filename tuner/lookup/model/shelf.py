@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tuner.errors import InputError
 from tuner.lookup.model.predict import Model
 from tuner.lookup.model.stored import MOST_BYTES, from_bytes
 from tuner.published import tuned_folder
 from tuner.published.form import slug
-from tuner.store.models import latest
-from tuner.store.reading import Reader
+
+if TYPE_CHECKING:
+    from tuner.store.reading import Reader
 
 #: Regime of a model that does not tell it.
 COLD = "cold"
@@ -57,9 +59,12 @@ def models(
         model = _read(path, seen.st_mtime_ns, seen.st_size)
         if (model.operation, regime_of(model)) == (operation, regime):
             found[model.device.name] = model
-    for device, (fitted_at, text) in (latest(store, operation, regime) if store is not None else {}).items():
-        if device not in found or fitted_at > fitted_at_of(found[device]):
-            found[device] = _unpacked(text)
+    if store is not None:
+        from tuner.store.models import latest
+
+        for device, (fitted_at, text) in latest(store, operation, regime).items():
+            if device not in found or fitted_at > fitted_at_of(found[device]):
+                found[device] = _unpacked(text)
     return list(found.values())
 
 
