@@ -16,6 +16,8 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.lookup.answers import Question
 from tuner.lookup.features import Floats
 from tuner.lookup.matrix import Matrix, Subject, gather
+from tuner.lookup.model.predict import Model as TimeModel
+from tuner.lookup.model.shelf import models
 from tuner.lookup.transfer import Landscape, Model
 from tuner.published import Published, entries, standing, tuned_folder
 from tuner.results.record import Champion, ProblemKey
@@ -160,6 +162,11 @@ class Snapshot:
             return [*dict.fromkeys(published), *own]
 
         return self.known("devices", read)
+
+    def models(self, operation: str, regime: str) -> list[TimeModel]:
+        """The models of an operation, one for each device that has one."""
+        asked = operation, regime, self.published, self.store
+        return self.known(("models", operation, regime), lambda: models(*asked))
 
     def has_problem(self, problem: ProblemKey) -> bool:
         """Whether the store has any record of a problem, on whatever device."""

@@ -52,7 +52,7 @@ def candidates(asked: FirstUse, store: Store, device: DeviceInfo) -> list[tuple[
     key, kernels = key_of(asked.problem), {each.name: each for each in asked.kernels}
 
     def known() -> Iterator[tuple[str, Config]]:
-        yield from Predictions(asked.problem, asked.kernels, device, asked.regime).starts
+        yield from Predictions(asked.problem, asked.kernels, device, asked.regime, store).starts
         yield from starting_points(store, (), key, device)
         others = [each for each in published(key.operation) if each.record.device.kind == device.kind]
         for each in sorted(others, key=lambda each: nearness(key, device, each))[:NEIGHBOURS]:

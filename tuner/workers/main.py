@@ -142,6 +142,7 @@ class DeviceHandlers:
         self._device = open_device(spec)
         self._bench: Bench | None = None
         self._surveyed: dict[str, CompiledConfig] = {}
+        self._generator: Any = None
 
     def hello(self, message: dict[str, Any], _: bytes) -> tuple[dict[str, Any], bytes]:
         """Returns identity, versions and free memory of the device."""
@@ -221,7 +222,11 @@ class DeviceHandlers:
     def _timings(self, message: dict[str, Any]) -> Iterator[dict[str, Any]]:
         problem = problem_from(message["problem"])
         self._bench = None
-        workload = Workload(self._device, problem, message["seed"], checked=bool(message["items"]))
+        if self._generator is None:
+            self._generator = self._device.random(message["seed"])
+        workload = Workload(
+            self._device, problem, message["seed"], checked=bool(message["items"]), generator=self._generator
+        )
         bench = SurveyBench(self._device, workload, message["regime"], message["best_s"])
         yield {"prepared": True, "last": False}
         if message["library"]:
