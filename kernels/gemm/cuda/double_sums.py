@@ -48,9 +48,9 @@ def _launch(p: Problem, c: Any) -> Launch:
 
 #: 128 x 128 elements of C for a block of eight warps.
 LARGE: dict[str, Value] = {
-    "BM": 128, "BN": 128, "BK": 16, "WM": 64, "WN": 32, "STAGES": 3, "VECTOR": 4, "SWATH": 8, "SPLIT_K": 1,
+    "BM": 128, "BN": 128, "BK": 32, "WM": 64, "WN": 32, "STAGES": 3, "VECTOR": 4, "SWATH": 8, "SPLIT_K": 1,
 }  # fmt: skip
-SMALL = LARGE | {"BM": 64, "BN": 64, "WM": 32, "WN": 16, "STAGES": 4}
+SMALL = LARGE | {"BM": 64, "BN": 64, "BK": 16, "WM": 32, "WN": 16, "STAGES": 4}
 
 KERNEL = Kernel(
     operation="gemm",
@@ -112,7 +112,7 @@ KERNEL = Kernel(
     tiles=lambda p, c: {"m": c.BM, "n": c.BN, "k": p.k / c.SPLIT_K},
     defaults=LARGE,
     starts=(
-        SMALL, SMALL | {"SPLIT_K": 8}, LARGE | {"VECTOR": 1}, SMALL | {"VECTOR": 1},
+        SMALL, SMALL | {"SPLIT_K": 8}, LARGE | {"BK": 16, "VECTOR": 1}, SMALL | {"VECTOR": 1},
         SMALL | {"VECTOR": 1, "SPLIT_K": 8},
     ),
 )  # fmt: skip

@@ -29,8 +29,11 @@ ROW_BYTES, HEADER_BYTES, CONTROL_BYTES = 128, 256, 256
 VERDICT = 128
 #: Neighbouring columns of B that share a scale; terms and rows of a tile that is packed at a time.
 SHARE, PACK_ROWS, PACK_THREADS = 8, 64, 256
-#: Terms below which the error of one chunk shows, by the chunk's terms: CHUNK of 64 and of 128.
-LEAST_K = {64: 128, 128: 512}
+#: Terms below which the error of one chunk of 128 shows; of any other.
+LEAST_K_OF_128, LEAST_K = 512, 128
+#: Elements of C below which cuBLAS shares k among so many blocks that its error is small, however large k is:
+#: sums of chunks must be compensated; below the second, chunks must have 32 terms, too.
+COMPENSATED_BELOW, SHORT_BELOW = 1 << 19, 1 << 18
 
 
 def _up(size: Any, unit: int) -> Any:
@@ -98,8 +101,9 @@ def _exact(c: Any) -> dict[str, Value]:
     """double_sums, whose copies are of four elements where all rows allow it; small tiles for a small C."""
     small = c.SPLIT_K > 1 or c.WIDTH * c.PARTS <= 64
     tile = {"BM": 64, "BN": 64, "WM": 32, "WN": 16, "STAGES": 4} if small else {}
-    wide = {"BM": 128, "BN": 128, "BK": 16, "WM": 64, "WN": 32, "STAGES": 3, "SWATH": 8}
-    return wide | tile | {"VECTOR": 4 if c.PLAIN == "aligned" else 1, "SPLIT_K": c.SPLIT_K}
+    deep = {"BK": 32} if c.PLAIN == "aligned" and not small else {"BK": 16}
+    wide = {"BM": 128, "BN": 128, "WM": 64, "WN": 32, "STAGES": 3, "SWATH": 8}
+    return wide | tile | deep | {"VECTOR": 4 if c.PLAIN == "aligned" else 1, "SPLIT_K": c.SPLIT_K}
 
 
 def _aligned(p: Problem) -> Any:
@@ -114,7 +118,14 @@ LARGE: dict[str, Value] = {
 }  # fmt: skip
 MIDDLE = LARGE | {"WIDTH": 128, "PARTS": 2, "STAGES": 4}
 SMALL = LARGE | {"WIDTH": 64, "STAGES": 8, "CLUSTER": 1}
-ANY_ROWS = {"PLAIN": "any"}
+#: Sums and what they have lost take as many registers as two parts.
+COMPENSATED = LARGE | {"WIDTH": 128, "STAGES": 6, "PROMOTION": "compensated"}
+SMALL_COMPENSATED = SMALL | {"PROMOTION": "compensated"}
+SHORT = SMALL_COMPENSATED | {"CHUNK": 32}
+STARTS = (
+    LARGE, MIDDLE, SMALL, LARGE | {"WIDTH": 176}, MIDDLE | {"SPLIT_K": 2}, MIDDLE | {"SPLIT_K": 16},
+    COMPENSATED, COMPENSATED | {"SPLIT_K": 16}, SMALL_COMPENSATED, SHORT, SHORT | {"SPLIT_K": 8},
+)  # fmt: skip
 
 KERNEL = Kernel(
     operation="gemm",
@@ -152,7 +163,22 @@ KERNEL = Kernel(
         Constraint("elements are float32", lambda p, d, c: p.dtype == "float32"),
         Constraint(
             "k is 128 or more, 512 or more with chunks of 128: below, the error of a single chunk shows",
-            lambda p, d, c: p.k >= select(c.CHUNK == 128, LEAST_K[128], LEAST_K[64]),
+            lambda p, d, c: p.k >= select(c.CHUNK == 128, LEAST_K_OF_128, LEAST_K),
+        ),
+        Constraint(
+            "sums of chunks are compensated where C is small: there the library's error is, too",
+            lambda p, d, c: (c.PROMOTION == "compensated") | (p.m * p.n >= COMPENSATED_BELOW),
+        ),
+        Constraint(
+            "chunks have 32 terms where C is even smaller",
+            lambda p, d, c: (c.CHUNK == 32) | (p.m * p.n >= SHORT_BELOW),
+        ),
+        for_speed(
+            "sums of chunks are compensated, and chunks have 32 terms, only where they must",
+            lambda p, d, c: (
+                ((c.PROMOTION == "plain") | (p.m * p.n < COMPENSATED_BELOW))
+                & ((c.CHUNK > 32) | (p.m * p.n < SHORT_BELOW))
+            ),
         ),
         for_speed(
             "a block stays on each multiprocessor",
@@ -194,12 +220,5 @@ KERNEL = Kernel(
     fallback=Fallback("double_sums", _exact, asked="verdict"),
     tiles=lambda p, c: {"m": 64 * c.CONSUMERS, "n": c.WIDTH * c.PARTS, "k": p.k / c.SPLIT_K},
     defaults=LARGE,
-    starts=(
-        MIDDLE,
-        SMALL,
-        LARGE | {"WIDTH": 176},
-        MIDDLE | {"SPLIT_K": 2},
-        MIDDLE | {"SPLIT_K": 16},
-        *(each | ANY_ROWS for each in (LARGE, MIDDLE, SMALL, LARGE | {"WIDTH": 176})),
-    ),
+    starts=tuple(each | {"PLAIN": plain} for plain in ("aligned", "any") for each in STARTS)[1:],
 )

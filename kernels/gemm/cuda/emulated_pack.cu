@@ -57,10 +57,10 @@ __device__ __forceinline__ void leave(Seen& seen, int key)
     seen.key = key;
 }
 
-// Eight neighbouring terms of a row; 16-byte reads are aligned.
-__device__ __forceinline__ void read_terms(float (&x)[8], const float* from, int left)
+// Eight neighbouring terms of a row. `whole`: 16-byte reads are aligned.
+__device__ __forceinline__ void read_terms(float (&x)[8], const float* from, int left, bool whole)
 {
-    if (left >= 8) {
+    if (whole && left >= 8) {
         const float4 first = __ldcs((const float4*)from), second = __ldcs((const float4*)from + 1);
         x[0] = first.x, x[1] = first.y, x[2] = first.z, x[3] = first.w;
         x[4] = second.x, x[5] = second.y, x[6] = second.z, x[7] = second.w;
@@ -70,16 +70,25 @@ __device__ __forceinline__ void read_terms(float (&x)[8], const float* from, int
     }
 }
 
-// Reads a tile whose terms are contiguous in memory into `staged`, where 16-byte reads are not aligned: neighbouring lanes read
-// neighbours all the same.
-__device__ __forceinline__ void stage_along_k(float* staged, const float* x, int rows, int k, int row, int term)
+// The same where rows start between multiples of 16 bytes: aligned reads of twelve, of which eight are chosen.
+__device__ __forceinline__ void read_terms_between(float (&x)[8], const float* from, int left, const float* end)
 {
-#pragma unroll 8
-    for (int i = 0; i < CHUNK * TILE / PACK_THREADS; ++i) {
-        const int at = i * PACK_THREADS + threadIdx.x, t = at % CHUNK, r = at / CHUNK;
-        const bool inside = term + t < k && row + r < rows;
-        staged[staged_at(t, r)] = inside ? __ldcs(x + (size_t)(row + r) * k + term + t) : 0.0f;
+    const unsigned over = (unsigned)((size_t)from / 4 % 4);
+    const float* const aligned = from - over;
+    if (left < 8 || end - aligned < 12) {
+        read_terms(x, from, left, false);
+        return;
     }
+    float y[12];
+#pragma unroll
+    for (int i = 0; i < 3; ++i) {
+        const float4 four = __ldg((const float4*)aligned + i);
+        y[4 * i] = four.x, y[4 * i + 1] = four.y, y[4 * i + 2] = four.z, y[4 * i + 3] = four.w;
+    }
+#pragma unroll
+    for (int i = 0; i < 11; ++i) y[i] = over & 1 ? y[i + 1] : y[i];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) x[i] = over & 2 ? y[i + 2] : y[i];
 }
 
 // Reads a tile whose rows are contiguous in memory into `staged`.
@@ -96,8 +105,15 @@ __device__ __forceinline__ void stage(float* staged, const float* x, int rows, i
             staged[staged_at(t, r + 2)] = four.z;
             staged[staged_at(t, r + 3)] = four.w;
         }
+    } else if (term + CHUNK <= k && row + TILE <= rows) {
+        const int t = threadIdx.x / TILE, r = threadIdx.x % TILE;
+        const float* from = x + (size_t)(term + t) * rows + row + r;
+        const size_t step = (size_t)(PACK_THREADS / TILE) * rows;
+#pragma unroll
+        for (int i = 0; i < CHUNK * TILE / PACK_THREADS; ++i, from += step)
+            staged[staged_at(t + i * (PACK_THREADS / TILE), r)] = __ldcs(from);
     } else {
-#pragma unroll 8
+#pragma unroll 4
         for (int i = 0; i < CHUNK * TILE / PACK_THREADS; ++i) {
             const int at = i * PACK_THREADS + threadIdx.x, t = at / TILE, r = at % TILE;
             const bool inside = term + t < k && row + r < rows;
@@ -127,8 +143,13 @@ __device__ __forceinline__ void find_tops(const float (&x)[PASSES][8], unsigned 
         if (SHARED > 1) tops[pass] = tops[0];
 }
 
-// Biased exponent of a group's largest, or of what stands for it if that is subnormal or nearly so.
-__device__ __forceinline__ unsigned field_of(unsigned top) { return max(top >> 23, (unsigned)TOP + 1); }
+// Biased exponent of a group's largest, one more if FP16 would round it up to infinity; or of what stands for it if that is
+// subnormal or nearly so.
+__device__ __forceinline__ unsigned field_of(unsigned top)
+{
+    constexpr unsigned FROM_INFINITY = 0x1000;  // half of the last bit of eleven
+    return max((top >> 23) < 255 ? (top + FROM_INFINITY) >> 23 : 255, (unsigned)TOP + 1);
+}
 
 // Scales eight terms, which LANES neighbouring lanes have of a row's chunk, and notes what they look like; true if any of
 // them asks for low parts that are scaled up.
@@ -144,7 +165,7 @@ __device__ __forceinline__ bool scale_terms(float (&x)[8], unsigned top, int mis
     for (int i = 0; i < 8; ++i) {
         x[i] *= scale;
         const float size = fabsf(x[i]);
-        counts += (size < 128.0f ? 1u : 0u) + (size < 0.125f ? 1u << 8 : 0u)
+        counts += (size < 256.0f ? 1u : 0u) + (size < 0.25f ? 1u << 8 : 0u)
                   + (size > 0.0f ? size < 0x1p-15f ? 1u << 16 | 1u << 24 : 1u << 24 : 0u);
         tiny |= size > 0.0f && size < 0x1p-5f;
     }
@@ -199,16 +220,17 @@ __device__ __forceinline__ void pack_tile(const float* x, int rows, int k, unsig
     const int lane = threadIdx.x % LANES, first = row + threadIdx.x / 32 * 8 + threadIdx.x % 32 / LANES;
     const int left = k - term - lane * 8, missing = left >= 8 ? 0 : left > 0 ? 8 - left : 8;
     float terms[PASSES][8];
-    if (ALONG_K && whole) {
+    if (ALONG_K) {
 #pragma unroll
         for (int pass = 0; pass < PASSES; ++pass) {
             const int r = first + pass * PASS;
-            read_terms(terms[pass], x + (size_t)r * k + term + lane * 8, r < rows ? left : 0);
+            const float* const from = x + (size_t)r * k + term + lane * 8;
+            if (whole || (size_t)x % 16) read_terms(terms[pass], from, r < rows ? left : 0, whole);
+            else read_terms_between(terms[pass], from, r < rows ? left : 0, x + (size_t)rows * k);
         }
     } else {
         __syncthreads();  // the tile before has been read
-        if (ALONG_K) stage_along_k(staged, x, rows, k, row, term);
-        else stage(staged, x, rows, k, row, term, whole);
+        stage(staged, x, rows, k, row, term, whole);
         __syncthreads();
 #pragma unroll
         for (int pass = 0; pass < PASSES; ++pass)
@@ -286,7 +308,7 @@ extern "C" __global__ void __launch_bounds__(PACK_THREADS, BLOCKS_PER_SM)
 pack(const float* __restrict__ a, const float* __restrict__ b, unsigned char* packed_a, unsigned char* packed_b,
      unsigned* fallbacks, int m, int n, int k, Control* control)
 {
-    __shared__ float staged[STAGED];
+    __shared__ float staged[!A_TRANSPOSED && B_TRANSPOSED ? 1 : STAGED];
     __shared__ bool last;
     let_next_start();
     if (threadIdx.x < 4 * SPREAD_FIELDS) seen_by_block[threadIdx.x / SPREAD_FIELDS][threadIdx.x % SPREAD_FIELDS] = 0;
