@@ -18,7 +18,8 @@ PACK = ("dependent.cuh", "emulated.cuh", "emulated_pack.cu")
 USUAL = {
     "CONSUMERS": 2, "WIDTH": 192, "PARTS": 1, "CHUNK": 64, "STAGES": 5, "CLUSTER": 2, "GROUP": 8, "SPLIT_K": 1,
     "GIVEN": 232, "BLOCKS_PER_SM": 4, "ORDER_rows": 0, "ORDER_snake": 1, "ORDER": "ORDER_rows", "TURNS_free": 0,
-    "PROMOTION_plain": 0, "PROMOTION_compensated": 1, "PROMOTION": "PROMOTION_plain", "TURNS_taken": 1, "TURNS_early": 2, "TURNS": "TURNS_free", "A_TRANSPOSED": 0, "B_TRANSPOSED": 0,
+    "PROMOTION_plain": 0, "PROMOTION_compensated": 1, "PROMOTION": "PROMOTION_plain",
+    "TURNS_taken": 1, "TURNS_early": 2, "TURNS": "TURNS_free", "A_TRANSPOSED": 0, "B_TRANSPOSED": 0,
 }  # fmt: skip
 PRODUCTS: dict[str, dict[str, Any]] = {
     "one part": {},
