@@ -95,7 +95,7 @@ struct Pointer {
 COUNTER = Template("""\
 // Runs of this program on the present device that the plain kernel had to compute; waits for those queued.
 __device__ unsigned counted_$verb;
-static cudaError_t fallbacks_$verb(unsigned& count) {
+cudaError_t fallbacks_$verb(unsigned& count) {
     return cudaMemcpyFromSymbol(&count, counted_$verb, sizeof count);
 }
 static Pointer counter_$verb() {

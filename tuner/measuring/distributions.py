@@ -109,7 +109,7 @@ def broken_promise(device: Device, workload: Workload, run: Run) -> str:
         for kind, change in KINDS.items():
             workload.begin(workload.first)
             changed(device.xp, change, workload.inputs.arrays)
-            wrong = _compared(device, workload, run, library)
+            wrong = compared(device, workload, run, library)
             if wrong:
                 return f"inputs that are {kind}: {wrong}"
     finally:
@@ -124,7 +124,8 @@ def changed(xp: Any, change: Changes, arrays: Mapping[str, Any]) -> None:
         own(xp, array)
 
 
-def _compared(device: Device, workload: Workload, run: Run, library: Run) -> str:
+def compared(device: Device, workload: Workload, run: Run, library: Run) -> str:
+    """What a kernel makes of the present inputs, if that is worse than it may be; empty if it is not."""
     xp = device.xp
     with numpy.errstate(all="ignore"):
         exact, sizes = _sums(xp, workload)
