@@ -13,6 +13,12 @@
 // 2^-20 of themselves. Groups that have such elements keep low * 2^LOW_SHIFT instead, and a negative factor says so; what is
 // below 2^-15 even then may lose more than 2^-21 and is counted as harmful (docs/kernels/gemm-emulated.md).
 
+// SHOWN, which ladders alone have: 1 for one FP16 product, 3 for all three; without scales, check or sums outside of wgmma.
+
+#ifndef SHOWN
+#define SHOWN 0
+#endif
+
 constexpr int ROW_BYTES = 128, ROW_TERMS = 32, ROWS_PADDED = 8;
 constexpr int BLOCKS_OF_CHUNK = CHUNK / ROW_TERMS;
 constexpr int TOP = 15;        // exponent of the largest scaled element

@@ -115,3 +115,13 @@ def test_results_that_are_flushed_to_zero_are_found() -> None:
         return np.where(np.abs(c) < 2.0**-126, 0, c)
 
     assert "so small that their products are subnormal: an element of c is off by" in told(product)
+
+
+def test_what_ladders_show_may_be_inexact_but_not_unwritten() -> None:
+    workload = Workload(Host(), PROBLEM, 1)
+    workload.begin(workload.first)
+    running(workload, in_halves)()
+    assert "times what rounding explains" in workload.check()[1]
+    assert workload.check(2.0**16)[1] == ""
+    workload.poison()
+    assert "unwritten" in workload.check(2.0**16)[1]
