@@ -18,18 +18,15 @@ constexpr int PITCH = TILE + 1;
 __device__ __forceinline__ int staged_at(int term, int row) { return term * PITCH + row + term / 32 * 4; }
 constexpr int STAGED = CHUNK * PITCH + CHUNK / 32 * 4;
 
-__device__ __forceinline__ void split(float scaled, float low_scale, unsigned short& high, unsigned short& low)
+// Two neighbours at a time: one instruction rounds both.
+__device__ __forceinline__ void split(float first, float second, float low_scale, unsigned& high, unsigned& low)
 {
-    float back;
-    asm volatile("cvt.rn.f16.f32 %0, %1;" : "=h"(high) : "f"(scaled));
-    asm volatile("cvt.f32.f16 %0, %1;" : "=f"(back) : "h"(high));
-    const float rest = (scaled - back) * low_scale;
-    asm volatile("cvt.rn.f16.f32 %0, %1;" : "=h"(low) : "f"(rest));
-}
-
-__device__ __forceinline__ unsigned pair(unsigned short first, unsigned short second)
-{
-    return first | (unsigned)second << 16;
+    float first_high, second_high;
+    asm volatile("cvt.rn.f16x2.f32 %0, %2, %1;" : "=r"(high) : "f"(first), "f"(second));
+    asm volatile("cvt.f32.f16 %0, %1;" : "=f"(first_high) : "h"((unsigned short)high));
+    asm volatile("cvt.f32.f16 %0, %1;" : "=f"(second_high) : "h"((unsigned short)(high >> 16)));
+    const float first_low = (first - first_high) * low_scale, second_low = (second - second_high) * low_scale;
+    asm volatile("cvt.rn.f16x2.f32 %0, %2, %1;" : "=r"(low) : "f"(first_low), "f"(second_low));
 }
 
 // What one thread has seen of one operand; counts are the largest of a chunk.
@@ -162,13 +159,24 @@ __device__ __forceinline__ bool scale_terms(float (&x)[8], unsigned top, int mis
 
     unsigned counts = 0;  // a byte each: small_8, small_18, harmful, filled
     bool tiny = false;
+    float least = 0x1p127f;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
         x[i] *= scale;
         const float size = fabsf(x[i]);
-        counts += (size < 256.0f ? 1u : 0u) + (size < 0.25f ? 1u << 8 : 0u)
-                  + (size > 0.0f ? size < 0x1p-15f ? 1u << 16 | 1u << 24 : 1u << 24 : 0u);
-        tiny |= size > 0.0f && size < 0x1p-5f;
+        least = fminf(least, size);
+        counts += size < 256.0f ? 1u : 0u;
+    }
+    if (__any_sync(~0u, least < 0.25f)) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            const float size = fabsf(x[i]);
+            counts += (size < 0.25f ? 1u << 8 : 0u)
+                      + (size > 0.0f ? size < 0x1p-15f ? 1u << 16 | 1u << 24 : 1u << 24 : 0u);
+            tiny |= size > 0.0f && size < 0x1p-5f;
+        }
+    } else {
+        counts += 8u << 24;  // the usual case: none is zero or small
     }
     counts -= (unsigned)missing * 0x101u;  // past k
 #pragma unroll
@@ -193,19 +201,18 @@ __device__ __forceinline__ void store_terms(const float (&x)[8], unsigned top, b
 {
     if (row >= to.rows) return;
     const unsigned lane = threadIdx.x % LANES, field = field_of(top);
-    unsigned short high[8], low[8];
+    unsigned high[4], low[4];
 #pragma unroll
-    for (int i = 0; i < 8; ++i) split(x[i], shifted ? (float)(1 << LOW_SHIFT) : 1.0f, high[i], low[i]);
+    for (int i = 0; i < 4; ++i)
+        split(x[2 * i], x[2 * i + 1], shifted ? (float)(1 << LOW_SHIFT) : 1.0f, high[i], low[i]);
     if (lane == 0 && row % SHARED == 0) {
         const float factor = __uint_as_float(((field == 255 ? 254 : field) - TOP) << 23);
         to.factors[(size_t)chunk * to.groups + row / SHARED] = !top ? 0.0f : shifted ? -factor : factor;
     }
     unsigned char* const at = to.data + (((size_t)chunk * BLOCKS_OF_CHUNK + lane / 4) * to.rows + row) * ROW_BYTES;
     const unsigned place = (lane % 4 ^ row % 8) * 16;
-    *(uint4*)(at + place) = make_uint4(pair(high[0], high[1]), pair(high[2], high[3]), pair(high[4], high[5]),
-                                       pair(high[6], high[7]));
-    *(uint4*)(at + (place ^ 64)) = make_uint4(pair(low[0], low[1]), pair(low[2], low[3]), pair(low[4], low[5]),
-                                              pair(low[6], low[7]));
+    *(uint4*)(at + place) = make_uint4(high[0], high[1], high[2], high[3]);
+    *(uint4*)(at + (place ^ 64)) = make_uint4(low[0], low[1], low[2], low[3]);
 }
 
 template <bool ALONG_K, int SHARED>

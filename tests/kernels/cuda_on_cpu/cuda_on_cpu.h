@@ -63,6 +63,11 @@ inline void to_half(unsigned short& half, float x) {
     const _Float16 rounded = (_Float16)x;
     __builtin_memcpy(&half, &rounded, sizeof half);
 }
+inline void to_halves(unsigned& halves, float upper, float lower) {
+    unsigned short high, low;
+    to_half(high, upper), to_half(low, lower);
+    halves = (unsigned)high << 16 | low;
+}
 inline void from_half(float& x, unsigned short half) {
     _Float16 value;
     __builtin_memcpy(&value, &half, sizeof half);

@@ -15,6 +15,7 @@ PTX = {
     "cp.async.commit_group": "cuda_on_cpu::commit_copies",
     "cp.async.wait_group": "cuda_on_cpu::await_copies",
     "cvt.rn.f16.f32": "cuda_on_cpu::to_half",
+    "cvt.rn.f16x2.f32": "cuda_on_cpu::to_halves",
     "cvt.f32.f16": "cuda_on_cpu::from_half",
     "mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64": "cuda_on_cpu::multiply_8x8x4",
     "mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64": "cuda_on_cpu::multiply_16x8x16",
