@@ -63,3 +63,15 @@ def test_products_of_sm_80(folder: Path) -> None:
 def test_blocks_that_share_k_add_in_one_order(shares: int, folder: Path) -> None:
     a, b = drawn("normal", 40, 33, 140)
     np.testing.assert_allclose(product(folder, a, b, VECTOR=1, SPLIT_K=shares), rounded(a, b), rtol=2**-23)
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("changes", [{}, {"VECTOR": 1, "BK": 16}], ids=["fours", "ones"])
+def test_it_compiles_and_keeps_its_sums_in_registers(architecture: str, changes: dict[str, int]) -> None:
+    pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="NVRTC comes with the extras cuda12 and cuda13")
+    from tuner.devices.nvrtc import compile_cubin, read_report
+
+    problem = GEMM.problem({"m": 512, "n": 512, "k": 512}, precision="emulated")
+    text = render(KERNEL, problem, Config({**KERNEL.default_config(), **changes})).text
+    cubin, log = compile_cubin(text, architecture)
+    assert read_report(log, cubin).spill_bytes == 0

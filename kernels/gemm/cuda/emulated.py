@@ -6,6 +6,7 @@ from tuner import Constraint, Fallback, Kernel, ceil_div, choice
 from tuner.declare.rules import for_speed, select, shared_fits
 
 from ._emulated import GIVEN, LARGE, SOURCES, STARTS, aligned, exact, launch, needs_wgmma, shared_bytes, tiles
+from ._operands import float32_alone, k_shared_by_few_tiles
 
 #: Multiprocessors of an H100 or H200, of an H100 PCIe, of half an H100: as many blocks stay.
 BLOCKS = (132, 114, 66)
@@ -45,7 +46,7 @@ KERNEL = Kernel(
     ),
     constraints=(
         needs_wgmma(),
-        Constraint("elements are float32", lambda p, d, c: p.dtype == "float32"),
+        float32_alone(),
         Constraint(
             "k is 128 or more, 512 or more with chunks of 128: below, the error of a single chunk shows",
             lambda p, d, c: p.k >= select(c.CHUNK == 128, LEAST_K_OF_128, LEAST_K),
@@ -92,10 +93,7 @@ KERNEL = Kernel(
         Constraint(
             "every one of SPLIT_K blocks has a chunk of k", lambda p, d, c: ceil_div(p.k, c.CHUNK) >= c.SPLIT_K
         ),
-        for_speed(
-            "k is shared where tiles are fewer than multiprocessors",
-            lambda p, d, c: (c.SPLIT_K == 1) | (tiles(p, c) * (c.SPLIT_K // 2) < d.sm_count),
-        ),
+        k_shared_by_few_tiles(tiles),
         for_speed(
             "consumers take turns where there are two", lambda p, d, c: (c.CONSUMERS == 2) | (c.TURNS == "free")
         ),

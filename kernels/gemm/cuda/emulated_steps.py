@@ -6,6 +6,7 @@ from tuner import Constraint, Kernel, Value, choice
 from tuner.declare.rules import shared_fits
 
 from ._emulated import LARGE, SOURCES, aligned, launch, needs_wgmma, shared_bytes
+from ._operands import float32_alone
 
 #: An error so many times what FP32's rounding explains is shown: FP16's last bit is 2^13 times FP32's.
 SHOWN = 2.0**16
@@ -31,7 +32,7 @@ def _step(name: str, idea: str, **more: Value) -> Kernel:
         parameters=tuple(choice(each, *NAMED.get(each, (value,))) for each, value in config.items()),
         constraints=(
             needs_wgmma(),
-            Constraint("elements are float32", lambda p, d, c: p.dtype == "float32"),
+            float32_alone(),
             Constraint("m, n and k are multiples of four", lambda p, d, c: aligned(p)),
             Constraint("nothing is tuned", lambda p, d, c: sum(c[each] != config[each] for each in NAMED) == 0),
             shared_fits("the places of both tiles and their factors", shared_bytes),

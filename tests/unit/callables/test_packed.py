@@ -33,7 +33,9 @@ def champions(*rows: int, layout: str = "nn", **config: Any) -> None:
     for m in rows or (256,):
         crowned(
             "gemm", {**DIMS, "m": m}, layout=layout, kernel="emulated", device=H200, precision="emulated",
-            config={"WIDTH": 64, "STAGES": 8, "CLUSTER": 1, **config},
+            config={
+                "WIDTH": 64, "STAGES": 8, "CLUSTER": 1, "CHUNK": 32, "PROMOTION": "compensated", **config,
+            },
         )  # fmt: skip
 
 
@@ -74,7 +76,7 @@ def test_a_transposed_view_is_packed_as_it_lies(gpu: Log) -> None:
 
 def test_another_packed_form_leaves_the_copy_to_the_product(gpu: Log) -> None:
     champions(256)
-    champions(512, CHUNK=128)
+    champions(512, CHUNK=64)
     packed = tuner.pack(on_board(256, 128))
     a = on_board(300, 256)
     assert tuner.matmul(a, packed).shape == (300, 128)
