@@ -93,6 +93,15 @@ def plain(a: Array, b: Array) -> Array:
     return total
 
 
+def shared(a: Array, b: Array, blocks: int) -> Array:
+    """As `plain`, by so many blocks that share k, whose sums are added up: a library, for a small C."""
+    each = -(-a.shape[1] // blocks)
+    total = np.zeros((a.shape[0], b.shape[1]), np.float32)
+    for start in range(0, a.shape[1], each):
+        total = total + plain(a[:, start : start + each], b[start : start + each])
+    return total
+
+
 def largest_error(c: Array, a: Array, b: Array) -> float:
     """The largest error of an element over its sum of |a||b|."""
     left, right = a.astype(np.float64), b.astype(np.float64)
