@@ -66,7 +66,7 @@ def test_blocks_that_share_k_add_in_one_order(shares: int, folder: Path) -> None
 
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
-@pytest.mark.parametrize("changes", [{}, {"VECTOR": 1, "BK": 16}], ids=["fours", "ones"])
+@pytest.mark.parametrize("changes", [{}, {"VECTOR": 1, "SPLIT_K": 8}], ids=["fours", "ones"])
 def test_it_compiles_and_keeps_its_sums_in_registers(architecture: str, changes: dict[str, int]) -> None:
     pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="NVRTC comes with the extras cuda12 and cuda13")
     from tuner.devices.nvrtc import compile_cubin, read_report

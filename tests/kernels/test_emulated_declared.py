@@ -62,7 +62,7 @@ def test_shallow_products_are_left_to_plain_kernels() -> None:
 
 def test_the_record_names_what_it_falls_back_to() -> None:
     aligned, odd = problem(512, 512, 512), problem(511, 511, 511)
-    assert "double_sums BM=128" in KERNEL.falls_back_to(first(aligned))
+    assert "double_sums BM=64" in KERNEL.falls_back_to(first(aligned))
     assert "VECTOR=4" in KERNEL.falls_back_to(first(aligned))
     assert "VECTOR=1" in KERNEL.falls_back_to(first(odd))
 

@@ -137,9 +137,11 @@ def _errors(axes: Axes, ladder: Ladder, problem: Problem, rows: Sequence[Mapping
         error, time_s = each.measurement.error, each.measurement.time_s
         if each.problem == problem and error is not None and time_s:
             places.append((each.name, problem.work.flops / time_s / 1e12, error.rms_rel, LIBRARY))
-    for label, tflops, error_rms, color in places:
+    for number, (label, tflops, error_rms, color) in enumerate(places):
         axes.plot(tflops, error_rms, "o", color=color, markersize=8)
-        axes.annotate(label, (tflops, error_rms), (6, 6), textcoords="offset points", fontsize=9)
+        axes.annotate(
+            label, (tflops, error_rms), (6, -14 if number % 2 else 6), textcoords="offset points", fontsize=9
+        )
     axes.set_yscale("log")
     axes.margins(0.15)
     axes.set_xlabel("TFLOPS")

@@ -82,12 +82,9 @@ def launch(p: Problem, c: Any) -> Launch:
 
 
 def exact(c: Any) -> dict[str, Value]:
-    """double_sums, whose copies are of four elements where all rows allow it; small tiles for a small C."""
-    small = c.SPLIT_K > 1 or c.WIDTH * c.PARTS <= 64
-    tile = {"BM": 64, "BN": 64, "WM": 32, "WN": 16, "STAGES": 4} if small else {}
-    deep = {"BK": 32} if c.PLAIN == "aligned" and not small else {"BK": 16}
-    wide = {"BM": 128, "BN": 128, "WM": 64, "WN": 32, "STAGES": 3, "SWATH": 8}
-    return wide | tile | deep | {"VECTOR": 4 if c.PLAIN == "aligned" else 1, "SPLIT_K": c.SPLIT_K}
+    """double_sums, whose copies are of four elements where all rows allow it, and which shares k likewise."""
+    tile = {"BM": 64, "BN": 64, "BK": 16, "WM": 64, "WN": 16, "STAGES": 4, "SWATH": 8}
+    return tile | {"VECTOR": 4 if c.PLAIN == "aligned" else 1, "SPLIT_K": c.SPLIT_K}
 
 
 def aligned(p: Problem) -> Any:
