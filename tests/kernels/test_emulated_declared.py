@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -91,6 +92,32 @@ def test_a_recorded_fallback_is_used_again_where_it_is_legal() -> None:
         assert elsewhere.falls_back_to(first(odd)) == KERNEL.falls_back_to(first(odd))
     for unknown in ("", "gone A=1", "warp_tiled BM=128", "warp_tiled BM=5"):
         assert KERNEL.as_recorded(unknown, aligned, H200) == KERNEL
+
+
+def plain_of(**changes: int) -> tuple[dict, str]:
+    """A config of warp_tiled, and the words for it."""
+    (warp_tiled,) = builtin().of("gemm", "cuda", ("warp_tiled",))
+    config = {**warp_tiled.default_config(), **changes}
+    return config, " ".join(["warp_tiled", *(f"{name}={value}" for name, value in config.items())])
+
+
+def test_an_export_has_the_fallback_of_its_record(tmp_path: Path) -> None:
+    of = problem(512, 768, 1024)
+    _, told = plain_of(BM=64, SPLIT_K=2)
+    case = champion(KERNEL, of, dict(first(of)), versions={"fallback": told})
+    (source,) = export(case, KERNEL, of, "source", tmp_path)
+    text = source.read_text()
+    assert f"Inputs that it does not take are computed by {told}" in text
+    assert "cudaError_t fallbacks_matmul(unsigned& count)" in text
+    (record,) = export(case, KERNEL, of, "json", tmp_path)
+    assert json.loads(record.read_text())["fallback"] == told
+    (module,) = export(case, KERNEL, of, "python", tmp_path)
+    assert "def fallbacks():" in module.read_text()
+    elsewhere = champion(
+        KERNEL, problem(512, 766, 1024), dict(first(problem(512, 766, 1024))), versions={"fallback": told}
+    )
+    (source,) = export(elsewhere, KERNEL, problem(512, 766, 1024), "source", tmp_path)
+    assert "are computed by double_sums" in source.read_text(), "its rows are not divisible by four"
 
 
 def test_a_fallback_that_shares_k_has_memory_within_the_workspace() -> None:
