@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -172,11 +172,14 @@ class Workload:
         for whole in self._guarded.values():
             whole.fill(POISON)
 
-    def check(self) -> tuple[Error, str]:
+    def check(self, allowance: float = 1.0) -> tuple[Error, str]:
         """Compares the outputs with the references of the current draw, and the inputs with the draw.
 
         An element is right when |out - ref| <= tolerance * (rms(ref) + |ref|), see `Problem.tolerance`; for an
         output of few elements, the rms is over several draws of the inputs.
+
+        Args:
+            allowance: So many times the tolerance is allowed.
 
         Returns:
             The worst error, and what is wrong; empty if all is correct.
@@ -185,7 +188,8 @@ class Workload:
         changed = self.inputs.changed()
         if changed:
             return worst, wrote_into(changed)
-        return worst, self._outside() or self._stale(complaint(worst))
+        judged = replace(worst, bound_ratio=worst.bound_ratio / allowance)
+        return worst, self._outside() or self._stale(complaint(judged))
 
     def _worst(self, draw: Draw) -> Error:
         return worst_of(

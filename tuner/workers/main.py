@@ -70,6 +70,7 @@ def rendered_from(data: dict[str, Any]) -> Rendered:
     return Rendered(
         text=data["text"], entry=data["entry"], target=data["target"], launch=launch_from(data["launch"]),
         options=tuple(data["options"]), launch_hash=data["launch_hash"],
+        allowance=data.get("allowance", 1.0),
     )  # fmt: skip
 
 
