@@ -17,11 +17,10 @@ import numpy
 
 from tuner.callables.arrays import NUMPY, Family, Opaque, index_of
 from tuner.callables.calls import Prepared, kernel_call, library_call
-from tuner.callables.decisions import Decision, decide, forget, warn_once
+from tuner.callables.decisions import REREADING, Decision, decide, forget, warn_once
 from tuner.callables.families import family_of, shares_memory_with_others
 from tuner.callables.precision import CHOSEN, chosen
 from tuner.callables.requests import Request, gemv_request, matmul_request, transpose_request
-from tuner.callables.rereading import Rereading
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import EMULATED, IEEE
 from tuner.results.record import ProblemKey
@@ -239,7 +238,6 @@ def decision_for(request: Request) -> Decision | None:
     with _lock:
         found = _decided.get((request.problem, request.device))
         if found is None:
-            _rereading.begin()
             found = decide(request.problem, device_info(request.device))
             _keep(_decided, (request.problem, request.device), found)
     copies = request.copied
@@ -282,5 +280,5 @@ def prepare(request: Request, family: Family) -> Prepared:
         return library_call(request, None, family)
 
 
-_rereading = Rereading(clear_caches)
+REREADING.forget = clear_caches
 _PUBLIC: dict[str, Callable[..., Any]] = {"matmul": matmul, "gemv": gemv, "transpose": transpose}

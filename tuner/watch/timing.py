@@ -11,6 +11,7 @@ from tuner.devices.machine_load import MachineWatch
 from tuner.errors import InputError
 from tuner.measuring.bench import CompiledConfig
 from tuner.measuring.sentinel_bench import Turns
+from tuner.results.doubts import OTHERS_GPU
 from tuner.results.record import ProblemKey
 from tuner.results.sentinel import LIBRARY, Player, Sentinel, Terms
 from tuner.study.session import open_workers
@@ -49,8 +50,11 @@ class Pass:
         """
         code.compile(watched)
         machine = MachineWatch([found])
+        # How busy others keep a board can be told only before this process uses it, too.
+        before = {name: value for name, value in machine.load().seen.items() if name == OTHERS_GPU}
         with open_workers([found]) as (worker,):
-            return [self._timed(worker, machine, code, each) for each in watched]
+            timed = [self._timed(worker, machine, code, each) for each in watched]
+        return [replace(each, seen={**before, **each.seen}) for each in timed]
 
     def _timed(self, worker: DeviceWorker, machine: MachineWatch, code: Code, watched: Watched) -> Sentinel:
         begun_s = time.monotonic()
