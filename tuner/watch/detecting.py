@@ -199,7 +199,7 @@ def discoveries(findings: Sequence[Finding | None]) -> list[bool]:
     ordered = sorted(each.residual.p * len(each.residuals) for each in tests)
     limit = 0.0
     for rank, p in enumerate(ordered, 1):
-        if p <= FALSE_DISCOVERIES * rank / len(tests):
+        if p <= FALSE_DISCOVERIES * rank / len(findings):
             limit = p
     return [
         each is not None
