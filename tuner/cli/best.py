@@ -66,7 +66,11 @@ def best(
     known problems.
     """
     catalogue, problem = parse_problem(target, dims, sets, dtype, layout, precision)
-    found = answered(catalogue, problem, device, regime, kernel, db, confirmed).to_json()
+    from tuner.lookup.demand import DEMAND
+
+    answer = answered(catalogue, problem, device, regime, kernel, db, confirmed)
+    DEMAND.asked(answer, catalogue, db)
+    found = answer.to_json()
     if as_json:
         print_json(found)
     else:

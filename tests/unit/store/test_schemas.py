@@ -103,7 +103,7 @@ def test_what_was_stored_stays_as_it_was(url: str) -> None:
     }  # fmt: skip
     assert after[tables.VERSION_TABLE] == [(tables.SCHEMAS[-1],)]
     since_the_first = {
-        "tuner_identity", "tuner_retractions", "tuner_shared", "tuner_surveys", "tuner_crowns",
+        "tuner_identity", "tuner_retractions", "tuner_shared", "tuner_surveys", "tuner_claims", "tuner_crowns",
         "tuner_sentinels", "tuner_nights",
     }  # fmt: skip
     assert after.keys() - before.keys() == since_the_first - before.keys()
