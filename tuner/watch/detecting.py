@@ -21,11 +21,11 @@ from tuner.watch.noise import Floats, Noise, noise_of
 #: What may move -> whether champion, the one before and library do.
 MOVES = {"champion": (1.0, 0.0, 0.0), "library": (0.0, 0.0, 1.0), "all": (1.0, 1.0, 1.0)}
 #: Nights that a prediction needs.
-LEAST_HISTORY = 4
+LEAST_HISTORY = 5
 #: Nights before the present that count, the latest ones.
 MOST_HISTORY = 60
-#: Fresh processes that repeat what is suspect.
-REPEATS = 3
+#: Passes, each in fresh processes, that repeat what is suspect.
+REPEATS = 2
 #: A repeat in a fresh process is worth its time below this p, or above this share of a CUSUM's limit.
 SUSPECT_P, SUSPECT_CUSUM = 0.03, 0.7
 #: Rate of false discoveries among a night's findings.
@@ -36,6 +36,8 @@ SLACK, LIMIT = 0.5, 8.0
 CAPPED = 4.0
 #: No p is taken for less.
 LEAST_P = 1e-300
+#: What crept must show in this night, too.
+STILL_P = 0.05
 #: Changes below this share are of no interest, however certain.
 LEAST_CHANGE = {"champion": 0.003, "library": 0.003, "all": 0.01}
 
@@ -204,6 +206,6 @@ def discoveries(findings: Sequence[Finding | None]) -> list[bool]:
     return [
         each is not None
         and abs(each.residual.change) >= LEAST_CHANGE[each.moved]
-        and (each.residual.p * len(each.residuals) <= limit or each.crept)
+        and (each.residual.p * len(each.residuals) <= limit or (each.crept and each.residual.p < STILL_P))
         for each in findings
     ]
