@@ -14,6 +14,7 @@ from tuner.results.sentinel import BEFORE, CHAMPION, LIBRARY, Player, Sentinel
 from tuner.watch.causes import Evidence
 from tuner.watch.detecting import Finding, confirmed, discoveries, examine
 from tuner.watch.noise import Floats, levels
+from tuner.watch.words import arguments
 
 #: Others' processor time that counts, in cores; of a GPU, any share or process does.
 BUSY_CORES = 0.5
@@ -139,7 +140,7 @@ def _of_a_wrong_one(watch: Watch) -> Evidence:
     now = watch.tonight
     return Evidence(
         str(now.problem), now.device.uuid, now.regime, CHAMPION, 0.0, (0.0, 0.0), now.measured_at,
-        wrong=watch.wrong, new_config=watch.new_config,
+        wrong=watch.wrong, new_config=watch.new_config, arguments=arguments(now.problem, now.regime),
     )  # fmt: skip
 
 
@@ -157,6 +158,7 @@ def _evidence(watch: Watch, finding: Finding, together: float, elsewhere: Mappin
         clock_change=_clock_change(before, now), throttled=_throttled(now) and not any(map(_throttled, before)),
         others=_others(now) if not any(_others(each) for each in before[-5:]) else 0.0, together=together,
         elsewhere=elsewhere.get(str(now.problem)), fell_behind=watch.behind(),
+        arguments=arguments(now.problem, now.regime),
     )  # fmt: skip
 
 

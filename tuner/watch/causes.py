@@ -50,6 +50,7 @@ class Evidence:
         others: Others' share of the device meanwhile, or how many processes, whichever tells more; 0 for none.
         together: Share of the board's watched problems whose champion and library moved alike.
         elsewhere: True if another board of the model moved alike in that night; None if there is none.
+        arguments: The problem as the command line takes it.
         fell_behind: ``before`` or ``library`` if the champion is now slower than that one; else empty.
     """
 
@@ -70,6 +71,7 @@ class Evidence:
     others: float = 0.0
     together: float = 0.0
     elsewhere: bool | None = None
+    arguments: str = ""
     fell_behind: str = ""
 
 
@@ -188,6 +190,6 @@ def _alert(cause: str, why: str, problems: Sequence[Evidence]) -> Alert:
     ordered = sorted(problems, key=lambda each: -abs(each.change))
     changes = sorted(each.change for each in ordered)
     middle = changes[len(changes) // 2]
-    command = f"tuner watch-explain {ordered[0].problem}"
+    command = f"tuner watch explain {ordered[0].arguments}"
     since = min((each.since for each in ordered if each.since), default="")
     return Alert(cause, why, middle > 0, middle, since, command, tuple(ordered))

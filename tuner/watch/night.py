@@ -45,6 +45,7 @@ class Watching:
         alerts: What changed, and why.
         confirmed: Champions that won again, in words.
         rolled_back: What the night went back from by itself, in words.
+        behind: Champions that are slower than the one before in every process of the night.
         left: Why problems were not timed.
         why_none: Why the night has no sentinels; empty if it has.
     """
@@ -54,6 +55,7 @@ class Watching:
     alerts: list[Alert] = field(default_factory=list)
     confirmed: list[str] = field(default_factory=list)
     rolled_back: list[str] = field(default_factory=list)
+    behind: list[Sentinel] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
     why_none: str = ""
 
@@ -102,6 +104,7 @@ class NightWatch:
         found.sentinels = [each.tonight for each in every]
         found.left += [f"{each.tonight.problem}: {each.wrong}" for each in every if each.wrong]
         found.alerts = alerts(_judged(of_boards))
+        found.behind = [each.tonight for each in every if each.again and each.behind() == BEFORE]
         self._crown(every, found)
         return found
 

@@ -90,6 +90,21 @@ class SurveyItem:
 
 
 @dataclass(frozen=True)
+class WatchItem:
+    """What a night times before it tunes.
+
+    Attributes:
+        problems: At most so many; 0 for none.
+        seconds: Wall time of each one's rounds.
+        automatic: True to go back by itself from a champion that became slower than the one before.
+    """
+
+    problems: int = 60
+    seconds: float = 0.8
+    automatic: bool = False
+
+
+@dataclass(frozen=True)
 class Plan:
     """A plan as read.
 
@@ -101,6 +116,7 @@ class Plan:
         until: Time of day to stop at, local; None without one.
         seconds: Budget of the whole run in seconds; None without one.
         surveys: Surveys, which come before the problems.
+        watch: What is timed before anything is tuned.
     """
 
     path: Path
@@ -110,6 +126,7 @@ class Plan:
     until: time | None = None
     seconds: float | None = None
     surveys: tuple[SurveyItem, ...] = ()
+    watch: WatchItem = WatchItem()
 
 
 def clock_time(text: str) -> time:
