@@ -37,7 +37,7 @@ def signature(secret: str, body: bytes) -> str:
 
 
 def notify(
-    url: str, report: Mapping[str, Any], secret: str = "", pauses_s: tuple[float, ...] = PAUSES_S
+    url: str, report: Mapping[str, Any], secret: str = "", pauses_s: tuple[float, ...] | None = None
 ) -> str:
     """Posts a report as JSON.
 
@@ -45,7 +45,7 @@ def notify(
         url: Where to.
         report: What to post.
         secret: Signs the body; nothing is signed if it is empty.
-        pauses_s: Seconds to wait before each further attempt.
+        pauses_s: Seconds to wait before each further attempt; `PAUSES_S` when None.
 
     Returns:
         Why it could not be posted; empty if it was.
@@ -55,7 +55,7 @@ def notify(
     if secret:
         headers[SIGNATURE] = signature(secret, body)
     why = ""
-    for pause_s in (0.0, *pauses_s):
+    for pause_s in (0.0, *(PAUSES_S if pauses_s is None else pauses_s)):
         time.sleep(pause_s)
         request = urllib.request.Request(url, data=body, headers=headers, method="POST")
         try:
