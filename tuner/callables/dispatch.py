@@ -17,13 +17,13 @@ import numpy
 from tuner.callables.arrays import NUMPY, Family, Opaque
 from tuner.callables.calls import Prepared
 from tuner.callables.deciding import forget_all, keep
+from tuner.callables.decisions import REREADING
 from tuner.callables.families import family_of, shares_memory_with_others
 from tuner.callables.misses import consult, forget_measured, is_miss
 from tuner.callables.policy import chosen as chosen_policy
 from tuner.callables.precision import CHOSEN, chosen
 from tuner.callables.preparing import decision_or_none, prepare
 from tuner.callables.requests import Request, gemv_request, matmul_request, transpose_request
-from tuner.callables.rereading import Rereading
 from tuner.declare.problem import EMULATED, IEEE
 
 #: Function -> what names its arrays, and what their request is.
@@ -152,7 +152,6 @@ def _first(function: str, arrays: tuple[Any, ...], out: Any, asked: str = "") ->
     if isinstance(arrays[-1], Opaque) and function == "matmul":
         return arrays[-1].product(arrays[0], out, asked)
     precision = chosen(asked) if function == "matmul" else IEEE
-    _rereading.begin()
     chosen_policy()  # or say that there is no such policy, before anything is prepared
     arrays = tuple(numpy.asarray(each) if _is_nested(each) else each for each in arrays)
     family = common_family(function, arrays, out)
@@ -226,5 +225,5 @@ def _remember(kept: dict[Hashable, Prepared], family: Family, given: tuple[Any, 
     keep(kept, keys if len(keys) > 1 else keys[0], call)
 
 
-_rereading = Rereading(clear_caches)
+REREADING.forget = clear_caches
 _PUBLIC: dict[str, Callable[..., Any]] = {"matmul": matmul, "gemv": gemv, "transpose": transpose}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,79 +19,147 @@ from tuner.cli.fronts import check_plot, plot_front, show_front
 from tuner.cli.options import database_option, json_option
 from tuner.cli.progress_view import ProgressView
 from tuner.devices.detect import find_all
-from tuner.errors import DeviceTrouble, Interrupted, NothingFound, TunerError
+from tuner.errors import DeviceTrouble, InputError, Interrupted, NothingFound, TunerError
 from tuner.nightly.plan import Plan, PlanItem, clock_time, read_plan, seconds_until
 from tuner.results.error_limit import told
 
 if TYPE_CHECKING:
     from tuner.nightly.items import NightItem
+    from tuner.nightly.night import Night
+    from tuner.store import Store
 
 #: Problems not reached that the table lists one by one; a plan may have thousands.
 UNREACHED_TOLD = 20
 
 
 @click.command()
-@click.argument("path", metavar="PLAN.toml", type=click.Path(path_type=Path))
+@click.argument("path", metavar="PLAN.toml", required=False, type=click.Path(path_type=Path))
 @click.option("--until", metavar="HH:MM", help="Stop at this local time; overrides the plan's.")
 @click.option("--device", default="", help="Use this device, not the plan's: cpu, cuda, cuda:N.")
 @click.option("--seed", type=int, help="Seed of the searches; random by default.")
 @click.option("--again", is_flag=True, help="Continue problems that are done, too.")
 @click.option("-o", "folder", type=click.Path(path_type=Path), help="Write plots of fronts to this folder.")
+@click.option("--report", type=click.Path(path_type=Path), metavar="DIR", help="Write the night's report here.")
+@click.option("--notify", default="", metavar="URL", help="Post the report; TUNER_NOTIFY_SECRET signs it.")
+@click.option("--install", type=click.Choice(["systemd", "cron"]), help="Show what begins it every night.")
+@click.option(
+    "--at", default="22:00", show_default=True, metavar="HH:MM", help="With --install: when to begin."
+)
+@click.option("--system", is_flag=True, help="With --install systemd: for the machine, not the user.")
+@click.option("--write", is_flag=True, help="With --install: write the files.")
+@click.option("--last", is_flag=True, help="Say how the last night ended.")
 @click.option("--quiet", is_flag=True, help="Show no progress on stderr.")
 @database_option
 @json_option
-def nightly(
-    path: Path, until: str | None, device: str, seed: int | None, again: bool, folder: Path | None, quiet: bool,
-    db: str, as_json: bool,
-) -> None:  # fmt: skip
+def nightly(path: Path | None, db: str, as_json: bool, **asked: Any) -> int:
     """Tune the problems of a plan until a deadline.
 
     If the plan allows more time than there is, problems share it in slices: the next slice goes to the problem
     with the largest recent gain, and a problem that gains no more is stopped. Problems that are done for this
     device, driver and source are skipped, so the same command continues a night that was interrupted.
+
+    Each night begins with its sentinels: champions beside the library, to see what became slower. Exit code 4
+    tells of alerts.
     """
+    from tuner.cli.install import install, tell_last
+
+    if asked["last"]:
+        tell_last(db, as_json)
+        return 0
+    if path is None:
+        raise InputError("a night takes a plan, got none; name a TOML file, or --last")
+    if asked["install"]:
+        install(
+            asked["install"], path, at=asked["at"], until=asked["until"], notify=asked["notify"], db=db,
+            folder=asked["report"], system=asked["system"], write=asked["write"],
+        )  # fmt: skip
+        return 0
+    return _night(path, db, as_json, asked)
+
+
+def _night(path: Path, db: str, as_json: bool, asked: Mapping[str, Any]) -> int:
+    """Runs a night, and tells how it went; returns the exit code."""
+    from tuner.cli.watch import ALERTS, show_alerts, write_pages
+    from tuner.watch.notifying import SECRET_VARIABLE, check_url, notify
+    from tuner.watch.reporting import has_alerts
+
+    if asked["notify"]:
+        check_url(asked["notify"])
+    items, stopped, report = _run(path, db, asked)
+    _show(items, str(stopped or ""), as_json, report)
+    if not as_json:
+        show_alerts(report)
+    for each in items:
+        plot_front(each.front, each.after, asked["folder"])
+    if asked["report"] is not None:
+        write_pages(report, asked["report"])
+    if asked["notify"]:
+        trouble = notify(asked["notify"], report, os.environ.get(SECRET_VARIABLE, ""))
+        if trouble:
+            _warned(trouble)
+    if stopped is not None:
+        raise stopped
+    if has_alerts(report):
+        return ALERTS
+    if items and all(each.state == "failed" for each in items):
+        raise NothingFound("no problem of the plan could be tuned")
+    return 0
+
+
+def _run(
+    path: Path, db: str, asked: Mapping[str, Any]
+) -> tuple[list[NightItem], TunerError | None, dict[str, Any]]:
+    """Sentinels, surveys and problems of a plan; also why it was stopped, and the report."""
+    from tuner.cli.watch import attended, candidates
     from tuner.nightly.night import Night
-    from tuner.nightly.surveys import run_surveys
     from tuner.nightly.wanted import with_wanted
     from tuner.store import Store
-    from tuner.study.interruption import INTERRUPTED
     from tuner.study.locks import occupied
 
-    begun_s = time.monotonic()
+    begun_s, quiet = time.monotonic(), asked["quiet"]
     plan = read_plan(path)
-    check_plot(folder, any(len(item.objectives) > 1 for item in plan.items))
-    found = find_all(device or plan.device)
-    deadline_s = _deadline_s(plan, until, begun_s)
+    check_plot(asked["folder"], any(len(item.objectives) > 1 for item in plan.items))
+    found = find_all(asked["device"] or plan.device)
+    deadline_s = _deadline_s(plan, asked["until"], begun_s)
+    with Store.open(db) as store, occupied(db, found, f"nightly {path}"):
+        plan = with_wanted(plan, store, found[0])
+        watch = attended(store, found, plan, quiet)
+        seed = secrets.randbits(32) if asked["seed"] is None else asked["seed"]
+        left_s = math.inf if deadline_s is None else deadline_s - time.monotonic()
+        watch.begin(candidates(plan), plan.watch.problems, left_s)
+        night = Night(
+            plan, store, found, seed, deadline_s, db, asked["again"], watch.versions(),
+            said=_nothing if quiet else _said, warned=_warned,
+        )  # fmt: skip
+        items, stopped = _tuned(plan, night, store, quiet)
+        report = watch.end([each.to_json() for each in items], str(stopped or ""))
+    return items, stopped, report
+
+
+def _tuned(plan: Plan, night: Night, store: Store, quiet: bool) -> tuple[list[NightItem], TunerError | None]:
+    """Surveys and problems of a plan, in its order; also why it was stopped."""
+    from tuner.nightly.surveys import run_surveys
+    from tuner.study.interruption import INTERRUPTED
+
     items: list[NightItem] = []
     unreached = 0
     stopped: TunerError | None = None
-    with Store.open(db) as store, occupied(db, found, f"nightly {path}"):
-        plan = with_wanted(plan, store, found[0])
-        seed = secrets.randbits(32) if seed is None else seed
-        say = _nothing if quiet else _said
-        night = Night(plan, store, found, seed, deadline_s, db, again, say, _warned)
-        try:
-            for told in run_surveys(plan, store, found[0], deadline_s):
-                if not quiet:
-                    click.echo(told, err=True)
-            for each in night.run(lambda item: _view(item, quiet)):
-                items.append(each)
-                unreached += each.state == "not reached"
-                if not quiet and (each.state != "not reached" or unreached <= UNREACHED_TOLD):
-                    click.echo(f"{each.item.problem}: {each.state} {each.why}".rstrip(), err=True)
-        except (Interrupted, DeviceTrouble) as error:
-            stopped = error
-        except KeyboardInterrupt:
-            stopped = Interrupted(INTERRUPTED)
-        places = {item.key: place for place, item in enumerate(plan.items)}
-        items = sorted([*items, *night.unfinished(str(stopped))], key=lambda each: places[each.item.key])
-    _show(items, str(stopped or ""), as_json)
-    for each in items:
-        plot_front(each.front, each.after, folder)
-    if stopped is not None:
-        raise stopped
-    if items and all(each.state == "failed" for each in items):
-        raise NothingFound("no problem of the plan could be tuned")
+    try:
+        for told in run_surveys(plan, store, night.found[0], night.deadline_s):
+            if not quiet:
+                click.echo(told, err=True)
+        for each in night.run(lambda item: _view(item, quiet)):
+            items.append(each)
+            unreached += each.state == "not reached"
+            if not quiet and (each.state != "not reached" or unreached <= UNREACHED_TOLD):
+                click.echo(f"{each.item.problem}: {each.state} {each.why}".rstrip(), err=True)
+    except (Interrupted, DeviceTrouble) as error:
+        stopped = error
+    except KeyboardInterrupt:
+        stopped = Interrupted(INTERRUPTED)
+    places = {item.key: place for place, item in enumerate(plan.items)}
+    ended = [*items, *night.unfinished(str(stopped))]
+    return sorted(ended, key=lambda each: places[each.item.key]), stopped
 
 
 def _said(item: PlanItem, slices: int, gain: float | None) -> None:
@@ -122,7 +192,7 @@ def _view(item: PlanItem, quiet: bool) -> Iterator[ProgressView]:
         yield view
 
 
-def _show(items: list[NightItem], stopped: str, as_json: bool) -> None:
+def _show(items: list[NightItem], stopped: str, as_json: bool, report: Mapping[str, Any]) -> None:
     if as_json:
         states = [each.state for each in items]
         print_json(
@@ -130,6 +200,10 @@ def _show(items: list[NightItem], stopped: str, as_json: bool) -> None:
                 "problems": [each.to_json() for each in items],
                 "counts": {state: states.count(state) for state in sorted(set(states))},
                 "stopped": stopped,
+                **{
+                    name: report[name]
+                    for name in ("night", "alerts", "behind", "rolled_back", "no_sentinels", "sentinels")
+                },
             }
         )
         return

@@ -15,7 +15,7 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.results.equivalence import latest_hash
 from tuner.results.measurement import Outcome
 from tuner.results.record import ProblemKey, Record
-from tuner.store import crowning, opening, queries, rows, tables
+from tuner.store import opening, queries, rows, tables
 
 if TYPE_CHECKING:
     from tuner.store.reading import Reader
@@ -155,7 +155,7 @@ def fastest(store: Reader, query: MatrixQuery, rows_at_most: int) -> list[list[S
 
 def crowned(store: Reader, query: MatrixQuery) -> list[Crowned]:
     """Returns the champion that answers for every problem of an operation on every device of a kind."""
-    barred = crowning.barred(store)
+    barred = store.rulings.now().barred
     champion, record = tables.champions.c, tables.records
     library, later = record.alias("library"), tables.champions.alias("later")
     last = (

@@ -93,6 +93,21 @@ class SurveyItem:
 
 
 @dataclass(frozen=True)
+class WatchItem:
+    """What a night times before it tunes.
+
+    Attributes:
+        problems: At most so many; 0 for none.
+        seconds: Wall time of each one's rounds.
+        automatic: True to go back by itself from a champion that became slower than the one before.
+    """
+
+    problems: int = 60
+    seconds: float = 0.8
+    automatic: bool = False
+
+
+@dataclass(frozen=True)
 class Plan:
     """A plan as read.
 
@@ -107,6 +122,7 @@ class Plan:
         wanted: How many of the problems that programs asked for are tuned as well.
         wanted_seconds: Budget of each of these in seconds; None without that limit.
         wanted_trials: Their budget in trials; None without that limit.
+        watch: What is timed before anything is tuned.
     """
 
     path: Path
@@ -119,6 +135,7 @@ class Plan:
     wanted: int = 0
     wanted_seconds: float | None = DEFAULT_SECONDS
     wanted_trials: int | None = None
+    watch: WatchItem = WatchItem()
 
 
 def clock_time(text: str) -> time:

@@ -15,7 +15,7 @@ from tuner.declare.catalogue import Catalogue
 from tuner.declare.problem import PRECISIONS, Operation, Problem, check_sizes
 from tuner.errors import InputError, PlanError, UnknownName
 from tuner.nightly.plan.complaints import Complaints
-from tuner.nightly.plan.items import DEFAULT_SECONDS, Plan, PlanItem, SurveyItem, clock_time
+from tuner.nightly.plan.items import DEFAULT_SECONDS, Plan, PlanItem, SurveyItem, WatchItem, clock_time
 from tuner.nightly.plan.surveys import SurveyReader
 from tuner.nightly.plan.toml_lines import KeyPath, key_lines
 from tuner.results.error_limit import limit_for, read_error_limit
@@ -106,6 +106,7 @@ class _Reader:
         return Plan(
             self._path, tuple(found.values()), defaults.device, defaults.sampler, until, table.seconds, surveys,
             table.wanted, seconds, defaults.trials,
+            WatchItem(table.watch.problems, table.watch.seconds, table.watch.rollback == "automatic"),
         )  # fmt: skip
 
     def _surveys(self, table: PlanTable) -> tuple[SurveyItem, ...]:
