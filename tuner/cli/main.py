@@ -25,6 +25,7 @@ COMMANDS = {
     "export": ("tuner.cli.best", "export", "Write the champion as source, binary, Python module or JSON."),
     "ladder": ("tuner.cli.ladder", "ladder", "Measure each kernel of an operation in order."),
     "nightly": ("tuner.cli.nightly", "nightly", "Tune the problems of a plan until a deadline."),
+    "worker": ("tuner.cli.worker", "worker", "Let this machine's devices work for a fleet."),
     "records": ("tuner.cli.records", "records", "Export, import, publish, list, check and take back records."),
     "distil": ("tuner.cli.distil", "distil", "Find few configs for many shapes, and how to choose."),
     "lookup-quality": (
@@ -40,7 +41,7 @@ COMMANDS = {
 }
 #: Heading of ``--help`` -> its commands.
 GROUPS = {
-    "Tune": ("tune", "nightly", "ladder", "survey"),
+    "Tune": ("tune", "nightly", "ladder", "survey", "worker"),
     "Answer": ("best", "front", "export", "distil", "model", "lookup-quality"),
     "Records": ("records", "simulate"),
     "Look": ("devices", "kernels", "doctor"),

@@ -108,6 +108,10 @@ class Lane:
         self._entries[name] = Entry(name, item, kernels, before, share)
         return None
 
+    def tell(self, ended: NightItem | None) -> None:
+        """Adds a result that is known already."""
+        self._ended += [] if ended is None else [ended]
+
     def begin(self, standing: Standing) -> None:
         """Begins, once all are enlisted: those with a stale champion come first, then the plan's order."""
         entries, left_s = self._entries, self.rules.left_s()
@@ -245,7 +249,8 @@ class Lane:
         entry = self.count(place, done)
         if done.lost:
             self.gone(place)
-            self._lost(entry, done.lost)
+            if not done.cut:
+                self._lost(entry, done.lost)
         elif done.failed or done.finished is not None:
             self.gone(place)
             self._finish(entry, done)

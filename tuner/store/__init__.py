@@ -67,6 +67,11 @@ class Store(Reader):
             raise
         return cls(engine, where, ledger)
 
+    @property
+    def identity(self) -> str:
+        """UUID of the database, which copies of it share."""
+        return opening.identity(self._engine, self._where)
+
     def close(self) -> None:
         """Ends the connections."""
         self._engine.dispose()

@@ -33,6 +33,7 @@ class PlanItem:
         trials: Budget of its study in trials; None without that limit.
         objectives: Objectives to minimise.
         error_limit: Largest error of a champion, as a multiple of the library's; None for no limit.
+        devices: Kinds or models of device on which it is tuned; empty for those of the plan.
     """
 
     problem: Problem
@@ -44,6 +45,7 @@ class PlanItem:
     trials: int | None = None
     objectives: tuple[str, ...] = TIME
     error_limit: float | None = None
+    devices: tuple[str, ...] = ()
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -51,7 +53,7 @@ class PlanItem:
         problem = self.problem
         name = problem.operation.name
         what = name, self.file, problem.shape, problem.dtype, problem.layout, problem.precision
-        return *what, self.regime, self.kernels, self.objectives, self.error_limit
+        return *what, self.regime, self.kernels, self.objectives, self.error_limit, self.devices
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,7 @@ class Plan:
         until: Time of day to stop at, local; None without one.
         seconds: Budget of the whole run in seconds; None without one.
         surveys: Surveys, which come before the problems.
+        devices: Kinds or models of device on which all are tuned; empty for any.
     """
 
     path: Path
@@ -110,6 +113,7 @@ class Plan:
     until: time | None = None
     seconds: float | None = None
     surveys: tuple[SurveyItem, ...] = ()
+    devices: tuple[str, ...] = ()
 
 
 def clock_time(text: str) -> time:
