@@ -6,18 +6,21 @@ import contextlib
 import secrets
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from tuner.cli.fleet import FleetRequest, FleetResult, print_job, run_fleet, workers_rows
 from tuner.cli.formatting import config_text, duration, print_json, speed, table
 from tuner.cli.fronts import check_plot, plot_front, show_front
 from tuner.cli.options import database_option, json_option
 from tuner.cli.progress_view import ProgressView
+from tuner.cli.worker import tls_options
 from tuner.devices.detect import find_all
-from tuner.errors import DeviceTrouble, Interrupted, NothingFound, TunerError
+from tuner.errors import DeviceTrouble, Interrupted, NothingFound
 from tuner.nightly.plan import Plan, PlanItem, clock_time, read_plan, seconds_until
 from tuner.results.error_limit import told
 
@@ -36,11 +39,18 @@ UNREACHED_TOLD = 20
 @click.option("--again", is_flag=True, help="Continue problems that are done, too.")
 @click.option("-o", "folder", type=click.Path(path_type=Path), help="Write plots of fronts to this folder.")
 @click.option("--quiet", is_flag=True, help="Show no progress on stderr.")
+@click.option(
+    "--cluster", default="", metavar="CLUSTER",
+    help="Use a cluster's workers: local, tcp://HOST:8786, slurm:FILE.toml or pbs:FILE.toml (docs/fleet.md).",
+)  # fmt: skip
+@click.option("--hand-over", is_flag=True, help="Workers keep records in own files, and hand them over.")
+@click.option("--job-script", is_flag=True, help="Print the job script of slurm: or pbs:, and end.")
+@tls_options
 @database_option
 @json_option
 def nightly(
     path: Path, until: str | None, device: str, seed: int | None, again: bool, folder: Path | None, quiet: bool,
-    db: str, as_json: bool,
+    db: str, as_json: bool, **fleet: Any,
 ) -> None:  # fmt: skip
     """Tune the problems of a plan until a deadline.
 
@@ -48,46 +58,74 @@ def nightly(
     with the largest recent gain, and a problem that gains no more is stopped. Problems that are done for this
     device, driver and source are skipped, so the same command continues a night that was interrupted.
     """
+    if fleet["job_script"]:
+        print_job(fleet["cluster"])
+        return
+    begun_s = time.monotonic()
+    plan = read_plan(path)
+    check_plot(folder, any(len(item.objectives) > 1 for item in plan.items))
+    deadline_s = _deadline_s(plan, until, begun_s)
+    seed = secrets.randbits(32) if seed is None else seed
+    told = _Told(quiet)
+    if fleet["cluster"]:
+        tls = fleet["tls_ca"], fleet["tls_cert"], fleet["tls_key"]
+        request = FleetRequest(
+            fleet["cluster"], device, fleet["hand_over"], tls, seed, deadline_s, again, quiet
+        )  # fmt: skip
+        result = run_fleet(plan, db, request, told)
+    else:
+        result = _here(plan, db, device, deadline_s, seed, again, told)
+    places = {item.key: place for place, item in enumerate(plan.items)}
+    items = sorted(result.items, key=lambda each: places[each.item.key])
+    _show(items, result, as_json)
+    for each in items:
+        plot_front(each.front, each.after, folder)
+    if result.stopped is not None:
+        raise result.stopped
+    if items and all(each.state == "failed" for each in items):
+        raise NothingFound("no problem of the plan could be tuned")
+
+
+@dataclass
+class _Told:
+    """Prints each problem's result; of those that were not reached, the first few."""
+
+    quiet: bool
+    unreached: int = 0
+
+    def __call__(self, each: NightItem) -> None:
+        self.unreached += each.state == "not reached"
+        if not self.quiet and (each.state != "not reached" or self.unreached <= UNREACHED_TOLD):
+            click.echo(f"{each.item.problem}: {each.state} {each.why}".rstrip(), err=True)
+
+
+def _here(
+    plan: Plan, db: str, device: str, deadline_s: float | None, seed: int, again: bool, told: _Told
+) -> FleetResult:  # fmt: skip
+    """A night on this machine's device."""
     from tuner.nightly.night import Night
     from tuner.nightly.surveys import run_surveys
     from tuner.store import Store
     from tuner.study.interruption import INTERRUPTED
     from tuner.study.locks import occupied
 
-    begun_s = time.monotonic()
-    plan = read_plan(path)
-    check_plot(folder, any(len(item.objectives) > 1 for item in plan.items))
-    found = find_all(device or plan.device)
-    deadline_s = _deadline_s(plan, until, begun_s)
-    items: list[NightItem] = []
-    unreached = 0
-    stopped: TunerError | None = None
-    with Store.open(db) as store, occupied(db, found, f"nightly {path}"):
-        seed = secrets.randbits(32) if seed is None else seed
-        say = _nothing if quiet else _said
+    found, result = find_all(device or plan.device), FleetResult()
+    with Store.open(db) as store, occupied(db, found, f"nightly {plan.path}"):
+        say = _nothing if told.quiet else _said
         night = Night(plan, store, found, seed, deadline_s, db, again, say, _warned)
         try:
-            for told in run_surveys(plan, store, found[0], deadline_s):
-                if not quiet:
-                    click.echo(told, err=True)
-            for each in night.run(lambda item: _view(item, quiet)):
-                items.append(each)
-                unreached += each.state == "not reached"
-                if not quiet and (each.state != "not reached" or unreached <= UNREACHED_TOLD):
-                    click.echo(f"{each.item.problem}: {each.state} {each.why}".rstrip(), err=True)
+            for text in run_surveys(plan, store, found[0], deadline_s):
+                if not told.quiet:
+                    click.echo(text, err=True)
+            for each in night.run(lambda item: _view(item, told.quiet)):
+                result.items.append(each)
+                told(each)
         except (Interrupted, DeviceTrouble) as error:
-            stopped = error
+            result.stopped = error
         except KeyboardInterrupt:
-            stopped = Interrupted(INTERRUPTED)
-        places = {item.key: place for place, item in enumerate(plan.items)}
-        items = sorted([*items, *night.unfinished(str(stopped))], key=lambda each: places[each.item.key])
-    _show(items, str(stopped or ""), as_json)
-    for each in items:
-        plot_front(each.front, each.after, folder)
-    if stopped is not None:
-        raise stopped
-    if items and all(each.state == "failed" for each in items):
-        raise NothingFound("no problem of the plan could be tuned")
+            result.stopped = Interrupted(INTERRUPTED)
+        result.items += night.unfinished(str(result.stopped or ""))
+    return result
 
 
 def _said(item: PlanItem, slices: int, gain: float | None) -> None:
@@ -120,14 +158,15 @@ def _view(item: PlanItem, quiet: bool) -> Iterator[ProgressView]:
         yield view
 
 
-def _show(items: list[NightItem], stopped: str, as_json: bool) -> None:
+def _show(items: list[NightItem], result: FleetResult, as_json: bool) -> None:
     if as_json:
         states = [each.state for each in items]
         print_json(
             {
                 "problems": [each.to_json() for each in items],
                 "counts": {state: states.count(state) for state in sorted(set(states))},
-                "stopped": stopped,
+                "stopped": str(result.stopped or ""),
+                **({"fleet": result.snapshot} if result.snapshot else {}),
             }
         )
         return
@@ -142,6 +181,9 @@ def _show(items: list[NightItem], stopped: str, as_json: bool) -> None:
     for each in items:
         if each.front is not None and each.after is not None:
             show_front(each.front, each.after)
+    if result.snapshot:
+        columns = ("worker", "device", "board", "slices", "trials", "busy", "state")
+        table("The workers", columns, workers_rows(result.snapshot))
 
 
 def _row(item: NightItem, limited: bool) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from tuner.fleet.own_file import packed
 from tuner.nightly.standing import study_of
 from tuner.nightly.work import Done, Place, Work
 from tuner.results.kept import Kept
-from tuner.results.record import Champion, Record, new_id
+from tuner.results.record import Champion, Record, new_id, utc_now
 from tuner.store import Store, lines
 from tuner.store.claims import DONE, FAILED, LOST, STOPPED, Claims
 from tuner.store.patience import patiently
@@ -65,8 +65,8 @@ class Desk:
         self._store, self._claims = store, Claims(store)
         self._nodes: dict[str, _Node] = {}
         self._changes: dict[str, int] = {}
+        self._champions: dict[tuple[str, str], list[Champion]] = {}
         self._orders: dict[int, tuple[Place, Order]] = {}
-        self._trials: dict[int, int] = {}
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
@@ -99,7 +99,7 @@ class Desk:
     def _with_records(self, place: Place, work: Work, order: Order) -> Order:
         """Adds what the worker's own file lacks of the problem, and says what was stored of it."""
         node = self._nodes.setdefault(place.name, _Node())
-        told = packed(self._lacking(node, place, work, order.study)) if self._is_behind(node, order) else b""
+        told = packed(self._lacking(node, place, work)) if self._is_behind(node, order) else b""
         order = replace(order, lines=told, stored=node.stored, taken=node.taken)
         node.taken = ()
         return order
@@ -110,17 +110,17 @@ class Desk:
         node.newest[order.study] = changes
         return behind
 
-    def _lacking(self, node: _Node, place: Place, work: Work, study: str) -> list[Kept]:
-        """Records of the problem, champions of its operation, and trials of the nearest other shape."""
+    def _lacking(self, node: _Node, place: Place, work: Work) -> list[Kept]:
+        """Records of the problem, champions of its operation, and trials of another shape if it has none."""
         store, key, info = self._store, key_of(work.item.problem), place.info
         found: list[Kept] = [*store.records(problem=key, device=info)]
-        if study not in node.sent:
+        if not found:
             found += trials_elsewhere(store, work.kernels, key, info, work.item.regime)
-            found += store.champions(key.operation, info)
-        reigning = store.champion(key, info, work.item.regime)
-        found += [reigning] if reigning is not None else []
+        if (key.operation, info.name) not in self._champions:
+            self._champions[key.operation, info.name] = store.champions(key.operation, info)
+        found += self._champions[key.operation, info.name]
         fresh = {each.id: each for each in found if each.id not in node.sent}
-        node.sent |= {study, *fresh}
+        node.sent |= set(fresh)
         return list(fresh.values())
 
     def greeted(self, place: Place, report: Report) -> None:
@@ -131,7 +131,7 @@ class Desk:
             for claim, line in report.champions:
                 told = lines.parsed(line)
                 if isinstance(told, Champion):
-                    self._crown(told, patiently(lambda claim=claim: self._claims.end(claim, DONE)))  # type: ignore[misc]
+                    self._crown(told, self._claims.ends(claim, told.record.study))
                 node.taken = (*node.taken, claim)
 
     def accept(self, answer: Answer) -> Done | None:
@@ -150,8 +150,8 @@ class Desk:
             if answer.kept:
                 self._changed(order.study)
             state, why = _state_of(answer)
-            self._note_trials()
-            holds = patiently(lambda: self._claims.end(answer.claim, state, why))
+            trials = done.trials.get("total")
+            holds = patiently(lambda: self._claims.end(answer.claim, state, why, trials))
             champion = done.finished.champion if done.finished else None
             if champion is not None and not answer.kept:
                 self._crown(champion, holds)
@@ -159,8 +159,12 @@ class Desk:
             return done if holds else None
 
     def _crown(self, champion: Champion, holds: bool) -> None:
+        record = champion.record
         if holds:
+            # The latest champion reigns, and the worker's clock may be an hour off.
+            champion = replace(champion, crowned_at=utc_now())
             patiently(lambda: self._store.crown(champion))
+            self._champions.get((record.problem.operation, record.device.name), []).append(champion)
             return
         self.refused += 1
         of_finals = [each for each in (champion.record, champion.baseline) if each]
@@ -188,13 +192,10 @@ class Desk:
         with self._counted():
             patiently(lambda: self._claims.end(claim, LOST, why))
 
-    def progressed(self, claim: int, trials: int) -> None:
-        """Notes that a claim got further; it is stored with the next change of the claims."""
-        self._trials[claim] = trials
-
-    def _note_trials(self) -> None:
-        told, self._trials = self._trials, {}
-        patiently(lambda: self._claims.progressed(told))
+    def progressed(self, trials: dict[int, int]) -> None:
+        """Notes how far claims are: their trials so far, by number."""
+        with self._counted():
+            patiently(lambda: self._claims.progressed(trials))
 
     def close(self) -> None:
         """Ends the claims that are left of this night and of coordinators before it."""

@@ -65,6 +65,30 @@ class Member:
         self.state, self.why = state, why
         self.since_s = self.heard_s = time.monotonic()
 
+    def to_json(self, minutes: float) -> dict[str, Any]:
+        """Returns the worker as a JSON object.
+
+        Args:
+            minutes: Since the night began.
+        """
+        info = self.place.info if self.place else None
+        return {
+            "name": self.name,
+            "host": self.report.host if self.report else "",
+            "device": info.name if info else "",
+            "board": info.uuid if info else "",
+            "state": self.state.value,
+            "why": self.why,
+            "doing": self.doing,
+            "slices": self.slices,
+            "busy_s": self.busy_s,
+            "trials": self.trials,
+            "trials_per_minute": self.trials / minutes,
+            "best_s": self.progress.get("best_s"),
+            "best": self.progress.get("best", ""),
+            "baseline_s": self.progress.get("baseline_s"),
+        }
+
     @property
     def doing(self) -> str:
         """What it does, for people."""

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import fnmatch
 import math
 import socket
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from tuner.declare.hardware import DeviceInfo
+from tuner.errors import EnvironmentTrouble, Interrupted
 from tuner.fleet.desk import Desk
 from tuner.fleet.identity import identity_of
-from tuner.fleet.members import Member
+from tuner.fleet.members import Member, State
 from tuner.fleet.runner import SILENT_S, ClusterRunner, Conditions
 from tuner.nightly.items import NightItem
 from tuner.nightly.lane import Lane, Rules, play
-from tuner.nightly.plan.items import Plan, PlanItem
+from tuner.nightly.plan.items import Plan, PlanItem, asks_for
 from tuner.nightly.standing import Standing
 from tuner.nightly.work import Done, Place, Work
 from tuner.store import Store
@@ -25,20 +26,8 @@ from tuner.store import Store
 LOOK_S = 0.5
 #: Seconds for which the workers that are there at the start are waited for, so that what they hand over counts.
 GREET_WITHIN_S = 30.0
-
-
-def asks_for(names: Collection[str], info: DeviceInfo) -> bool:
-    """True if a device is among those that a plan names: by kind, model, or pattern of the model.
-
-    Args:
-        names: ``cuda``, ``cpu``, ``NVIDIA H200``, ``*H200*``; none for any device. ``cuda:1`` stands for its
-            kind: which of a machine's devices take part, its `tuner worker` says.
-        info: The device.
-    """
-    kinds = {name.partition(":")[0].lower() for name in names}
-    patterns = {name.lower() for name in names}
-    model = info.name.lower()
-    return not names or info.kind in kinds or any(fnmatch.fnmatchcase(model, each) for each in patterns)
+#: Seconds for which a better worker is waited for if all are refused.
+REFUSED_S = 5.0
 
 
 @dataclass
@@ -63,7 +52,7 @@ class FleetNight:
 
     plan: Plan
     store: Store
-    client: object
+    client: Any
     seed: int
     deadline_s: float | None
     url: str = ""
@@ -96,17 +85,28 @@ class FleetNight:
             EnvironmentTrouble: The scheduler is gone, or the database stays away.
         """
         try:
-            while not self.runner.free() and self.left_s() > 0 and not self.stopped():
-                self.runner.wait(LOOK_S)
-            until_s = time.monotonic() + GREET_WITHIN_S
-            while self.runner.checking and time.monotonic() < min(until_s, self.left_s() + time.monotonic()):
-                self.runner.wait(LOOK_S)
+            runner = _Stopping(self.runner, self.stopped)
+            self._wait_for_workers(runner)
             for place in self.runner.free():
                 self._lane_of(place)
-            yield from play(self._lane_of, self._all_lanes, _Stopping(self.runner, self.stopped))
+            yield from play(self._lane_of, self._all_lanes, runner)
             yield from self._without_device("the deadline came first" if self.left_s() <= 0 else "")
         finally:
             self._end("the night was stopped")
+
+    def _wait_for_workers(self, runner: _Stopping) -> None:
+        """Returns when some worker is free, and all that are there were looked at."""
+        refused_s = math.inf
+        while not self.runner.free() and self.left_s() > 0:
+            runner.wait(LOOK_S)
+            if not self.members or any(each.state is not State.REFUSED for each in self.members):
+                refused_s = time.monotonic() + REFUSED_S
+            if time.monotonic() > refused_s:
+                told = "; ".join(f"{each.name}: {each.why}" for each in self.members)
+                raise EnvironmentTrouble(f"a night needs a worker that can take part, all are refused: {told}")
+        until_s = time.monotonic() + GREET_WITHIN_S
+        while self.runner.checking and self.left_s() > 0 and time.monotonic() < until_s:
+            runner.wait(LOOK_S)
 
     def left_s(self) -> float:
         """Seconds left; infinite without an end."""
@@ -116,6 +116,20 @@ class FleetNight:
     def members(self) -> list[Member]:
         """The workers."""
         return list(self.runner.members.values())
+
+    def snapshot(self) -> dict[str, Any]:
+        """What is going on, as a JSON object: workers, problems left, seconds left."""
+        minutes = max(self.elapsed_s, 1.0) / 60
+        lanes = [lane.left for lane in self._lanes.values()]
+        return {
+            "night": self.desk.night,
+            "left_s": None if math.isinf(self.left_s()) else max(self.left_s(), 0.0),
+            "elapsed_s": self.elapsed_s,
+            "problems_left": sum(lanes),
+            "slices": self.desk.slices,
+            "trials_per_minute": sum(each.trials for each in self.members) / minutes,
+            "workers": [each.to_json(minutes) for each in self.members],
+        }
 
     @property
     def elapsed_s(self) -> float:
@@ -128,7 +142,7 @@ class FleetNight:
         return [*found, *self._without_device(why)]
 
     def _names_of(self, item: PlanItem) -> Collection[str]:
-        return self.devices or item.devices or self.plan.devices
+        return self.devices or item.devices or tuple(filter(None, [self.plan.device]))
 
     def _wanted(self, info: DeviceInfo) -> bool:
         return any(asks_for(self._names_of(item), info) for item in self.plan.items)
@@ -182,8 +196,6 @@ class _Stopping:
         Raises:
             Interrupted: The night was ended from outside.
         """
-        from tuner.errors import Interrupted
-
         why = self._stopped()
         if why:
             raise Interrupted(why)

@@ -132,6 +132,11 @@ class Lane:
         """True if nothing is left to do, and all results were taken."""
         return not (self._entries or self._in_doubt or self._at_work or self._ended)
 
+    @property
+    def left(self) -> int:
+        """Number of problems that have no result yet."""
+        return len(self._entries) + len(self._in_doubt)
+
     def results(self) -> list[NightItem]:
         """Returns the results that became known since the last call."""
         found, self._ended = self._ended, []

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, time, timedelta
 from pathlib import Path
 from typing import Any
 
 from tuner.declare.catalogue import Catalogue
+from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import Operation, Problem
 from tuner.errors import InputError
 from tuner.results.objectives import TIME
@@ -33,7 +35,7 @@ class PlanItem:
         trials: Budget of its study in trials; None without that limit.
         objectives: Objectives to minimise.
         error_limit: Largest error of a champion, as a multiple of the library's; None for no limit.
-        devices: Kinds or models of device on which it is tuned; empty for those of the plan.
+        devices: Kinds or models of device on which it is tuned; empty for any.
     """
 
     problem: Problem
@@ -103,7 +105,6 @@ class Plan:
         until: Time of day to stop at, local; None without one.
         seconds: Budget of the whole run in seconds; None without one.
         surveys: Surveys, which come before the problems.
-        devices: Kinds or models of device on which all are tuned; empty for any.
     """
 
     path: Path
@@ -113,7 +114,20 @@ class Plan:
     until: time | None = None
     seconds: float | None = None
     surveys: tuple[SurveyItem, ...] = ()
-    devices: tuple[str, ...] = ()
+
+
+def asks_for(names: Collection[str], info: DeviceInfo) -> bool:
+    """True if a device is among those that are named by kind, model, or a pattern of the model.
+
+    Args:
+        names: ``cuda``, ``cpu``, ``NVIDIA H200``, ``*H200*``; none for any device. ``cuda:1`` stands for its
+            kind, and a fake device's file for any.
+        info: The device.
+    """
+    kinds = {name.partition(":")[0].lower() for name in names}
+    model = info.name.lower()
+    named = any(fnmatch.fnmatchcase(model, name.lower()) for name in names)
+    return not names or named or bool(kinds & {info.kind, "fake"})
 
 
 def clock_time(text: str) -> time:

@@ -102,9 +102,8 @@ class _Reader:
         defaults = table.defaults
         surveys = self._surveys(table) if with_surveys else ()
         return Plan(
-            self._path, tuple(found.values()), defaults.device, defaults.sampler, until, table.seconds, surveys,
-            tuple(defaults.devices or ([defaults.device] if defaults.device else ())),
-        )  # fmt: skip
+            self._path, tuple(found.values()), defaults.device, defaults.sampler, until, table.seconds, surveys
+        )
 
     def _surveys(self, table: PlanTable) -> tuple[SurveyItem, ...]:
         read = SurveyReader(self._path, self._complain, listed_problems, table.defaults.regime or "cold")
@@ -132,7 +131,7 @@ class _Reader:
                 problem = self._problem((*at, key), operation, shape, words)
                 yield PlanItem(
                     problem, found, file, regime, kernels, seconds, trials, objectives,
-                    limit_for(problem.precision, limit), tuple(table.devices or ()),
+                    limit_for(problem.precision, limit), tuple(table.devices or defaults.devices or ()),
                 )  # fmt: skip
 
     def _objectives(self, at: KeyPath, table: ProblemTable, defaults: DefaultsTable) -> tuple[str, ...]:
