@@ -73,6 +73,15 @@ def check_installed() -> None:
         )
 
 
+def quiet() -> None:
+    """Keeps Dask from telling each connection: it says so as it is first imported."""
+    import dask
+
+    dask.config.set({"logging.distributed": "critical"})
+    for name in ("distributed", "distributed.scheduler", "distributed.worker", "distributed.core"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
 @contextlib.contextmanager
 def connected(request: ClusterRequest) -> Iterator[Cluster]:
     """Connects to a cluster, or makes one that ends with the block.
@@ -83,7 +92,7 @@ def connected(request: ClusterRequest) -> Iterator[Cluster]:
     """
     check_installed()
     kind, _, rest = request.text.partition(":")
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    quiet()
     if request.text == "local":
         with _local(request) as cluster:
             yield cluster
@@ -127,20 +136,24 @@ def _dashboard(client: Any) -> str:
     return str(client.dashboard_link) if port else ""
 
 
+def _own_pages(client: Any) -> str:
+    """Address of Dask's pages of a scheduler in this process; empty if bokeh is not installed."""
+    return _dashboard(client) if importlib.util.find_spec("bokeh") else ""
+
+
 @contextlib.contextmanager
 def _local(request: ClusterRequest) -> Iterator[Cluster]:
     """A scheduler in this process, and a worker process for each device of this machine."""
     from distributed import LocalCluster
 
-    pages = ":0" if importlib.util.find_spec("bokeh") else None
     with contextlib.ExitStack() as stack:
         made: Any = LocalCluster
         cluster = stack.enter_context(
-            made(n_workers=0, host="127.0.0.1", dashboard_address=pages, silence_logs=logging.CRITICAL)
+            made(n_workers=0, host="127.0.0.1", dashboard_address="127.0.0.1:0", silence_logs=logging.CRITICAL)
         )
         client = stack.enter_context(_client(cluster.scheduler_address))
         stack.enter_context(local_workers(cluster.scheduler_address, request.found, request.folder))
-        yield Cluster(client, str(cluster.scheduler_address), _dashboard(client), own=True)
+        yield Cluster(client, str(cluster.scheduler_address), _own_pages(client), own=True)
 
 
 @contextlib.contextmanager
@@ -186,7 +199,7 @@ def _queued(kind: str, path: Path) -> Iterator[Cluster]:
     try:
         cluster.scale(jobs=settings.jobs)
         with _client(cluster) as client:
-            yield Cluster(client, str(cluster.scheduler_address), _dashboard(client), own=True)
+            yield Cluster(client, str(cluster.scheduler_address), _own_pages(client), own=True)
     finally:
         cluster.close()
 
@@ -237,8 +250,6 @@ def job_script(kind: str, path: Path) -> str:
 
 def _queue(kind: str, settings: Site) -> Any:
     options: dict[str, Any] = {"silence_logs": logging.CRITICAL, **settings.job}
-    if not importlib.util.find_spec("bokeh"):
-        options["scheduler_options"] = {"dashboard_address": None, **options.get("scheduler_options", {})}
     try:
         return queue_class(kind, settings.worker)(**options)
     except (ValueError, TypeError) as error:

@@ -75,7 +75,7 @@ def serve(found: DetectedDevice, options: Options) -> None:
     Raises:
         EnvironmentTrouble: There is no scheduler at the address.
     """
-    name = options.name or f"{socket.gethostname()}-{found.spec.partition('/')[0]}-{os.getpid()}"
+    name = options.name or f"{socket.gethostname()}-{_plain(Path(found.spec).name)}-{os.getpid()}"
     folder = (options.folder or cache_root() / "workers") / _plain(found.info.uuid or found.info.name)
     folder.mkdir(parents=True, exist_ok=True)
     # Compilers of several workers do not wait for each other's files.
@@ -121,15 +121,16 @@ class _Served:
         self._ending = self._ending or why
 
     async def _connected(self) -> Any:
-        import dask
+        from tuner.fleet.clusters import quiet
+
+        quiet()
         from distributed import Worker
 
-        # Its own processes hold the memory, and limit it themselves; Dask would pause or kill it.
-        dask.config.set({"distributed.worker.memory.terminate": False})
+        # Its study process holds the memory, and limits it itself: Dask need not.
         worker = Worker(
             self._options.scheduler, nthreads=1, name=self._name, resources=resources(self._info),
             local_directory=str(self._folder / "dask"), memory_limit=0, death_timeout=SCHEDULER_WITHIN_S,
-            security=self._options.certificates.security("worker"), dashboard=False,
+            security=self._options.certificates.security("worker"), dashboard_address="127.0.0.1:0",
             interface=self._options.interface or None,
         )  # fmt: skip
         return await worker
