@@ -48,7 +48,13 @@ LOCK_WAIT_S = 15.0
 
 
 class Child:
-    """Serves one worker."""
+    """Serves one worker.
+
+    Attributes:
+        lock_wait_s: Seconds to wait for a device that another process still holds.
+    """
+
+    lock_wait_s = LOCK_WAIT_S
 
     def __init__(self, channel: Connection, spec: str, folder: Path, url: str = "") -> None:
         """Finds the device.
@@ -261,7 +267,7 @@ def main(made: type[Child] = Child) -> None:
     connection = Connection(int(channel))
     try:
         child = made(connection, spec, Path(folder), os.environ.get(DATABASE_VARIABLE, ""))
-        with device_lock(child.device, "worker", LOCK_WAIT_S):
+        with device_lock(child.device, "worker", child.lock_wait_s):
             child.serve()
     except TunerError as error:
         connection.send(("answer", error))

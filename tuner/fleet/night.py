@@ -14,7 +14,7 @@ from tuner.errors import EnvironmentTrouble, Interrupted
 from tuner.fleet.desk import Desk
 from tuner.fleet.identity import identity_of
 from tuner.fleet.members import Member, State
-from tuner.fleet.runner import SILENT_S, ClusterRunner, Conditions
+from tuner.fleet.runner import RECHECK_S, SILENT_S, ClusterRunner, Conditions
 from tuner.nightly.items import NightItem
 from tuner.nightly.lane import Lane, Rules, play
 from tuner.nightly.plan.items import Plan, PlanItem, asks_for
@@ -47,6 +47,7 @@ class FleetNight:
         said: As in `tuner.nightly.night.Night`.
         warned: As in `tuner.nightly.night.Night`.
         silent_s: Seconds without progress after which a worker counts as lost.
+        recheck_s: Seconds after which a refused worker is looked at again.
         stopped: Asked now and then; a reason ends the night.
     """
 
@@ -62,6 +63,7 @@ class FleetNight:
     said: Callable[[PlanItem, int, float | None], None] = lambda item, slices, gain: None
     warned: Callable[[str], None] = lambda text: None
     silent_s: float = SILENT_S
+    recheck_s: float = RECHECK_S
     stopped: Callable[[], str] = lambda: ""
     _lanes: dict[str, Lane] = field(default_factory=dict, init=False)
     _enlisted: set[int] = field(default_factory=set, init=False)
@@ -70,9 +72,8 @@ class FleetNight:
         self.desk = Desk(self.store, self.url)
         self._begun_s = time.monotonic()
         files = {str(item.file) for item in self.plan.items if item.file is not None}
-        conditions = Conditions(
-            identity_of(files), self._wanted, "" if self.anywhere else socket.gethostname(), self.silent_s
-        )
+        host = "" if self.anywhere else socket.gethostname()
+        conditions = Conditions(identity_of(files), self._wanted, host, self.silent_s, self.recheck_s)
         self.runner = ClusterRunner(self.client, self.desk, conditions)
         self._rules = Rules(
             self.left_s, self.seed, self.plan.sampler, self.url or None, self.again, self.said, self.warned

@@ -46,6 +46,9 @@ def work(order: Order) -> Answer:
     return keeper().work(order, told)
 
 
-def stop(why: str, claim: int | None = None) -> bool:
-    """See `Keeper.stop`; called beside the task, on the worker's event loop."""
+async def stop(why: str, claim: int | None = None) -> bool:
+    """See `Keeper.stop`; called beside the task, on the worker's event loop.
+
+    It is a coroutine, so that Dask need not wait for it: a worker that is frozen would never answer.
+    """
     return KEEPER is not None and KEEPER.stop(why, claim)

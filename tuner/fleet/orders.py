@@ -184,11 +184,6 @@ class Order:
             work.seconds, work.finals_s, work.library, work.seed, work.sampler, work.storage_url, database,
         )  # fmt: skip
 
-    @property
-    def expected_s(self) -> float:
-        """Seconds of its slice and finals."""
-        return sum(self.parts) + (0.0 if self.parts else self.finals_s)
-
 
 @dataclass(frozen=True)
 class Answer:

@@ -297,7 +297,7 @@ class ClusterRunner:
         """Gives up workers that get no further, and hands their work out again."""
         found = []
         for member in self.at_work:
-            limit_s = self._conditions.silent_s + (member.order.expected_s if member.order else 0.0)
+            limit_s = self._conditions.silent_s
             if time.monotonic() - member.heard_s < limit_s:
                 continue
             work, order, place = member.work, member.order, member.place

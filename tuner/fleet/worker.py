@@ -141,6 +141,9 @@ class _Served:
         while not finished.done():
             await asyncio.wait([finished], timeout=LOOK_S)
             self._look()
+            if any(task.state == "cancelled" for task in worker.state.tasks.values()):
+                # Dask does not end a task that runs.
+                self._keeper.stop("its coordinator has gone")
             if self._ending:
                 await self._stopped()
                 await worker.close(timeout=5)
