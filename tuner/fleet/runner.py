@@ -134,6 +134,8 @@ class ClusterRunner:
         self._submit(member, node.work, order, f"tile-tuner-{self._desk.night[:8]}-{order.claim}")
 
     def _submit(self, member: Member, function: Any, message: Any, key: str) -> None:
+        if self._client.status != "running":
+            raise EnvironmentTrouble(GONE)
         info = member.place.info if member.place else None
         # Two coordinators of one cluster do not meet on a device.
         held = {f"board:{info.uuid or info.name}": 1} if info else None

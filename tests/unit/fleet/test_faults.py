@@ -7,11 +7,11 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from fixtures.fleets import Fleet, scheduler
+from fixtures.fleets import Fleet, scheduler_process
 from fixtures.postgres import Databases
 
 from tuner.errors import EnvironmentTrouble, Interrupted
@@ -64,7 +64,7 @@ def test_a_hundred_slices_with_a_fault_in_ten(fleet: Fleet) -> None:
     kinds = ["kill", "vanish", "hang", "unwell", "kill", "vanish", "kill", "unwell", "hang", "kill"]
     fleet.settings(faults={str(10 * number + 5): kind for number, kind in enumerate(kinds)})
     with reviving(fleet):
-        items, night = fleet.run(fleet.plan(24, seconds=48), recheck_s=1.0)
+        items, night = fleet.run(fleet.plan(28, seconds=48), recheck_s=1.0)
     check(fleet, items)
     assert night.desk.slices >= 100
     lost = [each for each in night.members if each.state is State.GONE]
@@ -94,37 +94,40 @@ def test_the_scheduler_is_killed_and_the_next_night_goes_on(fleet: Fleet) -> Non
     own.folder.mkdir()
     own.settings(pace=0.05)
     plan = own.plan(6, seconds=30)
-    with scheduler() as address:
+    with scheduler_process() as (address, process):
         own.address = address
         own.add("s1")
         own.add("s2")
-        with pytest.raises(EnvironmentTrouble, match="the scheduler is gone; what was measured is kept"):
-            _closes_its_scheduler(own, plan)
-    before = _trials(own)
-    assert before
-    own.stop()
-    own.settings()
-    with scheduler() as address:
-        own.address = address
-        for name in ("s1", "s2"):
-            own.add(name)
         try:
-            items, _ = own.run(plan)
-            check(own, items)
-            assert before <= _trials(own)
+            gone = "the scheduler is gone; what was measured is kept"
+            with own.night(plan) as night, pytest.raises(EnvironmentTrouble, match=gone):
+                _killing(night, process.kill)
+            before = _trials(own)
+            assert before
+            own.settings()
+            # The workers find the next scheduler at the same address.
+            with scheduler_process(address):
+                items, _ = own.run(plan)
+            assert all(worker.poll() is None for worker in own.workers.values())
         finally:
             own.stop()
+    assert before <= _trials(own)
+    done = [each for each in items if each.state == "done before"]
+    assert 1 <= len(done) < 6
+    with Store.open(f"sqlite:///{own.folder}/{own.database}") as store:
+        seen = Counter((each.problem, each.config["n"]) for each in store.records(role=Role.TRIAL))
+        assert max(seen.values()) == 1
+        assert len(store.champions(history=True)) == 6
+
+
+def _killing(night: night_module.FleetNight, kill: Callable[[], None]) -> None:
+    for _ in night.run():
+        kill()
 
 
 def _trials(fleet: Fleet) -> set[str]:
     with Store.open(f"sqlite:///{fleet.folder}/{fleet.database}") as store:
         return {each.id for each in store.records(role=Role.TRIAL)}
-
-
-def _closes_its_scheduler(fleet: Fleet, plan: object) -> None:
-    with fleet.night(plan) as night:  # type: ignore[arg-type]
-        for _ in night.run():
-            night.client.shutdown()
 
 
 def test_ctrl_c_stops_all_workers_within_ten_seconds_and_keeps_what_they_have(fleet: Fleet) -> None:
