@@ -25,7 +25,7 @@ from tuner.study.setup import check_fits
 TIME_IS_UP = "the night's time is up"
 #: Reason why a problem was not reached.
 TOO_LATE = "the deadline came first"
-#: A problem that so many places did not survive is not handed out again.
+#: A problem that so many places in a row did not survive is not handed out again.
 MOST_LOST = 3
 #: Seconds after which places that have come or gone are looked for.
 POLL_S = 0.5
@@ -260,6 +260,7 @@ class Lane:
             self.gone(place)
             self._finish(entry, done)
         else:
+            entry.lost = 0
             self._report(entry, done)
 
     def _report(self, entry: Entry, done: Done) -> None:
@@ -275,7 +276,7 @@ class Lane:
         entry.lost += 1
         if entry.lost >= MOST_LOST and entry.name in self._entries:
             self._leave(entry)
-            self._ended.append(entry.ended("failed", f"{entry.lost} places were lost on it, the last: {why}"))
+            self._ended.append(entry.ended("failed", f"{entry.lost} places in a row were lost on it, the last: {why}"))
 
     def _finish(self, entry: Entry, done: Done) -> None:
         """A problem has failed, or had its finals; if its champion is provisional, they are repeated."""
