@@ -29,6 +29,7 @@ COMMANDS = {
     "champions": ("tuner.cli.champions", "champions", "List champions, pin them, go back to earlier ones."),
     "watch": ("tuner.cli.watch", "watch", "Time champions and library, and say what changed since."),
     "report": ("tuner.cli.watch", "report", "Make the report of an earlier night again."),
+    "worker": ("tuner.cli.worker", "worker", "Let this machine's devices work for a fleet."),
     "records": ("tuner.cli.records", "records", "Export, import, publish, list, check and take back records."),
     "distil": ("tuner.cli.distil", "distil", "Find few configs for many shapes, and how to choose."),
     "lookup-quality": (
@@ -44,7 +45,7 @@ COMMANDS = {
 }
 #: Heading of ``--help`` -> its commands.
 GROUPS = {
-    "Tune": ("tune", "nightly", "ladder", "survey"),
+    "Tune": ("tune", "nightly", "ladder", "survey", "worker"),
     "Answer": ("best", "front", "export", "distil", "model", "lookup-quality", "wanted"),
     "Watch": ("watch", "report"),
     "Records": ("records", "champions", "simulate"),

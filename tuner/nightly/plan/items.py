@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, time, timedelta
 from pathlib import Path
 from typing import Any
 
 from tuner.declare.catalogue import Catalogue
+from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import Operation, Problem
 from tuner.errors import InputError
 from tuner.results.objectives import TIME
@@ -35,6 +37,7 @@ class PlanItem:
         objectives: Objectives to minimise.
         error_limit: Largest error of a champion, as a multiple of the library's; None for no limit.
         wanted: How often it was asked for without an exact answer, where that is why it is tuned.
+        devices: Kinds or models of device on which it is tuned; empty for any.
     """
 
     problem: Problem
@@ -47,6 +50,7 @@ class PlanItem:
     objectives: tuple[str, ...] = TIME
     error_limit: float | None = None
     wanted: Wanted | None = field(default=None, compare=False)
+    devices: tuple[str, ...] = ()
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -54,7 +58,7 @@ class PlanItem:
         problem = self.problem
         name = problem.operation.name
         what = name, self.file, problem.shape, problem.dtype, problem.layout, problem.precision
-        return *what, self.regime, self.kernels, self.objectives, self.error_limit
+        return *what, self.regime, self.kernels, self.objectives, self.error_limit, self.devices
 
 
 @dataclass(frozen=True)
@@ -136,6 +140,20 @@ class Plan:
     wanted_seconds: float | None = DEFAULT_SECONDS
     wanted_trials: int | None = None
     watch: WatchItem = WatchItem()
+
+
+def asks_for(names: Collection[str], info: DeviceInfo) -> bool:
+    """True if a device is among those that are named by kind, model, or a pattern of the model.
+
+    Args:
+        names: ``cuda``, ``cpu``, ``NVIDIA H200``, ``*H200*``; none for any device. ``cuda:1`` stands for its
+            kind, and a fake device's file for any.
+        info: The device.
+    """
+    kinds = {name.partition(":")[0].lower() for name in names}
+    model = info.name.lower()
+    named = any(fnmatch.fnmatchcase(model, name.lower()) for name in names)
+    return not names or named or bool(kinds & {info.kind, "fake"})
 
 
 def clock_time(text: str) -> time:

@@ -135,7 +135,7 @@ class _Reader:
                 problem = self._problem((*at, key), operation, shape, words)
                 yield PlanItem(
                     problem, found, file, regime, kernels, seconds, trials, objectives,
-                    limit_for(problem.precision, limit),
+                    limit_for(problem.precision, limit), devices=tuple(table.devices or defaults.devices or ()),
                 )  # fmt: skip
 
     def _objectives(self, at: KeyPath, table: ProblemTable, defaults: DefaultsTable) -> tuple[str, ...]:

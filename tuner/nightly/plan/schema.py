@@ -32,6 +32,7 @@ class DefaultsTable(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     device: str = Field(default="", min_length=1, description="a device such as cpu or cuda:0")
+    devices: Names | None = Field(default=None, description=_NAMES)
     regime: Regime | None = Field(default=None, description=_REGIME)
     dtype: str | None = Field(default=None, description="the name of a dtype")
     layout: str | None = Field(default=None, description="the name of a layout")
@@ -68,6 +69,7 @@ class ProblemTable(BaseModel):
     precisions: Names | None = Field(default=None, description=_NAMES)
     regime: Regime | None = Field(default=None, description=_REGIME)
     kernels: Names | None = Field(default=None, description=_NAMES)
+    devices: Names | None = Field(default=None, description=_NAMES)
     objective: str | Names | None = Field(default=None, description=_OBJECTIVE)
     error_limit: ErrorLimit | None = Field(default=None, description=_ERROR_LIMIT)
     seconds: Seconds | None = Field(default=None, description=_SECONDS)
