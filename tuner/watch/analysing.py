@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tuner.results.doubts import OTHERS_CORES, OTHERS_GPU, OTHERS_PROCESSES
+from tuner.results.doubts import BUSY_GPU, OTHERS_CORES, OTHERS_GPU, OTHERS_PROCESSES
 from tuner.results.sentinel import BEFORE, CHAMPION, LIBRARY, Player, Sentinel
 from tuner.watch.causes import Alert, Evidence, alerts
 from tuner.watch.detecting import Finding, confirmed, discoveries, examine
 from tuner.watch.noise import Floats, levels
 from tuner.watch.words import arguments
 
-#: Others' processor time that counts, in cores; of a GPU, any share or process does.
+#: Others' processor time that counts, in cores.
 BUSY_CORES = 0.5
 #: Bits of NVML's reasons that are a throttle: power, thermal and hardware slowdowns (nvml.h, "clocks event
 #: reasons"): software power cap, hardware slowdown, software and hardware thermal, power brake.
@@ -201,7 +201,10 @@ def _throttled(sentinel: Sentinel) -> bool:
 def _others(sentinel: Sentinel) -> float:
     seen = sentinel.seen
     cores = seen.get(OTHERS_CORES, 0.0)
-    return max(seen.get(OTHERS_GPU, 0.0), seen.get(OTHERS_PROCESSES, 0.0), cores if cores > BUSY_CORES else 0.0)
+    gpu = seen.get(OTHERS_GPU, 0.0)
+    return max(
+        gpu if gpu >= BUSY_GPU else 0.0, seen.get(OTHERS_PROCESSES, 0.0), cores if cores > BUSY_CORES else 0.0
+    )  # fmt: skip
 
 
 def alerts_of(of_boards: Mapping[str, Sequence[Watch]]) -> list[Alert]:
