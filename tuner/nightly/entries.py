@@ -31,7 +31,7 @@ class Entry:
         place: Name of the place where its study is open; empty if it is not.
         at_work: True while a place works on it.
         due: Why its finals are due; empty if they are not.
-        lost: How often a place was lost while working on it.
+        lost: Number of places in a row that were lost while working on it.
         spells: Where it was worked on.
         stale: What has changed since its champion; empty if nothing has.
     """

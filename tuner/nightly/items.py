@@ -78,6 +78,8 @@ class NightItem:
         return {
             **self.item.problem.to_json(),
             "regime": self.item.regime,
+            "wanted": self.item.wanted
+            and {"calls": self.item.wanted.calls, "saves_s": self.item.wanted.saves_s},
             "state": self.state,
             "why": self.why,
             "slices": self.slices,

@@ -13,6 +13,7 @@ from tuner.devices.detect import DetectedDevice
 from tuner.nightly.items import NightItem
 from tuner.nightly.lane import Lane, Rules, play
 from tuner.nightly.plan import Plan, PlanItem
+from tuner.nightly.plan.items import asks_for
 from tuner.nightly.stage import Here, Stage, View
 from tuner.nightly.standing import Standing
 from tuner.store import Store
@@ -70,7 +71,11 @@ class Night:
         standing, lane = Standing(self.store, info, self.versions), Lane(rules)
         self._lane = lane
         for number, item in enumerate(self.plan.items):
-            ended = lane.enlist(f"{number}: {item.problem}", item, info, standing)
+            if asks_for(item.devices, info):
+                ended = lane.enlist(f"{number}: {item.problem}", item, info, standing)
+            else:
+                why = f"it asks for {', '.join(item.devices)}, and this is {info.name}"
+                ended = NightItem(item, "not reached", why=why)
             self._enlisted = number + 1
             if ended is not None:
                 yield ended

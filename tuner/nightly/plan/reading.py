@@ -83,10 +83,11 @@ class _Reader:
 
         from tuner.nightly.plan.schema import PlanTable
 
-        if document.get("problems", []) == [] and not document.get("surveys"):
+        if document.get("problems", []) == [] and not document.get("surveys") and not document.get("wanted"):
             rule = "a plan has one or more [[problems]] tables"
             raise self._complain(
-                ("problems",), f"{rule}, got none under the key problems; add one, or [[surveys]]"
+                ("problems",),
+                f"{rule}, got none under the key problems; add one, or [[surveys]], or wanted = 20",
             )
         try:
             table = PlanTable.model_validate(document)
@@ -101,8 +102,10 @@ class _Reader:
         until = clock_time(table.until) if table.until else None
         defaults = table.defaults
         surveys = self._surveys(table) if with_surveys else ()
+        seconds = defaults.seconds or (None if defaults.trials else DEFAULT_SECONDS)
         return Plan(
             self._path, tuple(found.values()), defaults.device, defaults.sampler, until, table.seconds, surveys,
+            table.wanted, seconds, defaults.trials,
             WatchItem(table.watch.problems, table.watch.seconds, table.watch.rollback == "automatic"),
         )  # fmt: skip
 
@@ -132,7 +135,7 @@ class _Reader:
                 problem = self._problem((*at, key), operation, shape, words)
                 yield PlanItem(
                     problem, found, file, regime, kernels, seconds, trials, objectives,
-                    limit_for(problem.precision, limit),
+                    limit_for(problem.precision, limit), devices=tuple(table.devices or defaults.devices or ()),
                 )  # fmt: skip
 
     def _objectives(self, at: KeyPath, table: ProblemTable, defaults: DefaultsTable) -> tuple[str, ...]:
