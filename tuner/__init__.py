@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from tuner.declare.problem import DTYPE_BYTES, Baseline, Operation, Problem, Scalar, Tensor, Work
     from tuner.declare.space import Config, Constraint, Value, choice, powers_of_two
     from tuner.lookup import best
+    from tuner.requests.decorators import TunedFunction, cuda_kernel, kernel
+    from tuner.requests.seeing import show
+    from tuner.requests.tables import records
+    from tuner.requests.tuned import Tuned
+    from tuner.requests.tuning import tune
 
 #: Name -> module that it is loaded from.
 _AT_FIRST_USE = {
@@ -35,6 +40,11 @@ _AT_FIRST_USE = {
         "tuner.callables",
     ),
     "best": "tuner.lookup",
+    **dict.fromkeys(("TunedFunction", "cuda_kernel", "kernel"), "tuner.requests.decorators"),
+    "records": "tuner.requests.tables",
+    "show": "tuner.requests.seeing",
+    "Tuned": "tuner.requests.tuned",
+    "tune": "tuner.requests.tuning",
     "Fallback": "tuner.declare.fallback",
     **dict.fromkeys(
         ("Kernel", "Launch", "Packing", "Padded", "Pieces", "Step", "Workspace", "ceil_div"),
@@ -62,6 +72,8 @@ __all__ = [
     "Scalar",
     "Step",
     "Tensor",
+    "Tuned",
+    "TunedFunction",
     "Value",
     "Work",
     "Workspace",
@@ -70,14 +82,19 @@ __all__ = [
     "ceil_div",
     "choice",
     "clear_caches",
+    "cuda_kernel",
     "explain",
     "fallbacks",
     "gemv",
+    "kernel",
     "matmul",
     "pack",
     "powers_of_two",
     "precision",
+    "records",
+    "show",
     "transpose",
+    "tune",
 ]
 
 

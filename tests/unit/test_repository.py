@@ -307,7 +307,7 @@ import tuner
 from tuner.declare import catalogue
 from tuner.declare.folders import kernels_folder
 from tuner.ladder import read_ladder_plan
-from tuner.ladder.steps import lessons
+from tuner.results.steps import lessons
 from tuner.nightly.plan import read_plan
 from tuner.published import entries, tuned_folder
 inside = Path(tuner.__file__).parent

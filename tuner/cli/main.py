@@ -33,6 +33,7 @@ COMMANDS = {
         "Measure what answers for unknown problems cost.",
     ),
     "model": ("tuner.cli.model", "model", "Fit a model to a survey, for shapes that nobody tuned."),
+    "show": ("tuner.cli.show", "show", "Show what a study saw, also as a page with figures."),
     "simulate": ("tuner.cli.replay", "simulate", "Replay a study on a recorded space, without a device."),
     "devices": ("tuner.cli.inspect", "devices", "List the devices of this machine."),
     "kernels": ("tuner.cli.inspect", "kernels", "List the kernels, with parameters and constraints."),
@@ -43,7 +44,7 @@ GROUPS = {
     "Tune": ("tune", "nightly", "ladder", "survey"),
     "Answer": ("best", "front", "export", "distil", "model", "lookup-quality"),
     "Records": ("records", "simulate"),
-    "Look": ("devices", "kernels", "doctor"),
+    "Look": ("show", "devices", "kernels", "doctor"),
 }
 #: Errors of the system that a user can remedy.
 SYSTEM_ERRORS = {

@@ -14,11 +14,11 @@ import click
 
 from tuner.cli.formatting import config_text, duration, print_json, speed, table
 from tuner.cli.fronts import check_plot, plot_front, show_front
-from tuner.cli.options import database_option, json_option
-from tuner.cli.progress_view import ProgressView
+from tuner.cli.options import DEVICE, database_option, json_option
 from tuner.devices.detect import find_all
 from tuner.errors import DeviceTrouble, Interrupted, NothingFound, TunerError
 from tuner.nightly.plan import Plan, PlanItem, clock_time, read_plan, seconds_until
+from tuner.requests.progress import ProgressView
 from tuner.results.error_limit import told
 
 if TYPE_CHECKING:
@@ -31,7 +31,9 @@ UNREACHED_TOLD = 20
 @click.command()
 @click.argument("path", metavar="PLAN.toml", type=click.Path(path_type=Path))
 @click.option("--until", metavar="HH:MM", help="Stop at this local time; overrides the plan's.")
-@click.option("--device", default="", help="Use this device, not the plan's: cpu, cuda, cuda:N.")
+@click.option(
+    "--device", shell_complete=DEVICE, default="", help="Use this device, not the plan's: cpu, cuda, cuda:N."
+)
 @click.option("--seed", type=int, help="Seed of the searches; random by default.")
 @click.option("--again", is_flag=True, help="Continue problems that are done, too.")
 @click.option("-o", "folder", type=click.Path(path_type=Path), help="Write plots of fronts to this folder.")

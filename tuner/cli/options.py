@@ -11,13 +11,16 @@ from typing import TypeVar
 
 import click
 
+from tuner.cli.completion import DEVICE as DEVICE
+from tuner.cli.completion import DTYPE, LAYOUT
+from tuner.cli.completion import KERNEL as KERNEL
+from tuner.cli.completion import OPERATION as OPERATION
+from tuner.cli.completion import SAMPLER as SAMPLER
 from tuner.declare.catalogue import Catalogue, builtin, from_file
-from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Operation, Problem
 from tuner.devices.protocol import REGIMES
 from tuner.errors import InputError
-
-DEFAULT_DATABASE = "sqlite:///studies.db"
+from tuner.lookup.asking import DEFAULT_DATABASE
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -32,11 +35,15 @@ def problem_options(command: F) -> F:
             metavar="[ieee|emulated]",
             help="emulated allows any arithmetic that is as exact as the library's.  [default: ieee]",
         ),
-        click.option("--layout", default="", help="Layout, e.g. nn, nt, tn or tt for gemm."),
-        click.option("--dtype", default="", help="Element type; default: the operation's first."),
+        click.option(
+            "--layout", shell_complete=LAYOUT, default="", help="Layout, e.g. nn, nt, tn or tt for gemm."
+        ),
+        click.option(
+            "--dtype", shell_complete=DTYPE, default="", help="Element type; default: the operation's first."
+        ),
         click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="Set a dim by name."),
         click.argument("dims", nargs=-1),
-        click.argument("target", metavar="OPERATION|FILE.py"),
+        click.argument("target", metavar="OPERATION|FILE.py", shell_complete=OPERATION),
     ):
         command = decorate(command)
     return command
@@ -167,23 +174,3 @@ def _whole(name: str, text: str) -> int:
         return int(text.replace("_", ""))
     except ValueError:
         raise InputError(f"a dim is a whole number of 1 or more, got {name}={text!r}") from None
-
-
-def chosen_kernels(
-    catalogue: Catalogue, problem: Problem, target: str, only: Sequence[str]
-) -> tuple[Kernel, ...]:
-    """The kernels that compete.
-
-    Raises:
-        UnknownName: No kernel has one of the names.
-        InputError: The operation has no kernel for the target.
-    """
-    found = catalogue.of(problem.operation.name, target, tuple(only), problem.precision)
-    if not found:
-        others = sorted({kernel.target for kernel in catalogue.of(problem.operation.name)})
-        raise InputError(
-            f"{problem.operation.name} has no kernel for {target}; it has some for {', '.join(others)}"
-        )
-    for kernel in found:
-        kernel.check_entry()
-    return found

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tuner.cli.formatting import clock, pairs, print_json
-from tuner.cli.options import database_option, json_option, regime_option
+from tuner.cli.options import DEVICE, KERNEL, database_option, json_option, regime_option
 from tuner.declare import catalogue
 from tuner.declare.problem import Operation, Problem
 from tuner.devices.detect import find
@@ -28,14 +28,17 @@ TOLD_EVERY_S = 10.0
 
 @click.command()
 @click.argument("target", metavar="OPERATION|FILE.py")
-@click.option("--device", default="", help="cpu or cuda:N; one GPU where there is one.")
+@click.option("--device", shell_complete=DEVICE, default="", help="cpu or cuda:N; one GPU where there is one.")
 @click.option("--seconds", type=float, default=600.0, show_default=True, help="Wall time of this run.")
 @click.option("--shapes", type=click.Path(path_type=Path), help="A plan: its problems come first.")
 @click.option("--only-shapes", is_flag=True, help="No drawn problems: those of --shapes alone.")
 @click.option("--most", "mosts", multiple=True, metavar="DIM=SIZE", help="The longest of a dim that is drawn.")
 @click.option("--layout", "layouts", multiple=True, help="Only this layout; may be given several times.")
 @click.option("--dtype", default="", help="Element type; the operation's first unless given.")
-@click.option("--kernel", "kernels", multiple=True, help="Only this kernel; may be given several times.")
+@click.option(
+    "--kernel", "kernels", shell_complete=KERNEL, multiple=True,
+    help="Only this kernel; may be given several times.",
+)  # fmt: skip
 @regime_option
 @click.option("--configs", type=click.IntRange(1), default=CONFIGS, show_default=True, help="Configs in all.")
 @click.option(

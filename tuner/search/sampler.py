@@ -80,6 +80,14 @@ class SpaceSampler(optuna.samplers.BaseSampler):
                 self._history.kernels[kernel].asked[index] = None
         return self._next is not None
 
+    def taken(self) -> None:
+        """Forgets the prepared config: a trial has it.
+
+        Optuna does not ask for params that have one value each, so that the config of a space of one would stay
+        prepared for ever.
+        """
+        self._next = None
+
     def infer_relative_search_space(
         self, study: optuna.Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
@@ -119,6 +127,8 @@ class SpaceSampler(optuna.samplers.BaseSampler):
         time_s = values[0] if values else trial.user_attrs.get(FEW_SAMPLES_S)
         observations = self._history.kernels[kernel]
         index = observations.space.index_of(config)
+        if self._next == (kernel, index):
+            self.taken()
         observations.learn(index, outcome, time_s)
         told = values or ([time_s] if outcome is Outcome.PRUNED and time_s is not None else [])
         self._strategy.learn(kernel, index, outcome, tuple(told))
