@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,15 +14,23 @@ import click
 
 from tuner.cli.formatting import config_text, duration, print_json, speed, table
 from tuner.cli.fronts import check_plot, plot_front, show_front
-from tuner.cli.options import DEVICE, database_option, json_option
+from tuner.cli.options import (
+    DEVICE,
+    database_option,
+    dry_run_option,
+    json_option,
+    output_options,
+)
 from tuner.devices.detect import find_all
 from tuner.errors import DeviceTrouble, Interrupted, NothingFound, TunerError
 from tuner.nightly.plan import Plan, PlanItem, clock_time, read_plan, seconds_until
+from tuner.requests.events import Events
 from tuner.requests.progress import ProgressView
 from tuner.results.error_limit import told
 
 if TYPE_CHECKING:
     from tuner.nightly.items import NightItem
+    from tuner.study.progress import Progress
 
 #: Problems not reached that the table lists one by one; a plan may have thousands.
 UNREACHED_TOLD = 20
@@ -37,12 +45,13 @@ UNREACHED_TOLD = 20
 @click.option("--seed", type=int, help="Seed of the searches; random by default.")
 @click.option("--again", is_flag=True, help="Continue problems that are done, too.")
 @click.option("-o", "folder", type=click.Path(path_type=Path), help="Write plots of fronts to this folder.")
-@click.option("--quiet", is_flag=True, help="Show no progress on stderr.")
+@dry_run_option
+@output_options
 @database_option
 @json_option
 def nightly(
-    path: Path, until: str | None, device: str, seed: int | None, again: bool, folder: Path | None, quiet: bool,
-    db: str, as_json: bool,
+    path: Path, until: str | None, device: str, seed: int | None, again: bool, folder: Path | None,
+    dry_run: bool, verbose: bool, quiet: bool, log: Path | None, db: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Tune the problems of a plan until a deadline.
 
@@ -59,12 +68,20 @@ def nightly(
     begun_s = time.monotonic()
     plan = read_plan(path)
     check_plot(folder, any(len(item.objectives) > 1 for item in plan.items))
+    if dry_run:
+        _previewed(plan, until, device, again, db, as_json)
+        return
     found = find_all(device or plan.device)
     deadline_s = _deadline_s(plan, until, begun_s)
     items: list[NightItem] = []
     unreached = 0
     stopped: TunerError | None = None
-    with Store.open(db) as store, occupied(db, found, f"nightly {path}"):
+    with (
+        Events(log, verbose) as events,
+        Store.open(db) as store,
+        occupied(db, found, f"nightly {path}"),
+    ):
+        events.tell("begin", plan=str(path), problems=len(plan.items), device=found[0].info.name, db=db)
         seed = secrets.randbits(32) if seed is None else seed
         say = _nothing if quiet else _said
         night = Night(plan, store, found, seed, deadline_s, db, again, say, _warned)
@@ -72,8 +89,9 @@ def nightly(
             for told in run_surveys(plan, store, found[0], deadline_s):
                 if not quiet:
                     click.echo(told, err=True)
-            for each in night.run(lambda item: _view(item, quiet)):
+            for each in night.run(lambda item: _view(item, quiet, events)):
                 items.append(each)
+                events.tell("problem", **each.to_json())
                 unreached += each.state == "not reached"
                 if not quiet and (each.state != "not reached" or unreached <= UNREACHED_TOLD):
                     click.echo(f"{each.item.problem}: {each.state} {each.why}".rstrip(), err=True)
@@ -90,6 +108,19 @@ def nightly(
         raise stopped
     if items and all(each.state == "failed" for each in items):
         raise NothingFound("no problem of the plan could be tuned")
+
+
+def _previewed(plan: Plan, until: str | None, device: str, again: bool, db: str, as_json: bool) -> None:
+    """Prints what a night would do."""
+    from tuner.cli.previews import show_night
+    from tuner.nightly.night import Night
+    from tuner.requests import dry
+
+    deadline_s = _deadline_s(plan, until, time.monotonic())
+    with dry.database(db) as store:
+        found = dry.detected(device or plan.device, store)
+        states = list(Night(plan, store, (found,), 0, None, again=again).preview())
+        show_night(dry.night_preview(states, plan, deadline_s), found.info.name, as_json)
 
 
 def _said(item: PlanItem, slices: int, gain: float | None) -> None:
@@ -115,11 +146,11 @@ def _deadline_s(plan: Plan, until: str | None, begun_s: float) -> float | None:
 
 
 @contextlib.contextmanager
-def _view(item: PlanItem, quiet: bool) -> Iterator[ProgressView]:
+def _view(item: PlanItem, quiet: bool, events: Events) -> Iterator[Callable[[Progress], None]]:
     if not quiet:
         click.echo(f"{item.problem}:", err=True)
     with ProgressView(item.problem, quiet) as view:
-        yield view
+        yield events.follow(item.problem, view)
 
 
 def _show(items: list[NightItem], stopped: str, as_json: bool) -> None:

@@ -71,6 +71,27 @@ def json_option(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
 
+def output_options(command: F) -> F:
+    """``-v``, ``-q`` and ``--log``: what is told of a run while it goes on."""
+    for decorate in (
+        click.option(
+            "--log", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+            help="Append what happens to FILE, as lines of JSON.",
+        ),
+        click.option("-q", "--quiet", is_flag=True, help="Show no progress on stderr."),
+        click.option("-v", "--verbose", is_flag=True, help="Tell each new best, and each kind of failure."),
+    ):  # fmt: skip
+        command = decorate(command)
+    return command
+
+
+def dry_run_option(command: F) -> F:
+    """``--dry-run``: only tell what would be done."""
+    return click.option(
+        "--dry-run", is_flag=True, help="Tell what would be done, and how long it takes; touch no device."
+    )(command)
+
+
 def objective_option(command: F) -> F:
     """``--objective``: what to minimise, `time` alone or with others."""
     decorate = click.option(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tuner.cli.formatting import duration, pairs, table
-from tuner.cli.options import OPERATION, database_option, parse_problem, writable_folder
+from tuner.cli.options import DEVICE, OPERATION, database_option, parse_problem, writable_folder
 from tuner.errors import InputError
 
 if TYPE_CHECKING:
@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("what", metavar="STUDY|PROBLEM...", nargs=-1, required=True, shell_complete=OPERATION)
 @click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="Set a dim of FILE.py by name.")
-@click.option("--device", default="", help="Name or uuid of the device; default: of the latest study.")
+@click.option(
+    "--device",
+    shell_complete=DEVICE,
+    default="",
+    help="Name or uuid of the device; default: of the latest study.",
+)
 @click.option("--regime", default="", help="How times were taken; default: of the latest study.")
 @click.option("-o", "folder", type=click.Path(path_type=Path), help="Write study.html and PNGs to this folder.")
 @database_option

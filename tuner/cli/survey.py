@@ -11,11 +11,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tuner.cli.formatting import clock, pairs, print_json
-from tuner.cli.options import DEVICE, KERNEL, database_option, json_option, regime_option
+from tuner.cli.options import (
+    DEVICE,
+    KERNEL,
+    database_option,
+    dry_run_option,
+    json_option,
+    output_options,
+    regime_option,
+)
 from tuner.declare import catalogue
 from tuner.declare.problem import Operation, Problem
-from tuner.devices.detect import find
+from tuner.devices.detect import DetectedDevice, find
 from tuner.errors import InputError, NothingFound
+from tuner.requests.events import Events
 from tuner.study.survey_design import CONFIGS, PER_PROBLEM
 
 if TYPE_CHECKING:
@@ -46,10 +55,14 @@ TOLD_EVERY_S = 10.0
     help="Configs at a problem, at the most.",
 )  # fmt: skip
 @click.option("--seed", type=int, default=0, show_default=True, help="Of problems and configs.")
-@click.option("--quiet", is_flag=True, help="No progress on stderr.")
+@dry_run_option
+@output_options
 @database_option
 @json_option
-def survey(target: str, quiet: bool, db: str, as_json: bool, **options: Any) -> None:
+def survey(
+    target: str, dry_run: bool, verbose: bool, quiet: bool, log: Path | None, db: str, as_json: bool,
+    **options: Any,
+) -> None:  # fmt: skip
     """Time many configs of OPERATION at many problems, for a model that answers at any shape.
 
     Problems are drawn: dims log-uniformly from 1 to 16384 (65536 those that are summed over), half of them
@@ -61,7 +74,10 @@ def survey(target: str, quiet: bool, db: str, as_json: bool, **options: Any) -> 
 
     if not 0 < options["seconds"] < math.inf:
         raise InputError(f"--seconds is a number above 0, got {options['seconds']}; give e.g. 600")
-    request = _request(target, options)
+    if dry_run:
+        _previewed(target, db, as_json, options)
+        return
+    request = _request(target, options, find(options["device"]))
     told_s = time.monotonic()
 
     def report(progress: SurveyProgress) -> None:
@@ -70,8 +86,18 @@ def survey(target: str, quiet: bool, db: str, as_json: bool, **options: Any) -> 
             told_s = time.monotonic()
             click.echo(f"{clock(progress.elapsed_s)}: {_line(progress)}", err=True)
 
-    with Store.open(db) as store, occupied(db, [request.found], f"survey {target}"):
-        progress = run_survey(request, store, report)
+    def followed(progress: SurveyProgress) -> None:
+        events.tell("progress", **asdict(progress))
+        report(progress)
+
+    with (
+        Events(log, verbose) as events,
+        Store.open(db) as store,
+        occupied(db, [request.found], f"survey {target}"),
+    ):
+        events.tell("begin", operation=target, device=request.found.info.name, seconds=request.seconds)
+        progress = run_survey(request, store, followed)
+        events.tell("end", **asdict(progress))
     if as_json:
         print_json(asdict(progress))
         return
@@ -80,7 +106,17 @@ def survey(target: str, quiet: bool, db: str, as_json: bool, **options: Any) -> 
     pairs(f"Survey of {request.operation.name}", _rows(progress))
 
 
-def _request(target: str, options: dict[str, Any]) -> SurveyRequest:
+def _previewed(target: str, db: str, as_json: bool, options: dict[str, Any]) -> None:
+    """Prints what a survey would time."""
+    from tuner.cli.previews import show_survey
+    from tuner.requests import dry
+
+    with dry.database(db) as store:
+        request = _request(target, options, dry.detected(options["device"], store))
+        show_survey(dry.survey_preview(request, store), as_json)
+
+
+def _request(target: str, options: dict[str, Any], found: DetectedDevice) -> SurveyRequest:
     from tuner.study.survey_design import SurveyRequest
 
     file = Path(target)
@@ -91,7 +127,6 @@ def _request(target: str, options: dict[str, Any]) -> SurveyRequest:
             f"a survey is of one operation, {target} has kernels of {' and '.join(declared)}; split it"
         )
     operation = known.operation(declared[0])
-    found = find(options["device"])
     kernels = known.of(operation.name, found.target, only=options["kernels"])
     plain = SurveyRequest(
         operation, tuple(kernels), found, options["seconds"], options["regime"], options["seed"],

@@ -14,18 +14,22 @@ from tuner.cli.options import (
     KERNEL,
     SAMPLER,
     database_option,
+    dry_run_option,
     error_limit_option,
     json_option,
     objective_option,
+    output_options,
     parse_problem,
     problem_options,
 )
 from tuner.declare.catalogue import Catalogue
+from tuner.declare.problem import Problem
 from tuner.errors import NothingFound
 from tuner.lookup import Answer, staleness
+from tuner.requests.events import Events
 from tuner.requests.launching import run
 from tuner.requests.progress import ProgressView
-from tuner.requests.studies import asked
+from tuner.requests.studies import asked, budget, competitors
 from tuner.results.objectives import read_objectives
 from tuner.study.progress import Progress, Result
 
@@ -52,7 +56,8 @@ from tuner.study.progress import Progress, Result
 @objective_option
 @error_limit_option
 @click.option("-o", "folder", type=click.Path(path_type=Path), help="Write a plot of the front to this folder.")
-@click.option("--quiet", is_flag=True, help="Show no progress on stderr.")
+@dry_run_option
+@output_options
 @database_option
 @json_option
 def tune(
@@ -67,6 +72,9 @@ def tune(
     objectives = read_objectives(options["objective"])
     check_plot(options["folder"], len(objectives) > 1)
     catalogue, problem = parse_problem(target, dims, sets, dtype, layout, options["precision"])
+    if options["dry_run"]:
+        previewed(catalogue, problem, kernels, device, regime, options)
+        return
     study = asked(
         catalogue,
         problem,
@@ -76,8 +84,10 @@ def tune(
             "objective": options["objective"], "error_limit": options["error_limit"], "db": options["db"],
         },
     )  # fmt: skip
-    with ProgressView(problem, options["quiet"]) as view:
-        result = run(study, view, warned)
+    with Events(options["log"], options["verbose"]) as events, ProgressView(problem, options["quiet"]) as view:
+        events.tell("begin", problem=str(problem), device=study.request.found[0].info.name, db=study.db)
+        result = run(study, events.follow(problem, view), warned)
+        events.tell("end", problem=str(problem), stopped=result.stopped, champion=_told(catalogue, result))
     _show(catalogue, result, options["as_json"])
     plot_front(result.front, result.champion, options["folder"])
 
@@ -85,6 +95,31 @@ def tune(
 def warned(text: str) -> None:
     """Prints a warning."""
     click.echo(f"tuner: {text}", err=True)
+
+
+def previewed(
+    catalogue: Catalogue, problem: Problem, only: tuple[str, ...], device: str, regime: str,
+    options: dict[str, Any],
+) -> None:  # fmt: skip
+    """Prints what a study would search."""
+    from tuner.cli.previews import show_study
+    from tuner.requests import dry
+
+    seconds, trials = budget(options["seconds"], options["trials"])
+    with dry.database(options["db"]) as store:
+        info = dry.device_of(device, store)
+        found = dry.study_preview(
+            problem, competitors(catalogue, problem, info.kind, only), info, store, regime
+        )
+    show_study({**found, "seconds": seconds, "trials": trials}, options["as_json"])
+
+
+def _told(catalogue: Catalogue, result: Result) -> dict[str, Any] | None:
+    """The champion as `--json` prints it; None without one."""
+    if result.champion is None:
+        return None
+    stale, why = staleness(result.champion.record, catalogue)
+    return Answer(result.champion, stale=stale, stale_reason=why).to_json()
 
 
 def _show(catalogue: Catalogue, result: Result, as_json: bool) -> None:
@@ -100,8 +135,8 @@ def _show(catalogue: Catalogue, result: Result, as_json: bool) -> None:
                 f"--seconds; a run takes 60 by default"
             )
         raise NothingFound(f"none of {progress.trials} trials can be champion:{reasons}")
-    stale, why = staleness(result.champion.record, catalogue)
-    answer = Answer(result.champion, stale=stale, stale_reason=why).to_json()
+    answer = _told(catalogue, result)
+    assert answer is not None, "there is a champion"
     if as_json:
         print_json(answer | {"dropped": progress.dropped} | (result.front.as_keys() if result.front else {}))
         return

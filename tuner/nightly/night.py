@@ -109,6 +109,19 @@ class Night:
         finally:
             self._stage.close()
 
+    def preview(self) -> Iterator[NightItem]:
+        """What the night would do with each problem, without a device: it is done, to be tuned, or stale."""
+        self._crowned = self.store.crowned(self.found[0].info)
+        for number, item in enumerate(self.plan.items):
+            name = f"{number}: {item.problem}"
+            ended = self._enlist(name, item)
+            if ended is None:
+                entry = self._entries[name]
+                ended = NightItem(
+                    item, "stale" if self._is_stale(entry) else "to tune", entry.before, entry.before
+                )
+            yield ended
+
     def _say_what_is_held(self) -> None:
         """Warns, before any time is spent, if the night is too short for every problem of the plan."""
         count, held = len(self._entries), self._slices.holds

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,26 @@ def write_study(seen: Seen, folder: Path) -> list[Path]:
             paths.append(folder / f"{name}.png")
             paths[-1].write_bytes(image)
     return paths
+
+
+def write_comparison(compared: Mapping[str, Any], folder: Path) -> Path:
+    """Writes ``compare.html``, which needs no other file.
+
+    Args:
+        compared: `tuner.requests.comparing.Compared.to_json`.
+        folder: Is made where it does not exist.
+
+    Raises:
+        InputError: The folder cannot be written.
+        EnvironmentTrouble: Plotly is not installed.
+    """
+    with _plotting(), _written(folder):
+        from tuner.plots.comparison import page
+
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / "compare.html"
+        path.write_text(page(compared), encoding="utf-8")
+    return path
 
 
 def write_front(front: Front, champion: Record, folder: Path) -> Path:

@@ -65,11 +65,11 @@ def document(seen: Seen) -> str:
     if rows:
         shown += [
             f"<h2>The fastest trials of {escape(seen.kernel)}</h2>",
-            _table((seen.unit, "time, us", "noise, %", "config"), rows),
+            cells((seen.unit, "time, us", "noise, %", "config"), rows),
         ]
     failed = [(count, outcome, why) for (outcome, why), count in reasons(seen).items() if why]
     if failed:
-        shown += ["<h2>What failed, and why</h2>", _table(("trials", "outcome", "reason"), failed)]
+        shown += ["<h2>What failed, and why</h2>", cells(("trials", "outcome", "reason"), failed)]
     return "\n".join(shown)
 
 
@@ -92,7 +92,8 @@ def _summary(seen: Seen) -> str:
     return f"<p>{'<br>'.join(lines)}</p>"
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+def cells(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """A table of HTML; numbers stand on the right."""
     head = "".join(f"<th>{escape(each)}</th>" for each in columns)
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
     return f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'

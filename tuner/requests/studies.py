@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.devices.detect import find_all
 from tuner.errors import InputError
-from tuner.lookup.asking import DEFAULT_DATABASE
+from tuner.lookup.asking import default_database
 from tuner.results.error_limit import limit_for, read_error_limit
 from tuner.results.objectives import read_objectives
 from tuner.study.progress import Request
@@ -69,7 +68,7 @@ class Asked:
 
 def database_url(db: str) -> str:
     """A database, or the one that is used where none is named."""
-    return db or os.environ.get("TUNER_DB") or DEFAULT_DATABASE
+    return db or default_database()
 
 
 def asked(catalogue: Catalogue, problem: Problem, options: StudyOptions) -> Asked:

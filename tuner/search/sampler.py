@@ -151,11 +151,12 @@ def finished_trial(
     params = trial_params(seen.kernel, seen.config)
     every = distributions(spaces)
     attributes: dict[str, Any] = {OUTCOME: seen.outcome.value, IDENTITY: f"{seen.kernel} {seen.config}"}
-    values = None
+    values, few = None, dict[int, float]()
     state = TrialState.FAIL
     if seen.outcome is Outcome.PRUNED and seen.time_s is not None:
         state = TrialState.PRUNED
         attributes[FEW_SAMPLES_S] = seen.time_s
+        few = {0: seen.time_s} if len(objectives) == 1 else {}
     elif seen.outcome is Outcome.MEASURED and seen.time_s is not None:
         values = (seen.time_s, *seen.others)
         if len(values) == len(objectives):
@@ -163,7 +164,9 @@ def finished_trial(
     trial = create_trial(
         params=params,
         distributions={name: every[name] for name in params},
-        values=values if state is TrialState.COMPLETE else None,
+        # A pruned trial has the value that it had when it was stopped, so that the dashboard shows it.
+        values=values if state is TrialState.COMPLETE else list(few.values()) or None,
+        intermediate_values=few,
         state=state,
         user_attrs=attributes,
     )

@@ -1,0 +1,89 @@
+"""Prints what ``--dry-run`` tells of a study, a night or a survey."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from tuner.cli.formatting import clock, config_text, duration, pairs, print_json, table
+
+
+def show_study(told: Mapping[str, Any], as_json: bool) -> None:
+    """Spaces, what each rule leaves out, what is done, and the time."""
+    if as_json:
+        print_json(told)
+        return
+    champion = told["champion"]
+    crowned = "none yet"
+    if champion is not None:
+        crowned = f"{champion['kernel']} {config_text(champion['config'])}: {duration(champion['time_s'])}"
+    budget = [
+        f"{told['seconds']:g} s" if told["seconds"] else "",
+        f"{told['trials']} trials" if told["trials"] else "",
+    ]
+    rows = [
+        ("device", told["device"]), ("regime", told["regime"]), ("champion", crowned),
+        ("memory", f"{told['memory_bytes'] / 2**20:.4g} MiB"), ("budget", " and ".join(filter(None, budget))),
+    ]  # fmt: skip
+    pairs(f"A study of {told['problem']}", rows)
+    columns = ("kernel", "combinations", "legal configs", "tried")
+    shown = [
+        (
+            each["kernel"], f"{each['combinations']:,}",
+            f"{each['legal']:,}" + (" sampled" if each["sampled"] else ""), str(each["tried"]),
+        )
+        for each in told["spaces"]
+    ]  # fmt: skip
+    table("Spaces", columns, shown)
+    rules = [
+        (each["kernel"], f"{rule['combinations']:,}", rule["rule"])
+        for each in told["spaces"]
+        for rule in each["rejected"]
+    ]
+    if rules:
+        table("What rules leave out, in order", ("kernel", "combinations", "rule"), rules)
+
+
+def show_night(told: Mapping[str, Any], device: str, as_json: bool) -> None:
+    """Problems with their states, and the time that they ask for."""
+    if as_json:
+        print_json({**told, "device": device})
+        return
+    rows = [
+        (each["problem"], each["state"], _budget(each), each["why"].splitlines()[0] if each["why"] else "")
+        for each in told["problems"]
+    ]
+    table(f"A night on {device}", ("problem", "state", "budget", "why"), rows)
+    for each in told["surveys"]:
+        click.echo(f"survey of {each['operation']}: {clock(each['seconds'])}")
+    asked = "without limit" if told["asked_s"] is None else clock(told["asked_s"])
+    given = "no deadline" if told["given_s"] is None else f"{clock(told['given_s'])} until the deadline"
+    counts = ", ".join(f"{count} {state}" for state, count in told["counts"].items())
+    click.echo(f"{counts}; time asked for: {asked}, {given}")
+    if told["given_s"] is not None and (told["asked_s"] or 0) > told["given_s"]:
+        click.echo("problems share what there is in slices, by what each gains")
+
+
+def _budget(item: Mapping[str, Any]) -> str:
+    parts = [
+        f"{item['seconds']:g} s" if item["seconds"] else "",
+        f"{item['trials']} trials" if item["trials"] else "",
+    ]
+    return " and ".join(filter(None, parts))
+
+
+def show_survey(told: Mapping[str, Any], as_json: bool) -> None:
+    """The pool of configs, the problems, and what is known already."""
+    if as_json:
+        print_json(told)
+        return
+    kernels = ", ".join(f"{count} of {name}" for name, count in told["by_kernel"].items())
+    drawn = "then drawn ones without end" if told["drawn"] else "no drawn ones"
+    rows = [
+        ("device", told["device"]), ("regime", told["regime"]), ("configs", f"{told['configs']}: {kernels}"),
+        ("problems", f"{told['own_problems']} of a plan, {drawn}; up to {told['per_problem']} configs at each"),
+        ("timings before", str(told["timings_before"])), ("time", clock(told["seconds"])),
+    ]  # fmt: skip
+    pairs(f"A survey of {told['operation']}", rows)
