@@ -30,6 +30,7 @@ from tuner.results.error_limit import told
 
 if TYPE_CHECKING:
     from tuner.nightly.items import NightItem
+    from tuner.nightly.night import Night
     from tuner.study.progress import Progress
 
 #: Problems not reached that the table lists one by one; a plan may have thousands.
@@ -60,9 +61,7 @@ def nightly(
     device, driver and source are skipped, so the same command continues a night that was interrupted.
     """
     from tuner.nightly.night import Night
-    from tuner.nightly.surveys import run_surveys
     from tuner.store import Store
-    from tuner.study.interruption import INTERRUPTED
     from tuner.study.locks import occupied
 
     begun_s = time.monotonic()
@@ -74,8 +73,6 @@ def nightly(
     found = find_all(device or plan.device)
     deadline_s = _deadline_s(plan, until, begun_s)
     items: list[NightItem] = []
-    unreached = 0
-    stopped: TunerError | None = None
     with (
         Events(log, verbose) as events,
         Store.open(db) as store,
@@ -83,22 +80,8 @@ def nightly(
     ):
         events.tell("begin", plan=str(path), problems=len(plan.items), device=found[0].info.name, db=db)
         seed = secrets.randbits(32) if seed is None else seed
-        say = _nothing if quiet else _said
-        night = Night(plan, store, found, seed, deadline_s, db, again, say, _warned)
-        try:
-            for told in run_surveys(plan, store, found[0], deadline_s):
-                if not quiet:
-                    click.echo(told, err=True)
-            for each in night.run(lambda item: _view(item, quiet, events)):
-                items.append(each)
-                events.tell("problem", **each.to_json())
-                unreached += each.state == "not reached"
-                if not quiet and (each.state != "not reached" or unreached <= UNREACHED_TOLD):
-                    click.echo(f"{each.item.problem}: {each.state} {each.why}".rstrip(), err=True)
-        except (Interrupted, DeviceTrouble) as error:
-            stopped = error
-        except KeyboardInterrupt:
-            stopped = Interrupted(INTERRUPTED)
+        night = Night(plan, store, found, seed, deadline_s, db, again, _nothing if quiet else _said, _warned)
+        stopped = _worked(night, items, quiet, events)
         places = {item.key: place for place, item in enumerate(plan.items)}
         items = sorted([*items, *night.unfinished(str(stopped))], key=lambda each: places[each.item.key])
     _show(items, str(stopped or ""), as_json)
@@ -108,6 +91,39 @@ def nightly(
         raise stopped
     if items and all(each.state == "failed" for each in items):
         raise NothingFound("no problem of the plan could be tuned")
+
+
+def _worked(night: Night, items: list[NightItem], quiet: bool, events: Events) -> TunerError | None:
+    """Works through the surveys and problems of a plan.
+
+    Args:
+        night: The night.
+        items: Receives the result of each problem.
+        quiet: True to print nothing.
+        events: Are told of it, too.
+
+    Returns:
+        What ended it before its time; None if nothing did.
+    """
+    from tuner.nightly.surveys import run_surveys
+    from tuner.study.interruption import INTERRUPTED
+
+    unreached = 0
+    try:
+        for told in run_surveys(night.plan, night.store, night.found[0], night.deadline_s):
+            if not quiet:
+                click.echo(told, err=True)
+        for each in night.run(lambda item: _view(item, quiet, events)):
+            items.append(each)
+            events.tell("problem", **each.to_json())
+            unreached += each.state == "not reached"
+            if not quiet and (each.state != "not reached" or unreached <= UNREACHED_TOLD):
+                click.echo(f"{each.item.problem}: {each.state} {each.why}".rstrip(), err=True)
+    except (Interrupted, DeviceTrouble) as error:
+        return error
+    except KeyboardInterrupt:
+        return Interrupted(INTERRUPTED)
+    return None
 
 
 def _previewed(plan: Plan, until: str | None, device: str, again: bool, db: str, as_json: bool) -> None:

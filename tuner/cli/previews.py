@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tuner.cli.formatting import clock, config_text, duration, pairs, print_json, table
+
+if TYPE_CHECKING:
+    from tuner.devices.detect import DetectedDevice
+    from tuner.study.survey_design import SurveyRequest
 
 
 def show_study(told: Mapping[str, Any], as_json: bool) -> None:
@@ -72,6 +76,24 @@ def _budget(item: Mapping[str, Any]) -> str:
         f"{item['trials']} trials" if item["trials"] else "",
     ]
     return " and ".join(filter(None, parts))
+
+
+def previewed_survey(
+    db: str, device: str, asked: Callable[[DetectedDevice], SurveyRequest], as_json: bool
+) -> None:
+    """Prints what a survey would time.
+
+    Args:
+        db: URL of the database.
+        device: As the command line names it.
+        asked: Device -> what is asked.
+        as_json: True for JSON.
+    """
+    from tuner.requests import dry
+    from tuner.requests.surveying import survey_preview
+
+    with dry.database(db) as store:
+        show_survey(survey_preview(asked(dry.detected(device, store)), store), as_json)
 
 
 def show_survey(told: Mapping[str, Any], as_json: bool) -> None:

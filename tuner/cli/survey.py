@@ -20,6 +20,7 @@ from tuner.cli.options import (
     output_options,
     regime_option,
 )
+from tuner.cli.previews import previewed_survey
 from tuner.declare import catalogue
 from tuner.declare.problem import Operation, Problem
 from tuner.devices.detect import DetectedDevice, find
@@ -68,14 +69,12 @@ def survey(
     Problems are drawn: dims log-uniformly from 1 to 16384 (65536 those that are summed over), half of them
     round, all layouts. The same command again goes on where the last one ended.
     """
-    from tuner.store import Store
-    from tuner.study.locks import occupied
-    from tuner.study.survey import run_survey
+    from tuner.requests.surveying import run
 
     if not 0 < options["seconds"] < math.inf:
         raise InputError(f"--seconds is a number above 0, got {options['seconds']}; give e.g. 600")
     if dry_run:
-        _previewed(target, db, as_json, options)
+        previewed_survey(db, options["device"], lambda found: _request(target, options, found), as_json)
         return
     request = _request(target, options, find(options["device"]))
     told_s = time.monotonic()
@@ -86,34 +85,14 @@ def survey(
             told_s = time.monotonic()
             click.echo(f"{clock(progress.elapsed_s)}: {_line(progress)}", err=True)
 
-    def followed(progress: SurveyProgress) -> None:
-        events.tell("progress", **asdict(progress))
-        report(progress)
-
-    with (
-        Events(log, verbose) as events,
-        Store.open(db) as store,
-        occupied(db, [request.found], f"survey {target}"),
-    ):
-        events.tell("begin", operation=target, device=request.found.info.name, seconds=request.seconds)
-        progress = run_survey(request, store, followed)
-        events.tell("end", **asdict(progress))
+    with Events(log, verbose) as events:
+        progress = run(request, db, report, events)
     if as_json:
         print_json(asdict(progress))
         return
     if not progress.timings and not progress.before:
         raise NothingFound("nothing was timed in that time; give more by --seconds")
     pairs(f"Survey of {request.operation.name}", _rows(progress))
-
-
-def _previewed(target: str, db: str, as_json: bool, options: dict[str, Any]) -> None:
-    """Prints what a survey would time."""
-    from tuner.cli.previews import show_survey
-    from tuner.requests import dry
-
-    with dry.database(db) as store:
-        request = _request(target, options, dry.detected(options["device"], store))
-        show_survey(dry.survey_preview(request, store), as_json)
 
 
 def _request(target: str, options: dict[str, Any], found: DetectedDevice) -> SurveyRequest:

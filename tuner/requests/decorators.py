@@ -13,8 +13,9 @@ from tuner.devices.detect import DetectedDevice, find
 from tuner.errors import UnknownName
 from tuner.lookup import Answer
 from tuner.requests.arguments import device_of, key_of, named
+from tuner.requests.code import Code, read_code
 from tuner.requests.first_call import SECONDS, FirstCall, declared_by, policy
-from tuner.requests.own import Code, declared, read_code
+from tuner.requests.own import declared
 from tuner.requests.running import Runner
 from tuner.requests.studies import StudyOptions, database_url
 from tuner.requests.tuned import Tuned

@@ -123,31 +123,3 @@ def night_preview(states: list[Any], plan: Any, deadline_s: float | None) -> dic
         "asked_s": None if None in asked else sum(asked) + sum(each.seconds for each in plan.surveys),
         "given_s": given_s,
     }  # fmt: skip
-
-
-def survey_preview(request: Any, store: Store) -> dict[str, Any]:
-    """What a survey would time.
-
-    Args:
-        request: A `tuner.study.survey_design.SurveyRequest`.
-        store: Earlier timings and champions.
-    """
-    from tuner.store.streams import survey_tallies
-    from tuner.study.survey_design import design
-
-    device = request.found.info
-    made = design(request, store, device)
-    by_kernel: dict[str, int] = {}
-    for kernel, _ in made.configs:
-        by_kernel[kernel.name] = by_kernel.get(kernel.name, 0) + 1
-    known = [
-        each.timings
-        for each in survey_tallies(store)
-        if (each.operation, each.device, each.regime) == (request.operation.name, device.name, request.regime)
-    ]
-    return {
-        "operation": request.operation.name, "device": device.name, "regime": request.regime,
-        "configs": len(made.configs), "by_kernel": by_kernel, "own_problems": len(request.problems),
-        "drawn": request.drawn, "per_problem": request.per_problem, "timings_before": sum(known),
-        "seconds": request.seconds,
-    }  # fmt: skip

@@ -12,8 +12,9 @@ from tuner.declare.writing import Own, write
 from tuner.devices.cache_folder import cache_root, cache_trouble
 from tuner.errors import InputError, UnknownName
 from tuner.lookup.asking import parse_key
+from tuner.requests.code import is_cuda, read_code
 from tuner.requests.launching import run_shown
-from tuner.requests.own import declared, is_cuda, read_code
+from tuner.requests.own import declared
 from tuner.requests.studies import StudyOptions, asked
 from tuner.requests.tuned import Tuned
 from tuner.study.progress import Progress

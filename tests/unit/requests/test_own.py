@@ -11,7 +11,8 @@ from numba import njit, prange
 
 from tuner.declare.space import powers_of_two
 from tuner.errors import DeclarationError, InputError, UnknownName
-from tuner.requests.own import declared, read_code
+from tuner.requests.code import read_code
+from tuner.requests.own import declared
 
 
 def own(what: Any, arguments: Any, name: str = "", params: Any = None, **options: Any) -> Any:
