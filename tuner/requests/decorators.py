@@ -15,7 +15,6 @@ from tuner.lookup import Answer
 from tuner.requests.arguments import device_of, key_of, named
 from tuner.requests.code import Code, read_code
 from tuner.requests.first_call import SECONDS, FirstCall, declared_by, policy
-from tuner.requests.own import declared
 from tuner.requests.running import Runner
 from tuner.requests.studies import StudyOptions, database_url
 from tuner.requests.tuned import Tuned
@@ -165,8 +164,7 @@ class TunedFunction:
 
     def _declared(self, values: Mapping[str, Any]) -> tuple[Own, Problem, DetectedDevice]:
         """The declaration for these arguments, its problem, and the device that they are on."""
-        own = declared(self._code, values, self._options)
-        _, problem = own_problem(own)
+        own, problem = own_problem(self._code, values, self._options)
         spec = self._options.get("device") or device_of(values, self._code.target)
         return own, problem, find(spec)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -72,9 +72,9 @@ def _outputs(
     told = options.get("outputs")
     if told:
         return (told,) if isinstance(told, str) else tuple(told)
-    answers = answers(options.get("answer"), list(values), ())
-    if answers:
-        return tuple(answers)
+    known = answers(options.get("answer"), list(values), ())
+    if known:
+        return tuple(known)
     if taken:
         return tuple(name for name, each in taken.items() if each.written)
     return _written_by(code.function, code.takes)

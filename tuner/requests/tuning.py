@@ -12,7 +12,7 @@ from tuner.declare.writing import Own, write
 from tuner.devices.cache_folder import cache_root, cache_trouble
 from tuner.errors import InputError, UnknownName
 from tuner.lookup.asking import parse_key
-from tuner.requests.code import is_cuda, read_code
+from tuner.requests.code import Code, is_cuda, read_code
 from tuner.requests.launching import run_shown
 from tuner.requests.own import declared
 from tuner.requests.studies import StudyOptions, asked
@@ -188,18 +188,21 @@ def _own(
     code = read_code(what, name, params)
     if arguments is None:
         raise InputError(f"{code.name} is tuned on arguments like those of a call, got none; give arguments=")
-    return own_problem(declared(code, arguments, options))
+    _, problem = own_problem(code, arguments, options)
+    assert problem.operation.origin is not None, "it was read from a file"
+    return from_file(problem.operation.origin), problem
 
 
-def own_problem(own: Own) -> tuple[Catalogue, Problem]:
-    """Writes the declaration of a kernel, and returns what it declares.
+def own_problem(code: Code, arguments: object, options: Mapping[str, Any]) -> tuple[Own, Problem]:
+    """Writes the declaration of a kernel for arguments like these, and returns it with its problem.
 
     Raises:
+        InputError: The arguments do not suit the kernel, or leave something open.
         EnvironmentTrouble: The folder of caches cannot be written.
     """
+    own = declared(code, arguments, options)
     try:
         file = write(own, cache_root() / "declared")
     except OSError as error:
         raise cache_trouble(error) from error
-    catalogue = from_file(file)
-    return catalogue, catalogue.operation(own.name).problem(dict(own.shapes.sizes))
+    return own, from_file(file).operation(own.name).problem(dict(own.shapes.sizes))
