@@ -93,7 +93,11 @@ def libraries_of(folder: str) -> set[str]:
 
 @pytest.mark.parametrize("folder", ["tuner", "kernels", "examples"])
 def test_every_library_that_is_imported_is_asked_for(folder: str) -> None:
-    asked = {canonicalize_name(each.name) for lock in ("runtime", "cuda13", "model") for each in wanted(lock)}
+    asked = {
+        canonicalize_name(each.name)
+        for lock in ("runtime", "cuda13", "model", "tables")
+        for each in wanted(lock)
+    }
     # numba carries llvmlite, CuPy its own parts; a library's name may differ from its distribution's.
     asked |= {"llvmlite", "cupy", "cupy-backends"}
     distributions = metadata.packages_distributions()

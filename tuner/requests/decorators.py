@@ -43,7 +43,7 @@ class KernelOptions(OwnOptions, total=False):
 def kernel(**options: Any) -> Callable[[Callable[..., Any]], TunedFunction]:
     """Makes a function that Numba can compile a tuned one.
 
-    Names in capitals are parameters with their values, all others are `KernelOptions`:
+    Names in capitals are parameters with their values, all others are `KernelOptions`::
 
         @tuner.kernel(BLOCK=[64, 256, 1024], on_miss="measure")
         def double(x, out, n, BLOCK=64):

@@ -12,6 +12,7 @@ from tuner.declare.catalogue import Catalogue
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.devices.detect import find_all
+from tuner.devices.settings import setting
 from tuner.errors import InputError
 from tuner.lookup.asking import default_database
 from tuner.results.error_limit import limit_for, read_error_limit
@@ -27,7 +28,8 @@ class StudyOptions(TypedDict, total=False):
     """What a study is asked beside its problem; each may be left out.
 
     Attributes:
-        device: ``cpu``, ``cuda:N``, or ``cuda`` for every GPU; by default one GPU, else the CPU.
+        device: ``cpu``, ``cuda:N``, or ``cuda`` for every GPU; by default one GPU, else the CPU. Where this,
+            `seconds`, `regime` or `sampler` are left out, ``tuner.toml`` is asked.
         kernels: Names of the kernels that compete; by default all.
         seconds: Wall time; 60 unless `trials` is given.
         trials: Trials of the study in all, earlier runs included.
@@ -84,20 +86,21 @@ def asked(catalogue: Catalogue, problem: Problem, options: StudyOptions) -> Aske
         DeviceTrouble: There is no such device here.
     """
     objectives = read_objectives(options.get("objective") or "time")
-    found = find_all(options.get("device") or "")
+    found = find_all(options.get("device") or setting("device", "tune") or "")
     check_power(objectives, found[0])
     only, db = tuple(options.get("kernels") or ()), database_url(options.get("db") or "")
-    seconds, trials = budget(options.get("seconds"), options.get("trials"))
+    seconds, trials = options.get("seconds"), options.get("trials")
+    seconds, trials = budget(setting("seconds", "tune") if seconds is trials is None else seconds, trials)
     seed = options.get("seed")
     request = Request(
         problem=problem,
         kernels=competitors(catalogue, problem, found[0].target, only),
         found=found,
-        regime=options.get("regime") or "cold",
+        regime=options.get("regime") or setting("regime", "tune") or "cold",
         seconds=seconds,
         trials=trials,
         seed=secrets.randbits(32) if seed is None else seed,
-        sampler=options.get("sampler") or "tile",
+        sampler=options.get("sampler") or setting("sampler", "tune") or "tile",
         storage_url=db,
         objectives=objectives,
         error_limit=limit_for(problem.precision, read_error_limit(options.get("error_limit"))),

@@ -94,35 +94,6 @@ def test_it_works_in_a_thread_and_reports_to_a_function(device: str) -> None:
     assert list(dict.fromkeys(stages)) == ["opening", "searching", "finals", "done"]
 
 
-SCRIPT = """
-import sys
-sys.path.insert(0, {tests!r})
-import numpy, tuner
-from fixtures.own_kernels import double
-
-x = numpy.arange(5000, dtype="float32")
-out = numpy.empty_like(x)
-print("once")
-found = tuner.tune(
-    double, arguments=[x, out, x.size], params={{"BLOCK": [64, 512]}}, reference=lambda x: 2 * x,
-    device="cpu", seconds=15, trials=2,
-)
-assert (found(x) == 2 * x).all()
-print(len(found.trials), found.baseline.kernel, found.champion is not None)
-"""
-
-
-def test_a_script_without_a_guard_tunes_a_function_of_its_own(here: Path) -> None:
-    (here / "script.py").write_text(SCRIPT.format(tests=str(ROOT / "tests")))
-    done = subprocess.run(
-        [sys.executable, "script.py"], capture_output=True, text=True, check=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "TUNER_DASHBOARD": "0"},
-    )  # fmt: skip
-    assert done.stdout == "once\n2 NumPy True\n"
-    # No terminal: plain lines, one for each stage at least.
-    assert [line.split(" ")[0] for line in done.stderr.splitlines() if " | " in line][-1] == "done"
-
-
 def test_whole_numbers_are_drawn_from_ones_own(here: Path) -> None:
     """Indices that were drawn freely would be out of range, and so would these for a smaller table."""
     arguments = [numpy.ones(50, "float32"), numpy.arange(200) % 50, numpy.ones(200, "float32")]
