@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -126,10 +126,10 @@ def key_of(value: Any) -> Hashable:
     return tuple(value.shape), str(value.dtype), str(getattr(value, "device", ""))
 
 
-def device_of(values: Mapping[str, Any], target: str) -> str:
-    """The device that the arrays are on."""
-    for value in values.values():
+def device_of(values: Any, target: str) -> str:
+    """The device that arrays are on, among other arguments; the first GPU for a CUDA kernel on host arrays."""
+    for value in values if isinstance(values, Iterable) else ():
         found = family_of(value) if is_array(value) else None
-        if found is not None:
+        if found is not None and found.operand(value).device.startswith("cuda"):
             return found.operand(value).device
     return "cpu" if target == "cpu" else "cuda:0"

@@ -165,7 +165,7 @@ class TunedFunction:
     def _declared(self, values: Mapping[str, Any]) -> tuple[Own, Problem, DetectedDevice]:
         """The declaration for these arguments, its problem, and the device that they are on."""
         own, problem = own_problem(self._code, values, self._options)
-        spec = self._options.get("device") or device_of(values, self._code.target)
+        spec = self._options.get("device") or device_of(values.values(), self._code.target)
         return own, problem, find(spec)
 
     def _prepared(self, values: Mapping[str, Any]) -> tuple[Runner, list[int]]:

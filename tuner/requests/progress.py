@@ -24,25 +24,39 @@ def in_notebook() -> bool:
     return type(shell).__name__ == "ZMQInteractiveShell"
 
 
+class _Cell:
+    """A line of a notebook's output that is redrawn; IPython is there, since a notebook runs."""
+
+    def __init__(self) -> None:
+        self._display = sys.modules["IPython"].display
+        self._shown = self._display.display({"text/plain": ""}, raw=True, display_id=True)
+
+    def show(self, line: str) -> None:
+        """Replaces the line."""
+        self._shown.update({"text/plain": line}, raw=True)
+
+
 class ProgressView:
     """Shows a study's progress while it is entered; silent when quiet."""
 
     def __init__(self, problem: Problem, quiet: bool) -> None:
         self._problem, self._quiet = problem, quiet
         self._live: Any = None
+        self._cell: _Cell | None = None
         self._shown_s = 0.0
         self._stage = ""
         self._busy: tuple[str, ...] = ()
 
     def __enter__(self) -> ProgressView:
-        if not self._quiet and (sys.stderr.isatty() or in_notebook()):
+        if self._quiet:
+            return self
+        if in_notebook():
+            self._cell = _Cell()
+        elif sys.stderr.isatty():
             from rich.console import Console
             from rich.live import Live
 
-            console = Console() if in_notebook() else Console(stderr=True)
-            self._live = Live(
-                console=console, refresh_per_second=5, transient=True, auto_refresh=not in_notebook()
-            )
+            self._live = Live(console=Console(stderr=True), refresh_per_second=5, transient=True)
             self._live.start()
         return self
 
@@ -55,8 +69,10 @@ class ProgressView:
     def __call__(self, progress: Progress) -> None:
         """Shows a report; a study calls this a few times a second."""
         self._tell_busy(progress)
-        if self._live is not None:
-            self._live.update(self._line(progress), refresh=in_notebook())
+        if self._cell is not None:
+            self._cell.show(self._line(progress))
+        elif self._live is not None:
+            self._live.update(self._line(progress))
         elif not self._quiet:
             now = time.monotonic()
             if now - self._shown_s >= PLAIN_EVERY_S or progress.stage != self._stage:
@@ -94,7 +110,8 @@ class ProgressView:
         if failures:
             parts.append(", ".join(failures))
         if progress.left_s is not None:
-            bar = f"{self._bar(progress)} " if self._live is not None else ""
+            redrawn = self._live is not None or self._cell is not None
+            bar = f"{self._bar(progress)} " if redrawn else ""
             parts.append(f"{bar}{clock(progress.left_s)} left")
         return " | ".join(parts)
 

@@ -10,6 +10,7 @@ import numpy
 from tuner.callables.arrays import index_of
 from tuner.callables.families import family_of
 from tuner.callables.foreign import view
+from tuner.callables.gpu_arrays import TorchFamily
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel, render
 from tuner.declare.problem import Problem, Tensor
@@ -36,7 +37,9 @@ class Runner:
         """
         self.problem = problem
         self._rendered = render(kernel, problem, Config(config))
-        self._device, self._run = device, dict[int, Callable[..., None]]()
+        self._device = device
+        self._entry: Callable[..., Any] | None = None
+        self._loaded: dict[int, Any] = {}
 
     def __call__(self, *arrays: Any, **outputs: Any) -> Any:
         """Runs the kernel.
@@ -75,20 +78,30 @@ class Runner:
             self._on_host(*map(_viewed, arrays))
             return
         first = _viewed(arrays[0])
+        if not hasattr(first, "data") or not hasattr(first.data, "device_id"):
+            raise InputError(
+                f"{self.problem} runs on arrays of its GPU, got one of NumPy; pass arrays of CuPy or PyTorch"
+            )
         index = index_of(f"cuda:{first.data.device_id}")
-        if index not in self._run:
+        if index not in self._loaded:
             from tuner.devices.calling import Loaded
 
-            self._run[index] = Loaded(self._rendered, self.problem, self._device, index).run
-        self._run[index](*map(_viewed, arrays))
+            self._loaded[index] = Loaded(self._rendered, self.problem, self._device, index)
+        found = family_of(arrays[0])
+        if isinstance(found, TorchFamily):  # on PyTorch's stream, not on CuPy's
+            addresses = (found.address(each) for each in arrays)
+            self._loaded[index].run_at(found.stream(arrays[0]), *addresses)
+            return
+        with first.device:
+            self._loaded[index].run(*map(_viewed, arrays))
 
     def _on_host(self, *arrays: Any) -> None:
-        if 0 not in self._run:
+        if self._entry is None:
             from tuner.devices.numba_source import ready
 
-            self._run[0] = ready(self._rendered, self.problem)
+            self._entry = ready(self._rendered, self.problem)
         scalars = (numpy.dtype(each.dtype).type(each.value).item() for each in self.problem.scalars)
-        self._run[0](*arrays, *scalars)
+        self._entry(*arrays, *scalars)
 
 
 def _viewed(array: Any) -> Any:

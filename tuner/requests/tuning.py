@@ -10,8 +10,10 @@ from tuner.declare.catalogue import Catalogue, builtin, from_file
 from tuner.declare.problem import Problem
 from tuner.declare.writing import Own, write
 from tuner.devices.cache_folder import cache_root, cache_trouble
+from tuner.devices.settings import setting
 from tuner.errors import InputError, UnknownName
 from tuner.lookup.asking import parse_key
+from tuner.requests.arguments import device_of
 from tuner.requests.code import Code, is_cuda, read_code
 from tuner.requests.launching import run_shown
 from tuner.requests.own import declared
@@ -133,8 +135,19 @@ def tune(
         if option not in known:
             raise UnknownName("option", option, known)
     catalogue, problem = resolved(what, name, arguments, params, options)
+    if arguments is not None and not options.get("device"):
+        options["device"] = default_device(catalogue.of(problem.operation.name)[0].target, arguments)
     study = asked(catalogue, problem, StudyOptions(**{key: options[key] for key in _STUDY if key in options}))  # type: ignore[literal-required,typeddict-item]
     return run_shown(study, options.get("progress", True))
+
+
+def default_device(target: str, arguments: object) -> str:
+    """Where a kernel of one's own is tuned: a function on the CPU, CUDA text where its arrays are."""
+    if target == "cpu":
+        return "cpu"
+    found = device_of(arguments.values() if isinstance(arguments, Mapping) else arguments, target)
+    told = str(setting("device", "tune") or "")
+    return told or found if found == "cuda:0" else found
 
 
 def resolved(
