@@ -25,6 +25,7 @@ COMMANDS = {
     "export": ("tuner.cli.best", "export", "Write the champion as source, binary, Python module or JSON."),
     "ladder": ("tuner.cli.ladder", "ladder", "Measure each kernel of an operation in order."),
     "nightly": ("tuner.cli.nightly", "nightly", "Tune the problems of a plan until a deadline."),
+    "champions": ("tuner.cli.champions", "champions", "List champions, pin them, go back to earlier ones."),
     "records": ("tuner.cli.records", "records", "Export, import, publish, list, check and take back records."),
     "distil": ("tuner.cli.distil", "distil", "Find few configs for many shapes, and how to choose."),
     "lookup-quality": (
@@ -45,7 +46,7 @@ COMMANDS = {
 GROUPS = {
     "Tune": ("tune", "nightly", "ladder", "survey"),
     "Answer": ("best", "front", "export", "distil", "model", "lookup-quality"),
-    "Records": ("records", "simulate"),
+    "Records": ("records", "champions", "simulate"),
     "Look": ("show", "compare", "config", "devices", "kernels", "doctor"),
 }
 #: Errors of the system that a user can remedy.

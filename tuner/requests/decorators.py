@@ -14,11 +14,12 @@ from tuner.errors import UnknownName
 from tuner.lookup import Answer
 from tuner.requests.arguments import device_of, key_of, named
 from tuner.requests.code import Code, read_code
-from tuner.requests.first_call import SECONDS, FirstCall, declared_by, policy
+from tuner.requests.first_call import FirstCall, declared_by, policy
+from tuner.requests.own import own_problem
 from tuner.requests.running import Runner
 from tuner.requests.studies import StudyOptions, database_url
 from tuner.requests.tuned import Tuned
-from tuner.requests.tuning import OwnOptions, own_problem, tune_problem
+from tuner.requests.tuning import OwnOptions, tune_problem
 
 
 class KernelOptions(OwnOptions, total=False):
@@ -27,7 +28,7 @@ class KernelOptions(OwnOptions, total=False):
     Attributes:
         on_miss: What a call at shapes without a champion does: ``library`` runs the first config, ``predict``
             the config that a lookup names, ``measure`` tunes. By default as `tuner.on_miss` says.
-        seconds: Seconds of tuning, for ``measure``; 10 by default.
+        seconds: Seconds of tuning, for ``measure``; by default those of `tuner.on_miss`, else 10.
         regime: How times are taken; ``cold`` by default.
         device: Fake devices for tests; by default the one that the arrays are on.
         db: URL of the database; by default that of ``TUNER_DB``, else ``studies.db`` in this folder.
@@ -106,7 +107,7 @@ class TunedFunction:
         self._code, self._options = code, dict(options)
         self._first = FirstCall(
             database_url(options.get("db") or ""), options.get("regime") or "cold", options.get("on_miss"),
-            options.get("seconds") or SECONDS,
+            options.get("seconds"),
         )  # fmt: skip
         self._runners: dict[Hashable, tuple[Runner, list[int]]] = {}
         self._lock = threading.Lock()

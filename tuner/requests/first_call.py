@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tuner.callables import policy as policies
+from tuner.callables.policy import POLICIES, chosen
 from tuner.declare.catalogue import Catalogue, from_file
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config, Space
@@ -18,24 +19,26 @@ from tuner.lookup.asking import opened, parse_key
 from tuner.requests.launching import run_shown
 from tuner.requests.studies import StudyOptions, asked
 
-#: What happens at shapes without a champion: the first config runs, what a lookup answers, or it is tuned.
-POLICIES = ("library", "predict", "measure")
-#: Environment variable that says so for every function of the process.
-VARIABLE = "TUNER_ON_MISS"
-#: Seconds of tuning at the first call, unless said.
+#: Seconds of tuning at the first call, unless the function or the process says another number.
 SECONDS = 10.0
 
 
 def policy(own: str | None) -> str:
-    """What a call without a champion does: the function's own policy, else that of the process.
+    """What a call without a champion does: the function's own policy, else that of `tuner.on_miss`.
 
     Raises:
         UnknownName: There is no such policy.
     """
-    how = own or os.environ.get(VARIABLE) or "predict"
+    how = own or chosen().how
     if how not in POLICIES:
         raise UnknownName("policy on_miss", how, POLICIES)
     return how
+
+
+def seconds_of(own: float | None) -> float:
+    """Seconds of tuning at a first call: the function's own, else those that `tuner.on_miss` was given."""
+    process = chosen().seconds
+    return own or (SECONDS if process == policies.SECONDS else process)
 
 
 @dataclass(frozen=True)
@@ -46,13 +49,13 @@ class FirstCall:
         db: URL of the database.
         regime: How times are taken.
         on_miss: The function's own policy; None to follow the process.
-        seconds: Seconds of tuning, where it is tuned.
+        seconds: Seconds of tuning, where it is tuned; None to follow the process.
     """
 
     db: str
     regime: str = "cold"
     on_miss: str | None = None
-    seconds: float = SECONDS
+    seconds: float | None = None
 
     def config(self, problem: Problem, found: DetectedDevice) -> Mapping[str, Any]:
         """The champion's config, or what the policy says.
@@ -69,7 +72,9 @@ class FirstCall:
             return known.config
         how = policy(self.on_miss)
         if how == "measure":
-            told = StudyOptions(device=found.spec, regime=self.regime, db=self.db, seconds=self.seconds)
+            told = StudyOptions(
+                device=found.spec, regime=self.regime, db=self.db, seconds=seconds_of(self.seconds)
+            )
             try:
                 return run_shown(asked(declared_by(problem), problem, told), False).config
             except NothingFound as nothing:

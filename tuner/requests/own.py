@@ -7,10 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from tuner.declare.catalogue import from_file
 from tuner.declare.cuda_signature import Taken, taken_by
+from tuner.declare.problem import Problem
 from tuner.declare.python_source import definition, unwrapped
 from tuner.declare.shapes import Given, shapes_of
-from tuner.declare.writing import Own
+from tuner.declare.writing import Own, write
+from tuner.devices.cache_folder import cache_root, cache_trouble
 from tuner.errors import InputError
 from tuner.requests.arguments import described, named, with_outputs
 from tuner.requests.code import THREADS, Code, source_of
@@ -146,3 +149,18 @@ def _grid(own: Own, options: Mapping[str, Any]) -> tuple[str, ...]:
         product = " * ".join(f"({each})" for each in _texts(divisors)) if divisors else "1"
         found.append(f"ceil_div({whole}, {product})")
     return tuple(found)
+
+
+def own_problem(code: Code, arguments: object, options: Mapping[str, Any]) -> tuple[Own, Problem]:
+    """Writes the declaration of a kernel for arguments like these, and returns it with its problem.
+
+    Raises:
+        InputError: The arguments do not suit the kernel, or leave something open.
+        EnvironmentTrouble: The folder of caches cannot be written.
+    """
+    own = declared(code, arguments, options)
+    try:
+        file = write(own, cache_root() / "declared")
+    except OSError as error:
+        raise cache_trouble(error) from error
+    return own, from_file(file).operation(own.name).problem(dict(own.shapes.sizes))

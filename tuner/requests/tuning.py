@@ -8,15 +8,13 @@ from typing import Any, TypedDict, Unpack
 
 from tuner.declare.catalogue import Catalogue, builtin, from_file
 from tuner.declare.problem import Problem
-from tuner.declare.writing import Own, write
-from tuner.devices.cache_folder import cache_root, cache_trouble
 from tuner.devices.settings import setting
 from tuner.errors import InputError, UnknownName
 from tuner.lookup.asking import parse_key
 from tuner.requests.arguments import device_of
-from tuner.requests.code import Code, is_cuda, read_code
+from tuner.requests.code import is_cuda, read_code
 from tuner.requests.launching import run_shown
-from tuner.requests.own import declared
+from tuner.requests.own import own_problem
 from tuner.requests.studies import StudyOptions, asked
 from tuner.requests.tuned import Tuned
 from tuner.study.progress import Progress
@@ -204,18 +202,3 @@ def _own(
     _, problem = own_problem(code, arguments, options)
     assert problem.operation.origin is not None, "it was read from a file"
     return from_file(problem.operation.origin), problem
-
-
-def own_problem(code: Code, arguments: object, options: Mapping[str, Any]) -> tuple[Own, Problem]:
-    """Writes the declaration of a kernel for arguments like these, and returns it with its problem.
-
-    Raises:
-        InputError: The arguments do not suit the kernel, or leave something open.
-        EnvironmentTrouble: The folder of caches cannot be written.
-    """
-    own = declared(code, arguments, options)
-    try:
-        file = write(own, cache_root() / "declared")
-    except OSError as error:
-        raise cache_trouble(error) from error
-    return own, from_file(file).operation(own.name).problem(dict(own.shapes.sizes))

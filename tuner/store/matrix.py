@@ -15,7 +15,7 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.results.equivalence import latest_hash
 from tuner.results.measurement import Outcome
 from tuner.results.record import ProblemKey, Record
-from tuner.store import opening, queries, rows, tables
+from tuner.store import crowning, opening, queries, rows, tables
 
 if TYPE_CHECKING:
     from tuner.store.reading import Reader
@@ -99,16 +99,27 @@ def tuned(store: Reader, query: MatrixQuery) -> int:
         return int(connection.execute(wanted).scalar_one())
 
 
-def stamp(store: Reader) -> tuple[int, ...]:
-    """Returns a value that changes with every added record, champion or retraction."""
-    wanted = sa.select(
-        *(
-            sa.select(sa.func.coalesce(sa.func.max(table.c.number), 0)).scalar_subquery()
-            for table in (tables.records, tables.champions, tables.retractions)
-        )
-    )
+def problems_after(store: Reader, number: int) -> dict[ProblemKey, int]:
+    """The problems that were stored after the one of this number, with their own numbers; all for 0."""
+    of = tables.problems.c
     with opening.reading(store._where), store._engine.connect() as connection:
-        return tuple(int(number) for number in connection.execute(wanted).one())
+        found = connection.execute(sa.select(*of).where(of.number > number))
+        return {rows.problem_of(dict(row._mapping)): int(row.number) for row in found}
+
+
+#: Made once, since it is asked before every answer.
+_LAST_NUMBERS = sa.select(
+    *(
+        sa.select(sa.func.coalesce(sa.func.max(table.c.number), 0)).scalar_subquery()
+        for table in (tables.records, tables.champions, tables.retractions, tables.crowns)
+    )
+)
+
+
+def stamp(store: Reader) -> tuple[int, ...]:
+    """Returns a value that changes with every added record, champion, retraction or entry of the crown log."""
+    with opening.reading(store._where), store._engine.connect() as connection:
+        return tuple(int(number) for number in connection.execute(_LAST_NUMBERS).one())
 
 
 def fastest(store: Reader, query: MatrixQuery, rows_at_most: int) -> list[list[Seen]]:
@@ -145,14 +156,15 @@ def fastest(store: Reader, query: MatrixQuery, rows_at_most: int) -> list[list[S
 
 
 def crowned(store: Reader, query: MatrixQuery) -> list[Crowned]:
-    """Returns the latest champion of every problem of an operation on every device of a kind."""
+    """Returns the champion that answers for every problem of an operation on every device of a kind."""
+    barred = crowning.barred(store)
     champion, record = tables.champions.c, tables.records
     library, later = record.alias("library"), tables.champions.alias("later")
     last = (
         sa.select(sa.func.max(queries.rank_in_time(later.c.crowned_at)))
         .where(
             later.c.problem == champion.problem, later.c.device == champion.device,
-            later.c.regime == query.regime, queries.reigns(later),
+            later.c.regime == query.regime, queries.reigns(later), later.c.id.not_in(barred),
         )
         .correlate(tables.champions)
         .scalar_subquery()
@@ -171,7 +183,7 @@ def crowned(store: Reader, query: MatrixQuery) -> list[Crowned]:
         .where(
             *_these(query), champion.regime == query.regime,
             queries.rank_in_time(champion.crowned_at) == last, record.c.time_s.is_not(None),
-            queries.reigns(),
+            queries.reigns(), champion.id.not_in(barred),
         )
         .order_by(champion.crowned_at, champion.id)
     )  # fmt: skip

@@ -46,8 +46,8 @@ def test_a_call_at_a_new_shape_follows_the_policy_and_later_ones_run_the_champio
     here: Path, ran: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add = adder(here)
-    monkeypatch.setenv("TUNER_ON_MISS", "library")
-    add(*add_arguments(500))
+    with tuner.on_miss("library"):
+        add(*add_arguments(500))
     assert ran.pop() == {"block_size_x": 32, "shapes": [(500,)] * 3}
     tuned = add.tune(*add_arguments(500), trials=20, progress=False)
     best = tuned.config["block_size_x"]
@@ -56,7 +56,6 @@ def test_a_call_at_a_new_shape_follows_the_policy_and_later_ones_run_the_champio
     assert ran.pop()["block_size_x"] == best
     assert add.explain(*add_arguments(500)).match == "exact"
     # In a process of its own, as it were, and at another shape.
-    monkeypatch.setenv("TUNER_ON_MISS", "measure")
     measured: list[object] = []
     plain = first_call.run_shown
     monkeypatch.setattr(
@@ -65,7 +64,8 @@ def test_a_call_at_a_new_shape_follows_the_policy_and_later_ones_run_the_champio
     again = adder(here, seconds=5)
     again(*add_arguments(500))
     assert (ran.pop()["block_size_x"], measured) == (best, [])
-    again(*add_arguments(700))
+    with tuner.on_miss("measure"):
+        again(*add_arguments(700))
     again(*add_arguments(700))
     assert len(measured) == 1
     assert ran.pop() == ran.pop()
