@@ -8,7 +8,6 @@ from functools import update_wrapper
 from typing import Any, Unpack
 
 from tuner.declare.problem import Problem
-from tuner.declare.writing import Own
 from tuner.devices.detect import DetectedDevice, find
 from tuner.errors import UnknownName
 from tuner.lookup import Answer
@@ -135,7 +134,7 @@ class TunedFunction:
             options: See `tuner.requests.studies.StudyOptions`.
         """
         values = self._named(arguments, {})
-        _, problem, found = self._declared(values)
+        problem, found = self._declared(values)
         told = StudyOptions(device=found.spec, regime=self._first.regime, db=self._first.db) | options
         result = tune_problem(problem, told, progress)
         with self._lock:
@@ -148,7 +147,7 @@ class TunedFunction:
         Raises:
             NothingFound: No config is legal.
         """
-        _, problem, found = self._declared(self._named(arguments, {}))
+        problem, found = self._declared(self._named(arguments, {}))
         return self._first.answer(problem, found)
 
     def __repr__(self) -> str:
@@ -163,19 +162,19 @@ class TunedFunction:
             return named({**in_order, **by_name}, self._code.takes, self._code.name)
         return named(arguments, self._code.takes, self._code.name)
 
-    def _declared(self, values: Mapping[str, Any]) -> tuple[Own, Problem, DetectedDevice]:
-        """The declaration for these arguments, its problem, and the device that they are on."""
-        own, problem = own_problem(self._code, values, self._options)
+    def _declared(self, values: Mapping[str, Any]) -> tuple[Problem, DetectedDevice]:
+        """The problem for these arguments, and the device that they are on."""
+        _, problem = own_problem(self._code, values, self._options)
         spec = self._options.get("device") or device_of(values.values(), self._code.target)
-        return own, problem, find(spec)
+        return problem, find(spec)
 
     def _prepared(self, values: Mapping[str, Any]) -> tuple[Runner, list[int]]:
         """What runs for these arguments, and which of them are its tensors."""
-        own, problem, found = self._declared(values)
+        problem, found = self._declared(values)
         config = self._first.config(problem, found)
-        [declared_kernel] = declared_by(problem).of(own.name)
+        [declared_kernel] = declared_by(problem).of(problem.operation.name)
         order = list(values)
         return (
             Runner(declared_kernel, problem, config, found.info),
-            [order.index(each.name) for each in own.tensors],
+            [order.index(each.name) for each in problem.tensors],
         )
