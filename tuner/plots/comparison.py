@@ -59,7 +59,7 @@ def page(compared: Mapping[str, Any]) -> str:
         )
         for each in compared["problems"]
     ]  # fmt: skip
-    columns = ("problem", "B over A", "low", "high", "verdict", "A, us", "B, us", "library", "A", "B")
+    columns = ("problem", "speed, B over A", "low", "high", "verdict", "A, us", "B, us", "library", "A", "B")
     counts = ", ".join(f"{count} {name}" for name, count in compared["counts"].items() if count)
     alone = "".join(
         f"<p>Only {escape(compared[side])}: {escape('; '.join(compared[f'only_{side}']))}</p>"

@@ -7,6 +7,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cached_property
 from typing import Any
 
@@ -154,7 +155,24 @@ def ended(outcome: str, why: str, most: int = 60) -> str:
 
 
 def seconds_by_stage(seen: Seen) -> dict[str, float]:
-    """Seconds of the study by stage: compiling, verifying, timing, thinking, and what else was counted."""
+    """Seconds of the study by stage: compiling, verifying, timing, thinking, and what else was counted.
+
+    Records keep the stages of trials. What else went on is counted while a study runs; of one that is read from
+    records, it is the wall time between its trials in which the device did nothing, under ``between trials``.
+    """
     found = {stage: sum(each.measurement.stages_s.get(stage, 0.0) for each in seen.trials) for stage in STAGES}
     beside = {name: seen.spent_s.get(name, 0.0) for name in ("thinking", "storing", "opening", "finals")}
+    if not seen.spent_s:
+        beside = {"between trials": _between(seen.trials)}
     return {name: seconds for name, seconds in {**found, **beside}.items() if seconds > 0}
+
+
+def _between(trials: Sequence[Record]) -> float:
+    """Seconds between trials of the same run: the search thinks, or compilers are waited for."""
+    total = 0.0
+    for before, after in itertools.pairwise(trials):
+        if before.session == after.session:
+            passed = datetime.fromisoformat(after.measured_at) - datetime.fromisoformat(before.measured_at)
+            busy = sum(after.measurement.stages_s.get(stage, 0.0) for stage in STAGES if stage != "compile")
+            total += max(passed.total_seconds() - busy, 0.0)
+    return total

@@ -9,6 +9,7 @@ import numpy
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
 
 from tuner.plots.figures import BEHIND_TEXT, png
 from tuner.plots.seen import (
@@ -83,6 +84,9 @@ def _bars(title: str, values: Mapping[str, float], label: str, form: str, colour
     axes.margins(x=0.1)
     axes.invert_yaxis()
     axes.set_xlabel(label)
+    if "%" in form:
+        axes.set_xlim(0, max(0.1, 1.15 * max(values.values())))
+        axes.xaxis.set_major_formatter(PercentFormatter(1.0))
     return figure
 
 

@@ -101,7 +101,8 @@ def cells(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 def _cell(value: Any) -> str:
     if isinstance(value, float):
-        return f'<td class="number">{value:.4g}</td>'
+        shown = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+        return f'<td class="number">{shown}</td>'
     kind = ' class="number"' if isinstance(value, int) else ""
     return f"<td{kind}>{escape(str(value))}</td>"
 

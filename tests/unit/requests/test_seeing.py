@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,10 @@ def test_its_numbers_add_up(seen: Seen) -> None:
     for one, other in pairs_shown(seen):
         cells = [cell for row in best_by_pair(seen, one, other) for cell in row if cell is not None]
         assert max(cells) == best
-    assert seconds_by_stage(seen).keys() >= {"compile", "verify", "time"}
+    assert seconds_by_stage(seen).keys() >= {"compile", "verify", "time", "between trials"}
+    spent = seconds_by_stage(replace(seen, spent_s={"thinking": 3.0, "finals": 0.0}))
+    assert spent["thinking"] == 3
+    assert "finals" not in spent
 
 
 def test_in_python_it_is_figures(seen: Seen, tmp_path: Path) -> None:
