@@ -61,7 +61,7 @@ def test_a_call_at_a_new_shape_follows_the_policy_and_later_ones_run_the_champio
     monkeypatch.setattr(
         first_call, "run_shown", lambda study, shown: measured.append(study) or plain(study, shown)
     )
-    again = adder(here, seconds=5)
+    again = adder(here, seconds=60)
     again(*add_arguments(500))
     assert (ran.pop()["block_size_x"], measured) == (best, [])
     with tuner.on_miss("measure"):

@@ -58,7 +58,7 @@ def test_a_night_and_a_survey_are_logged_too(here: Path) -> None:
     events = [json.loads(line) for line in (here / "night.jsonl").read_text().splitlines()]
     assert {"begin", "stage", "best", "problem"} <= {each["event"] for each in events}
     assert next(each for each in events if each["event"] == "problem")["state"] == "tuned"
-    asked = ("survey", str(TOY), "--device", device, "--seconds", "2", "--configs", "4", "--per-problem", "2")
+    asked = ("survey", str(TOY), "--device", device, "--seconds", "4", "--configs", "4", "--per-problem", "2")
     assert run([*asked, "--log", "survey.jsonl", "--quiet"]) == 0
     events = [json.loads(line) for line in (here / "survey.jsonl").read_text().splitlines()]
     assert (events[0]["event"], events[-1]["event"]) == ("begin", "end")
