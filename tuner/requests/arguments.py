@@ -72,6 +72,8 @@ def described(name: str, value: Any, dtype: str = "") -> Given:
         plain = value.item() if isinstance(value, numpy.generic) else value
         kind = numpy.asarray(plain).dtype.kind
         if kind in _KINDS:
+            if kind == "f" and dtype.startswith("int"):
+                raise InputError(f"{name} is a whole number in the source, got {plain}; pass one")
             own = dtype or (str(value.dtype) if isinstance(value, numpy.floating) else _KINDS[kind])
             return Given(name, _allowed(name, own), None, int(plain) if kind in "iub" else float(plain))
     raise InputError(

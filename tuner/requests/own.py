@@ -45,10 +45,26 @@ def declared(code: Code, arguments: object, options: Mapping[str, Any]) -> Own:
     shapes = shapes_of(given, options.get("shapes") or {})
     own = Own(
         code.name, code.target, source_of(code, given), tuple(given), shapes, code.parameters,
-        tuple(options.get("restrictions") or ()), more=_more(code, options),
+        _rules(options.get("restrictions") or ()), more=_more(code, options),
     )  # fmt: skip
     own = with_reference(own, code, values, options)
     return replace(own, launch=launch_of(own, options)) if code.target == "cuda" else own
+
+
+def _rules(told: object) -> tuple[str, ...]:
+    """Restrictions as texts.
+
+    Raises:
+        InputError: One is something else.
+    """
+    rules = (told,) if isinstance(told, str) or not isinstance(told, Sequence) else tuple(told)
+    for each in rules:
+        if not isinstance(each, str):
+            raise InputError(
+                f'a restriction is a text such as "BLOCK <= n", got {type(each).__name__}; write it as one, or '
+                "as a Constraint in a file"
+            )
+    return tuple(map(str, rules))
 
 
 def _dtype(taken: Taken | None) -> str:

@@ -67,6 +67,10 @@ def test_cuda_launches_are_told_or_follow_kernel_tuners_names() -> None:
     assert told.parameters == {"B": (32, 64)}
 
 
+def test_one_restriction_may_stand_alone() -> None:
+    assert of_double(restrictions="BLOCK <= n").rules == ("BLOCK <= n",)
+
+
 def test_given_numbers_are_kept_where_they_are_needed() -> None:
     places = numpy.arange(5)
     arguments = [numpy.ones(9, "float32"), places, numpy.ones(5, "float32")]
@@ -146,6 +150,14 @@ def two_outputs(x: Any, low: Any, high: Any, CHUNK: int = 1) -> None:
         (
             lambda: own(VECTOR_ADD, add_arguments(), "vector_add", {"B": [32]}, reference=numpy.add, grid="n"),
             InputError, 'a block has a size, got no block= .* block="BLOCK"',
+        ),
+        (
+            lambda: own(VECTOR_ADD, [*add_arguments()[:3], 2.5], "vector_add"),
+            InputError, "n is a whole number in the source, got 2.5",
+        ),
+        (
+            lambda: of_double(restrictions=[lambda p: True]),
+            InputError, 'a restriction is a text such as "BLOCK <= n", got function',
         ),
         (
             lambda: own(two_outputs, [numpy.ones(3)] * 3, params={"CHUNK": [1]}, answer=numpy.ones(3)),
