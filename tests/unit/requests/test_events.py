@@ -35,12 +35,12 @@ def test_a_log_has_a_line_for_what_happened(here: Path, capsys: pytest.CaptureFi
 
 
 def test_a_run_that_ends_in_an_error_says_so_and_is_appended(here: Path) -> None:
-    device = write_device(here / "device.json", dead=True, rules=[rule({}, fault="unwell")])
+    device = write_device(here / "device.json", free_bytes=10)
     for _ in range(2):
-        assert run([*TUNE, device, "--log", "run.jsonl", "--quiet"]) == 3
+        assert run([*TUNE, device, "--log", "run.jsonl", "--quiet"]) == 2
     events = [json.loads(line) for line in (here / "run.jsonl").read_text().splitlines()]
     assert [each["event"] for each in events].count("begin") == 2
-    assert (events[-1]["event"], events[-1]["kind"]) == ("error", "DeviceTrouble")
+    assert (events[-1]["event"], events[-1]["kind"]) == ("error", "InputError")
 
 
 def test_a_log_that_cannot_be_written_is_told_before_the_work(
@@ -58,7 +58,7 @@ def test_a_night_and_a_survey_are_logged_too(here: Path) -> None:
     events = [json.loads(line) for line in (here / "night.jsonl").read_text().splitlines()]
     assert {"begin", "stage", "best", "problem"} <= {each["event"] for each in events}
     assert next(each for each in events if each["event"] == "problem")["state"] == "tuned"
-    asked = ("survey", str(TOY), "--device", device, "--seconds", "4", "--configs", "4", "--per-problem", "2")
+    asked = ("survey", str(TOY), "--device", device, "--seconds", "2", "--configs", "4", "--per-problem", "2")
     assert run([*asked, "--log", "survey.jsonl", "--quiet"]) == 0
     events = [json.loads(line) for line in (here / "survey.jsonl").read_text().splitlines()]
     assert (events[0]["event"], events[-1]["event"]) == ("begin", "end")

@@ -64,9 +64,8 @@ def test_its_numbers_add_up(seen: Seen) -> None:
 
 
 def test_in_python_it_is_figures(seen: Seen, tmp_path: Path) -> None:
-    found = tuner.show("toy 1000", folder=tmp_path)
+    found = tuner.show("toy 1000")
     assert list(found) == FIGURES
-    assert {path.name for path in tmp_path.iterdir()} == {"study.html", *(f"{name}.png" for name in FIGURES)}
     points = sum(len(each.x) for each in found["history"].data if each.mode == "markers")
     assert points == len(seen.timed)
     with pytest.raises(UnknownName, match="unknown option 'dir'"):
@@ -75,6 +74,7 @@ def test_in_python_it_is_figures(seen: Seen, tmp_path: Path) -> None:
 
 def test_the_page_needs_no_other_file(seen: Seen, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["show", str(TOY), "--set", "n=1000", "-o", str(tmp_path)]) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"study.html", *(f"{name}.png" for name in FIGURES)}
     page = (tmp_path / "study.html").read_text()
     assert capsys.readouterr().out.splitlines()[0] == str(tmp_path / "study.html")
     assert "Plotly.newPlot" in page
