@@ -11,6 +11,7 @@ from tuner.cli.formatting import clock, config_text, duration, pairs, print_json
 
 if TYPE_CHECKING:
     from tuner.devices.detect import DetectedDevice
+    from tuner.nightly.plan import Plan
     from tuner.study.survey_design import SurveyRequest
 
 
@@ -78,6 +79,28 @@ def _budget(item: Mapping[str, Any]) -> str:
     return " and ".join(filter(None, parts))
 
 
+def previewed_night(
+    plan: Plan, db: str, device: str, deadline_s: float | None, again: bool, as_json: bool
+) -> None:  # fmt: skip
+    """Prints what a night would do.
+
+    Args:
+        plan: The plan.
+        db: URL of the database.
+        device: As the command line names it; the plan's if it is empty.
+        deadline_s: `time.monotonic` at which it would stop; None for no end.
+        again: True to continue problems that are done, too.
+        as_json: True for JSON.
+    """
+    from tuner.nightly.night import Night
+    from tuner.requests import dry
+
+    with dry.database(db) as store:
+        found = dry.detected(device or plan.device, store)
+        states = list(Night(plan, store, (found,), 0, None, again=again).preview())
+        show_night(dry.night_preview(states, plan, deadline_s), found.info.name, as_json)
+
+
 def previewed_survey(
     db: str, device: str, asked: Callable[[DetectedDevice], SurveyRequest], as_json: bool
 ) -> None:
@@ -101,11 +124,14 @@ def show_survey(told: Mapping[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(told)
         return
-    kernels = ", ".join(f"{count} of {name}" for name, count in told["by_kernel"].items())
     drawn = "then drawn ones without end" if told["drawn"] else "no drawn ones"
+    kernels = ", ".join(told["kernels"])
     rows = [
-        ("device", told["device"]), ("regime", told["regime"]), ("configs", f"{told['configs']}: {kernels}"),
+        ("device", told["device"]), ("regime", told["regime"]),
+        ("configs", f"up to {told['configs']} of {kernels}"),
         ("problems", f"{told['own_problems']} of a plan, {drawn}; up to {told['per_problem']} configs at each"),
         ("timings before", str(told["timings_before"])), ("time", clock(told["seconds"])),
     ]  # fmt: skip
     pairs(f"A survey of {told['operation']}", rows)
+    shown = [(each["problem"], str(each["configs"])) for each in told["first"]]
+    table("The first problems", ("problem", "configs"), shown)

@@ -26,7 +26,7 @@ from tuner.declare.problem import Operation, Problem
 from tuner.devices.detect import DetectedDevice, find
 from tuner.errors import InputError, NothingFound
 from tuner.requests.events import Events
-from tuner.study.survey_design import CONFIGS, PER_PROBLEM
+from tuner.study.survey_design import CONFIGS, DEEP, PER_PROBLEM
 
 if TYPE_CHECKING:
     from tuner.study.survey_design import SurveyRequest
@@ -55,14 +55,22 @@ TOLD_EVERY_S = 10.0
     "--per-problem", type=click.IntRange(1), default=PER_PROBLEM, show_default=True,
     help="Configs at a problem, at the most.",
 )  # fmt: skip
+@click.option(
+    "--deep", type=click.FloatRange(0, 1), default=DEEP, show_default=True,
+    help="Share of problems at which the search goes on for some turns.",
+)  # fmt: skip
 @click.option("--seed", type=int, default=0, show_default=True, help="Of problems and configs.")
+@click.option(
+    "--fit/--no-fit", "refitted", default=True, show_default=True,
+    help="Fit a model to all that was surveyed, at the end; needs LightGBM.",
+)  # fmt: skip
 @dry_run_option
 @output_options
 @database_option
 @json_option
 def survey(
-    target: str, dry_run: bool, verbose: bool, quiet: bool, log: Path | None, db: str, as_json: bool,
-    **options: Any,
+    target: str, refitted: bool, dry_run: bool, verbose: bool, quiet: bool, log: Path | None, db: str,
+    as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Time many configs of OPERATION at many problems, for a model that answers at any shape.
 
@@ -85,8 +93,9 @@ def survey(
             told_s = time.monotonic()
             click.echo(f"{clock(progress.elapsed_s)}: {_line(progress)}", err=True)
 
+    say = (lambda text: click.echo(text, err=True)) if refitted else None
     with Events(log, verbose) as events:
-        progress = run(request, db, report, events)
+        progress = run(request, db, report, events, say)
     if as_json:
         print_json(asdict(progress))
         return
@@ -111,6 +120,7 @@ def _request(target: str, options: dict[str, Any], found: DetectedDevice) -> Sur
         operation, tuple(kernels), found, options["seconds"], options["regime"], options["seed"],
         problems=_listed(options["shapes"], operation), drawn=not options["only_shapes"],
         configs=options["configs"], per_problem=options["per_problem"],
+        deep=options["deep"],
     )  # fmt: skip
     if options["only_shapes"] and not plain.problems:
         raise InputError("--only-shapes goes with --shapes PLAN.toml, got no shapes; name a plan")
@@ -162,7 +172,10 @@ def _rows(progress: SurveyProgress) -> list[tuple[str, str]]:
         ("a second", f"{progress.timings / max(progress.timing_s, 1e-9):.0f} while timing"),
         ("problems", f"{progress.problems}, and {progress.before} of earlier runs"),
         ("too large", str(progress.skipped)),
-        ("compiled", f"{progress.compiled} sources; waited {progress.waiting_s:.0f} s for them"),
+        (
+            "configs",
+            f"{progress.configs}; {progress.compiled} sources, waited {progress.waiting_s:.0f} s",
+        ),
         *(
             (name, f"{count} {progress.reasons.get(name, '')}".strip())
             for name, count in progress.outcomes.items()

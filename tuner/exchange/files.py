@@ -179,6 +179,11 @@ def merge(store: Store, source: Store, progress: Progress | None = None) -> Coun
     return _taken(store, told())
 
 
+def add_all(store: Store, told: Iterable[Kept]) -> Counts:
+    """Adds records, champions, retractions and parts of surveys that a store lacks."""
+    return _taken(store, enumerate(told))
+
+
 def _taken(store: Store, found: Iterable[tuple[int, Kept | str | None]]) -> Counts:
     waiting: dict[type, list[Any]] = {Retraction: [], Record: [], Champion: [], SurveyPart: [], Crown: []}
     keep: dict[type, Callable[[Any], int]] = {

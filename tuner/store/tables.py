@@ -26,7 +26,7 @@ from sqlalchemy import (
 #: Name of our version table; Optuna owns ``alembic_version`` in the same database.
 VERSION_TABLE = "tile_tuner_version"
 #: Schemas that this version can bring forward, oldest first; the last is the one it works with.
-SCHEMAS = ("0001", "0002", "0003", "0004", "0008")
+SCHEMAS = ("0001", "0002", "0003", "0004", "0009")
 
 METADATA = MetaData()
 _NUMBER = BigInteger().with_variant(Integer, "sqlite")
@@ -236,6 +236,19 @@ nights = Table(
     Column("data", LargeBinary, nullable=False),
     Column("at", String(40), nullable=False),
     Column("checksum", BigInteger, nullable=True),
+)
+
+# Models of times; see `tuner.store.models`. No number is used again: the last one tells of a change.
+models = Table(
+    "tuner_models",
+    METADATA,
+    _number(),
+    Column("operation", String(200), nullable=False),
+    Column("device", String(400), nullable=False),
+    Column("regime", String(40), nullable=False),
+    Column("data", LargeBinary, nullable=False),
+    Column("fitted_at", String(40), nullable=False),
+    Index("tuner_models_by_operation", "operation", "regime", "device"),
 )
 
 # What records share, once more: in a table of its own it lies on other pages, so that a damaged page of the
