@@ -38,6 +38,9 @@ COMMANDS = {
         "Measure what answers for unknown problems cost.",
     ),
     "model": ("tuner.cli.model", "model", "Fit a model to a survey, for shapes that nobody tuned."),
+    "show": ("tuner.cli.show", "show", "Show what a study saw, also as a page with figures."),
+    "compare": ("tuner.cli.compare", "compare", "Compare devices, drivers, versions, days or studies."),
+    "config": ("tuner.cli.config", "config", "Show the defaults that hold here, and where they come from."),
     "simulate": ("tuner.cli.replay", "simulate", "Replay a study on a recorded space, without a device."),
     "devices": ("tuner.cli.inspect", "devices", "List the devices of this machine."),
     "kernels": ("tuner.cli.inspect", "kernels", "List the kernels, with parameters and constraints."),
@@ -49,7 +52,7 @@ GROUPS = {
     "Answer": ("best", "front", "export", "distil", "model", "lookup-quality", "wanted"),
     "Watch": ("watch", "report"),
     "Records": ("records", "champions", "simulate"),
-    "Look": ("devices", "kernels", "doctor"),
+    "Look": ("show", "compare", "config", "devices", "kernels", "doctor"),
 }
 #: Errors of the system that a user can remedy.
 SYSTEM_ERRORS = {
@@ -74,6 +77,21 @@ class LazyGroup(click.Group):
         module, attribute, _ = COMMANDS[name]
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
+
+    def resolve_command(
+        self, context: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Also reads the user's defaults for the command."""
+        name, command, rest = super().resolve_command(context, args)
+        if name in COMMANDS and name != "config":
+            from tuner.devices.settings import read
+
+            known = read()
+            if known:
+                from tuner.cli.config import default_map
+
+                context.default_map = {**(context.default_map or {}), name: default_map(self, name, known)}
+        return name, command, rest
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """Lists the commands by group, without importing them."""
