@@ -4,38 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from tuner.cli.formatting import answer_rows, config_text, duration, pairs, print_json, versus
 from tuner.cli.options import database_option, json_option, parse_problem, problem_options
-
-if TYPE_CHECKING:
-    from tuner.declare.catalogue import Catalogue
-    from tuner.declare.problem import Problem
-    from tuner.lookup import Answer
-
-#: Formats of an export.
-FORMATS = ("source", "binary", "python", "json")
-
-
-def answered(catalogue: Catalogue, problem: Problem, device: str, regime: str, kernel: str, db: str) -> Answer:
-    """The answer from the records.
-
-    Raises:
-        NothingFound: No config is legal.
-    """
-    from tuner.lookup import answer
-    from tuner.lookup.asking import opened, parse_device, parse_key
-
-    where = parse_device(device)
-    store = opened(db)
-    try:
-        return answer(store, parse_key(problem), where, regime, kernel or None, catalogue)
-    finally:
-        if store is not None:
-            store.close()
+from tuner.requests.answers import FORMATS, answered, exported
 
 
 @click.command()
@@ -117,19 +92,9 @@ def export(
     regime: str, kernel: str, device: str, form: str, folder: Path, db: str,
 ) -> None:  # fmt: skip
     """Write the champion as source, binary, Python module or JSON. None of them needs tuner."""
-    from tuner.errors import NothingFound
-    from tuner.export import export as write
-    from tuner.lookup import tune_command
+    from tuner.export import write_file
 
     catalogue, problem = parse_problem(target, dims, sets, dtype, layout, precision)
     found = answered(catalogue, problem, device, regime, kernel, db)
-    assert found.question is not None, "an answer has its question"
-    if found.match != "exact":
-        command = tune_command(found.question, str(problem.operation.origin or ""))
-        raise NothingFound(
-            f"an export is of a config that was measured for its problem, {found.question} is not tuned; the "
-            f"{found.match} answer would be {found.kernel}. Run `{command}`"
-        )
-    declared = catalogue.of(problem.operation.name, found.question.device.kind, (found.kernel,))[0]
-    for path in write(found, declared, problem, form, folder):
-        click.echo(str(path))
+    for file in exported(found, catalogue, problem, form):
+        click.echo(str(write_file(folder, file.name, file.data)))

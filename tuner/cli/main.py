@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import click
 from click.shell_completion import CompletionItem
 
+from tuner.cli import job_files
 from tuner.errors import EnvironmentTrouble, InputError, TunerError
 from tuner.version import __version__
 
@@ -34,6 +35,9 @@ COMMANDS = {
     ),
     "model": ("tuner.cli.model", "model", "Fit a model to a survey, for shapes that nobody tuned."),
     "simulate": ("tuner.cli.replay", "simulate", "Replay a study on a recorded space, without a device."),
+    "serve": ("tuner.service.command", "serve", "Serve answers, jobs and pages over HTTP."),
+    "token": ("tuner.cli.access", "token", "Make, list and revoke tokens of the service."),
+    "allow": ("tuner.cli.access", "allow", "Allow jobs to name a kernel file of this machine."),
     "devices": ("tuner.cli.inspect", "devices", "List the devices of this machine."),
     "kernels": ("tuner.cli.inspect", "kernels", "List the kernels, with parameters and constraints."),
     "doctor": ("tuner.cli.inspect", "doctor", "Check this machine, and print remedies."),
@@ -43,6 +47,7 @@ GROUPS = {
     "Tune": ("tune", "nightly", "ladder", "survey"),
     "Answer": ("best", "front", "export", "distil", "model", "lookup-quality"),
     "Records": ("records", "simulate"),
+    "Service": ("serve", "token", "allow"),
     "Look": ("devices", "kernels", "doctor"),
 }
 #: Errors of the system that a user can remedy.
@@ -94,7 +99,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # SIGTERM acts like Ctrl-C; a study sets its own handler, which lets the running trial end.
     signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
-    sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
+    job_files.announce()
+    code = run(list(sys.argv[1:] if arguments is None else arguments))
+    job_files.ended(code)
+    sys.exit(code)
 
 
 def run(arguments: list[str]) -> int:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import secrets
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from tuner.cli import job_files
 from tuner.cli.formatting import config_text, duration, print_json, speed, table
 from tuner.cli.fronts import check_plot, plot_front, show_front
 from tuner.cli.options import database_option, json_option
 from tuner.cli.progress_view import ProgressView
 from tuner.devices.detect import find_all
-from tuner.errors import DeviceTrouble, Interrupted, NothingFound, TunerError
+from tuner.errors import DeviceTrouble, InputError, Interrupted, NothingFound, TunerError
 from tuner.nightly.plan import Plan, PlanItem, clock_time, read_plan, seconds_until
 from tuner.results.error_limit import told
 
@@ -31,6 +34,7 @@ UNREACHED_TOLD = 20
 @click.command()
 @click.argument("path", metavar="PLAN.toml", type=click.Path(path_type=Path))
 @click.option("--until", metavar="HH:MM", help="Stop at this local time; overrides the plan's.")
+@click.option("--seconds", type=float, help="Wall time of the whole run; overrides the plan's.")
 @click.option("--device", default="", help="Use this device, not the plan's: cpu, cuda, cuda:N.")
 @click.option("--seed", type=int, help="Seed of the searches; random by default.")
 @click.option("--again", is_flag=True, help="Continue problems that are done, too.")
@@ -39,8 +43,8 @@ UNREACHED_TOLD = 20
 @database_option
 @json_option
 def nightly(
-    path: Path, until: str | None, device: str, seed: int | None, again: bool, folder: Path | None, quiet: bool,
-    db: str, as_json: bool,
+    path: Path, until: str | None, seconds: float | None, device: str, seed: int | None, again: bool,
+    folder: Path | None, quiet: bool, db: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Tune the problems of a plan until a deadline.
 
@@ -56,6 +60,10 @@ def nightly(
 
     begun_s = time.monotonic()
     plan = read_plan(path)
+    if seconds is not None:
+        if not 0 < seconds < math.inf:
+            raise InputError(f"--seconds is a number above 0, got {seconds}; give e.g. 28800")
+        plan = replace(plan, seconds=seconds)
     check_plot(folder, any(len(item.objectives) > 1 for item in plan.items))
     found = find_all(device or plan.device)
     deadline_s = _deadline_s(plan, until, begun_s)
@@ -72,6 +80,7 @@ def nightly(
                     click.echo(told, err=True)
             for each in night.run(lambda item: _view(item, quiet)):
                 items.append(each)
+                job_files.count(len(items), len(plan.items))
                 unreached += each.state == "not reached"
                 if not quiet and (each.state != "not reached" or unreached <= UNREACHED_TOLD):
                     click.echo(f"{each.item.problem}: {each.state} {each.why}".rstrip(), err=True)

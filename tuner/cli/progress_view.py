@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from tuner.cli import job_files
 from tuner.cli.formatting import clock, duration, speed
 from tuner.declare.problem import Problem
 from tuner.study.progress import Progress
@@ -45,6 +46,7 @@ class ProgressView:
 
     def __call__(self, progress: Progress) -> None:
         """Shows a report; a study calls this a few times a second."""
+        job_files.tell(self._problem, progress)
         self._tell_busy(progress)
         if self._live is not None:
             self._live.update(self._line(progress))

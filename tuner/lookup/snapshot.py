@@ -142,12 +142,34 @@ class Snapshot:
             resting_on: Is kept with the answer, so that nothing else has its id.
         """
         answers = self._kept.setdefault("answers", {})
-        if key not in answers:
+        kept = answers.get(key)  # another thread may clear them at any moment
+        if kept is None:
+            kept = answer(), resting_on
             if len(answers) >= ANSWERS_KEPT:
                 answers.clear()
-            answers[key] = answer(), resting_on
-        found: T = answers[key][0]
+            answers[key] = kept
+        found: T = kept[0]
         return found
+
+    def inherit(self, earlier: Snapshot, holds: Callable[[Subject], bool]) -> None:
+        """Takes over what an earlier state has read, before the first question.
+
+        Subjects that have changed since are read again now.
+
+        Args:
+            earlier: The state.
+            holds: Whether nothing of a subject has changed since.
+        """
+        before, kept = earlier._kept, self._kept
+        for key, value in list(before.items()):
+            if isinstance(key, tuple) and holds(key[1]):
+                kept[key] = value
+        subjects = kept.setdefault("subjects", {})
+        for (subject, catalogue), data in list(before.get("subjects", {}).items()):
+            if holds(subject):
+                subjects[subject, catalogue] = data
+            else:
+                self.data(subject, data.kept["catalogue"])
 
     def standing(self, operation: str) -> list[Published]:
         """Published results that the store has not taken back."""
@@ -165,13 +187,17 @@ class Snapshot:
 
     def published_champion(self, question: Question) -> Champion | None:
         """The published champion of this very problem and device."""
-        for each in self.standing(question.problem.operation):
-            record = each.champion.record
-            place = record.problem, record.regime, record.device.kind, record.device.name
-            query = question.problem, question.regime, question.device.kind, question.device.name
-            if place == query and question.kernel in ("", record.kernel):
-                return each.champion
-        return None
+        by_place: dict[tuple[Any, ...], list[Champion]] | None = self._kept.get("published")
+        if by_place is None:
+            by_place = {}
+            for each in self.standing(""):
+                record = each.champion.record
+                place = record.problem, record.regime, record.device.kind, record.device.name
+                by_place.setdefault(place, []).append(each.champion)
+            self._kept["published"] = by_place
+        asked = question.problem, question.regime, question.device.kind, question.device.name
+        found = by_place.get(asked, ())
+        return next((each for each in found if question.kernel in ("", each.record.kernel)), None)
 
 
 class _NoStore:
