@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tuner.declare.problem import DTYPE_BYTES, Baseline, Operation, Problem, Scalar, Tensor, Work
     from tuner.declare.space import Config, Constraint, Value, choice, powers_of_two
     from tuner.lookup import best
+    from tuner.requests.client import connect
 
 #: Name -> module that it is loaded from.
 _AT_FIRST_USE = {
@@ -35,6 +36,7 @@ _AT_FIRST_USE = {
         "tuner.callables",
     ),
     "best": "tuner.lookup",
+    "connect": "tuner.requests.client",
     "Fallback": "tuner.declare.fallback",
     **dict.fromkeys(
         ("Kernel", "Launch", "Packing", "Padded", "Pieces", "Step", "Workspace", "ceil_div"),
@@ -70,6 +72,7 @@ __all__ = [
     "ceil_div",
     "choice",
     "clear_caches",
+    "connect",
     "explain",
     "fallbacks",
     "gemv",

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tuner.cli.formatting import answer_rows, config_text, duration, pairs, print_json, versus
 from tuner.cli.options import database_option, json_option, parse_problem, problem_options
 from tuner.requests.answers import FORMATS, answered, exported
+
+if TYPE_CHECKING:
+    from tuner.declare.problem import Problem
 
 
 @click.command()
@@ -19,11 +22,18 @@ from tuner.requests.answers import FORMATS, answered, exported
 @click.option(
     "--device", default="", help='cpu, cuda:N, or a name such as "NVIDIA H200"; default: this machine\'s.'
 )
+@click.option(
+    "--server",
+    envvar="TUNER_SERVER",
+    default="",
+    metavar="URL",
+    help="Ask this server; the variables TUNER_SERVER and TUNER_TOKEN set it and a token.",
+)
 @database_option
 @json_option
 def best(
     target: str, dims: tuple[str, ...], sets: tuple[str, ...], dtype: str, layout: str, precision: str,
-    regime: str, kernel: str, device: str, db: str, as_json: bool,
+    regime: str, kernel: str, device: str, server: str, db: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Print the config to use for a problem, or the library. No device is touched.
 
@@ -32,11 +42,25 @@ def best(
     known problems.
     """
     catalogue, problem = parse_problem(target, dims, sets, dtype, layout, precision)
-    found = answered(catalogue, problem, device, regime, kernel, db).to_json()
+    if server:
+        found = _from_server(server, problem, device, regime, kernel)
+    else:
+        found = answered(catalogue, problem, device, regime, kernel, db).to_json()
     if as_json:
         print_json(found)
     else:
         pairs(f"Best for {problem}", lookup_rows(found))
+
+
+def _from_server(server: str, problem: Problem, device: str, regime: str, kernel: str) -> dict[str, Any]:
+    """The answer of a server, or its last one where it is away; devices of this machine are told by name."""
+    from tuner.lookup.asking import parse_device
+    from tuner.requests.client import connect
+
+    where = parse_device(device)
+    name = where if isinstance(where, str) else where.name
+    told = connect(server).best(problem, name, regime=regime, kernel=kernel)
+    return {**told.told, "age_days": told.age_days, "from_cache": told.from_cache}
 
 
 def lookup_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -73,6 +73,9 @@ def asked_of(told: Mapping[str, Any] | str, catalogue: Catalogue, defaults: Mapp
             raise InputError(f"problem says all of a problem in words, got {mixed[0]} beside it; keep one")
         key = parse_key(_text("problem", words), catalogue)
     else:
+        if not text["operation"]:
+            rule = "a question names a problem in words, or an operation and its dims"
+            raise InputError(f"{rule}, got no operation; add one, e.g. gemm")
         key = key_of(
             catalogue, text["operation"], _dims(given.get("dims")), text["dtype"], text["layout"],
             text["precision"],
@@ -98,8 +101,6 @@ def key_of(
     Raises:
         InputError: They are no problem.
     """
-    if not operation:
-        raise InputError("a question names an operation and its dims, got no operation; add one, e.g. gemm")
     declared = catalogue.operations.get(operation)
     if declared is None:
         if isinstance(dims, Mapping) and dims and dtype and precision in ("", *PRECISIONS):
@@ -116,7 +117,7 @@ def key_of(
 def _dims(told: Any) -> Dims:
     """Dims from a list, a mapping, or a text: ``4096,4096,4096`` or ``m=4096,n=4096,k=4096``."""
     if isinstance(told, str):
-        parts = [part.strip() for part in told.replace("x", ",").split(",") if part.strip()]
+        parts = [part.strip() for part in (told if "," in told else told.replace("x", ",")).split(",") if part.strip()]
         named = all("=" in part for part in parts)
         told = dict(part.split("=", 1) for part in parts) if named else parts
     if isinstance(told, Mapping) and 0 < len(told) <= MOST_DIMS:

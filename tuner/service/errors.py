@@ -16,14 +16,13 @@ from tuner.errors import (
     NothingFound,
     PlanError,
     TunerError,
-    UnknownName,
 )
 
 #: Seconds after which a client should try again what the database or a device refused.
 RETRY_AFTER_S = 5
-#: The first of these that an error is, with its status.
+#: The first of these that an error is, with its status: as the command line's exit codes 1, 2 and 3.
 STATUSES: tuple[tuple[type[TunerError], int], ...] = (
-    (NothingFound, 404), (UnknownName, 404), (InputError, 422), (EnvironmentTrouble, 503), (TunerError, 500),
+    (NothingFound, 404), (InputError, 422), (EnvironmentTrouble, 503), (TunerError, 500),
 )  # fmt: skip
 
 
