@@ -146,6 +146,8 @@ def _judged(bare: Decision) -> Decision:
     if found.match == EXACT:
         how = f"measured at {found.speedup:.3f} x {library}" if found.speedup else "measured, no library beside"
         told = "; ".join((how, *found.reasons))
+    fallback = found.record.versions.get("fallback", "") if found.record is not None else ""
+    kernel = kernel.as_recorded(fallback, problem, device)
     return replace(bare, why=told, kernel=kernel, config=config, saves_s=_saves_s(problem, found))
 
 

@@ -15,10 +15,13 @@ from typing import Any
 
 import numpy
 
+from tuner.callables import measuring
 from tuner.callables.arrays import NUMPY, Family, Opaque, index_of
 from tuner.callables.calls import Prepared, kernel_call, library_call
 from tuner.callables.decisions import Decision, decide, forget, warn_once
 from tuner.callables.families import family_of, shares_memory_with_others
+from tuner.callables.misses import FORGET, Miss, by_policy, consult, count, is_miss
+from tuner.callables.policy import chosen as chosen_policy
 from tuner.callables.precision import CHOSEN, chosen
 from tuner.callables.requests import Request, gemv_request, matmul_request, transpose_request
 from tuner.declare.hardware import DeviceInfo
@@ -141,6 +144,7 @@ def clear_caches() -> None:
             prepared.clear()
         _decided.clear()
         forget()
+        measuring.PROCESS.forget()
 
 
 def _first(function: str, arrays: tuple[Any, ...], out: Any, asked: str = "") -> Any:
@@ -165,8 +169,10 @@ def _first(function: str, arrays: tuple[Any, ...], out: Any, asked: str = "") ->
         return called(public, arrays, out)
     request = request_of(function, family, arrays, out).in_precision(precision, asked)
     kept = _matmul[precision] if function == "matmul" else _prepared[function]
+    if is_miss(request, _decision(request)):
+        consult(request, family, arrays[0])  # which may wait, and so is not done under the lock
     with _lock:
-        call = prepare(request, family)
+        call = prepare(request, family, arrays[0])
         if all(type(each) is family.base for each in given):
             _remember(kept, family, given, call)
     return call(*arrays, out)
@@ -240,6 +246,8 @@ def decision_for(request: Request) -> Decision | None:
         if found is None:
             found = decide(request.problem, device_info(request.device))
             _keep(_decided, (request.problem, request.device), found)
+    if is_miss(request, found):
+        found = by_policy(found, chosen_policy())
     copies = request.copied
     if found.kernel is None or not copies or found.worth_copying(request.copied_bytes, len(copies)):
         return found
@@ -264,20 +272,81 @@ def device_info(device: str) -> DeviceInfo:
     return found
 
 
-def prepare(request: Request, family: Family) -> Prepared:
-    """The call of the kernel; the library's where that cannot be had, which is no reason to fail."""
-    decision = None
+def prepare(request: Request, family: Family, array: Any) -> Prepared:
+    """The call of the kernel; the library's where that cannot be had, which is no reason to fail.
+
+    Args:
+        request: What is asked for.
+        family: Library of the arrays.
+        array: One of them.
+    """
+    return watched(request, family, array, lambda decision: prepared_by(request, family, decision))
+
+
+def watched(
+    request: Request, family: Family, array: Any, prepared: Callable[[Decision | None], Prepared]
+) -> Prepared:
+    """The call of what is decided; where that may change, one that asks what is decided now.
+
+    Args:
+        request: What is asked for.
+        family: Library of the arrays.
+        array: One of them.
+        prepared: The call of a decision.
+    """
+
+    def decided() -> tuple[Prepared, bool]:
+        with _lock:
+            decision = _decision(request)
+            return prepared(decision), is_miss(request, decision)
+
+    decision = _decision(request)
+    if not is_miss(request, decision):
+        return prepared(decision)
+    assert decision is not None, "a miss has a decision"
+    miss = Miss(request, family, decided)
+    count(miss, decision)
+    miss.decided(array)
+    return miss.call()
+
+
+def _decision(request: Request) -> Decision | None:
+    """What is decided; None where there is no problem for a kernel, or where the lookup failed."""
     try:
-        decision = decision_for(request)
+        return decision_for(request)
+    except Exception as error:
+        _warn_left(request, error)
+        return None
+
+
+def prepared_by(request: Request, family: Family, decision: Decision | None) -> Prepared:
+    """The call of a decision's kernel, or the library's.
+
+    Args:
+        request: What is asked for.
+        family: Library of the arrays.
+        decision: What runs; None for the library of the arrays.
+    """
+    try:
         if decision is not None and decision.kernel is not None:
             return kernel_call(request, decision, family)
         return library_call(request, decision, family)
     except Exception as error:
-        warn_once(
-            f"{request.function} of {request.problem} is left to the library, since the kernel cannot be had: "
-            f"{type(error).__name__}: {error}"
-        )
+        _warn_left(request, error)
         return library_call(request, None, family)
 
 
+def _warn_left(request: Request, error: Exception) -> None:
+    warn_once(
+        f"{request.function} of {request.problem} is left to the library, since the kernel cannot be had: "
+        f"{type(error).__name__}: {error}"
+    )
+
+
+def _forget_problem(problem: ProblemKey, device: str) -> None:
+    """Has a problem looked up again: it was measured."""
+    _decided.pop((problem, device), None)
+
+
+FORGET.append(_forget_problem)
 _PUBLIC: dict[str, Callable[..., Any]] = {"matmul": matmul, "gemv": gemv, "transpose": transpose}

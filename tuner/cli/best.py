@@ -45,7 +45,11 @@ def best(
     if server:
         found = _from_server(server, problem, device, regime, kernel)
     else:
-        found = answered(catalogue, problem, device, regime, kernel, db).to_json()
+        from tuner.lookup.demand import DEMAND
+
+        answer = answered(catalogue, problem, device, regime, kernel, db)
+        DEMAND.asked(answer, catalogue, db)
+        found = answer.to_json()
     if as_json:
         print_json(found)
     else:

@@ -100,7 +100,7 @@ def _with_fallbacks(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
             }
             if kernel.fallback.name not in of:
                 raise UnknownName(f"fallback of kernel {kernel.name!r}", kernel.fallback.name, of)
-            plain = replace(kernel.fallback, kernel=of[kernel.fallback.name])
+            plain = replace(kernel.fallback, kernel=of[kernel.fallback.name], among=tuple(of.values()))
             kernel = replace(kernel, fallback=plain)
         found.append(kernel)
     return tuple(found)

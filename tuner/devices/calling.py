@@ -20,7 +20,8 @@ import numpy
 from cupy.cuda import runtime
 
 from tuner.declare.hardware import DeviceInfo
-from tuner.declare.kernel import Packing, Rendered
+from tuner.declare.kernel import Rendered
+from tuner.declare.launch import Packing
 from tuner.declare.problem import DTYPE_BYTES, Problem
 from tuner.devices.cuda import describe
 from tuner.devices.launching import Series, function_of, regions_of, steps_of, three, workspace

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tuner.declare.kernel import Step
+from tuner.declare.launch import Step
 from tuner.declare.problem import Scalar
 from tuner.export.cuda_text import LAUNCH, NEXT, PIECES, STEP, WITH_MEMORY
 from tuner.export.interface import UNASKED_SHARED_BYTES, Argument, Interface

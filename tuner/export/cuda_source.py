@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import textwrap
 
-from tuner.declare.kernel import Launch, Rendered
+from tuner.declare.kernel import Rendered
+from tuner.declare.launch import Launch
 from tuner.declare.problem import TOLERANCE_FACTOR
 from tuner.export.cuda_launch import c_type, extents, launch_text
 from tuner.export.cuda_text import FINGERPRINT, GEOMETRY, MAIN, PADDED_COPY, POINTER, REFERENCE, WHOLE

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from string import Template
 
-from tuner.declare.kernel import Kernel, Launch, Pieces, Rendered, Workspace
+from tuner.declare.kernel import Kernel, Rendered
+from tuner.declare.launch import Launch, Pieces, Workspace
 from tuner.declare.problem import Tensor
 from tuner.export.interface import UNASKED_SHARED_BYTES, Argument, Interface
 from tuner.export.symbolic import in_python

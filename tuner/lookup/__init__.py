@@ -19,8 +19,8 @@ from tuner.errors import NothingFound
 from tuner.lookup.answers import Answer, Loss, Question, declared_problem, tune_command
 from tuner.lookup.asking import kept_open, parse_device, parse_key
 from tuner.lookup.declared import builtin_now
+from tuner.lookup.demand import DEMAND
 from tuner.lookup.device_similarity import known_device
-from tuner.lookup.legality import completed
 from tuner.lookup.regimes import of_another_regime, other_regimes
 from tuner.lookup.snapshot import Snapshot
 from tuner.lookup.stale import installed_compiler, staleness
@@ -61,7 +61,10 @@ def best(
         StoreTrouble: The database cannot be used.
     """
     where = parse_device(device) if isinstance(device, str) else device
-    return answer(kept_open(db), parse_key(problem), where, regime, kernel)
+    found = answer(kept_open(db), parse_key(problem), where, regime, kernel)
+    if not (regime != "cold" or kernel or db):
+        DEMAND.asked(found)
+    return found
 
 
 def answer(
@@ -112,7 +115,7 @@ def answer_within(
     known = snapshot.devices()
     here = isinstance(device, DeviceInfo)
     where = device if isinstance(device, DeviceInfo) else known_device(device, known)
-    question = Question(problem, completed(where, known), regime, kernel or "", catalogue)
+    question = Question(problem, snapshot.complete(where), regime, kernel or "", catalogue)
     declared = catalogue or builtin_now()
     case = Case(question, snapshot, declared, declared_problem(question, declared))
     versions = {"compiler": installed_compiler(where.kind)} if here else {}

@@ -36,7 +36,6 @@ from tuner.lookup.features import Floats
 from tuner.lookup.legality import default_among, legal
 from tuner.lookup.matrix import Subject
 from tuner.lookup.model.predict import Model as TimeModel
-from tuner.lookup.model.shelf import models
 from tuner.lookup.predicted import from_model
 from tuner.lookup.quality import expected_loss
 from tuner.lookup.snapshot import Snapshot, SubjectData
@@ -85,8 +84,7 @@ class Case:
     @property
     def store(self) -> Store | None:
         """The store, where it may have a record of the problem itself."""
-        asked = self.question, self.snapshot.near(self.subject, self.question.device.name), self.catalogue
-        return self.snapshot.store if self.snapshot.may_know(*asked) else None
+        return self.snapshot.store if self.snapshot.has_problem(self.question.problem) else None
 
     def kernels(self) -> list[Kernel]:
         """The kernels that may answer, as declared now."""
@@ -99,7 +97,7 @@ class Case:
 
     def models(self) -> list[TimeModel]:
         """The models of the operation, one for each device that has one."""
-        return models(self.question.problem.operation, self.question.regime, self.snapshot.published)
+        return self.snapshot.models(self.question.problem.operation, self.question.regime)
 
     def may_run(self, record: Record) -> bool:
         """False where a record's config breaks a rule of its kernel as it is now.

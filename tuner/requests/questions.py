@@ -117,7 +117,8 @@ def key_of(
 def _dims(told: Any) -> Dims:
     """Dims from a list, a mapping, or a text: ``4096,4096,4096`` or ``m=4096,n=4096,k=4096``."""
     if isinstance(told, str):
-        parts = [part.strip() for part in (told if "," in told else told.replace("x", ",")).split(",") if part.strip()]
+        text = told if "," in told else told.replace("x", ",")
+        parts = [part.strip() for part in text.split(",") if part.strip()]
         named = all("=" in part for part in parts)
         told = dict(part.split("=", 1) for part in parts) if named else parts
     if isinstance(told, Mapping) and 0 < len(told) <= MOST_DIMS:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import sqlalchemy as sa
 
@@ -41,7 +41,7 @@ class Store(Reader):
         self._numbers: dict[tuple[str, ...], int] = {}
 
     @classmethod
-    def open(cls, url: str, *, read_only: bool = False, patience_s: float = 30.0) -> Store:
+    def open(cls, url: str, *, read_only: bool = False, patience_s: float = 30.0) -> Self:
         """Opens a database. Unless read-only, creates or migrates its tables.
 
         Args:
@@ -112,15 +112,20 @@ class Store(Reader):
         numbers: dict[tuple[str, ...], int] = {}
         fresh: list[Champion] = []
         with opening.explained(self._where), self._writing() as connection:
+            may_crown = self._may_crown(connection)
             for champion in wanted:
                 library = [champion.baseline] if champion.baseline else []
                 self._add(connection, [champion.record, *library], numbers)
-                if not self._there(connection, tables.champions, [rows.checked_id(champion.id)]):
+                if may_crown and not self._there(connection, tables.champions, [rows.checked_id(champion.id)]):
                     row = self._champion_row(connection, champion, numbers)
                     connection.execute(self._insert(tables.champions), row)
                     fresh.append(champion)
         self._remember(numbers, fresh)
         return len(fresh)
+
+    def _may_crown(self, connection: sa.Connection) -> bool:
+        """False if this process may store records, but no champion any more."""
+        return True
 
     def retract(self, retractions: Retraction | Iterable[Retraction]) -> int:
         """Stores retractions in one transaction. The targets that they name may be stored later, or never.

@@ -99,16 +99,27 @@ def tuned(store: Reader, query: MatrixQuery) -> int:
         return int(connection.execute(wanted).scalar_one())
 
 
+def problems_after(store: Reader, number: int) -> dict[ProblemKey, int]:
+    """The problems that were stored after the one of this number, with their own numbers; all for 0."""
+    of = tables.problems.c
+    with opening.reading(store._where), store._engine.connect() as connection:
+        found = connection.execute(sa.select(*of).where(of.number > number))
+        return {rows.problem_of(dict(row._mapping)): int(row.number) for row in found}
+
+
+#: Made once, since it is asked before every answer.
+_LAST_NUMBERS = sa.select(
+    *(
+        sa.select(sa.func.coalesce(sa.func.max(table.c.number), 0)).scalar_subquery()
+        for table in (tables.records, tables.champions, tables.retractions)
+    )
+)
+
+
 def stamp(store: Reader) -> tuple[int, ...]:
     """Returns a value that changes with every added record, champion or retraction."""
-    wanted = sa.select(
-        *(
-            sa.select(sa.func.coalesce(sa.func.max(table.c.number), 0)).scalar_subquery()
-            for table in (tables.records, tables.champions, tables.retractions)
-        )
-    )
     with opening.reading(store._where), store._engine.connect() as connection:
-        return tuple(int(number) for number in connection.execute(wanted).one())
+        return tuple(int(number) for number in connection.execute(_LAST_NUMBERS).one())
 
 
 def fastest(store: Reader, query: MatrixQuery, rows_at_most: int) -> list[list[Seen]]:

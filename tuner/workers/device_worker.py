@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from tuner.declare.hardware import DeviceInfo
-from tuner.declare.kernel import Launch
+from tuner.declare.launch import Launch
 from tuner.devices.cache_folder import check_cache
 from tuner.devices.detect import DetectedDevice
 from tuner.errors import DeviceTrouble

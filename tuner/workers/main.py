@@ -23,7 +23,8 @@ from typing import Any
 import psutil
 
 from tuner.declare import catalogue
-from tuner.declare.kernel import Launch, Rendered
+from tuner.declare.kernel import Rendered
+from tuner.declare.launch import Launch
 from tuner.declare.problem import Problem
 from tuner.devices import host
 from tuner.devices.opening import compiler_for, open_device

@@ -94,13 +94,12 @@ def _launch(p: Problem, c: Any) -> Launch:
     return Launch.of("gemm", (pack, product), _workspace(p, c), counter="fallbacks", packings=packings)
 
 
-def _plain(c: Any) -> dict[str, Value]:
-    """warp_tiled, whose copies are of four elements where all rows allow it."""
-    return {
-        "BM": 128, "BN": 128, "BK": 16, "TM": 8, "TN": 8, "LANES_M": 8, "STAGES": 3,
-        "VECTOR": 4 if c.PLAIN == "aligned" else 1, "SWATH": 8, "BLOCKS_PER_SM": 1, "SPLIT_K": 1, "BLOCKS": 0,
-        "TURN": "relay", "PITCH": 1, "ORDER": "rows", "ARRIVE": "end", "UNTIE": 1,
-    }  # fmt: skip
+def _exact(c: Any) -> dict[str, Value]:
+    """double_sums, whose copies are of four elements where all rows allow it; small tiles for a small C."""
+    small = c.SPLIT_K > 1 or c.WIDTH * c.PARTS <= 64
+    tile = {"BM": 64, "BN": 64, "WM": 32, "WN": 16, "STAGES": 4} if small else {}
+    wide = {"BM": 128, "BN": 128, "BK": 16, "WM": 64, "WN": 32, "STAGES": 3, "SWATH": 8}
+    return wide | tile | {"VECTOR": 4 if c.PLAIN == "aligned" else 1, "SPLIT_K": c.SPLIT_K}
 
 
 def _aligned(p: Problem) -> Any:
@@ -110,8 +109,8 @@ def _aligned(p: Problem) -> Any:
 #: The best of those tried at 8192 x 8192 x 8192.
 LARGE: dict[str, Value] = {
     "CONSUMERS": 2, "WIDTH": 192, "PARTS": 1, "CHUNK": 64, "STAGES": 5, "CLUSTER": 2, "GROUP": 8,
-    "ORDER": "rows", "TURNS": "free", "SPLIT_K": 1, "GIVEN": GIVEN, "BLOCKS": 132, "BLOCKS_PER_SM": 4,
-    "PLAIN": "aligned",
+    "ORDER": "rows", "TURNS": "free", "PROMOTION": "plain", "SPLIT_K": 1, "GIVEN": GIVEN,
+    "BLOCKS": 132, "BLOCKS_PER_SM": 4, "PLAIN": "aligned",
 }  # fmt: skip
 MIDDLE = LARGE | {"WIDTH": 128, "PARTS": 2, "STAGES": 4}
 SMALL = LARGE | {"WIDTH": 64, "STAGES": 8, "CLUSTER": 1}
@@ -134,12 +133,13 @@ KERNEL = Kernel(
         choice("CONSUMERS", 1, 2),
         choice("WIDTH", 64, 80, 96, 112, 128, 144, 160, 176, 192),
         choice("PARTS", 1, 2),
-        choice("CHUNK", 64, 128),
+        choice("CHUNK", 32, 64, 128),
         choice("STAGES", 2, 3, 4, 5, 6, 8),
         choice("CLUSTER", 1, 2),
         choice("GROUP", 4, 8, 16),
         choice("ORDER", "rows", "snake"),
         choice("TURNS", "free", "taken", "early"),
+        choice("PROMOTION", "plain", "compensated"),
         choice("SPLIT_K", 1, 2, 4, 8, 16),
         choice("GIVEN", 0, GIVEN),
         choice("BLOCKS_PER_SM", 3, 4),
@@ -172,7 +172,9 @@ KERNEL = Kernel(
         ),
         Constraint(
             "a thread's sums, in wgmma and beside it, fit its registers",
-            lambda p, d, c: (c.PARTS + 1) * c.WIDTH // 2 + OTHER_REGISTERS <= GIVEN,
+            lambda p, d, c: (
+                ((1 + (c.PROMOTION == "compensated")) * c.PARTS + 1) * c.WIDTH // 2 + OTHER_REGISTERS <= GIVEN
+            ),
         ),
         Constraint("a block's tile has at most 256 columns", lambda p, d, c: c.PARTS * c.WIDTH <= 256),
         Constraint("all places of a chunk fit in", lambda p, d, c: c.STAGES * 32 >= c.CHUNK),
@@ -189,7 +191,7 @@ KERNEL = Kernel(
         shared_fits("the places of both tiles and their factors", _shared_bytes),
     ),
     launch=_launch,
-    fallback=Fallback("warp_tiled", _plain, asked="verdict"),
+    fallback=Fallback("double_sums", _exact, asked="verdict"),
     tiles=lambda p, c: {"m": 64 * c.CONSUMERS, "n": c.WIDTH * c.PARTS, "k": p.k / c.SPLIT_K},
     defaults=LARGE,
     starts=(

@@ -57,16 +57,28 @@ __device__ __forceinline__ void leave(Seen& seen, int key)
     seen.key = key;
 }
 
-// Eight neighbouring terms of a row. `whole`: 16-byte reads are aligned.
-__device__ __forceinline__ void read_terms(float (&x)[8], const float* from, int left, bool whole)
+// Eight neighbouring terms of a row; 16-byte reads are aligned.
+__device__ __forceinline__ void read_terms(float (&x)[8], const float* from, int left)
 {
-    if (whole && left >= 8) {
+    if (left >= 8) {
         const float4 first = __ldcs((const float4*)from), second = __ldcs((const float4*)from + 1);
         x[0] = first.x, x[1] = first.y, x[2] = first.z, x[3] = first.w;
         x[4] = second.x, x[5] = second.y, x[6] = second.z, x[7] = second.w;
     } else {
 #pragma unroll
         for (int i = 0; i < 8; ++i) x[i] = i < left ? from[i] : 0.0f;
+    }
+}
+
+// Reads a tile whose terms are contiguous in memory into `staged`, where 16-byte reads are not aligned: neighbouring lanes read
+// neighbours all the same.
+__device__ __forceinline__ void stage_along_k(float* staged, const float* x, int rows, int k, int row, int term)
+{
+#pragma unroll 8
+    for (int i = 0; i < CHUNK * TILE / PACK_THREADS; ++i) {
+        const int at = i * PACK_THREADS + threadIdx.x, t = at % CHUNK, r = at / CHUNK;
+        const bool inside = term + t < k && row + r < rows;
+        staged[staged_at(t, r)] = inside ? __ldcs(x + (size_t)(row + r) * k + term + t) : 0.0f;
     }
 }
 
@@ -85,11 +97,11 @@ __device__ __forceinline__ void stage(float* staged, const float* x, int rows, i
             staged[staged_at(t, r + 3)] = four.w;
         }
     } else {
-#pragma unroll 4
+#pragma unroll 8
         for (int i = 0; i < CHUNK * TILE / PACK_THREADS; ++i) {
             const int at = i * PACK_THREADS + threadIdx.x, t = at / TILE, r = at % TILE;
             const bool inside = term + t < k && row + r < rows;
-            staged[staged_at(t, r)] = inside ? x[(size_t)(term + t) * rows + row + r] : 0.0f;
+            staged[staged_at(t, r)] = inside ? __ldcs(x + (size_t)(term + t) * rows + row + r) : 0.0f;
         }
     }
 }
@@ -187,15 +199,16 @@ __device__ __forceinline__ void pack_tile(const float* x, int rows, int k, unsig
     const int lane = threadIdx.x % LANES, first = row + threadIdx.x / 32 * 8 + threadIdx.x % 32 / LANES;
     const int left = k - term - lane * 8, missing = left >= 8 ? 0 : left > 0 ? 8 - left : 8;
     float terms[PASSES][8];
-    if (ALONG_K) {
+    if (ALONG_K && whole) {
 #pragma unroll
         for (int pass = 0; pass < PASSES; ++pass) {
             const int r = first + pass * PASS;
-            read_terms(terms[pass], x + (size_t)r * k + term + lane * 8, r < rows ? left : 0, whole);
+            read_terms(terms[pass], x + (size_t)r * k + term + lane * 8, r < rows ? left : 0);
         }
     } else {
         __syncthreads();  // the tile before has been read
-        stage(staged, x, rows, k, row, term, whole);
+        if (ALONG_K) stage_along_k(staged, x, rows, k, row, term);
+        else stage(staged, x, rows, k, row, term, whole);
         __syncthreads();
 #pragma unroll
         for (int pass = 0; pass < PASSES; ++pass)
@@ -273,7 +286,7 @@ extern "C" __global__ void __launch_bounds__(PACK_THREADS, BLOCKS_PER_SM)
 pack(const float* __restrict__ a, const float* __restrict__ b, unsigned char* packed_a, unsigned char* packed_b,
      unsigned* fallbacks, int m, int n, int k, Control* control)
 {
-    __shared__ float staged[!A_TRANSPOSED && B_TRANSPOSED ? 1 : STAGED];
+    __shared__ float staged[STAGED];
     __shared__ bool last;
     let_next_start();
     if (threadIdx.x < 4 * SPREAD_FIELDS) seen_by_block[threadIdx.x / SPREAD_FIELDS][threadIdx.x % SPREAD_FIELDS] = 0;

@@ -14,7 +14,8 @@ pytest.importorskip("cupy")
 from fixtures.fake_gpu import H200
 
 from tuner.declare.catalogue import builtin
-from tuner.declare.kernel import Launch, Padded, Pieces, Rendered, Step, Workspace
+from tuner.declare.kernel import Rendered
+from tuner.declare.launch import Launch, Padded, Pieces, Step, Workspace
 from tuner.devices import calling
 
 PROBLEM = builtin().operation("gemm").problem({"m": 6, "n": 5, "k": 4})

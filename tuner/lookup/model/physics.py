@@ -255,8 +255,17 @@ def problem_features(problem: Problem, known: Limits) -> Floats:
     ])  # fmt: skip
 
 
-def library_features(problem: Problem, device: DeviceInfo, known: Limits) -> Floats:
-    """`problem_features`, and how tiles of usual sizes would fill the device with the first output."""
+def library_features(
+    problem: Problem, device: DeviceInfo, known: Limits, shared: Floats | None = None
+) -> Floats:
+    """`problem_features`, and how tiles of usual sizes would fill the device with the first output.
+
+    Args:
+        problem: What is to be computed.
+        device: Its number of multiprocessors or cores.
+        known: What the device can do.
+        shared: `problem_features`, if they are known already.
+    """
     output = problem.outputs[0].shape
     rows, columns, cores = math.prod(output[:-1]), output[-1], max(device.sm_count, device.cores, 1)
     found = []
@@ -265,4 +274,4 @@ def library_features(problem: Problem, device: DeviceInfo, known: Limits) -> Flo
             waves = math.ceil(rows / height) * math.ceil(columns / width) / cores
             full = math.ceil(waves) * cores * height * width
             found += [math.log(waves), math.ceil(waves) / waves, math.log(full / (rows * columns))]
-    return np.concatenate([problem_features(problem, known), found])
+    return np.concatenate([problem_features(problem, known) if shared is None else shared, found])

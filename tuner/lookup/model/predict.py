@@ -28,8 +28,11 @@ from tuner.lookup.model.physics import (
     resident_blocks,
 )
 
-#: Trees that tell which configs are worth the others, and configs that are.
-SCREEN_TREES, SCREENED = 100, 48
+#: Trees that tell which configs are worth the others, and configs that are. At 400 drawn shapes these kept what
+#: all trees would have chosen.
+SCREEN_TREES, SCREENED = 50, 48
+#: Configs of a kernel that are checked one by one; if more are needed, all of the kernel at once.
+ONE_BY_ONE = 5
 #: Answers that a predictor keeps.
 KEPT = 4096
 
@@ -92,7 +95,7 @@ class Model:
     library: Forest
     calibration: Calibration
     provenance: Mapping[str, Any] = field(default_factory=dict)
-    _fixed: dict[tuple[str, str], Bits] = field(default_factory=dict, compare=False, repr=False)
+    _fixed: dict[tuple[str, str, DeviceInfo], Bits] = field(default_factory=dict, compare=False, repr=False)
 
     def knows(self, problem: Problem) -> bool:
         """Whether such problems were surveyed: operation, dtype and layout; surveys are in full precision."""
@@ -130,29 +133,33 @@ class Model:
         shared = problem_features(problem, self.limits)
         mixed, estimate = config_features(problem, device, self.traits[key], self.limits)
         reference = (estimate + math.log(self.limits.roofline_s(problem))) / 2
+        first = len(self.parameters) + TRAIT_FEATURES
+        places = self.forest.places(first + len(shared), mixed)
+        left = self.forest.bits_of_one(first, shared)
         found, among = np.full(len(estimate), np.inf), np.arange(len(estimate))
         if 0 < most < len(estimate):
-            coarse = self._sums(self.screen, fixed[:, :SCREEN_TREES], shared, mixed) + reference
+            some = slice(SCREEN_TREES)
+            bits = self.screen.bits_at(places)
+            coarse = self.screen.sums(bits & fixed[:, some] & left[:, some]) + reference
             among = np.argpartition(coarse, most)[:most]
-        found[among] = self._sums(self.forest, fixed[among], shared, mixed[:, among]) + reference[among]
-        return found, self._library(problem, device)
+            places = places[:, among]
+        bits = self.forest.bits_at(places)
+        bits &= fixed[among]
+        bits &= left
+        found[among] = self.forest.sums(bits) + reference[among]
+        return found, self._library(problem, device, shared)
 
     def _fixed_bits(self, key: tuple[str, str], device: DeviceInfo) -> Bits:
-        if key not in self._fixed:
+        at = (*key, device)
+        if at not in self._fixed:
             features = fixed_features(self.parameters, device, self.traits[key])
-            self._fixed[key] = self.forest.bits(0, features)
-        return self._fixed[key]
+            self._fixed[at] = self.forest.bits(0, features)
+        return self._fixed[at]
 
-    def _sums(self, forest: Forest, fixed: Bits, shared: Floats, mixed: Floats) -> Floats:
-        first = len(self.parameters) + TRAIT_FEATURES
-        bits = fixed & forest.bits_of_one(first, shared)
-        bits &= forest.bits(first + len(shared), mixed)
-        return forest.sums(bits)
-
-    def _library(self, problem: Problem, device: DeviceInfo) -> float:
+    def _library(self, problem: Problem, device: DeviceInfo, shared: Floats) -> float:
         if not len(self.library.leaves):
             return math.inf
-        row = library_features(problem, device, self.limits)
+        row = library_features(problem, device, self.limits, shared)
         return float(self.library.sums(self.library.bits_of_one(0, row))[0]) + math.log(
             self.limits.roofline_s(problem)
         )
@@ -166,6 +173,12 @@ def fixed_features(parameters: Floats, device: DeviceInfo, of: Traits) -> Floats
     """Features of configs that hold at any dims: parameters, threads, shared memory, registers, occupancy."""
     resident = resident_blocks(device, of)
     return np.vstack([parameters, of.row(2), of.row(3), of.row(4), resident, resident * of.row(2)])
+
+
+class _Point(dict[str, Any]):
+    """A config whose parameters are attributes, too: read often, and quicker than a `Config`."""
+
+    __getattr__ = dict.__getitem__
 
 
 class Predictor:
@@ -239,20 +252,35 @@ class Predictor:
         return Candidate(name, Config({each: config[each] for each in self._orders[name]}), math.exp(times[at]))
 
     def _legal(self, problem: Problem, times: Floats, count: int) -> list[int]:
-        """The first legal configs by time. Only kernels that come up are asked for their rules."""
-        flags: dict[str, Any] = {}
+        """The first legal configs by time. Only what comes up is checked against its kernel's rules."""
+        flags: dict[str, Mapping[int, bool]] = {}
+        asked: dict[str, int] = {}
         found: list[int] = []
         for at in np.argsort(times, kind="stable").tolist():
             name = self.model.configs[at][0]
             if math.isinf(times[at]):
                 break
-            if name in self._points and name not in flags:
+            if name not in self._points:
+                continue
+            asked[name] = asked.get(name, 0) + 1
+            if asked[name] > ONE_BY_ONE and name not in flags:
                 flags[name] = dict(zip(self._points[name][0], self._flags(name, problem), strict=True))
-            if flags.get(name, {}).get(at, False):
+            if flags[name][at] if name in flags else self._obeys(name, at, problem):
                 found.append(at)
                 if len(found) == count:
                     break
         return found
+
+    def _obeys(self, name: str, at: int, problem: Problem) -> bool:
+        """Whether one config obeys; it does not where a rule cannot be asked."""
+        numbers, points = self._points[name]
+        if not points.fits[numbers.index(at)]:
+            return False
+        config, device = _Point(self.model.configs[at][1]), self._device
+        try:
+            return all(each.rule(problem, device, config) for each in points.kernel.constraints)
+        except Exception:  # as where all are checked at once
+            return False
 
     def _flags(self, name: str, problem: Problem) -> list[bool]:
         legal: list[bool] = self._points[name][1].flags(problem, self._device)[0].tolist()
