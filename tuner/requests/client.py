@@ -174,7 +174,7 @@ class Client:
             _, told, _ = self._send("POST", "/v1/best", body)
             snapshot = told["snapshot"]
             found += [
-                _error_of(each["error"]) if "error" in each else RemoteAnswer.of(each)
+                _error_of(each["refused"]) if "refused" in each else RemoteAnswer.of(each)
                 for each in told["answers"]
             ]
         return found

@@ -191,7 +191,7 @@ def _text(said: str) -> str:
 
 @router.post("/best", summary="Answers for up to 1,000 problems at once, from one snapshot")
 async def best_of_many(request: Request, caller: Reads, questions: Questions) -> Response:
-    """Answers in the order of the questions; one that has none is `{"error": ...}` in its place."""
+    """Answers in the order of the questions; one that has none is `{"refused": ...}` in its place."""
     service = service_of(request)
 
     def answered() -> tuple[list[Any], int]:
@@ -205,7 +205,7 @@ async def best_of_many(request: Request, caller: Reads, questions: Questions) ->
                 more = service.shelf.retracted(view, asked)
                 found.append(view.body(asked).with_number(view.manifest.number, more))
             except TunerError as error:
-                found.append(_text_of({"error": error_told(error)}))
+                found.append(_text_of({"refused": error_told(error)}))
         return found, view.manifest.number
 
     found, number = await answering(service, answered)

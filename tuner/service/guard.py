@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from starlette.exceptions import HTTPException
+
 from tuner.service.metrics import Metrics
 from tuner.service.settings import Settings
 
@@ -43,12 +45,8 @@ _HEADERS = (
 )
 
 
-class TooLargeError(Exception):
-    """A body is larger than it may be."""
-
-
-class TooSlowError(Exception):
-    """A body does not come."""
+class BadBody(HTTPException):
+    """A body is larger than it may be, or does not come."""
 
 
 class Guard:
@@ -79,10 +77,8 @@ class Guard:
                 await sent.refuse(*refused)
             else:
                 await self._app(scope, _bounded(scope, receive), sent)
-        except TooLargeError as error:
-            await sent.refuse(413, "TooLarge", str(error))
-        except TooSlowError as error:
-            await sent.refuse(408, "TooSlow", str(error))
+        except BadBody as error:
+            await sent.refuse(error.status_code, "BadBody", str(error.detail))
         except asyncio.CancelledError:
             raise
         except Exception:
@@ -174,12 +170,12 @@ def _bounded(scope: Scope, receive: Receive) -> Receive:
         try:
             message = await asyncio.wait_for(receive(), PIECE_WITHIN_S)
         except TimeoutError:
-            raise TooSlowError(f"the next piece of a body comes within {PIECE_WITHIN_S:g} s") from None
+            raise BadBody(408, f"the next piece of a body comes within {PIECE_WITHIN_S:g} s") from None
         if message["type"] == "http.request":
             got += len(message.get("body", b""))
             whole = not message.get("more_body", False)
             if got > most:
-                raise TooLargeError(f"a body has up to {most} bytes here")
+                raise BadBody(413, f"a body has up to {most} bytes here")
         return message
 
     return received

@@ -93,7 +93,7 @@ def test_many_problems_are_answered_from_one_snapshot(server: Server) -> None:
     told = server.post("/v1/best", json=body).json()
     assert told["answers"][0] == server.get("/v1/best", **ASKED).json()
     assert told["answers"][1]["shape"] == {"m": 256, "n": 256, "k": 256}
-    assert told["answers"][2]["error"]["kind"] == "UnknownName"
+    assert told["answers"][2]["refused"]["kind"] == "UnknownName"
     assert {each["snapshot"] for each in told["answers"] if "snapshot" in each} == {told["snapshot"]}
     most = server.post("/v1/best", json={"problems": ["gemm 512 512 512"] * 1000, "device": "h200"})
     assert len(most.json()["answers"]) == 1000
