@@ -26,7 +26,7 @@ def create_app(service: Service) -> Guard:
     """
     app = FastAPI(
         title="tile-tuner", version=__version__, description=ABOUT, root_path=service.settings.root_path,
-        docs_url=None, redoc_url=None, openapi_url="/openapi.json",
+        docs_url=None, redoc_url=None, openapi_url=None,
     )  # fmt: skip
     app.state.service = service
     app.state.bodies = answers.KnownBodies()

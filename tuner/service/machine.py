@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
 from tuner.requests.tokens import Caller
@@ -32,6 +32,13 @@ async def readyz(request: Request) -> Response:
     ready = ago_s < NOT_READY_S
     told = {"ready": ready, "snapshot": shelf.present.manifest.number}
     return JSONResponse(told, 200 if ready else 503)
+
+
+@router.get("/openapi.json", summary="This description, for programs")
+async def openapi(request: Request, caller: Annotated[Caller, Depends(reads)]) -> Response:
+    """OpenAPI; /docs shows it to people."""
+    app: FastAPI = request.app
+    return JSONResponse(app.openapi())
 
 
 @router.get("/metrics", summary="Figures for Prometheus")
