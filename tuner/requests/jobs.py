@@ -16,6 +16,7 @@ from tuner.declare.problem import PRECISIONS, check_sizes
 from tuner.devices.detect import DetectedDevice
 from tuner.devices.protocol import REGIMES
 from tuner.errors import InputError, NothingFound, PlanError, UnknownName
+from tuner.lookup.declared import builtin_now
 from tuner.nightly.plan import document_of, plan_of
 from tuner.requests import allowed
 from tuner.requests.questions import LARGEST_DIM
@@ -207,7 +208,7 @@ def _problem(store: Store, told: Mapping[str, Any], target: str) -> dict[str, An
         if name not in known:
             raise UnknownName("key of a problem", str(name)[:80], known)
     file = allowed.checked(store, str(told["file"])) if told.get("file") else None
-    kernels = catalogue.from_file(file) if file else catalogue.builtin()
+    kernels = catalogue.from_file(file) if file else builtin_now()
     default = kernels.kernels[-1].operation if file else ""
     operation = kernels.operation(str(told.get("operation") or default))
     dims = told.get("dims") or {}
