@@ -24,6 +24,7 @@ from tuner.callables.misses import FORGET, Miss, by_policy, consult, count, is_m
 from tuner.callables.policy import chosen as chosen_policy
 from tuner.callables.precision import CHOSEN, chosen
 from tuner.callables.requests import Request, gemv_request, matmul_request, transpose_request
+from tuner.callables.rereading import Rereading
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import EMULATED, IEEE
 from tuner.results.record import ProblemKey
@@ -244,6 +245,7 @@ def decision_for(request: Request) -> Decision | None:
     with _lock:
         found = _decided.get((request.problem, request.device))
         if found is None:
+            _rereading.begin()
             found = decide(request.problem, device_info(request.device))
             _keep(_decided, (request.problem, request.device), found)
     if is_miss(request, found):
@@ -349,4 +351,5 @@ def _forget_problem(problem: ProblemKey, device: str) -> None:
 
 
 FORGET.append(_forget_problem)
+_rereading = Rereading(clear_caches)
 _PUBLIC: dict[str, Callable[..., Any]] = {"matmul": matmul, "gemv": gemv, "transpose": transpose}

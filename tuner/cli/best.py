@@ -15,6 +15,11 @@ from tuner.requests.answers import FORMATS, answered, exported
 if TYPE_CHECKING:
     from tuner.declare.problem import Problem
 
+#: For programs that take no chances.
+confirmed_option = click.option(
+    "--confirmed", is_flag=True, help="Only champions that won again in a fresh process, or were published."
+)
+
 
 @click.command()
 @problem_options
@@ -29,11 +34,12 @@ if TYPE_CHECKING:
     metavar="URL",
     help="Ask this server; the variables TUNER_SERVER and TUNER_TOKEN set it and a token.",
 )
+@confirmed_option
 @database_option
 @json_option
 def best(
     target: str, dims: tuple[str, ...], sets: tuple[str, ...], dtype: str, layout: str, precision: str,
-    regime: str, kernel: str, device: str, server: str, db: str, as_json: bool,
+    regime: str, kernel: str, device: str, server: str, confirmed: bool, db: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Print the config to use for a problem, or the library. No device is touched.
 
@@ -43,11 +49,11 @@ def best(
     """
     catalogue, problem = parse_problem(target, dims, sets, dtype, layout, precision)
     if server:
-        found = _from_server(server, problem, device, regime, kernel)
+        found = _from_server(server, problem, device, regime, kernel, confirmed)
     else:
         from tuner.lookup.demand import DEMAND
 
-        answer = answered(catalogue, problem, device, regime, kernel, db)
+        answer = answered(catalogue, problem, device, regime, kernel, db, confirmed)
         DEMAND.asked(answer, catalogue, db)
         found = answer.to_json()
     if as_json:
@@ -56,14 +62,16 @@ def best(
         pairs(f"Best for {problem}", lookup_rows(found))
 
 
-def _from_server(server: str, problem: Problem, device: str, regime: str, kernel: str) -> dict[str, Any]:
+def _from_server(
+    server: str, problem: Problem, device: str, regime: str, kernel: str, confirmed: bool
+) -> dict[str, Any]:
     """The answer of a server, or its last one where it is away; devices of this machine are told by name."""
     from tuner.lookup.asking import parse_device
     from tuner.requests.client import connect
 
     where = parse_device(device)
     name = where if isinstance(where, str) else where.name
-    told = connect(server).best(problem, name, regime=regime, kernel=kernel)
+    told = connect(server).best(problem, name, regime=regime, kernel=kernel, confirmed=confirmed)
     return {**told.told, "age_days": told.age_days, "from_cache": told.from_cache}
 
 
@@ -114,15 +122,16 @@ def _predicted_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
 )
 @click.option("--format", "form", type=click.Choice(FORMATS), default="source", show_default=True)
 @click.option("-o", "folder", type=click.Path(path_type=Path), required=True, help="Folder to write to.")
+@confirmed_option
 @database_option
 def export(
     target: str, dims: tuple[str, ...], sets: tuple[str, ...], dtype: str, layout: str, precision: str,
-    regime: str, kernel: str, device: str, form: str, folder: Path, db: str,
+    regime: str, kernel: str, device: str, form: str, folder: Path, confirmed: bool, db: str,
 ) -> None:  # fmt: skip
     """Write the champion as source, binary, Python module or JSON. None of them needs tuner."""
     from tuner.export import write_file
 
     catalogue, problem = parse_problem(target, dims, sets, dtype, layout, precision)
-    found = answered(catalogue, problem, device, regime, kernel, db)
+    found = answered(catalogue, problem, device, regime, kernel, db, confirmed)
     for file in exported(found, catalogue, problem, form):
         click.echo(str(write_file(folder, file.name, file.data)))

@@ -26,6 +26,7 @@ COMMANDS = {
     "export": ("tuner.cli.best", "export", "Write the champion as source, binary, Python module or JSON."),
     "ladder": ("tuner.cli.ladder", "ladder", "Measure each kernel of an operation in order."),
     "nightly": ("tuner.cli.nightly", "nightly", "Tune the problems of a plan until a deadline."),
+    "champions": ("tuner.cli.champions", "champions", "List champions, pin them, go back to earlier ones."),
     "records": ("tuner.cli.records", "records", "Export, import, publish, list, check and take back records."),
     "distil": ("tuner.cli.distil", "distil", "Find few configs for many shapes, and how to choose."),
     "lookup-quality": (
@@ -46,7 +47,7 @@ COMMANDS = {
 GROUPS = {
     "Tune": ("tune", "nightly", "ladder", "survey"),
     "Answer": ("best", "front", "export", "distil", "model", "lookup-quality"),
-    "Records": ("records", "simulate"),
+    "Records": ("records", "champions", "simulate"),
     "Service": ("serve", "token", "allow"),
     "Look": ("devices", "kernels", "doctor"),
 }

@@ -40,6 +40,7 @@ def best(
     regime: str = "cold",
     kernel: str | None = None,
     db: str = "",
+    confirmed: bool = False,
 ) -> Answer:
     """Which kernel and config to use for a problem on a device, or the library.
 
@@ -53,6 +54,7 @@ def best(
         kernel: Only this kernel.
         db: URL of the database; that of ``TUNER_DB``, else ``studies.db`` in this folder, when empty. There
             may be none: published results answer, too.
+        confirmed: True to take of champions only those that won again in a fresh process, or were published.
 
     Raises:
         NothingFound: No config is legal.
@@ -61,7 +63,7 @@ def best(
         StoreTrouble: The database cannot be used.
     """
     where = parse_device(device) if isinstance(device, str) else device
-    found = answer(kept_open(db), parse_key(problem), where, regime, kernel)
+    found = answer(kept_open(db), parse_key(problem), where, regime, kernel, confirmed=confirmed)
     if not (regime != "cold" or kernel or db):
         DEMAND.asked(found)
     return found
@@ -76,6 +78,7 @@ def answer(
     catalogue: Catalogue | None = None,
     *,
     published: Path | None = None,
+    confirmed: bool = False,
 ) -> Answer:
     """Which kernel and config to use, or the library.
 
@@ -89,13 +92,15 @@ def answer(
             file has changed is told only for a catalogue that is given: a lookup runs no code that a
             database names.
         published: Folder of published results; the project's own when None.
+        confirmed: True to take of champions only those that won again in a fresh process, or were published.
 
     Raises:
         NothingFound: No config is legal, or the operation is not declared and nothing is recorded of the
             problem itself; the message gives the command to tune it.
         UnknownName: A device name that there is no record of.
     """
-    return answer_within(Snapshot.open(store, published), problem, device, regime, kernel, catalogue)
+    opened = Snapshot.open(store, published)
+    return answer_within(opened, problem, device, regime, kernel, catalogue, confirmed=confirmed)
 
 
 def answer_within(
@@ -105,6 +110,8 @@ def answer_within(
     regime: str = "cold",
     kernel: str | None = None,
     catalogue: Catalogue | None = None,
+    *,
+    confirmed: bool = False,
 ) -> Answer:
     """As `answer`, from a state of the records that was opened before, and without a look at the present one.
 
@@ -115,12 +122,12 @@ def answer_within(
     known = snapshot.devices()
     here = isinstance(device, DeviceInfo)
     where = device if isinstance(device, DeviceInfo) else known_device(device, known)
-    question = Question(problem, snapshot.complete(where), regime, kernel or "", catalogue)
+    question = Question(problem, snapshot.complete(where), regime, kernel or "", catalogue, confirmed)
     declared = catalogue or builtin_now()
     case = Case(question, snapshot, declared, declared_problem(question, declared))
     versions = {"compiler": installed_compiler(where.kind)} if here else {}
     return snapshot.once(
-        (question.problem, question.device, regime, kernel, id(declared), catalogue is None, here),
+        (question.problem, question.device, regime, kernel, id(declared), catalogue is None, here, confirmed),
         lambda: _first_answer(case, versions),
         declared,
     )

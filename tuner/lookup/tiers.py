@@ -115,7 +115,10 @@ def exact(case: Case) -> Answer | None:
     question = case.question
     store, own = case.store, None
     if store is not None:
-        own = store.champion(question.problem, question.device, question.regime, question.kernel or None)
+        place = question.problem, question.device, question.regime
+        own = store.champion(*place, question.kernel or None, confirmed=question.confirmed)
+        if own is not None and store.is_chosen(own) and case.may_run(own.record):
+            return Answer(own, question=question)
     found = [each for each in (own, case.snapshot.published_champion(question)) if each is not None]
     found = [each for each in found if case.may_run(each.record)]
     if not found:
@@ -136,7 +139,7 @@ def best_trial(case: Case) -> Answer | None:
     its speed is an upper bound.
     """
     question, store = case.question, case.store
-    if store is None:
+    if store is None or question.confirmed:
         return None
     of = question.problem, question.device, question.regime
     now = {kernel.name: kernel.source_hash for kernel in case.kernels()}

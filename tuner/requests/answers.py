@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 FORMATS = ("source", "binary", "python", "json")
 
 
-def answered(catalogue: Catalogue, problem: Problem, device: str, regime: str, kernel: str, db: str) -> Answer:
+def answered(
+    catalogue: Catalogue, problem: Problem, device: str, regime: str, kernel: str, db: str, confirmed: bool
+) -> Answer:
     """The answer from the records of a database, as they are now.
 
     Raises:
@@ -32,7 +34,7 @@ def answered(catalogue: Catalogue, problem: Problem, device: str, regime: str, k
     where = parse_device(device)
     store = opened(db)
     try:
-        return answer(store, parse_key(problem), where, regime, kernel or None, catalogue)
+        return answer(store, parse_key(problem), where, regime, kernel or None, catalogue, confirmed=confirmed)
     finally:
         if store is not None:
             store.close()

@@ -121,7 +121,7 @@ class Client:
 
     def best(
         self, problem: Problem | ProblemKey | str, device: str = "", *, regime: str = "cold",
-        kernel: str = "", snapshot: int | None = None,
+        kernel: str = "", confirmed: bool = False, snapshot: int | None = None,
     ) -> RemoteAnswer:  # fmt: skip
         """Which kernel and config to use for a problem on a device, or the library.
 
@@ -132,6 +132,7 @@ class Client:
             device: A name such as ``NVIDIA H200``; the server's own device when empty.
             regime: How time was taken.
             kernel: Only this kernel.
+            confirmed: True for champions only that won again in a fresh process, or were published.
             snapshot: Number of a snapshot, to repeat its answer.
 
         Raises:
@@ -141,6 +142,8 @@ class Client:
         """
         asked = question(problem) | {"device": device, "regime": regime, "kernel": kernel}
         query = {name: value for name, value in asked.items() if value}
+        if confirmed:
+            query["confirmed"] = "true"
         if snapshot is not None:
             query["snapshot"] = str(snapshot)
         key = urlencode(sorted(query.items()))
@@ -196,7 +199,7 @@ class Client:
             for each in told["champions"]:
                 dims = ",".join(f"{name}={size}" for name, size in each["shape"].items())
                 words = {name: each[name] for name in ("operation", "dtype", "layout", "precision")}
-                self._fetch(words | {"dims": dims, "device": each["device"]["name"], "regime": each["regime"]})
+                self._fetch(words | {"dims": dims, "device": each["device"], "regime": each["regime"]})
                 count += 1
             if told["next"] is None:
                 return count

@@ -22,6 +22,7 @@ MOST_DIMS = 16
 #: Keys of a question.
 KEYS = (
     "problem", "operation", "dims", "dtype", "layout", "precision", "regime", "device", "kernel",
+    "confirmed",
 )  # fmt: skip
 
 #: Dims by place, or by name.
@@ -37,12 +38,14 @@ class Asked:
         device: A name, a uuid, or a device of the node that answers; empty for that node's own.
         regime: How time is taken.
         kernel: Only this kernel; any if empty.
+        confirmed: True for champions only that won again in a fresh process, or were published.
     """
 
     problem: ProblemKey
     device: str = ""
     regime: str = "cold"
     kernel: str = ""
+    confirmed: bool = False
 
 
 def asked_of(told: Mapping[str, Any] | str, catalogue: Catalogue, defaults: Mapping[str, Any]) -> Asked:
@@ -63,7 +66,9 @@ def asked_of(told: Mapping[str, Any] | str, catalogue: Catalogue, defaults: Mapp
         raise UnknownName("key of a question", unknown[0], KEYS)
     given = {**defaults, **{name: value for name, value in named.items() if value not in (None, "")}}
     words = given.pop("problem", None)
-    text = {name: _text(name, given.get(name, "")) for name in KEYS if name not in ("problem", "dims")}
+    text = {
+        name: _text(name, given.get(name, "")) for name in KEYS if name not in ("problem", "dims", "confirmed")
+    }
     regime = text["regime"] or "cold"
     if regime not in REGIMES:
         raise UnknownName("regime", regime, REGIMES)
@@ -82,7 +87,7 @@ def asked_of(told: Mapping[str, Any] | str, catalogue: Catalogue, defaults: Mapp
         )  # fmt: skip
     if any(not 1 <= size <= LARGEST_DIM for _, size in key.shape):
         raise InputError(f"a dim is a whole number of 1 to {LARGEST_DIM}, got {dict(key.shape)}; correct it")
-    return Asked(key, text["device"], regime, text["kernel"])
+    return Asked(key, text["device"], regime, text["kernel"], _flag("confirmed", given.get("confirmed", False)))
 
 
 def key_of(
@@ -148,3 +153,11 @@ def _text(name: str, told: Any) -> str:
             f"{name} is a text of up to {LONGEST_TEXT} characters, got {str(told)[:40]!r}; correct it"
         )
     return told
+
+
+def _flag(name: str, told: Any) -> bool:
+    if told in (True, "true", "1"):
+        return True
+    if told in (False, "false", "0"):
+        return False
+    raise InputError(f"{name} is true or false, got {str(told)[:40]!r}; correct it")

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tuner.errors import InputError, NothingFound
 
 if TYPE_CHECKING:
-    from tuner.declare.hardware import DeviceInfo
-    from tuner.results.record import Champion, ProblemKey, Record, Retraction
+    from tuner.results.record import Record, Retraction
     from tuner.store.reading import Reader
     from tuner.store.streams import Selection
 
@@ -101,45 +100,6 @@ def tallies_json(store: Reader) -> list[dict[str, Any]]:
     return records + [asdict(each) for each in streams.survey_tallies(store)]
 
 
-def champion_json(champion: Champion, history: bool = False) -> dict[str, Any]:
-    """A champion with its figures.
-
-    Args:
-        champion: The champion.
-        history: True to add what it was compared with.
-    """
-    record, baseline = champion.record, champion.baseline
-    told: dict[str, Any] = {
-        "id": champion.id, "crowned_at": champion.crowned_at, "verdict": champion.verdict,
-        "operation": record.problem.operation, "shape": record.problem.dims, "dtype": record.problem.dtype,
-        "layout": record.problem.layout, "precision": record.problem.precision, "regime": record.regime,
-        "device": {"name": record.device.name, "kind": record.device.kind, "uuid": record.device.uuid},
-        "kernel": record.kernel, "config": dict(record.config),
-        "time_s": record.measurement.time_s, "tflops": record.tflops, "gbps": record.gbps,
-        "speedup": champion.speedup or None,
-        "baseline": baseline and {
-            "name": baseline.kernel, "time_s": baseline.measurement.time_s,
-            "version": baseline.versions.get("library", ""),
-        },
-        "provisional_reasons": list(champion.doubts), "record_id": record.id,
-        "measured_at": record.measured_at,
-    }  # fmt: skip
-    if history:
-        told["pairs"] = [pair.to_json() for pair in champion.pairs]
-        told["versions"] = dict(record.versions)
-        told["trials"] = dict(champion.trials)
-    return told
-
-
-def history_json(
-    store: Reader, problem: ProblemKey, device: DeviceInfo | str, regime: str
-) -> list[dict[str, Any]]:
-    """Every champion of a problem on a device, oldest first, the present one last."""
-    from tuner.store import listing
-
-    return [champion_json(each, history=True) for each in listing.history(store, problem, device, regime)]
-
-
 def records_page(
     store: Reader, wanted: Selection, only: Sequence[str], before: int, limit: int
 ) -> dict[str, Any]:
@@ -161,18 +121,6 @@ def records_page(
     gone = retracting.retracted(store, [record.id for _, record in found])
     page = [record_json(record, gone.get(record.id)) for _, record in found[:limit]]
     return {"records": page, "next": found[limit - 1][0] if len(found) > limit else None}
-
-
-def champions_page(store: Reader, wanted: Selection, after: int, limit: int) -> dict[str, Any]:
-    """A page of the present champions, in the order of their problems."""
-    found = [
-        each
-        for each in store.champions(wanted.operation or None, wanted.device or None, wanted.regime or None)
-        if wanted.has(each.record.problem)
-    ]
-    page = found[after : after + limit]
-    more = after + limit if len(found) > after + limit else None
-    return {"champions": [champion_json(each) for each in page], "count": len(found), "next": more}
 
 
 def problems_page(store: Reader, wanted: Selection, after: int, limit: int) -> dict[str, Any]:

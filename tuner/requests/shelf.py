@@ -131,7 +131,7 @@ class Shelf:
         """What marks an answer of an earlier snapshot whose record was retracted since; else empty."""
         now = self.present.manifest.positions["tuner_retractions"]
         champion = view.body(asked).answer.champion
-        if champion is None or now == view.manifest.positions["tuner_retractions"]:
+        if champion is None or now == view.manifest.positions.get("tuner_retractions"):
             return ""
         library = [champion.baseline.id] if champion.baseline else []
         named = [champion.id, champion.record.id, *library]
@@ -165,7 +165,8 @@ class Shelf:
         """What has come since; None if more than new records and champions."""
         then, now = before.manifest, after.manifest
         same = (then.published, then.code) == (now.published, now.code)
-        if not same or then.positions["tuner_retractions"] != now.positions["tuner_retractions"]:
+        ruling = ("tuner_retractions", "tuner_crowns")
+        if not same or any(then.positions.get(name) != now.positions.get(name) for name in ruling):
             return None
         if before.snapshot.devices() != after.snapshot.devices():
             return None

@@ -44,7 +44,11 @@ _ABOUT = {
     "regime": "How time was taken: cold, hot, cold-graph or hot-graph; cold by default.",
     "device": "Name or uuid of a device in the records, or cpu, cuda:N of the server; its first by default.",
     "kernel": "Only this kernel.",
+    "confirmed": "true for champions only that won again in a fresh process, or were published.",
 }
+
+
+_SCHEMAS = {"confirmed": {"type": "string", "enum": ["true", "false"]}}
 
 
 def parameters(*more: dict[str, Any]) -> dict[str, Any]:
@@ -52,7 +56,7 @@ def parameters(*more: dict[str, Any]) -> dict[str, Any]:
     named = [
         {
             "name": name, "in": "query", "required": False, "description": _ABOUT[name],
-            "schema": {"type": "string", "maxLength": LONGEST_TEXT},
+            "schema": _SCHEMAS.get(name, {"type": "string", "maxLength": LONGEST_TEXT}),
             **({"example": _EXAMPLES[name]} if name in ("operation", "dims", "device") else {}),
         }
         for name in KEYS
@@ -90,6 +94,7 @@ class Question(BaseModel):
     regime: str | None = Field(None, max_length=LONGEST_TEXT, description=_ABOUT["regime"])
     device: str | None = Field(None, max_length=LONGEST_TEXT, description=_ABOUT["device"])
     kernel: str | None = Field(None, max_length=LONGEST_TEXT, description=_ABOUT["kernel"])
+    confirmed: bool | None = Field(None, description=_ABOUT["confirmed"])
 
 
 class Questions(BaseModel):

@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse, Response
 from tuner.lookup.declared import builtin_now
 from tuner.requests import records as listed
 from tuner.requests.catalogue import devices_json, kernels_json, operations_json
+from tuner.requests.champions import champions_page, history_of
 from tuner.requests.intake import Intake
 from tuner.requests.questions import LONGEST_TEXT
 from tuner.requests.tokens import Caller
@@ -72,7 +73,7 @@ async def champions(
     """A page; `next` is the `after` of the next one, null after the last."""
     service, view = service_of(request), service_of(request).shelf.present
     wanted = listed.selection(operation, shape, device, regime)
-    found = await working(service, lambda: listed.champions_page(view.store, wanted, after, limit))
+    found = await working(service, lambda: champions_page(view.store, wanted, after, limit))
     return told(request, found, view.manifest.number)
 
 
@@ -85,8 +86,7 @@ async def history(request: Request, caller: Reads) -> Response:
         view, asked = asked_in(service, request.query_params)
         where = view.answer(asked).question
         assert where is not None, "an answer has its question"
-        told = listed.history_json(view.store, asked.problem, where.device, asked.regime)
-        return {"champions": told}, view.manifest.number
+        return history_of(view.store, asked.problem, where.device, asked.regime), view.manifest.number
 
     return told(request, *await working(service, found))
 

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.results.record import Champion, ProblemKey, Record, Role, rank_in_time
-from tuner.store import Store, opening, queries, rows, tables
+from tuner.store import Store, crowning, opening, queries, rows, tables
 
 
 class _Reigning(NamedTuple):
@@ -33,10 +33,14 @@ class _Index(NamedTuple):
     Attributes:
         champions: Problem and regime -> champions.
         recorded: Problems and regimes that have a time of any kind.
+        confirmed: UUIDs of the champions that won again in a fresh process.
+        chosen: UUIDs of those that answer because of a pin, a rollback or a freeze.
     """
 
     champions: Mapping[tuple[ProblemKey, str], list[_Reigning]]
     recorded: frozenset[tuple[ProblemKey, str]]
+    confirmed: frozenset[str]
+    chosen: frozenset[str]
 
 
 #: One champion by its number, with placeholders: compiled once.
@@ -57,11 +61,21 @@ class FrozenStore(Store):
         self._index()
 
     def champion(
-        self, problem: ProblemKey, device: DeviceInfo | str, regime: str, kernel: str | None = None
+        self,
+        problem: ProblemKey,
+        device: DeviceInfo | str,
+        regime: str,
+        kernel: str | None = None,
+        *,
+        confirmed: bool = False,
     ) -> Champion | None:
         """As `Reader.champion`."""
-        found = self._index().champions.get((problem, regime), [])
-        found = [each for each in found if kernel in (None, each.kernel)]
+        index = self._index()
+        found = [
+            each
+            for each in index.champions.get((problem, regime), [])
+            if kernel in (None, each.kernel) and (not confirmed or each.id in index.confirmed)
+        ]
         uuid = device if isinstance(device, str) else device.uuid
         boards = [each for each in found if uuid and each.device.uuid == uuid]
         alike = boards or [each for each in found if _is_like(each.device, device)]
@@ -83,6 +97,10 @@ class FrozenStore(Store):
             return None
         return super().best_record(problem, device, regime, role=role, kernels=kernels)
 
+    def is_chosen(self, champion: Champion) -> bool:
+        """As `Reader.is_chosen`."""
+        return champion.id in self._index().chosen
+
     def _champion(self, number: int) -> Champion:
         with opening.reading(self._where), self._engine.connect() as connection:
             row = connection.execute(_ONE, {"of": number}).one()
@@ -100,6 +118,7 @@ class FrozenStore(Store):
 
     def _read_index(self) -> _Index:
         of, record = tables.champions, tables.records.c
+        ruling, confirmed = crowning.ruling(self), frozenset(crowning.confirmed(self))
         crowned = (
             sa.select(
                 of.c.number, of.c.id, of.c.crowned_at, of.c.problem, of.c.device, of.c.regime,
@@ -107,7 +126,7 @@ class FrozenStore(Store):
             )
             .join(tables.records, of.c.record == record.number)
             .join(tables.kernels, record.kernel == tables.kernels.c.number)
-            .where(queries.reigns())
+            .where(queries.reigns(), of.c.id.not_in(ruling.barred))
         )  # fmt: skip
         recorded = sa.select(record.problem, record.regime).distinct()
         with opening.reading(self._where), self._engine.connect() as connection:
@@ -125,7 +144,7 @@ class FrozenStore(Store):
                 told = _Reigning(number, name, when, kernel, infos[board])
                 champions.setdefault((keys[problem], regime), []).append(told)
             seen = frozenset((keys[problem], regime) for problem, regime in connection.execute(recorded))
-        return _Index(champions, seen)
+        return _Index(champions, seen, confirmed, ruling.chosen)
 
 
 def _is_like(there: DeviceInfo, asked: DeviceInfo | str) -> bool:

@@ -141,16 +141,6 @@ def trials(
     return sorted(found, key=lambda record: (record.measured_at, record.id))
 
 
-def history(store: Reader, problem: ProblemKey, device: DeviceInfo | str, regime: str) -> list[Champion]:
-    """The champions that a problem has had on a device, oldest first; retracted ones are left out."""
-    crowned = tables.champions.c
-    wanted = queries.champions_joined().where(
-        queries.is_problem(problem), crowned.regime == regime, queries.reigns(),
-        crowned.device.in_(queries.devices_like(device)),
-    )  # fmt: skip
-    return store._read_champions(wanted.order_by(queries.rank_in_time(crowned.crowned_at), crowned.id))
-
-
 def recent_champions(store: Reader, limit: int) -> list[Champion]:
     """The champions crowned last, latest first."""
     of = tables.champions

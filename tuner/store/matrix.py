@@ -15,7 +15,7 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.results.equivalence import latest_hash
 from tuner.results.measurement import Outcome
 from tuner.results.record import ProblemKey, Record
-from tuner.store import opening, queries, rows, tables
+from tuner.store import crowning, opening, queries, rows, tables
 
 if TYPE_CHECKING:
     from tuner.store.reading import Reader
@@ -111,13 +111,13 @@ def problems_after(store: Reader, number: int) -> dict[ProblemKey, int]:
 _LAST_NUMBERS = sa.select(
     *(
         sa.select(sa.func.coalesce(sa.func.max(table.c.number), 0)).scalar_subquery()
-        for table in (tables.records, tables.champions, tables.retractions)
+        for table in (tables.records, tables.champions, tables.retractions, tables.crowns)
     )
 )
 
 
 def stamp(store: Reader) -> tuple[int, ...]:
-    """Returns a value that changes with every added record, champion or retraction."""
+    """Returns a value that changes with every added record, champion, retraction or entry of the crown log."""
     with opening.reading(store._where), store._engine.connect() as connection:
         return tuple(int(number) for number in connection.execute(_LAST_NUMBERS).one())
 
@@ -156,14 +156,15 @@ def fastest(store: Reader, query: MatrixQuery, rows_at_most: int) -> list[list[S
 
 
 def crowned(store: Reader, query: MatrixQuery) -> list[Crowned]:
-    """Returns the latest champion of every problem of an operation on every device of a kind."""
+    """Returns the champion that answers for every problem of an operation on every device of a kind."""
+    barred = crowning.barred(store)
     champion, record = tables.champions.c, tables.records
     library, later = record.alias("library"), tables.champions.alias("later")
     last = (
         sa.select(sa.func.max(queries.rank_in_time(later.c.crowned_at)))
         .where(
             later.c.problem == champion.problem, later.c.device == champion.device,
-            later.c.regime == query.regime, queries.reigns(later),
+            later.c.regime == query.regime, queries.reigns(later), later.c.id.not_in(barred),
         )
         .correlate(tables.champions)
         .scalar_subquery()
@@ -182,7 +183,7 @@ def crowned(store: Reader, query: MatrixQuery) -> list[Crowned]:
         .where(
             *_these(query), champion.regime == query.regime,
             queries.rank_in_time(champion.crowned_at) == last, record.c.time_s.is_not(None),
-            queries.reigns(),
+            queries.reigns(), champion.id.not_in(barred),
         )
         .order_by(champion.crowned_at, champion.id)
     )  # fmt: skip

@@ -19,7 +19,7 @@ from tuner.store.frozen import FrozenStore
 from tuner.store.reading import Reader
 
 #: The tables that answers rest on.
-TABLES = (tables.records, tables.champions, tables.retractions, tables.surveys)
+TABLES = (tables.records, tables.champions, tables.retractions, tables.surveys, tables.crowns)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from sqlalchemy import (
 #: Name of our version table; Optuna owns ``alembic_version`` in the same database.
 VERSION_TABLE = "tile_tuner_version"
 #: Schemas that this version can bring forward, oldest first; the last is the one it works with.
-SCHEMAS = ("0001", "0002", "0003", "0004", "0007", "0008", "0006")
+SCHEMAS = ("0001", "0002", "0003", "0004", "0009")
 
 METADATA = MetaData()
 _NUMBER = BigInteger().with_variant(Integer, "sqlite")
@@ -188,6 +188,54 @@ claims = Table(
     Column("ended_at", String(40), nullable=False),
     Index("tuner_claims_by_study", "study", "state"),
     Index("tuner_claims_by_night", "night"),
+)
+
+# The crown log: pins, rollbacks, confirmations; see `tuner.results.crowns`.
+crowns = Table(
+    "tuner_crowns",
+    METADATA,
+    _number(),
+    Column("id", _UUID, nullable=False, unique=True),
+    Column("act", String(20), nullable=False),
+    _refers("problem", "tuner_problems", optional=True),
+    Column("kind", String(40), nullable=False),
+    Column("device", String(400), nullable=False),
+    Column("regime", String(40), nullable=False),
+    Column("champion", String(40), nullable=False),
+    Column("who", String(400), nullable=False),
+    Column("why", Text, nullable=False),
+    Column("made_at", String(40), nullable=False),
+    Column("checksum", BigInteger, nullable=True),
+)
+
+# What nights watched; see `tuner.store.watched`.
+sentinels = Table(
+    "tuner_sentinels",
+    METADATA,
+    _number(),
+    Column("id", _UUID, nullable=False, unique=True),
+    Column("night", _UUID, nullable=False),
+    Column("process", Integer, nullable=False),
+    _refers("problem", "tuner_problems"),
+    _refers("device", "tuner_devices"),
+    Column("regime", String(40), nullable=False),
+    Column("data", LargeBinary, nullable=False),
+    Column("measured_at", String(40), nullable=False),
+    Column("checksum", BigInteger, nullable=True),
+    Index("tuner_sentinels_by_problem", "problem", "regime", "measured_at"),
+)
+
+# How nights began and ended, and their reports: events that are only added.
+nights = Table(
+    "tuner_nights",
+    METADATA,
+    _number(),
+    Column("id", _UUID, nullable=False, unique=True),
+    Column("night", _UUID, nullable=False),
+    Column("event", String(20), nullable=False),
+    Column("data", LargeBinary, nullable=False),
+    Column("at", String(40), nullable=False),
+    Column("checksum", BigInteger, nullable=True),
 )
 
 # What records share, once more: in a table of its own it lies on other pages, so that a damaged page of the

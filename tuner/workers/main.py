@@ -32,9 +32,11 @@ from tuner.devices.protocol import CompileFailed, Compiler, LaunchFailed
 from tuner.devices.transfers import transfers_s
 from tuner.errors import InputError, TunerError
 from tuner.measuring.bench import Bench, CompiledConfig
+from tuner.measuring.sentinel_bench import time_sentinel
 from tuner.measuring.survey_bench import SurveyBench
 from tuner.measuring.workload import Workload
 from tuner.results.measurement import OUT_OF_MEMORY, CompileReport, Measurement, memory_reason
+from tuner.results.sentinel import Terms
 from tuner.results.statistics import noise
 from tuner.workers.channel import Channel, ChannelBroken
 from tuner.workers.process import MEMORY_VARIABLE
@@ -81,6 +83,15 @@ def compiled_config_from(data: dict[str, Any], code: bytes) -> CompiledConfig:
     return CompiledConfig(
         rendered_from(data["rendered"]), code, CompileReport(**data["compiled"]), data.get("compile_s", 0.0)
     )
+
+
+def _compiled_configs_from(message: dict[str, Any], blob: bytes) -> list[CompiledConfig]:
+    """Makes several compiled configs from a message and their code, one after the other."""
+    offset, found = 0, []
+    for each in message["compiled_configs"]:
+        found.append(compiled_config_from(each, blob[offset : offset + each["code_bytes"]]))
+        offset += each["code_bytes"]
+    return found
 
 
 class CompileHandlers:
@@ -186,12 +197,17 @@ class DeviceHandlers:
 
     def finals(self, message: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
         """Times finalists in alternation with the library, whose measurements come last."""
-        bench, offset, compiled_configs = self._ready(), 0, []
-        for each in message["compiled_configs"]:
-            compiled_configs.append(compiled_config_from(each, blob[offset : offset + each["code_bytes"]]))
-            offset += each["code_bytes"]
+        bench = self._ready()
+        compiled_configs = _compiled_configs_from(message, blob)
         found = bench.finals(compiled_configs, message["budget_s"], message["threads"])
         return {"measurements": [each.to_json() for each in found], "unwell": bench.unwell}, b""
+
+    def sentinel(self, message: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
+        """Times champion, the one before and the library in turns."""
+        bench = self._ready()
+        named = list(zip(message["names"], _compiled_configs_from(message, blob), strict=True))
+        found = time_sentinel(bench, named, Terms(**message["terms"]))
+        return {"turns": asdict(found), "unwell": bench.unwell}, b""
 
     def survey(self, message: dict[str, Any], blob: bytes) -> tuple[Iterator[dict[str, Any]], bytes]:
         """Times configs at one problem, an answer each; code comes with a config's first problem only."""

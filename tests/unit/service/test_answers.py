@@ -143,9 +143,9 @@ def test_a_snapshot_repeats_its_answers_and_marks_what_was_retracted(server: Ser
     assert marked == now
     assert (mark["id"], mark["reason"]) == (champion.id, "measured on a hot board")
     assert server.get("/v1/best", **ASKED, snapshot=number).content == before.content
-    history = server.get("/v1/champions/history", **ASKED).json()["champions"]
+    history = server.get("/v1/champions/history", **ASKED).json()["history"]
     assert [round(each["speedup"], 3) for each in history] == [0.917, 1.1]
-    then = server.get("/v1/champions/history", **ASKED, snapshot=now["snapshot"]).json()["champions"]
+    then = server.get("/v1/champions/history", **ASKED, snapshot=now["snapshot"]).json()["history"]
     assert then[-1]["id"] == champion.id
 
 

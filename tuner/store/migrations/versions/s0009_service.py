@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0006"
+revision = "0009"
 down_revision = "0008"
 
 _NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
