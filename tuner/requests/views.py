@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tuner.declare.catalogue import Catalogue
 from tuner.declare.hardware import DeviceInfo
@@ -18,6 +18,8 @@ from tuner.requests.questions import Asked
 from tuner.results.record import ProblemKey
 from tuner.store import Store
 from tuner.store.snapshots import Manifest
+
+T = TypeVar("T")
 
 #: Answers that a view remembers.
 MOST_ANSWERS = 20_000
@@ -94,6 +96,14 @@ class View:
         self.snapshot = Snapshot(store, published, ("snapshot", manifest.number))
         self._store, self._here = store, here
         self._bodies: dict[Asked, Body] = {}
+        self._once: dict[Hashable, Any] = {}
+
+    def once(self, key: Hashable, work: Callable[[], T]) -> T:
+        """What was worked out under a key before, or is now; it is the same as long as the snapshot is."""
+        if key not in self._once:
+            self._once[key] = work()
+        found: T = self._once[key]
+        return found
 
     def close(self) -> None:
         """Ends its connections."""

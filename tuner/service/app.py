@@ -7,7 +7,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from tuner.errors import TunerError
-from tuner.service import answers, errors, jobs, machine, pages, records
+from tuner.service import answers, dashboard, errors, jobs, logins, machine, pages, records, reference
 from tuner.service.guard import Guard
 from tuner.service.state import Service
 from tuner.version import __version__
@@ -31,9 +31,8 @@ def create_app(service: Service) -> Guard:
     app.state.service = service
     app.state.bodies = answers.KnownBodies()
     app.state.streams = 0
-    for module in (machine, answers, records, jobs, pages):
+    for module in (machine, answers, records, jobs, pages, logins, reference, dashboard):
         app.include_router(module.router)
-    pages.mount_files(app)
     app.add_exception_handler(TunerError, errors.tuner_error)
     app.add_exception_handler(errors.Refused, errors.refused)
     app.add_exception_handler(RequestValidationError, errors.invalid)

@@ -19,6 +19,7 @@ from tuner.results.record import Role
 from tuner.service.access import reads, sends_records, service_of
 from tuner.service.answers import asked_in, parameters
 from tuner.service.responses import told, working
+from tuner.store import demand
 
 router = APIRouter(prefix="/v1", tags=["records"])
 Reads = Annotated[Caller, Depends(reads)]
@@ -121,6 +122,14 @@ async def stats(request: Request, caller: Reads) -> Response:
     service, view = service_of(request), service_of(request).shelf.present
     found = await working(service, lambda: listed.tallies_json(view.store))
     return told(request, {"tallies": found}, view.manifest.number)
+
+
+@router.get("/wanted", summary="Problems that were asked and have no exact answer")
+async def wanted(request: Request, caller: Reads, operation: Text = "", limit: Limit = 100) -> Response:
+    """Those first by which tuning is expected to save the most time."""
+    service, view = service_of(request), service_of(request).shelf.present
+    found = await working(service, lambda: demand.read(service.store, operation=operation)[:limit])
+    return told(request, {"wanted": [each.to_json() for each in found]}, view.manifest.number)
 
 
 @router.post(

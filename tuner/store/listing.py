@@ -147,3 +147,19 @@ def recent_champions(store: Reader, limit: int) -> list[Champion]:
     last = sa.select(of.c.number).order_by(of.c.number.desc()).limit(limit)
     wanted = queries.champions_joined().where(of.c.number.in_(last), queries.reigns())
     return store._read_champions(wanted.order_by(of.c.number.desc()))
+
+
+def champions_of(store: Reader, problems: Sequence[ProblemKey]) -> list[Champion]:
+    """Every champion that some problems have had, oldest first; retracted ones are left out."""
+    of, found = tables.champions.c, []
+    for start in range(0, len(problems), FEW // 5):
+        some = sa.or_(*(queries.is_problem(each) for each in problems[start : start + FEW // 5]))
+        wanted = queries.champions_joined().where(some, queries.reigns())
+        found += store._read_champions(wanted.order_by(queries.rank_in_time(of.crowned_at), of.id))
+    return found
+
+
+def has_optuna_tables(store: Reader) -> bool:
+    """True if Optuna has kept studies in the same database."""
+    with opening.reading(store._where), store._engine.connect() as connection:
+        return sa.inspect(connection).has_table("studies")

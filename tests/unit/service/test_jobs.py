@@ -210,7 +210,7 @@ def test_a_file_that_has_changed_since_is_not_run(server: Server, folder: Path, 
 
 def test_a_server_that_is_killed_five_times_loses_no_trial(tmp_path: Path, db: str) -> None:
     """The job's process is killed, too, as by a machine that goes down; the last time it goes on."""
-    slow = write_device(tmp_path / "slow.json", baseline_s=1e-3, compile_s=0.4)
+    slow = write_device(tmp_path / "slow.json", baseline_s=1e-3, pace=4.0)
     running = Server(db, tmp_path, "--local-admin", "--device", slow)
     try:
         job = running.post("/v1/jobs", json=toy(9000, trials=LEGAL)).json()["id"]
