@@ -37,4 +37,5 @@ def create_app(service: Service) -> Guard:
     app.add_exception_handler(errors.Refused, errors.refused)
     app.add_exception_handler(RequestValidationError, errors.invalid)
     app.add_exception_handler(HTTPException, errors.http_error)
+    app.add_exception_handler(Exception, errors.trouble)
     return Guard(app, service.settings, service.metrics)

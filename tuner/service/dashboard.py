@@ -80,6 +80,7 @@ def _asked(service: Service, path: str, query: str) -> tuple[int, list[tuple[str
     told: list[Any] = []
     environ = {
         "REQUEST_METHOD": "GET", "PATH_INFO": path, "QUERY_STRING": query, "SCRIPT_NAME": "",
+        "HTTP_ACCEPT_ENCODING": "",
         "SERVER_NAME": "localhost", "SERVER_PORT": "80", "SERVER_PROTOCOL": "HTTP/1.1",
         "wsgi.version": (1, 0), "wsgi.url_scheme": "http", "wsgi.input": io.BytesIO(),
         "wsgi.errors": io.StringIO(), "wsgi.multithread": True, "wsgi.multiprocess": False,

@@ -84,6 +84,12 @@ def invalid(request: Request, error: Exception) -> Response:
     return answer(request, 422, {"kind": "InputError", "message": message}, {})
 
 
+def trouble(request: Request, error: Exception) -> Response:
+    """Answers our own mistakes; the log has the traceback."""
+    message = "the server failed to answer; its log says more"
+    return answer(request, 500, {"kind": "Trouble", "message": message}, {})
+
+
 def answer(request: Request, status: int, what: Mapping[str, Any], headers: Mapping[str, str]) -> Response:
     """An error as JSON, or as a page where a browser asks for one."""
     if wants_page(request):

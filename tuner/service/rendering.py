@@ -23,9 +23,7 @@ FOLDER = Path(__file__).parent
 @functools.cache
 def _templates() -> jinja2.Environment:
     loader = jinja2.FileSystemLoader(FOLDER / "templates")
-    found = jinja2.Environment(
-        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+    found = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     found.filters |= FILTERS
     return found
 
