@@ -1,12 +1,11 @@
 """Every route of the interface with whatever its description allows, and with what it does not: no 5xx."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import schemathesis
 from fixtures.server import Server, fill, serving
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, given, settings
 
 from tuner.requests import tokens
 from tuner.store import Store
@@ -26,35 +25,28 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, s
         yield running, secret
 
 
-def test_no_request_makes_the_server_fail(server: tuple[Server, str], tmp_path: Path) -> None:
+def test_no_request_makes_the_server_fail(server: tuple[Server, str]) -> None:
     running, secret = server
     headers = {"authorization": f"Bearer {secret}"}
     schema = schemathesis.openapi.from_url(f"{running.base}/openapi.json", headers=headers)
     seen: dict[str, int] = {}
 
+    def asks(case: schemathesis.Case) -> None:
+        name = f"{case.operation.method} {case.operation.path}"
+        seen[name] = seen.get(name, 0) + 1
+        answer = case.call(headers=headers, timeout=30)
+        assert answer.status_code < 500, (case.as_curl_command(), answer.text)
+
     for found in schema.get_all_operations():
         operation = found.ok()
         if operation.path.endswith("/events"):
             continue
-        name = f"{operation.method} {operation.path}"
-
-        def asks(case: schemathesis.Case, name: str = name) -> None:
-            answer = case.call(headers=headers, timeout=30)
-            seen[name] = seen.get(name, 0) + 1
-            assert answer.status_code < 500, (case.as_curl_command(), answer.text)
-
         for mode in (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE):
-            test = settings(
+            drawn = given(case=operation.as_strategy(generation_mode=mode))(asks)
+            settings(
                 max_examples=EXAMPLES, deadline=None, phases=[Phase.generate], database=None,
                 suppress_health_check=list(HealthCheck),
-            )(_given(operation, mode, asks))  # fmt: skip
-            test()
+            )(drawn)()  # fmt: skip
     assert len(seen) >= 20
     assert running.get("/healthz").status_code == 200
     assert '"status": 500' not in running.log.read_text()
-
-
-def _given(operation: object, mode: object, asks: object) -> object:
-    from hypothesis import given
-
-    return given(case=operation.as_strategy(generation_mode=mode))(asks)  # type: ignore[attr-defined]
