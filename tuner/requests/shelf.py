@@ -60,7 +60,7 @@ class Shelf:
         self.looked_s = time.monotonic()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
-        self.present = self._open(self._take())
+        self.present = self._open(self._take(), self._url)
 
     def start(self) -> None:
         """Starts looking for changes."""
@@ -115,7 +115,7 @@ class Shelf:
         if now == (manifest.positions, manifest.published, manifest.code):
             return False
         begun_s = time.monotonic()
-        after = self._open(self._take())
+        after = self._open(self._take(), self._url)
         touched = self._touched(before, after)
         if touched is not None:
             after.inherit(before, touched)
@@ -144,7 +144,7 @@ class Shelf:
     def _take(self) -> snapshots.Manifest:
         return snapshots.take(self._store, self._content.published(), self._content.code())
 
-    def _open(self, manifest: snapshots.Manifest) -> View:
+    def _open(self, manifest: snapshots.Manifest, demand: str = "") -> View:
         published = self._content.copy_of(manifest.published)
         if published is None:
             raise NothingFound(
@@ -159,7 +159,7 @@ class Shelf:
         except BaseException:
             store.close()
             raise
-        return View(manifest, store, published, self._here, differs)
+        return View(manifest, store, published, self._here, differs, demand)
 
     def _touched(self, before: View, after: View) -> Touched | None:
         """What has come since; None if more than new records and champions."""

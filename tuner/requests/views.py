@@ -12,6 +12,9 @@ from typing import Any, TypeVar
 from tuner.declare.catalogue import Catalogue
 from tuner.declare.hardware import DeviceInfo
 from tuner.lookup import Answer, answer_within
+from tuner.lookup.answers import EXACT, declared_problem
+from tuner.lookup.declared import builtin_now
+from tuner.lookup.demand import COLD, DEMAND, Tally
 from tuner.lookup.snapshot import Snapshot
 from tuner.requests.answers import told_as_json
 from tuner.requests.questions import Asked
@@ -34,10 +37,17 @@ class Body:
     Attributes:
         text: JSON, without the number of the snapshot and the closing brace.
         answer: What it was made of.
+        tally: Counts how often it was asked; None for an exact answer, and for an earlier snapshot.
     """
 
     text: str
     answer: Answer
+    tally: Tally | None = None
+
+    def count(self) -> None:
+        """Counts a question."""
+        if self.tally is not None:
+            self.tally.hits[0] += 1
 
     def with_number(self, number: int, more: str = "") -> bytes:
         """The whole JSON text of a snapshot."""
@@ -81,7 +91,7 @@ class View:
 
     def __init__(
         self, manifest: Manifest, store: Store, published: Path, here: Callable[[str], DeviceInfo | str],
-        differs: str = "",
+        differs: str = "", demand: str = "",
     ) -> None:  # fmt: skip
         """Opens a snapshot.
 
@@ -91,8 +101,9 @@ class View:
             published: Published results as they were then.
             here: What the name of a device means on this machine.
             differs: What is not as it was.
+            demand: Database in which questions without an exact answer are counted; empty to count none.
         """
-        self.manifest, self.differs = manifest, differs
+        self.manifest, self.differs, self._demand = manifest, differs, demand
         self.snapshot = Snapshot(store, published, ("snapshot", manifest.number))
         self._store, self._here = store, here
         self._bodies: dict[Asked, Body] = {}
@@ -140,11 +151,24 @@ class View:
             found = self.answer(asked)
             told = found.to_json()
             del told["age_days"]  # it would differ from one moment to the next
-            known = Body(told_as_json(told)[:-1], found)
+            known = Body(told_as_json(told)[:-1], found, self._tally(asked, found))
             if len(self._bodies) >= MOST_ANSWERS:
                 self._bodies.clear()
             self._bodies[asked] = known
         return known
+
+    def _tally(self, asked: Asked, found: Answer) -> Tally | None:
+        """What counts a question whose answer is not exact, where that is of use to nights."""
+        if not self._demand or found.match == EXACT or found.question is None:
+            return None
+        if asked.regime != COLD or asked.kernel or asked.confirmed:
+            return None
+        problem = declared_problem(found.question, builtin_now())
+        if problem is None:
+            return None
+        tally = Tally()
+        DEMAND.add(problem, found.question.device, found, tally, self._demand)
+        return tally
 
     def inherit(self, earlier: View, touched: Touched) -> None:
         """Takes over what an earlier snapshot has read and answered, as far as it still holds.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import zipfile
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response
@@ -16,7 +16,7 @@ from tuner.lookup.declared import builtin_now
 from tuner.requests.answers import FORMATS, ExportedFile, exported
 from tuner.requests.questions import KEYS, LONGEST_TEXT, Asked, asked_of
 from tuner.requests.tokens import Caller
-from tuner.requests.views import View, etag, manifest_json
+from tuner.requests.views import Body, View, etag, manifest_json
 from tuner.service.access import reads, service_of
 from tuner.service.errors import told as error_told
 from tuner.service.responses import answering, tagged, told, working
@@ -131,11 +131,27 @@ async def best(request: Request, caller: Reads) -> Response:
     found = known.get(query)
     if found is None:
         found = await answering(service, lambda: _answered(service, request.query_params))
-        if found[2] == known.number:
+        if found.number == known.number:
             known.put(query, found)
-    body, tag, number, match = found
-    service.metrics.answer(match)
-    return tagged(request, body, tag, number)
+    service.metrics.answer(found.told.answer.match)
+    found.told.count()
+    return tagged(request, found.body, found.tag, found.number)
+
+
+class Answered(NamedTuple):
+    """An answer as it is sent.
+
+    Attributes:
+        body: The whole JSON text.
+        tag: Its entity tag.
+        number: Of the snapshot.
+        told: What it was made of.
+    """
+
+    body: bytes
+    tag: str
+    number: int
+    told: Body
 
 
 class KnownBodies:
@@ -143,13 +159,13 @@ class KnownBodies:
 
     def __init__(self, number: int = 0) -> None:
         self.number = number
-        self._kept: dict[bytes, tuple[bytes, str, int, str]] = {}
+        self._kept: dict[bytes, Answered] = {}
 
-    def get(self, query: bytes) -> tuple[bytes, str, int, str] | None:
+    def get(self, query: bytes) -> Answered | None:
         """Body, entity tag, snapshot and match, if the same query was answered before."""
         return self._kept.get(query)
 
-    def put(self, query: bytes, found: tuple[bytes, str, int, str]) -> None:
+    def put(self, query: bytes, found: Answered) -> None:
         """Remembers an answer."""
         if len(query) <= LONGEST_QUERY and b"snapshot" not in query:
             if len(self._kept) >= MOST_QUERIES:
@@ -157,14 +173,14 @@ class KnownBodies:
             self._kept[query] = found
 
 
-def _answered(service: Service, query: Mapping[str, str]) -> tuple[bytes, str, int, str]:
+def _answered(service: Service, query: Mapping[str, str]) -> Answered:
     view, asked = asked_in(service, query)
     found = view.body(asked)
     more = service.shelf.retracted(view, asked)
     if view.differs:
         more += f',"differs":{_text(view.differs)}'
     body = found.with_number(view.manifest.number, more)
-    return body, etag(body), view.manifest.number, found.answer.match
+    return Answered(body, etag(body), view.manifest.number, found)
 
 
 def asked_in(service: Service, query: Mapping[str, str], also: tuple[str, ...] = ()) -> tuple[View, Asked]:
@@ -207,8 +223,9 @@ async def best_of_many(request: Request, caller: Reads, questions: Questions) ->
             try:
                 told = each if isinstance(each, str) else each.model_dump(exclude_none=True)
                 asked = asked_of(told, catalogue, {name: value for name, value in defaults.items() if value})
-                more = service.shelf.retracted(view, asked)
-                found.append(view.body(asked).with_number(view.manifest.number, more))
+                more, body = service.shelf.retracted(view, asked), view.body(asked)
+                body.count()
+                found.append(body.with_number(view.manifest.number, more))
             except TunerError as error:
                 found.append(_text_of({"refused": error_told(error)}))
         return found, view.manifest.number

@@ -139,8 +139,7 @@ async def wanted(request: Request, caller: Reads, operation: Text = "", limit: L
         "requestBody": {
             "description": "What `tuner records export` writes: JSON lines, plain or compressed by zstd.",
             "content": {
-                "application/x-ndjson": {"schema": {"type": "string"}},
-                "application/zstd": {"schema": {"type": "string", "format": "binary"}},
+                "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
             },
         }
     },

@@ -9,7 +9,7 @@ import time
 
 import uvicorn
 
-from tuner.errors import EnvironmentTrouble, InputError
+from tuner.errors import EnvironmentTrouble
 from tuner.service.app import create_app
 from tuner.service.settings import Settings
 from tuner.service.state import Service
@@ -46,9 +46,8 @@ def run(settings: Settings) -> None:
         StoreTrouble: The database cannot be used.
         EnvironmentTrouble: The port is taken.
     """
-    _log_json_lines()
     with Service.open(settings) as service:
-        check_who_may_enter(settings, has_tokens=not service.keeper.is_open)
+        _log_json_lines()
         server = uvicorn.Server(
             uvicorn.Config(
                 create_app(service), host=settings.host, port=settings.port, log_config=None, access_log=False,
@@ -64,24 +63,6 @@ def run(settings: Settings) -> None:
                 f"the server could not bind to {settings.host} port {settings.port} (its own words are above); "
                 "choose another with --host or --port"
             ) from error
-
-
-def check_who_may_enter(settings: Settings, *, has_tokens: bool) -> None:
-    """Refuses settings that would let strangers in.
-
-    Raises:
-        InputError: An address that others reach, without tokens; or --local-admin with tokens.
-    """
-    if not settings.is_loopback and not has_tokens:
-        raise InputError(
-            f"without tokens only this machine is served, got --host {settings.host}; make tokens with `tuner "
-            "token create NAME`, or leave --host out"
-        )
-    if settings.local_admin and (has_tokens or not settings.is_loopback):
-        raise InputError(
-            "--local-admin lets everyone on this machine do everything while there are no tokens, and there "
-            "are some, or other machines are served; leave it out, and use a token of scope admin"
-        )
 
 
 def _log_json_lines() -> None:

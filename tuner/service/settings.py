@@ -5,6 +5,8 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass
 
+from tuner.errors import InputError
+
 #: Default address and port.
 HOST, PORT = "127.0.0.1", 8421
 
@@ -55,3 +57,20 @@ class Settings:
             return None
         own = {"localhost", "127.0.0.1", "[::1]", self.host, f"[{self.host}]"}
         return frozenset(name.casefold() for name in (*own, *self.hosts))
+
+    def check(self, *, has_tokens: bool) -> None:
+        """Refuses settings that would let strangers in.
+
+        Raises:
+            InputError: An address that others reach, without tokens; or --local-admin with tokens.
+        """
+        if not self.is_loopback and not has_tokens:
+            raise InputError(
+                f"without tokens only this machine is served, got --host {self.host}; make tokens with `tuner "
+                "token create NAME`, or leave --host out"
+            )
+        if self.local_admin and (has_tokens or not self.is_loopback):
+            raise InputError(
+                "--local-admin lets everyone on this machine do everything while there are no tokens, and there "
+                "are some, or other machines are served; leave it out, and use a token of scope admin"
+            )

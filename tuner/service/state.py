@@ -73,16 +73,17 @@ class Service:
 
         Raises:
             StoreTrouble: The database cannot be used.
-            InputError: A device is named wrongly.
+            InputError: A device is named wrongly, or the settings would let strangers in.
         """
         found = tuple(map(find, settings.devices)) or own_devices()
         offer = Offer.of(found)
         with contextlib.ExitStack() as stack:
             store = stack.enter_context(Store.open(settings.db, patience_s=PATIENCE_S))
+            keeper = Keeper(store, settings.local_admin)
+            settings.check(has_tokens=not keeper.is_open)
             kept = folder / "published" if folder else None
             shelf = Shelf(store, settings.db, published=published, kept=kept, here=_Here(offer))
             stack.callback(shelf.close)
-            keeper = Keeper(store, settings.local_admin)
             stack.callback(keeper.close)
             runner = None
             if settings.jobs:

@@ -3,10 +3,12 @@
 import contextlib
 import json
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -173,24 +175,21 @@ def test_bodies_are_bounded(server: Server, reader: str) -> None:
     ],
 )
 def test_a_server_that_would_let_strangers_in_does_not_start(
-    tmp_path: Path, options: tuple[str, ...], said: str
-) -> None:
-    command = [sys.executable, "-m", "tuner", "serve", "--port", "0", *options]
-    done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60,
-        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
-    )  # fmt: skip
-    assert done.returncode in (2, 3), done.stderr
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
+    tmp_path: Path, options: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert run(["serve", "--port", "0", *options]) in (2, 3)
+    err = capsys.readouterr().err
+    assert said in err
+    assert "Traceback" not in err
 
 
 def test_local_admin_is_not_for_a_server_with_tokens(
     server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = [sys.executable, "-m", "tuner", "serve", "--port", "0", "--local-admin", "--db", server.db]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
-    assert (done.returncode, "--local-admin lets everyone" in done.stderr) == (2, True)
+    assert run(["serve", "--port", "0", "--local-admin", "--db", server.db]) == 2
+    assert "--local-admin lets everyone" in capsys.readouterr().err
 
 
 # --- records from elsewhere ----------------------------
@@ -250,6 +249,33 @@ def test_a_sender_that_is_killed_can_send_again(server: Server, sender: str) -> 
         wanted = streams.Selection(operation="gemm")
         found = [each for each in streams.records(store, wanted) if each.problem.dims["m"] == 67]
     assert len(found) == 1500
+
+
+def test_a_locked_database_stops_no_answer(tmp_path: Path) -> None:
+    db = f"sqlite:///{tmp_path}/studies.db"
+    fill(db)
+    with serving(db, tmp_path, "--no-jobs", "--local-admin") as own:
+        before = own.get("/v1/best", **ASKED)
+        with contextlib.closing(sqlite3.connect(tmp_path / "studies.db")) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with ThreadPoolExecutor(1) as one:
+                sent = one.submit(own.post, "/v1/records", content=written(record(gemm(69, 69, 69), 1e-3)))
+                for dims in ("512,512,512", "256,256,256", "777,77,7"):
+                    assert own.get("/v1/best", **ASKED | {"dims": dims}).status_code == 200
+                refused = sent.result()
+            assert (refused.status_code, "keeps it locked" in refused.text) == (503, True)
+            assert refused.headers["retry-after"]
+        assert own.get("/v1/best", **ASKED).content == before.content
+        assert own.post("/v1/records", content=written(record(gemm(69, 69, 69), 1e-3))).status_code == 200
+
+
+def test_two_hundred_clients_at_once_are_all_answered(tmp_path: Path) -> None:
+    db = f"sqlite:///{tmp_path}/studies.db"
+    fill(db)
+    with serving(db, tmp_path, "--no-jobs") as own, ThreadPoolExecutor(200) as many:
+        dims = [f"{64 + number % 50},512,512" for number in range(200)]
+        found = list(many.map(lambda each: own.get("/v1/best", **ASKED | {"dims": each}).status_code, dims))
+    assert found == [200] * 200
 
 
 # --- the client ----------------------------------------

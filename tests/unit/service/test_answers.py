@@ -241,3 +241,15 @@ def test_machines_are_told_how_it_goes(server: Server) -> None:
     lines = [json.loads(line) for line in server.log.read_text().splitlines()]
     one = next(line for line in lines if line.get("path") == "/v1/best")
     assert one.keys() == {"at", "level", "request", "path", "status", "ms", "bytes", "client", "caller"}
+
+
+def test_what_has_no_exact_answer_is_counted_as_wanted(server: Server) -> None:
+    for _ in range(3):
+        server.get("/v1/best", **ASKED | {"dims": "801,803,805"})
+
+    def counted() -> dict | None:
+        told = server.get("/v1/wanted").json()["wanted"]
+        return next((each for each in told if each["shape"]["m"] == 801), None)
+
+    found = eventually(counted, 60)
+    assert (found["calls"], found["device"], found["match"]) == (3, BOARD.name, "predicted")

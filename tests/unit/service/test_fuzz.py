@@ -1,11 +1,13 @@
 """Every route of the interface with whatever its description allows, and with what it does not: no 5xx."""
 
+import contextlib
 from collections.abc import Iterator
 
 import pytest
 import schemathesis
 from fixtures.server import Server, fill, serving
 from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.errors import Unsatisfiable
 
 from tuner.requests import tokens
 from tuner.store import Store
@@ -43,10 +45,13 @@ def test_no_request_makes_the_server_fail(server: tuple[Server, str]) -> None:
             continue
         for mode in (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE):
             drawn = given(case=operation.as_strategy(generation_mode=mode))(asks)
-            settings(
+            tried = settings(
                 max_examples=EXAMPLES, deadline=None, phases=[Phase.generate], database=None,
                 suppress_health_check=list(HealthCheck),
-            )(drawn)()  # fmt: skip
+            )(drawn)  # fmt: skip
+            # A route without parameters cannot be asked wrongly.
+            with contextlib.suppress(Unsatisfiable):
+                tried()
     assert len(seen) >= 20
     assert running.get("/healthz").status_code == 200
     assert '"status": 500' not in running.log.read_text()

@@ -122,13 +122,9 @@ def test_a_job_is_submitted_by_a_form_followed_and_cancelled(server: Server, chr
     seen.page.fill("input[name=seconds]", "300")
     seen.page.click("button:text-is('Submit')")
     seen.page.wait_for_url("**/jobs/*")
-    seen.page.wait_for_function(
-        "Number(document.querySelector('[data-bind=trials]').textContent) > 0", timeout=60_000
-    )
-    before = int(seen.page.inner_text("[data-bind=trials]"))
-    seen.page.wait_for_function(
-        f"Number(document.querySelector('[data-bind=trials]').textContent) > {before}", timeout=60_000
-    )
+    trials = lambda: int(seen.page.inner_text("[data-bind=trials]"))
+    before = eventually(trials)
+    eventually(lambda: trials() > before)  # without loading the page again
     seen.open(f"{server.base}/")
     assert "plan of 1 problem" in seen.page.inner_text(".cards")
     seen.page.click(".cards a")
