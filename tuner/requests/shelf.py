@@ -61,6 +61,7 @@ class Shelf:
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self.present = self._open(self._take(), self._url)
+        self.present.warm()
 
     def start(self) -> None:
         """Starts looking for changes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Hashable
@@ -11,6 +12,7 @@ from typing import Any, TypeVar
 
 from tuner.declare.catalogue import Catalogue
 from tuner.declare.hardware import DeviceInfo
+from tuner.errors import TunerError
 from tuner.lookup import Answer, answer_within
 from tuner.lookup.answers import EXACT, declared_problem
 from tuner.lookup.declared import builtin_now
@@ -26,6 +28,8 @@ T = TypeVar("T")
 
 #: Answers that a view remembers.
 MOST_ANSWERS = 20_000
+#: Size of the dims of the problem that is asked first.
+WARM_SIZE = 1001
 #: Matches of answers that rest on records of other problems.
 FROM_ELSEWHERE = ("nearest-shape", "similar-device", "default")
 
@@ -169,6 +173,14 @@ class View:
         tally = Tally()
         DEMAND.add(problem, found.question.device, found, tally, self._demand)
         return tally
+
+    def warm(self) -> None:
+        """Reads what the first questions need: kernels, models, champions; the answers are not kept."""
+        for operation in builtin_now().operations.values():
+            for model in self.snapshot.models(operation.name, COLD):
+                problem = operation.problem(dict.fromkeys(operation.dims, WARM_SIZE))
+                with contextlib.suppress(TunerError):
+                    answer_within(self.snapshot, ProblemKey.of(problem), model.device)
 
     def inherit(self, earlier: View, touched: Touched) -> None:
         """Takes over what an earlier snapshot has read and answered, as far as it still holds.

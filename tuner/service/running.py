@@ -16,6 +16,8 @@ from tuner.service.state import Service
 
 #: Seconds that requests may take to end when the server ends.
 END_WITHIN_S = 5
+#: Seconds after which a thread that computes lets others go on.
+SWITCH_S = 0.0005
 #: Connections and requests at once; more are told to come back.
 MOST_AT_ONCE = 2000
 
@@ -48,6 +50,8 @@ def run(settings: Settings) -> None:
     """
     with Service.open(settings) as service:
         _log_json_lines()
+        # A thread that computes an answer lets others go on after this time, not after Python's 5 ms.
+        sys.setswitchinterval(SWITCH_S)
         server = uvicorn.Server(
             uvicorn.Config(
                 create_app(service), host=settings.host, port=settings.port, log_config=None, access_log=False,

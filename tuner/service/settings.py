@@ -71,6 +71,6 @@ class Settings:
             )
         if self.local_admin and (has_tokens or not self.is_loopback):
             raise InputError(
-                "--local-admin lets everyone on this machine do everything while there are no tokens, and there "
-                "are some, or other machines are served; leave it out, and use a token of scope admin"
+                "--local-admin lets everyone on this machine do everything while there are no tokens, and "
+                "there are some, or others are served; leave it out, and use a token of scope admin"
             )

@@ -24,7 +24,7 @@ from tuner.store import Store
 #: Seconds that a write waits for another process.
 PATIENCE_S = 10.0
 #: Questions that are answered at once, and other work that blocks.
-ANSWERING, WORKING = 4, 8
+ANSWERING, WORKING = 2, 8
 
 
 @dataclass

@@ -252,4 +252,4 @@ def test_what_has_no_exact_answer_is_counted_as_wanted(server: Server) -> None:
         return next((each for each in told if each["shape"]["m"] == 801), None)
 
     found = eventually(counted, 60)
-    assert (found["calls"], found["device"], found["match"]) == (3, BOARD.name, "predicted")
+    assert (found["calls"], found["device"]["name"], found["match"]) == (3, BOARD.name, "predicted")
