@@ -19,8 +19,8 @@ from tuner.errors import InputError, NothingFound
 from tuner.study.survey_design import CONFIGS, DEEP, PER_PROBLEM
 
 if TYPE_CHECKING:
+    from tuner.study.survey import SurveyProgress
     from tuner.study.survey_design import SurveyRequest
-    from tuner.study.survey_progress import SurveyProgress
 
 #: Seconds between two lines of progress.
 TOLD_EVERY_S = 10.0
