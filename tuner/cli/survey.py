@@ -29,8 +29,8 @@ from tuner.requests.events import Events
 from tuner.study.survey_design import CONFIGS, DEEP, PER_PROBLEM
 
 if TYPE_CHECKING:
+    from tuner.study.survey import SurveyProgress
     from tuner.study.survey_design import SurveyRequest
-    from tuner.study.survey_progress import SurveyProgress
 
 #: Seconds between two lines of progress.
 TOLD_EVERY_S = 10.0
