@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tuner.declare.kernel import Kernel, Launch, Packing, Padded, Pieces, Step, Workspace, ceil_div
     from tuner.declare.problem import DTYPE_BYTES, Baseline, Operation, Problem, Scalar, Tensor, Work
     from tuner.declare.space import Config, Constraint, Value, choice, powers_of_two
+    from tuner.declare.tensor_map import TensorMap
     from tuner.lookup import best
 
 #: Name -> module that it is loaded from.
@@ -44,6 +45,7 @@ _AT_FIRST_USE = {
         ("DTYPE_BYTES", "Baseline", "Operation", "Problem", "Scalar", "Tensor", "Work"), "tuner.declare.problem"
     ),
     **dict.fromkeys(("Config", "Constraint", "Value", "choice", "powers_of_two"), "tuner.declare.space"),
+    "TensorMap": "tuner.declare.tensor_map",
 }
 __all__ = [
     "DTYPE_BYTES",
@@ -62,6 +64,7 @@ __all__ = [
     "Scalar",
     "Step",
     "Tensor",
+    "TensorMap",
     "Value",
     "Work",
     "Workspace",

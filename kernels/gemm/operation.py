@@ -9,11 +9,13 @@ from typing import Any
 
 from tuner import Baseline, Operation, Problem, Tensor, Work
 
+#: 16-bit dtypes: operands and result are in them, sums in float32.
+HALVES = ("float16", "bfloat16")
 #: Kernels in the order of the published ladders; ours come last.
 LADDER = (
     "naive", "vectorised", "blocked", "direct", "packed",
     "row_shared", "tiled", "register_tiled", "warp_tiled",
-    "multivector", "thin", "shallow", "small", "emulated",
+    "multivector", "thin", "shallow", "small", "emulated", "half_tiled", "wgmma_tma",
 )  # fmt: skip
 
 
@@ -43,18 +45,26 @@ def _reference(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> Any:
 
 def _numpy(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> None:
     a, b = _operands(p, arrays)
-    xp.matmul(a, b, out=arrays["c"])
+    if p.dtype in HALVES:  # NumPy has no fast product in them; some dtypes of ml_dtypes have none at all
+        arrays["c"][...] = xp.matmul(a.astype(xp.float32), b.astype(xp.float32))
+    else:
+        xp.matmul(a, b, out=arrays["c"])
 
 
 def _cublas(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> None:
     """cublasSgemm or cublasDgemm, called directly so that nothing is copied or allocated.
 
-    cuBLAS is column-major: a row-major C is its C transposed, so B comes first and the letters swap.
+    cuBLAS is column-major: a row-major C is its C transposed, so B comes first and the letters swap. For 16-bit
+    numbers it is the fastest of cublasGemmEx and what cuBLASLt proposes.
     """
     from ctypes import c_void_p
 
     from tuner.devices import cublas
 
+    if p.dtype in HALVES:
+        from tuner.devices.cublas_half import best_product
+
+        return best_product(p, arrays["a"], arrays["b"], arrays["c"])
     gemm = cublas.function("cublasSgemm_v2" if p.dtype == "float32" else "cublasDgemm_v2")
     a, b, c = arrays["a"], arrays["b"], arrays["c"]
     one, zero = cublas.one_and_zero(p.dtype)
@@ -68,6 +78,8 @@ def _cublas(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> None:
 
 def _source_constants(p: Problem, target: str) -> dict[str, Any]:
     stored = {"A_TRANSPOSED": p.layout[0] == "t", "B_TRANSPOSED": p.layout[1] == "t"}
+    if target == "cuda" and p.dtype in HALVES:
+        return stored | {"BFLOAT": p.dtype == "bfloat16"}
     return stored | ({"SCALAR": "float" if p.dtype == "float32" else "double"} if target == "cuda" else {})
 
 
@@ -75,8 +87,8 @@ C_REFERENCE = """
 const long long row = index / n, column = index % n;
 double sum = 0;
 for (long long p = 0; p < k; ++p) {
-    const double left = a[A_TRANSPOSED ? p * m + row : row * k + p];
-    const double right = b[B_TRANSPOSED ? column * k + p : p * n + column];
+    const double left = double(a[A_TRANSPOSED ? p * m + row : row * k + p]);
+    const double right = double(b[B_TRANSPOSED ? column * k + p : p * n + column]);
     sum += left * right;
 }
 return sum;
@@ -86,14 +98,18 @@ OPERATION = Operation(
     name="gemm",
     verb="matmul",
     dims=("m", "n", "k"),
-    dtypes=("float32", "float64"),
+    dtypes=("float32", "float64", *HALVES),
     layouts=("nn", "nt", "tn", "tt"),
     emulated=("float32",),
+    sums=dict.fromkeys(HALVES, "float32"),
     tensors=_tensors,
     work=_work,
     reference=_reference,
     terms=lambda p: p.k,
     constants=_source_constants,
     c_reference={"c": C_REFERENCE},
-    baselines={"cuda": Baseline("cuBLAS", _cublas), "cpu": Baseline("NumPy", _numpy)},
+    baselines={
+        "cuda": Baseline("cuBLAS", _cublas),
+        "cpu": Baseline("NumPy", _numpy, names=dict.fromkeys(HALVES, "NumPy in float32")),
+    },
 )

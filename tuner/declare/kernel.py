@@ -15,6 +15,7 @@ from tuner.declare.functions import functions_of, names
 from tuner.declare.problem import IEEE, PRECISIONS, Problem, Tensor
 from tuner.declare.source_text import measured_text
 from tuner.declare.space import Config, Constraint, Parameter, Value
+from tuner.declare.tensor_map import TensorMap
 from tuner.errors import DeclarationError
 
 TARGETS = ("cuda", "cpu")
@@ -154,6 +155,7 @@ class Launch:
         counter: Name by which steps are given a 32-bit word to count in, which all runs of the process on a GPU
             share; exported kernels are given a null pointer instead. Empty if none counts.
         packings: Inputs that can be packed beforehand.
+        maps: Tensor maps, which steps are given by name.
     """
 
     grid: tuple[int, ...]
@@ -165,10 +167,16 @@ class Launch:
     steps: tuple[Step, ...] = ()
     counter: str = ""
     packings: tuple[Packing, ...] = ()
+    maps: tuple[TensorMap, ...] = ()
 
     def __post_init__(self) -> None:
         if self.steps and self.pieces:
             raise DeclarationError("a launch has steps or pieces, got both; leave one of them out")
+        if self.maps and (not self.steps or self.packings or self.padded):
+            raise DeclarationError(
+                "tensor maps are arguments of steps, beside neither packings nor padded tensors; declare the "
+                "run with Launch.of, even if it is a single step"
+            )
 
     @classmethod
     def of(cls, main: str, steps: Sequence[Step], workspace: Workspace | None = None, **more: Any) -> Launch:
@@ -197,11 +205,12 @@ class Launch:
         )
 
     def names(self, problem: Problem) -> list[str]:
-        """What the steps' arguments name, in the order in which a run is given it; a null pointer last."""
+        """What the steps' arguments name, in the order in which a run is given it: a null pointer, then maps."""
         regions = self.workspace.regions if self.workspace else ()
         scalars = (scalar.name for scalar in problem.scalars)
         own = (name for name, _ in regions)
-        return [*(tensor.name for tensor in problem.tensors), *scalars, *own, self.counter or "counter", ""]
+        tensors, maps = (tensor.name for tensor in problem.tensors), (each.name for each in self.maps)
+        return [*tensors, *scalars, *own, self.counter or "counter", "", *maps]
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Launch:
@@ -216,6 +225,7 @@ class Launch:
             tuple(_step_from(each) for each in data.get("steps", ())),
             data.get("counter", ""),
             tuple(Packing(**each) for each in data.get("packings", ())),
+            tuple(TensorMap.from_json(each) for each in data.get("maps", ())),
         )
 
 
@@ -291,6 +301,7 @@ class Kernel:
             The constraints say which devices have it.
         precisions: What it may be used for, of `tuner.declare.problem.PRECISIONS`. A kernel that serves
             ``ieee`` serves every other one as well.
+        dtypes: What it computes in; by default all dtypes of the operation but those of `Operation.sums`.
     """
 
     operation: str
@@ -310,6 +321,7 @@ class Kernel:
     tiles: Callable[[Problem, Any], Mapping[str, Any]] | None = None
     threads: str = ""
     precisions: tuple[str, ...] = (IEEE,)
+    dtypes: tuple[str, ...] = ()
     fallback: Fallback | None = None
     architecture: str = ""
 

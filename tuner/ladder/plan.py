@@ -28,7 +28,7 @@ def ladder_of(
         UnknownName: There is no such kernel.
         InputError: The operation has no kernel for the target.
     """
-    kernels = catalogue.of(problem.operation.name, target, tuple(only), problem.precision)
+    kernels = catalogue.of(problem.operation.name, target, tuple(only), problem.precision, problem.dtype)
     if not kernels:
         raise InputError(f"{problem.operation.name} has no kernel for {target}; choose another --device")
     known: list[Step] = [] if problem.operation.origin else _reported(catalogue, problem.operation.name, target)

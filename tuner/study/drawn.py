@@ -191,7 +191,8 @@ def measured(
         for number, problem in enumerate(problems):
             found = answer(problem)
             request = Request(
-                problem, catalogue.of(problem.operation.name, device.target), (device,), regime, seconds,
+                problem, catalogue.of(problem.operation.name, device.target, dtype=problem.dtype), (device,), regime,
+                seconds,
                 seed=seed + number,
             )  # fmt: skip
             with Store.open(f"sqlite:///{Path(folder) / f'{number}.db'}") as store:

@@ -1,0 +1,188 @@
+"""gemm on CUDA in 16-bit numbers: tensor cores of sm_90 fed by tensor maps (docs/kernels/gemm-wgmma_tma.md)."""
+
+from pathlib import Path
+from typing import Any
+
+from tuner import Constraint, Kernel, Launch, Problem, Step, TensorMap, Value, Workspace, ceil_div, choice
+from tuner.declare.rules import for_speed, select, shared_fits
+
+#: Multiprocessors of an H100 or H200, as many as whole clusters of four find, of an H100 PCIe, of half an H100.
+BLOCKS = (132, 128, 114, 66, 0)
+#: Registers of a consumer's thread, by the number of consumers; a sum takes one, the rest of a thread 40.
+GIVEN = {2: 232, 3: 160}
+OTHER_REGISTERS = 40
+#: Terms of a place, as many as 128 bytes hold; bytes of a warp's two sheets of 16 x 64 elements.
+TERMS, SHEETS_BYTES = 64, 2 * 16 * 128
+#: Elements in 16 bytes: rows that a tensor map describes have a multiple of it.
+UNIT = 8
+
+
+def _rows(c: Any) -> Any:
+    """Rows of a block's tile."""
+    return 64 * c.ROWS * select(c.TEAM == "together", c.CONSUMERS, 1)
+
+
+def _clusters(p: Problem, c: Any) -> Any:
+    """Clusters that all tiles of C take."""
+    return ceil_div(p.m, _rows(c) * c.CLUSTER_M) * ceil_div(p.n, c.WIDTH * c.CLUSTER_N)
+
+
+def _blocks(p: Problem, c: Any) -> Any:
+    """Blocks that all tiles of C, and shares of k, take."""
+    return _clusters(p, c) * c.CLUSTER_M * c.CLUSTER_N * c.SPLIT_K
+
+
+def _shared_bytes(p: Problem, c: Any) -> Any:
+    """STAGES places of 64 terms of both tiles, and the consumers' sheets; they begin at a multiple of 1024."""
+    sheets = select(c.STORE == "tma", 4 * c.CONSUMERS * SHEETS_BYTES, 0)
+    return 1024 + c.STAGES * (_rows(c) + c.WIDTH) * 2 * TERMS + sheets
+
+
+def _box(lines: Any, sharers: Any, along_lines: bool) -> tuple[Any, Any]:
+    """What one copy brings of a tile of so many rows (columns), as its tensor is stored."""
+    return (TERMS // sharers, 64) if along_lines else (lines // sharers, TERMS)
+
+
+def _maps(p: Problem, c: Any) -> tuple[TensorMap, ...]:
+    a = _box(_rows(c), c.CLUSTER_N, p.layout[0] == "t")
+    b = _box(c.WIDTH, c.CLUSTER_M, p.layout[1] == "n")
+    result = (TensorMap("map_c", "c", (16, 64), 128),) if c.STORE == "tma" else ()
+    return (TensorMap("map_a", "a", a, 128), TensorMap("map_b", "b", b, 128), *result)
+
+
+def _workspace(p: Problem, c: Any) -> Workspace | None:
+    """Counters, which are zeros, and shares of C; none unless k is split."""
+    if c.SPLIT_K == 1:
+        return None
+    blocks = _blocks(p, c)
+    counters = ceil_div(4 * blocks * c.CONSUMERS, 256) * 256
+    return Workspace(
+        counters + blocks * _rows(c) * c.WIDTH * 4, counters, (("counters", 0), ("parts", counters))
+    )
+
+
+def _launch(p: Problem, c: Any) -> Launch:
+    cluster = c.CLUSTER_M * c.CLUSTER_N
+    blocks = c.BLOCKS * c.BLOCKS_PER_SM // cluster * cluster if c.BLOCKS else _blocks(p, c)
+    own = ("counters", "parts") if c.SPLIT_K > 1 else ("", "")
+    given = ("map_a", "map_b", "map_c" if c.STORE == "tma" else "map_a", "c", "m", "n", "k", *own)
+    step = Step("gemm", (blocks,), (128 * (c.CONSUMERS + 1),), _shared_bytes(p, c), given)
+    return Launch.of("gemm", (step,), _workspace(p, c), maps=_maps(p, c))
+
+
+def _stored_rows(p: Problem) -> tuple[Any, Any]:
+    """Elements of a stored row of A and of B."""
+    return (p.k if p.layout[0] == "n" else p.m), (p.n if p.layout[1] == "n" else p.k)
+
+
+def _registers(c: Any) -> Any:
+    """Registers that a consumer's thread may have."""
+    shared = 65536 // (128 * (c.CONSUMERS + 1)) // c.BLOCKS_PER_SM
+    return select(c.GIVEN > 0, c.GIVEN, select(shared > 255, 255, shared))
+
+
+#: What published ladders end with: 128 x 256 tiles, clusters of two, blocks that stay.
+LARGE: dict[str, Value] = {
+    "CONSUMERS": 2, "TEAM": "together", "ROWS": 1, "WIDTH": 256, "STAGES": 4, "CLUSTER_M": 2, "CLUSTER_N": 1,
+    "GROUP": 8, "ORDER": "rows", "SPLIT_K": 1, "STORE": "tma", "GIVEN": GIVEN[2], "BLOCKS": 132,
+    "BLOCKS_PER_SM": 1,
+}  # fmt: skip
+MIDDLE = LARGE | {"WIDTH": 128, "STAGES": 6}
+SMALL = LARGE | {"WIDTH": 64, "STAGES": 8, "CLUSTER_M": 1}
+ANY_RESULT = {"STORE": "registers"}
+
+KERNEL = Kernel(
+    operation="gemm",
+    name="wgmma_tma",
+    target="cuda",
+    source=Path("wgmma_tma.cu"),
+    includes=tuple(Path(name) for name in ("hopper.cuh", "tensor_maps.cuh", "wgmma_16.cuh", "tile_order.cuh")),
+    idea="16-bit products on tensor cores: tensor maps fetch what warpgroups multiply",
+    dtypes=("float16", "bfloat16"),
+    architecture="sm_90a",
+    parameters=(
+        choice("BLOCKS", *BLOCKS),
+        choice("CONSUMERS", 1, 2, 3),
+        choice("TEAM", "together", "apart"),
+        choice("ROWS", 1, 2),
+        choice("WIDTH", 64, 96, 128, 160, 192, 224, 256),
+        choice("STAGES", 2, 3, 4, 5, 6, 8),
+        choice("CLUSTER_M", 1, 2),
+        choice("CLUSTER_N", 1, 2),
+        choice("GROUP", 4, 8, 16),
+        choice("ORDER", "rows", "snake", "hilbert"),
+        choice("SPLIT_K", 1, 2, 4, 8, 16),
+        choice("STORE", "tma", "registers"),
+        choice("GIVEN", 0, *GIVEN.values()),
+        choice("BLOCKS_PER_SM", 1, 2),
+    ),
+    constraints=(
+        Constraint(
+            "the device has wgmma and tensor maps as sm_90 has them (H100, H200, GH200)",
+            lambda p, d, c: d.compute_capability == 90,
+        ),
+        Constraint(
+            "stored rows of A and B have a multiple of 8 elements: tensor maps take rows of 16 bytes",
+            lambda p, d, c: (_stored_rows(p)[0] % UNIT == 0) & (_stored_rows(p)[1] % UNIT == 0),
+        ),
+        Constraint(
+            "C is stored through a tensor map only if its rows have a multiple of 8 elements",
+            lambda p, d, c: (c.STORE == "registers") | (p.n % UNIT == 0),
+        ),
+        Constraint(
+            "boxes of 64 columns make up the tile where columns of B are contiguous, or C is stored in boxes",
+            lambda p, d, c: (c.WIDTH % 64 == 0) | ((p.layout[1] == "t") & (c.STORE == "registers")),
+        ),
+        for_speed(
+            "as many blocks stay as the device has multiprocessors, a few less for whole clusters, or none",
+            lambda p, d, c: (d.sm_count >= c.BLOCKS) & ((c.BLOCKS == 0) | (d.sm_count - c.BLOCKS < 18)),
+        ),
+        Constraint(
+            "two or three consumers may be given registers of the producer's: 232 or 160",
+            lambda p, d, c: (
+                (c.GIVEN == 0)
+                | ((c.CONSUMERS == 2) & (c.GIVEN == GIVEN[2]))
+                | ((c.CONSUMERS == 3) & (c.GIVEN == GIVEN[3]))
+            ),
+        ),
+        Constraint(
+            "one block is on a multiprocessor, or registers stay as they are",
+            lambda p, d, c: (c.BLOCKS_PER_SM == 1) | (c.GIVEN == 0),
+        ),
+        Constraint(
+            "a thread's sums fit its registers",
+            lambda p, d, c: c.ROWS * c.WIDTH // 2 + OTHER_REGISTERS <= _registers(c),
+        ),
+        Constraint(
+            "consumers work apart only if there are several",
+            lambda p, d, c: (c.TEAM == "together") | (c.CONSUMERS > 1),
+        ),
+        Constraint(
+            "consumers work apart only as blocks that stay",
+            lambda p, d, c: (c.TEAM == "together") | (c.BLOCKS > 0),
+        ),
+        Constraint(
+            "every one of SPLIT_K blocks has 64 terms of k", lambda p, d, c: ceil_div(p.k, TERMS) >= c.SPLIT_K
+        ),
+        for_speed(
+            "k is split where tiles are fewer than multiprocessors",
+            lambda p, d, c: (c.SPLIT_K == 1) | (_blocks(p, c) < 2 * d.sm_count),
+        ),
+        for_speed(
+            "swaths have a height of their own unless the order is a curve",
+            lambda p, d, c: (c.ORDER != "hilbert") | (c.GROUP == 8),
+        ),
+        shared_fits("the places of both tiles and the sheets", _shared_bytes),
+    ),
+    launch=_launch,
+    tiles=lambda p, c: {"m": _rows(c), "n": c.WIDTH, "k": p.k / c.SPLIT_K},
+    defaults=LARGE,
+    starts=(
+        MIDDLE,
+        SMALL,
+        LARGE | {"ORDER": "hilbert"},
+        MIDDLE | {"TEAM": "apart", "ROWS": 2},
+        SMALL | {"SPLIT_K": 4, "BLOCKS": 0},
+        *(each | ANY_RESULT for each in (LARGE, MIDDLE, SMALL)),
+    ),
+)
