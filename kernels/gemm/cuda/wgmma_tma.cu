@@ -75,7 +75,21 @@ struct Place {
 };
 
 struct Shared {
-    unsigned slots, full, empty, sheets;  // addresses
+    unsigned slots, full, empty, turns, sheets;  // addresses
+};
+
+// Consumers that work apart read places one after the other: a barrier tells phases that follow each other, not later ones.
+struct Turn {
+    unsigned mine, next, parity;
+    __device__ __forceinline__ void take()
+    {
+        if (IS_APART) await_phase(mine, parity);
+        parity ^= 1;
+    }
+    __device__ __forceinline__ void pass() const
+    {
+        if (IS_APART && threadIdx.x % 32 == 0) arrive(next);
+    }
 };
 
 // Fetches one of SHARERS shares of an operand's tile of LINES rows (columns), for all blocks that share it.
@@ -120,12 +134,15 @@ __device__ __forceinline__ void release(const Shared& shared, unsigned slot)
 }
 
 // Sums of a consumer's rows over the chunks of an item. A place goes back while the next one's products are under way.
-__device__ __forceinline__ void consume(float (&sum)[ROWS][SUMS], const Item& item, const Shared& shared, int group, Place& place)
+__device__ __forceinline__ void consume(float (&sum)[ROWS][SUMS], const Item& item, const Shared& shared, int group, Place& place,
+                                        Turn& turn)
 {
     constexpr int NEXT_A = A_ALONG_M ? 16 * ROW_BYTES / 16 : 2, NEXT_B = B_ALONG_N ? 16 * ROW_BYTES / 16 : 2;
     unsigned before = 0;
+    turn.take();
     for (unsigned chunk = item.first; chunk < item.last; ++chunk) {
         await_phase(shared.full + place.at * 8, place.phase);
+        if (IS_APART && chunk + 1 == item.last) turn.pass();
         const unsigned at_b = shared.slots + place.at * SLOT + A_BYTES;
         const unsigned at_a = shared.slots + place.at * SLOT + (IS_APART ? 0 : group * ROWS * BOX_BYTES);
         const unsigned long long a = A_ALONG_M ? across_terms(at_a, TERMS) : along_terms(at_a);
@@ -146,6 +163,7 @@ __device__ __forceinline__ void consume(float (&sum)[ROWS][SUMS], const Item& it
     }
     await_products<0>();
     if (item.first < item.last) release(shared, before);
+    else turn.pass();
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) keep_in_place(sum[r]);
 }
@@ -263,12 +281,12 @@ gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap 
      unsigned short* __restrict__ c, int m, int n, int k, unsigned* counters, float* parts)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
-    __shared__ __align__(8) unsigned long long full[STAGES], empty[STAGES];
+    __shared__ __align__(8) unsigned long long full[STAGES], empty[STAGES], turns[CONSUMERS];
 #if SPLIT_K > 1
     __shared__ unsigned arrived[CONSUMERS];
 #endif
     const unsigned start = (shared_address(memory) + 1023) / 1024 * 1024;
-    const Shared shared = {start, shared_address(full), shared_address(empty), start + STAGES * SLOT};
+    const Shared shared = {start, shared_address(full), shared_address(empty), shared_address(turns), start + STAGES * SLOT};
     if (threadIdx.x == 0) {
         prefetch_map(map_a);
         prefetch_map(map_b);
@@ -276,6 +294,7 @@ gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap 
             make_barrier(shared.full + 8 * s, 1);
             make_barrier(shared.empty + 8 * s, WARPS * CLUSTER);
         }
+        for (int group = 0; group < CONSUMERS; ++group) make_barrier(shared.turns + 8 * group, 4);
         publish_barriers();
     }
     const unsigned rank = CLUSTER > 1 ? rank_in_cluster() : 0;
@@ -298,10 +317,11 @@ gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap 
         if (GIVEN > 0) take_registers<GIVEN>();
         const int group = __shfl_sync(~0u, threadIdx.x / 128, 0) - 1;  // the same for all of a warp: the compiler sees it
         const unsigned warp = threadIdx.x / 32 % 4, sheets = shared.sheets + (group * 4 + warp) * 2 * SHEET;
-        unsigned sheet = 0, turn = 0;
-        for (unsigned at = blockIdx.x / CLUSTER; at < grid.items; at += step, ++turn) {
+        Turn turn = {shared.turns + 8 * group, shared.turns + 8 * ((group + 1) % CONSUMERS), group == 0 ? 1u : 0u};
+        unsigned sheet = 0, count = 0;
+        for (unsigned at = blockIdx.x / CLUSTER; at < grid.items; at += step, ++count) {
             const Item item = item_at(at, rank, grid);
-            if (IS_APART && turn % CONSUMERS != group) {
+            if (IS_APART && count % CONSUMERS != group) {
                 place.skip(item.last - item.first);
                 continue;
             }
@@ -310,7 +330,7 @@ gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap 
             for (int r = 0; r < ROWS; ++r)
 #pragma unroll
                 for (int i = 0; i < SUMS; ++i) sum[r][i] = 0.0f;
-            consume(sum, item, shared, group, place);
+            consume(sum, item, shared, group, place, turn);
 #if SPLIT_K > 1
             if (!add_shares(sum, item, group, counters, parts, arrived)) continue;
 #endif
