@@ -87,8 +87,8 @@ C_REFERENCE = """
 const long long row = index / n, column = index % n;
 double sum = 0;
 for (long long p = 0; p < k; ++p) {
-    const double left = double(a[A_TRANSPOSED ? p * m + row : row * k + p]);
-    const double right = double(b[B_TRANSPOSED ? column * k + p : p * n + column]);
+    const double left = a[A_TRANSPOSED ? p * m + row : row * k + p];
+    const double right = b[B_TRANSPOSED ? column * k + p : p * n + column];
     sum += left * right;
 }
 return sum;

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes  # noqa: F401  NumPy knows bfloat16 by its name from then on
+
 from tuner.errors import DeclarationError, InputError, UnknownName
 
 #: Dtypes that a tensor or a scalar may have, with the bytes of an element.

@@ -229,6 +229,15 @@ def _beside_launch(launch: Launch) -> dict[str, Any]:
                 for step in launch.steps
             ],
         }  # fmt: skip
+    if launch.maps:
+        found["maps"] = {
+            "about": "tensor maps (cuTensorMapEncodeTiled) that steps are given by name: a dense tensor, the "
+            "box that a copy takes, sizes in the tensor's order, and the swizzle in bytes",
+            **{
+                each.name: {"tensor": each.tensor, "box": list(each.box), "swizzle": each.swizzle}
+                for each in launch.maps
+            },
+        }
     if launch.workspace:
         found["workspace"] = {
             "about": "memory of the kernel's own, its last argument: a pointer to so many bytes, of which the "
