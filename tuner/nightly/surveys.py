@@ -39,7 +39,8 @@ def run_surveys(plan: Plan, store: Store, found: DetectedDevice, deadline_s: flo
 
 
 def _request(item: SurveyItem, found: DetectedDevice, seconds: float) -> SurveyRequest:
-    kernels = tuple(item.catalogue.of(
+    kernels = tuple(
+        item.catalogue.of(
             item.operation.name, found.target, item.kernels, dtype=item.dtype or item.operation.dtypes[0]
         )
     )

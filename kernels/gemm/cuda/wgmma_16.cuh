@@ -2,9 +2,6 @@
 //
 // PTX names each register of the sums, so that every WIDTH is a statement of its own.
 
-// Whether rows of A and columns of B are contiguous; else terms are.
-constexpr int A_ALONG_M = A_TRANSPOSED, B_ALONG_N = !B_TRANSPOSED;
-
 constexpr int SUMS = WIDTH / 2;  // registers that hold a thread's share of 64 x WIDTH sums
 
 #if BFLOAT
@@ -23,20 +20,6 @@ constexpr int SUMS = WIDTH / 2;  // registers that hold a thread's share of 64 x
 #define NAMED_7 "%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 #define HELD(t, i) "+f"(t[i + 0]), "+f"(t[i + 1]), "+f"(t[i + 2]), "+f"(t[i + 3]), "+f"(t[i + 4]), "+f"(t[i + 5]), "+f"(t[i + 6]), "+f"(t[i + 7]), \
                    "+f"(t[i + 8]), "+f"(t[i + 9]), "+f"(t[i + 10]), "+f"(t[i + 11]), "+f"(t[i + 12]), "+f"(t[i + 13]), "+f"(t[i + 14]), "+f"(t[i + 15])
-
-// Where wgmma finds an operand whose terms are contiguous: rows of 128 bytes, 16-byte chunks swizzled by row, 8 rows a kilobyte.
-// The next 16 terms are 32 bytes on.
-__device__ __forceinline__ unsigned long long along_terms(unsigned address)
-{
-    return (unsigned long long)((address & 0x3FFFF) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
-}
-
-// The same where rows (or columns) are contiguous: 64 of them are 128 bytes, 8 terms a swizzled kilobyte, `depth` terms a box;
-// the next 64 rows are a box on. The next 16 terms are two kilobytes on.
-__device__ __forceinline__ unsigned long long across_terms(unsigned address, int depth)
-{
-    return (unsigned long long)((address & 0x3FFFF) >> 4) | (unsigned long long)(depth * 8) << 16 | 64ull << 32 | 1ull << 62;
-}
 
 // Starts t = a * b, or t += a * b if `add`. Valid between begin_products and await_products.
 __device__ __forceinline__ void multiply_async(float (&t)[SUMS], unsigned long long a, unsigned long long b, int add)

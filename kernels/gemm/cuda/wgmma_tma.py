@@ -96,7 +96,10 @@ KERNEL = Kernel(
     name="wgmma_tma",
     target="cuda",
     source=Path("wgmma_tma.cu"),
-    includes=tuple(Path(name) for name in ("hopper.cuh", "tensor_maps.cuh", "wgmma_16.cuh", "tile_order.cuh")),
+    includes=tuple(
+        Path(name)
+        for name in ("hopper.cuh", "tensor_maps.cuh", "operand_layout.cuh", "wgmma_16.cuh", "tile_order.cuh")
+    ),
     idea="16-bit products on tensor cores: tensor maps fetch what warpgroups multiply",
     dtypes=("float16", "bfloat16"),
     architecture="sm_90a",

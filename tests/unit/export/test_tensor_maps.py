@@ -24,7 +24,9 @@ def case(name: str, dtype: str, layout: str = "nn", **changes: object) -> tuple[
 
 CASES = {
     "tensor maps": case("wgmma_tma", "bfloat16", "nt"),
-    "shares, own stores": case("wgmma_tma", "float16", "tn", SPLIT_K=2, STORE="registers", CLUSTER_M=1, WIDTH=128),
+    "shares, own stores": case(
+        "wgmma_tma", "float16", "tn", SPLIT_K=2, STORE="registers", CLUSTER_M=1, WIDTH=128
+    ),
     "ordinary cores": case("half_tiled", "bfloat16"),
 }
 
