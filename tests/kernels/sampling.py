@@ -53,7 +53,7 @@ def catalogues() -> Iterator[Catalogue]:
 def kernels(target: str = "") -> list[tuple[Operation, Kernel]]:
     """Every kernel for a target (for all when empty) that serves the usual precision, with its operation.
 
-    The operation has the dtypes that the kernel computes in. Kernels for one architecture have tests of their own.
+    The operation has the dtypes that the kernel computes in. Kernels for one architecture have their own tests.
     """
     return [
         (_as_computed(catalogue.operation(kernel.operation), kernel), kernel)

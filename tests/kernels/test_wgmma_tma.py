@@ -1,4 +1,4 @@
-"""The 16-bit gemm of tensor cores without a GPU: it compiles, operands lie where wgmma looks, tiles are taken once."""
+"""The 16-bit gemm on tensor cores, without a GPU: it compiles, operands lie where wgmma looks for them."""
 
 from __future__ import annotations
 

@@ -205,7 +205,7 @@ class Launch:
         )
 
     def names(self, problem: Problem) -> list[str]:
-        """What the steps' arguments name, in the order in which a run is given it: a null pointer, then maps."""
+        """What steps' arguments name, in the order of what a run is given: a null pointer, maps come last."""
         regions = self.workspace.regions if self.workspace else ()
         scalars = (scalar.name for scalar in problem.scalars)
         own = (name for name, _ in regions)

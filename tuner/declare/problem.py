@@ -88,6 +88,8 @@ class Baseline:
         bind: Problem -> the library's own function for it. The function takes arrays in the order of the
             problem's tensors and queues a run on the current stream. Callables need it if the array library's
             own product or copy does not use that function; it returns None if it does.
+        prepare: Called as `call` is, before calls are timed: where the library has several algorithms, to
+            choose the fastest. It may write to outputs.
     """
 
     name: str
@@ -95,6 +97,7 @@ class Baseline:
     names: Mapping[str, str] = field(default_factory=dict)
     blas: bool = True
     bind: Callable[[Problem], Callable[..., None] | None] = lambda problem: None
+    prepare: Callable[[Any, Problem, Mapping[str, Any]], None] = lambda xp, problem, arrays: None
 
     def named(self, dtype: str) -> str:
         """The library's name for a dtype."""

@@ -21,8 +21,8 @@ class TensorMap:
     """Boxes of a tensor that a kernel copies to or from shared memory, as a kernel's argument.
 
     A step is given it by its name, as ``const __grid_constant__`` structure of 128 bytes that begins at a
-    multiple of 64. What a box has beyond the tensor's edges is read as zeros, and not written. The tensor's rows
-    have a multiple of 16 bytes: say so in a constraint.
+    multiple of 64. What a box has beyond the tensor's edges is read as zeros, and not written. The tensor's
+    rows have a multiple of 16 bytes: say so in a constraint.
 
     Attributes:
         name: By which steps are given it.
@@ -44,8 +44,8 @@ class TensorMap:
             )
         if not 1 <= len(self.box) <= 5 or not all(1 <= int(size) <= MOST_ELEMENTS for size in self.box):
             raise DeclarationError(
-                f"the box of tensor map {self.name!r} has 1 to {MOST_ELEMENTS} elements along each of up to five "
-                f"dims, got {self.box!r}"
+                f"the box of tensor map {self.name!r} has 1 to {MOST_ELEMENTS} elements along each of up to "
+                f"five dims, got {self.box!r}"
             )
 
     @classmethod

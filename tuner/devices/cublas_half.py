@@ -46,11 +46,19 @@ class _Proposal(ctypes.Structure):
 _FASTEST: dict[tuple[Problem, int], Product] = {}
 
 
-def best_product(problem: Problem, a: Any, b: Any, c: Any) -> None:
-    """Queues a product, by what is fastest for the problem.
+def choose(problem: Problem, a: Any, b: Any, c: Any) -> None:
+    """Times all candidates on the arrays, once for a problem and device; `c` is written.
 
-    At the first call all candidates are timed, which writes to `c`. While a stream is captured nothing can be
-    timed; cublasGemmEx then computes.
+    Raises:
+        LaunchFailed: None of them computes the product.
+    """
+    key = problem, cupy.cuda.runtime.getDevice()
+    if key not in _FASTEST:
+        _FASTEST[key] = fastest(candidates(problem), (b.data.ptr, a.data.ptr, c.data.ptr))
+
+
+def best_product(problem: Problem, a: Any, b: Any, c: Any) -> None:
+    """Queues a product by the one that `choose` found; by cublasGemmEx where nothing was chosen.
 
     Args:
         problem: gemm in a 16-bit dtype.
@@ -61,14 +69,8 @@ def best_product(problem: Problem, a: Any, b: Any, c: Any) -> None:
     Raises:
         LaunchFailed: cuBLAS fails.
     """
-    addresses = b.data.ptr, a.data.ptr, c.data.ptr
-    key = problem, cupy.cuda.runtime.getDevice()
-    found = _FASTEST.get(key)
-    if found is None:
-        if cupy.cuda.get_current_stream().is_capturing():
-            return _by_gemm_ex(problem, *addresses)
-        found = _FASTEST[key] = fastest(candidates(problem), addresses)
-    return found(*addresses)
+    found = _FASTEST.get((problem, cupy.cuda.runtime.getDevice())) or partial(_by_gemm_ex, problem)
+    found(b.data.ptr, a.data.ptr, c.data.ptr)
 
 
 def candidates(problem: Problem) -> dict[str, Product]:

@@ -117,7 +117,7 @@ def _step(step: Step, face: Interface, instead: dict[str, str]) -> str:
     """One launch of several, with its own geometry and arguments."""
     assert face.launch is not None
     named = {each.tensor.name: _array(each, instead) for each in face.arguments}
-    by_value = {each.name for each in (*face.scalars, *face.launch.maps)}
+    by_value = {*(each.name for each in face.scalars), *(each.name for each in face.launch.maps)}
     named |= {each.name: each.name for each in face.launch.maps}
     named |= {each.name: _scalar(each) for each in face.scalars}
     workspace = face.launch.workspace

@@ -36,19 +36,21 @@ static cudaError_t mapped(Map& map, CUtensorMapDataType type, size_t element, co
     const cudaError_t status = cudaGetDriverEntryPointByVersion(
         "cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
 #else
-    const cudaError_t status = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &found, cudaEnableDefault, &result);
+    const cudaError_t status =
+        cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &found, cudaEnableDefault, &result);
 #endif
     if (status != cudaSuccess) return status;
     if (found == nullptr) return cudaErrorNotSupported;
     std::vector<cuuint64_t> pitches(1, sizes[0] * element);
     for (size_t i = 1; i + 1 < sizes.size(); ++i) pitches.push_back(pitches.back() * sizes[i]);
     const std::vector<cuuint32_t> ones(sizes.size(), 1);
-    using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*,
-                                const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
-                                CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+    using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
+                                const cuuint64_t*, const cuuint32_t*, const cuuint32_t*,
+                                CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
+                                CUtensorMapFloatOOBfill);
     const CUresult made = reinterpret_cast<Encode>(found)(
-        &map.made, type, cuuint32_t(sizes.size()), const_cast<void*>(array), sizes.data(), pitches.data(), box.data(),
-        ones.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        &map.made, type, cuuint32_t(sizes.size()), const_cast<void*>(array), sizes.data(), pitches.data(),
+        box.data(), ones.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
         CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return made == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
@@ -92,11 +94,12 @@ def in_cuda(face: Interface, arrays: dict[str, str]) -> list[str]:
         sizes = ", ".join(f"cuuint64_t({in_c(size)})" for size in tensor.shape[::-1])
         box = ", ".join(f"{in_c(size)}" for size in each.box[::-1])
         kind, swizzle = DATA_TYPES[tensor.dtype][0], SWIZZLES[each.swizzle][0]
+        array = arrays[each.tensor]
         lines += [
             f"    Map {each.name};",
             "    if (status == cudaSuccess)",
-            f"        status = mapped({each.name}, CU_TENSOR_MAP_DATA_TYPE_{kind}, sizeof(*{arrays[each.tensor]}), "
-            f"{arrays[each.tensor]}, {{{sizes}}},",
+            f"        status = mapped({each.name}, CU_TENSOR_MAP_DATA_TYPE_{kind}, sizeof(*{array}), {array}, "
+            f"{{{sizes}}},",
             f"                        {{{box}}}, CU_TENSOR_MAP_SWIZZLE_{swizzle});",
         ]
     return lines

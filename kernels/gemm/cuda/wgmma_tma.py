@@ -144,8 +144,8 @@ KERNEL = Kernel(
             "two or three consumers may be given registers of the producer's: 232 or 160",
             lambda p, d, c: (
                 (c.GIVEN == 0)
-                | ((c.CONSUMERS == 2) & (c.GIVEN == GIVEN[2]))
-                | ((c.CONSUMERS == 3) & (c.GIVEN == GIVEN[3]))
+                | ((c.CONSUMERS == 2) & (GIVEN[2] == c.GIVEN))
+                | ((c.CONSUMERS == 3) & (GIVEN[3] == c.GIVEN))
             ),
         ),
         Constraint(
@@ -154,7 +154,7 @@ KERNEL = Kernel(
         ),
         Constraint(
             "a thread's sums fit its registers",
-            lambda p, d, c: c.ROWS * c.WIDTH // 2 + OTHER_REGISTERS <= _registers(c),
+            lambda p, d, c: _registers(c) >= c.ROWS * c.WIDTH // 2 + OTHER_REGISTERS,
         ),
         Constraint(
             "consumers work apart only if there are several",

@@ -1,8 +1,7 @@
-"""Exports of kernels that take tensor maps, and of 16-bit products: nvcc takes them, and modules make the maps."""
+"""Exports of kernels that take tensor maps, and of 16-bit products."""
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
