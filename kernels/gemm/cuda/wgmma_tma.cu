@@ -9,7 +9,8 @@
 //          tile each, for all of them; CLUSTER_N blocks beside each other a share of A's.
 // Blocks   stay, and take tiles in turn, while the next tile's operands are fetched; BLOCKS=0: a block for each.
 //          K may be split: the block that arrives last adds the shares up, in a fixed order.
-// Store    tma: through shared memory in boxes of 16 x 64; registers: each thread its pairs.
+// Store    tma: through shared memory in boxes of 16 x 64; registers: each thread its pairs. A consumer alone keeps the tensor cores
+//          busy: those of a team start LEAD places after each other, and store after each other.
 // Edges    Boxes bring zeros from beyond the edges, and are not stored there.
 // Layout   a: m x k or k x m, b: k x n or n x k, c: m x n, row-major; rows of a and b (of c with STORE=tma) multiples of 16 bytes.
 // Source   own work; the steps are those of the published ladder of fast.cu, descriptors as the PTX manual has them.
@@ -19,7 +20,8 @@
 //          CLUSTER_M CLUSTER_N   blocks that share tiles of B, and of A
 //          GROUP ORDER           rows of tiles in a swath; rows, snake, or a Hilbert curve
 //          SPLIT_K               blocks that share K
-//          STORE                 tma or registers
+//          STORE SHEETS          tma or registers; parts of C that a warp has in shared memory
+//          LEAD                  places by which consumers of a team follow each other, so that one stores while the next multiplies
 //          GIVEN                 registers of a consumer's thread; 0: as many as the producer's
 //          BLOCKS BLOCKS_PER_SM  multiprocessors on which blocks stay, 0: none; how many on each
 
@@ -29,7 +31,7 @@ constexpr int BM = 64 * ROWS * (IS_APART ? 1 : CONSUMERS), BN = WIDTH, THREADS =
 constexpr int CLUSTER = CLUSTER_M * CLUSTER_N;
 constexpr int A_BYTES = BM * ROW_BYTES, SLOT = A_BYTES + BN * ROW_BYTES;
 constexpr int WARPS = IS_APART ? 4 : 4 * CONSUMERS;                   // that read a place
-constexpr int SHEET = 16 * ROW_BYTES;                                 // bytes that a warp stores at a time; it has two such
+constexpr int SHEET = 16 * ROW_BYTES;                                 // bytes that a warp stores at a time; it has SHEETS of them
 constexpr int POOL = 65536 / BLOCKS_PER_SM / THREADS / 8 * 8 * (CONSUMERS + 1);
 constexpr int KEPT = POOL - CONSUMERS * GIVEN;                        // the producer's share of registers
 
@@ -78,17 +80,26 @@ struct Shared {
     unsigned slots, full, empty, turns, sheets;  // addresses
 };
 
-// Consumers that work apart read places one after the other: a barrier tells phases that follow each other, not later ones.
+// When a consumer may begin. Those that work apart read places one after the other, item by item: a barrier tells phases that
+// follow each other, not later ones. Those that work together wait once.
 struct Turn {
     unsigned mine, next, parity;
+    bool takes, passes;
     __device__ __forceinline__ void take()
     {
-        if (IS_APART) await_phase(mine, parity);
+        if (takes) await_phase(mine, parity);
         parity ^= 1;
+        if (!IS_APART) takes = false;
     }
-    __device__ __forceinline__ void pass() const
+    __device__ __forceinline__ void pass()
     {
-        if (IS_APART && threadIdx.x % 32 == 0) arrive(next);
+        if (passes && threadIdx.x % 32 == 0) arrive(next);
+        if (!IS_APART) passes = false;
+    }
+    // After `done` of `all` places: the next one may begin.
+    __device__ __forceinline__ void pass_after(unsigned done, unsigned all)
+    {
+        if (IS_APART ? done == all : LEAD > 0 && done == LEAD) pass();
     }
 };
 
@@ -134,15 +145,17 @@ __device__ __forceinline__ void release(const Shared& shared, unsigned slot)
 }
 
 // Sums of a consumer's rows over the chunks of an item. A place goes back while the next one's products are under way.
+// `meanwhile` is called while the last products are under way.
+template <class F>
 __device__ __forceinline__ void consume(float (&sum)[ROWS][SUMS], const Item& item, const Shared& shared, int group, Place& place,
-                                        Turn& turn)
+                                        Turn& turn, F meanwhile)
 {
     constexpr int NEXT_A = A_ALONG_M ? 16 * ROW_BYTES / 16 : 2, NEXT_B = B_ALONG_N ? 16 * ROW_BYTES / 16 : 2;
     unsigned before = 0;
     turn.take();
     for (unsigned chunk = item.first; chunk < item.last; ++chunk) {
         await_phase(shared.full + place.at * 8, place.phase);
-        if (IS_APART && chunk + 1 == item.last) turn.pass();
+        turn.pass_after(chunk + 1 - item.first, item.last - item.first);
         const unsigned at_b = shared.slots + place.at * SLOT + A_BYTES;
         const unsigned at_a = shared.slots + place.at * SLOT + (IS_APART ? 0 : group * ROWS * BOX_BYTES);
         const unsigned long long a = A_ALONG_M ? across_terms(at_a, TERMS) : along_terms(at_a);
@@ -161,9 +174,10 @@ __device__ __forceinline__ void consume(float (&sum)[ROWS][SUMS], const Item& it
         before = place.at;
         place.step();
     }
+    if (IS_APART ? item.first == item.last : LEAD > 0) turn.pass();
+    meanwhile();
     await_products<0>();
     if (item.first < item.last) release(shared, before);
-    else turn.pass();
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) keep_in_place(sum[r]);
 }
@@ -188,7 +202,7 @@ __device__ __forceinline__ void store(const float (&s)[SUMS], const TensorMap& m
 #pragma unroll
     for (int piece = 0; piece < WIDTH / 64; ++piece) {
         const unsigned to = sheets + sheet * SHEET;
-        if (lane == 0) await_stores_read<1>();
+        if (lane == 0) await_stores_read<SHEETS - 1>();
         __syncwarp();
 #pragma unroll
         for (int two = 0; two < 4; ++two) {
@@ -200,7 +214,7 @@ __device__ __forceinline__ void store(const float (&s)[SUMS], const TensorMap& m
         publish_to_copies();
         __syncwarp();
         if (lane == 0) store_box(map_c, column + piece * 64, row, to);
-        sheet ^= 1;
+        sheet = (sheet + 1) % SHEETS;
     }
 }
 #else
@@ -316,12 +330,15 @@ gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap 
     } else {
         if (GIVEN > 0) take_registers<GIVEN>();
         const int group = __shfl_sync(~0u, threadIdx.x / 128, 0) - 1;  // the same for all of a warp: the compiler sees it
-        const unsigned warp = threadIdx.x / 32 % 4, sheets = shared.sheets + (group * 4 + warp) * 2 * SHEET;
-        Turn turn = {shared.turns + 8 * group, shared.turns + 8 * ((group + 1) % CONSUMERS), group == 0 ? 1u : 0u};
-        unsigned sheet = 0, count = 0;
-        for (unsigned at = blockIdx.x / CLUSTER; at < grid.items; at += step, ++count) {
-            const Item item = item_at(at, rank, grid);
+        const unsigned warp = threadIdx.x / 32 % 4, sheets = shared.sheets + (group * 4 + warp) * SHEETS * SHEET;
+        const bool waits = IS_APART || (LEAD > 0 && group > 0), is_followed = IS_APART || (LEAD > 0 && group < CONSUMERS - 1);
+        Turn turn = {shared.turns + 8 * group, shared.turns + 8 * ((group + 1) % CONSUMERS), group == 0 ? 1u : 0u, waits, is_followed};
+        unsigned sheet = 0, count = 0, at = blockIdx.x / CLUSTER;
+        Item item = item_at(at, rank, grid), next = item;
+        for (; at < grid.items; at += step, ++count, item = next) {
+            const unsigned after = min(at + step, grid.items - 1);
             if (IS_APART && count % CONSUMERS != group) {
+                next = item_at(after, rank, grid);
                 place.skip(item.last - item.first);
                 continue;
             }
@@ -330,7 +347,7 @@ gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap 
             for (int r = 0; r < ROWS; ++r)
 #pragma unroll
                 for (int i = 0; i < SUMS; ++i) sum[r][i] = 0.0f;
-            consume(sum, item, shared, group, place, turn);
+            consume(sum, item, shared, group, place, turn, [&] { next = item_at(after, rank, grid); });
 #if SPLIT_K > 1
             if (!add_shares(sum, item, group, counters, parts, arrived)) continue;
 #endif
