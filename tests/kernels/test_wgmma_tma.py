@@ -33,14 +33,15 @@ def config(**changes: Any) -> Config:
     return Config({**KERNEL.default_config(), **changes})
 
 
-def complaints(of: Problem, chosen: Config) -> list[str]:
-    return [each.sentence for each in KERNEL.constraints if not each.rule(of, H200, chosen)]
+def complaints(of: Problem, chosen: Config, *, also_slow: bool = True) -> list[str]:
+    rules = [each for each in KERNEL.constraints if also_slow or not each.for_speed]
+    return [each.sentence for each in rules if not each.rule(of, H200, chosen)]
 
 
 # --- it compiles ----------------------------------------------------------------------------------------------
 
 COMPILED = {
-    "128 x 256, a cluster": (("bfloat16", "nn"), {}),
+    "128 x 256, a cluster": (("bfloat16", "nn"), {"LEAD": 3}),
     "no boxes of C, A shared": (("float16", "nt"), {"STORE": "registers", "CLUSTER_M": 1, "CLUSTER_N": 2}),
     "apart": (("bfloat16", "tn"), {"TEAM": "apart", "ROWS": 2, "WIDTH": 128, "ORDER": "hilbert"}),
     "three, K split": (
@@ -61,7 +62,7 @@ def test_it_compiles_with_its_sums_in_registers(name: str) -> None:
 
     (dtype, layout), changes = COMPILED[name]
     of, chosen = problem(4096, 4096, 4096, dtype, layout), config(**changes)
-    assert [each for each in complaints(of, chosen) if "split" not in each] == []
+    assert complaints(of, chosen, also_slow=False) == []
     cubin, log = compile_cubin(render(KERNEL, of, chosen).text, "sm_90a")
     assert read_report(log, cubin).spill_bytes <= SPILLED_MOST
     assert not re.search(r"C7508|C751[0-8]", log), log  # registers not set aside; products one by one

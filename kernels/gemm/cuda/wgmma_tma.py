@@ -99,6 +99,10 @@ LARGE: dict[str, Value] = {
 MIDDLE = LARGE | {"WIDTH": 128, "STAGES": 6}
 SMALL = LARGE | {"WIDTH": 64, "STAGES": 8, "CLUSTER_M": 1}
 ANY_RESULT = {"STORE": "registers"}
+#: Few rows: a block of 64 columns reads its share of B once, with as many places as fit.
+THIN = LARGE | {
+    "CONSUMERS": 1, "WIDTH": 64, "STAGES": 12, "CLUSTER_M": 1, "GIVEN": 0, "BLOCKS": 0,
+}  # fmt: skip
 
 KERNEL = Kernel(
     operation="gemm",
@@ -233,7 +237,8 @@ KERNEL = Kernel(
         SMALL,
         LARGE | {"ORDER": "hilbert"},
         MIDDLE | {"TEAM": "apart", "ROWS": 2},
-        SMALL | {"SPLIT_K": 4, "BLOCKS": 0},
-        *(each | ANY_RESULT for each in (LARGE, MIDDLE, SMALL)),
+        THIN,
+        THIN | {"WIDTH": 128, "STAGES": 8, "SPLIT_K": 2},
+        *(each | ANY_RESULT for each in (LARGE, MIDDLE, SMALL, THIN)),
     ),
 )
