@@ -50,7 +50,7 @@ COMPILED = {
     ),
     "one, 96 columns": (
         ("bfloat16", "nt"),
-        {"CONSUMERS": 1, "WIDTH": 96, "GIVEN": 0, "CLUSTER_M": 1, "STORE": "registers", "BLOCKS": 0},
+        {"CONSUMERS": 1, "WIDTH": 96, "GIVEN": 0, "CLUSTER_M": 1, "BLOCKS": 0},
     ),
 }  # fmt: skip
 
@@ -225,15 +225,25 @@ def test_shapes_with_whole_16_byte_rows_have_a_start(
     assert any(not complaints(of, each) for each in KERNEL.first_configs())
 
 
-def test_other_shapes_are_left_to_the_plain_kernel() -> None:
-    for dims, layout, is_for_boxes in (
-        ((1000, 1301, 776), "nt", True), ((1000, 1301, 776), "nn", False), ((1001, 1304, 776), "nn", True),
-        ((1001, 1304, 776), "tn", False), ((1000, 1304, 777), "nt", False),
+def test_operands_with_other_rows_are_padded_and_no_others() -> None:
+    for dims, layout, padded in (
+        ((1000, 1301, 776), "nt", {}), ((1000, 1301, 776), "nn", {"b": (776, 1304)}),
+        ((1001, 1304, 776), "nn", {}), ((1001, 1304, 776), "tn", {"a": (776, 1008)}),
+        ((1000, 1304, 777), "nt", {"a": (1000, 784), "b": (1304, 784)}),
+        ((8192, 1, 8192), "nn", {"b": (8192, 8)}),
     ):  # fmt: skip
         of = problem(*dims, layout=layout)
-        assert bool(len(Space.build(KERNEL.parameters, KERNEL.constraints, of, H200))) == is_for_boxes
-        (plain,) = CATALOGUE.of("gemm", "cuda", ("half_tiled",))
-        assert all(len(Space.build(plain.parameters, plain.constraints, of, device)) for device in GPUS)
+        start = next(each for each in KERNEL.first_configs() if not complaints(of, each))
+        launch = KERNEL.launched(of, start)
+        assert launch is not None
+        assert {each.tensor: each.shape for each in launch.padded} == padded
+
+
+def test_devices_without_its_instructions_have_the_plain_kernel() -> None:
+    (plain,) = CATALOGUE.of("gemm", "cuda", ("half_tiled",))
+    of = problem(1001, 777, 333)
+    assert all(len(Space.build(plain.parameters, plain.constraints, of, device)) for device in GPUS)
+    assert not any(len(Space.build(KERNEL.parameters, KERNEL.constraints, of, device)) for device in GPUS[1:])
 
 
 def test_a_launch_survives_json() -> None:

@@ -172,10 +172,10 @@ class Launch:
     def __post_init__(self) -> None:
         if self.steps and self.pieces:
             raise DeclarationError("a launch has steps or pieces, got both; leave one of them out")
-        if self.maps and (not self.steps or self.packings or self.padded):
+        if self.maps and (not self.steps or self.packings):
             raise DeclarationError(
-                "tensor maps are arguments of steps, beside neither packings nor padded tensors; declare the "
-                "run with Launch.of, even if it is a single step"
+                "tensor maps are arguments of steps, which pack no operands; declare the run with Launch.of, "
+                "even if it is a single step"
             )
 
     @classmethod

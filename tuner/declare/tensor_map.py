@@ -42,7 +42,10 @@ class TensorMap:
             raise DeclarationError(
                 f"swizzle of tensor map {self.name!r} is one of {known} bytes, got {self.swizzle!r}"
             )
-        if not 1 <= len(self.box) <= 5 or not all(1 <= int(size) <= MOST_ELEMENTS for size in self.box):
+        known_sizes = [
+            size for size in self.box if isinstance(size, int)
+        ]  # exports follow others as expressions
+        if not 1 <= len(self.box) <= 5 or not all(1 <= size <= MOST_ELEMENTS for size in known_sizes):
             raise DeclarationError(
                 f"the box of tensor map {self.name!r} has 1 to {MOST_ELEMENTS} elements along each of up to "
                 f"five dims, got {self.box!r}"

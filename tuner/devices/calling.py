@@ -195,7 +195,7 @@ class Loaded:
         elif self._series is not None:
             trailing = _KEPT.get(("workspace", self._token, _current_stream()), self._with_workspace)
             with self._queueing:  # another thread may use the same stream, and the workspace with it
-                maps = maps_of(self._launch.maps, self._problem, arrays)
+                maps = maps_of(self._launch, self._problem, arrays)
                 self._series.queue((*arrays, *trailing, *maps, *self._packed))
         elif self._launch.workspace is None:
             self._function(self._grid, self._block, (*arrays, *self._scalars), self._shared)

@@ -220,7 +220,7 @@ def steps_of(
         made[""] = workspace(launch.workspace)
     if launch.steps:
         series = Series(module, launch, arrays.problem)
-        maps = maps_of(launch.maps, arrays.problem, arguments)
+        maps = maps_of(launch, arrays.problem, arguments)
         given = [*arguments, *regions_of(made.get(""), launch), *maps]
         return [*before, partial(series.queue, given), *after]
     if launch.workspace is not None:

@@ -10,10 +10,12 @@ import ctypes
 import functools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy
 
+from tuner.declare.kernel import Launch
 from tuner.declare.problem import DTYPE_BYTES, Problem, Tensor
 from tuner.declare.tensor_map import ALIGNMENT_BYTES, TensorMap
 from tuner.devices.protocol import LaunchFailed
@@ -86,18 +88,22 @@ def encoded(wanted: TensorMap, tensor: Tensor, address: int) -> Any:
     return made.view(f"V{MAP_BYTES}")
 
 
-def maps_of(wanted: Sequence[TensorMap], problem: Problem, arrays: Sequence[Any]) -> list[Any]:
+def maps_of(launch: Launch, problem: Problem, arrays: Sequence[Any]) -> list[Any]:
     """The maps of a launch for a run's arrays.
 
     Args:
-        wanted: Of the launch.
+        launch: Names them, and says which tensors are padded.
         problem: Its tensors tell shapes and dtypes.
-        arrays: CuPy arrays, in the order of the tensors.
+        arrays: CuPy arrays, in the order of the tensors; larger ones where the launch pads.
 
     Raises:
         LaunchFailed: The driver refuses one.
     """
-    if not wanted:
+    if not launch.maps:
         return []
-    known = {tensor.name: (tensor, array) for tensor, array in zip(problem.tensors, arrays, strict=False)}
-    return [encoded(each, known[each.tensor][0], int(known[each.tensor][1].data.ptr)) for each in wanted]
+    larger = {each.tensor: tuple(each.shape) for each in launch.padded}
+    known = {
+        tensor.name: (replace(tensor, shape=larger.get(tensor.name, tensor.shape)), array)
+        for tensor, array in zip(problem.tensors, arrays, strict=False)
+    }
+    return [encoded(each, known[each.tensor][0], int(known[each.tensor][1].data.ptr)) for each in launch.maps]

@@ -103,7 +103,7 @@ def _with_memory(entry: str, face: Interface) -> str:
         copies.append(f"        status = cudaMemsetAsync(workspace, 0, {zeroed}, stream);")
         freeing.append("    if (workspace != nullptr) cudaFreeAsync(workspace, stream);")
     instead = {name: f"{_name(face, name)}_padded" for name in shapes}
-    copies += in_cuda(face, {each.tensor.name: each.name for each in face.arguments})
+    copies += in_cuda(face, {each.tensor.name: each.name for each in face.arguments} | instead)
     launches = [_step(step, face, instead) for step in face.launch.steps]
     return WITH_MEMORY.substitute(
         launches="\n".join(launches) or NEXT.substitute(entry=entry, passed=_passed(face, instead)),

@@ -278,7 +278,7 @@ def _in_steps(face: Interface, arrays: dict[str, str], scalars: list[str]) -> li
     if launch.workspace:
         lines += _own_memory(launch.workspace)
         named |= {name: f"_workspace[{in_python(first)} :]" for name, first in launch.workspace.regions}
-    lines += in_module(face)
+    lines += in_module(face, named)
     named |= {each.name: f"_{each.name}" for each in launch.maps}
     lines.append("    _device = cupy.cuda.runtime.getDevice()")
     for step in launch.steps:

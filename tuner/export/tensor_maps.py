@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tuner.declare.tensor_map import TensorMap
 from tuner.export.interface import Interface
 from tuner.export.symbolic import in_c, in_python
@@ -81,6 +83,12 @@ def _mapped(array, data_type, box, swizzle):
 '''
 
 
+def _shapes(face: Interface) -> dict[str, tuple[Any, ...]]:
+    """The tensors' shapes as the kernel takes them."""
+    padded = {each.tensor: each.shape for each in (face.launch.padded if face.launch else ())}
+    return {each.tensor.name: each.tensor.shape for each in face.arguments} | padded
+
+
 def in_cuda(face: Interface, arrays: dict[str, str]) -> list[str]:
     """Statements that make a launch's maps.
 
@@ -91,7 +99,7 @@ def in_cuda(face: Interface, arrays: dict[str, str]) -> list[str]:
     lines = []
     for each in face.launch.maps if face.launch else ():
         tensor = next(argument.tensor for argument in face.arguments if argument.tensor.name == each.tensor)
-        sizes = ", ".join(f"cuuint64_t({in_c(size)})" for size in tensor.shape[::-1])
+        sizes = ", ".join(f"cuuint64_t({in_c(size)})" for size in _shapes(face)[each.tensor][::-1])
         box = ", ".join(f"{in_c(size)}" for size in each.box[::-1])
         kind, swizzle = DATA_TYPES[tensor.dtype][0], SWIZZLES[each.swizzle][0]
         array = arrays[each.tensor]
@@ -105,13 +113,13 @@ def in_cuda(face: Interface, arrays: dict[str, str]) -> list[str]:
     return lines
 
 
-def in_module(face: Interface) -> list[str]:
-    """The same in an exported Python module, where arrays are named after their tensors."""
+def in_module(face: Interface, arrays: dict[str, str]) -> list[str]:
+    """The same in an exported Python module."""
     found = []
     for each in face.launch.maps if face.launch else ():
         tensor = next(argument.tensor for argument in face.arguments if argument.tensor.name == each.tensor)
         given = f"{DATA_TYPES[tensor.dtype][1]}, {_box(each)}, {SWIZZLES[each.swizzle][1]}"
-        found.append(f"    _{each.name} = _mapped(_array_{each.tensor}, {given})")
+        found.append(f"    _{each.name} = _mapped({arrays[each.tensor]}, {given})")
     return found
 
 

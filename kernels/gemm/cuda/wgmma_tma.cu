@@ -9,7 +9,7 @@
 //          tile each, for all of them; CLUSTER_N blocks beside each other a share of A's.
 // Blocks   stay, and take tiles in turn, while the next tile's operands are fetched; BLOCKS=0: a block for each.
 //          K may be split: the block that arrives last adds the shares up, in a fixed order.
-// Store    tma: through shared memory in boxes of 16 x 64; registers: each thread its pairs. A consumer alone keeps the tensor cores
+// Store    tma: through shared memory in boxes of 16 x 64 (or 32); registers: each thread its pairs. A consumer alone keeps the tensor cores
 //          busy: those of a team start LEAD places after each other, and store after each other.
 // Edges    Boxes bring zeros from beyond the edges, and are not stored there.
 // Layout   a: m x k or k x m, b: k x n or n x k, c: m x n, row-major; rows of a and b (of c with STORE=tma) multiples of 16 bytes.
@@ -24,6 +24,7 @@
 //          LEAD                  places by which consumers of a team follow each other, so that one stores while the next multiplies
 //          GIVEN                 registers of a consumer's thread; 0: as many as the producer's
 //          BLOCKS BLOCKS_PER_SM  multiprocessors on which blocks stay, 0: none; how many on each
+//          BORDER                operands as they lie (whole), or copied to longer rows where tensor maps do not take them (pad)
 
 constexpr int TERMS = 64, ROW_BYTES = 128, BOX_BYTES = TERMS * ROW_BYTES;
 constexpr bool IS_APART = TEAM == TEAM_apart;
@@ -31,7 +32,8 @@ constexpr int BM = 64 * ROWS * (IS_APART ? 1 : CONSUMERS), BN = WIDTH, THREADS =
 constexpr int CLUSTER = CLUSTER_M * CLUSTER_N;
 constexpr int A_BYTES = BM * ROW_BYTES, SLOT = A_BYTES + BN * ROW_BYTES;
 constexpr int WARPS = IS_APART ? 4 : 4 * CONSUMERS;                   // that read a place
-constexpr int SHEET = 16 * ROW_BYTES;                                 // bytes that a warp stores at a time; it has SHEETS of them
+constexpr int SHEET_COLUMNS = WIDTH % 64 ? 32 : 64;
+constexpr int SHEET = 16 * SHEET_COLUMNS * 2;                         // bytes that a warp stores at a time; it has SHEETS of them
 constexpr int POOL = 65536 / BLOCKS_PER_SM / THREADS / 8 * 8 * (CONSUMERS + 1);
 constexpr int KEPT = POOL - CONSUMERS * GIVEN;                        // the producer's share of registers
 
@@ -41,10 +43,19 @@ struct Item {
     int row, column;
 };
 
-// Tiles in whole clusters.
+// Tiles in whole clusters. Boxes bring lines_a rows of A and lines_b columns of B: fewer than the tile has where C itself is small,
+// for to fill a box with zeros takes as long as to fetch it. What lies behind in shared memory makes up sums that are not stored.
 struct Grid {
     unsigned rows, columns, chunks, items;
+    int lines_a, lines_b;
 };
+
+// How many of `lines` are boxed: whole tiles where lines are contiguous, or blocks fetch shares of a tile.
+template <bool ACROSS, int LINES, int SHARERS>
+__device__ __forceinline__ int boxed(int lines)
+{
+    return ACROSS || SHARERS > 1 ? LINES : min(LINES, (lines + 7) / 8 * 8);
+}
 
 __device__ __forceinline__ Item item_at(unsigned item, unsigned rank, const Grid& grid)
 {
@@ -119,7 +130,7 @@ __device__ __forceinline__ void fetch(unsigned to, const TensorMap& map, int lin
 }
 
 __device__ __forceinline__ void produce(const TensorMap& map_a, const TensorMap& map_b, const Item& item, unsigned rank,
-                                        const Shared& shared, Place& place)
+                                        const Shared& shared, Place& place, unsigned bytes)
 {
     const unsigned down = rank % CLUSTER_M, beside = rank / CLUSTER_M;
     constexpr unsigned SAME_ROW = CLUSTER_N == 1 ? 1 : 1 | 1 << CLUSTER_M;  // blocks of the first row
@@ -127,7 +138,7 @@ __device__ __forceinline__ void produce(const TensorMap& map_a, const TensorMap&
     for (unsigned chunk = item.first; chunk < item.last; ++chunk) {
         const unsigned full = shared.full + place.at * 8, to = shared.slots + place.at * SLOT;
         await_phase(shared.empty + place.at * 8, place.phase ^ 1);
-        arrive_expecting(full, SLOT);
+        arrive_expecting(full, bytes);
         const int term = chunk * TERMS;
         fetch<A_ALONG_M, BM, CLUSTER_N>(to, map_a, item.row, term, beside, full, share_a);
         fetch<B_ALONG_N, BN, CLUSTER_M>(to + A_BYTES, map_b, item.column, term, down, full, share_b);
@@ -194,26 +205,27 @@ __device__ __forceinline__ unsigned pair(float left, float right)
 }
 
 #if STORE == STORE_tma
-// A warp stores its 16 rows of each 64 columns from a sheet of its own, while it fills the other one.
+// A warp stores its 16 rows of each SHEET_COLUMNS columns from a sheet of its own, while it fills the other one. Sheets are swizzled
+// by as many bytes as they have in a row, as the map says.
 __device__ __forceinline__ void store(const float (&s)[SUMS], const TensorMap& map_c, unsigned short*, int row, int column, int,
                                       int, unsigned sheets, unsigned& sheet)
 {
     const int lane = threadIdx.x % 32, line = lane % 16;
 #pragma unroll
-    for (int piece = 0; piece < WIDTH / 64; ++piece) {
-        const unsigned to = sheets + sheet * SHEET;
+    for (int piece = 0; piece < WIDTH / SHEET_COLUMNS; ++piece) {
+        const unsigned to = sheets + sheet * SHEET, mask = SHEET_COLUMNS == 64 ? line & 7 : line >> 1 & 3;
         if (lane == 0) await_stores_read<SHEETS - 1>();
         __syncwarp();
 #pragma unroll
-        for (int two = 0; two < 4; ++two) {
-            const int j = 4 * (piece * 8 + two * 2);
+        for (int two = 0; two < SHEET_COLUMNS / 16; ++two) {
+            const int j = 4 * (piece * (SHEET_COLUMNS / 8) + two * 2);
             asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
-                         ::"r"(to + line * ROW_BYTES + ((two * 2 + lane / 16) ^ (line & 7)) * 16), "r"(pair(s[j], s[j + 1])),
+                         ::"r"(to + line * SHEET_COLUMNS * 2 + ((two * 2 + lane / 16) ^ mask) * 16), "r"(pair(s[j], s[j + 1])),
                          "r"(pair(s[j + 2], s[j + 3])), "r"(pair(s[j + 4], s[j + 5])), "r"(pair(s[j + 6], s[j + 7])) : "memory");
         }
         publish_to_copies();
         __syncwarp();
-        if (lane == 0) store_box(map_c, column + piece * 64, row, to);
+        if (lane == 0) store_box(map_c, column + piece * SHEET_COLUMNS, row, to);
         sheet = (sheet + 1) % SHEETS;
     }
 }
@@ -318,13 +330,15 @@ gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap 
     Grid grid;
     grid.rows = (m - 1) / (BM * CLUSTER_M) + 1, grid.columns = (n - 1) / (BN * CLUSTER_N) + 1, grid.chunks = (k - 1) / TERMS + 1;
     grid.items = grid.rows * grid.columns * SPLIT_K;
+    grid.lines_a = boxed<A_ALONG_M, BM, CLUSTER_N>(m), grid.lines_b = boxed<B_ALONG_N, BN, CLUSTER_M>(n);
     const unsigned step = gridDim.x / CLUSTER;
     Place place;
     if (threadIdx.x < 128) {
         if (GIVEN > 0) give_registers<KEPT>();
         if (threadIdx.x == 0) {
+            const unsigned bytes = (grid.lines_a + grid.lines_b) * ROW_BYTES;
             for (unsigned item = blockIdx.x / CLUSTER; item < grid.items; item += step)
-                produce(map_a, map_b, item_at(item, rank, grid), rank, shared, place);
+                produce(map_a, map_b, item_at(item, rank, grid), rank, shared, place, bytes);
         }
         __syncwarp();
     } else {

@@ -3,8 +3,20 @@
 from pathlib import Path
 from typing import Any
 
-from tuner import Constraint, Kernel, Launch, Problem, Step, TensorMap, Value, Workspace, ceil_div, choice
-from tuner.declare.rules import for_speed, select, shared_fits
+from tuner import (
+    Constraint,
+    Kernel,
+    Launch,
+    Padded,
+    Problem,
+    Step,
+    TensorMap,
+    Value,
+    Workspace,
+    ceil_div,
+    choice,
+)
+from tuner.declare.rules import for_speed, select, shared_fits, smaller
 
 #: Multiprocessors of an H100 or H200, as many as whole clusters of four find, of an H100 PCIe, of half an H100.
 BLOCKS = (132, 128, 114, 66, 0)
@@ -47,15 +59,22 @@ def _with_sheets(c: Any, sheets: Any) -> Any:
     return 1024 + c.STAGES * (_rows(c) + c.WIDTH) * 2 * TERMS + own
 
 
-def _box(lines: Any, sharers: Any, along_lines: bool) -> tuple[Any, Any]:
-    """What one copy brings of a tile of so many rows (columns), as its tensor is stored."""
-    return (TERMS // sharers, 64) if along_lines else (lines // sharers, TERMS)
+def _box(lines: Any, sharers: Any, along_lines: bool, of_c: Any) -> tuple[Any, Any]:
+    """What one copy brings of a tile of so many rows (columns), as its tensor is stored.
+
+    A block that fetches all of a tile leaves away what lies beyond the rows (columns) that C has, but for
+    multiples of eight: to fill boxes with zeros takes time.
+    """
+    if along_lines:
+        return TERMS // sharers, 64
+    return (lines // sharers if sharers > 1 else smaller(lines, ceil_div(of_c, UNIT) * UNIT)), TERMS
 
 
 def _maps(p: Problem, c: Any) -> tuple[TensorMap, ...]:
-    a = _box(_rows(c), c.CLUSTER_N, p.layout[0] == "t")
-    b = _box(c.WIDTH, c.CLUSTER_M, p.layout[1] == "n")
-    result = (TensorMap("map_c", "c", (16, 64), 128),) if c.STORE == "tma" else ()
+    a = _box(_rows(c), c.CLUSTER_N, p.layout[0] == "t", p.m)
+    b = _box(c.WIDTH, c.CLUSTER_M, p.layout[1] == "n", p.n)
+    sheet = 32 if c.WIDTH % 64 else 64
+    result = (TensorMap("map_c", "c", (16, sheet), 2 * sheet),) if c.STORE == "tma" else ()
     return (TensorMap("map_a", "a", a, 128), TensorMap("map_b", "b", b, 128), *result)
 
 
@@ -76,12 +95,26 @@ def _launch(p: Problem, c: Any) -> Launch:
     own = ("counters", "parts") if c.SPLIT_K > 1 else ("", "")
     given = ("map_a", "map_b", "map_c" if c.STORE == "tma" else "map_a", "c", "m", "n", "k", *own)
     step = Step("gemm", (blocks,), (128 * (c.CONSUMERS + 1),), _shared_bytes(p, c), given)
-    return Launch.of("gemm", (step,), _workspace(p, c), maps=_maps(p, c))
+    return Launch.of("gemm", (step,), _workspace(p, c), maps=_maps(p, c), padded=_padded(p, c))
+
+
+def _padded(p: Problem, c: Any) -> tuple[Padded, ...]:
+    """The operands whose rows are no multiple of 16 bytes, with longer rows."""
+    if c.BORDER == "whole":
+        return ()
+    short = [each for each, length in zip(p.inputs, _stored_rows(p), strict=True) if length % UNIT]
+    return Padded.rows_of(short, UNIT)
 
 
 def _stored_rows(p: Problem) -> tuple[Any, Any]:
     """Elements of a stored row of A and of B."""
     return (p.k if p.layout[0] == "n" else p.m), (p.n if p.layout[1] == "n" else p.k)
+
+
+def _whole(p: Problem) -> int:
+    """1 if tensor maps take both operands as they lie, else 0."""
+    a, b = _stored_rows(p)
+    return int(a % UNIT == 0 and b % UNIT == 0)
 
 
 def _registers(c: Any) -> Any:
@@ -94,11 +127,12 @@ def _registers(c: Any) -> Any:
 LARGE: dict[str, Value] = {
     "CONSUMERS": 2, "TEAM": "together", "ROWS": 1, "WIDTH": 256, "STAGES": 4, "CLUSTER_M": 2, "CLUSTER_N": 1,
     "GROUP": 8, "ORDER": "rows", "SPLIT_K": 1, "STORE": "tma", "SHEETS": 2, "LEAD": 0, "GIVEN": GIVEN[2],
-    "BLOCKS": 132, "BLOCKS_PER_SM": 1,
+    "BLOCKS": 132, "BLOCKS_PER_SM": 1, "BORDER": "whole",
 }  # fmt: skip
 MIDDLE = LARGE | {"WIDTH": 128, "STAGES": 6}
 SMALL = LARGE | {"WIDTH": 64, "STAGES": 8, "CLUSTER_M": 1}
 ANY_RESULT = {"STORE": "registers"}
+PADDED = {"BORDER": "pad"}
 #: Few rows: a block of 64 columns reads its share of B once, with as many places as fit.
 THIN = LARGE | {
     "CONSUMERS": 1, "WIDTH": 64, "STAGES": 12, "CLUSTER_M": 1, "GIVEN": 0, "BLOCKS": 0,
@@ -133,6 +167,7 @@ KERNEL = Kernel(
         choice("LEAD", 0, 2, 3, 4),
         choice("GIVEN", 0, *GIVEN.values()),
         choice("BLOCKS_PER_SM", 1, 2),
+        choice("BORDER", "whole", "pad"),
     ),
     constraints=(
         Constraint(
@@ -140,16 +175,20 @@ KERNEL = Kernel(
             lambda p, d, c: d.compute_capability == 90,
         ),
         Constraint(
-            "stored rows of A and B have a multiple of 8 elements: tensor maps take rows of 16 bytes",
-            lambda p, d, c: (_stored_rows(p)[0] % UNIT == 0) & (_stored_rows(p)[1] % UNIT == 0),
+            "stored rows of A and B have a multiple of 8 elements, or are padded: tensor maps take 16 bytes",
+            lambda p, d, c: (c.BORDER == "pad") | (_whole(p) == 1),
+        ),
+        for_speed(
+            "operands are padded only if tensor maps do not take them as they are",
+            lambda p, d, c: (c.BORDER == "whole") | (_whole(p) == 0),
         ),
         Constraint(
             "C is stored through a tensor map only if its rows have a multiple of 8 elements",
             lambda p, d, c: (c.STORE == "registers") | (p.n % UNIT == 0),
         ),
         Constraint(
-            "boxes of 64 columns make up the tile where columns of B are contiguous, or C is stored in boxes",
-            lambda p, d, c: (c.WIDTH % 64 == 0) | ((p.layout[1] == "t") & (c.STORE == "registers")),
+            "boxes of 64 columns make up the tile where columns of B are contiguous",
+            lambda p, d, c: (c.WIDTH % 64 == 0) | (p.layout[1] == "t"),
         ),
         for_speed(
             "as many blocks stay as the device has multiprocessors, a few less for clusters of four, or none",
@@ -201,8 +240,8 @@ KERNEL = Kernel(
             lambda p, d, c: (c.GIVEN > 0) == ((c.CONSUMERS > 1) & (c.BLOCKS_PER_SM == 1)),
         ),
         for_speed(
-            "C is stored in boxes where its rows and the tile's width allow it: 5 to 10 % faster as measured",
-            lambda p, d, c: (c.STORE == "tma") | (p.n % UNIT > 0) | (c.WIDTH % 64 > 0),
+            "C is stored in boxes where its rows allow it: 5 to 10 % faster as measured",
+            lambda p, d, c: (c.STORE == "tma") | (p.n % UNIT > 0),
         ),
         for_speed(
             "less than half of a tile is beyond C's edge",
@@ -240,5 +279,6 @@ KERNEL = Kernel(
         THIN,
         THIN | {"WIDTH": 128, "STAGES": 8, "SPLIT_K": 2},
         *(each | ANY_RESULT for each in (LARGE, MIDDLE, SMALL, THIN)),
+        *(each | more for each in (LARGE, MIDDLE, SMALL, THIN) for more in (PADDED, PADDED | ANY_RESULT)),
     ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 pytest.importorskip("cupy")
 
 from tuner.declare.catalogue import builtin
-from tuner.declare.kernel import Launch, Step
+from tuner.declare.kernel import Launch, Padded, Step
 from tuner.declare.problem import Tensor
 from tuner.declare.tensor_map import TensorMap
 from tuner.devices import launching, tensor_maps
@@ -19,6 +20,7 @@ from tuner.devices.protocol import LaunchFailed
 from tuner.errors import DeclarationError
 
 MAP = TensorMap("map_a", "a", (128, 64), 128)
+LAUNCH = Launch.of("gemm", (Step("gemm", (1,), (32,), 0, ("map_a", "c", "k", "")),), maps=(MAP,))
 PROBLEM = builtin().operation("gemm").problem({"m": 200, "n": 64, "k": 72}, "bfloat16")
 
 
@@ -69,10 +71,16 @@ def test_a_vector_and_three_dims_have_their_pitches(driver: Driver) -> None:
 
 def test_maps_of_the_same_arrays_are_made_once(driver: Driver) -> None:
     arrays = [array(256), array(512), array(1024)]
-    first = tensor_maps.maps_of([MAP], PROBLEM, arrays)
-    assert tensor_maps.maps_of([MAP], PROBLEM, arrays)[0] is first[0]
-    tensor_maps.maps_of([MAP], PROBLEM, [array(4096), *arrays[1:]])
+    first = tensor_maps.maps_of(LAUNCH, PROBLEM, arrays)
+    assert tensor_maps.maps_of(LAUNCH, PROBLEM, arrays)[0] is first[0]
+    tensor_maps.maps_of(LAUNCH, PROBLEM, [array(4096), *arrays[1:]])
     assert len(driver.calls) == 2
+
+
+def test_the_map_of_a_padded_tensor_has_its_larger_shape(driver: Driver) -> None:
+    padded = replace(LAUNCH, padded=(Padded("a", (200, 80)),))
+    tensor_maps.maps_of(padded, PROBLEM, [array(256), array(512), array(1024)])
+    assert (driver.calls[0]["sizes"], driver.calls[0]["pitches"]) == ([80, 200], [160])
 
 
 @pytest.mark.parametrize(("shape", "address"), [((200, 72), 8), ((200, 71), 256)])
@@ -89,10 +97,9 @@ def test_a_refusal_of_the_driver_is_told(driver: Driver) -> None:
 
 def test_a_run_is_given_its_maps_by_name(driver: Driver) -> None:
     given: list[Any] = []
-    launch = Launch.of("gemm", (Step("gemm", (1,), (32,), 0, ("map_a", "c", "k", "")),), maps=(MAP,))
-    series = launching.Series(SimpleNamespace(get_function=lambda entry: Called(given)), launch, PROBLEM)
-    maps = tensor_maps.maps_of(launch.maps, PROBLEM, [array(256), array(512), array(1024)])
-    series.queue(["a", "b", "c", "m", "n", "k", *launching.regions_of(None, launch), *maps])
+    series = launching.Series(SimpleNamespace(get_function=lambda entry: Called(given)), LAUNCH, PROBLEM)
+    maps = tensor_maps.maps_of(LAUNCH, PROBLEM, [array(256), array(512), array(1024)])
+    series.queue(["a", "b", "c", "m", "n", "k", *launching.regions_of(None, LAUNCH), *maps])
     assert given[0][0] is maps[0]
     assert given[0][1:3] == ("c", "k")
     assert int(given[0][3]) == 0
