@@ -161,7 +161,7 @@ KERNEL = Kernel(
         choice("CLUSTER_N", 1, 2),
         choice("GROUP", 4, 8, 16),
         choice("ORDER", "rows", "snake", "hilbert"),
-        choice("SPLIT_K", 1, 2, 4, 8, 16),
+        choice("SPLIT_K", 1, 2, 4, 8, 16, 32),
         choice("STORE", "tma", "registers"),
         choice("SHEETS", 1, 2),
         choice("LEAD", 0, 2, 3, 4),
