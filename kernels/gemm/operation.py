@@ -15,7 +15,8 @@ HALVES = ("float16", "bfloat16")
 LADDER = (
     "naive", "vectorised", "blocked", "direct", "packed",
     "row_shared", "tiled", "register_tiled", "warp_tiled",
-    "multivector", "thin", "shallow", "small", "emulated", "half_tiled", "wgmma_tma",
+    "multivector", "thin", "shallow", "small", "double_sums",
+    "one_product", "three_products", "promoted", "emulated", "half_tiled", "wgmma_tma",
 )  # fmt: skip
 
 

@@ -12,7 +12,8 @@ from cuda_on_cpu import compile_for_cpu
 from gpu_models import GPUS, H200
 
 from tuner.declare.catalogue import builtin
-from tuner.declare.kernel import Launch, Rendered, render
+from tuner.declare.kernel import Rendered, render
+from tuner.declare.launch import Launch
 from tuner.declare.problem import Operation, Problem, Scalar, Tensor, Work
 from tuner.declare.space import Config, Space
 from tuner.declare.tensor_map import TensorMap

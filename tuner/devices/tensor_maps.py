@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy
 
-from tuner.declare.kernel import Launch
+from tuner.declare.launch import Launch
 from tuner.declare.problem import DTYPE_BYTES, Problem, Tensor
 from tuner.declare.tensor_map import ALIGNMENT_BYTES, TensorMap
 from tuner.devices.protocol import LaunchFailed

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import textwrap
 
-from tuner.declare.kernel import Launch, Rendered
+from tuner.declare.kernel import Rendered
+from tuner.declare.launch import Launch
 from tuner.declare.problem import TOLERANCE_FACTOR, roundings
 from tuner.export.cuda_launch import HEADERS, c_type, extents, launch_text
-from tuner.export.cuda_text import FINGERPRINT, GEOMETRY, MAIN, PADDED_COPY, POINTER, REFERENCE, WHOLE
+from tuner.export.cuda_text import COUNTER, FINGERPRINT, GEOMETRY, MAIN, PADDED_COPY, POINTER, REFERENCE, WHOLE
 from tuner.export.fingerprint import SUMS, Fingerprint, fingerprints
 from tuner.export.interface import UNASKED_SHARED_BYTES, Argument, Interface
 from tuner.export.symbolic import in_c
@@ -49,13 +50,6 @@ def cuda_source(header: list[str], rendered: Rendered, face: Interface) -> str:
     return whole + _main(face)
 
 
-def _helpers(face: Interface, launch: Launch) -> str:
-    """What the launch's statements use."""
-    any_type = launch.steps or any(argument.tensor.dtype in HEADERS for argument in face.arguments)
-    parts = (PADDED_COPY, launch.padded), (POINTER, any_type), (C_HELPER, launch.maps)
-    return "".join(text for text, wanted in parts if wanted)
-
-
 def _geometry(entry: str, launch: Launch) -> str:
     text = GEOMETRY.substitute(
         grid=extents(launch.grid), block=extents(launch.block), shared_bytes=in_c(launch.shared_bytes)
@@ -67,6 +61,14 @@ def _described(argument: Argument) -> str:
     shape = " x ".join(in_c(size) for size in argument.tensor.shape)
     turned = " (the transpose of what is meant)" if argument.transposed else ""
     return f"{argument.name:10} {shape}{turned}{', written' if argument.tensor.output else ''}"
+
+
+def _helpers(face: Interface, launch: Launch) -> str:
+    """What the function that launches needs before it."""
+    counter = COUNTER.substitute(verb=face.problem.operation.verb) if launch.counter else ""
+    any_type = launch.steps or any(argument.tensor.dtype in HEADERS for argument in face.arguments)
+    parts = (PADDED_COPY, launch.padded), (POINTER, any_type), (C_HELPER, launch.maps)
+    return "".join(text for text, wanted in parts if wanted) + counter
 
 
 def _includes(face: Interface) -> str:

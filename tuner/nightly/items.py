@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tuner.nightly.plan import PlanItem
+from tuner.nightly.plan.items import PlanItem
 from tuner.results.error_limit import told
 from tuner.results.objectives import Front
 from tuner.results.record import Champion
+
+
+@dataclass(frozen=True)
+class Spell:
+    """The time that one place spent on a problem.
+
+    Attributes:
+        place: The place's name; on a cluster, the worker's.
+        board: The device's UUID.
+        slices: Number of slices.
+        seconds: Seconds of them, with opening and finals.
+    """
+
+    place: str
+    board: str
+    slices: int = 0
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -28,6 +45,8 @@ class NightItem:
         trials: ``total``, ``measured`` and ``failed`` trials, then each outcome's count, including earlier
             nights. Empty if it was not opened.
         front: Its Pareto front, if it has several objectives and was tuned.
+        spells: Where it was worked on, and for how long.
+        stale: What had changed since the champion before; empty if nothing had.
     """
 
     item: PlanItem
@@ -39,6 +58,8 @@ class NightItem:
     spent_s: float = 0.0
     trials: Mapping[str, int] = field(default_factory=dict)
     front: Front | None = None
+    spells: tuple[Spell, ...] = ()
+    stale: str = ""
 
     @property
     def improvement(self) -> float | None:
@@ -57,6 +78,8 @@ class NightItem:
         return {
             **self.item.problem.to_json(),
             "regime": self.item.regime,
+            "wanted": self.item.wanted
+            and {"calls": self.item.wanted.calls, "saves_s": self.item.wanted.saves_s},
             "state": self.state,
             "why": self.why,
             "slices": self.slices,
@@ -66,7 +89,9 @@ class NightItem:
             "after": self.after and _champion_json(self.after),
             "improvement": self.improvement,
             "verdict": self.after.verdict if self.after and self.state == "tuned" else None,
+            "stale": self.stale or None,
             "error_limit": told(self.after.record.measurement) if self.after else None,
+            "places": [asdict(each) for each in self.spells],
             **(self.front.as_keys() if self.front else {}),
         }
 

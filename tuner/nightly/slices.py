@@ -2,7 +2,8 @@
 
 From the remaining seconds, those for the finals of every begun problem are kept; the rest is for slices. If
 there is enough time for everything in the plan, problems need not compete: each has its slices in a row, which
-saves opening the device again.
+saves opening the device again. With several places, each of which works on one problem at a time, the night has
+its seconds once for each of them.
 """
 
 from __future__ import annotations
@@ -61,14 +62,18 @@ class Slices:
     are counted by their limit, and only begun ones are summed one by one.
     """
 
-    def __init__(self, left_s: Callable[[], float], shares: Iterable[Share]) -> None:
+    def __init__(
+        self, left_s: Callable[[], float], shares: Iterable[Share], places: Callable[[], int] = lambda: 1
+    ) -> None:
         """Begins with no problem begun.
 
         Args:
             left_s: Seconds left of the night; infinite without an end.
             shares: Shares of the unfinished problems.
+            places: Number of places that work on them now.
         """
         self.left_s = left_s
+        self._places = places
         #: Limit in seconds -> number of problems with it that were not begun.
         self._waiting = Counter(each.limit_s for each in shares)
         self._begun: dict[Share, None] = {}
@@ -79,12 +84,12 @@ class Slices:
     def contended(self) -> bool:
         """True if the plan allows more than the remaining time."""
         allowed_s = sum(limit_s * count for limit_s, count in self._waiting.items())
-        return allowed_s + sum(each.rest_s for each in self._begun) > CONTENDED * self.left_s()
+        return allowed_s + sum(each.rest_s for each in self._begun) > CONTENDED * self._all_s()
 
     @property
     def holds(self) -> int:
         """Returns for how many of the problems not begun there is time: opening, a slice and finals."""
-        free_s, found = self.left_s(), 0
+        free_s, found = self._all_s(), 0
         for limit_s, count in sorted(self._waiting.items()):
             finals_s = finals_share_s(None if math.isinf(limit_s) else limit_s / SLICES)
             least_s = self._usual_opening_s + min(LEAST_SLICE_S, limit_s) + finals_s
@@ -121,27 +126,32 @@ class Slices:
         if not self._waiting[share.limit_s]:
             del self._waiting[share.limit_s]
 
-    def next_of(self, ranked: Iterable[Share]) -> tuple[Share, float] | None:
-        """Returns the first of some problems for which there is time, and the seconds of its slice; or None."""
+    def next_of(self, ranked: Iterable[Share], here: Share | None = None) -> tuple[Share, float] | None:
+        """Returns the first of some problems for which there is time, and the seconds of its slice; or None.
+
+        Args:
+            ranked: The problems.
+            here: The one whose study is open where the slice would run. By default each is open there.
+        """
         room_s = self._room_s()
         # Problems with equal limits that were not begun are alike.
         hopeless: set[float] = set()
         for share in ranked:
             if not share.begun and share.limit_s in hopeless:
                 continue
-            seconds = self._next_s(share, room_s)
+            seconds = self._next_s(share, room_s, share.open and here in (None, share))
             if seconds > 0:
                 return share, seconds
             if not share.begun:
                 hopeless.add(share.limit_s)
         return None
 
-    def _next_s(self, share: Share, room_s: float) -> float:
+    def _next_s(self, share: Share, room_s: float, is_open: bool) -> float:
         """Returns the seconds of the next slice of a problem; 0 if there is no time for one.
 
         If the device is not open, opening it comes first.
         """
-        before_s = 0.0 if share.open else self._opening_s(share)
+        before_s = 0.0 if is_open else self._opening_s(share)
         before_s += 0.0 if share.begun else self._finals_s(share.limit_s)
         room_s -= before_s
         if room_s < min(LEAST_SLICE_S, share.rest_s):
@@ -160,15 +170,29 @@ class Slices:
             count * (opening_s + self._wanted_s(limit_s, opening_s) + self._finals_s(limit_s))
             for limit_s, count in self._waiting.items()
         )
-        return self._room_s() - first_s >= LEAST_SLICE_S
+        return self._room_s() - first_s / self._count >= LEAST_SLICE_S
+
+    @property
+    def _count(self) -> int:
+        return max(self._places(), 1)
+
+    def _all_s(self) -> float:
+        """Seconds left of all places."""
+        return self.left_s() * self._count
 
     def _room_s(self) -> float:
-        """Seconds for slices, without those kept for the finals of begun problems."""
-        kept_s = sum(each.finals_s + (0.0 if each.open else self._opening_s(each)) for each in self._begun)
-        return self.left_s() - kept_s
+        """Seconds for slices of each place, without those kept for the finals of begun problems.
+
+        Finals handed out one by one to `n` places end by their sum / n and (1 - 1/n) of the longest, whatever
+        their order (R. L. Graham, "Bounds on Multiprocessing Timing Anomalies", 1969).
+        """
+        kept_s = [each.finals_s + (0.0 if each.open else self._opening_s(each)) for each in self._begun]
+        share = 1 / self._count
+        return self.left_s() - sum(kept_s) * share - max(kept_s, default=0.0) * (1 - share)
 
     def _fair_s(self, limit_s: float) -> float:
-        return min(limit_s, self.left_s() / max(self._waiting.total() + len(self._begun), 1))
+        problems = max(self._waiting.total() + len(self._begun), 1)
+        return min(limit_s, self.left_s(), self._all_s() / problems)
 
     def _wanted_s(self, limit_s: float, opening_s: float) -> float:
         least_s = max(LEAST_SLICE_S, OPENINGS * opening_s)

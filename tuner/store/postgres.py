@@ -17,6 +17,8 @@ TROUBLES = (
     ("read-only transaction", "it was opened for reading; use a command that writes"),
     ("permission denied", "its user may not do this; grant it the right to create tables in its database"),
     ("lock timeout", "another process keeps it locked; wait for that process to end, or stop it"),
+    ("not currently accepting connections", "it takes no connections now; wait, or ask who runs it"),
+    ("the database system is", "its server is starting or going down; wait for it"),
     ("too many clients", "all of its connections are taken; try again, or raise max_connections"),
     (
         "server closed the connection",
@@ -28,6 +30,11 @@ TROUBLES = (
 )
 #: Name of the lock that a writer holds during a transaction; PostgreSQL requires a number.
 _WRITERS = 0x74756E6572
+#: libpq's settings by which a connection to a server that vanished breaks within about a minute; by default it
+#: takes hours (PostgreSQL, "Database Connection Control Functions").
+_LOST_WITHIN = {
+    "keepalives_idle": 20, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 60_000
+}  # fmt: skip
 #: Seconds to wait for a server's first answer.
 _CONNECT_WITHIN_S = 10
 
@@ -44,7 +51,8 @@ def options(*, read_only: bool, patience_s: float) -> dict[str, Any]:
         "application_name": "tile-tuner",
     }
     told = " ".join(f"-c {name}={value}" for name, value in settings.items())
-    return {"connect_args": {"options": told, "connect_timeout": _CONNECT_WITHIN_S}, "pool_pre_ping": True}
+    arguments = {"options": told, "connect_timeout": _CONNECT_WITHIN_S, **_LOST_WITHIN}
+    return {"connect_args": arguments, "pool_pre_ping": True}
 
 
 def prepare(engine: sa.Engine) -> None:

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("cupy")
 
 from tuner.declare.catalogue import builtin
-from tuner.declare.kernel import Launch, Padded, Step
+from tuner.declare.launch import Launch, Padded, Step
 from tuner.declare.problem import Tensor
 from tuner.declare.tensor_map import TensorMap
 from tuner.devices import launching, tensor_maps

@@ -16,7 +16,7 @@ from fixtures.fake_device import BEST, BEST_S, LEGAL, TOY, configs, rule, stored
 from tuner.cli.main import run
 from tuner.devices.detect import find
 from tuner.errors import Interrupted
-from tuner.nightly import night, slices
+from tuner.nightly import slices, standing
 from tuner.nightly.night import Night
 from tuner.nightly.plan import PlanItem, read_plan
 from tuner.results.record import Role
@@ -191,9 +191,9 @@ def test_another_compiler_is_a_reason_to_tune_again(
 ) -> None:
     few = PLAN.replace("trials = 100", "trials = 2")
     assert states(told(few.replace("[100, 200]", "[200]"), "--json")) == ["tuned"]
-    monkeypatch.setattr("tuner.nightly.night.installed_compiler", lambda kind: "fake 1")
+    monkeypatch.setattr("tuner.nightly.standing.installed_compiler", lambda kind: "fake 1")
     assert states(told(few.replace("[100, 200]", "[200]"), "--json")) == ["done before"]
-    monkeypatch.setattr("tuner.nightly.night.installed_compiler", lambda kind: "fake 2")
+    monkeypatch.setattr("tuner.nightly.standing.installed_compiler", lambda kind: "fake 2")
     answer = told(few, "--json")
     assert states(answer) == ["tuned"] * 2
     told_of = [line.split(":")[0] for line in answer[2].splitlines() if ": tuned" in line]
@@ -317,7 +317,7 @@ def test_a_provisional_champion_is_tried_again_after_the_others_and_in_a_few_nig
     assert after["provisional_reasons"][0].startswith("its times have a noise of")
     plan = plan.replace("[100, 200]", "100")
     with monkeypatch.context() as few:
-        few.setattr(night, "FINALS_IN_DOUBT", 2)
+        few.setattr(standing, "FINALS_IN_DOUBT", 2)
         assert states(told(plan, "--json")) == ["done before"]
     # The next night finds a quiet machine, and the one after it nothing to do.
     write_device(here / "device.json", rules=one_config, baseline_s=2 * BEST_S)

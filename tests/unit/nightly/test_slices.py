@@ -18,11 +18,10 @@ from hypothesis import strategies as st
 
 from tuner.devices.detect import find
 from tuner.nightly import night
-from tuner.nightly.entries import Entry
 from tuner.nightly.items import NightItem
 from tuner.nightly.night import Night
 from tuner.nightly.plan import read_plan
-from tuner.study.progress import Request
+from tuner.nightly.work import Done, Finished, Part, Work
 from tuner.study.setup import key_of
 
 #: Seconds of search -> best time in seconds, and why the search has ended, if it has.
@@ -48,7 +47,7 @@ class Clock:
     log: list[tuple[str, int]] = field(default_factory=list)
     searched_s: dict[int, float] = field(default_factory=dict)
 
-    def stage(self, store: Any, view: Any) -> Stage:
+    def stage(self, store: Any, found: Any, view: Any) -> Stage:
         """Stands in for the night's stage."""
         return Stage(self)
 
@@ -57,49 +56,47 @@ class Stage:
     """Passes time as a stage does."""
 
     def __init__(self, clock: Clock) -> None:
-        self.entry: Entry | None = None
-        self.study = SimpleNamespace(objective_value=1.0)
+        self.done = Done()
         self._clock = clock
+        self._open: tuple[str, int] = ("", 0)
 
-    def _pass(self, seconds: float, what: str) -> None:
-        assert self.entry is not None
+    def _pass(self, seconds: float, what: str, item: Any) -> None:
         self._clock.now_s += seconds
-        self.entry.share.spent_s += seconds
-        self._clock.log.append((what, number(self.entry.item)))
+        self.done.spent_s += seconds
+        self._clock.log.append((what, number(item)))
 
-    def open(self, entry: Entry, request: Request) -> float:
-        self.close()
-        self.entry, entry.share.open = entry, True
-        self._left_s = math.inf if request.seconds is None else request.seconds
-        self._finals_s = request.finals_s or 0.0
-        self._left_s -= self._clock.opening_s + self._finals_s
-        self._pass(self._clock.opening_s, "open")
-        return self._clock.opening_s
+    def run(self, work: Work) -> Done:
+        self.done = done = Done()
+        if self._open != (work.name, work.turn):
+            self._left_s = math.inf if work.seconds is None else work.seconds
+            self._left_s -= self._clock.opening_s + work.finals_s
+            self._pass(self._clock.opening_s, "open", work.item)
+            done.opening_s = self._clock.opening_s
+        for seconds in work.parts:
+            done.parts.append(self._searched(work, seconds))
+            if done.parts[-1].why:
+                break
+        self._open = work.name, work.turn + 1
+        if not work.parts:
+            self._pass(work.finals_s, "finals", work.item)
+            champion: Any = SimpleNamespace(doubts=())
+            done.finished = Finished(champion, {})
+            self.close()
+        return done
 
-    def close(self) -> None:
-        if self.entry is not None:
-            self.entry.share.open = False
-        self.entry = None
-
-    def search(self, seconds: float) -> str:
-        assert self.entry is not None
+    def _searched(self, work: Work, seconds: float) -> Part:
         assert seconds < math.inf or self._left_s < math.inf, "a search without an end"
         taken_s = max(min(seconds, self._left_s), 0.0)
         self._left_s -= taken_s
-        self.entry.share.slices += 1
-        self._pass(taken_s, "slice")
-        mine = number(self.entry.item)
-        self.entry.trials = {"total": 30 * len(self._clock.log)}
+        mine = number(work.item)
+        self._pass(taken_s, "slice", work.item)
         total_s = self._clock.searched_s[mine] = self._clock.searched_s.get(mine, 0.0) + taken_s
-        self.study.objective_value, why = self._clock.curves[mine](total_s)
-        return why or ("time is up" if self._left_s <= 0 else "")
+        best, why = self._clock.curves[mine](total_s)
+        why = why or ("time is up" if self._left_s <= 0 else "")
+        return Part(best, 30 * len(self._clock.log), why, taken_s)
 
-    def finish(self, why: str) -> NightItem:
-        assert self.entry is not None
-        self._pass(self._finals_s, "finals")
-        entry = self.entry
-        self.close()
-        return entry.ended("tuned", why)
+    def close(self) -> None:
+        self._open = ("", 0)
 
 
 def number(item: Any) -> int:

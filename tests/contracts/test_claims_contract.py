@@ -1,0 +1,164 @@
+"""What claims promise, whatever database is behind them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from fixtures.postgres import Databases
+from fixtures.records import champion, record, square
+
+from tuner.errors import LockedByAnother, StoreTrouble
+from tuner.store import Store
+from tuner.store.claims import DONE, LOST, RUNNING, Claims, FencedStore
+from tuner.store.patience import PatientStore, patiently
+
+NIGHT = "b8f0d4c2-0000-4000-8000-000000000001"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "postgresql":
+        return Databases(request.getfixturevalue("postgresql")).fresh()
+    return f"sqlite:///{tmp_path / 'studies.db'}"
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    with Store.open(url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def take(store: Store) -> Callable[..., int]:
+    def taken(study: str = "a study", worker: str = "node1") -> int:
+        return Claims(store).take(NIGHT, study, "slice", worker, "NVIDIA H200", "GPU-1")
+
+    return taken
+
+
+def test_a_claim_says_who_works_on_what(store: Store, take: Callable[..., int]) -> None:
+    number = take()
+    (claim,) = Claims(store).of(NIGHT)
+    assert (claim.number, claim.study, claim.what) == (number, "a study", "slice")
+    assert (claim.worker, claim.device, claim.board) == ("node1", "NVIDIA H200", "GPU-1")
+    assert (claim.state, claim.trials, claim.ended_at) == (RUNNING, 0, "")
+    Claims(store).progressed({number: 17})
+    assert Claims(store).end(number, DONE, "space covered")
+    (claim,) = Claims(store).of()
+    assert (claim.state, claim.trials, claim.why) == (DONE, 17, "space covered")
+    assert claim.started_at <= claim.progressed_at <= claim.ended_at
+    assert Claims(store).of("another night") == []
+
+
+def test_a_study_that_is_given_away_is_taken_from_whom_had_it(store: Store, take: Callable[..., int]) -> None:
+    claims = Claims(store)
+    first, second = take(worker="node1"), take(worker="node2")
+    assert second > first
+    assert (claims.holds(first), claims.holds(second)) == (False, True)
+    assert not claims.end(first, DONE), "its end does not count"
+    claims.progressed({first: 99})
+    lost, running = claims.of()
+    assert (lost.state, lost.why, lost.trials) == (LOST, "the study was given to node2", 0)
+    assert claims.end(running.number, DONE)
+    assert not claims.end(running.number, DONE), "a claim ends once"
+    assert not claims.holds(running.number)
+    other = take("another study")
+    assert claims.abandon("the coordinator was killed") == 1
+    assert not claims.holds(other)
+
+
+def test_a_worker_whose_claim_was_lost_stores_records_and_crowns_nothing(
+    url: str, store: Store, take: Callable[..., int]
+) -> None:
+    with FencedStore.open(url) as fenced:
+        assert isinstance(fenced, FencedStore)
+        crowned = champion(record(square(64)))
+        assert fenced.crown(crowned) == 0, "without a claim"
+        fenced.claim = take()
+        take(worker="node2")
+        again = champion(record(square(64)))
+        assert fenced.crown(again) == 0
+        assert {each.id for each in store.records()} >= {crowned.record.id, again.record.id}
+        assert store.champions() == []
+        fenced.claim = take(worker="node3")
+        assert fenced.crown(again) == 1
+        assert [each.id for each in store.champions()] == [again.id]
+
+
+def test_claims_of_many_threads_leave_one_running(url: str) -> None:
+    numbers: list[int] = []
+
+    def taking(worker: str) -> None:
+        with Store.open(url) as own:
+            for _ in range(5):
+                numbers.append(Claims(own).take(NIGHT, "a study", "slice", worker, "", ""))
+
+    threads = [threading.Thread(target=taking, args=(f"node{number}",)) for number in range(3)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    with Store.open(url) as store:
+        found = Claims(store).of()
+        assert sorted(numbers) == [each.number for each in found]
+        assert [each.number for each in found if each.state == RUNNING] == [max(numbers)]
+
+
+def test_one_coordinator_at_a_time_works_with_a_server(postgresql: str) -> None:
+    url = Databases(postgresql).fresh()
+    with Store.open(url) as one, Store.open(url) as other:
+        with Claims(one).coordinating():
+            with (
+                pytest.raises(LockedByAnother, match=r"one coordinator at a time"),
+                Claims(other).coordinating(),
+            ):
+                pass
+            assert one.records() == []
+        with Claims(other).coordinating():
+            pass
+
+
+def test_a_store_waits_for_its_server(postgresql: str) -> None:
+    """The server ends all connections while a thread stores; nothing is lost or doubled."""
+    databases = Databases(postgresql)
+    url = databases.fresh()
+    stored = [record(square(64)) for _ in range(30)]
+    with PatientStore.open(url) as store:
+        ended = threading.Event()
+
+        def ending() -> None:
+            while not ended.wait(0.02):
+                databases.disconnect(url)
+
+        thread = threading.Thread(target=ending)
+        thread.start()
+        try:
+            for each in stored:
+                store.add(each)
+        finally:
+            ended.set()
+            thread.join()
+        assert {each.id for each in store.records()} == {each.id for each in stored}
+
+
+def test_what_a_database_refuses_is_not_tried_again() -> None:
+    tried: list[int] = []
+
+    def refusing() -> None:
+        tried.append(1)
+        raise StoreTrouble("no") from ValueError("never")
+
+    with pytest.raises(StoreTrouble, match="no"):
+        patiently(refusing)
+    assert tried == [1]
+
+
+def test_patience_ends() -> None:
+    with (
+        pytest.raises(StoreTrouble, match="its server does not answer"),
+        PatientStore.open("postgresql://nobody@127.0.0.1:9/none") as store,
+    ):
+        store.records()

@@ -1,0 +1,213 @@
+"""Claims: which worker of a fleet works on which study, and whether what it brings still counts.
+
+A claim's number is its fencing token: numbers only grow, and of all claims on a study at most the latest runs.
+A worker that was declared dead may come back. Its records are facts and are stored; it may crown no champion,
+because the store looks at its claim in the same transaction. No clock decides: times are for people.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC
+
+import sqlalchemy as sa
+
+from tuner.errors import LockedByAnother
+from tuner.results.record import Champion, utc_now
+from tuner.store import Store, opening
+from tuner.store.tables import claims
+
+#: States of a claim: at work; ended well; its worker was declared dead; stopped from outside; the study or the
+#: device failed.
+RUNNING, DONE, LOST, STOPPED, FAILED = "running", "done", "lost", "stopped", "failed"
+#: Name of the lock that a coordinator holds; PostgreSQL requires a number.
+_COORDINATOR = 0x666C656574
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A worker's claim on a study.
+
+    Attributes:
+        number: Grows with each claim, and is never used again.
+        night: Id of the run of the plan.
+        study: Name of the study.
+        what: ``slice`` or ``finals``.
+        worker: Name of the worker.
+        device: Model of its device.
+        board: UUID of its device.
+        state: ``running``, ``done``, ``lost``, ``stopped`` or ``failed``.
+        why: Reason of the state, in words.
+        trials: Trials of the study so far.
+        started_at: ISO 8601, UTC, by the coordinator's clock, as all times here.
+        progressed_at: When its worker last got further.
+        ended_at: When it ended; empty before that.
+    """
+
+    number: int
+    night: str
+    study: str
+    what: str
+    worker: str
+    device: str
+    board: str
+    state: str = RUNNING
+    why: str = ""
+    trials: int = 0
+    started_at: str = ""
+    progressed_at: str = ""
+    ended_at: str = ""
+
+
+class Claims:
+    """The claims in a database. One coordinator at a time writes them."""
+
+    def __init__(self, store: Store) -> None:
+        """Takes the database.
+
+        Args:
+            store: Where records go.
+        """
+        self._store = store
+
+    def take(self, night: str, study: str, what: str, worker: str, device: str, board: str) -> int:
+        """Gives a study to a worker, and takes it away from any other.
+
+        Returns:
+            The claim's number.
+
+        Raises:
+            StoreTrouble: The database cannot be written.
+        """
+        now = utc_now()
+        row = {
+            "night": night, "study": study, "what": what, "worker": worker, "device": device, "board": board,
+            "state": RUNNING, "why": "", "trials": 0, "started_at": now, "progressed_at": now, "ended_at": "",
+        }  # fmt: skip
+        others = sa.and_(claims.c.study == study, claims.c.state == RUNNING)
+        with self._writing() as connection:
+            self._end(connection, others, LOST, f"the study was given to {worker}")
+            (number,) = connection.execute(claims.insert().values(**row)).inserted_primary_key or (0,)
+            return int(number)
+
+    def progressed(self, trials: dict[int, int]) -> None:
+        """Notes that claims got further.
+
+        Args:
+            trials: Number of a claim -> trials of its study so far.
+        """
+        if not trials:
+            return
+        with self._writing() as connection:
+            for number, count in trials.items():
+                at = sa.and_(claims.c.number == number, claims.c.state == RUNNING)
+                connection.execute(claims.update().where(at).values(trials=count, progressed_at=utc_now()))
+
+    def end(self, number: int, state: str, why: str = "", trials: int | None = None) -> bool:
+        """Ends a claim; False if it had ended before, so that what it brings does not count."""
+        with self._writing() as connection:
+            return self._end(connection, claims.c.number == number, state, why, trials) == 1
+
+    def ends(self, number: int, study: str) -> bool:
+        """Ends a claim well if it still runs and is on this study; False if not.
+
+        After a power cut a number may be given again; the study tells the two apart.
+        """
+        with self._writing() as connection:
+            which = sa.and_(claims.c.number == number, claims.c.study == study)
+            return self._end(connection, which, DONE, "") == 1
+
+    def holds(self, number: int) -> bool:
+        """True if a claim still runs."""
+        with opening.reading(self._store._where), self._store._engine.connect() as connection:
+            return _holds(connection, number)
+
+    def abandon(self, why: str) -> int:
+        """Ends all running claims, which an earlier coordinator left behind, and counts them."""
+        with self._writing() as connection:
+            return self._end(connection, sa.true(), LOST, why)
+
+    def of(self, night: str | None = None) -> list[Claim]:
+        """Returns the claims of a night, or all, in order of their numbers."""
+        wanted = sa.select(*claims.c).order_by(claims.c.number)
+        if night is not None:
+            wanted = wanted.where(claims.c.night == night)
+        with opening.reading(self._store._where), self._store._engine.connect() as connection:
+            return [Claim(**row) for row in connection.execute(wanted).mappings()]
+
+    @contextlib.contextmanager
+    def coordinating(self) -> Iterator[None]:
+        """Keeps other coordinators out while the block runs, on a server; a file has a lock beside it.
+
+        The lock ends with this process in any case, and with a connection that breaks.
+
+        Raises:
+            LockedByAnother: Another coordinator works with this database.
+        """
+        engine = self._store._engine
+        if engine.dialect.name != "postgresql":
+            yield
+            return
+        with opening.explained(self._store._where), engine.connect() as connection:
+            wanted = sa.text("SELECT pg_try_advisory_lock(:number)")
+            if not connection.execute(wanted, {"number": _COORDINATOR}).scalar_one():
+                raise LockedByAnother(
+                    f"one coordinator at a time works with a database, and another works with "
+                    f"{self._store._where}; wait for it or stop it, or give it this plan as a job"
+                )
+            connection.commit()
+            try:
+                yield
+            finally:
+                # The pool must not hand a connection on that holds the lock.
+                connection.invalidate()
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[sa.Connection]:
+        # A power cut ends the workers' claims, too.
+        with opening.explained(self._store._where), self._store._writing(opening.SOON) as connection:
+            yield connection
+
+    @staticmethod
+    def _end(
+        connection: sa.Connection,
+        which: sa.ColumnElement[bool],
+        state: str,
+        why: str,
+        trials: int | None = None,
+    ) -> int:
+        now, running = utc_now(), sa.and_(which, claims.c.state == RUNNING)
+        values: dict[str, object] = {"state": state, "why": why, "ended_at": now}
+        if trials is not None:
+            values |= {"trials": trials, "progressed_at": now}
+        return int(connection.execute(claims.update().where(running).values(**values)).rowcount)
+
+
+class FencedStore(Store):
+    """A store that crowns only while a claim runs, and dates champions by one clock; records count in any case.
+
+    Attributes:
+        claim: Number of the claim under which this process works; 0 for none.
+    """
+
+    claim: int = 0
+
+    def _may_crown(self, connection: sa.Connection) -> bool:
+        return bool(self.claim) and _holds(connection, self.claim)
+
+    def _dated(self, connection: sa.Connection, champion: Champion) -> Champion:
+        """Dates champions by the server's clock: the latest reigns, and clocks of workers may be apart."""
+        if connection.dialect.name != "postgresql":
+            return champion
+        now = connection.execute(sa.select(sa.func.clock_timestamp())).scalar_one()
+        return replace(champion, crowned_at=now.astimezone(UTC).isoformat(timespec="microseconds"))
+
+
+def _holds(connection: sa.Connection, number: int) -> bool:
+    # On a server the row stays as it is until the champion is stored; a SQLite file has one writer at a time.
+    wanted = sa.select(claims.c.state).where(claims.c.number == number)
+    if connection.dialect.name == "postgresql":
+        wanted = wanted.with_for_update()
+    return connection.execute(wanted).scalar() == RUNNING
