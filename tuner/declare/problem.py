@@ -9,8 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes  # noqa: F401  NumPy knows bfloat16 by its name from then on
-
 from tuner.errors import DeclarationError, InputError, UnknownName
 
 #: Dtypes that a tensor or a scalar may have, with the bytes of an element.

@@ -11,6 +11,8 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import ml_dtypes  # noqa: F401  arrays may be bfloat16
+
 from tuner.declare.problem import DTYPE_BYTES, SIGNIFICANDS, Tensor
 
 #: Elements by which a pool is longer than its input; and the step between offsets, which keeps copies aligned.
