@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tuner.cli.formatting import pairs, print_json
-from tuner.cli.options import database_option, json_option, writable_file
+from tuner.cli.options import DEVICE, database_option, json_option, writable_file
 from tuner.errors import InputError, NothingFound
 
 if TYPE_CHECKING:
@@ -22,7 +22,12 @@ def model() -> None:
 
 @model.command()
 @click.argument("operation")
-@click.option("--device", default="", help='Where the survey was made: cpu, cuda:N, or e.g. "NVIDIA H200".')
+@click.option(
+    "--device",
+    shell_complete=DEVICE,
+    default="",
+    help='Where the survey was made: cpu, cuda:N, or e.g. "NVIDIA H200".',
+)
 @click.option(
     "--survey",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
@@ -80,7 +85,9 @@ def fit(
 
 @model.command()
 @click.argument("operation")
-@click.option("--device", default="", help='cpu, cuda:N, or a name such as "NVIDIA H200".')
+@click.option(
+    "--device", shell_complete=DEVICE, default="", help='cpu, cuda:N, or a name such as "NVIDIA H200".'
+)
 @click.option("--regime", default="cold", show_default=True, help="How its times were taken.")
 @database_option
 @json_option

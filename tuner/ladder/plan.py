@@ -9,7 +9,7 @@ from tuner.declare.kernel import Kernel
 from tuner.declare.problem import IEEE, Problem
 from tuner.errors import InputError
 from tuner.ladder.reading import read_ladder_plan
-from tuner.ladder.steps import LadderPlan, Step, Sweep, configs_folder, lesson_of
+from tuner.results.steps import LadderPlan, Step, Sweep, configs_folder, lesson_of
 
 
 def ladder_of(
