@@ -276,7 +276,9 @@ class Lane:
         entry.lost += 1
         if entry.lost >= MOST_LOST and entry.name in self._entries:
             self._leave(entry)
-            self._ended.append(entry.ended("failed", f"{entry.lost} places in a row were lost on it, the last: {why}"))
+            self._ended.append(
+                entry.ended("failed", f"{entry.lost} places in a row were lost on it, the last: {why}")
+            )
 
     def _finish(self, entry: Entry, done: Done) -> None:
         """A problem has failed, or had its finals; if its champion is provisional, they are repeated."""
