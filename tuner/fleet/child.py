@@ -39,6 +39,8 @@ from tuner.study.progress import Progress
 
 #: Seconds between two messages about the progress, and that the end may take once the worker is gone.
 TELL_EVERY_S, END_WITHIN_S = 0.5, 3.0
+#: Seconds between two hand-overs of records during a slice.
+HAND_OVER_EVERY_S = 3.0
 #: Stages whose seconds grow only if something was done.
 WORKED = ("opening", "baseline", "compile", "load", "verify", "time", "power", "finals")
 #: Environment variable with the URL by which this machine reaches the database.
@@ -72,7 +74,8 @@ class Child:
         self._found = find(spec)
         self._known: dict[str, Catalogue] = {}
         self._working = False
-        self._told_s = 0.0
+        self._told_s = self._handed_s = 0.0
+        self._sent = 0
         self._database: Database | None = None
         self._outbox: Outbox | None = None
         self._store: Any = None
@@ -157,6 +160,7 @@ class Child:
         assert self._stage is not None
         if self._outbox is not None:
             self._outbox.acknowledge(order.stored)
+            self._sent, self._handed_s = self._outbox.stored, begun_s
             self._outbox.forget(order.taken)
             if order.lines:
                 self._outbox.store.take(order.lines)
@@ -215,6 +219,7 @@ class Child:
         if now_s - self._told_s < TELL_EVERY_S:
             return
         self._told_s = now_s
+        self._hand_over(now_s)
         done = sum(progress.spent_s.get(stage, 0.0) for stage in WORKED)
         self._channel.send(
             (
@@ -225,6 +230,19 @@ class Child:
                 },
             )
         )  # fmt: skip
+
+    def _hand_over(self, now_s: float) -> None:
+        """Hands over what was measured meanwhile, in case that this machine is lost.
+
+        The answer has all of it again, since nobody says whether this arrives.
+        """
+        if self._outbox is None or now_s - self._handed_s < HAND_OVER_EVERY_S:
+            return
+        self._handed_s = now_s
+        handed = self._outbox.handed(self._found.info.uuid, self._sent)
+        if handed is not None:
+            self._sent = handed.mark
+            self._channel.send(("records", handed))
 
     def _waits(self) -> None:
         """The database is away: the study goes on, or waits, and does not hang."""

@@ -158,6 +158,13 @@ class Desk:
                 node.taken = (*node.taken, answer.claim)
             return done if holds else None
 
+    def handed(self, claim: int, handed: Handed) -> None:
+        """Stores records that a worker hands over during a slice."""
+        if claim in self._orders:
+            with self._counted():
+                place, order = self._orders[claim]
+                self._take(self._nodes.setdefault(place.name, _Node()), replace(handed, mark=0), order.study)
+
     def _crown(self, champion: Champion, holds: bool) -> None:
         record = champion.record
         if holds:

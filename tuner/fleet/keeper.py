@@ -156,6 +156,9 @@ class Keeper:
                     kind, content = self._channel.recv()
                     if kind == "answer":
                         return content
+                    if kind == "records":
+                        told({"lines": content.lines, "mark": content.mark})
+                        continue
                     watch.take(content)
                     told(content)
                 elif self._process is not None and self._process.poll() is not None:

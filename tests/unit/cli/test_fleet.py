@@ -44,11 +44,7 @@ def folder(here: Path) -> Path:
 
 def start(folder: Path, *more: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "tuner", "nightly", "plan.toml", "--cluster", "local"]
-    variables = os.environ | {
-        "PYTHONPATH": str(ROOT),
-        "TUNER_CACHE": str(folder / "cache"),
-        "TUNER_DASHBOARD": "0",
-    }
+    own = {"PYTHONPATH": str(ROOT), "TUNER_CACHE": str(folder / "cache"), "TUNER_DASHBOARD": "0"}
     return subprocess.Popen(
         [*command, "--device", "fake:a.json,fake:b.json", "--json", *more], cwd=folder, env=os.environ | own,
         text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
@@ -103,11 +99,11 @@ TOLD: dict[str, Any] = {
     "trials_per_minute": 480.0,
     "workers": [
         {"name": "node1", "host": "node1", "device": "NVIDIA H200", "board": "GPU-1", "state": "works",
-         "why": "", "doing": "gemm 64 x 64 x 64 float32 nn: searching", "slices": 5, "busy_s": 97.0, "trials": 480,
-         "trials_per_minute": 288.0, "best_s": 1.5e-3, "best": "tiled", "baseline_s": None},
+         "why": "", "doing": "gemm 64 x 64 x 64 float32 nn: searching", "slices": 5, "busy_s": 97.0,
+         "trials": 480, "trials_per_minute": 288.0, "best_s": 1.5e-3, "best": "tiled", "baseline_s": None},
         {"name": "node2", "host": "node2", "device": "", "board": "", "state": "refused",
-         "why": "its clocks are low", "doing": "refused: its clocks are low", "slices": 0, "busy_s": 0.0, "trials": 0,
-         "trials_per_minute": 0.0, "best_s": None, "best": "", "baseline_s": None},
+         "why": "its clocks are low", "doing": "refused: its clocks are low", "slices": 0, "busy_s": 0.0,
+         "trials": 0, "trials_per_minute": 0.0, "best_s": None, "best": "", "baseline_s": None},
     ],
 }  # fmt: skip
 
