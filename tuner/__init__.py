@@ -18,27 +18,27 @@ if TYPE_CHECKING:
         fallbacks,
         gemv,
         matmul,
+        on_miss,
         pack,
         precision,
         transpose,
     )
     from tuner.declare.fallback import Fallback
-    from tuner.declare.kernel import Kernel, Launch, Packing, Padded, Pieces, Step, Workspace, ceil_div
+    from tuner.declare.kernel import Kernel
+    from tuner.declare.launch import Launch, Packing, Padded, Pieces, Step, Workspace, ceil_div
     from tuner.declare.problem import DTYPE_BYTES, Baseline, Operation, Problem, Scalar, Tensor, Work
     from tuner.declare.space import Config, Constraint, Value, choice, powers_of_two
     from tuner.lookup import best
 
 #: Name -> module that it is loaded from.
 _AT_FIRST_USE = {
-    **dict.fromkeys(
-        ("Packed", "clear_caches", "explain", "fallbacks", "gemv", "matmul", "pack", "precision", "transpose"),
-        "tuner.callables",
-    ),
+    **dict.fromkeys(("Packed", "clear_caches", "explain", "fallbacks", "gemv"), "tuner.callables"),
+    **dict.fromkeys(("matmul", "on_miss", "pack", "precision", "transpose"), "tuner.callables"),
     "best": "tuner.lookup",
     "Fallback": "tuner.declare.fallback",
+    "Kernel": "tuner.declare.kernel",
     **dict.fromkeys(
-        ("Kernel", "Launch", "Packing", "Padded", "Pieces", "Step", "Workspace", "ceil_div"),
-        "tuner.declare.kernel",
+        ("Launch", "Packing", "Padded", "Pieces", "Step", "Workspace", "ceil_div"), "tuner.declare.launch"
     ),
     **dict.fromkeys(
         ("DTYPE_BYTES", "Baseline", "Operation", "Problem", "Scalar", "Tensor", "Work"), "tuner.declare.problem"
@@ -74,6 +74,7 @@ __all__ = [
     "fallbacks",
     "gemv",
     "matmul",
+    "on_miss",
     "pack",
     "powers_of_two",
     "precision",

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from contracts.device_suite import DeviceContract
 
-from tuner.declare.kernel import Launch, Rendered
+from tuner.declare.kernel import Rendered
+from tuner.declare.launch import Launch
 from tuner.devices.nvrtc import NvrtcCompiler, compile_cubin
 from tuner.devices.protocol import REGIMES, Compiler, Device, LaunchFailed
 from tuner.measuring.workload import Workload

@@ -11,7 +11,8 @@ from cuda_on_cpu import Fault, compile_for_cpu
 from numpy.typing import NDArray
 
 from tuner.declare.catalogue import builtin
-from tuner.declare.kernel import Launch, Rendered, render
+from tuner.declare.kernel import Rendered, render
+from tuner.declare.launch import Launch
 from tuner.declare.problem import Operation, Tensor, Work
 
 ORDERS = ("forward", "backward", "random")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -62,9 +63,78 @@ def test_shallow_products_are_left_to_plain_kernels() -> None:
 
 def test_the_record_names_what_it_falls_back_to() -> None:
     aligned, odd = problem(512, 512, 512), problem(511, 511, 511)
-    assert "warp_tiled BM=128" in KERNEL.falls_back_to(first(aligned))
+    assert "double_sums BM=64" in KERNEL.falls_back_to(first(aligned))
     assert "VECTOR=4" in KERNEL.falls_back_to(first(aligned))
     assert "VECTOR=1" in KERNEL.falls_back_to(first(odd))
+
+
+@pytest.mark.parametrize("dims", [(512, 512, 512), (511, 300, 777), (512, 512, 32768)])
+def test_the_fallback_is_legal_wherever_the_kernel_is(dims: tuple[int, int, int]) -> None:
+    of = problem(*dims)
+    space = Space.build(KERNEL.parameters, KERNEL.constraints, of, H200)
+    for config in [space[at] for at in range(0, len(space), max(1, len(space) // 50))]:
+        plain = Config(KERNEL.fallback.config(config))
+        assert KERNEL.fallback.kernel.allows(of, H200, plain), config
+
+
+def test_a_recorded_fallback_is_used_again_where_it_is_legal() -> None:
+    aligned, odd = problem(512, 512, 512), problem(511, 511, 511)
+    (warp_tiled,) = builtin().of("gemm", "cuda", ("warp_tiled",))
+    for shared in (1, 4):
+        plain = Config({**warp_tiled.default_config(), "SPLIT_K": shared})
+        told = " ".join(["warp_tiled", *(f"{name}={value}" for name, value in plain.items())])
+        again = KERNEL.as_recorded(told, aligned, H200)
+        assert again.falls_back_to(first(aligned)) == told
+        assert (again.source_hash, again.launch_hash(aligned, first(aligned))) == (
+            KERNEL.source_hash, KERNEL.launch_hash(aligned, first(aligned)),
+        )  # fmt: skip
+        elsewhere = KERNEL.as_recorded(told, odd, H200)
+        assert elsewhere.falls_back_to(first(odd)) == KERNEL.falls_back_to(first(odd))
+    for unknown in ("", "gone A=1", "warp_tiled BM=128", "warp_tiled BM=5"):
+        assert KERNEL.as_recorded(unknown, aligned, H200) == KERNEL
+
+
+def plain_of(**changes: int) -> tuple[dict, str]:
+    """A config of warp_tiled, and the words for it."""
+    (warp_tiled,) = builtin().of("gemm", "cuda", ("warp_tiled",))
+    config = {**warp_tiled.default_config(), **changes}
+    return config, " ".join(["warp_tiled", *(f"{name}={value}" for name, value in config.items())])
+
+
+def test_an_export_has_the_fallback_of_its_record(tmp_path: Path) -> None:
+    of = problem(512, 768, 1024)
+    _, told = plain_of(BM=64, SPLIT_K=2)
+    case = champion(KERNEL, of, dict(first(of)), versions={"fallback": told})
+    (source,) = export(case, KERNEL, of, "source", tmp_path)
+    text = source.read_text()
+    assert f"Inputs that it does not take are computed by {told}" in text
+    assert "cudaError_t fallbacks_matmul(unsigned& count)" in text
+    (record,) = export(case, KERNEL, of, "json", tmp_path)
+    assert json.loads(record.read_text())["fallback"] == told
+    (module,) = export(case, KERNEL, of, "python", tmp_path)
+    assert "def fallbacks():" in module.read_text()
+    elsewhere = champion(
+        KERNEL, problem(512, 766, 1024), dict(first(problem(512, 766, 1024))), versions={"fallback": told}
+    )
+    (source,) = export(elsewhere, KERNEL, problem(512, 766, 1024), "source", tmp_path)
+    assert "are computed by double_sums" in source.read_text(), "its rows are not divisible by four"
+
+
+def test_a_fallback_that_shares_k_has_memory_within_the_workspace() -> None:
+    of = problem(512, 512, 32768)
+    config = next(each for each in KERNEL.first_configs() if each["SPLIT_K"] == 16 and legal(of, each))
+    assert legal(of, config)
+    own, launch = KERNEL.launch(of, config), KERNEL.launched(of, config)
+    plain = KERNEL.fallback.kernel.launch(of, Config(KERNEL.fallback.config(config)))
+    places, before = dict(launch.workspace.regions), dict(own.workspace.regions)
+    assert launch.steps[-1].arguments[-1] == "fallback"
+    assert own.workspace.zeroed_bytes <= places["fallback"]
+    assert places["fallback"] + plain.workspace.zeroed_bytes <= launch.workspace.zeroed_bytes
+    assert places["fallback"] + plain.workspace.bytes <= places["packed_a"]
+    shift = places["packed_a"] - before["packed_a"]
+    assert shift % 256 == 0
+    assert launch.workspace.bytes == own.workspace.bytes + shift
+    assert all(places[name] - at in (0, shift) for name, at in before.items())
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
@@ -101,7 +171,7 @@ def test_the_report_is_of_the_step_that_does_the_work() -> None:
     pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="NVRTC comes with the extras cuda12 and cuda13")
     from tuner.devices.nvrtc import compile_cubin, read_report
 
-    of = problem(511, 511, 511)
+    of = problem(1023, 1023, 1023)
     rendered = render(KERNEL, of, first(of))
     cubin, log = compile_cubin(rendered.text, "sm_90a")
     of_all, report = read_report(log, cubin), read_report(log, cubin, rendered.entry)
@@ -114,7 +184,7 @@ def test_the_report_is_of_the_step_that_does_the_work() -> None:
 def test_nvcc_compiles_the_exported_source_without_a_warning(tmp_path: Path) -> None:
     of = problem(512, 512, 512)
     (path,) = export(champion(KERNEL, of, dict(first(of))), KERNEL, of, "source", tmp_path)
-    assert "Inputs that it does not take are computed by warp_tiled" in path.read_text()
+    assert "Inputs that it does not take are computed by double_sums" in path.read_text()
     assert nvcc_warnings(path) == []
 
 

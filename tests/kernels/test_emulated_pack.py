@@ -10,7 +10,8 @@ import pytest
 from cuda_on_cpu import compile_for_cpu
 from emulated_model import LOW_SHIFT, SHARE, drawn
 
-from tuner.declare.kernel import Launch, Rendered, Workspace, ceil_div
+from tuner.declare.kernel import Rendered
+from tuner.declare.launch import Launch, Workspace, ceil_div
 from tuner.declare.problem import Operation, Problem, Tensor, Work
 
 CUDA = Path(__file__).resolve().parents[2] / "kernels" / "gemm" / "cuda"

@@ -11,7 +11,8 @@ from cuda_on_cpu import Fault, compile_for_cpu
 from test_cuda_kernels import assert_right
 
 from tuner.declare.catalogue import builtin
-from tuner.declare.kernel import Kernel, Launch, Padded, Pieces, render
+from tuner.declare.kernel import Kernel, render
+from tuner.declare.launch import Launch, Padded, Pieces
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from cuda_on_cpu import Fault, compile_for_cpu
 
-from tuner.declare.kernel import Launch, Rendered, Workspace
+from tuner.declare.kernel import Rendered
+from tuner.declare.launch import Launch, Workspace
 from tuner.declare.problem import Operation, Tensor, Work
 
 BLOCKS, THREADS = 4, 64

@@ -8,6 +8,7 @@ from tuner.callables.decisions import CallableWarning
 from tuner.callables.dispatch import clear_caches, gemv, matmul, transpose
 from tuner.callables.explaining import Explanation, explain
 from tuner.callables.packed import Packed, fallbacks, pack
+from tuner.callables.policy import on_miss
 from tuner.callables.precision import precision
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "fallbacks",
     "gemv",
     "matmul",
+    "on_miss",
     "pack",
     "precision",
     "transpose",

@@ -116,6 +116,10 @@ class Family(Protocol):
         """The call with the arrays' device as the current one."""
         ...
 
+    def capturing(self, array: Any) -> bool:
+        """Whether work on an array is being captured into a graph, so that nothing may be loaded."""
+        ...
+
     def matmul(self, a: Any, b: Any, out: Any) -> Any:
         """The library's own product."""
         ...
@@ -164,6 +168,10 @@ class NumpyFamily:
     def at_home(self, call: Callable[..., Any], device: str) -> Callable[..., Any]:
         """There is one CPU."""
         return call
+
+    def capturing(self, array: Any) -> bool:
+        """NumPy computes at once."""
+        return False
 
     def matmul(self, a: Any, b: Any, out: Any) -> Any:
         """``numpy.matmul``."""

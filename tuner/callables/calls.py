@@ -17,7 +17,8 @@ from tuner.callables.decisions import Decision
 from tuner.callables.gpu_arrays import TorchFamily
 from tuner.callables.layouts import Placed, is_dense
 from tuner.callables.requests import Request
-from tuner.declare.kernel import Packing, Rendered, render
+from tuner.declare.kernel import Rendered, render
+from tuner.declare.launch import Packing
 
 #: Takes the caller's arrays, ``(a, b, out)`` or ``(a, out)``, and returns the result.
 Prepared = Callable[..., Any]

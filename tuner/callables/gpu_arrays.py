@@ -66,6 +66,13 @@ class CupyFamily:
 
         return called
 
+    def capturing(self, array: Any) -> bool:
+        """Whether CuPy's current stream is, or cannot say for another that is."""
+        try:
+            return bool(self._xp.cuda.get_current_stream().is_capturing())
+        except RuntimeError:  # the default stream beside a capture: the runtime refuses the question
+            return True
+
     def matmul(self, a: Any, b: Any, out: Any) -> Any:
         """``cupy.matmul``; for two axes by ``ndarray.dot``, which does the same with less around it."""
         if out is None and a.ndim <= 2 and b.ndim <= 2:
@@ -144,6 +151,10 @@ class TorchFamily:
     def stream(self, array: Any) -> int:
         """Handle of PyTorch's current stream on a tensor's device."""
         return int(self._torch.cuda.current_stream(array.device).cuda_stream)
+
+    def capturing(self, array: Any) -> bool:
+        """Whether PyTorch's current stream is."""
+        return array.is_cuda and bool(self._torch.cuda.is_current_stream_capturing())
 
     def matmul(self, a: Any, b: Any, out: Any) -> Any:
         """``torch.matmul``."""

@@ -7,11 +7,13 @@ from typing import Any
 
 from tuner.callables.arrays import Family, Opaque, Operand, dense_strides
 from tuner.callables.calls import PackedForm, Prepared, kernel_call, packed_form
+from tuner.callables.deciding import decision_for
 from tuner.callables.decisions import Decision, warn_once
-from tuner.callables.dispatch import decision_for, prepare, request_of
+from tuner.callables.dispatch import request_of
 from tuner.callables.families import family_of
 from tuner.callables.layouts import letter, placed
 from tuner.callables.precision import EMULATED_DTYPES
+from tuner.callables.preparing import prepared_by, watched
 from tuner.callables.requests import Request, matmul_request
 from tuner.declare.problem import EMULATED
 from tuner.errors import InputError
@@ -57,7 +59,7 @@ class Packed(Opaque):
                 if array is not None:
                     self._check(name, array)
             request = request_of("matmul", family, (a, self._array), out)
-            call = self._calls[key] = self._prepared(request.in_precision(EMULATED, EMULATED))
+            call = self._calls[key] = self._prepared(request.in_precision(EMULATED, EMULATED), a)
         return call(a, self._array, out)
 
     def _check(self, name: str, array: Any) -> None:
@@ -73,12 +75,16 @@ class Packed(Opaque):
                 f"matmul: {name} is {self.dtype} as the packed operand is, got {dtype}; convert it"
             )
 
-    def _prepared(self, request: Request) -> Prepared:
+    def _prepared(self, request: Request, a: Any) -> Prepared:
         """The call with the packed form, where the problem's kernel takes it; else with the copy."""
-        form, decision = self._form, decision_for(request)
-        if form is not None and decision is not None and decision.kernel is not None and not request.copied:
-            return kernel_call(request, decision, self._family, form)
-        return prepare(request, self._family)
+        form = self._form
+
+        def prepared(decision: Decision | None) -> Prepared:
+            if form is not None and decision is not None and decision.kernel is not None and not request.copied:
+                return kernel_call(request, decision, self._family, form)
+            return prepared_by(request, self._family, decision)
+
+        return watched(request, self._family, a, prepared)
 
 
 def pack(b: Any, *, rows: int = 0) -> Packed:

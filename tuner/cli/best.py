@@ -20,7 +20,15 @@ if TYPE_CHECKING:
 FORMATS = ("source", "binary", "python", "json")
 
 
-def answered(catalogue: Catalogue, problem: Problem, device: str, regime: str, kernel: str, db: str) -> Answer:
+#: For programs that take no chances.
+confirmed_option = click.option(
+    "--confirmed", is_flag=True, help="Only champions that won again in a fresh process, or were published."
+)
+
+
+def answered(
+    catalogue: Catalogue, problem: Problem, device: str, regime: str, kernel: str, db: str, confirmed: bool
+) -> Answer:
     """The answer from the records.
 
     Raises:
@@ -32,7 +40,7 @@ def answered(catalogue: Catalogue, problem: Problem, device: str, regime: str, k
     where = parse_device(device)
     store = opened(db)
     try:
-        return answer(store, parse_key(problem), where, regime, kernel or None, catalogue)
+        return answer(store, parse_key(problem), where, regime, kernel or None, catalogue, confirmed=confirmed)
     finally:
         if store is not None:
             store.close()
@@ -44,11 +52,12 @@ def answered(catalogue: Catalogue, problem: Problem, device: str, regime: str, k
 @click.option(
     "--device", default="", help='cpu, cuda:N, or a name such as "NVIDIA H200"; default: this machine\'s.'
 )
+@confirmed_option
 @database_option
 @json_option
 def best(
     target: str, dims: tuple[str, ...], sets: tuple[str, ...], dtype: str, layout: str, precision: str,
-    regime: str, kernel: str, device: str, db: str, as_json: bool,
+    regime: str, kernel: str, device: str, confirmed: bool, db: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Print the config to use for a problem, or the library. No device is touched.
 
@@ -57,7 +66,11 @@ def best(
     known problems.
     """
     catalogue, problem = parse_problem(target, dims, sets, dtype, layout, precision)
-    found = answered(catalogue, problem, device, regime, kernel, db).to_json()
+    from tuner.lookup.demand import DEMAND
+
+    answer = answered(catalogue, problem, device, regime, kernel, db, confirmed)
+    DEMAND.asked(answer, catalogue, db)
+    found = answer.to_json()
     if as_json:
         print_json(found)
     else:
@@ -111,10 +124,11 @@ def _predicted_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
 )
 @click.option("--format", "form", type=click.Choice(FORMATS), default="source", show_default=True)
 @click.option("-o", "folder", type=click.Path(path_type=Path), required=True, help="Folder to write to.")
+@confirmed_option
 @database_option
 def export(
     target: str, dims: tuple[str, ...], sets: tuple[str, ...], dtype: str, layout: str, precision: str,
-    regime: str, kernel: str, device: str, form: str, folder: Path, db: str,
+    regime: str, kernel: str, device: str, form: str, folder: Path, confirmed: bool, db: str,
 ) -> None:  # fmt: skip
     """Write the champion as source, binary, Python module or JSON. None of them needs tuner."""
     from tuner.errors import NothingFound
@@ -122,7 +136,7 @@ def export(
     from tuner.lookup import tune_command
 
     catalogue, problem = parse_problem(target, dims, sets, dtype, layout, precision)
-    found = answered(catalogue, problem, device, regime, kernel, db)
+    found = answered(catalogue, problem, device, regime, kernel, db, confirmed)
     assert found.question is not None, "an answer has its question"
     if found.match != "exact":
         command = tune_command(found.question, str(problem.operation.origin or ""))

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from tuner.cli.formatting import duration
+from tuner.cli.fleet_view import workers_table
+from tuner.cli.night_result import NightResult
 from tuner.devices.detect import DetectedDevice, find, gpus
 from tuner.errors import EnvironmentTrouble, Interrupted
 from tuner.nightly.plan import Plan, PlanItem
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from tuner.fleet.clusters import Cluster
     from tuner.fleet.coordinator import Fleet
     from tuner.fleet.night import FleetNight
@@ -50,21 +48,6 @@ class FleetRequest:
     quiet: bool
 
 
-@dataclass
-class FleetResult:
-    """What came of a night on a cluster.
-
-    Attributes:
-        items: The problems.
-        stopped: What ended it early; None if it came to its end.
-        snapshot: The workers at its end, as JSON.
-    """
-
-    items: list[NightItem] = field(default_factory=list)
-    stopped: EnvironmentTrouble | Interrupted | None = None
-    snapshot: dict[str, Any] = field(default_factory=dict)
-
-
 def print_job(cluster: str) -> None:
     """Prints the script of a batch system's jobs.
 
@@ -82,7 +65,7 @@ def print_job(cluster: str) -> None:
 
 def run_fleet(
     plan: Plan, db: str, request: FleetRequest, ended: Callable[[NightItem], None] = lambda item: None
-) -> FleetResult:
+) -> NightResult:
     """Runs a night on a cluster.
 
     Args:
@@ -95,6 +78,7 @@ def run_fleet(
         InputError: The cluster or an option is wrong.
         EnvironmentTrouble: The cluster or the database cannot be used.
     """
+    from tuner.cli.watch import attended
     from tuner.fleet.clusters import ClusterRequest
     from tuner.fleet.coordinator import opened
     from tuner.fleet.security import Certificates
@@ -102,10 +86,15 @@ def run_fleet(
 
     if plan.surveys:
         click.echo("tuner: the plan's surveys run on one machine; give them to `tuner survey` there", err=True)
-    result = FleetResult()
+    if plan.wanted:
+        click.echo("tuner: what is wanted is tuned on one machine; a cluster leaves it out", err=True)
+    result = NightResult()
     found = _local_devices(request.device or plan.device) if request.cluster == "local" else ()
     wanted = ClusterRequest(request.cluster, found, Certificates(*request.tls))
     with opened(db, wanted, request.hand_over) as fleet:
+        watch = attended(fleet.store, (), plan, request.quiet)
+        watch.begin((), 0)
+        watch.watching.why_none = "a cluster's night times none; run `tuner watch` on a node"
         night = _night(plan, fleet, request)
         with _shown(night, fleet.cluster, request.quiet):
             try:
@@ -118,6 +107,9 @@ def run_fleet(
                 result.stopped = Interrupted(INTERRUPTED)
             result.items += night.unfinished(str(result.stopped))
         result.snapshot = night.snapshot()
+        places = {item.key: place for place, item in enumerate(plan.items)}
+        result.items.sort(key=lambda each: places[each.item.key])
+        result.report = watch.end([each.to_json() for each in result.items], str(result.stopped or ""))
     return result
 
 
@@ -167,45 +159,3 @@ def _shown(night: FleetNight, cluster: Cluster, quiet: bool) -> Iterator[None]:
         return
     with Live(console=console, get_renderable=lambda: workers_table(night.snapshot()), refresh_per_second=2):
         yield
-
-
-def workers_table(told: dict[str, Any]) -> Table:
-    """The workers of a night as a table.
-
-    Args:
-        told: `tuner.fleet.night.FleetNight.snapshot`.
-    """
-    from rich.table import Table
-
-    left = "no deadline" if told["left_s"] is None else f"{_clock(told['left_s'])} left"
-    title = (
-        f"{told['problems_left']} problems to go, {told['slices']} slices, "
-        f"{told['trials_per_minute']:.0f} trials a minute, {left}"
-    )
-    shown = Table(title=title, title_justify="left")
-    for name in ("worker", "device", "doing", "trials/min", "slices", "best"):
-        shown.add_column(name)
-    for each in told["workers"]:
-        best = duration(each["best_s"]) if each["best_s"] else "-"
-        shown.add_row(
-            each["name"], each["device"] or "-", each["doing"], f"{each['trials_per_minute']:.0f}",
-            str(each["slices"]), best,
-        )  # fmt: skip
-    return shown
-
-
-def _clock(seconds: float) -> str:
-    whole = math.ceil(seconds)
-    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
-
-
-def workers_rows(told: dict[str, Any]) -> list[tuple[str, ...]]:
-    """Rows of the report's table of workers: what each did."""
-    elapsed_s = max(told["elapsed_s"], 1e-9)
-    return [
-        (
-            each["name"], each["device"] or "-", each["board"] or "-", str(each["slices"]), str(each["trials"]),
-            f"{min(each['busy_s'] / elapsed_s, 1.0):.0%}", each["why"] or each["state"],
-        )
-        for each in told["workers"]
-    ]  # fmt: skip

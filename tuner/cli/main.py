@@ -24,7 +24,11 @@ COMMANDS = {
     "front": ("tuner.cli.fronts", "front", "Show the configs that trade time against energy or error."),
     "export": ("tuner.cli.best", "export", "Write the champion as source, binary, Python module or JSON."),
     "ladder": ("tuner.cli.ladder", "ladder", "Measure each kernel of an operation in order."),
+    "wanted": ("tuner.cli.wanted", "wanted", "List what programs asked for and nobody tuned."),
     "nightly": ("tuner.cli.nightly", "nightly", "Tune the problems of a plan until a deadline."),
+    "champions": ("tuner.cli.champions", "champions", "List champions, pin them, go back to earlier ones."),
+    "watch": ("tuner.cli.watch", "watch", "Time champions and library, and say what changed since."),
+    "report": ("tuner.cli.watch", "report", "Make the report of an earlier night again."),
     "worker": ("tuner.cli.worker", "worker", "Let this machine's devices work for a fleet."),
     "records": ("tuner.cli.records", "records", "Export, import, publish, list, check and take back records."),
     "distil": ("tuner.cli.distil", "distil", "Find few configs for many shapes, and how to choose."),
@@ -42,8 +46,9 @@ COMMANDS = {
 #: Heading of ``--help`` -> its commands.
 GROUPS = {
     "Tune": ("tune", "nightly", "ladder", "survey", "worker"),
-    "Answer": ("best", "front", "export", "distil", "model", "lookup-quality"),
-    "Records": ("records", "simulate"),
+    "Answer": ("best", "front", "export", "distil", "model", "lookup-quality", "wanted"),
+    "Watch": ("watch", "report"),
+    "Records": ("records", "champions", "simulate"),
     "Look": ("devices", "kernels", "doctor"),
 }
 #: Errors of the system that a user can remedy.
@@ -91,7 +96,10 @@ def command_line() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command line and exits: 0 done, 1 nothing found, 2 bad input, 3 trouble, 130 interrupted."""
+    """Runs the command line and exits.
+
+    0 done, 1 nothing found, 2 bad input, 3 trouble, 4 alerts of a watch, 130 interrupted.
+    """
     # SIGTERM acts like Ctrl-C; a study sets its own handler, which lets the running trial end.
     signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)

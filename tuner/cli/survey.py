@@ -16,7 +16,7 @@ from tuner.declare import catalogue
 from tuner.declare.problem import Operation, Problem
 from tuner.devices.detect import find
 from tuner.errors import InputError, NothingFound
-from tuner.study.survey_design import CONFIGS, PER_PROBLEM
+from tuner.study.survey_design import CONFIGS, DEEP, PER_PROBLEM
 
 if TYPE_CHECKING:
     from tuner.study.survey_design import SurveyRequest
@@ -42,16 +42,25 @@ TOLD_EVERY_S = 10.0
     "--per-problem", type=click.IntRange(1), default=PER_PROBLEM, show_default=True,
     help="Configs at a problem, at the most.",
 )  # fmt: skip
+@click.option(
+    "--deep", type=click.FloatRange(0, 1), default=DEEP, show_default=True,
+    help="Share of problems at which the search goes on for some turns.",
+)  # fmt: skip
 @click.option("--seed", type=int, default=0, show_default=True, help="Of problems and configs.")
+@click.option(
+    "--fit/--no-fit", "refitted", default=True, show_default=True,
+    help="Fit a model to all that was surveyed, at the end; needs LightGBM.",
+)  # fmt: skip
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
 @database_option
 @json_option
-def survey(target: str, quiet: bool, db: str, as_json: bool, **options: Any) -> None:
+def survey(target: str, refitted: bool, quiet: bool, db: str, as_json: bool, **options: Any) -> None:
     """Time many configs of OPERATION at many problems, for a model that answers at any shape.
 
     Problems are drawn: dims log-uniformly from 1 to 16384 (65536 those that are summed over), half of them
     round, all layouts. The same command again goes on where the last one ended.
     """
+    from tuner.lookup.model.refit import refit_if_possible
     from tuner.store import Store
     from tuner.study.locks import occupied
     from tuner.study.survey import run_survey
@@ -69,6 +78,9 @@ def survey(target: str, quiet: bool, db: str, as_json: bool, **options: Any) -> 
 
     with Store.open(db) as store, occupied(db, [request.found], f"survey {target}"):
         progress = run_survey(request, store, report)
+        if refitted and progress.problems:
+            asked = request.operation, request.kernels, request.found.info, request.regime
+            click.echo(refit_if_possible(store, *asked), err=True)
     if as_json:
         print_json(asdict(progress))
         return
@@ -94,6 +106,7 @@ def _request(target: str, options: dict[str, Any]) -> SurveyRequest:
         operation, tuple(kernels), found, options["seconds"], options["regime"], options["seed"],
         problems=_listed(options["shapes"], operation), drawn=not options["only_shapes"],
         configs=options["configs"], per_problem=options["per_problem"],
+        deep=options["deep"],
     )  # fmt: skip
     if options["only_shapes"] and not plain.problems:
         raise InputError("--only-shapes goes with --shapes PLAN.toml, got no shapes; name a plan")
@@ -145,7 +158,10 @@ def _rows(progress: SurveyProgress) -> list[tuple[str, str]]:
         ("a second", f"{progress.timings / max(progress.timing_s, 1e-9):.0f} while timing"),
         ("problems", f"{progress.problems}, and {progress.before} of earlier runs"),
         ("too large", str(progress.skipped)),
-        ("compiled", f"{progress.compiled} sources; waited {progress.waiting_s:.0f} s for them"),
+        (
+            "configs",
+            f"{progress.configs}; {progress.compiled} sources, waited {progress.waiting_s:.0f} s",
+        ),
         *(
             (name, f"{count} {progress.reasons.get(name, '')}".strip())
             for name, count in progress.outcomes.items()

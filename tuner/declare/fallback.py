@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tuner.declare.space import Config
 from tuner.errors import DeclarationError
 
 #: Name of the function that a fallback becomes.
@@ -20,20 +21,58 @@ class Fallback:
     Its result is then its own, to the bit.
 
     Attributes:
-        name: Name of the kernel, of the same operation and target, whose run is one launch.
+        name: Name of the kernel, of the same operation and target, whose run is one launch without padding.
         config: Config of the other kernel -> the plain kernel's, with all parameters.
         asked: Region of the workspace that begins with the 32-bit word; the steps before set it.
         kernel: The kernel of that name; set by the catalogue.
+        among: All plain kernels of the operation and target; set by the catalogue.
     """
 
     name: str
     config: Callable[[Any], Mapping[str, Any]]
     asked: str
-    kernel: Any = None
+    kernel: Any = field(default=None, repr=False)
+    among: tuple[Any, ...] = field(default=(), repr=False)
 
     def told(self, config: Any) -> str:
-        """Kernel and config in words."""
+        """Kernel and config in words; `read` understands them."""
         return " ".join([self.name, *(f"{name}={value}" for name, value in self.config(config).items())])
+
+    def to(self, kernel: Any, config: Mapping[str, Any]) -> Fallback:
+        """The same with another plain kernel, of the same operation and target, and this config of it."""
+        return replace(self, name=kernel.name, config=lambda c: config, kernel=kernel)
+
+    def read(self, told: str, problem: Any, device: Any) -> Fallback:
+        """The fallback that `told` put into words, if it may be used for this problem; else this one.
+
+        Args:
+            told: Kernel and config; empty for none.
+            problem: The problem, which may be another one than it was told of.
+            device: Where.
+        """
+        name, *values = told.split() or [""]
+        kernel = next((each for each in self.among if each.name == name), None)
+        if kernel is None:
+            return self
+        written = dict(each.split("=", 1) for each in values)
+        config = {
+            parameter.name: value
+            for parameter in kernel.parameters
+            for value in parameter.values
+            if written.get(parameter.name) == str(value)
+        }
+        if not len(config) == len(kernel.parameters) == len(written):
+            return self
+        if not kernel.allows(problem, device, Config(config)) or beyond_one(
+            kernel.launch(problem, Config(config))
+        ):
+            return self
+        return self.to(kernel, config)
+
+
+def beyond_one(launch: Any) -> bool:
+    """Whether a plain kernel's run is more than one launch that takes the tensors as they are."""
+    return bool(launch.padded or launch.pieces or launch.steps)
 
 
 def guarded(text: str, entry: str) -> str:

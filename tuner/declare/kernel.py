@@ -1,257 +1,23 @@
-"""Declarations of kernels: source, parameters, constraints and launch geometry."""
+"""Declarations of kernels: source, parameters, constraints and launch rule; and rendering."""
 
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tuner.declare.fallback import ENTRY, Fallback, behind
+from tuner.declare.fallback import ENTRY, Fallback, behind, beyond_one
 from tuner.declare.functions import functions_of, names
-from tuner.declare.problem import IEEE, PRECISIONS, Problem, Tensor
+from tuner.declare.launch import Launch, Step, Workspace, hash_of_launch
+from tuner.declare.problem import IEEE, PRECISIONS, Problem
 from tuner.declare.source_text import measured_text
 from tuner.declare.space import Config, Constraint, Parameter, Value
 from tuner.errors import DeclarationError
 
 TARGETS = ("cuda", "cpu")
-
-
-def ceil_div(numerator: Any, denominator: Any) -> Any:
-    """Rounds numerator / denominator up to a whole number; also for arrays."""
-    return -(-numerator // denominator)
-
-
-@dataclass(frozen=True)
-class Padded:
-    """A tensor that a CUDA kernel takes as a larger array, with zeros beyond the tensor's own elements.
-
-    A run, and its measured time, includes copying an input in before the launch and an output out after it. The
-    larger array is allocated once.
-
-    Attributes:
-        tensor: Name of a tensor of two dims.
-        shape: Rows and columns of the larger array.
-    """
-
-    tensor: str
-    shape: tuple[int, ...]
-
-    @staticmethod
-    def rows_of(tensors: Sequence[Tensor], columns: int, rows: int = 1) -> tuple[Padded, ...]:
-        """Pads the tensors of two dims to multiples.
-
-        Args:
-            tensors: All tensors of the problem; those without two dims are passed over.
-            columns: The length of every row becomes a multiple of this.
-            rows: The number of rows becomes a multiple of this.
-        """
-        units = (rows, columns)
-        return tuple(
-            Padded(
-                each.name,
-                tuple(ceil_div(size, unit) * unit for size, unit in zip(each.shape, units, strict=True)),
-            )
-            for each in tensors
-        )
-
-
-@dataclass(frozen=True)
-class Pieces:
-    """An input that a CUDA kernel takes in pieces through constant memory, one launch for each piece.
-
-    Before each launch a piece is copied to the source's ``__constant__`` array. The kernel's last argument is
-    an ``int``: the number of the tensor's elements before this piece.
-
-    Attributes:
-        symbol: Name of the ``__constant__`` array.
-        tensor: Name of the input.
-        elements: Size of the array; the last piece may have fewer.
-    """
-
-    symbol: str
-    tensor: str
-    elements: int
-
-
-@dataclass(frozen=True)
-class Workspace:
-    """Device memory for a CUDA kernel's own use, passed as a pointer after all other arguments.
-
-    Runs that may overlap need one each; runs on one stream never overlap.
-
-    Attributes:
-        bytes: Its size; it starts at a multiple of 256.
-        zeroed_bytes: This many bytes, from the first on, are zero when the kernel starts. The kernel must leave
-            them at zero (for example counters that its last block resets), because nothing writes them between
-            runs.
-        regions: (name, first byte) of parts that steps are given by name.
-    """
-
-    bytes: int
-    zeroed_bytes: int = 0
-    regions: tuple[tuple[str, int], ...] = ()
-
-
-@dataclass(frozen=True)
-class Step:
-    """One launch of a kernel whose run is several.
-
-    Attributes:
-        entry: Function of the source that is launched.
-        grid: Blocks in x, y, z.
-        block: Threads in x, y, z.
-        shared_bytes: Dynamic shared memory of a block, in bytes.
-        arguments: What the function takes, in order: names of tensors, of scalars and of the workspace's
-            regions; empty for a null pointer.
-    """
-
-    entry: str
-    grid: tuple[int, ...]
-    block: tuple[int, ...]
-    shared_bytes: int = 0
-    arguments: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Packing:
-    """An input that can be packed once and used by many runs.
-
-    Attributes:
-        tensor: Name of the input.
-        region: Region of the workspace that its packed form lies in; a run that is given it packed is given
-            other memory there.
-        bytes: Size of the packed form.
-        step: Entry of the step that packs. It packs what it is given, and takes null pointers for all others:
-            for the tensor where that is packed already; for other inputs, and their packings' regions, where
-            the tensor alone is packed.
-        form: What the packed form depends on beside the tensor: runs with the same form may share it.
-    """
-
-    tensor: str
-    region: str
-    bytes: int
-    step: str
-    form: str = ""
-
-
-@dataclass(frozen=True)
-class Launch:
-    """Geometry of a CUDA launch, with its padding, pieces and workspace.
-
-    Attributes:
-        grid: Blocks in x, y, z.
-        block: Threads in x, y, z.
-        shared_bytes: Dynamic shared memory of a block, in bytes.
-        padded: Tensors that the kernel takes as larger arrays.
-        pieces: The input that passes through constant memory, or None.
-        workspace: Device memory for the kernel's own use, or None.
-        steps: The launches of a run, in order, if a run is several; each function is given what its step says.
-            Grid, block and shared memory above are those of the step that does most of the work.
-        counter: Name by which steps are given a 32-bit word to count in, which all runs of the process on a GPU
-            share; exported kernels are given a null pointer instead. Empty if none counts.
-        packings: Inputs that can be packed beforehand.
-    """
-
-    grid: tuple[int, ...]
-    block: tuple[int, ...]
-    shared_bytes: int = 0
-    padded: tuple[Padded, ...] = ()
-    pieces: Pieces | None = None
-    workspace: Workspace | None = None
-    steps: tuple[Step, ...] = ()
-    counter: str = ""
-    packings: tuple[Packing, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.steps and self.pieces:
-            raise DeclarationError("a launch has steps or pieces, got both; leave one of them out")
-
-    @classmethod
-    def of(cls, main: str, steps: Sequence[Step], workspace: Workspace | None = None, **more: Any) -> Launch:
-        """A run of several launches.
-
-        Args:
-            main: Entry of the step that does most of the work.
-            steps: The launches in order.
-            workspace: Memory that they share.
-            more: Further attributes by name.
-
-        Raises:
-            DeclarationError: No step has that entry.
-        """
-        found = next((step for step in steps if step.entry == main), None)
-        if found is None:
-            names = ", ".join(step.entry for step in steps)
-            raise DeclarationError(f"main= is the entry of a step ({names}), got {main!r}; name one of them")
-        return cls(
-            found.grid,
-            found.block,
-            found.shared_bytes,
-            workspace=workspace,
-            steps=tuple(steps),
-            **more,
-        )
-
-    def names(self, problem: Problem) -> list[str]:
-        """What the steps' arguments name, in the order in which a run is given it; a null pointer last."""
-        regions = self.workspace.regions if self.workspace else ()
-        scalars = (scalar.name for scalar in problem.scalars)
-        own = (name for name, _ in regions)
-        return [*(tensor.name for tensor in problem.tensors), *scalars, *own, self.counter or "counter", ""]
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Launch:
-        """Reads the output of ``dataclasses.asdict``."""
-        return cls(
-            tuple(data["grid"]),
-            tuple(data["block"]),
-            data["shared_bytes"],
-            tuple(Padded(each["tensor"], tuple(each["shape"])) for each in data.get("padded", ())),
-            Pieces(**data["pieces"]) if data.get("pieces") else None,
-            _workspace_from(data["workspace"]) if data.get("workspace") else None,
-            tuple(_step_from(each) for each in data.get("steps", ())),
-            data.get("counter", ""),
-            tuple(Packing(**each) for each in data.get("packings", ())),
-        )
-
-
-def _workspace_from(data: Mapping[str, Any]) -> Workspace:
-    regions = tuple((name, first) for name, first in data.get("regions", ()))
-    return Workspace(data["bytes"], data["zeroed_bytes"], regions)
-
-
-def _step_from(data: Mapping[str, Any]) -> Step:
-    return Step(
-        data["entry"], tuple(data["grid"]), tuple(data["block"]), data["shared_bytes"],
-        tuple(data["arguments"]),
-    )  # fmt: skip
-
-
-def _launch_hash(constants: Mapping[str, Any], launch: Launch | None) -> str:
-    told = {"constants": dict(constants), "launch": None if launch is None else _given(launch)}
-    return hashlib.sha256(json.dumps(told, sort_keys=True, default=_plain).encode()).hexdigest()[:16]
-
-
-def _given(part: Any) -> Any:
-    """Returns a launch, or a part of one, as plain data without the fields that have their default values."""
-    if isinstance(part, tuple):
-        return [_given(each) for each in part]
-    if not is_dataclass(part):
-        return part
-    return {
-        each.name: _given(getattr(part, each.name))
-        for each in fields(part)
-        if getattr(part, each.name) != each.default
-    }
-
-
-def _plain(value: Any) -> Any:
-    """Converts NumPy's scalars to Python's."""
-    return value.item()
 
 
 @dataclass(frozen=True)
@@ -287,6 +53,8 @@ class Kernel:
         threads: The parameter that sets the number of CPU threads; empty if there is none.
         fallback: The plain kernel that computes if this one does not take the inputs; its launch is added
             behind the others. None if this one takes all.
+        shown: Above 0, the kernel is a step of ladders and nothing else: no study, lookup or call knows it. Its
+            result may be so many times further off than others', so that a ladder can show what is inexact.
         architecture: The only one that the source is written for, e.g. ``sm_90a``; empty if any will do.
             The constraints say which devices have it.
         precisions: What it may be used for, of `tuner.declare.problem.PRECISIONS`. A kernel that serves
@@ -312,6 +80,7 @@ class Kernel:
     precisions: tuple[str, ...] = (IEEE,)
     fallback: Fallback | None = None
     architecture: str = ""
+    shown: float = 0.0
 
     def __post_init__(self) -> None:
         if self.target not in TARGETS:
@@ -342,6 +111,10 @@ class Kernel:
     def serves(self, precision: str) -> bool:
         """Whether the kernel may compute a problem of that precision."""
         return IEEE in self.precisions or precision in self.precisions
+
+    def allows(self, problem: Problem, device: Any, config: Config) -> bool:
+        """Whether a config is right for a problem on a device, be it slow there."""
+        return all(each.for_speed or each.rule(problem, device, config) for each in self.constraints)
 
     def _check_precisions(self) -> None:
         """A kernel that is not for every precision has no legal config for the others."""
@@ -387,12 +160,10 @@ class Kernel:
     def source_hash(self) -> str:
         """Hash of what all configs of the kernel share: source with includes, entry, options.
 
-        It ignores comments, docstrings, layout and the declaration. `launch_hash` covers the constants and
-        launch that the declaration adds to each config.
+        It ignores comments, docstrings, layout, the declaration, and the fallback, which does nothing while
+        a kernel is timed. `launch_hash` covers the constants and launch that the declaration adds.
         """
         parts = (measured_text(self.text, self.target), self.entry, *self.options)
-        if self.fallback is not None and self.fallback.kernel is not None:
-            parts = (*parts, self.fallback.kernel.source_hash)
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
     def launch_hash(self, problem: Problem, config: Mapping[str, Value]) -> str:
@@ -400,8 +171,8 @@ class Kernel:
 
         It ignores launch fields that have their default values, so that adding a field changes no hash.
         """
-        launch = self.launched(problem, Config(config))
-        return _launch_hash(problem.operation.constants(problem, self.target), launch)
+        launch = self.launch(problem, Config(config)) if self.launch else None
+        return hash_of_launch(problem.operation.constants(problem, self.target), launch)
 
     def launched(self, problem: Problem, config: Config) -> Launch | None:
         """The launch rule's answer, with the fallback's launch behind it; None for a CPU kernel.
@@ -413,14 +184,26 @@ class Kernel:
             return self.launch(problem, config) if self.launch else None
         launch, fallback, plain = self.launch(problem, config), self.fallback, self.fallback.kernel
         other = plain.launch(problem, Config(fallback.config(config)))
-        if other.padded or other.pieces or other.workspace or other.steps:
+        if beyond_one(other):
             raise DeclarationError(
-                f"a fallback is one launch without memory of its own; kernel {plain.name!r} with "
+                f"a fallback is one launch that takes the tensors as they are; kernel {plain.name!r} with "
                 f"{dict(fallback.config(config))} is more, choose another config"
             )
         names = [*(each.name for each in problem.tensors), *(each.name for each in problem.scalars)]
+        workspace = launch.workspace or Workspace(0)
+        if other.workspace is not None:
+            workspace, names = workspace.with_another(other.workspace, ENTRY), [*names, ENTRY]
         last = Step(ENTRY, other.grid, other.block, other.shared_bytes, (fallback.asked, *names))
-        return replace(launch, steps=(*launch.steps, last))
+        return replace(launch, steps=(*launch.steps, last), workspace=workspace)
+
+    def as_recorded(self, fallback: str, problem: Problem, device: Any) -> Kernel:
+        """The same kernel with the plain one behind it that a record names, where that may be used.
+
+        Source and launch hashes stay as they are.
+        """
+        if self.fallback is None:
+            return self
+        return replace(self, fallback=self.fallback.read(fallback, problem, device))
 
     def falls_back_to(self, config: Mapping[str, Value]) -> str:
         """Kernel and config that compute inputs which this one does not take; empty where it takes all."""
@@ -473,6 +256,7 @@ class Rendered:
         launch: Geometry; None for a CPU kernel.
         options: Compiler options.
         launch_hash: `Kernel.launch_hash` for the problem and config.
+        allowance: So many times the usual tolerance is allowed; see `Kernel.shown`.
     """
 
     text: str
@@ -481,6 +265,7 @@ class Rendered:
     launch: Launch | None = None
     options: tuple[str, ...] = ()
     launch_hash: str = ""
+    allowance: float = 1.0
 
     @property
     def hash(self) -> str:
@@ -528,5 +313,6 @@ def render(kernel: Kernel, problem: Problem, config: Config) -> Rendered:
         other = render(plain, problem, Config(kernel.fallback.config(config)))
         text = behind(text, other.text, plain.entry)
     launch = kernel.launched(problem, config)
-    launch_hash = _launch_hash(constants, launch)
-    return Rendered(text, kernel.entry, kernel.target, launch, kernel.options, launch_hash)
+    launch_hash = kernel.launch_hash(problem, config)
+    allowance = kernel.shown or 1.0
+    return Rendered(text, kernel.entry, kernel.target, launch, kernel.options, launch_hash, allowance)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -249,17 +250,17 @@ class Problem:
         """Shape as a mapping from dim to value."""
         return dict(self.shape)
 
-    @property
+    @cached_property
     def tensors(self) -> tuple[Tensor, ...]:
         """The tensors as stored, in argument order."""
         return self.operation.tensors(self)
 
-    @property
+    @cached_property
     def inputs(self) -> tuple[Tensor, ...]:
         """The tensors that are read."""
         return tuple(tensor for tensor in self.tensors if not tensor.output)
 
-    @property
+    @cached_property
     def outputs(self) -> tuple[Tensor, ...]:
         """The tensors that are written."""
         return tuple(tensor for tensor in self.tensors if tensor.output)
@@ -269,7 +270,7 @@ class Problem:
         """The scalar arguments, after the tensors in argument order."""
         return self.operation.scalars(self)
 
-    @property
+    @cached_property
     def work(self) -> Work:
         """Flops and bytes of one run."""
         return self.operation.work(self)

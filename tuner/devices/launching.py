@@ -14,7 +14,8 @@ from cupy.cuda import runtime
 from cupy_backends.cuda.api import driver
 
 from tuner.declare.hardware import DeviceInfo
-from tuner.declare.kernel import Launch, Packing, Pieces, Rendered, Step, Workspace
+from tuner.declare.kernel import Rendered
+from tuner.declare.launch import Launch, Packing, Pieces, Step, Workspace
 from tuner.declare.padding import COPY_THREADS, copy_rows_grid, copy_rows_source
 from tuner.declare.problem import Problem
 from tuner.devices.nvrtc import compile_cubin, target_architecture
@@ -34,7 +35,7 @@ NULL = numpy.uint64(0)
 #: Something that a run queues.
 Queued = Callable[[], None]
 #: Modules that a worker keeps loaded: all of a survey's.
-KEPT_MODULES = 1536
+KEPT_MODULES = 1 << 14
 
 
 class LoadedKernel:

@@ -14,16 +14,18 @@ import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 import zstandard
 
 from tuner.errors import InputError
+from tuner.results.crowns import Crown
 from tuner.results.kept import Kept
 from tuner.results.record import Champion, Record, Retraction
 from tuner.results.survey import SurveyPart
-from tuner.store import Store, lines, streams
+from tuner.store import Store, crowning, lines, streams
 from tuner.store.streams import SURVEYS_AT_ONCE, Selection
 
 #: Lines stored in one transaction.
@@ -92,7 +94,7 @@ def export(
 def _written(store: Store, wanted: Selection, out: IO[str], progress: Progress | None) -> Counts:
     there = streams.count(store) if progress else 0
     print(lines.header(_form(store, wanted)), file=out)
-    counted = {Record: 0, Champion: 0, Retraction: 0, SurveyPart: 0}
+    counted = {Record: 0, Champion: 0, Retraction: 0, SurveyPart: 0, Crown: 0}
     timings = 0
     for told in streams.everything(store, wanted):
         print(lines.line_of(told), file=out)
@@ -107,8 +109,10 @@ def _written(store: Store, wanted: Selection, out: IO[str], progress: Progress |
 
 
 def _form(store: Store, wanted: Selection) -> int:
-    if next(streams.survey_parts(store, wanted), None) is not None:
+    if wanted == Selection() and next(streams.crowns(store), None) is not None:
         return lines.FORMAT
+    if next(streams.survey_parts(store, wanted), None) is not None:
+        return lines.WITH_SURVEYS
     any_retracted = next(streams.retractions(store), None) is not None
     return lines.WITH_RETRACTIONS if any_retracted else lines.PLAIN
 
@@ -181,12 +185,13 @@ def add_all(store: Store, told: Iterable[Kept]) -> Counts:
 
 
 def _taken(store: Store, found: Iterable[tuple[int, Kept | str | None]]) -> Counts:
-    waiting: dict[type, list[Any]] = {Retraction: [], Record: [], Champion: [], SurveyPart: []}
+    waiting: dict[type, list[Any]] = {Retraction: [], Record: [], Champion: [], SurveyPart: [], Crown: []}
     keep: dict[type, Callable[[Any], int]] = {
         Retraction: store.retract,
         Record: store.add,
         Champion: store.crown,
         SurveyPart: store.add_surveys,
+        Crown: partial(crowning.enter, store),
     }
     new = dict.fromkeys(waiting, 0)
     broken: list[tuple[int, str]] = []

@@ -8,16 +8,16 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tuner.declare.kernel import Kernel, Launch, Rendered, render
+from tuner.declare.kernel import Kernel, Rendered, render
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 from tuner.errors import InputError, UnknownName
 from tuner.export.interface import Interface, interface_of
-from tuner.export.symbolic import in_python
+from tuner.export.launch_json import geometry
 from tuner.lookup import Answer
 from tuner.results.record import Champion
 from tuner.version import __version__
@@ -85,6 +85,7 @@ def export(
             f"{', '.join(record.config) or 'none'}; tune again"
         )
     config = Config({name: record.config[name] for name in names})
+    kernel = kernel.as_recorded(record.versions.get("fallback", ""), problem, record.device)
     for constraint in kernel.constraints:
         if not constraint.for_speed and not constraint.rule(problem, record.device, config):
             raise InputError(
@@ -163,84 +164,13 @@ def _binary(exported: Exported) -> dict[str, str | bytes]:
 
     rendered, device = exported.rendered, exported.champion.record.device
     cubin, _ = compile_cubin(rendered.text, device.architecture, rendered.options)
-    told = {"format": "tile-tuner binary", "cubin": f"{exported.stem}.cubin", **_geometry(exported)}
+    told = {
+        "format": "tile-tuner binary",
+        "cubin": f"{exported.stem}.cubin",
+        **geometry(exported.face, exported.rendered, device.architecture),
+    }
     text = json.dumps({**told, **_record(exported)}, indent=2) + "\n"
     return {f"{exported.stem}.cubin": cubin, f"{exported.stem}.cubin.json": text}
-
-
-def _geometry(exported: Exported) -> dict[str, Any]:
-    """How to launch: rules in the dims, in Python's notation, and what they give for the tuned problem."""
-    launch, face, tuned = exported.face.launch, exported.face, exported.rendered.launch
-    assert launch is not None
-    assert tuned is not None
-    arrays = [
-        {
-            "name": each.name, "kind": "pointer", "dtype": each.tensor.dtype, "written": each.tensor.output,
-            "shape": [in_python(size) for size in each.tensor.shape],
-        }
-        for each in face.arguments
-    ]  # fmt: skip
-    scalars = [
-        {"name": each.name, "kind": "value", "dtype": each.dtype, "value": in_python(each.value)}
-        for each in face.scalars
-    ]
-    return {
-        "entry": exported.rendered.entry,
-        "architecture": exported.champion.record.device.architecture,
-        "rules": {
-            "about": "expressions in the dims; ceil_div(a, b) is the smallest whole number not below a / b; "
-            "arrays are dense and row-major, at multiples of 16 bytes",
-            "grid": [in_python(size) for size in launch.grid],
-            "block": [in_python(size) for size in launch.block],
-            "shared_bytes": in_python(launch.shared_bytes),
-            **_beside_launch(launch),
-            "must_hold": [in_python(assumption.condition) for assumption in face.assumptions],
-        },
-        "launch": asdict(tuned),
-        "arguments": [*arrays, *scalars],
-    }
-
-
-def _beside_launch(launch: Launch) -> dict[str, Any]:
-    """What belongs to a run beside one launch; nothing for most kernels."""
-    found: dict[str, Any] = {}
-    if launch.padded:
-        found["padded"] = {
-            "about": "the kernel takes these arrays as larger copies, with zeros beyond their own elements",
-            **{each.tensor: [in_python(size) for size in each.shape] for each in launch.padded},
-        }
-    if launch.pieces:
-        found["pieces"] = {
-            "about": "a launch for each piece of the array: it is copied to the constant array first, and a "
-            "last argument, a 32-bit int, says how many elements come before it",
-            **asdict(launch.pieces),
-        }
-    if launch.steps:
-        found["steps"] = {
-            "about": "a run is these launches, in order; arguments are names of arrays, of scalars and of the "
-            "workspace's regions (name: first byte), empty for a null pointer",
-            "regions": {name: in_python(first) for name, first in _regions(launch)},
-            "launches": [
-                {
-                    "entry": step.entry, "grid": [in_python(size) for size in step.grid],
-                    "block": [in_python(size) for size in step.block],
-                    "shared_bytes": in_python(step.shared_bytes), "arguments": list(step.arguments),
-                }
-                for step in launch.steps
-            ],
-        }  # fmt: skip
-    if launch.workspace:
-        found["workspace"] = {
-            "about": "memory of the kernel's own, its last argument: a pointer to so many bytes, of which the "
-            "first zeroed_bytes are zeros before each launch",
-            "bytes": in_python(launch.workspace.bytes),
-            "zeroed_bytes": in_python(launch.workspace.zeroed_bytes),
-        }
-    return found
-
-
-def _regions(launch: Launch) -> tuple[tuple[str, Any], ...]:
-    return launch.workspace.regions if launch.workspace else ()
 
 
 def _json(exported: Exported) -> dict[str, str | bytes]:

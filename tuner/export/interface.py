@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tuner.declare.hardware import DeviceInfo
-from tuner.declare.kernel import Kernel, Launch
+from tuner.declare.kernel import Kernel
+from tuner.declare.launch import Launch
 from tuner.declare.problem import Problem, Scalar, Tensor
 from tuner.declare.space import Config
 from tuner.export.symbolic import Assumption, Trace, evaluate, key_of, traced, value_of
@@ -148,10 +149,11 @@ def _fixed_dims(problem: Problem, trace: Trace) -> tuple[Assumption, ...]:
 def _followed(kernel: Kernel, problem: Problem, config: Config, device: DeviceInfo) -> Interface:
     dims, trace = traced(problem)
     operation = problem.operation
-    for constraint in kernel.constraints:
-        if not constraint.for_speed:
-            trace.rule = constraint.sentence
-            bool(constraint.rule(dims, device, config))
+    for each, its in _with_fallback(kernel, config):
+        for constraint in each.constraints:
+            if not constraint.for_speed:
+                trace.rule = constraint.sentence
+                bool(constraint.rule(dims, device, its))
     trace.rule = "the launch was declared for such a shape"
     launch = kernel.launched(dims, config)
     trace.rule = "the kernel's scalar arguments hold no more"
@@ -165,6 +167,12 @@ def _followed(kernel: Kernel, problem: Problem, config: Config, device: DeviceIn
         str(constant)
     flops, terms = _work(problem)
     return Interface(problem, arguments, scalars, launch, tuple(trace.assumptions), flops, terms)
+
+
+def _with_fallback(kernel: Kernel, config: Config) -> list[tuple[Kernel, Config]]:
+    """The kernel, and the plain one behind it, each with its config."""
+    fallback = kernel.fallback
+    return [(kernel, config), *([(fallback.kernel, Config(fallback.config(config)))] if fallback else [])]
 
 
 def _arguments(stored: tuple[Tensor, ...], plainly: tuple[Tensor, ...]) -> tuple[Argument, ...]:

@@ -19,6 +19,7 @@ from tuner.errors import NothingFound
 from tuner.lookup.answers import Answer, Loss, Question, declared_problem, tune_command
 from tuner.lookup.asking import kept_open, parse_device, parse_key
 from tuner.lookup.declared import builtin_now
+from tuner.lookup.demand import DEMAND
 from tuner.lookup.device_similarity import known_device
 from tuner.lookup.legality import completed
 from tuner.lookup.regimes import of_another_regime, other_regimes
@@ -40,6 +41,7 @@ def best(
     regime: str = "cold",
     kernel: str | None = None,
     db: str = "",
+    confirmed: bool = False,
 ) -> Answer:
     """Which kernel and config to use for a problem on a device, or the library.
 
@@ -53,6 +55,7 @@ def best(
         kernel: Only this kernel.
         db: URL of the database; that of ``TUNER_DB``, else ``studies.db`` in this folder, when empty. There
             may be none: published results answer, too.
+        confirmed: True to take of champions only those that won again in a fresh process, or were published.
 
     Raises:
         NothingFound: No config is legal.
@@ -61,7 +64,10 @@ def best(
         StoreTrouble: The database cannot be used.
     """
     where = parse_device(device) if isinstance(device, str) else device
-    return answer(kept_open(db), parse_key(problem), where, regime, kernel)
+    found = answer(kept_open(db), parse_key(problem), where, regime, kernel, confirmed=confirmed)
+    if not (regime != "cold" or kernel or db):
+        DEMAND.asked(found)
+    return found
 
 
 def answer(
@@ -73,6 +79,7 @@ def answer(
     catalogue: Catalogue | None = None,
     *,
     published: Path | None = None,
+    confirmed: bool = False,
 ) -> Answer:
     """Which kernel and config to use, or the library.
 
@@ -86,6 +93,7 @@ def answer(
             file has changed is told only for a catalogue that is given: a lookup runs no code that a
             database names.
         published: Folder of published results; the project's own when None.
+        confirmed: True to take of champions only those that won again in a fresh process, or were published.
 
     Raises:
         NothingFound: No config is legal, or the operation is not declared and nothing is recorded of the
@@ -96,12 +104,13 @@ def answer(
     known = snapshot.devices()
     here = isinstance(device, DeviceInfo)
     where = device if isinstance(device, DeviceInfo) else known_device(device, known)
-    question = Question(problem, completed(where, known), regime, kernel or "", catalogue)
+    full = snapshot.known(("completed", where), lambda: completed(where, known))
+    question = Question(problem, full, regime, kernel or "", catalogue, confirmed)
     declared = catalogue or builtin_now()
     case = Case(question, snapshot, declared, declared_problem(question, declared))
     versions = {"compiler": installed_compiler(where.kind)} if here else {}
     return snapshot.once(
-        (question.problem, question.device, regime, kernel, id(declared), catalogue is None, here),
+        (question.problem, question.device, regime, kernel, id(declared), catalogue is None, here, confirmed),
         lambda: _first_answer(case, versions),
         declared,
     )

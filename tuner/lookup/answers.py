@@ -37,6 +37,7 @@ class Question:
         regime: How time was taken.
         kernel: Only this kernel; any when empty.
         catalogue: Kernels as they are now; None for the built-in ones.
+        confirmed: True for champions only that won again in a fresh process, or were published.
     """
 
     problem: ProblemKey
@@ -44,6 +45,7 @@ class Question:
     regime: str = "cold"
     kernel: str = ""
     catalogue: Catalogue | None = None
+    confirmed: bool = False
 
     def __str__(self) -> str:
         kernel = f", kernel {self.kernel}" if self.kernel else ""

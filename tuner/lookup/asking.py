@@ -78,6 +78,17 @@ def _file(url: str) -> Path | None:
     return None if path == url or not path or path.startswith((":memory:", "file:")) else Path(path)
 
 
+def database_url(url: str = "") -> str:
+    """The URL of a database, as a process in any folder may use it.
+
+    Args:
+        url: Database; that of ``TUNER_DB``, else ``studies.db`` in this folder, when empty.
+    """
+    url = url or os.environ.get("TUNER_DB") or DEFAULT_DATABASE
+    file = _file(url)
+    return url if file is None or file.is_absolute() else url.replace(str(file), str(file.absolute()), 1)
+
+
 def _which(file: Path) -> tuple[int, int]:
     """Names a file that is there, whatever its path; another one of that path is another file."""
     try:

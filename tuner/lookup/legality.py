@@ -57,6 +57,7 @@ class Points:
     """Configs of one kernel, ready to be checked for any problem and device.
 
     Attributes:
+        kernel: Declares parameters and constraints.
         fits: Per config: whether it is a point of the kernel's parameters.
         arrays: Parameter -> values of the configs that are.
     """
@@ -68,8 +69,8 @@ class Points:
             kernel: Declares parameters and constraints.
             configs: Any mappings; what is not a point of the kernel's parameters is not legal.
         """
-        self._kernel = kernel
-        self.fits = np.array([_is_point(kernel.parameters, config) for config in configs], dtype=bool)
+        self.kernel = kernel
+        self.fits = np.array([is_point(kernel.parameters, config) for config in configs], dtype=bool)
         points = [config for config, fits in zip(configs, self.fits, strict=True) if fits]
         self.arrays = {
             each.name: value_array([config[each.name] for config in points]) for each in kernel.parameters
@@ -96,7 +97,7 @@ class Points:
         if not count:
             return right, fast
         these_right, these_fast = np.ones(count, bool), np.ones(count, bool)
-        for constraint in self._kernel.constraints:
+        for constraint in self.kernel.constraints:
             obeyed = _obeyed(constraint, problem, device, arrays, count)
             these_fast &= obeyed
             if not constraint.for_speed:
@@ -126,7 +127,8 @@ def legal(
     return Points(kernel, configs).flags(problem, device)
 
 
-def _is_point(parameters: Sequence[Parameter], config: Mapping[str, Any]) -> bool:
+def is_point(parameters: Sequence[Parameter], config: Mapping[str, Any]) -> bool:
+    """Whether a config gives each parameter one of its values, and nothing else."""
     return len(config) == len(parameters) and all(
         each.name in config and config[each.name] in each.values for each in parameters
     )

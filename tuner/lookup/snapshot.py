@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -15,10 +16,11 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.lookup.answers import Question
 from tuner.lookup.features import Floats
 from tuner.lookup.matrix import Matrix, Subject, gather
-from tuner.lookup.model.shelf import model_files
+from tuner.lookup.model.predict import Model as TimeModel
+from tuner.lookup.model.shelf import models
 from tuner.lookup.transfer import Landscape, Model
 from tuner.published import Published, entries, standing, tuned_folder
-from tuner.results.record import Champion
+from tuner.results.record import Champion, ProblemKey
 
 if TYPE_CHECKING:
     from tuner.store import Store
@@ -86,9 +88,7 @@ class Snapshot:
             from tuner.store.matrix import stamp as stamp_of
 
             stamp = stamp_of(store)
-        paths = [*sorted((published or tuned_folder()).glob("*/*.json")), *model_files(published)]
-        files = [(str(path), path.stat()) for path in paths]
-        return cls(store, published, (*stamp, *((name, x.st_mtime_ns, x.st_size) for name, x in files)))
+        return cls(store, published, (*stamp, *_files(str(published or tuned_folder()))))
 
     @property
     def _kept(self) -> dict[Any, Any]:
@@ -123,16 +123,6 @@ class Snapshot:
             kept[key] = tuned(self.store, query)
         return replace(subject, device=device) if kept[key] >= MANY_PROBLEMS else subject
 
-    def may_know(self, question: Question, subject: Subject, catalogue: Catalogue) -> bool:
-        """False where the store is known to have no record of a problem on a device."""
-        data = self._kept.get("subjects", {}).get((subject, id(catalogue)))
-        if self.store is None or data is None:
-            return self.store is not None
-        recorded = data.matrix.recorded
-        return any(
-            (question.problem, each) in recorded for each in (question.device.name, question.device.uuid)
-        )
-
     def once(self, key: tuple[Any, ...], answer: Callable[[], T], resting_on: object) -> T:
         """What was answered to a question in this state, or is now.
 
@@ -149,29 +139,88 @@ class Snapshot:
         found: T = answers[key][0]
         return found
 
+    def known(self, key: Any, read: Callable[[], T]) -> T:
+        """What was read in this state under a key, or is now."""
+        kept = self._kept
+        if key not in kept:
+            kept[key] = read()
+        found: T = kept[key]
+        return found
+
     def standing(self, operation: str) -> list[Published]:
         """Published results that the store has not taken back."""
-        return standing(entries(operation, self.published), self.store)
+        return self.known(
+            ("standing", operation), lambda: standing(entries(operation, self.published), self.store)
+        )
 
     def devices(self) -> list[DeviceInfo]:
         """Every device that there are records or published results of; the store's own last."""
-        kept = self._kept
-        if "devices" not in kept:
+
+        def read() -> list[DeviceInfo]:
             published = [each.champion.record.device for each in self.standing("")]
             own = self.store.devices() if self.store is not None else []
-            kept["devices"] = [*dict.fromkeys(published), *own]
-        found: list[DeviceInfo] = kept["devices"]
-        return found
+            return [*dict.fromkeys(published), *own]
+
+        return self.known("devices", read)
+
+    def models(self, operation: str, regime: str) -> list[TimeModel]:
+        """The models of an operation, one for each device that has one."""
+        asked = operation, regime, self.published, self.store
+        return self.known(("models", operation, regime), lambda: models(*asked))
+
+    def has_problem(self, problem: ProblemKey) -> bool:
+        """Whether the store has any record of a problem, on whatever device."""
+        if self.store is None:
+            return False
+        from tuner.store.matrix import problems_after
+
+        store, known = self.store, _PROBLEMS.setdefault(self.store, {})
+
+        def read() -> bool:
+            known.update(problems_after(store, max(known.values(), default=0)))
+            return True
+
+        return self.known("problems", read) and problem in known
 
     def published_champion(self, question: Question) -> Champion | None:
         """The published champion of this very problem and device."""
-        for each in self.standing(question.problem.operation):
-            record = each.champion.record
-            place = record.problem, record.regime, record.device.kind, record.device.name
-            query = question.problem, question.regime, question.device.kind, question.device.name
-            if place == query and question.kernel in ("", record.kernel):
-                return each.champion
-        return None
+
+        def read() -> dict[Any, list[Champion]]:
+            found: dict[Any, list[Champion]] = {}
+            for each in self.standing(question.problem.operation):
+                record = each.champion.record
+                place = record.problem, record.regime, record.device.kind, record.device.name
+                found.setdefault(place, []).append(each.champion)
+            return found
+
+        by_place = self.known(("published", question.problem.operation), read)
+        asked = question.problem, question.regime, question.device.kind, question.device.name
+        named = (each for each in by_place.get(asked, ()) if question.kernel in ("", each.record.kernel))
+        return next(named, None)
+
+
+def _files(folder: str) -> list[tuple[str, int, int]]:
+    """Files of results and models, each with the time of its last change and its size."""
+    found: list[tuple[str, int, int]] = []
+    folders = [each.path for each in _listed(folder) if each.is_dir()]
+    for path in (*folders, *(f"{each}/models" for each in folders)):
+        for each in _listed(path):
+            if each.name.endswith(".json"):
+                seen = each.stat()
+                found.append((each.path, seen.st_mtime_ns, seen.st_size))
+    return sorted(found)
+
+
+def _listed(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+#: Store -> the problems that it has records of, with their numbers there: rows are only ever added.
+_PROBLEMS: weakref.WeakKeyDictionary[Any, dict[ProblemKey, int]] = weakref.WeakKeyDictionary()
 
 
 class _NoStore:

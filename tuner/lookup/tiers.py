@@ -85,8 +85,7 @@ class Case:
     @property
     def store(self) -> Store | None:
         """The store, where it may have a record of the problem itself."""
-        asked = self.question, self.snapshot.near(self.subject, self.question.device.name), self.catalogue
-        return self.snapshot.store if self.snapshot.may_know(*asked) else None
+        return self.snapshot.store if self.snapshot.has_problem(self.question.problem) else None
 
     def kernels(self) -> list[Kernel]:
         """The kernels that may answer, as declared now."""
@@ -99,7 +98,8 @@ class Case:
 
     def models(self) -> list[TimeModel]:
         """The models of the operation, one for each device that has one."""
-        return models(self.question.problem.operation, self.question.regime, self.snapshot.published)
+        of = self.question.problem.operation, self.question.regime
+        return self.snapshot.known(("models", *of), lambda: models(*of, self.snapshot.published))
 
     def may_run(self, record: Record) -> bool:
         """False where a record's config breaks a rule of its kernel as it is now.
@@ -117,7 +117,10 @@ def exact(case: Case) -> Answer | None:
     question = case.question
     store, own = case.store, None
     if store is not None:
-        own = store.champion(question.problem, question.device, question.regime, question.kernel or None)
+        place = question.problem, question.device, question.regime
+        own = store.champion(*place, question.kernel or None, confirmed=question.confirmed)
+        if own is not None and store.is_chosen(own) and case.may_run(own.record):
+            return Answer(own, question=question)
     found = [each for each in (own, case.snapshot.published_champion(question)) if each is not None]
     found = [each for each in found if case.may_run(each.record)]
     if not found:
@@ -138,7 +141,7 @@ def best_trial(case: Case) -> Answer | None:
     its speed is an upper bound.
     """
     question, store = case.question, case.store
-    if store is None:
+    if store is None or question.confirmed:
         return None
     of = question.problem, question.device, question.regime
     now = {kernel.name: kernel.source_hash for kernel in case.kernels()}

@@ -113,10 +113,15 @@ class Lane:
         self._ended += [] if ended is None else [ended]
 
     def begin(self, standing: Standing) -> None:
-        """Begins, once all are enlisted: those with a stale champion come first, then the plan's order."""
+        """Begins, once all are enlisted: stale champions first, the most used first, then the plan's order."""
         entries, left_s = self._entries, self.rules.left_s()
-        stale = {name: standing.is_stale(each.item, each.before) for name, each in entries.items()}
-        self._budget = Budget(sorted(entries, key=lambda name: not stale[name]))
+        for each in entries.values():
+            each.stale = standing.why_stale(each.item, each.before)
+        urgency = {
+            name: (not each.stale, -standing.uses(each.item) if each.stale else 0.0)
+            for name, each in entries.items()
+        }
+        self._budget = Budget(sorted(entries, key=lambda name: urgency[name]))
         self._of = {entry.share: entry for entry in entries.values()}
         self._slices = Slices(self.rules.left_s, self._of, self._places)
         count, held = len(entries), self._slices.holds

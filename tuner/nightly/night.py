@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
@@ -32,6 +32,7 @@ class Night:
         storage_url: Database for Optuna's tables.
         again: True to continue problems that are done, too.
         warned: Called before any tuning if the night is too short for the plan.
+        versions: Name -> version of compiler, driver and library, if an open device told them.
         said: Called after each slice with the problem, its number of slices, and the share that this one
             gained; None if nothing was measured before.
     """
@@ -43,6 +44,7 @@ class Night:
     deadline_s: float | None
     storage_url: str | None = None
     again: bool = False
+    versions: Mapping[str, str] | None = None
     said: Callable[[PlanItem, int, float | None], None] = lambda item, slices, gain: None
     warned: Callable[[str], None] = lambda text: None
     _lane: Lane | None = field(default=None, init=False)
@@ -66,7 +68,7 @@ class Night:
             self._left_s, self.seed, self.plan.sampler, self.storage_url, self.again, self.said, self.warned
         )
         info = self.found[0].info
-        standing, lane = Standing(self.store, info), Lane(rules)
+        standing, lane = Standing(self.store, info, self.versions), Lane(rules)
         self._lane = lane
         for number, item in enumerate(self.plan.items):
             if asks_for(item.devices, info):

@@ -70,7 +70,7 @@ def page(ladder: Ladder, drawn: Mapping[str, tuple[str, bytes]]) -> str:
         name = "-".join([*(str(size) for _, size in problem.shape), problem.layout]).strip("-")
         images = [
             _figure(drawn[f"{kind}-{name}"])
-            for kind in ("ladder", "beside", "roofline")
+            for kind in ("ladder", "errors", "beside", "roofline")
             if f"{kind}-{name}" in drawn
         ]
         parts.append(

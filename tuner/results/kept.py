@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from tuner.results.crowns import Crown
 from tuner.results.record import Champion, Record, Retraction
 from tuner.results.survey import SurveyPart
 
-Kept = Record | Champion | Retraction | SurveyPart
+Kept = Record | Champion | Retraction | SurveyPart | Crown

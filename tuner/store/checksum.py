@@ -27,6 +27,14 @@ SURVEY = (
 )  # fmt: skip
 #: Columns of a retraction, and of what is kept twice.
 RETRACTION = ("id", "of", "reason", "made_at")
+#: Columns of an entry of the crown log, joined with its problem.
+CROWN = (
+    "id", "act", "operation", "shape", "dtype", "layout", "kind", "device", "regime", "champion", "who", "why",
+    "made_at",
+)  # fmt: skip
+#: Columns of a sentinel and of an event of a night.
+SENTINEL = ("id", "night", "process", "regime", "data", "measured_at")
+NIGHT = ("id", "night", "event", "data", "at")
 SHARED = ("kind", "of", "said")
 
 

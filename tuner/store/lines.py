@@ -13,6 +13,7 @@ from typing import Any
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.errors import InputError
+from tuner.results.crowns import Act, Crown
 from tuner.results.kept import Kept
 from tuner.results.measurement import CompileReport, Error, Measurement, Outcome
 from tuner.results.record import Champion, Pair, ProblemKey, Record, Retraction, Role
@@ -21,9 +22,9 @@ from tuner.store import rows, surveys
 from tuner.version import __version__
 
 #: Version of the line format; files of a higher version are refused. The second adds retractions,
-#: the third parts of surveys. A file is marked with one only if it has any, so that older programs can read
-#: all other files.
-FORMAT, WITH_RETRACTIONS, PLAIN = 3, 2, 1
+#: the third parts of surveys, the fourth the crown log. A file is marked with one only if it has any, so that
+#: older programs can read all other files.
+FORMAT, WITH_SURVEYS, WITH_RETRACTIONS, PLAIN = 4, 3, 2, 1
 
 
 def header(form: int = PLAIN, **more: str) -> str:
@@ -37,6 +38,8 @@ def line_of(told: Kept) -> str:
         return _line({"retraction": rows.retraction_row(told)})
     if isinstance(told, Record):
         return _line({"record": _record_json(told)})
+    if isinstance(told, Crown):
+        return _line({"crown": _crown_json(told)})
     if isinstance(told, SurveyPart):
         return _line({"survey": _survey_json(told)})
     return _line({"champion": _champion_json(told)})
@@ -57,6 +60,8 @@ def parsed(line: str) -> Kept | None:
             return _record_of(data["record"])
         if "champion" in data:
             return _champion_of(data["champion"])
+        if "crown" in data:
+            return _crown_of(data["crown"])
         if "survey" in data:
             return _survey_of(data["survey"])
         if "retraction" in data:
@@ -207,6 +212,23 @@ def _survey_of(data: Mapping[str, Any]) -> SurveyPart:
     named = {"id": rows.checked_id(data["id"])} | {name: _text(data[name]) for name in names}
     versions = {name: _text(value) for name, value in data["versions"].items()}
     return surveys.from_columns(data, DeviceInfo.from_json(data["device"]), versions, named)
+
+
+def _crown_json(crown: Crown) -> dict[str, Any]:
+    problem = crown.problem
+    key = None if problem is None else [problem.operation, problem.shape, problem.arithmetic, problem.layout]
+    return {**rows.crown_row(crown), "problem": key}
+
+
+def _crown_of(data: Mapping[str, Any]) -> Crown:
+    problem = None
+    if data["problem"] is not None:
+        operation, shape, arithmetic, layout = data["problem"]
+        dims = tuple((_text(name), int(size)) for name, size in shape)
+        problem = ProblemKey.stored(_text(operation), dims, _text(arithmetic), _text(layout))
+    names = ("kind", "device", "regime", "champion", "who", "why", "id", "made_at")
+    told = {name: _text(data[name]) for name in names} | {"id": rows.checked_id(data["id"])}
+    return Crown(Act(data["act"]), problem, **told)
 
 
 def _text(value: Any) -> str:

@@ -99,16 +99,25 @@ def tuned(store: Reader, query: MatrixQuery) -> int:
         return int(connection.execute(wanted).scalar_one())
 
 
-def stamp(store: Reader) -> tuple[int, ...]:
-    """Returns a value that changes with every added record, champion or retraction."""
-    wanted = sa.select(
-        *(
-            sa.select(sa.func.coalesce(sa.func.max(table.c.number), 0)).scalar_subquery()
-            for table in (tables.records, tables.champions, tables.retractions)
-        )
-    )
+def problems_after(store: Reader, number: int) -> dict[ProblemKey, int]:
+    """The problems that were stored after the one of this number, with their own numbers; all for 0."""
+    of = tables.problems.c
     with opening.reading(store._where), store._engine.connect() as connection:
-        return tuple(int(number) for number in connection.execute(wanted).one())
+        found = connection.execute(sa.select(*of).where(of.number > number))
+        return {rows.problem_of(dict(row._mapping)): int(row.number) for row in found}
+
+
+#: As text, which is quicker than a statement that is put together: it is asked before every answer.
+_LAST_NUMBERS = "SELECT " + ", ".join(
+    f"(SELECT coalesce(max(number), 0) FROM {table.name})"
+    for table in (tables.records, tables.champions, tables.retractions, tables.crowns, tables.models)
+)
+
+
+def stamp(store: Reader) -> tuple[int, ...]:
+    """Returns a value that changes with every record, champion, retraction, crown log's entry or model."""
+    with opening.reading(store._where), store._engine.connect() as connection:
+        return tuple(int(number) for number in connection.exec_driver_sql(_LAST_NUMBERS).one())
 
 
 def fastest(store: Reader, query: MatrixQuery, rows_at_most: int) -> list[list[Seen]]:
@@ -145,14 +154,15 @@ def fastest(store: Reader, query: MatrixQuery, rows_at_most: int) -> list[list[S
 
 
 def crowned(store: Reader, query: MatrixQuery) -> list[Crowned]:
-    """Returns the latest champion of every problem of an operation on every device of a kind."""
+    """Returns the champion that answers for every problem of an operation on every device of a kind."""
+    barred = store.rulings.now().barred
     champion, record = tables.champions.c, tables.records
     library, later = record.alias("library"), tables.champions.alias("later")
     last = (
         sa.select(sa.func.max(queries.rank_in_time(later.c.crowned_at)))
         .where(
             later.c.problem == champion.problem, later.c.device == champion.device,
-            later.c.regime == query.regime, queries.reigns(later),
+            later.c.regime == query.regime, queries.reigns(later), later.c.id.not_in(barred),
         )
         .correlate(tables.champions)
         .scalar_subquery()
@@ -171,7 +181,7 @@ def crowned(store: Reader, query: MatrixQuery) -> list[Crowned]:
         .where(
             *_these(query), champion.regime == query.regime,
             queries.rank_in_time(champion.crowned_at) == last, record.c.time_s.is_not(None),
-            queries.reigns(),
+            queries.reigns(), champion.id.not_in(barred),
         )
         .order_by(champion.crowned_at, champion.id)
     )  # fmt: skip

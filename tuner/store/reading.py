@@ -12,6 +12,7 @@ from tuner.results.measurement import Outcome
 from tuner.results.record import Champion, ProblemKey, Record, Role
 from tuner.results.survey import SurveyPart
 from tuner.store import opening, queries, rows, surveys, tables
+from tuner.store.rulings import Rulings
 
 
 class Reader:
@@ -19,12 +20,16 @@ class Reader:
 
     A device is found by its uuid, or by kind and name, because results of one board hold for others of its
     kind. A text is a uuid or a name.
+
+    Attributes:
+        rulings: Which champions may answer by the crown log.
     """
 
     def __init__(self, engine: sa.Engine, where: str) -> None:
         self._engine = engine
         self._where = where
         self._infos: dict[int, DeviceInfo] = {}
+        self.rulings = Rulings(engine, where)
 
     def record(self, record_id: str) -> Record | None:
         """Returns the record with this id, even if it was retracted; see `retracted`."""
@@ -121,22 +126,33 @@ class Reader:
         return {"total": sum(by_outcome.values()), "measured": measured, "failed": failed, **by_outcome}
 
     def champion(
-        self, problem: ProblemKey, device: DeviceInfo | str, regime: str, kernel: str | None = None
+        self,
+        problem: ProblemKey,
+        device: DeviceInfo | str,
+        regime: str,
+        kernel: str | None = None,
+        *,
+        confirmed: bool = False,
     ) -> Champion | None:
         """Returns the latest champion; one of this very board (same uuid) before one of its kind.
 
-        Retracted champions do not count, and champions dated in the future only if there is no other.
+        Retracted champions do not count, nor those that the crown log bars, and champions dated in the future
+        only if there is no other.
 
         Args:
             problem: What is computed.
             device: Where; a text is a uuid or a name.
             regime: How time was taken.
             kernel: Only champions of this kernel.
+            confirmed: True for champions only that won again in a fresh process.
         """
         crowned = tables.champions.c
         wanted = queries.champions_joined().where(
-            queries.is_problem(problem), crowned.regime == regime, queries.reigns()
-        )
+            queries.is_problem(problem), crowned.regime == regime, queries.reigns(),
+            crowned.id.not_in(self.rulings.now().barred),
+        )  # fmt: skip
+        if confirmed:
+            wanted = wanted.where(crowned.id.in_(self.rulings.confirmed()))
         if kernel is not None:
             wanted = wanted.where(tables.kernels.c.name == kernel)
         last = queries.rank_in_time(crowned.crowned_at).desc(), crowned.id.desc()
@@ -148,6 +164,10 @@ class Reader:
             if found:
                 return found[0]
         return None
+
+    def is_chosen(self, champion: Champion) -> bool:
+        """True if it answers because of a pin, a rollback or a freeze: nothing published comes before it."""
+        return champion.id in self.rulings.now().chosen
 
     def crowned(self, device: DeviceInfo | str) -> set[tuple[ProblemKey, str]]:
         """Returns the problems and regimes that have a champion on a device, in one query."""
@@ -178,10 +198,12 @@ class Reader:
             operation: Name.
             device: Where; a text is a uuid or a name.
             regime: How time was taken.
-            history: True for all champions ever crowned, oldest first; else the latest of each problem, kind of
-                device and regime.
+            history: True for all champions ever crowned, oldest first; else the one that answers for each
+                problem, kind of device and regime.
         """
         wanted = queries.champions_joined().where(queries.reigns())
+        if not history:
+            wanted = wanted.where(tables.champions.c.id.not_in(self.rulings.now().barred))
         if operation is not None:
             wanted = wanted.where(tables.problems.c.operation == operation)
         if device is not None:

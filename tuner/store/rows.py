@@ -13,6 +13,7 @@ from typing import Any
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.errors import InputError
+from tuner.results.crowns import Act, Crown
 from tuner.results.equivalence import latest_hash
 from tuner.results.measurement import CompileReport, Error, Measurement, Outcome
 from tuner.results.record import Champion, Pair, ProblemKey, Record, Retraction, Role
@@ -244,6 +245,23 @@ def retraction_row(retraction: Retraction) -> dict[str, str]:
 def retraction_of(row: Mapping[str, Any]) -> Retraction:
     """The retraction of a row."""
     return Retraction(checked_id(row["of"]), row["reason"], checked_id(row["id"]), row["made_at"])
+
+
+def crown_row(crown: Crown) -> dict[str, str]:
+    """Columns of an entry of the crown log but for its problem."""
+    return {
+        "id": checked_id(crown.id), "act": crown.act.value, "kind": crown.kind,
+        "device": storable(crown.device), "regime": crown.regime,
+        "champion": crown.champion and checked_id(crown.champion), "who": storable(crown.who),
+        "why": storable(crown.why), "made_at": crown.made_at,
+    }  # fmt: skip
+
+
+def crown_of(row: Mapping[str, Any]) -> Crown:
+    """The entry of a row that is joined with its problem, if it has one."""
+    problem = problem_of(row) if row["operation"] is not None else None
+    names = ("kind", "device", "regime", "champion", "who", "why", "id", "made_at")
+    return Crown(Act(row["act"]), problem, **{name: row[name] for name in names})
 
 
 def shared_row(kind: str, number: int, said: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from tuner.results.crowns import Crown
 from tuner.results.kept import Kept
 from tuner.results.measurement import Outcome
 from tuner.results.record import Champion, ProblemKey, Record, Retraction, Role
@@ -188,6 +189,11 @@ def retractions(store: Reader) -> Iterator[Retraction]:
         last = _onwards(store, last, told[-1].id)
 
 
+def crowns(store: Reader) -> Iterator[Crown]:
+    """The crown log, by id; also of champions that are not stored here yet."""
+    yield from store.rulings.log()
+
+
 def survey_parts(store: Reader, wanted: Selection, *, retracted: bool = False) -> Iterator[SurveyPart]:
     """Parts of surveys, by id; none where a shape is named, for a part has many and stays whole."""
     of, last = tables.surveys.c, ""
@@ -250,12 +256,17 @@ def survey_tallies(store: Reader) -> list[SurveyTally]:
 
 
 def everything(store: Reader, wanted: Selection | None = None, *, retracted: bool = False) -> Iterator[Kept]:
-    """Yields retractions, records, champions, then surveys: retractions are known before their targets."""
+    """Yields retractions, records, champions, surveys, then the crown log unless only some are wanted.
+
+    Retractions are known before their targets.
+    """
     wanted = wanted or Selection()
     yield from retractions(store)
     yield from records(store, wanted, retracted=retracted)
     yield from champions(store, wanted, retracted=retracted)
     yield from survey_parts(store, wanted, retracted=retracted)
+    if wanted == Selection():
+        yield from crowns(store)
 
 
 def _onwards(store: Reader, last: str, now: str) -> str:

@@ -26,7 +26,7 @@ from sqlalchemy import (
 #: Name of our version table; Optuna owns ``alembic_version`` in the same database.
 VERSION_TABLE = "tile_tuner_version"
 #: Schemas that this version can bring forward, oldest first; the last is the one it works with.
-SCHEMAS = ("0001", "0002", "0003", "0004", "0008")
+SCHEMAS = ("0001", "0002", "0003", "0004", "0009")
 
 METADATA = MetaData()
 _NUMBER = BigInteger().with_variant(Integer, "sqlite")
@@ -190,6 +190,67 @@ claims = Table(
     Index("tuner_claims_by_night", "night"),
 )
 
+# The crown log: pins, rollbacks, confirmations; see `tuner.results.crowns`.
+crowns = Table(
+    "tuner_crowns",
+    METADATA,
+    _number(),
+    Column("id", _UUID, nullable=False, unique=True),
+    Column("act", String(20), nullable=False),
+    _refers("problem", "tuner_problems", optional=True),
+    Column("kind", String(40), nullable=False),
+    Column("device", String(400), nullable=False),
+    Column("regime", String(40), nullable=False),
+    Column("champion", String(40), nullable=False),
+    Column("who", String(400), nullable=False),
+    Column("why", Text, nullable=False),
+    Column("made_at", String(40), nullable=False),
+    Column("checksum", BigInteger, nullable=True),
+)
+
+# What nights watched; see `tuner.store.watched`.
+sentinels = Table(
+    "tuner_sentinels",
+    METADATA,
+    _number(),
+    Column("id", _UUID, nullable=False, unique=True),
+    Column("night", _UUID, nullable=False),
+    Column("process", Integer, nullable=False),
+    _refers("problem", "tuner_problems"),
+    _refers("device", "tuner_devices"),
+    Column("regime", String(40), nullable=False),
+    Column("data", LargeBinary, nullable=False),
+    Column("measured_at", String(40), nullable=False),
+    Column("checksum", BigInteger, nullable=True),
+    Index("tuner_sentinels_by_problem", "problem", "regime", "measured_at"),
+)
+
+# How nights began and ended, and their reports: events that are only added.
+nights = Table(
+    "tuner_nights",
+    METADATA,
+    _number(),
+    Column("id", _UUID, nullable=False, unique=True),
+    Column("night", _UUID, nullable=False),
+    Column("event", String(20), nullable=False),
+    Column("data", LargeBinary, nullable=False),
+    Column("at", String(40), nullable=False),
+    Column("checksum", BigInteger, nullable=True),
+)
+
+# Models of times; see `tuner.store.models`. No number is used again: the last one tells of a change.
+models = Table(
+    "tuner_models",
+    METADATA,
+    _number(),
+    Column("operation", String(200), nullable=False),
+    Column("device", String(400), nullable=False),
+    Column("regime", String(40), nullable=False),
+    Column("data", LargeBinary, nullable=False),
+    Column("fitted_at", String(40), nullable=False),
+    Index("tuner_models_by_operation", "operation", "regime", "device"),
+)
+
 # What records share, once more: in a table of its own it lies on other pages, so that a damaged page of the
 # one or the other does not take the records of a whole device or kernel along. Read by a rescue alone.
 shared = Table(
@@ -201,4 +262,24 @@ shared = Table(
     Column("said", Text, nullable=False),
     Column("checksum", BigInteger, nullable=True),
     UniqueConstraint("kind", "of", name="tuner_shared_once"),
+)
+
+# What was asked and had no exact answer, counted; see `tuner.store.demand`.
+demand = Table(
+    "tuner_demand",
+    METADATA,
+    _number(),
+    Column("operation", String(200), nullable=False),
+    Column("shape", String(1000), nullable=False),
+    Column("dtype", String(40), nullable=False),
+    Column("layout", String(40), nullable=False),
+    Column("kind", String(40), nullable=False),
+    Column("device", String(400), nullable=False),
+    Column("match", String(40), nullable=False),
+    Column("calls", BigInteger, nullable=False),
+    Column("saves_s", Double, nullable=False),
+    Column("first_at", String(40), nullable=False),
+    Column("last_at", String(40), nullable=False),
+    UniqueConstraint("operation", "shape", "dtype", "layout", "kind", "device", name="tuner_demand_once"),
+    Index("tuner_demand_by_saving", "saves_s"),
 )

@@ -13,11 +13,11 @@ from tuner.study.baselines import measure_baseline
 from tuner.study.budget import TimeBudget
 from tuner.study.interruption import Interruption
 from tuner.study.leaderboard import Leaderboard
+from tuner.study.preparing import prepared
 from tuner.study.progress import Progress, Request, Result
-from tuner.study.recorder import Recorder
 from tuner.study.searching import open_search
-from tuner.study.session import Conditions, Session, open_workers
-from tuner.study.setup import check_request, key_of, legal_spaces, study_name
+from tuner.study.session import open_workers
+from tuner.study.setup import check_request
 from tuner.study.study import Study
 
 
@@ -81,16 +81,7 @@ def _opened(
     """Makes the study; the stack closes what it holds."""
     check_request(request)
     workers = stack.enter_context(open_workers(request.found))
-    info, problem = workers[0].info, request.problem
-    name = study_name(
-        key_of(problem), info, request.regime, request.kernels, request.objectives, request.error_limit
-    )
-    recorder = Recorder(store, problem, info, request.regime, workers[0].versions, name)
-    conditions = Conditions(request.regime, "energy" in request.objectives, request.error_limit)
-    session = stack.enter_context(Session(workers, problem, recorder, conditions))
-    session.start_compiling()
-    spaces = legal_spaces(request.kernels, problem, info)
-    session.prepare()
+    session, request, spaces = prepared(request, store, workers, stack)
     library = measure_baseline(session, request, budget, machine)
     leaderboard = Leaderboard(request.objectives, budget.progress)
     loop = stack.enter_context(open_search(session, request, spaces, library, leaderboard, budget))

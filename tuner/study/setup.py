@@ -189,13 +189,18 @@ def trials_elsewhere(
     ]
     if not known:
         return []
-    nearest = min(known, key=lambda each: (_unlike(device, each.record.device), _distance(problem, each)))
+    nearest = min(known, key=lambda each: nearness(problem, device, each))
     record = nearest.record
     return [
         each
         for each in store.records(problem=record.problem, device=record.device, role=Role.TRIAL)
         if each.regime == regime and hashes.get(each.kernel) == each.source_hash
     ]
+
+
+def nearness(problem: ProblemKey, device: DeviceInfo, champion: Champion) -> tuple[bool, bool, float, float]:
+    """Sorts champions, the one on the most similar device at the nearest shape first."""
+    return *_unlike(device, champion.record.device), _distance(problem, champion)
 
 
 def _distance(problem: ProblemKey, champion: Champion) -> float:

@@ -10,12 +10,14 @@ from dataclasses import asdict
 from typing import Any
 
 from tuner.declare.hardware import DeviceInfo
-from tuner.declare.kernel import Launch
+from tuner.declare.launch import Launch
 from tuner.devices.cache_folder import check_cache
 from tuner.devices.detect import DetectedDevice
 from tuner.errors import DeviceTrouble
 from tuner.measuring.bench import CompiledConfig
+from tuner.measuring.sentinel_bench import Turns
 from tuner.results.measurement import Measurement, Outcome
+from tuner.results.sentinel import Terms
 from tuner.workers.main import rendered_to_json
 from tuner.workers.process import Worker, WorkerFailed, answered
 
@@ -267,6 +269,34 @@ class DeviceWorker:
             self._recycle()
             return next((each.reason for each in found if each.reason), "the device was left unwell")
         return found
+
+    def sentinel(self, named: Sequence[tuple[str, CompiledConfig]], terms: Terms) -> Turns:
+        """Times configs and the library in turns, after `prepare`.
+
+        Args:
+            named: The configs with their names, the champion first.
+            terms: When to stop.
+
+        Returns:
+            The rounds. A worker that crashed or hung has been replaced; the champion is then ``wrong``.
+
+        Raises:
+            DeviceTrouble: The device stays unwell.
+        """
+        configs = [each for _, each in named]
+        message = {
+            "do": "sentinel", "names": [name for name, _ in named], "terms": asdict(terms),
+            "compiled_configs": [to_json(each) for each in configs],
+        }  # fmt: skip
+        code = b"".join(each.code for each in configs)
+        try:
+            data = self._worker.ask(message, code, LIMIT_FLOOR_S * (1 + len(named)) + terms.budget_s).data
+        except WorkerFailed as failure:
+            self._recycle()
+            return Turns(wrong={named[0][0]: str(failure)})
+        if "trouble" in data or data["unwell"]:
+            self._recycle()
+        return Turns(wrong={named[0][0]: data["trouble"]}) if "trouble" in data else Turns(**data["turns"])
 
     def stream(self, message: dict[str, Any], blob: bytes, limit_s: float) -> Iterator[dict[str, Any]]:
         """Answers to one request as they come, up to the one that says it is the last, or tells of ``trouble``.

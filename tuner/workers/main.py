@@ -23,7 +23,8 @@ from typing import Any
 import psutil
 
 from tuner.declare import catalogue
-from tuner.declare.kernel import Launch, Rendered
+from tuner.declare.kernel import Rendered
+from tuner.declare.launch import Launch
 from tuner.declare.problem import Problem
 from tuner.devices import host
 from tuner.devices.opening import compiler_for, open_device
@@ -31,9 +32,11 @@ from tuner.devices.protocol import CompileFailed, Compiler, LaunchFailed
 from tuner.devices.transfers import transfers_s
 from tuner.errors import InputError, TunerError
 from tuner.measuring.bench import Bench, CompiledConfig
+from tuner.measuring.sentinel_bench import time_sentinel
 from tuner.measuring.survey_bench import SurveyBench
 from tuner.measuring.workload import Workload
 from tuner.results.measurement import OUT_OF_MEMORY, CompileReport, Measurement, memory_reason
+from tuner.results.sentinel import Terms
 from tuner.results.statistics import noise
 from tuner.workers.channel import Channel, ChannelBroken
 from tuner.workers.process import MEMORY_VARIABLE
@@ -67,6 +70,7 @@ def rendered_from(data: dict[str, Any]) -> Rendered:
     return Rendered(
         text=data["text"], entry=data["entry"], target=data["target"], launch=launch_from(data["launch"]),
         options=tuple(data["options"]), launch_hash=data["launch_hash"],
+        allowance=data.get("allowance", 1.0),
     )  # fmt: skip
 
 
@@ -80,6 +84,15 @@ def compiled_config_from(data: dict[str, Any], code: bytes) -> CompiledConfig:
     return CompiledConfig(
         rendered_from(data["rendered"]), code, CompileReport(**data["compiled"]), data.get("compile_s", 0.0)
     )
+
+
+def _compiled_configs_from(message: dict[str, Any], blob: bytes) -> list[CompiledConfig]:
+    """Makes several compiled configs from a message and their code, one after the other."""
+    offset, found = 0, []
+    for each in message["compiled_configs"]:
+        found.append(compiled_config_from(each, blob[offset : offset + each["code_bytes"]]))
+        offset += each["code_bytes"]
+    return found
 
 
 class CompileHandlers:
@@ -130,6 +143,7 @@ class DeviceHandlers:
         self._device = open_device(spec)
         self._bench: Bench | None = None
         self._surveyed: dict[str, CompiledConfig] = {}
+        self._generator: Any = None
 
     def hello(self, message: dict[str, Any], _: bytes) -> tuple[dict[str, Any], bytes]:
         """Returns identity, versions and free memory of the device."""
@@ -185,12 +199,17 @@ class DeviceHandlers:
 
     def finals(self, message: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
         """Times finalists in alternation with the library, whose measurements come last."""
-        bench, offset, compiled_configs = self._ready(), 0, []
-        for each in message["compiled_configs"]:
-            compiled_configs.append(compiled_config_from(each, blob[offset : offset + each["code_bytes"]]))
-            offset += each["code_bytes"]
+        bench = self._ready()
+        compiled_configs = _compiled_configs_from(message, blob)
         found = bench.finals(compiled_configs, message["budget_s"], message["threads"])
         return {"measurements": [each.to_json() for each in found], "unwell": bench.unwell}, b""
+
+    def sentinel(self, message: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
+        """Times champion, the one before and the library in turns."""
+        bench = self._ready()
+        named = list(zip(message["names"], _compiled_configs_from(message, blob), strict=True))
+        found = time_sentinel(bench, named, Terms(**message["terms"]))
+        return {"turns": asdict(found), "unwell": bench.unwell}, b""
 
     def survey(self, message: dict[str, Any], blob: bytes) -> tuple[Iterator[dict[str, Any]], bytes]:
         """Times configs at one problem, an answer each; code comes with a config's first problem only."""
@@ -204,7 +223,11 @@ class DeviceHandlers:
     def _timings(self, message: dict[str, Any]) -> Iterator[dict[str, Any]]:
         problem = problem_from(message["problem"])
         self._bench = None
-        workload = Workload(self._device, problem, message["seed"], checked=bool(message["items"]))
+        if self._generator is None:
+            self._generator = self._device.random(message["seed"])
+        workload = Workload(
+            self._device, problem, message["seed"], checked=bool(message["items"]), generator=self._generator
+        )
         bench = SurveyBench(self._device, workload, message["regime"], message["best_s"])
         yield {"prepared": True, "last": False}
         if message["library"]:

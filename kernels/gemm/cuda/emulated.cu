@@ -25,6 +25,7 @@
 //          CLUSTER         blocks that share B's tiles
 //          GROUP ORDER     rows of tiles in a swath; whether each second swath goes backward (snake)
 //          TURNS           free, or taken: consumers issue their products in turn; early: the turn passes before the last
+//          PROMOTION       how sums of chunks are added: plain, or compensated, so that the number of chunks adds no error
 //          SPLIT_K         blocks that share K
 //          GIVEN           registers of a consumer's thread; 0: as many as the producer's
 //          BLOCKS          blocks that stay, one for each multiprocessor; BLOCKS_PER_SM of them pack
@@ -36,11 +37,14 @@ constexpr int OF_B = BN / SHARE + 8;                                 // factors 
 constexpr int FACTORS = (BM + OF_B + 3) / 4 * 4, FACTOR_SLOTS = STAGES / BLOCKS_OF_CHUNK + 2;  // floats; A's, then B's
 constexpr int PIECE = BN / CLUSTER;                                  // rows of B that a block fetches
 constexpr int WARPS = 4 * CONSUMERS;
+constexpr bool COMPENSATED = PROMOTION == PROMOTION_compensated;
+constexpr int LOST = COMPENSATED ? SUMS : 1;                         // registers for what additions have lost
 constexpr int POOL = 65536 / THREADS / 8 * 8 * (CONSUMERS + 1);      // registers of a thread of each warpgroup, together
 constexpr int KEPT = POOL - CONSUMERS * GIVEN;                       // the producer's share
 
 
 static_assert(STAGES >= BLOCKS_OF_CHUNK, "a chunk's places are all in use at once");
+static_assert(!SHOWN || PARTS == 1, "ladders show one part");
 static_assert(BN <= 256, "a lane looks at eight columns");
 static_assert(PIECE % 8 == 0, "swizzled rows come in eights");
 
@@ -153,15 +157,26 @@ __device__ __forceinline__ void for_columns(const float* columns, F use)
     }
 }
 
+// sum += t * factor. Compensated: what rounding took from the sum comes back with the next term (Kahan 1965).
+__device__ __forceinline__ void add_term(float& sum, float& lost, float t, float factor)
+{
+    if (COMPENSATED) {
+        const float term = __fmaf_rn(t, factor, -lost), grown = __fadd_rn(sum, term);
+        lost = __fsub_rn(__fsub_rn(grown, sum), term);
+        sum = grown;
+    } else {
+        sum = fmaf(t, factor, sum);
+    }
+}
+
 // Adds a chunk's sums times the factors of its two rows and of the columns.
-__device__ __forceinline__ void add(float (&sum)[SUMS], const float (&t)[SUMS], float upper, float lower, const float* columns)
+__device__ __forceinline__ void add(float (&sum)[SUMS], float (&lost)[LOST], const float (&t)[SUMS], float upper, float lower,
+                                    const float* columns)
 {
     for_columns(columns, [&](int j, float factor) {
         const float up = fabsf(upper) * fabsf(factor), down = fabsf(lower) * fabsf(factor);
-        sum[4 * j] = fmaf(t[4 * j], up, sum[4 * j]);
-        sum[4 * j + 1] = fmaf(t[4 * j + 1], up, sum[4 * j + 1]);
-        sum[4 * j + 2] = fmaf(t[4 * j + 2], down, sum[4 * j + 2]);
-        sum[4 * j + 3] = fmaf(t[4 * j + 3], down, sum[4 * j + 3]);
+#pragma unroll
+        for (int i = 4 * j; i < 4 * j + 4; ++i) add_term(sum[i], lost[COMPENSATED ? i : 0], t[i], i % 4 < 2 ? up : down);
     });
 }
 
@@ -272,6 +287,17 @@ __device__ __forceinline__ void multiply_shifted(float (&t)[SUMS], const Operand
     await_products(t);
 }
 
+// What ladders show: sums stay inside wgmma.
+__device__ __forceinline__ void multiply_inside(float (&sum)[SUMS], const Operands& of)
+{
+    begin_products();
+    if (SHOWN == 3) multiply_chunk(sum, of, LOW, 0, 1);
+    if (SHOWN == 3) multiply_chunk(sum, of, 0, LOW, 1);
+    multiply_chunk(sum, of, 0, 0, 1);
+    close_products();
+    await_products(sum);
+}
+
 // Gives a chunk's places back, to the producers of all blocks that fill them.
 __device__ __forceinline__ void release(const Operands& of, const Shared& shared)
 {
@@ -285,7 +311,7 @@ __device__ __forceinline__ void release(const Operands& of, const Shared& shared
 }
 
 // Sums of a warpgroup's 64 rows over the chunks of an item. What the next chunk needs is prepared while this one multiplies.
-__device__ __forceinline__ void consume(float (&sum)[PARTS][SUMS], const Item& item, const Shared& shared,
+__device__ __forceinline__ void consume(float (&sum)[PARTS][SUMS], float (&lost)[PARTS][LOST], const Item& item, const Shared& shared,
                                         const float* factors, int group, Place<STAGES>& place, unsigned& factor_slot,
                                         Turn& turn)
 {
@@ -295,6 +321,12 @@ __device__ __forceinline__ void consume(float (&sum)[PARTS][SUMS], const Item& i
     for (unsigned chunk = item.first; chunk < item.last; ++chunk) {
         Operands of = next;
         const float* const columns = of.factors + BM + first_factor;
+        if (SHOWN) {
+            multiply_inside(sum[0], of);
+            release(of, shared);
+            if (chunk + 1 < item.last) prepare(next, shared, factors, group, first_factor, place, factor_slot);
+            continue;
+        }
 #pragma unroll
         for (int part = 0; part < PARTS; ++part) {
             float t[SUMS];
@@ -306,7 +338,7 @@ __device__ __forceinline__ void consume(float (&sum)[PARTS][SUMS], const Item& i
             if (early) prepare(next, shared, factors, group, first_factor, place, factor_slot);
             await_products(t);
             if (ends) release(of, shared);
-            add(sum[part], t, of.factors[row], of.factors[row + 8], columns + part * WIDTH / SHARE);
+            add(sum[part], lost[part], t, of.factors[row], of.factors[row + 8], columns + part * WIDTH / SHARE);
             if (goes_on && !early) prepare(next, shared, factors, group, first_factor, place, factor_slot);
 #pragma unroll
             for (int j = 0; j < BLOCKS_OF_CHUNK; ++j) of.b[j] += WIDTH * ROW_BYTES / 16;
@@ -314,27 +346,49 @@ __device__ __forceinline__ void consume(float (&sum)[PARTS][SUMS], const Item& i
     }
 }
 
+__device__ __forceinline__ void store_two(float* line, int column, int n, float2 two, bool paired)
+{
+    if (paired) {
+        if (column < n) *(float2*)(line + column) = two;
+    } else {
+        if (column < n) line[column] = two.x;
+        if (column + 1 < n) line[column + 1] = two.y;
+    }
+}
+
+// Lanes of an even and an odd number swap halves of two neighbouring groups of eight columns, so that each has four
+// neighbouring elements: of the first group, or of the second.
+__device__ __forceinline__ float4 four_of(float2 first, float2 second, bool odd)
+{
+    const float2 given = odd ? first : second, kept = odd ? second : first;
+    const float2 got = make_float2(__shfl_xor_sync(~0u, given.x, 1), __shfl_xor_sync(~0u, given.y, 1));
+    return odd ? make_float4(got.x, got.y, kept.x, kept.y) : make_float4(kept.x, kept.y, got.x, got.y);
+}
+
 __device__ __forceinline__ void store(const float (&sum)[PARTS][SUMS], float* __restrict__ c, const Item& item, int group, int m,
                                       int n)
 {
     const int lane = threadIdx.x % 32;
-    const bool paired = n % 2 == 0 && (size_t)c % 8 == 0;
+    const bool paired = n % 2 == 0 && (size_t)c % 8 == 0, fours = n % 4 == 0 && (size_t)c % 16 == 0;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
         const int row = item.row + group * 64 + threadIdx.x / 32 % 4 * 16 + h * 8 + lane / 4;
-        if (row >= m) continue;
         float* const line = c + (size_t)row * n;
 #pragma unroll
         for (int part = 0; part < PARTS; ++part)
 #pragma unroll
-            for (int j = 0; j < WIDTH / 8; ++j) {
-                const int column = item.column + part * WIDTH + j * 8 + lane % 4 * 2;
-                const float left = sum[part][4 * j + 2 * h], right = sum[part][4 * j + 2 * h + 1];
-                if (paired) {
-                    if (column < n) *(float2*)(line + column) = make_float2(left, right);
-                } else {
-                    if (column < n) line[column] = left;
-                    if (column + 1 < n) line[column + 1] = right;
+            for (int j = 0; j < WIDTH / 8; j += 2) {
+                const float(&s)[SUMS] = sum[part];
+                const float2 first = make_float2(s[4 * j + 2 * h], s[4 * j + 2 * h + 1]);
+                const float2 second = make_float2(s[4 * j + 4 + 2 * h], s[4 * j + 5 + 2 * h]);
+                const int base = item.column + part * WIDTH + j * 8;
+                if (fours) {
+                    const int column = base + lane % 2 * 8 + lane % 4 / 2 * 4;
+                    const float4 four = four_of(first, second, lane % 2);
+                    if (row < m && column < n) *(float4*)(line + column) = four;
+                } else if (row < m) {
+                    store_two(line, base + lane % 4 * 2, n, first, paired);
+                    store_two(line, base + 8 + lane % 4 * 2, n, second, paired);
                 }
             }
     }
@@ -342,8 +396,8 @@ __device__ __forceinline__ void store(const float (&sum)[PARTS][SUMS], float* __
 
 #if SPLIT_K > 1
 // Leaves a warpgroup's share; in the warpgroup that arrives last of a tile's, `sum` becomes that of all shares.
-__device__ __forceinline__ bool add_shares(float (&sum)[PARTS][SUMS], const Item& item, int group, unsigned* counters,
-                                           float* parts, volatile unsigned* arrived)
+__device__ __forceinline__ bool add_shares(float (&sum)[PARTS][SUMS], float (&lost)[PARTS][LOST], const Item& item, int group,
+                                           unsigned* counters, float* parts, volatile unsigned* arrived)
 {
     constexpr int FOURS = PARTS * SUMS / 4 * 128;
     const unsigned unit = item.tile * CONSUMERS + group, thread = threadIdx.x % 128;
@@ -369,7 +423,7 @@ __device__ __forceinline__ bool add_shares(float (&sum)[PARTS][SUMS], const Item
 #pragma unroll
     for (int part = 0; part < PARTS; ++part)
 #pragma unroll
-        for (int i = 0; i < SUMS; ++i) sum[part][i] = 0.0f;
+        for (int i = 0; i < SUMS; ++i) sum[part][i] = 0.0f, lost[part][COMPENSATED ? i : 0] = 0.0f;
 #pragma unroll 1
     for (int share = 0; share < SPLIT_K; ++share)
 #pragma unroll
@@ -377,8 +431,10 @@ __device__ __forceinline__ bool add_shares(float (&sum)[PARTS][SUMS], const Item
 #pragma unroll
             for (int j = 0; j < SUMS / 4; ++j) {
                 const float4 four = __ldcg(shares + share * FOURS + (part * (SUMS / 4) + j) * 128);
-                float(&s)[SUMS] = sum[part];
-                s[4 * j] += four.x, s[4 * j + 1] += four.y, s[4 * j + 2] += four.z, s[4 * j + 3] += four.w;
+                const float each[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+                for (int i = 4 * j; i < 4 * j + 4; ++i)
+                    add_term(sum[part][i], lost[part][COMPENSATED ? i : 0], each[i % 4], 1.0f);
             }
     return true;
 }
@@ -431,14 +487,14 @@ gemm(const unsigned char* __restrict__ packed_a, const unsigned char* __restrict
         Turn turn = {shared.turns + 8 * group, shared.turns + 8 * (1 - group), group == 0 ? 1u : 0u};
         for (unsigned at = blockIdx.x / CLUSTER; at < items; at += step) {
             const Item item = item_at(at, rank, tiles_m, tiles_n, a.chunks);
-            float sum[PARTS][SUMS];
+            float sum[PARTS][SUMS], lost[PARTS][LOST];
 #pragma unroll
             for (int part = 0; part < PARTS; ++part)
 #pragma unroll
-                for (int i = 0; i < SUMS; ++i) sum[part][i] = 0.0f;
-            consume(sum, item, shared, (const float*)(slots + STAGES * SLOT), group, place, factor_slot, turn);
+                for (int i = 0; i < SUMS; ++i) sum[part][i] = 0.0f, lost[part][COMPENSATED ? i : 0] = 0.0f;
+            consume(sum, lost, item, shared, (const float*)(slots + STAGES * SLOT), group, place, factor_slot, turn);
 #if SPLIT_K > 1
-            if (!add_shares(sum, item, group, counters, parts, arrived)) continue;
+            if (!add_shares(sum, lost, item, group, counters, parts, arrived)) continue;
 #endif
             store(sum, c, item, group, m, n);
         }

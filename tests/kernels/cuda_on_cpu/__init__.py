@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from cuda_on_cpu.translate import as_host_cpp
-from tuner.declare.kernel import Launch, Rendered
+from tuner.declare.kernel import Rendered
+from tuner.declare.launch import Launch
 from tuner.declare.problem import Problem
 
 HERE = Path(__file__).resolve().parent

@@ -17,7 +17,7 @@ import pytest
 from fixtures.fake_device import BEST, BEST_S, LEGAL, ROOT, TOY, stored, write_device
 from rich.console import Console
 
-from tuner.cli.fleet import workers_rows, workers_table
+from tuner.cli.fleet_view import workers_rows, workers_table
 from tuner.cli.main import run
 from tuner.results.record import Role
 

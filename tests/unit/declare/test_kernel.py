@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tuner.declare.catalogue import from_file
-from tuner.declare.kernel import Kernel, Launch, ceil_div, render
+from tuner.declare.kernel import Kernel, render
+from tuner.declare.launch import Launch, ceil_div
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config, choice
 from tuner.errors import DeclarationError

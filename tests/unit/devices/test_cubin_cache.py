@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tuner.declare.kernel import Launch, Rendered
+from tuner.declare.kernel import Rendered
+from tuner.declare.launch import Launch
 from tuner.devices import cubin_cache
 from tuner.devices.cache_folder import cache_root
 from tuner.devices.cubin_cache import CubinCache

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tuner.declare.hardware import DeviceInfo
-from tuner.declare.kernel import Launch, Rendered
+from tuner.declare.kernel import Rendered
+from tuner.declare.launch import Launch
 from tuner.devices.protocol import LaunchFailed
 
 pytest.importorskip("cupy")

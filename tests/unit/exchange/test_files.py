@@ -100,7 +100,7 @@ def test_a_number_that_is_none_is_a_text() -> None:
         ('{"record": {}}', "it lacks 'problem'"),
         ('{"record": null}', "it is no record"),
         ('{"champion": {"id": 3}}', "it lacks 'record'"),
-        ('{"tile_tuner": "records", "format": 99}', "form 99, and this version knows forms up to 3"),
+        ('{"tile_tuner": "records", "format": 99}', "form 99, and this version knows forms up to 4"),
     ],
 )
 def test_a_line_that_is_none_is_told(line: str, told: str) -> None:

@@ -14,7 +14,8 @@ import pytest
 from fixtures.exported import GXX, champion, imported, run_on_host
 
 from tuner.declare.catalogue import from_file
-from tuner.declare.kernel import Launch, Pieces, Step, Workspace, render
+from tuner.declare.kernel import render
+from tuner.declare.launch import Launch, Pieces, Step, Workspace
 from tuner.declare.space import Config
 from tuner.errors import DeclarationError
 from tuner.export import export

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from tuner.declare.catalogue import builtin
 from tuner.declare.hardware import DeviceInfo
-from tuner.declare.kernel import Kernel, Launch, ceil_div
+from tuner.declare.kernel import Kernel
+from tuner.declare.launch import Launch, ceil_div
 from tuner.declare.problem import Operation, Problem, Scalar, Tensor, Work
 from tuner.export.interface import interface_of
 from tuner.export.symbolic import Expression, evaluate, in_c, in_python, traced, value_of

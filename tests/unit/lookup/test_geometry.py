@@ -10,7 +10,8 @@ import pytest
 from fixtures.lookup_records import BOARD, CPU
 
 from tuner.declare.catalogue import builtin
-from tuner.declare.kernel import Kernel, Launch, ceil_div
+from tuner.declare.kernel import Kernel
+from tuner.declare.launch import Launch, ceil_div
 from tuner.declare.space import Space, choice, powers_of_two
 from tuner.lookup.geometry import KernelConfigs
 

@@ -29,7 +29,8 @@ from hypothesis import strategies as st
 import tuner
 from tuner.declare.catalogue import Catalogue, builtin
 from tuner.declare.hardware import DeviceInfo
-from tuner.declare.kernel import Kernel, Launch, ceil_div
+from tuner.declare.kernel import Kernel
+from tuner.declare.launch import Launch, ceil_div
 from tuner.declare.space import Config, Constraint, Space, choice, powers_of_two
 from tuner.errors import InputError, NothingFound
 from tuner.lookup import Answer

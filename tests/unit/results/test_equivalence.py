@@ -22,7 +22,8 @@ from tuner.study.setup import key_of
 
 DECLARATION = """
 from pathlib import Path
-from tuner.declare.kernel import Kernel, Launch
+from tuner.declare.kernel import Kernel
+from tuner.declare.launch import Launch
 from tuner.declare.problem import Operation, Tensor, Work
 from tuner.declare.space import choice
 

@@ -36,9 +36,11 @@ def test_kernels_that_only_seem_to_compute_are_wrong_and_the_others_are_not(
 ) -> None:
     declared = catalogue.from_file(CHEATING)
     problem = declared.operation("cheating_cpu").problem({"n": 100_000})
+    # With a second objective no config is stopped early, however slow a busy machine makes its first runs: each
+    # is timed to the end, and so is checked.
     asked = Request(
         problem, declared.of("cheating_cpu"), (find("cpu"),), regime, seconds=None, seed=1, sampler="random",
-        finals_s=0.5,
+        objectives=("time", "error"), finals_s=0.5,
     )  # fmt: skip
     with Store.open(database(tmp_path)) as store:
         result = run_study(asked, store)
@@ -53,7 +55,7 @@ def test_kernels_that_only_seem_to_compute_are_wrong_and_the_others_are_not(
         assert reasons.pop(cheat).startswith("in a timed run: ")
     # Where inputs are placed anew before each run, one that looks whether they are computes each time.
     assert set(reasons) == ({"glances"} if regime == "hot" else set())
-    assert {found[each].outcome for each in HONEST} <= {Outcome.MEASURED, Outcome.PRUNED}
+    assert {found[each].outcome for each in HONEST} == {Outcome.MEASURED}
     assert result.champion is not None
     assert result.champion.record.config["CHEAT"] in HONEST | ({"glances"} if regime == "cold" else set())
 

@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tuner.declare.hardware import DeviceInfo
-from tuner.declare.kernel import Launch, Rendered, render
+from tuner.declare.kernel import Rendered, render
+from tuner.declare.launch import Launch
 from tuner.declare.space import Config
 from tuner.measuring.bench import CompiledConfig
 from tuner.results.measurement import CompileReport, Outcome

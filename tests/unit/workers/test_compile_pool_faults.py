@@ -9,7 +9,8 @@ import pytest
 from fixtures.fake_device import TOY
 
 from tuner.declare import catalogue
-from tuner.declare.kernel import Launch, Rendered
+from tuner.declare.kernel import Rendered
+from tuner.declare.launch import Launch
 from tuner.results.measurement import OUT_OF_MEMORY
 from tuner.workers import compile_pool
 from tuner.workers.compile_pool import Compiled, CompilePool

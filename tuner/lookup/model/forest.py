@@ -22,6 +22,7 @@ from tuner.lookup.features import Floats
 
 Bits = NDArray[np.uint32]
 Numbers = NDArray[np.int32]
+Places = NDArray[np.intp]
 
 #: Leaves of a tree at the most: a bit each.
 MOST_LEAVES = 32
@@ -82,8 +83,43 @@ class Forest:
         return table
 
     @cached_property
-    def _asked(self) -> list[tuple[int, int]]:
-        return list(itertools.pairwise(self.starts.tolist()))
+    def _of_features(self) -> list[tuple[Floats, int]]:
+        """Per feature its thresholds, and where its rows of the table begin."""
+        pairs = itertools.pairwise(self.starts.tolist())
+        return [(self.thresholds[begin:end], begin + at) for at, (begin, end) in enumerate(pairs)]
+
+    @cached_property
+    def _begins(self) -> Places:
+        """Where each tree's leaves begin."""
+        return np.arange(len(self.leaves), dtype=np.intp) * MOST_LEAVES
+
+    def places(self, first: int, values: Floats) -> Places:
+        """Where rows' values lie among the thresholds of some features: the rows of the table to look up.
+
+        Args:
+            first: Number of the first of the features.
+            values: Shape (features, rows).
+
+        Returns:
+            Shape (features that are asked for, rows); also right for the first trees alone.
+        """
+        of_features = self._of_features[first : first + len(values)]
+        asked = [
+            known.searchsorted(row) + begin
+            for (known, begin), row in zip(of_features, values, strict=True)
+            if len(known)
+        ]
+        return np.array(asked, dtype=np.intp).reshape(len(asked), values.shape[1])
+
+    def bits_at(self, places: Places) -> Bits:
+        """Leaves that rows may still reach by the features of `places`, shape (rows, trees)."""
+        found = np.full((places.shape[1], len(self.leaves)), ALL, np.uint32)
+        taken = np.empty_like(found)
+        take = self._table.take
+        for row in places:
+            take(row, axis=0, out=taken, mode="clip")  # clipping, which never happens, spares a buffer
+            found &= taken
+        return found
 
     def bits(self, first: int, values: Floats) -> Bits:
         """Leaves that rows may still reach by some features.
@@ -95,12 +131,7 @@ class Forest:
         Returns:
             Shape (rows, trees); to be joined with ``&``.
         """
-        found = np.full((values.shape[1], len(self.leaves)), ALL, np.uint32)
-        for feature, row in enumerate(values, first):
-            begin, end = self._asked[feature]
-            if begin < end:
-                found &= self._table[np.searchsorted(self.thresholds[begin:end], row) + (begin + feature)]
-        return found
+        return self.bits_at(self.places(first, values))
 
     def bits_of_one(self, first: int, values: Floats) -> Bits:
         """The same for one row, with all features at once.
@@ -123,9 +154,9 @@ class Forest:
         Args:
             bits: What all features together leave, shape (rows, trees).
         """
-        leaf = np.bitwise_count((bits & (~bits + np.uint32(1))) - np.uint32(1))
-        flat = leaf + np.arange(len(self.leaves), dtype=np.int64) * MOST_LEAVES
-        found: Floats = self.leaves.ravel()[flat].sum(axis=1)
+        # Below the lowest bit that is left: as many as the leaf's number.
+        leaf = np.bitwise_count(~bits & (bits - np.uint32(1)))
+        found: Floats = self.leaves.take(leaf + self._begins, mode="clip").sum(axis=1)
         return found
 
     def first(self, trees: int) -> Forest:

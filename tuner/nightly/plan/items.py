@@ -15,6 +15,7 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import Operation, Problem
 from tuner.errors import InputError
 from tuner.results.objectives import TIME
+from tuner.results.wanted import Wanted
 
 #: Seconds for a problem if the plan gives neither seconds nor trials.
 DEFAULT_SECONDS = 60.0
@@ -35,6 +36,7 @@ class PlanItem:
         trials: Budget of its study in trials; None without that limit.
         objectives: Objectives to minimise.
         error_limit: Largest error of a champion, as a multiple of the library's; None for no limit.
+        wanted: How often it was asked for without an exact answer, where that is why it is tuned.
         devices: Kinds or models of device on which it is tuned; empty for any.
     """
 
@@ -47,6 +49,7 @@ class PlanItem:
     trials: int | None = None
     objectives: tuple[str, ...] = TIME
     error_limit: float | None = None
+    wanted: Wanted | None = field(default=None, compare=False)
     devices: tuple[str, ...] = ()
 
     @property
@@ -94,6 +97,21 @@ class SurveyItem:
 
 
 @dataclass(frozen=True)
+class WatchItem:
+    """What a night times before it tunes.
+
+    Attributes:
+        problems: At most so many; 0 for none.
+        seconds: Wall time of each one's rounds.
+        automatic: True to go back by itself from a champion that became slower than the one before.
+    """
+
+    problems: int = 60
+    seconds: float = 0.8
+    automatic: bool = False
+
+
+@dataclass(frozen=True)
 class Plan:
     """A plan as read.
 
@@ -105,6 +123,10 @@ class Plan:
         until: Time of day to stop at, local; None without one.
         seconds: Budget of the whole run in seconds; None without one.
         surveys: Surveys, which come before the problems.
+        wanted: How many of the problems that programs asked for are tuned as well.
+        wanted_seconds: Budget of each of these in seconds; None without that limit.
+        wanted_trials: Their budget in trials; None without that limit.
+        watch: What is timed before anything is tuned.
     """
 
     path: Path
@@ -114,6 +136,10 @@ class Plan:
     until: time | None = None
     seconds: float | None = None
     surveys: tuple[SurveyItem, ...] = ()
+    wanted: int = 0
+    wanted_seconds: float | None = DEFAULT_SECONDS
+    wanted_trials: int | None = None
+    watch: WatchItem = WatchItem()
 
 
 def asks_for(names: Collection[str], info: DeviceInfo) -> bool:

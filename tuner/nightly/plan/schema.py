@@ -98,6 +98,16 @@ class SurveyTable(BaseModel):
     seed: Annotated[int, Field(ge=0)] = Field(default=0, description="a whole number of 0 or more")
 
 
+class WatchTable(BaseModel):
+    """The [watch] table: what a night times before it tunes."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    problems: Annotated[int, Field(ge=0)] = Field(default=60, description="a whole number of 0 or more")
+    seconds: Seconds = Field(default=0.8, description=_SECONDS)
+    rollback: Literal["report", "automatic"] = Field(default="report", description="report or automatic")
+
+
 class PlanTable(BaseModel):
     """A whole plan."""
 
@@ -109,6 +119,8 @@ class PlanTable(BaseModel):
         description='a time of day as "HH:MM", 00:00 to 23:59',
     )
     seconds: Seconds | None = Field(default=None, description=_SECONDS)
+    wanted: Annotated[int, Field(ge=0)] = Field(default=0, description="a whole number of 0 or more")
     defaults: DefaultsTable = Field(default=DefaultsTable(), description="a table: [defaults]")
     problems: list[ProblemTable] = Field(default_factory=list, description="one or more tables: [[problems]]")
+    watch: WatchTable = Field(default=WatchTable(), description="a table: [watch]")
     surveys: list[SurveyTable] = Field(default_factory=list, description="one or more tables: [[surveys]]")

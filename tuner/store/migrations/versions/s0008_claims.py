@@ -4,7 +4,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0008"
-down_revision = "0004"
+down_revision = "0007"
 
 _NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 

@@ -1,0 +1,75 @@
+"""Which plain kernel stands behind one that does not take every input."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fixtures.callable_records import crowned, empty_database, own_records
+from fixtures.fake_gpu import H200
+
+from tuner.declare.catalogue import builtin
+from tuner.declare.space import Config
+from tuner.lookup.asking import opened
+from tuner.results.measurement import Measurement, Outcome
+from tuner.study.plain_behind import with_plain_answers
+
+__all__ = ["empty_database", "own_records"]
+pytestmark = pytest.mark.usefixtures("own_records")
+GEMM = builtin().operation("gemm")
+(EMULATED,) = builtin().of("gemm", "cuda", ("emulated",))
+(WARP_TILED,) = builtin().of("gemm", "cuda", ("warp_tiled",))
+PROBLEM = GEMM.problem({"m": 516, "n": 508, "k": 524}, precision="emulated")
+
+
+class Session:
+    """Stands for a study's: compiles everything, and judges what it is told to."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        self.problem, self.store = PROBLEM, opened()
+        self.recorder = SimpleNamespace(device=H200, regime="cold")
+        self.worker, self.outcome = SimpleNamespace(info=H200, finals=self.finals), outcome
+        self.compiled: list[tuple[str, Config]] = []
+
+    def compile(self, kernel: Any, config: Config) -> object:
+        self.compiled.append((kernel.name, config))
+        return object()
+
+    def finals(self, compiled: list[object], budget_s: float) -> list[Measurement]:
+        return [Measurement(self.outcome, "") for _ in compiled]
+
+
+def crown(**changes: Any) -> Config:
+    config = Config({**WARP_TILED.default_config(), **changes})
+    crowned("gemm", PROBLEM.dims, kernel="warp_tiled", device=H200, config=dict(config))
+    return config
+
+
+def behind(session: Session) -> str:
+    (kernel,) = with_plain_answers(session, (EMULATED,))
+    return kernel.falls_back_to(EMULATED.default_config())
+
+
+def test_the_champion_stands_behind_if_it_keeps_the_promise() -> None:
+    config = crown(BM=64)
+    session = Session(Outcome.MEASURED)
+    assert behind(session) == " ".join(["warp_tiled", *(f"{name}={value}" for name, value in config.items())])
+    assert session.compiled == [("warp_tiled", config)]
+
+
+def test_a_champion_that_breaks_the_promise_does_not() -> None:
+    crown()
+    assert behind(Session(Outcome.INACCURATE)).startswith("double_sums ")
+
+
+def test_a_champion_of_more_than_a_launch_does_not() -> None:
+    crown(PITCH=4)
+    session = Session(Outcome.MEASURED)
+    assert behind(session).startswith("double_sums ")
+    assert session.compiled == []
+
+
+def test_without_a_champion_the_declared_one_does() -> None:
+    assert behind(Session(Outcome.MEASURED)).startswith("double_sums ")
+    assert with_plain_answers(Session(Outcome.MEASURED), (WARP_TILED,)) == (WARP_TILED,)

@@ -1,0 +1,264 @@
+"""Launches of CUDA kernels: geometry, memory, runs that are several steps, operands packed beforehand."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+from tuner.declare.problem import Problem, Tensor
+from tuner.errors import DeclarationError
+
+#: A workspace, and another one within it, starts at a multiple of this.
+WORKSPACE_ALIGNMENT = 256
+
+
+def ceil_div(numerator: Any, denominator: Any) -> Any:
+    """Rounds numerator / denominator up to a whole number; also for arrays."""
+    return -(-numerator // denominator)
+
+
+@dataclass(frozen=True)
+class Padded:
+    """A tensor that a CUDA kernel takes as a larger array, with zeros beyond the tensor's own elements.
+
+    A run, and its measured time, includes copying an input in before the launch and an output out after it. The
+    larger array is allocated once.
+
+    Attributes:
+        tensor: Name of a tensor of two dims.
+        shape: Rows and columns of the larger array.
+    """
+
+    tensor: str
+    shape: tuple[int, ...]
+
+    @staticmethod
+    def rows_of(tensors: Sequence[Tensor], columns: int, rows: int = 1) -> tuple[Padded, ...]:
+        """Pads the tensors of two dims to multiples.
+
+        Args:
+            tensors: All tensors of the problem; those without two dims are passed over.
+            columns: The length of every row becomes a multiple of this.
+            rows: The number of rows becomes a multiple of this.
+        """
+        units = (rows, columns)
+        return tuple(
+            Padded(
+                each.name,
+                tuple(ceil_div(size, unit) * unit for size, unit in zip(each.shape, units, strict=True)),
+            )
+            for each in tensors
+        )
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """An input that a CUDA kernel takes in pieces through constant memory, one launch for each piece.
+
+    Before each launch a piece is copied to the source's ``__constant__`` array. The kernel's last argument is
+    an ``int``: the number of the tensor's elements before this piece.
+
+    Attributes:
+        symbol: Name of the ``__constant__`` array.
+        tensor: Name of the input.
+        elements: Size of the array; the last piece may have fewer.
+    """
+
+    symbol: str
+    tensor: str
+    elements: int
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Device memory for a CUDA kernel's own use, passed as a pointer after all other arguments.
+
+    Runs that may overlap need one each; runs on one stream never overlap.
+
+    Attributes:
+        bytes: Its size; it starts at a multiple of 256.
+        zeroed_bytes: This many bytes, from the first on, are zero when the kernel starts. The kernel must leave
+            them at zero (for example counters that its last block resets), because nothing writes them between
+            runs.
+        regions: (name, first byte) of parts that steps are given by name.
+    """
+
+    bytes: int
+    zeroed_bytes: int = 0
+    regions: tuple[tuple[str, int], ...] = ()
+
+    def with_another(self, other: Workspace, name: str) -> Workspace:
+        """This one with all of another one in it, as a region of that name.
+
+        What begins with zeros stays in front: this one's, then the other's with all that belongs to it.
+        """
+        first = _aligned(self.zeroed_bytes)
+        shift = _aligned(first + other.bytes - self.zeroed_bytes)
+        moved = tuple((each, at + shift if at >= self.zeroed_bytes else at) for each, at in self.regions)
+        return Workspace(self.bytes + shift, first + other.zeroed_bytes, (*moved, (name, first)))
+
+
+def _aligned(size: Any) -> Any:
+    return ceil_div(size, WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT
+
+
+@dataclass(frozen=True)
+class Step:
+    """One launch of a kernel whose run is several.
+
+    Attributes:
+        entry: Function of the source that is launched.
+        grid: Blocks in x, y, z.
+        block: Threads in x, y, z.
+        shared_bytes: Dynamic shared memory of a block, in bytes.
+        arguments: What the function takes, in order: names of tensors, of scalars and of the workspace's
+            regions; empty for a null pointer.
+    """
+
+    entry: str
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    shared_bytes: int = 0
+    arguments: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Packing:
+    """An input that can be packed once and used by many runs.
+
+    Attributes:
+        tensor: Name of the input.
+        region: Region of the workspace that its packed form lies in; a run that is given it packed is given
+            other memory there.
+        bytes: Size of the packed form.
+        step: Entry of the step that packs. It packs what it is given, and takes null pointers for all others:
+            for the tensor where that is packed already; for other inputs, and their packings' regions, where
+            the tensor alone is packed.
+        form: What the packed form depends on beside the tensor: runs with the same form may share it.
+    """
+
+    tensor: str
+    region: str
+    bytes: int
+    step: str
+    form: str = ""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Geometry of a CUDA launch, with its padding, pieces and workspace.
+
+    Attributes:
+        grid: Blocks in x, y, z.
+        block: Threads in x, y, z.
+        shared_bytes: Dynamic shared memory of a block, in bytes.
+        padded: Tensors that the kernel takes as larger arrays.
+        pieces: The input that passes through constant memory, or None.
+        workspace: Device memory for the kernel's own use, or None.
+        steps: The launches of a run, in order, if a run is several; each function is given what its step says.
+            Grid, block and shared memory above are those of the step that does most of the work.
+        counter: Name by which steps are given a 32-bit word to count in, which all runs of the process on a GPU
+            share; exported kernels are given a null pointer instead. Empty if none counts.
+        packings: Inputs that can be packed beforehand.
+    """
+
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    shared_bytes: int = 0
+    padded: tuple[Padded, ...] = ()
+    pieces: Pieces | None = None
+    workspace: Workspace | None = None
+    steps: tuple[Step, ...] = ()
+    counter: str = ""
+    packings: tuple[Packing, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.steps and self.pieces:
+            raise DeclarationError("a launch has steps or pieces, got both; leave one of them out")
+
+    @classmethod
+    def of(cls, main: str, steps: Sequence[Step], workspace: Workspace | None = None, **more: Any) -> Launch:
+        """A run of several launches.
+
+        Args:
+            main: Entry of the step that does most of the work.
+            steps: The launches in order.
+            workspace: Memory that they share.
+            more: Further attributes by name.
+
+        Raises:
+            DeclarationError: No step has that entry.
+        """
+        found = next((step for step in steps if step.entry == main), None)
+        if found is None:
+            names = ", ".join(step.entry for step in steps)
+            raise DeclarationError(f"main= is the entry of a step ({names}), got {main!r}; name one of them")
+        return cls(
+            found.grid,
+            found.block,
+            found.shared_bytes,
+            workspace=workspace,
+            steps=tuple(steps),
+            **more,
+        )
+
+    def names(self, problem: Problem) -> list[str]:
+        """What the steps' arguments name, in the order in which a run is given it; a null pointer last."""
+        regions = self.workspace.regions if self.workspace else ()
+        scalars = (scalar.name for scalar in problem.scalars)
+        own = (name for name, _ in regions)
+        return [*(tensor.name for tensor in problem.tensors), *scalars, *own, self.counter or "counter", ""]
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Launch:
+        """Reads the output of ``dataclasses.asdict``."""
+        return cls(
+            tuple(data["grid"]),
+            tuple(data["block"]),
+            data["shared_bytes"],
+            tuple(Padded(each["tensor"], tuple(each["shape"])) for each in data.get("padded", ())),
+            Pieces(**data["pieces"]) if data.get("pieces") else None,
+            _workspace_from(data["workspace"]) if data.get("workspace") else None,
+            tuple(_step_from(each) for each in data.get("steps", ())),
+            data.get("counter", ""),
+            tuple(Packing(**each) for each in data.get("packings", ())),
+        )
+
+
+def _workspace_from(data: Mapping[str, Any]) -> Workspace:
+    regions = tuple((name, first) for name, first in data.get("regions", ()))
+    return Workspace(data["bytes"], data["zeroed_bytes"], regions)
+
+
+def _step_from(data: Mapping[str, Any]) -> Step:
+    return Step(
+        data["entry"], tuple(data["grid"]), tuple(data["block"]), data["shared_bytes"],
+        tuple(data["arguments"]),
+    )  # fmt: skip
+
+
+def hash_of_launch(constants: Mapping[str, Any], launch: Launch | None) -> str:
+    """Hash of a rendered source's constants and launch, without fields that have their default values."""
+    told = {"constants": dict(constants), "launch": None if launch is None else _given(launch)}
+    return hashlib.sha256(json.dumps(told, sort_keys=True, default=_plain).encode()).hexdigest()[:16]
+
+
+def _given(part: Any) -> Any:
+    """Returns a launch, or a part of one, as plain data without the fields that have their default values."""
+    if isinstance(part, tuple):
+        return [_given(each) for each in part]
+    if not is_dataclass(part):
+        return part
+    return {
+        each.name: _given(getattr(part, each.name))
+        for each in fields(part)
+        if getattr(part, each.name) != each.default
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Converts NumPy's scalars to Python's."""
+    return value.item()

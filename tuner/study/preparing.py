@@ -1,0 +1,48 @@
+"""Prepares a study's session on open devices: its arrays, its competitors and their spaces."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+
+from tuner.declare.space import Space
+from tuner.store import Store
+from tuner.study.plain_behind import with_plain_answers
+from tuner.study.progress import Request
+from tuner.study.recorder import Recorder
+from tuner.study.session import Conditions, Session
+from tuner.study.setup import key_of, legal_spaces, study_name
+from tuner.workers.device_worker import DeviceWorker
+
+
+def prepared(
+    request: Request, store: Store, workers: Sequence[DeviceWorker], stack: ExitStack
+) -> tuple[Session, Request, Mapping[str, Space]]:
+    """Makes what a search starts from; the stack closes what it holds.
+
+    Args:
+        request: What to do.
+        store: Where records go.
+        workers: Open device workers of equal devices.
+        stack: Closes the session.
+
+    Returns:
+        The session, the request with the best plain kernel behind kernels that fall back, and the legal configs
+        of each kernel.
+
+    Raises:
+        NothingFound: No config is legal.
+        InputError: The problem does not fit into memory.
+    """
+    info, problem = workers[0].info, request.problem
+    name = study_name(
+        key_of(problem), info, request.regime, request.kernels, request.objectives, request.error_limit
+    )
+    recorder = Recorder(store, problem, info, request.regime, workers[0].versions, name)
+    conditions = Conditions(request.regime, "energy" in request.objectives, request.error_limit)
+    session = stack.enter_context(Session(workers, problem, recorder, conditions))
+    session.start_compiling()
+    spaces = legal_spaces(request.kernels, problem, info)
+    session.prepare()
+    return session, replace(request, kernels=with_plain_answers(session, request.kernels)), spaces

@@ -1,0 +1,1 @@
+"""Watching for regressions: sentinels, what changed and why, alerts, and the report of a night."""
