@@ -72,9 +72,7 @@ def _ctrl_c(folder: Path) -> None:
     """Slow boards, so that the night is under way when it is stopped."""
     for name in "ab":
         write_device(folder / f"{name}.json", info={"uuid": f"FAKE-{name}"}, base_s=0.05, pace=1.0)
-    (folder / "plan.toml").write_text(
-        PLAN.replace("[100, 200, 300]", "[400, 500]").replace("trials", "seconds")
-    )
+    (folder / "plan.toml").write_text(PLAN.replace("[100, 200]", "[400, 500]").replace("trials", "seconds"))
     process = start(folder)
     until_s = time.monotonic() + 100
     while not stored(folder, n=400) and time.monotonic() < until_s:
