@@ -74,15 +74,14 @@ def plan(path: Path, device: str, folder: Path | None, quiet: bool, db: str, as_
 
 def attended(store: Store, found: Any, read: Plan, quiet: bool) -> Attended:
     """A night's watch by the rules of a plan."""
-    from tuner.results.sentinel import Terms
     from tuner.watch.attending import Attended
-    from tuner.watch.night import Rules
 
     def say(text: str) -> None:
         if not quiet:
             click.echo(text, err=True)
 
-    return Attended(store, found, Rules(Terms(read.watch.seconds), read.watch.automatic), str(read.path), say)
+    rules = read.watch
+    return Attended.of(store, found, str(read.path), say, seconds=rules.seconds, automatic=rules.automatic)
 
 
 def candidates(read: Plan) -> list[Candidate]:

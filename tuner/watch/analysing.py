@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tuner.results.doubts import OTHERS_CORES, OTHERS_GPU, OTHERS_PROCESSES
+from tuner.results.doubts import BUSY_GPU, OTHERS_CORES, OTHERS_GPU, OTHERS_PROCESSES
 from tuner.results.sentinel import BEFORE, CHAMPION, LIBRARY, Player, Sentinel
-from tuner.watch.causes import Evidence
+from tuner.watch.causes import Alert, Evidence, alerts
 from tuner.watch.detecting import Finding, confirmed, discoveries, examine
 from tuner.watch.noise import Floats, levels
 from tuner.watch.words import arguments
 
-#: Others' processor time that counts, in cores; of a GPU, any share or process does.
+#: Others' processor time that counts, in cores.
 BUSY_CORES = 0.5
 #: Bits of NVML's reasons that are a throttle: power, thermal and hardware slowdowns (nvml.h, "clocks event
 #: reasons"): software power cap, hardware slowdown, software and hardware thermal, power brake.
@@ -88,6 +88,11 @@ class Watch:
             if verdicts == {"slower"}:
                 return other
         return ""
+
+    @property
+    def is_behind(self) -> bool:
+        """True if the champion is slower than the one before in all processes."""
+        return self.behind() == BEFORE
 
     @property
     def suspect(self) -> bool:
@@ -196,4 +201,24 @@ def _throttled(sentinel: Sentinel) -> bool:
 def _others(sentinel: Sentinel) -> float:
     seen = sentinel.seen
     cores = seen.get(OTHERS_CORES, 0.0)
-    return max(seen.get(OTHERS_GPU, 0.0), seen.get(OTHERS_PROCESSES, 0.0), cores if cores > BUSY_CORES else 0.0)
+    gpu = seen.get(OTHERS_GPU, 0.0)
+    return max(
+        gpu if gpu >= BUSY_GPU else 0.0, seen.get(OTHERS_PROCESSES, 0.0), cores if cores > BUSY_CORES else 0.0
+    )  # fmt: skip
+
+
+def alerts_of(of_boards: Mapping[str, Sequence[Watch]]) -> list[Alert]:
+    """The alerts of all boards; the evidence of each is told what the others did."""
+    alone = {board: evidence(watches, {}) for board, watches in of_boards.items()}
+    found = []
+    for board, watches in of_boards.items():
+        others = [each for other, told in alone.items() if other != board for each in told]
+        elsewhere = {
+            str(watch.tonight.problem): any(
+                each.problem == str(watch.tonight.problem) and each.moved == "all" for each in others
+            )
+            for watch in watches
+            if len(of_boards) > 1
+        }
+        found += evidence(watches, elsewhere)
+    return alerts(found)

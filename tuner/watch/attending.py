@@ -15,11 +15,13 @@ from typing import Any
 from tuner.devices.detect import DetectedDevice
 from tuner.errors import DeviceTrouble, TunerError
 from tuner.results.record import utc_now
+from tuner.results.sentinel import Terms
 from tuner.store import Store, demand, watched
 from tuner.version import __version__
 from tuner.watch.choosing import Candidate, choose
-from tuner.watch.night import NightWatch, Rules, Watching
+from tuner.watch.night import NightWatch
 from tuner.watch.reporting import summary
+from tuner.watch.watching import Rules, Watching
 
 #: Share of a night's time that sentinels may take, and what they cost beside their rounds: seconds to begin,
 #: and for each problem, for arrays and checks.
@@ -47,6 +49,23 @@ class Attended:
     watching: Watching = field(default_factory=Watching)
     _begun_s: float = field(default_factory=time.monotonic, init=False)
     _begun_at: str = field(default_factory=utc_now, init=False)
+
+    @classmethod
+    def of(
+        cls, store: Store, boards: Sequence[DetectedDevice], plan: str, say: Callable[[str], None], *,
+        seconds: float, automatic: bool,
+    ) -> Attended:  # fmt: skip
+        """A night by the rules of a plan.
+
+        Args:
+            store: The database.
+            boards: The night's boards.
+            plan: The plan's file, in words.
+            say: Is told what goes on.
+            seconds: Wall time of each problem's rounds.
+            automatic: True to go back by itself from a champion that became slower than the one before.
+        """
+        return cls(store, boards, Rules(Terms(seconds), automatic), plan, say)
 
     def begin(self, candidates: Sequence[Candidate], most: int, left_s: float = math.inf) -> Watching:
         """Notes the beginning, and times and judges the sentinels; no trouble with them ends the night.

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
-from tuner.declare.kernel import Rendered, render
-from tuner.devices.cubin_cache import CubinCache
 from tuner.devices.detect import DetectedDevice
-from tuner.devices.nvrtc import read_report
 from tuner.errors import NothingFound
-from tuner.measuring.bench import CompiledConfig
-from tuner.results.record import ProblemKey, new_id
-from tuner.results.sentinel import CHAMPION, LIBRARY, Sentinel, Terms
+from tuner.results.record import ProblemKey
+from tuner.results.sentinel import LIBRARY, Sentinel
 from tuner.store import Store, watched
-from tuner.study.session import open_workers
 from tuner.watch.choosing import Candidate, watched_of
-from tuner.watch.code import Code, Contender, Watched
+from tuner.watch.code import Watched
 from tuner.watch.crowns import reign
-from tuner.watch.timing import Pass
-
-#: Seconds of rounds of each swap.
-SECONDS = 1.0
+from tuner.watch.machine_code import by_nvcc, of_before
+from tuner.watch.once import timed
 
 
 @dataclass(frozen=True)
@@ -67,36 +56,40 @@ def explain(
         NothingFound: It has no champion here.
         DeviceTrouble: The board cannot be used.
     """
-    place = reign(store, ProblemKey.of(candidate.problem), found.info.name, candidate.regime)
-    what = watched_of(candidate, place, found.target)
+    key = ProblemKey.of(candidate.problem)
+    what = watched_of(candidate, reign(store, key, found.info.name, candidate.regime), found.target)
     if what is None:
         raise NothingFound(f"{candidate.problem} has no champion that can be compiled as the kernels are now")
-    champion = what.contenders[0]
-    alone = replace(what, contenders=(champion,))
-    now = _timed(found, alone, None)
-    swaps = [_now(now)]
+    alone = replace(what, contenders=what.contenders[:1])
+    now = timed(found, alone)
     history = [
         each
-        for each in watched.sentinels(store, ProblemKey.of(candidate.problem), candidate.regime)
+        for each in watched.sentinels(store, key, candidate.regime)
         if each.process == 1 and each.device.uuid == now.device.uuid
     ]
-    swaps.append(_old_code(found, alone, champion, history, now))
-    swaps.append(_by_nvcc(found, alone, champion, now))
+    swaps = [_now(now), _of_before(found, alone, history, now), _by_nvcc(found, alone, now)]
     swaps += [_elsewhere(other, alone, now) for other in others]
     if not others:
         swaps.append(Swap("another board", "none was named; --other cuda:N tries it"))
-    swaps.append(_library(history, now))
-    return swaps
+    return [*swaps, _library(history, now)]
 
 
-def _timed(found: DetectedDevice, what: Watched, code: tuple[Contender, CompiledConfig] | None) -> Sentinel:
-    """Times a problem in fresh processes, with other machine code in one's place if it is given."""
-    with open_workers([found]) as (worker,):
-        compiled = Code(found.opening, worker.info.architecture)
-    compiled.compile([what])
-    if code is not None:
-        compiled.put(what, *code)
-    return Pass(new_id(), 1, Terms(SECONDS)).over(found, compiled, [what])[0]
+def _of_before(found: DetectedDevice, what: Watched, history: Sequence[Sentinel], now: Sentinel) -> Swap:
+    name, code = "the machine code of before", of_before(what, history, now)
+    if isinstance(code, str):
+        return Swap(name, code)
+    said = "faster: the compiler is the cause", "not faster: the compiler is not the cause"
+    return _beside(name, timed(found, what, code), now, *said)
+
+
+def _by_nvcc(found: DetectedDevice, what: Watched, now: Sentinel) -> Swap:
+    name = "another compiler"
+    fake = found.spec.startswith("fake:")
+    code = "none is installed for it" if fake else by_nvcc(what, now.device.architecture)
+    if isinstance(code, str):
+        return Swap(name, code)
+    said = "nvcc's is faster: the compiler is the cause", "nvcc's is no faster"
+    return _beside(name, timed(found, what, code), now, *said)
 
 
 def _now(now: Sentinel) -> Swap:
@@ -116,58 +109,9 @@ def _beside(name: str, swapped: Sentinel, now: Sentinel, faster: str, same: str)
     return Swap(name, told, theirs.time_s, change, beside - 1.0)
 
 
-def _old_code(
-    found: DetectedDevice, what: Watched, champion: Contender, history: Sequence[Sentinel], now: Sentinel
-) -> Swap:
-    """The machine code that an earlier night ran, if the cache still has it."""
-    name = "the machine code of before"
-    present = now.players[0]
-    earlier = [
-        player
-        for each in reversed(history)
-        if (player := each.player(CHAMPION)) is not None and player.binary_hash != present.binary_hash
-        if (player.kernel, dict(player.config)) == (present.kernel, dict(present.config))
-    ]
-    if not earlier:
-        return Swap(name, "every earlier night ran the same machine code: the compiler is not the cause")
-    rendered = render(champion.kernel, what.problem, champion.config)
-    binary = CubinCache().get(rendered, now.device.architecture, earlier[0].compiler)
-    if binary is None:
-        return Swap(name, f"it was made by {earlier[0].compiler}, and is no longer in the cache")
-    swapped = _timed(found, what, (champion, CompiledConfig(rendered, binary.code, binary.report)))
-    return _beside(name, swapped, now, "faster: the compiler is the cause", "not faster: not the compiler")
-
-
-def _by_nvcc(found: DetectedDevice, what: Watched, champion: Contender, now: Sentinel) -> Swap:
-    """Machine code by the CUDA toolkit's own compiler, if it is installed."""
-    name = "another compiler"
-    if found.target != "cuda" or found.spec.startswith("fake:") or shutil.which("nvcc") is None:
-        return Swap(name, "none is installed; nvcc would be used")
-    rendered = render(champion.kernel, what.problem, champion.config)
-    compiled = by_nvcc(rendered, now.device.architecture)
-    if isinstance(compiled, str):
-        return Swap(name, f"nvcc refuses the source: {compiled.strip().splitlines()[-1] if compiled else ''}")
-    swapped = _timed(found, what, (champion, compiled))
-    return _beside(name, swapped, now, "nvcc's is faster: the compiler is the cause", "nvcc's is no faster")
-
-
-def by_nvcc(rendered: Rendered, architecture: str) -> CompiledConfig | str:
-    """Machine code by nvcc, or what it says if it refuses."""
-    with tempfile.TemporaryDirectory() as folder:
-        source, cubin = Path(folder, "kernel.cu"), Path(folder, "kernel.cubin")
-        source.write_text(rendered.text, encoding="utf-8")
-        asked = ["nvcc", "-cubin", f"-arch={architecture}", "-std=c++17", "-Xptxas=-v", "-o", str(cubin)]
-        done = subprocess.run([*asked, str(source)], capture_output=True, text=True, check=False)
-        if done.returncode:
-            return done.stderr or f"exit code {done.returncode}"
-        code = cubin.read_bytes()
-        report = replace(read_report(done.stderr, code, rendered.entry), compiler="nvcc")
-        return CompiledConfig(rendered, code, report)
-
-
 def _elsewhere(other: DetectedDevice, what: Watched, now: Sentinel) -> Swap:
     name = f"another board: {other.spec}"
-    swapped = _timed(other, what, None)
+    swapped = timed(other, what)
     ours, theirs = now.players[0], swapped.players[0]
     if not (ours.time_s and theirs.time_s):
         return Swap(name, theirs.wrong or ours.wrong or "it was not timed")

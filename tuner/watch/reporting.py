@@ -12,7 +12,7 @@ from tuner.results.sentinel import BEFORE, CHAMPION, LIBRARY, Sentinel
 from tuner.store import Store, watched
 from tuner.watch import crowns
 from tuner.watch.changepoints import stretches
-from tuner.watch.night import Watching
+from tuner.watch.watching import Watching
 from tuner.watch.words import arguments
 
 #: Nights of a sentinel's history in the report.
