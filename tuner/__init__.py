@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tuner.declare.problem import DTYPE_BYTES, Baseline, Operation, Problem, Scalar, Tensor, Work
     from tuner.declare.space import Config, Constraint, Value, choice, powers_of_two
     from tuner.lookup import best
+    from tuner.requests.client import connect
     from tuner.requests.comparing import compare_sides as compare
     from tuner.requests.decorators import TunedFunction, cuda_kernel, kernel
     from tuner.requests.seeing import show
@@ -47,6 +48,7 @@ _AT_FIRST_USE = {
     "show": "tuner.requests.seeing",
     "Tuned": "tuner.requests.tuned",
     "tune": "tuner.requests.tuning",
+    "connect": "tuner.requests.client",
     "Fallback": "tuner.declare.fallback",
     "Kernel": "tuner.declare.kernel",
     **dict.fromkeys(
@@ -87,6 +89,7 @@ __all__ = [
     "choice",
     "clear_caches",
     "compare",
+    "connect",
     "cuda_kernel",
     "explain",
     "fallbacks",

@@ -14,6 +14,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from tuner.errors import EnvironmentTrouble, InputError, TunerError
+from tuner.requests import job_files
 from tuner.version import __version__
 
 #: Subcommand -> module and name of its implementation, loaded when it is called: ``--help`` stays quick.
@@ -42,6 +43,9 @@ COMMANDS = {
     "compare": ("tuner.cli.compare", "compare", "Compare devices, drivers, versions, days or studies."),
     "config": ("tuner.cli.config", "config", "Show the defaults that hold here, and where they come from."),
     "simulate": ("tuner.cli.replay", "simulate", "Replay a study on a recorded space, without a device."),
+    "serve": ("tuner.service.command", "serve", "Serve answers, jobs and pages over HTTP."),
+    "token": ("tuner.cli.access", "token", "Make, list and revoke tokens of the service."),
+    "allow": ("tuner.cli.access", "allow", "Allow jobs to name a kernel file of this machine."),
     "devices": ("tuner.cli.inspect", "devices", "List the devices of this machine."),
     "kernels": ("tuner.cli.inspect", "kernels", "List the kernels, with parameters and constraints."),
     "doctor": ("tuner.cli.inspect", "doctor", "Check this machine, and print remedies."),
@@ -52,6 +56,7 @@ GROUPS = {
     "Answer": ("best", "front", "export", "distil", "model", "lookup-quality", "wanted"),
     "Watch": ("watch", "report"),
     "Records": ("records", "champions", "simulate"),
+    "Service": ("serve", "token", "allow"),
     "Look": ("show", "compare", "config", "devices", "kernels", "doctor"),
 }
 #: Errors of the system that a user can remedy.
@@ -121,7 +126,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # SIGTERM acts like Ctrl-C; a study sets its own handler, which lets the running trial end.
     signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
-    sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
+    job_files.announce()
+    code = run(list(sys.argv[1:] if arguments is None else arguments))
+    job_files.ended(code)
+    sys.exit(code)
 
 
 def run(arguments: list[str]) -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ from tuner.requests.events import Events
 @click.command()
 @click.argument("path", metavar="PLAN.toml", required=False, type=click.Path(path_type=Path))
 @click.option("--until", metavar="HH:MM", help="Stop at this local time; overrides the plan's.")
+@click.option("--seconds", type=float, help="Wall time of the whole run; overrides the plan's.")
 @click.option(
     "--device", shell_complete=DEVICE, default="", help="Use this device, not the plan's: cpu, cuda, cuda:N."
 )
@@ -80,7 +83,7 @@ def nightly(path: Path | None, db: str, as_json: bool, **asked: Any) -> int:
         )  # fmt: skip
         return 0
     if asked["dry_run"]:
-        plan, begun_s = read_plan(path), time.monotonic()
+        plan, begun_s = _limited(read_plan(path), asked["seconds"]), time.monotonic()
         deadline_s = _deadline_s(plan, asked["until"], begun_s)
         previewed_night(plan, db, asked["device"], deadline_s, asked["again"], as_json)
         return 0
@@ -120,6 +123,7 @@ def _run(path: Path, db: str, asked: Mapping[str, Any]) -> NightResult:
     """The night itself."""
     begun_s = time.monotonic()
     plan = read_plan(path)
+    plan = _limited(plan, asked["seconds"])
     check_plot(asked["folder"], any(len(item.objectives) > 1 for item in plan.items))
     deadline_s = _deadline_s(plan, asked["until"], begun_s)
     seed = secrets.randbits(32) if asked["seed"] is None else asked["seed"]
@@ -134,6 +138,15 @@ def _run(path: Path, db: str, asked: Mapping[str, Any]) -> NightResult:
             asked["quiet"],
         )  # fmt: skip
         return run_fleet(plan, db, request, told)
+
+
+def _limited(plan: Plan, seconds: float | None) -> Plan:
+    """The plan with another budget, if one was given."""
+    if seconds is None:
+        return plan
+    if not 0 < seconds < math.inf:
+        raise InputError(f"--seconds is a number above 0, got {seconds}; give e.g. 28800")
+    return replace(plan, seconds=seconds)
 
 
 def _deadline_s(plan: Plan, until: str | None, begun_s: float) -> float | None:

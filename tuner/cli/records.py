@@ -16,8 +16,9 @@ import click
 
 from tuner.cli.formatting import print_json
 from tuner.cli.options import database_option, json_option, writable_file, writable_folder
-from tuner.cli.records_inspect import check, forget, list_, selection, selection_options, show, stats, upgrade
+from tuner.cli.records_inspect import check, forget, list_, selection_options, show, stats, upgrade
 from tuner.errors import InputError, NothingFound
+from tuner.requests.records import selection
 
 if TYPE_CHECKING:
     from tuner.exchange import Cached, Counts

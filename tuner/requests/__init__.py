@@ -1,1 +1,1 @@
-"""What is asked and answered: the same functions for the command line, the service and Python."""
+"""Requests and their JSON, the same for command line, service and Python: answers, tuning, records, jobs."""

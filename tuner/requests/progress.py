@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from tuner.declare.problem import Problem
+from tuner.requests import job_files
 from tuner.requests.words import clock, duration, speed
 from tuner.study.progress import Progress
 
@@ -68,6 +69,7 @@ class ProgressView:
 
     def __call__(self, progress: Progress) -> None:
         """Shows a report; a study calls this a few times a second."""
+        job_files.tell(self._problem, progress)
         self._tell_busy(progress)
         if self._cell is not None:
             self._cell.show(self._line(progress))
