@@ -212,6 +212,8 @@ def test_a_night_says_that_it_has_no_sentinels_and_how_it_ended(
     code, found = ran("nightly", "plan.toml", "--quiet", "--report", "pages", "--notify", "http://127.0.0.1:9/")
     assert code == 0
     assert found["no_sentinels"] == "no problem has a champion to watch yet"
+    with Store.open(database(folder)) as store:
+        assert store.champion(KEY, "FAKE-1", "cold", confirmed=True) is not None
     page = next(folder.glob("pages/*.html")).read_text()
     assert "This night has no sentinels" in page
     assert "first" in page
