@@ -1,6 +1,7 @@
 """Makes .venv hold the locked packages of a group, and the checkout itself; called by environment.sh.
 
-    install.py GROUP FINGERPRINT         GROUP: run (what `tuner` needs) or test (and the development packages)
+    install.py GROUP FINGERPRINT         GROUP: run (what `tuner` needs), serve (what `tuner serve` needs, too)
+                                         or test (and the development packages)
 
 It uses the standard library alone, because it runs before anything is installed. If an installation is cut
 short, the file .venv/installing remains and the next run starts again. Only one runs at a time.
@@ -72,8 +73,8 @@ def gpu_group() -> str:
 
 def locks(group: str, gpu: str) -> list[str]:
     """Returns the names of the lock files to install."""
-    if group == "run":
-        return ["runtime", *([gpu] if gpu else [])]
+    if group in ("run", "serve"):
+        return ["runtime", *(["serve"] if group == "serve" else []), *([gpu] if gpu else [])]
     # Kernels are compiled in the tests of a machine without a GPU too.
     return ["runtime", "dev", gpu or "nvrtc"]
 
@@ -140,6 +141,24 @@ def install(group: str, lock: int) -> None:
     )
 
 
+def browser() -> None:
+    """Installs Debian's Chromium for the tests of pages, where none is found and this user may install it."""
+    if any(shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")):
+        return
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        say("no Chromium is found, and only the superuser of Debian may install it: pages are not tested")
+        return
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    for command in (["update"], ["install", "-y", "--no-install-recommends", "chromium"]):
+        done = subprocess.run(
+            ["apt-get", *command], env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            check=False,
+        )  # fmt: skip
+        if done.returncode:
+            say(f"Chromium could not be installed: {done.stderr.strip().splitlines()[-1:]}")
+            return
+
+
 def complete(group: str, fingerprint: str) -> bool:
     """Whether a group is installed: another process may have installed it while this one waited."""
     stamp = VENV / f"installed-{group}"
@@ -159,6 +178,8 @@ def main(group: str, fingerprint: str) -> int:
             fcntl.flock(lock, fcntl.LOCK_EX)
         if not complete(group, fingerprint):
             install(group, lock.fileno())
+            if group == "test":
+                browser()
             (VENV / f"installed-{group}").write_text(f"{fingerprint.strip()}\n")
             UNFINISHED.unlink()
     say(f"ready after {time.monotonic() - started:.0f} s")

@@ -28,13 +28,28 @@ if TYPE_CHECKING:
     from tuner.declare.launch import Launch, Packing, Padded, Pieces, Step, Workspace, ceil_div
     from tuner.declare.problem import DTYPE_BYTES, Baseline, Operation, Problem, Scalar, Tensor, Work
     from tuner.declare.space import Config, Constraint, Value, choice, powers_of_two
+    from tuner.declare.tensor_map import TensorMap
     from tuner.lookup import best
+    from tuner.requests.client import connect
+    from tuner.requests.comparing import compare_sides as compare
+    from tuner.requests.decorators import TunedFunction, cuda_kernel, kernel
+    from tuner.requests.seeing import show
+    from tuner.requests.tables import records
+    from tuner.requests.tuned import Tuned
+    from tuner.requests.tuning import tune
 
 #: Name -> module that it is loaded from.
 _AT_FIRST_USE = {
     **dict.fromkeys(("Packed", "clear_caches", "explain", "fallbacks", "gemv"), "tuner.callables"),
     **dict.fromkeys(("matmul", "on_miss", "pack", "precision", "transpose"), "tuner.callables"),
     "best": "tuner.lookup",
+    **dict.fromkeys(("TunedFunction", "cuda_kernel", "kernel"), "tuner.requests.decorators"),
+    "compare": "tuner.requests.comparing",
+    "records": "tuner.requests.tables",
+    "show": "tuner.requests.seeing",
+    "Tuned": "tuner.requests.tuned",
+    "tune": "tuner.requests.tuning",
+    "connect": "tuner.requests.client",
     "Fallback": "tuner.declare.fallback",
     "Kernel": "tuner.declare.kernel",
     **dict.fromkeys(
@@ -44,7 +59,10 @@ _AT_FIRST_USE = {
         ("DTYPE_BYTES", "Baseline", "Operation", "Problem", "Scalar", "Tensor", "Work"), "tuner.declare.problem"
     ),
     **dict.fromkeys(("Config", "Constraint", "Value", "choice", "powers_of_two"), "tuner.declare.space"),
+    "TensorMap": "tuner.declare.tensor_map",
 }
+#: Name here -> its name there, where that is another one's already.
+_NAMED_OTHERWISE = {"compare": "compare_sides"}
 __all__ = [
     "DTYPE_BYTES",
     "Baseline",
@@ -62,6 +80,9 @@ __all__ = [
     "Scalar",
     "Step",
     "Tensor",
+    "TensorMap",
+    "Tuned",
+    "TunedFunction",
     "Value",
     "Work",
     "Workspace",
@@ -70,15 +91,22 @@ __all__ = [
     "ceil_div",
     "choice",
     "clear_caches",
+    "compare",
+    "connect",
+    "cuda_kernel",
     "explain",
     "fallbacks",
     "gemv",
+    "kernel",
     "matmul",
     "on_miss",
     "pack",
     "powers_of_two",
     "precision",
+    "records",
+    "show",
     "transpose",
+    "tune",
 ]
 
 
@@ -88,7 +116,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    value: object = getattr(import_module(_AT_FIRST_USE[name]), name)
+    value: object = getattr(import_module(_AT_FIRST_USE[name]), _NAMED_OTHERWISE.get(name, name))
     globals()[name] = value
     return value
 

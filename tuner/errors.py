@@ -59,7 +59,16 @@ class UnknownName(InputError):
 
 
 class PlanError(InputError):
-    """A plan that cannot be read; the message names file, line and key."""
+    """A plan that cannot be read; the message names file, line and key.
+
+    Attributes:
+        line: Line of the mistake, from 1; 0 where the file itself is the matter.
+        key: Path of the key, such as ``problems.0.shape``; empty where there is none.
+    """
+
+    def __init__(self, message: str, line: int = 0, key: str = "") -> None:
+        super().__init__(message)
+        self.line, self.key = line, key
 
 
 class DeclarationError(InputError):
@@ -85,6 +94,14 @@ class LockedByAnother(EnvironmentTrouble):
 
 
 class Interrupted(TunerError):
-    """The user or the system asked to stop; every finished trial is kept."""
+    """The user or the system asked to stop; every finished trial is kept.
+
+    Attributes:
+        twice: True if it was asked for again while the first request was followed.
+    """
 
     exit_code = 130
+
+    def __init__(self, message: str, twice: bool = False) -> None:
+        super().__init__(message)
+        self.twice = twice

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from tuner.errors import InputError
 from tuner.results.measurement import Error, Measurement, Outcome
-from tuner.results.record import Pair, Record, Retraction, Role, new_id
+from tuner.results.record import Pair, ProblemKey, Record, Retraction, Role, new_id
 from tuner.results.statistics import Comparison
-from tuner.store import Store, matrix, retracting, streams
+from tuner.store import Store, matrix, retracting, snapshots, streams
 from tuner.store.streams import Selection
 
 
@@ -355,3 +355,42 @@ def test_a_retraction_may_come_before_what_it_takes_back(store: Store) -> None:
     store.add(later)
     assert store.records() == []
     assert store.devices() == []
+
+
+# --- snapshots -----------------------------------------
+
+
+def test_a_store_as_of_a_snapshot_stays_as_it_was(store: Store, url: str) -> None:
+    problem, other = square(64), square(128)
+    crowned = champion(record(problem, 2e-3), baseline=record(problem, 3e-3, role=Role.BASELINE), speedup=1.5)
+    store.crown(crowned)
+    store.add([record(problem, 1e-3), record(other, 5e-3, device=CPU)])
+    manifest = snapshots.take(store, "published", "code")
+    assert snapshots.take(store, "published", "code") == manifest, "nothing has changed"
+    with snapshots.as_of(url, manifest) as then:
+        before = _all_of(then, problem, other)
+        store.crown(champion(record(problem, 1e-4), "2026-02-01T00:00:00.000000+00:00"))
+        store.add([record(problem, 1e-5), record(square(256))])
+        store.retract(Retraction(crowned.record.id))
+        assert _all_of(then, problem, other) == before
+    later = snapshots.take(store, "published", "code")
+    assert later.number > manifest.number
+    assert snapshots.manifest(store, manifest.number) == manifest
+    with snapshots.as_of(url, manifest) as again, snapshots.as_of(url, later) as now:
+        assert _all_of(again, problem, other) == before
+        assert _all_of(now, problem, other) == _all_of(store, problem, other) != before
+    assert before[0] == crowned
+    found = snapshots.problems_since(store, manifest.positions)
+    assert found == ({problem, square(256)}, {problem})
+
+
+def _all_of(store: Store, *problems: ProblemKey) -> list[object]:
+    """What lookups ask of a store."""
+    asked: list[object] = []
+    for problem in problems:
+        for device in (BOARD, CPU, BOARD.uuid, BOARD.name, replace(BOARD, uuid="GPU-2")):
+            for kernel in (None, "tiled", "other"):
+                asked.append(store.champion(problem, device, "cold", kernel))
+            asked.append(store.best_record(problem, device, "cold"))
+            asked.append(store.counts(problem, device, "cold"))
+    return [*asked, store.champions(), store.devices(), matrix.stamp(store)[:3]]

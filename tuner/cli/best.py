@@ -9,16 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tuner.cli.formatting import answer_rows, config_text, duration, pairs, print_json, versus
-from tuner.cli.options import database_option, json_option, parse_problem, problem_options
+from tuner.cli.options import DEVICE, KERNEL, database_option, json_option, parse_problem, problem_options
+from tuner.requests.answers import FORMATS, answered, exported
 
 if TYPE_CHECKING:
-    from tuner.declare.catalogue import Catalogue
     from tuner.declare.problem import Problem
-    from tuner.lookup import Answer
-
-#: Formats of an export.
-FORMATS = ("source", "binary", "python", "json")
-
 
 #: For programs that take no chances.
 confirmed_option = click.option(
@@ -26,38 +21,28 @@ confirmed_option = click.option(
 )
 
 
-def answered(
-    catalogue: Catalogue, problem: Problem, device: str, regime: str, kernel: str, db: str, confirmed: bool
-) -> Answer:
-    """The answer from the records.
-
-    Raises:
-        NothingFound: No config is legal.
-    """
-    from tuner.lookup import answer
-    from tuner.lookup.asking import opened, parse_device, parse_key
-
-    where = parse_device(device)
-    store = opened(db)
-    try:
-        return answer(store, parse_key(problem), where, regime, kernel or None, catalogue, confirmed=confirmed)
-    finally:
-        if store is not None:
-            store.close()
-
-
 @click.command()
 @problem_options
-@click.option("--kernel", default="", help="Use this kernel only.")
+@click.option("--kernel", shell_complete=KERNEL, default="", help="Use this kernel only.")
 @click.option(
-    "--device", default="", help='cpu, cuda:N, or a name such as "NVIDIA H200"; default: this machine\'s.'
+    "--device",
+    shell_complete=DEVICE,
+    default="",
+    help='cpu, cuda:N, or a name such as "NVIDIA H200"; default: this machine\'s.',
+)
+@click.option(
+    "--server",
+    envvar="TUNER_SERVER",
+    default="",
+    metavar="URL",
+    help="Ask this server; the variables TUNER_SERVER and TUNER_TOKEN set it and a token.",
 )
 @confirmed_option
 @database_option
 @json_option
 def best(
     target: str, dims: tuple[str, ...], sets: tuple[str, ...], dtype: str, layout: str, precision: str,
-    regime: str, kernel: str, device: str, confirmed: bool, db: str, as_json: bool,
+    regime: str, kernel: str, device: str, server: str, confirmed: bool, db: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Print the config to use for a problem, or the library. No device is touched.
 
@@ -66,15 +51,31 @@ def best(
     known problems.
     """
     catalogue, problem = parse_problem(target, dims, sets, dtype, layout, precision)
-    from tuner.lookup.demand import DEMAND
+    if server:
+        found = _from_server(server, problem, device, regime, kernel, confirmed)
+    else:
+        from tuner.lookup.demand import DEMAND
 
-    answer = answered(catalogue, problem, device, regime, kernel, db, confirmed)
-    DEMAND.asked(answer, catalogue, db)
-    found = answer.to_json()
+        answer = answered(catalogue, problem, device, regime, kernel, db, confirmed)
+        DEMAND.asked(answer, catalogue, db)
+        found = answer.to_json()
     if as_json:
         print_json(found)
     else:
         pairs(f"Best for {problem}", lookup_rows(found))
+
+
+def _from_server(
+    server: str, problem: Problem, device: str, regime: str, kernel: str, confirmed: bool
+) -> dict[str, Any]:
+    """The answer of a server, or its last one where it is away; devices of this machine are told by name."""
+    from tuner.lookup.asking import parse_device
+    from tuner.requests.client import connect
+
+    where = parse_device(device)
+    name = where if isinstance(where, str) else where.name
+    told = connect(server).best(problem, name, regime=regime, kernel=kernel, confirmed=confirmed)
+    return {**told.told, "age_days": told.age_days, "from_cache": told.from_cache}
 
 
 def lookup_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -118,9 +119,12 @@ def _predicted_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 @click.command()
 @problem_options
-@click.option("--kernel", default="", help="Use this kernel only.")
+@click.option("--kernel", shell_complete=KERNEL, default="", help="Use this kernel only.")
 @click.option(
-    "--device", default="", help='cpu, cuda:N, or a name such as "NVIDIA H200"; default: this machine\'s.'
+    "--device",
+    shell_complete=DEVICE,
+    default="",
+    help='cpu, cuda:N, or a name such as "NVIDIA H200"; default: this machine\'s.',
 )
 @click.option("--format", "form", type=click.Choice(FORMATS), default="source", show_default=True)
 @click.option("-o", "folder", type=click.Path(path_type=Path), required=True, help="Folder to write to.")
@@ -131,19 +135,9 @@ def export(
     regime: str, kernel: str, device: str, form: str, folder: Path, confirmed: bool, db: str,
 ) -> None:  # fmt: skip
     """Write the champion as source, binary, Python module or JSON. None of them needs tuner."""
-    from tuner.errors import NothingFound
-    from tuner.export import export as write
-    from tuner.lookup import tune_command
+    from tuner.export import write_file
 
     catalogue, problem = parse_problem(target, dims, sets, dtype, layout, precision)
     found = answered(catalogue, problem, device, regime, kernel, db, confirmed)
-    assert found.question is not None, "an answer has its question"
-    if found.match != "exact":
-        command = tune_command(found.question, str(problem.operation.origin or ""))
-        raise NothingFound(
-            f"an export is of a config that was measured for its problem, {found.question} is not tuned; the "
-            f"{found.match} answer would be {found.kernel}. Run `{command}`"
-        )
-    declared = catalogue.of(problem.operation.name, found.question.device.kind, (found.kernel,))[0]
-    for path in write(found, declared, problem, form, folder):
-        click.echo(str(path))
+    for file in exported(found, catalogue, problem, form):
+        click.echo(str(write_file(folder, file.name, file.data)))

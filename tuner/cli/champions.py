@@ -9,6 +9,7 @@ import click
 
 from tuner.cli.formatting import config_text, duration, print_json, table
 from tuner.cli.options import database_option, json_option, parse_problem, problem_options
+from tuner.requests.champions import history_json, reign_json
 
 if TYPE_CHECKING:
     from tuner.results.crowns import Crown
@@ -67,7 +68,7 @@ def list_(operation: str, device: str, db: str, as_json: bool) -> None:
     with Store.open(db, read_only=True) as store:
         found = reigns(store, operation, device)
     if as_json:
-        print_json([_reign_json(each) for each in found])
+        print_json([reign_json(each) for each in found])
         return
     rows = [_row(each, each.champion) for each in found if each.champion is not None]
     table("Champions", ("problem", "device", "champion", "time", "x library", "state", "since", "id"), rows)
@@ -83,11 +84,7 @@ def history(as_json: bool, db: str, **asked: Any) -> None:
     with Store.open(db, read_only=True) as store:
         found = _reign(store, asked)
     if as_json:
-        print_json(
-            _reign_json(found)
-            | {"history": [_champion_json(found, each) for each in found.history]}
-            | {"log": [_crown_json(each) for each in found.log]}
-        )
+        print_json(history_json(found))
         return
     columns = ("problem", "device", "champion", "time", "x library", "state", "crowned", "id")
     table(f"Champions of {found.place.problem}", columns, [_row(found, each) for each in found.history])
@@ -165,31 +162,3 @@ def _row(reign: Reign, champion: Champion) -> tuple[str, ...]:
         duration(record.measurement.time_s or 0.0), f"{champion.speedup:.3f}" if champion.speedup else "-",
         reign.state(champion) or "-", champion.crowned_at[:19], champion.id[:8],
     )  # fmt: skip
-
-
-def _reign_json(reign: Reign) -> dict[str, Any]:
-    place, rules = reign.place, reign.rules
-    return {
-        "operation": place.problem.operation, "shape": place.problem.dims, "dtype": place.problem.dtype,
-        "layout": place.problem.layout, "precision": place.problem.precision, "device": place.device,
-        "regime": place.regime, "champion": reign.champion and _champion_json(reign, reign.champion),
-        "before": reign.before and _champion_json(reign, reign.before), "pinned": rules.pinned or None,
-        "frozen_at": rules.frozen_at or None,
-    }  # fmt: skip
-
-
-def _champion_json(reign: Reign, champion: Champion) -> dict[str, Any]:
-    record = champion.record
-    return {
-        "id": champion.id, "kernel": record.kernel, "config": dict(record.config),
-        "time_s": record.measurement.time_s, "speedup": champion.speedup or None,
-        "verdict": champion.verdict, "crowned_at": champion.crowned_at,
-        "state": reign.state(champion) or None, "confirmed": champion.id in reign.rules.confirmed,
-    }  # fmt: skip
-
-
-def _crown_json(crown: Crown) -> dict[str, Any]:
-    return {
-        "id": crown.id, "act": crown.act.value, "champion": crown.champion or None, "who": crown.who,
-        "why": crown.why, "made_at": crown.made_at,
-    }  # fmt: skip

@@ -5,18 +5,19 @@ from __future__ import annotations
 import click
 
 from tuner.cli.formatting import print_json, table
-from tuner.cli.options import DEFAULT_DATABASE, database_option, json_option
+from tuner.cli.options import OPERATION, database_option, json_option
 from tuner.declare.catalogue import builtin
-from tuner.devices.detect import find, gpus
+from tuner.lookup.asking import DEFAULT_DATABASE
+from tuner.requests.catalogue import devices_json, kernels_json, own_devices
 
 
 @click.command()
 @json_option
 def devices(as_json: bool) -> None:
     """List the devices of this machine; commands use the first unless --device names another."""
-    found = [*gpus(), find("cpu")]
+    found = own_devices()
     if as_json:
-        print_json([{"spec": each.spec, **each.info.to_json()} for each in found])
+        print_json(devices_json(found))
         return
     rows = [
         (
@@ -29,24 +30,14 @@ def devices(as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("operation", required=False)
+@click.argument("operation", required=False, shell_complete=OPERATION)
 @json_option
 def kernels(operation: str | None, as_json: bool) -> None:
     """List the kernels, with their parameters and constraints."""
     catalogue = builtin()
     found = catalogue.of(operation) if operation else catalogue.kernels
     if as_json:
-        print_json(
-            [
-                {
-                    "operation": kernel.operation, "target": kernel.target, "name": kernel.name,
-                    "idea": kernel.idea,
-                    "parameters": {each.name: list(each.values) for each in kernel.parameters},
-                    "constraints": [each.sentence for each in kernel.constraints],
-                }
-                for kernel in found
-            ]
-        )  # fmt: skip
+        print_json(kernels_json(catalogue, operation or ""))
         return
     for kernel in found:
         rows = [(each.name, " ".join(map(str, each.values))) for each in kernel.parameters]

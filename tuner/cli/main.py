@@ -14,6 +14,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from tuner.errors import EnvironmentTrouble, InputError, TunerError
+from tuner.requests import job_files
 from tuner.version import __version__
 
 #: Subcommand -> module and name of its implementation, loaded when it is called: ``--help`` stays quick.
@@ -38,7 +39,13 @@ COMMANDS = {
         "Measure what answers for unknown problems cost.",
     ),
     "model": ("tuner.cli.model", "model", "Fit a model to a survey, for shapes that nobody tuned."),
+    "show": ("tuner.cli.show", "show", "Show what a study saw, also as a page with figures."),
+    "compare": ("tuner.cli.compare", "compare", "Compare devices, drivers, versions, days or studies."),
+    "config": ("tuner.cli.config", "config", "Show the defaults that hold here, and where they come from."),
     "simulate": ("tuner.cli.replay", "simulate", "Replay a study on a recorded space, without a device."),
+    "serve": ("tuner.service.command", "serve", "Serve answers, jobs and pages over HTTP."),
+    "token": ("tuner.cli.access", "token", "Make, list and revoke tokens of the service."),
+    "allow": ("tuner.cli.access", "allow", "Allow jobs to name a kernel file of this machine."),
     "devices": ("tuner.cli.inspect", "devices", "List the devices of this machine."),
     "kernels": ("tuner.cli.inspect", "kernels", "List the kernels, with parameters and constraints."),
     "doctor": ("tuner.cli.inspect", "doctor", "Check this machine, and print remedies."),
@@ -49,7 +56,8 @@ GROUPS = {
     "Answer": ("best", "front", "export", "distil", "model", "lookup-quality", "wanted"),
     "Watch": ("watch", "report"),
     "Records": ("records", "champions", "simulate"),
-    "Look": ("devices", "kernels", "doctor"),
+    "Service": ("serve", "token", "allow"),
+    "Look": ("show", "compare", "config", "devices", "kernels", "doctor"),
 }
 #: Errors of the system that a user can remedy.
 SYSTEM_ERRORS = {
@@ -74,6 +82,21 @@ class LazyGroup(click.Group):
         module, attribute, _ = COMMANDS[name]
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
+
+    def resolve_command(
+        self, context: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Also reads the user's defaults for the command."""
+        name, command, rest = super().resolve_command(context, args)
+        if name in COMMANDS and name != "config":
+            from tuner.devices.settings import read
+
+            known = read()
+            if known:
+                from tuner.cli.config import default_map
+
+                context.default_map = {**(context.default_map or {}), name: default_map(self, name, known)}
+        return name, command, rest
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """Lists the commands by group, without importing them."""
@@ -103,7 +126,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # SIGTERM acts like Ctrl-C; a study sets its own handler, which lets the running trial end.
     signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
-    sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
+    job_files.announce()
+    code = run(list(sys.argv[1:] if arguments is None else arguments))
+    job_files.ended(code)
+    sys.exit(code)
 
 
 def run(arguments: list[str]) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tuner.cli.formatting import pairs, print_json
-from tuner.cli.options import database_option, json_option, writable_file
+from tuner.cli.options import DEVICE, database_option, json_option, writable_file
 from tuner.errors import InputError, NothingFound
 
 if TYPE_CHECKING:
@@ -22,7 +22,12 @@ def model() -> None:
 
 @model.command()
 @click.argument("operation")
-@click.option("--device", default="", help='Where the survey was made: cpu, cuda:N, or e.g. "NVIDIA H200".')
+@click.option(
+    "--device",
+    shell_complete=DEVICE,
+    default="",
+    help='Where the survey was made: cpu, cuda:N, or e.g. "NVIDIA H200".',
+)
 @click.option(
     "--survey",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
@@ -51,8 +56,7 @@ def fit(
     from tuner.declare.folders import in_checkout
     from tuner.lookup.declared import builtin_now
     from tuner.lookup.devices import device_in_full
-    from tuner.lookup.model.fit import fit as fitted
-    from tuner.lookup.model.refit import circumstances, refit
+    from tuner.lookup.model.refit import circumstances, fit_to, refit
     from tuner.lookup.model.shelf import path_of
     from tuner.lookup.model.stored import to_bytes
     from tuner.lookup.model.survey_file import read_survey
@@ -67,7 +71,7 @@ def fit(
         if path is None:
             raise InputError("an installed package's own results are not written; name a file by -o")
         told = circumstances(regime) | ({"measured_at": measured_at} if measured_at else {})
-        found = fitted(read_survey(survey, declared, dtype, told), kernels, where, seed)
+        found = fit_to(read_survey(survey, declared, dtype, told), kernels, where, seed)
     else:
         with Store.open(db) as store:
             found = refit(store, declared, kernels.values(), where, regime, seed)
@@ -80,7 +84,9 @@ def fit(
 
 @model.command()
 @click.argument("operation")
-@click.option("--device", default="", help='cpu, cuda:N, or a name such as "NVIDIA H200".')
+@click.option(
+    "--device", shell_complete=DEVICE, default="", help='cpu, cuda:N, or a name such as "NVIDIA H200".'
+)
 @click.option("--regime", default="cold", show_default=True, help="How its times were taken.")
 @database_option
 @json_option

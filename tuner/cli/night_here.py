@@ -5,16 +5,17 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import click
 
 from tuner.cli.night_result import NightResult, ToldItems
-from tuner.cli.progress_view import ProgressView
 from tuner.devices.detect import find_all
 from tuner.errors import DeviceTrouble, Interrupted
 from tuner.nightly.plan import Plan, PlanItem
+from tuner.requests import job_files
+from tuner.requests.progress import ProgressView
 
 if TYPE_CHECKING:
     from tuner.nightly.night import Night
@@ -66,8 +67,9 @@ def _tuned(plan: Plan, night: Night, store: Store, told: ToldItems) -> NightResu
         for text in run_surveys(plan, store, night.found[0], night.deadline_s):
             if not told.quiet:
                 click.echo(text, err=True)
-        for each in night.run(lambda item: _view(item, told.quiet)):
+        for each in night.run(lambda item: _view(item, told)):
             result.items.append(each)
+            job_files.count(len(result.items), len(plan.items))
             told(each)
     except (Interrupted, DeviceTrouble) as error:
         result.stopped = error
@@ -89,8 +91,8 @@ def _nothing(item: PlanItem, slices: int, gain: float | None) -> None:
 
 
 @contextlib.contextmanager
-def _view(item: PlanItem, quiet: bool) -> Iterator[ProgressView]:
-    if not quiet:
+def _view(item: PlanItem, told: ToldItems) -> Iterator[Callable[..., None]]:
+    if not told.quiet:
         click.echo(f"{item.problem}:", err=True)
-    with ProgressView(item.problem, quiet) as view:
-        yield view
+    with ProgressView(item.problem, told.quiet) as view:
+        yield told.events.follow(item.problem, view)

@@ -11,6 +11,7 @@ from tuner.cli.fleet_view import workers_rows
 from tuner.cli.formatting import config_text, duration, print_json, speed, table
 from tuner.cli.fronts import show_front
 from tuner.errors import TunerError
+from tuner.requests.events import Events
 from tuner.results.error_limit import told
 
 if TYPE_CHECKING:
@@ -44,10 +45,12 @@ class ToldItems:
     """Prints each problem's result; of those that were not reached, the first few."""
 
     quiet: bool
+    events: Events = field(default_factory=Events)
     unreached: int = 0
 
     def __call__(self, each: NightItem) -> None:
-        """Prints one."""
+        """Prints one, and tells it to the events."""
+        self.events.tell("problem", **each.to_json())
         self.unreached += each.state == "not reached"
         if not self.quiet and (each.state != "not reached" or self.unreached <= UNREACHED_TOLD):
             click.echo(f"{each.item.problem}: {each.state} {each.why}".rstrip(), err=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,16 +18,21 @@ from tuner.cli.fleet import FleetRequest, print_job, run_fleet
 from tuner.cli.fronts import check_plot, plot_front
 from tuner.cli.night_here import run_here
 from tuner.cli.night_result import NightResult, ToldItems, show_night
-from tuner.cli.options import database_option, json_option
+from tuner.cli.options import DEVICE, database_option, dry_run_option, json_option, output_options
+from tuner.cli.previews import previewed_night
 from tuner.cli.worker import tls_options
 from tuner.errors import InputError, NothingFound
 from tuner.nightly.plan import Plan, clock_time, read_plan, seconds_until
+from tuner.requests.events import Events
 
 
 @click.command()
 @click.argument("path", metavar="PLAN.toml", required=False, type=click.Path(path_type=Path))
 @click.option("--until", metavar="HH:MM", help="Stop at this local time; overrides the plan's.")
-@click.option("--device", default="", help="Use this device, not the plan's: cpu, cuda, cuda:N.")
+@click.option("--seconds", type=float, help="Wall time of the whole run; overrides the plan's.")
+@click.option(
+    "--device", shell_complete=DEVICE, default="", help="Use this device, not the plan's: cpu, cuda, cuda:N."
+)
 @click.option("--seed", type=int, help="Seed of the searches; random by default.")
 @click.option("--again", is_flag=True, help="Continue problems that are done, too.")
 @click.option("-o", "folder", type=click.Path(path_type=Path), help="Write plots of fronts to this folder.")
@@ -38,7 +45,8 @@ from tuner.nightly.plan import Plan, clock_time, read_plan, seconds_until
 @click.option("--system", is_flag=True, help="With --install systemd: for the machine, not the user.")
 @click.option("--write", is_flag=True, help="With --install: write the files.")
 @click.option("--last", is_flag=True, help="Say how the last night ended.")
-@click.option("--quiet", is_flag=True, help="Show no progress on stderr.")
+@dry_run_option
+@output_options
 @click.option(
     "--cluster", default="", metavar="CLUSTER",
     help="Use a cluster's workers: local, tcp://HOST:8786, slurm:FILE.toml or pbs:FILE.toml (docs/fleet.md).",
@@ -73,6 +81,11 @@ def nightly(path: Path | None, db: str, as_json: bool, **asked: Any) -> int:
             asked["install"], path, at=asked["at"], until=asked["until"], notify=asked["notify"], db=db,
             folder=asked["report"], system=asked["system"], write=asked["write"],
         )  # fmt: skip
+        return 0
+    if asked["dry_run"]:
+        plan, begun_s = _limited(read_plan(path), asked["seconds"]), time.monotonic()
+        deadline_s = _deadline_s(plan, asked["until"], begun_s)
+        previewed_night(plan, db, asked["device"], deadline_s, asked["again"], as_json)
         return 0
     return _night(path, db, as_json, asked)
 
@@ -110,18 +123,30 @@ def _run(path: Path, db: str, asked: Mapping[str, Any]) -> NightResult:
     """The night itself."""
     begun_s = time.monotonic()
     plan = read_plan(path)
+    plan = _limited(plan, asked["seconds"])
     check_plot(asked["folder"], any(len(item.objectives) > 1 for item in plan.items))
     deadline_s = _deadline_s(plan, asked["until"], begun_s)
     seed = secrets.randbits(32) if asked["seed"] is None else asked["seed"]
-    told = ToldItems(asked["quiet"])
-    if not asked["cluster"]:
-        return run_here(plan, db, asked["device"], deadline_s, seed, asked["again"], told)
-    tls = asked["tls_ca"], asked["tls_cert"], asked["tls_key"]
-    request = FleetRequest(
-        asked["cluster"], asked["device"], asked["hand_over"], tls, seed, deadline_s, asked["again"],
-        asked["quiet"],
-    )  # fmt: skip
-    return run_fleet(plan, db, request, told)
+    with Events(asked["log"], asked["verbose"]) as events:
+        events.tell("begin", plan=str(path), problems=len(plan.items), db=db)
+        told = ToldItems(asked["quiet"], events)
+        if not asked["cluster"]:
+            return run_here(plan, db, asked["device"], deadline_s, seed, asked["again"], told)
+        tls = asked["tls_ca"], asked["tls_cert"], asked["tls_key"]
+        request = FleetRequest(
+            asked["cluster"], asked["device"], asked["hand_over"], tls, seed, deadline_s, asked["again"],
+            asked["quiet"],
+        )  # fmt: skip
+        return run_fleet(plan, db, request, told)
+
+
+def _limited(plan: Plan, seconds: float | None) -> Plan:
+    """The plan with another budget, if one was given."""
+    if seconds is None:
+        return plan
+    if not 0 < seconds < math.inf:
+        raise InputError(f"--seconds is a number above 0, got {seconds}; give e.g. 28800")
+    return replace(plan, seconds=seconds)
 
 
 def _deadline_s(plan: Plan, until: str | None, begun_s: float) -> float | None:

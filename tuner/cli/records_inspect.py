@@ -6,18 +6,18 @@ from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from tuner.cli.formatting import config_text, duration, pairs, print_json, table
 from tuner.cli.options import database_option, json_option
-from tuner.errors import InputError, NothingFound
+from tuner.errors import InputError
+from tuner.requests.records import found_record, latest, record_json, selection, tallies_json
+from tuner.requests.records import record_id as checked_id
 
 if TYPE_CHECKING:
-    from tuner.results.record import Record, Retraction
     from tuner.store.health import Health
-    from tuner.store.streams import Selection
 
 
 def selection_options(command: Callable[..., object]) -> Callable[..., object]:
@@ -30,17 +30,6 @@ def selection_options(command: Callable[..., object]) -> Callable[..., object]:
     ):
         command = decorate(command)
     return command
-
-
-def selection(operation: str, shape: str, device: str, regime: str) -> Selection:
-    """The records that the options select."""
-    from tuner.store.streams import Selection
-
-    try:
-        sizes = tuple(int(size) for size in shape.replace("x", ",").split(",") if size)
-    except ValueError:
-        raise InputError(f"a shape is whole numbers such as 1024,1024,512, got {shape!r}") from None
-    return Selection(operation, sizes, device, regime)
 
 
 @click.command()
@@ -105,41 +94,37 @@ def _health_rows(found: Health) -> list[tuple[str, str]]:
 @json_option
 def list_(operation: str, shape: str, device: str, regime: str, limit: int, db: str, as_json: bool) -> None:
     """List the records stored last, newest first. Records taken back are marked."""
-    from tuner.store import Store, retracting, streams
+    from tuner.store import Store
 
     with Store.open(db, read_only=True) as store:
-        found = streams.recent(store, selection(operation, shape, device, regime), limit)
-        gone = retracting.retracted(store, [record.id for record in found])
+        found = latest(store, selection(operation, shape, device, regime), limit)
     if as_json:
-        print_json([_told(record) | _taken_back(gone.get(record.id)) for record in found])
+        print_json([record_json(record, gone) for record, gone in found])
         return
     rows = [
         (
             record.measured_at[:19], str(record.problem), record.device.name,
             f"{record.role} {record.kernel} {config_text(record.config)}",
-            record.measurement.outcome.value + (", taken back" if record.id in gone else ""),
+            record.measurement.outcome.value + (", taken back" if gone else ""),
             duration(record.measurement.time_s) if record.measurement.time_s else "", record.id,
         )
-        for record in found
+        for record, gone in found
     ]  # fmt: skip
     table("", ("measured", "problem", "device", "kernel and config", "outcome", "time", "record"), rows)
 
 
 @click.command()
-@click.argument("record_id", metavar="ID")
+@click.argument("text", metavar="ID")
 @database_option
 @json_option
-def show(record_id: str, db: str, as_json: bool) -> None:
+def show(text: str, db: str, as_json: bool) -> None:
     """Show everything stored about one record."""
-    from tuner.store import Store, retracting
+    from tuner.store import Store
 
-    record_id = _record_id(record_id)
+    text = checked_id(text)
     with Store.open(db, read_only=True) as store:
-        record = store.record(record_id)
-        gone = retracting.retracted(store, [record_id]).get(record_id)
-    if record is None:
-        raise NothingFound(f"no record of {db} has the id {record_id}; `tuner records list` shows some")
-    told = _told(record) | _taken_back(gone)
+        record, gone = found_record(store, text, db)
+    told = record_json(record, gone)
     if as_json:
         print_json(told)
         return
@@ -150,29 +135,6 @@ def show(record_id: str, db: str, as_json: bool) -> None:
         (name, config_text(value) if isinstance(value, dict) else str(value)) for name, value in rows.items()
     ]
     pairs(str(record.problem), [(name, text) for name, text in shown if text])
-
-
-def _record_id(text: str) -> str:
-    """An id in the form in which it is stored.
-
-    Raises:
-        InputError: The text is no UUID.
-    """
-    import uuid
-
-    try:
-        return str(uuid.UUID(text))
-    except ValueError:
-        raise InputError(
-            f"a record is named by its id, a UUID such as {uuid.UUID(int=0)}, got {text!r}; `tuner "
-            f"records list` shows ids in its last column"
-        ) from None
-
-
-def _taken_back(retraction: Retraction | None) -> dict[str, str | None]:
-    if retraction is None:
-        return {"taken_back": None}
-    return {"taken_back": f"{retraction.made_at} {retraction.reason}".rstrip()}
 
 
 @click.command()
@@ -206,7 +168,7 @@ def forget(
             "records are taken back by ID (--alone goes with it), or by --before, --after and --device; give "
             "the one or the other"
         )
-    named = tuple(_record_id(each) for each in ids)
+    named = tuple(checked_id(each) for each in ids)
     chosen = retracting.Chosen(named, alone, _moment("--before", before), _moment("--after", after), device)
     with Store.open(db) as store:
         count = (retracting.give_back if undo else retracting.take_back)(store, chosen, reason)
@@ -232,15 +194,6 @@ def _moment(option: str, text: str) -> str:
     return utc.isoformat(timespec="microseconds")
 
 
-def _told(record: Record) -> dict[str, Any]:
-    import json
-
-    from tuner.store import lines
-
-    told: dict[str, Any] = json.loads(lines.line_of(record))["record"]
-    return told
-
-
 @click.command()
 @database_option
 @json_option
@@ -249,10 +202,10 @@ def stats(db: str, as_json: bool) -> None:
     from tuner.store import Store, streams
 
     with Store.open(db, read_only=True) as store:
+        if as_json:
+            print_json(tallies_json(store))
+            return
         found, surveyed = streams.tallies(store), streams.survey_tallies(store)
-    if as_json:
-        print_json([asdict(each) for each in found] + [asdict(each) for each in surveyed])
-        return
     rows = [
         (
             each.operation, each.device, *map(str, (each.problems, each.trials, each.failed, each.finals)),

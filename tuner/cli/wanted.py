@@ -5,14 +5,19 @@ from __future__ import annotations
 import click
 
 from tuner.cli.formatting import duration, print_json, table
-from tuner.cli.options import database_option, json_option
+from tuner.cli.options import DEVICE, database_option, json_option
 
 #: Problems that are listed unless told otherwise.
 LISTED = 20
 
 
 @click.command()
-@click.option("--device", default="", help='Only on this device: cpu, cuda:N, or a name such as "NVIDIA H200".')
+@click.option(
+    "--device",
+    shell_complete=DEVICE,
+    default="",
+    help='Only on this device: cpu, cuda:N, or a name such as "NVIDIA H200".',
+)
 @click.option("--operation", default="", help="Only of this operation.")
 @click.option(
     "--limit", type=click.IntRange(min=1), default=LISTED, show_default=True, help="List so many at the most."

@@ -155,7 +155,7 @@ def take(store: Store, path: Path, *, skip_broken: bool = False, progress: Progr
                     f"not: {told}. Nothing of the file was imported; mend it, or take what is good with "
                     f"--skip-broken"
                 )
-    return _taken(store, file.told())
+    return taken(store, file.told())
 
 
 def merge(store: Store, source: Store, progress: Progress | None = None) -> Counts:
@@ -176,15 +176,16 @@ def merge(store: Store, source: Store, progress: Progress | None = None) -> Coun
                 progress(min(number, there), there)
             yield number, each
 
-    return _taken(store, told())
+    return taken(store, told())
 
 
 def add_all(store: Store, told: Iterable[Kept]) -> Counts:
     """Adds records, champions, retractions and parts of surveys that a store lacks."""
-    return _taken(store, enumerate(told))
+    return taken(store, enumerate(told))
 
 
-def _taken(store: Store, found: Iterable[tuple[int, Kept | str | None]]) -> Counts:
+def taken(store: Store, found: Iterable[tuple[int, Kept | str | None]]) -> Counts:
+    """Adds numbered contents of lines, as `content_of` reads them, that the store lacks."""
     waiting: dict[type, list[Any]] = {Retraction: [], Record: [], Champion: [], SurveyPart: [], Crown: []}
     keep: dict[type, Callable[[Any], int]] = {
         Retraction: store.retract,
@@ -238,7 +239,7 @@ class LinesFile:
                     number += 1
                     if self.progress and number % BATCH == 0:
                         self.progress(raw.tell(), self.path.stat().st_size)
-                    yield number, _told(line)
+                    yield number, content_of(line)
         except (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError, UnicodeDecodeError) as error:
             yield number + 1, f"the file is damaged from here on ({error})"
         except FileNotFoundError as error:
@@ -283,7 +284,8 @@ def _lines_of(parts: Iterator[bytes]) -> Iterator[str]:
     yield from (line.decode() for line in [rest] if line)
 
 
-def _told(line: str) -> Kept | str | None:
+def content_of(line: str) -> Kept | str | None:
+    """What a line says: a text tells what is wrong with it; None is a header or an empty line."""
     if not line.strip():
         return None
     try:

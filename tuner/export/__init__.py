@@ -65,8 +65,25 @@ def export(
 
     Raises:
         UnknownName: No such format.
-        InputError: The format does not suit the kernel, the kernel's parameters are no longer those of the
-            champion, or the folder cannot be written.
+        InputError: As `contents`, or the folder cannot be written.
+    """
+    made = contents(found, kernel, problem, format)
+    return [write_file(Path(folder), name, data) for name, data in made.items()]
+
+
+def contents(found: Answer | Champion, kernel: Kernel, problem: Problem, format: str) -> dict[str, bytes]:
+    """The files of an export: name and content, the main one first.
+
+    Args:
+        found: What a lookup answered, or a champion.
+        kernel: The champion's kernel, as declared now.
+        problem: The champion's problem.
+        format: One of `FORMATS`.
+
+    Raises:
+        UnknownName: No such format.
+        InputError: The format does not suit the kernel, or the kernel's parameters are no longer those of the
+            champion.
     """
     if format not in FORMATS:
         raise UnknownName("export format", format, FORMATS)
@@ -94,17 +111,22 @@ def export(
             )
     face = interface_of(kernel, problem, config, record.device)
     exported = Exported(champion, kernel, problem, render(kernel, problem, config), face)
-    return [_write(Path(folder), name, data) for name, data in FORMATS[format](exported).items()]
+    made = FORMATS[format](exported)
+    return {name: data.encode() if isinstance(data, str) else data for name, data in made.items()}
 
 
-def _write(folder: Path, name: str, data: str | bytes) -> Path:
-    """Writes a whole file or none."""
+def write_file(folder: Path, name: str, data: bytes) -> Path:
+    """Writes a whole file or none, into a folder that is made where it does not exist.
+
+    Raises:
+        InputError: The folder cannot be written.
+    """
     path, temporary = folder / name, ""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=folder, suffix=".part")
         with os.fdopen(handle, "wb") as file:
-            file.write(data.encode() if isinstance(data, str) else data)
+            file.write(data)
         Path(temporary).chmod(0o644)
         Path(temporary).replace(path)
     except OSError as error:

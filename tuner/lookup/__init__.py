@@ -31,7 +31,7 @@ from tuner.results.record import ProblemKey
 if TYPE_CHECKING:
     from tuner.store import Store
 
-__all__ = ["Answer", "Loss", "Question", "answer", "best", "staleness", "tune_command"]
+__all__ = ["Answer", "Loss", "Question", "answer", "answer_within", "best", "staleness", "tune_command"]
 
 
 def best(
@@ -100,7 +100,26 @@ def answer(
             problem itself; the message gives the command to tune it.
         UnknownName: A device name that there is no record of.
     """
-    snapshot = Snapshot.open(store, published)
+    opened = Snapshot.open(store, published)
+    return answer_within(opened, problem, device, regime, kernel, catalogue, confirmed=confirmed)
+
+
+def answer_within(
+    snapshot: Snapshot,
+    problem: ProblemKey,
+    device: DeviceInfo | str,
+    regime: str = "cold",
+    kernel: str | None = None,
+    catalogue: Catalogue | None = None,
+    *,
+    confirmed: bool = False,
+) -> Answer:
+    """As `answer`, from a state of the records that was opened before, and without a look at the present one.
+
+    Raises:
+        NothingFound: As `answer`.
+        UnknownName: As `answer`.
+    """
     known = snapshot.devices()
     here = isinstance(device, DeviceInfo)
     where = device if isinstance(device, DeviceInfo) else known_device(device, known)

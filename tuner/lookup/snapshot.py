@@ -132,12 +132,34 @@ class Snapshot:
             resting_on: Is kept with the answer, so that nothing else has its id.
         """
         answers = self._kept.setdefault("answers", {})
-        if key not in answers:
+        kept = answers.get(key)  # another thread may clear them at any moment
+        if kept is None:
+            kept = answer(), resting_on
             if len(answers) >= ANSWERS_KEPT:
                 answers.clear()
-            answers[key] = answer(), resting_on
-        found: T = answers[key][0]
+            answers[key] = kept
+        found: T = kept[0]
         return found
+
+    def inherit(self, earlier: Snapshot, holds: Callable[[Subject], bool]) -> None:
+        """Takes over what an earlier state has read, before the first question.
+
+        Subjects that have changed since are read again now.
+
+        Args:
+            earlier: The state, of the same devices, published results and retractions.
+            holds: Whether nothing of a subject has changed since.
+        """
+        before, kept = earlier._kept, self._kept
+        for key, value in list(before.items()):
+            if isinstance(key, tuple) and (key[0] != "tuned" or holds(key[1])):
+                kept[key] = value
+        subjects = kept.setdefault("subjects", {})
+        for (subject, catalogue), data in list(before.get("subjects", {}).items()):
+            if holds(subject):
+                subjects[subject, catalogue] = data
+            else:
+                self.data(subject, data.kept["catalogue"])
 
     def known(self, key: Any, read: Callable[[], T]) -> T:
         """What was read in this state under a key, or is now."""

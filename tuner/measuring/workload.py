@@ -16,7 +16,7 @@ from typing import Any
 from tuner.declare.problem import DTYPE_BYTES, Problem, Tensor
 from tuner.devices.protocol import GUARD_BYTES, Device
 from tuner.errors import DeclarationError
-from tuner.measuring.inputs import Inputs, Offsets, bits, drawn, fingerprint
+from tuner.measuring.inputs import Inputs, Offsets, bits, drawn, fingerprint, own_draw
 from tuner.measuring.verification import Expected, complaint, rms, worst_of
 from tuner.results.measurement import Error
 
@@ -74,7 +74,7 @@ class Workload:
         self.problem = problem
         self._xp = device.xp
         generator = device.random(seed) if generator is None else generator
-        self.inputs = Inputs(self._xp, problem.inputs, generator, seed)
+        self.inputs = Inputs(self._xp, problem, generator, seed)
         self._guarded: dict[str, Any] = {}
         self.arrays: dict[str, Any] = {}
         for tensor in problem.tensors:
@@ -84,6 +84,7 @@ class Workload:
         self.poison()
         self.first = self._present = Draw(self.inputs.first, {}, ())
         self._more_rms: list[dict[str, float]] = []
+        self._seed = seed
         if checked:
             self.first = self._present = self._draw(self.inputs.first)
             self._more_rms = self._rms_of_more_draws(generator)
@@ -103,14 +104,19 @@ class Workload:
         """Returns the rms of each output that has few elements, over several draws of the inputs."""
         inputs = self.problem.inputs
         few = any(tensor.bytes < FEW_ELEMENTS * DTYPE_BYTES[tensor.dtype] for tensor in self.problem.outputs)
-        if not few or sum(tensor.bytes for tensor in inputs) > MORE_DRAWS_BYTES:
+        if not few or self.problem.operation.fixed or sum(tensor.bytes for tensor in inputs) > MORE_DRAWS_BYTES:
             return []
         found = []
-        for _ in range(MORE_DRAWS):
-            more = {tensor.name: drawn(generator, tensor.dtype, tensor.shape) for tensor in inputs}
+        for number in range(1, MORE_DRAWS + 1):
+            more = {tensor.name: self._anew(tensor, generator, self._seed + number) for tensor in inputs}
             references = self._reference(self.arrays | more)
             found.append({name: rms(value) for name, value in references.items()})
         return found
+
+    def _anew(self, tensor: Tensor, generator: Any, seed: int) -> Any:
+        """Numbers for an input, apart from its pool."""
+        own = own_draw(self._xp, self.problem, tensor, math.prod(tensor.shape), seed)
+        return drawn(generator, tensor.dtype, tensor.shape) if own is None else own.reshape(tensor.shape)
 
     def _reference(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         outputs = self.problem.outputs

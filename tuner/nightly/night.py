@@ -91,6 +91,23 @@ class Night:
         finally:
             stage.close()
 
+    def preview(self) -> Iterator[NightItem]:
+        """What the night would do with each problem, without a device: it is done, to be tuned, or stale."""
+        rules = Rules(self._left_s, self.seed, self.plan.sampler, None, self.again, self.said, self.warned)
+        info = self.found[0].info
+        standing, lane = Standing(self.store, info, self.versions), Lane(rules)
+        for number, item in enumerate(self.plan.items):
+            ended: NightItem | None = NightItem(
+                item, "not reached", why=f"it asks for {', '.join(item.devices)}"
+            )
+            if asks_for(item.devices, info):
+                ended = lane.enlist(f"{number}: {item.problem}", item, info, standing)
+            if ended is None:
+                before = standing.champion(item)
+                why = standing.why_stale(item, before)
+                ended = NightItem(item, "stale" if why else "to tune", before, before, why)
+            yield ended
+
     def unfinished(self, why: str) -> list[NightItem]:
         """Returns the remaining results if the night was ended from outside."""
         begun = self._lane.unfinished(why) if self._lane is not None else []

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from tuner.declare.problem import IEEE, Problem
-from tuner.ladder import Ladder, SweepPoint
+from tuner.results.rungs import Ladder, SweepPoint
 
 #: Flops per byte above which speed is shown in TFLOPS rather than GB/s.
 COMPUTE_BOUND = 4.0

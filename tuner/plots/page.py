@@ -9,7 +9,7 @@ from string import Template
 from typing import Any
 
 from tuner.declare.problem import Problem
-from tuner.ladder import Ladder, slower_steps
+from tuner.results.rungs import Ladder, slower_steps
 
 _PAGE = Template("""\
 <!doctype html>

@@ -26,7 +26,7 @@ from sqlalchemy import (
 #: Name of our version table; Optuna owns ``alembic_version`` in the same database.
 VERSION_TABLE = "tile_tuner_version"
 #: Schemas that this version can bring forward, oldest first; the last is the one it works with.
-SCHEMAS = ("0001", "0002", "0003", "0004", "0009")
+SCHEMAS = ("0001", "0002", "0003", "0004", "0005")
 
 METADATA = MetaData()
 _NUMBER = BigInteger().with_variant(Integer, "sqlite")
@@ -282,4 +282,80 @@ demand = Table(
     Column("last_at", String(40), nullable=False),
     UniqueConstraint("operation", "shape", "dtype", "layout", "kind", "device", name="tuner_demand_once"),
     Index("tuner_demand_by_saving", "saves_s"),
+)
+
+# --- the service ---------------------------------------
+
+# What a snapshot of the answers rests on; see `tuner.store.snapshots`. Rows are only ever added.
+snapshots = Table(
+    "tuner_snapshots",
+    METADATA,
+    _number(),
+    Column("made_at", String(40), nullable=False),
+    Column("positions", Text, nullable=False),
+    Column("published", String(64), nullable=False),
+    Column("code", String(200), nullable=False),
+)
+
+# A token's secret is not stored, only its SHA-256.
+tokens = Table(
+    "tuner_tokens",
+    METADATA,
+    _number(),
+    Column("name", String(100), nullable=False, unique=True),
+    Column("digest", String(64), nullable=False, unique=True),
+    Column("scopes", String(200), nullable=False),
+    Column("created_at", String(40), nullable=False),
+    Column("expires_at", String(40), nullable=False),
+    Column("revoked_at", String(40), nullable=False),
+    Column("used_at", String(40), nullable=False),
+)
+
+# Files of kernels that jobs may name, on one node; see `tuner.requests.allowed`.
+allowed_files = Table(
+    "tuner_allowed_files",
+    METADATA,
+    _number(),
+    Column("node", String(200), nullable=False),
+    Column("path", String(1000), nullable=False),
+    Column("digest", String(64), nullable=False),
+    Column("covers", Text, nullable=False),
+    Column("allowed_at", String(40), nullable=False),
+    UniqueConstraint("node", "path", name="tuner_allowed_files_once"),
+)
+
+# `same` is the digest of what is asked while a job is unfinished, else its id: equal unfinished jobs are one.
+jobs = Table(
+    "tuner_jobs",
+    METADATA,
+    _number(),
+    Column("id", _UUID, nullable=False, unique=True),
+    Column("same", String(64), nullable=False, unique=True),
+    Column("node", String(200), nullable=False),
+    Column("submitter", String(100), nullable=False),
+    Column("priority", Integer, nullable=False),
+    Column("deadline", String(40), nullable=False),
+    Column("device", String(400), nullable=False),
+    Column("asked", Text, nullable=False),
+    Column("state", String(20), nullable=False),
+    Column("why", Text, nullable=False),
+    Column("process", Text, nullable=False),
+    Column("progress", Text, nullable=False),
+    Column("report", Text, nullable=False),
+    Column("starts", Integer, nullable=False),
+    Column("submitted_at", String(40), nullable=False),
+    Column("started_at", String(40), nullable=False),
+    Column("ended_at", String(40), nullable=False),
+    Index("tuner_jobs_by_state", "state", "number"),
+)
+
+job_events = Table(
+    "tuner_job_events",
+    METADATA,
+    _number(),
+    _refers("job", "tuner_jobs"),
+    Column("kind", String(20), nullable=False),
+    Column("said", Text, nullable=False),
+    Column("at", String(40), nullable=False),
+    Index("tuner_job_events_by_job", "job", "number"),
 )

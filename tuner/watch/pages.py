@@ -91,7 +91,7 @@ def _config(champion: Mapping[str, Any] | None) -> str:
 
 def _plots(report: Mapping[str, Any]) -> list[str]:
     """Plots of the sentinels' histories as parts of a page; the first brings Plotly along."""
-    import plotly.graph_objects as go  # type: ignore[import-untyped]
+    import plotly.graph_objects as go
 
     alerted = {each["problem"] for alert in report["alerts"] for each in alert["problems"]}
     series = [each for each in report["history"] if len(each["nights"]) > 1]

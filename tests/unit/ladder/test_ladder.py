@@ -29,8 +29,8 @@ from tuner.ladder import (
 )
 from tuner.ladder.limits import array_bytes
 from tuner.ladder.spaces import declared_config, pinned_space
-from tuner.ladder.steps import LadderPlan, configs_folder, lessons
 from tuner.results.measurement import Error, Measurement, Outcome
+from tuner.results.steps import LadderPlan, configs_folder, lessons
 
 CATALOGUE = builtin()
 H200 = DeviceInfo(

@@ -27,7 +27,8 @@ class Complaints:
 
     def about(self, at: KeyPath, message: object) -> PlanError:
         """Makes an error at a key, or at the table around it if the key is missing."""
-        return PlanError(f"{self.shown}:{line_of(self.lines, at)}: {message}")
+        line = line_of(self.lines, at)
+        return PlanError(f"{self.shown}:{line}: {message}", line, ".".join(str(part) for part in at))
 
     def first_of(self, error: ValidationError) -> PlanError:
         """Returns the first of pydantic's complaints, by line, in our words."""

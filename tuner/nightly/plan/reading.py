@@ -45,13 +45,43 @@ def read_plan(path: Path, with_surveys: bool = True) -> Plan:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise PlanError(f"a plan is a TOML file, {path} cannot be read: {reason}; check the path") from error
+    document, complaints = document_of(text, path)
+    return plan_of(document, path.resolve(), complaints, with_surveys)
+
+
+def document_of(text: str, path: Path) -> tuple[dict[str, Any], Complaints]:
+    """The document of a plan's text, and what makes errors about it.
+
+    Args:
+        text: TOML.
+        path: What errors call it.
+
+    Raises:
+        PlanError: It is not TOML; the message names file and line.
+    """
     try:
-        document = tomllib.loads(text)
+        return tomllib.loads(text), Complaints(path, key_lines(text))
     except tomllib.TOMLDecodeError as error:
         where = re.search(r"\(at line (\d+), column \d+\)", str(error))
         line = int(where[1]) if where else text.count("\n") + 1
-        raise PlanError(f"{path}:{line}: a plan must be valid TOML: {error}; correct that line") from error
-    return _Reader(path.resolve(), Complaints(path, key_lines(text))).plan(document, with_surveys)
+        raise PlanError(
+            f"{path}:{line}: a plan must be valid TOML: {error}; correct that line", line
+        ) from error
+
+
+def plan_of(document: Mapping[str, Any], path: Path, complaints: Complaints, with_surveys: bool = True) -> Plan:
+    """The plan of a document.
+
+    Args:
+        document: As parsed.
+        path: Its file, absolute; files that it names are found beside it.
+        complaints: Makes errors.
+        with_surveys: False to leave its surveys out.
+
+    Raises:
+        PlanError: A key or value is wrong; the message names file, line and key.
+    """
+    return _Reader(path, complaints).plan(document, with_surveys)
 
 
 def listed_problems(path: Path, operation: Operation) -> tuple[Problem, ...]:

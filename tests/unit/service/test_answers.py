@@ -1,0 +1,255 @@
+"""Answers over HTTP: the command line's JSON, from snapshots that never change. On both databases."""
+
+import base64
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Iterator
+
+import pytest
+from fixtures.lookup_records import crown
+from fixtures.postgres import Databases
+from fixtures.server import BOARD, CPU, TUNED, Server, eventually, fill, library, record, serving
+
+from tuner.cli.main import run
+from tuner.results.record import Retraction, Role
+from tuner.store import Store
+
+ASKED = {"operation": "gemm", "dims": "512,512,512", "device": "NVIDIA H200"}
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("served")
+    db = f"sqlite:///{folder}/studies.db"
+    if request.param == "postgresql":
+        db = Databases(request.getfixturevalue("postgresql")).fresh()
+    fill(db)
+    with serving(db, folder, "--no-jobs", "--local-admin") as running:
+        yield running
+
+
+def command_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> object:
+    capsys.readouterr()
+    assert run(list(arguments)) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_an_answer_is_that_of_the_command_line(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    for dims in ("512 512 512", "640 640 640", "4096 4096 4096", "777 333 111"):
+        words = f"gemm {dims} --device h200 --db {server.db} --json".split()
+        printed = command_json(capsys, "best", *words)
+        told = server.get("/v1/best", **ASKED | {"dims": dims.replace(" ", ","), "device": "h200"}).json()
+        assert printed.pop("age_days", None) is None or told["measured_at"]
+        # Kernels of other tiers are compared with the driver of this machine's own devices only there.
+        assert {name: told[name] for name in printed} == printed
+        assert told.keys() - printed.keys() == {"snapshot"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "same"),
+    [
+        ({"problem": "gemm 512 512 512 nn"}, ASKED),
+        ({"operation": "gemm", "dims": "m=512,n=512,k=512"}, ASKED),
+        ({"operation": "gemm", "dims": "512x512x512", "layout": "nn", "precision": "ieee"}, ASKED),
+    ],
+)
+def test_a_problem_can_be_told_in_several_ways(server: Server, asked: dict, same: dict) -> None:
+    other = server.get("/v1/best", **asked, device="NVIDIA H200")
+    assert other.json() == server.get("/v1/best", **same).json()
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "said"),
+    [
+        ({"operation": "gem", "dims": "1"}, 422, "did you mean"),
+        ({}, 422, "got no operation"),
+        ({"operation": "gemm", "dims": "1,2"}, 422, "gemm takes M N K: 3 dims, got 2"),
+        ({"operation": "gemm", "dims": "1,2,x"}, 422, "a dim is a whole number"),
+        ({"operation": "gemm", "dims": "1,2,99999999999999999999"}, 422, "a dim is a whole number"),
+        ({"operation": "gemm", "dims": "0,2,2"}, 422, "got"),
+        (ASKED | {"device": "H900"}, 422, "unknown device 'H900'"),
+        (ASKED | {"device": "fake:/etc/passwd"}, 422, "unknown device"),
+        (ASKED | {"device": "cuda:77"}, 422, "unknown device"),
+        (ASKED | {"regime": "warm"}, 422, "unknown regime"),
+        (ASKED | {"dtype": "int3"}, 422, "unknown dtype"),
+        (ASKED | {"shape": "1"}, 422, "unknown parameter 'shape'"),
+        (ASKED | {"problem": "gemm 1 1 1"}, 422, "keep one"),
+        (ASKED | {"snapshot": "x"}, 422, "a snapshot is named by its number"),
+        (ASKED | {"snapshot": "99999"}, 404, "a snapshot has a number of this database"),
+        (ASKED | {"kernel": "x" * 201}, 422, "a text of up to 200 characters"),
+    ],
+)
+def test_a_wrong_question_is_told_what_is_wrong(server: Server, asked: dict, status: int, said: str) -> None:
+    found = server.get("/v1/best", **asked)
+    assert (found.status_code, found.headers["content-type"]) == (status, "application/json")
+    assert said in found.json()["error"]["message"]
+
+
+def test_many_problems_are_answered_from_one_snapshot(server: Server) -> None:
+    problems = ["gemm 512 512 512", {"operation": "gemm", "dims": [256, 256, 256]}, "gem 1 2", "gemm 9 9 9"]
+    body = {"problems": problems, "device": "NVIDIA H200"}
+    told = server.post("/v1/best", json=body).json()
+    assert told["answers"][0] == server.get("/v1/best", **ASKED).json()
+    assert told["answers"][1]["shape"] == {"m": 256, "n": 256, "k": 256}
+    assert told["answers"][2]["refused"]["kind"] == "UnknownName"
+    assert {each["snapshot"] for each in told["answers"] if "snapshot" in each} == {told["snapshot"]}
+    most = server.post("/v1/best", json={"problems": ["gemm 512 512 512"] * 1000, "device": "h200"})
+    assert len(most.json()["answers"]) == 1000
+    assert server.post("/v1/best", json={"problems": ["gemm 1 1 1"] * 1001}).status_code == 422
+
+
+def test_an_unchanged_answer_is_not_sent_again(server: Server) -> None:
+    first = server.get("/v1/best", **ASKED)
+    with server.client() as client:
+        again = client.get("/v1/best", params=ASKED, headers={"if-none-match": first.headers["etag"]})
+        other = client.get("/v1/best", params=ASKED, headers={"if-none-match": '"no"'})
+    assert (again.status_code, again.content) == (304, b"")
+    assert again.headers["etag"] == first.headers["etag"] == other.headers["etag"]
+    assert other.content == first.content
+    assert "age_days" not in first.json()
+
+
+def next_after(server: Server, number: int) -> dict:
+    """The answer of the snapshot after one, which comes within seconds."""
+
+    def later() -> dict | None:
+        told: dict = server.get("/v1/best", **ASKED).json()
+        return told if told["snapshot"] > number else None
+
+    return eventually(later, 30)
+
+
+def test_a_snapshot_repeats_its_answers_and_marks_what_was_retracted(server: Server) -> None:
+    before = server.get("/v1/best", **ASKED)
+    number = before.json()["snapshot"]
+    assert before.headers["x-tuner-snapshot"] == str(number)
+    with Store.open(server.db) as store:
+        better = record(TUNED[1], 1e-4, role=Role.FINAL)
+        champion = crown(store, better, library(TUNED[1], 2e-4), 2.0)
+    now = eventually(
+        lambda: (a := server.get("/v1/best", **ASKED)).json()["snapshot"] > number and a, 20
+    ).json()
+    assert (now["record_id"], now["speedup"]) == (better.id, 2.0)
+    assert server.get("/v1/best", **ASKED, snapshot=number).content == before.content
+    assert server.get(f"/v1/snapshots/{number}").json()["champions"] == 6
+    with Store.open(server.db) as store:
+        store.retract(Retraction(champion.id, "measured on a hot board"))
+    last = next_after(server, now["snapshot"])
+    assert last["record_id"] == before.json()["record_id"]
+    marked = server.get("/v1/best", **ASKED, snapshot=now["snapshot"]).json()
+    mark = marked.pop("retracted")
+    assert marked == now
+    assert (mark["id"], mark["reason"]) == (champion.id, "measured on a hot board")
+    assert server.get("/v1/best", **ASKED, snapshot=number).content == before.content
+    history = server.get("/v1/champions/history", **ASKED).json()["history"]
+    assert [round(each["speedup"], 3) for each in history] == [0.917, 1.1]
+    then = server.get("/v1/champions/history", **ASKED, snapshot=now["snapshot"]).json()["history"]
+    assert then[-1]["id"] == champion.id
+
+
+def test_no_change_makes_no_snapshot(server: Server) -> None:
+    number = server.get("/v1/snapshots/latest").json()["snapshot"]
+    for _ in range(3):
+        server.get("/v1/best", **ASKED)
+    assert server.get("/v1/snapshots/latest").json()["snapshot"] == number
+
+
+@pytest.mark.parametrize("form", ["source", "python", "json"])
+def test_exports_are_files_with_a_digest(server: Server, form: str) -> None:
+    found = server.get("/v1/export", **ASKED, format=form)
+    assert found.status_code == 200, found.text
+    digest = base64.b64encode(hashlib.sha256(found.content).digest()).decode()
+    assert found.headers["repr-digest"] == f"sha-256=:{digest}:"
+    name = found.headers["content-disposition"].split('"')[1]
+    assert name.startswith("gemm_naive_512x512x512") or name.endswith(".zip")
+    if name.endswith(".zip"):
+        archive = zipfile.ZipFile(io.BytesIO(found.content))
+        one = server.get("/v1/export", **ASKED, format=form, file=archive.namelist()[-1])
+        assert one.content == archive.read(archive.namelist()[-1])
+    assert server.get("/v1/export", **ASKED, format=form).headers["etag"] == found.headers["etag"]
+
+
+def test_what_was_not_measured_is_not_exported(server: Server) -> None:
+    found = server.get("/v1/export", **ASKED | {"dims": "777,77,7"})
+    assert found.status_code == 404
+    assert "Run `tuner tune gemm 777 77 7 " in found.json()["error"]["message"]
+    assert server.get("/v1/export", **ASKED, format="exe").status_code == 422
+    assert server.get("/v1/export", **ASKED, file="../../etc/passwd").status_code == 422
+
+
+def test_records_champions_and_problems_come_in_pages(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listed = command_json(capsys, "records", "list", "--limit", "3", "--json", "--db", server.db)
+    page = server.get("/v1/records", limit=3).json()
+    assert page["records"] == listed
+    seen, before = [], 0
+    while before is not None:
+        page = server.get("/v1/records", operation="gemm", limit=7, before=before).json()
+        seen += [each["id"] for each in page["records"]]
+        before = page["next"]
+    assert len(seen) == len(set(seen)) >= 20
+    finals = server.get("/v1/records", role="final", shape="512,512,512", device=BOARD.uuid).json()["records"]
+    assert {each["role"] for each in finals} == {"final"}
+    failed = server.get("/v1/records", outcome="COMPILE_FAILED").json()["records"]
+    assert len(failed) == 3
+    one = server.get(f"/v1/records/{failed[0]['id']}").json()
+    assert one == failed[0]
+    assert server.get("/v1/records/no-id").status_code == 422
+    assert server.get("/v1/records/00000000-0000-0000-0000-000000000000").status_code == 404
+    champions = server.get("/v1/champions", limit=2).json()
+    assert (len(champions["champions"]), champions["count"], champions["next"]) == (2, 3, 2)
+    problems = server.get("/v1/problems").json()["problems"]
+    assert {(each["shape"]["m"], each["device"]["name"]) for each in problems} == {
+        *((n, BOARD.name) for n in (256, 512, 640, 1024)), (128, CPU.name),
+    }  # fmt: skip
+    assert server.get("/v1/problems", device="nowhere").json()["problems"] == []
+
+
+def test_kernels_devices_and_counts_are_those_of_the_command_line(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert server.get("/v1/kernels").json()["kernels"] == command_json(capsys, "kernels", "--json")
+    one = server.get("/v1/kernels", operation="gemv", target="cpu").json()["kernels"]
+    assert {(each["operation"], each["target"]) for each in one} == {("gemv", "cpu")}
+    told = server.get("/v1/devices").json()
+    assert told["here"] == command_json(capsys, "devices", "--json")
+    assert BOARD.name in {each["name"] for each in told["devices"]}
+    assert server.get("/v1/stats").json()["tallies"] == command_json(
+        capsys, "records", "stats", "--json", "--db", server.db
+    )
+    assert "gemm" in {each["name"] for each in server.get("/v1/operations").json()["operations"]}
+
+
+def test_machines_are_told_how_it_goes(server: Server) -> None:
+    assert server.get("/healthz").json()["ok"] is True
+    assert server.get("/readyz").json()["ready"] is True
+    server.get("/v1/best", **ASKED)
+    text = server.get("/metrics").text
+    for name in (
+        'tuner_requests_total{method="GET",route="/v1/best",status="200"}',
+        'tuner_answers_total{match="exact"}',
+        "tuner_request_seconds_bucket", "process_resident_memory_bytes", "tuner_snapshot ",
+        'tuner_rows{table="records"}', 'tuner_jobs{state="queued"} 0.0',
+    ):  # fmt: skip
+        assert name in text
+    described = server.get("/openapi.json").json()
+    best = described["paths"]["/v1/best"]["get"]
+    assert {each["name"] for each in best["parameters"]} >= {"operation", "dims", "device", "snapshot"}
+    lines = [json.loads(line) for line in server.log.read_text().splitlines()]
+    one = next(line for line in lines if line.get("path") == "/v1/best")
+    assert one.keys() == {"at", "level", "request", "path", "status", "ms", "bytes", "client", "caller"}
+
+
+def test_what_has_no_exact_answer_is_counted_as_wanted(server: Server) -> None:
+    for _ in range(3):
+        server.get("/v1/best", **ASKED | {"dims": "801,803,805"})
+
+    def counted() -> dict | None:
+        told = server.get("/v1/wanted").json()["wanted"]
+        return next((each for each in told if each["shape"]["m"] == 801), None)
+
+    found = eventually(counted, 60)
+    assert (found["calls"], found["device"]["name"], found["match"]) == (3, BOARD.name, "predicted")

@@ -1,0 +1,228 @@
+"""Pages in a real browser: empty, full, with errors, 400 px wide; by login, by form, by keyboard."""
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from fixtures.browser import browser, may_be_missing
+from fixtures.fake_device import TOY, write_device
+from fixtures.server import Server, eventually, fill, serving
+
+from tuner.cli.main import run
+from tuner.requests import tokens
+from tuner.service.logins import local
+from tuner.service.words import as_json
+from tuner.store import Store
+
+pytestmark = pytest.mark.skipif(
+    may_be_missing(), reason="there is no Chromium, and it cannot be installed here"
+)
+QUESTION = "operation=gemm&dims=512,512,512&device=NVIDIA+H200"
+PAGES = (
+    "/", "/problems", f"/problem?{QUESTION}", "/problem?operation=gemm&dims=77,7,7&device=NVIDIA+H200",
+    "/device?name=NVIDIA+H200", "/jobs", "/kernels", "/wanted", "/docs",
+)  # fmt: skip
+HTML = {"accept": "text/html"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("pages")
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[Server]:
+    """A server that everyone on this machine may use for everything."""
+    db = f"sqlite:///{folder}/studies.db"
+    fill(db)
+    assert run(["allow", str(TOY), "--db", db]) == 0
+    spec = write_device(folder / "device.json", baseline_s=1e-3, pace=2.0)
+    with serving(db, folder, "--local-admin", "--device", spec) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    with browser() as opened:
+        yield opened
+
+
+class Seen:
+    """A page, with what the browser had to say and where it asked."""
+
+    def __init__(self, chromium: Any, **more: Any) -> None:
+        self.context = chromium.new_context(**more)
+        self.page = self.context.new_page()
+        self.said: list[str] = []
+        self.hosts: set[str] = set()
+        self.page.on("console", lambda told: self.said.append(told.text) if told.type == "error" else None)
+        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self.page.on("request", lambda asked: self._asked(asked.url))
+
+    def _asked(self, url: str) -> None:
+        if urlsplit(url).scheme in ("http", "https", "ws"):
+            self.hosts.add(urlsplit(url).netloc)
+
+    def open(self, url: str) -> None:
+        """Opens a page, and waits for its plots."""
+        self.page.goto(url)
+        if self.page.query_selector("#charts"):
+            self.page.wait_for_selector("body[data-drawn]")
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1100, "light"), (400, "dark")])
+def test_every_page_shows_without_a_complaint_and_asks_nobody_else(
+    server: Server, chromium: Any, width: int, scheme: str
+) -> None:
+    seen = Seen(chromium, viewport={"width": width, "height": 800}, color_scheme=scheme)
+    for path in PAGES:
+        seen.open(server.base + path)
+        assert seen.said == [], path
+        assert seen.page.evaluate("document.documentElement.scrollWidth") <= width, path
+        assert seen.page.query_selector("h1").inner_text()
+        if os.environ.get("TUNER_SHOTS"):
+            name = re.sub(r"[^a-z]+", "-", path)[:30]
+            seen.page.screenshot(path=f"{os.environ['TUNER_SHOTS']}/{name}-{width}.png", full_page=True)
+    assert seen.hosts == {urlsplit(server.base).netloc}
+    seen.context.close()
+
+
+def test_plots_can_be_hovered_and_follow_the_choice(server: Server, chromium: Any) -> None:
+    seen = Seen(chromium, viewport={"width": 1100, "height": 900})
+    seen.open(f"{server.base}/problem?{QUESTION}")
+    assert len(seen.page.query_selector_all(".plot .main-svg")) >= 4
+    point = seen.page.query_selector("#trials .points path")
+    point.scroll_into_view_if_needed()
+    point.hover(force=True)
+    seen.page.wait_for_selector("#trials .hovertext")
+    kernels = seen.page.eval_on_selector_all("#kernel option", "each => each.map(one => one.value)")
+    assert set(kernels) == {"naive", "tiled"}
+    seen.page.select_option("#kernel", "tiled")
+    names = seen.page.eval_on_selector_all("#parameter option", "each => each.map(one => one.value)")
+    assert "BLOCK" in names
+    assert seen.said == []
+    seen.context.close()
+
+
+def test_a_job_is_submitted_by_a_form_followed_and_cancelled(server: Server, chromium: Any) -> None:
+    seen = Seen(chromium)
+    seen.open(f"{server.base}/jobs")
+    plan = f'[[problems]]\nfile = "{TOY}"\nsquares = [4000]\nseconds = 300\n'
+    seen.page.fill("textarea[name=plan]", plan.replace("squares", "squares_"))
+    seen.page.click("button:text-is('Submit')")
+    assert "plan:3: " in seen.page.inner_text("[role=alert]")
+    assert "squares_" in seen.page.input_value("textarea[name=plan]")
+    seen.page.fill("textarea[name=plan]", plan)
+    seen.page.fill("input[name=seconds]", "300")
+    seen.page.click("button:text-is('Submit')")
+    seen.page.wait_for_url("**/jobs/*")
+    trials = lambda: int(seen.page.inner_text("[data-bind=trials]"))
+    before = eventually(trials)
+    eventually(lambda: trials() > before)  # without loading the page again
+    seen.open(f"{server.base}/")
+    assert "plan of 1 problem" in seen.page.inner_text(".cards")
+    seen.page.click(".cards a")
+    seen.page.click("text=Cancel")
+    seen.page.wait_for_selector("#live .state.cancelled", timeout=60_000)
+    seen.context.close()
+
+
+def test_a_page_is_usable_with_the_keyboard(server: Server, chromium: Any) -> None:
+    seen = Seen(chromium)
+    seen.open(f"{server.base}/")
+    seen.page.keyboard.press("Tab")
+    assert seen.page.evaluate("document.activeElement.className") == "skip"
+    for _ in range(20):
+        seen.page.keyboard.press("Tab")
+        if seen.page.evaluate("document.activeElement.id") == "q":
+            break
+    seen.page.keyboard.type("gemm 512 512 512")
+    seen.page.select_option("#d", "NVIDIA H200")
+    seen.page.keyboard.press("Enter")
+    seen.page.wait_for_url("**/problem?*")
+    assert "gemm 512 x 512 x 512" in seen.page.inner_text("h1")
+    seen.context.close()
+
+
+def test_optuna_dashboard_opens_on_the_study_one_came_from(server: Server, chromium: Any) -> None:
+    job = server.post("/v1/jobs", json={"problem": {"file": str(TOY), "dims": [900]}, "trials": 6}).json()["id"]
+    eventually(lambda: server.get(f"/v1/jobs/{job}").json()["state"] == "done")
+    asked = "operation=toy&dims=n=900&dtype=float32&layout=plain&device=Fake+board"
+    eventually(lambda: "optuna/study" in httpx.get(f"{server.base}/problem?{asked}", headers=HTML).text)
+    seen = Seen(chromium)
+    seen.open(f"{server.base}/problem?{asked}")
+    seen.page.click("text=Open the study in optuna-dashboard")
+    seen.page.wait_for_url("**/optuna/dashboard/studies/*")
+    seen.page.wait_for_selector("text=toy", timeout=30_000)
+    assert seen.hosts == {urlsplit(server.base).netloc}
+    for method in ("DELETE", "POST", "PUT"):
+        assert httpx.request(method, f"{server.base}/optuna/api/studies/1").status_code == 405
+    seen.context.close()
+
+
+def test_an_empty_database_says_what_to_do(tmp_path: Path, chromium: Any) -> None:
+    """...and a server under a path of a proxy links there."""
+    with serving(f"sqlite:///{tmp_path}/none.db", tmp_path, "--no-jobs", "--root-path", "/tuner") as own:
+        for path in ("/", "/problems", "/jobs", "/wanted", "/optuna/dashboard"):
+            found = httpx.get(own.base + path, headers=HTML)
+            assert found.status_code == (404 if "optuna" in path else 200)
+            links = re.findall(r'(?:href|src|action)="([^"]+)"', found.text)
+            assert links
+            assert all(link.startswith(("/tuner/", "#")) for link in links), links
+        assert "Nothing has been tuned yet" in httpx.get(own.base, headers=HTML).text
+
+
+def test_login_exchanges_a_token_for_a_cookie(tmp_path: Path, chromium: Any) -> None:
+    db = f"sqlite:///{tmp_path}/studies.db"
+    fill(db)
+    with Store.open(db) as store:
+        secret = tokens.create(store, "ann", ["read", "submit"], 1)
+    with serving(db, tmp_path, "--no-jobs") as own:
+        seen = Seen(chromium)
+        seen.open(f"{own.base}/problem?{QUESTION}")
+        assert "/login?next=" in seen.page.url
+        seen.page.fill("input[name=token]", "tuner_wrong")
+        seen.page.keyboard.press("Enter")
+        assert "unknown, expired or revoked" in seen.page.inner_text("[role=alert]")
+        seen.page.fill("input[name=token]", secret)
+        seen.page.keyboard.press("Enter")
+        seen.page.wait_for_url("**/problem?*")
+        assert seen.page.inner_text(".who span") == "ann"
+        cookie = seen.context.cookies()[0]
+        assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
+        assert secret not in seen.page.content()
+        jar = {cookie["name"]: cookie["value"]}
+        forged = httpx.post(f"{own.base}/jobs/new", data={"problem": "gemm 8 8 8", "csrf": "x"}, cookies=jar)
+        assert forged.status_code == 403
+        unmarked = httpx.post(f"{own.base}/v1/jobs", json={}, cookies=jar)
+        assert unmarked.status_code == 403
+        told = json.loads(seen.page.evaluate("fetch('/v1/champions').then(r => r.text())"))
+        assert told["count"] == 3
+        seen.page.click("text=Log out")
+        seen.page.wait_for_url("**/login")
+        assert httpx.get(f"{own.base}/v1/champions", cookies=jar).status_code == 401
+        assert "session" not in own.log.read_text()
+        seen.context.close()
+
+
+@pytest.mark.parametrize(
+    ("target", "place"),
+    [
+        ("/jobs?state=done", "/jobs?state=done"), ("//evil.example", "/"), ("https://evil.example", "/"),
+        ("/\\evil.example", "/"), ("javascript:alert(1)", "/"), ("/a\nb", "/"),
+    ],
+)  # fmt: skip
+def test_a_login_leads_nowhere_else(target: str, place: str) -> None:
+    assert local(target) == place
+
+
+def test_data_in_a_page_cannot_end_it() -> None:
+    told = str(as_json({"name": "</script><script>alert(1)</script>&amp;", "nan": float("nan")}))
+    assert "<" not in told
+    assert json.loads(told) == {"name": "</script><script>alert(1)</script>&amp;", "nan": None}

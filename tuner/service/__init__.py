@@ -1,0 +1,1 @@
+"""The service over HTTP: answers, records, jobs and pages; no logic of its own."""

@@ -1,0 +1,301 @@
+"""Routes of answers: best, many at once, export, snapshots."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Mapping
+from typing import Annotated, Any, NamedTuple
+
+from fastapi import APIRouter, Depends, Query, Request
+from fastapi.responses import Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from tuner.errors import InputError, TunerError, UnknownName
+from tuner.lookup.declared import builtin_now
+from tuner.requests.answers import FORMATS, ExportedFile, exported
+from tuner.requests.questions import KEYS, LONGEST_TEXT, Asked, asked_of
+from tuner.requests.tokens import Caller
+from tuner.requests.views import Body, View, etag, manifest_json
+from tuner.service.access import reads, service_of
+from tuner.service.errors import told as error_told
+from tuner.service.responses import answering, tagged, told, working
+from tuner.service.state import Service
+
+router = APIRouter(prefix="/v1", tags=["answers"])
+Reads = Annotated[Caller, Depends(reads)]
+#: Problems of one request.
+MOST_PROBLEMS = 1000
+#: Bodies that are remembered by the text of their query; forgotten with each snapshot.
+MOST_QUERIES, LONGEST_QUERY = 20_000, 600
+
+_EXAMPLES = {
+    "problem": "gemm 4096 4096 4096 float32 nt", "operation": "gemm", "dims": "4096,4096,4096",
+    "dtype": "float32", "layout": "nn", "precision": "ieee", "regime": "cold", "device": "NVIDIA H200",
+    "kernel": "",
+}  # fmt: skip
+_ABOUT = {
+    "problem": "The problem in words; instead of operation, dims, dtype, layout and precision.",
+    "operation": "Name of an operation.",
+    "dims": "Sizes in the operation's order, or by name: m=4096,n=4096,k=4096.",
+    "dtype": "Element type; the operation's first by default.",
+    "layout": "Layout; the operation's first by default.",
+    "precision": "ieee, or emulated for any arithmetic that is as exact as the library's.",
+    "regime": "How time was taken: cold, hot, cold-graph or hot-graph; cold by default.",
+    "device": "Name or uuid of a device in the records, or cpu, cuda:N of the server; its first by default.",
+    "kernel": "Only this kernel.",
+    "confirmed": "true for champions only that won again in a fresh process, or were published.",
+}
+
+
+_SCHEMAS = {"confirmed": {"type": "string", "enum": ["true", "false"]}}
+
+
+def parameters(*more: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of a question, for the description of the interface."""
+    named = [
+        {
+            "name": name, "in": "query", "required": False, "description": _ABOUT[name],
+            "schema": _SCHEMAS.get(name, {"type": "string", "maxLength": LONGEST_TEXT}),
+            **({"example": _EXAMPLES[name]} if name in ("operation", "dims", "device") else {}),
+        }
+        for name in KEYS
+    ]  # fmt: skip
+    snapshot = {
+        "name": "snapshot", "in": "query", "required": False,
+        "description": "Number of a snapshot: repeats its answer, whatever was measured since.",
+        "schema": {"type": "integer", "minimum": 1},
+    }  # fmt: skip
+    return {"parameters": [*named, snapshot, *more]}
+
+
+_FORMAT = {
+    "name": "format", "in": "query", "required": False, "description": "What to write.",
+    "schema": {"type": "string", "enum": list(FORMATS), "default": "source"},
+}  # fmt: skip
+_FILE = {
+    "name": "file", "in": "query", "required": False,
+    "description": "Only the file of this name; several files come as a zip.",
+    "schema": {"type": "string", "maxLength": LONGEST_TEXT},
+}  # fmt: skip
+
+
+class Question(BaseModel):
+    """A question; its keys are those of GET /v1/best."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    problem: str | None = Field(None, max_length=LONGEST_TEXT, description=_ABOUT["problem"])
+    operation: str | None = Field(None, max_length=LONGEST_TEXT, description=_ABOUT["operation"])
+    dims: list[int] | dict[str, int] | str | None = Field(None, description=_ABOUT["dims"])
+    dtype: str | None = Field(None, max_length=LONGEST_TEXT, description=_ABOUT["dtype"])
+    layout: str | None = Field(None, max_length=LONGEST_TEXT, description=_ABOUT["layout"])
+    precision: str | None = Field(None, max_length=LONGEST_TEXT, description=_ABOUT["precision"])
+    regime: str | None = Field(None, max_length=LONGEST_TEXT, description=_ABOUT["regime"])
+    device: str | None = Field(None, max_length=LONGEST_TEXT, description=_ABOUT["device"])
+    kernel: str | None = Field(None, max_length=LONGEST_TEXT, description=_ABOUT["kernel"])
+    confirmed: bool | None = Field(None, description=_ABOUT["confirmed"])
+
+
+class Questions(BaseModel):
+    """Questions that are answered from one snapshot."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "example": {
+                "problems": ["gemm 4096 4096 4096", {"operation": "gemv", "dims": [4096, 4096]}],
+                "device": "NVIDIA H200",
+            }
+        },
+    )
+
+    problems: list[Question | str] = Field(
+        max_length=MOST_PROBLEMS, min_length=1, description="Questions, or problems in words."
+    )
+    device: str = Field("", max_length=LONGEST_TEXT, description="Of questions that name none.")
+    regime: str = Field("", max_length=LONGEST_TEXT, description="Of questions that name none.")
+    snapshot: int | None = Field(None, ge=1, description="Number of a snapshot.")
+
+
+@router.get("/best", openapi_extra=parameters(), summary="The kernel and config to use for a problem")
+async def best(request: Request, caller: Reads) -> Response:
+    """Answers as `tuner best --json` does, with the snapshot's number and without ages.
+
+    With `If-None-Match` and the entity tag of an earlier answer, an unchanged one is 304.
+    """
+    service, query = service_of(request), request.scope["query_string"]
+    present, known = service.shelf.present, request.app.state.bodies
+    if known.number != present.manifest.number:
+        known = request.app.state.bodies = KnownBodies(present.manifest.number)
+    found = known.get(query)
+    if found is None:
+        found = await answering(service, lambda: _answered(service, request.query_params))
+        if found.number == known.number:
+            known.put(query, found)
+    service.metrics.answer(found.told.answer.match)
+    found.told.count()
+    return tagged(request, found.body, found.tag, found.number)
+
+
+class Answered(NamedTuple):
+    """An answer as it is sent.
+
+    Attributes:
+        body: The whole JSON text.
+        tag: Its entity tag.
+        number: Of the snapshot.
+        told: What it was made of.
+    """
+
+    body: bytes
+    tag: str
+    number: int
+    told: Body
+
+
+class KnownBodies:
+    """Answers of the present snapshot by the text of their query."""
+
+    def __init__(self, number: int = 0) -> None:
+        self.number = number
+        self._kept: dict[bytes, Answered] = {}
+
+    def get(self, query: bytes) -> Answered | None:
+        """Body, entity tag, snapshot and match, if the same query was answered before."""
+        return self._kept.get(query)
+
+    def put(self, query: bytes, found: Answered) -> None:
+        """Remembers an answer."""
+        if len(query) <= LONGEST_QUERY and b"snapshot" not in query:
+            if len(self._kept) >= MOST_QUERIES:
+                self._kept.clear()
+            self._kept[query] = found
+
+
+def _answered(service: Service, query: Mapping[str, str]) -> Answered:
+    view, asked = asked_in(service, query)
+    found = view.body(asked)
+    more = service.shelf.retracted(view, asked)
+    if view.differs:
+        more += f',"differs":{_text(view.differs)}'
+    body = found.with_number(view.manifest.number, more)
+    return Answered(body, etag(body), view.manifest.number, found)
+
+
+def asked_in(service: Service, query: Mapping[str, str], also: tuple[str, ...] = ()) -> tuple[View, Asked]:
+    """The snapshot and the question of a query."""
+    known = (*KEYS, "snapshot", *also)
+    for name in query:
+        if name not in known:
+            raise UnknownName("parameter", name[:80], known)
+    told = {name: value for name, value in query.items() if name in KEYS}
+    view = service.shelf.view(_number(query.get("snapshot", "")))
+    return view, asked_of(told, builtin_now(), {})
+
+
+def _number(text: str) -> int | None:
+    if not text:
+        return None
+    if not text.isdecimal() or not 0 < int(text) < 2**62:
+        raise InputError(
+            f"a snapshot is named by its number, got {text[:40]!r}; an answer tells the present one"
+        )
+    return int(text)
+
+
+def _text(said: str) -> str:
+    import json
+
+    return json.dumps(said)
+
+
+@router.post("/best", summary="Answers for up to 1,000 problems at once, from one snapshot")
+async def best_of_many(request: Request, caller: Reads, questions: Questions) -> Response:
+    """Answers in the order of the questions; one that has none is `{"refused": ...}` in its place."""
+    service = service_of(request)
+
+    def answered() -> tuple[list[Any], int]:
+        view = service.shelf.view(questions.snapshot)
+        catalogue, found = builtin_now(), []
+        defaults = {"device": questions.device, "regime": questions.regime}
+        for each in questions.problems:
+            try:
+                told = each if isinstance(each, str) else each.model_dump(exclude_none=True)
+                asked = asked_of(told, catalogue, {name: value for name, value in defaults.items() if value})
+                more, body = service.shelf.retracted(view, asked), view.body(asked)
+                body.count()
+                found.append(body.with_number(view.manifest.number, more))
+            except TunerError as error:
+                found.append(_text_of({"refused": error_told(error)}))
+        return found, view.manifest.number
+
+    found, number = await answering(service, answered)
+    body = b'{"snapshot":%d,"answers":[%s]}' % (number, b",".join(found))
+    return tagged(request, body, etag(body), number)
+
+
+def _text_of(data: Any) -> bytes:
+    from tuner.requests.answers import told_as_json
+
+    return told_as_json(data).encode()
+
+
+@router.get("/export", openapi_extra=parameters(_FORMAT, _FILE), summary="The champion as files to take away")
+async def export(request: Request, caller: Reads) -> Response:
+    """The champion as source, binary, Python module or JSON, as `tuner export` writes it.
+
+    One file comes as it is, several as a zip. `Repr-Digest` has the SHA-256 of what is sent.
+    """
+    service, query = service_of(request), request.query_params
+    form, name = query.get("format", "source"), query.get("file", "")
+
+    def files() -> tuple[list[ExportedFile], int]:
+        view, asked = asked_in(service, query, ("format", "file"))
+        catalogue = builtin_now()
+        key = asked.problem
+        problem = catalogue.operation(key.operation).problem(key.dims, key.dtype, key.layout, key.precision)
+        return exported(view.answer(asked, catalogue), catalogue, problem, form), view.manifest.number
+
+    found, number = await working(service, files)
+    if name:
+        names = [each.name for each in found]
+        if name not in names:
+            raise UnknownName("file of this export", name[:80], names)
+        found = [each for each in found if each.name == name]
+    sent = found[0] if len(found) == 1 else _zipped(found)
+    return tagged(
+        request, sent.data, f'"{sent.sha256[:32]}"', number, "application/octet-stream",
+        **{
+            "content-disposition": f'attachment; filename="{sent.name}"',
+            "repr-digest": f"sha-256=:{_base64(sent.sha256)}:",
+        },
+    )  # fmt: skip
+
+
+def _zipped(files: list[ExportedFile]) -> ExportedFile:
+    """Files as one, the same bytes for the same files."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for each in files:
+            archive.writestr(zipfile.ZipInfo(each.name), each.data)
+    return ExportedFile(f"{files[0].name.partition('.')[0]}.zip", packed.getvalue())
+
+
+def _base64(digest: str) -> str:
+    import base64
+
+    return base64.b64encode(bytes.fromhex(digest)).decode()
+
+
+@router.get("/snapshots/{number}", summary="What a snapshot rests on")
+async def snapshot(request: Request, caller: Reads, number: str) -> Response:
+    """The manifest of a snapshot by its number, or of the present one: `latest`."""
+    service = service_of(request)
+    wanted = None if number == "latest" else _number(number)
+    view = await working(service, lambda: service.shelf.view(wanted))
+    return told(request, manifest_json(view), view.manifest.number)
+
+
+#: For pages and other routes.
+Limit = Annotated[int, Query(ge=1, le=500, description="Items of a page.")]

@@ -1,0 +1,105 @@
+"""optuna-dashboard beside our pages: behind the same login, and for looking only."""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import threading
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import RedirectResponse, Response
+
+from tuner.errors import NothingFound
+from tuner.requests.tokens import Caller
+from tuner.service.access import reads, service_of
+from tuner.service.responses import working
+from tuner.service.state import Service
+from tuner.store import listing
+
+router = APIRouter(include_in_schema=False)
+Reads = Annotated[Caller, Depends(reads)]
+#: Path that the dashboard is served under; by itself it knows none, so its own paths are put below this one.
+HOME = "/optuna"
+_OPENING = threading.Lock()
+
+
+@router.get(f"{HOME}/study")
+async def study(request: Request, caller: Reads, name: str = "") -> Response:
+    """Leads from the name of a study to its page."""
+    service = service_of(request)
+
+    def number() -> int | None:
+        _, _, body = _asked(service, "/api/studies", "")
+        found = json.loads(body)["study_summaries"]
+        return next((each["study_id"] for each in found if each["study_name"] == name), None)
+
+    found = await working(service, number)
+    root = request.scope.get("root_path", "")
+    where = f"{root}{HOME}/dashboard" + (f"/studies/{found}" if found is not None else "")
+    return RedirectResponse(where, 303)
+
+
+@router.get(HOME)
+@router.get(f"{HOME}/{{path:path}}")
+async def dashboard(request: Request, caller: Reads, path: str = "") -> Response:
+    """Whatever of the dashboard is asked for by GET; it has no other methods here."""
+    service, root = service_of(request), request.scope.get("root_path", "")
+    if not path:
+        return RedirectResponse(f"{root}{HOME}/dashboard", 303)
+    query = request.scope["query_string"].decode("latin-1")
+    status, headers, body = await working(service, lambda: _asked(service, f"/{path}", query))
+    kept = {
+        name: value
+        for name, value in headers
+        if name.lower() in ("content-type", "content-security-policy", "content-disposition")
+    }
+    kind = kept.get("Content-Type", "")
+    if "html" in kind or path.endswith(".js"):
+        body = _placed(body, f"{root}{HOME}")
+    return Response(body, status, kept)
+
+
+def _placed(body: bytes, home: str) -> bytes:
+    """A page or script of the dashboard, with its own paths below ours."""
+    text = body.decode()
+    for own in ('src="/static/', "`/csv/"):
+        text = text.replace(own, own.replace("/", f"{home}/", 1))
+    text = text.replace("${this.baseURL}/api", f"{home}/api")
+    return text.replace('url_prefix:"/dashboard"', f'url_prefix:"{home}/dashboard"').encode()
+
+
+def _asked(service: Service, path: str, query: str) -> tuple[int, list[tuple[str, str]], bytes]:
+    """Status, headers and body of a GET to the dashboard."""
+    if not listing.has_optuna_tables(service.store):
+        raise NothingFound("no study was kept for optuna-dashboard in this database; tune something first")
+    with _OPENING:
+        application = _application(service.settings.db)
+    told: list[Any] = []
+    environ = {
+        "REQUEST_METHOD": "GET", "PATH_INFO": path, "QUERY_STRING": query, "SCRIPT_NAME": "",
+        "HTTP_ACCEPT_ENCODING": "",
+        "SERVER_NAME": "localhost", "SERVER_PORT": "80", "SERVER_PROTOCOL": "HTTP/1.1",
+        "wsgi.version": (1, 0), "wsgi.url_scheme": "http", "wsgi.input": io.BytesIO(),
+        "wsgi.errors": io.StringIO(), "wsgi.multithread": True, "wsgi.multiprocess": False,
+        "wsgi.run_once": False,
+    }  # fmt: skip
+    parts = application(environ, lambda status, headers, error=None: told.extend((status, headers)))
+    try:
+        body = b"".join(parts)
+    finally:
+        close = getattr(parts, "close", None)
+        if close is not None:
+            close()
+    return int(str(told[0]).split()[0]), told[1], body
+
+
+@functools.cache
+def _application(url: str) -> Callable[..., Iterable[bytes]]:
+    """The dashboard over the studies of a database; slow to load, so at its first use."""
+    import optuna_dashboard
+
+    found: Callable[..., Iterable[bytes]] = optuna_dashboard.wsgi(url)
+    return found

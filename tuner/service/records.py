@@ -1,0 +1,160 @@
+"""Routes of records: pages of records, champions, problems; kernels and devices; records from elsewhere."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request
+from fastapi.responses import JSONResponse, Response
+
+from tuner.lookup.declared import builtin_now
+from tuner.requests import records as listed
+from tuner.requests.catalogue import devices_json, kernels_json, operations_json
+from tuner.requests.champions import champions_page, history_of
+from tuner.requests.intake import Intake
+from tuner.requests.questions import LONGEST_TEXT
+from tuner.requests.tokens import Caller
+from tuner.results.measurement import Outcome
+from tuner.results.record import Role
+from tuner.service.access import reads, sends_records, service_of
+from tuner.service.answers import asked_in, parameters
+from tuner.service.responses import told, working
+from tuner.store import demand
+
+router = APIRouter(prefix="/v1", tags=["records"])
+Reads = Annotated[Caller, Depends(reads)]
+Sends = Annotated[Caller, Depends(sends_records)]
+Text = Annotated[str, Query(max_length=LONGEST_TEXT)]
+Limit = Annotated[int, Query(ge=1, le=500, description="Items of a page.")]
+After = Annotated[int, Query(ge=0, le=2**62, description="`next` of the page before.")]
+
+
+@router.get("/kernels", summary="Kernels with their parameters and constraints")
+async def kernels(request: Request, caller: Reads, operation: Text = "", target: Text = "") -> Response:
+    """As `tuner kernels --json`."""
+    number = service_of(request).shelf.present.manifest.number
+    found = await working(service_of(request), lambda: kernels_json(builtin_now(), operation, target))
+    return told(request, {"kernels": found}, number)
+
+
+@router.get("/operations", summary="Operations: dims, dtypes, layouts")
+async def operations(request: Request, caller: Reads) -> Response:
+    """What can be asked about."""
+    number = service_of(request).shelf.present.manifest.number
+    return told(request, {"operations": operations_json(builtin_now())}, number)
+
+
+@router.get("/devices", summary="Devices of the records, and of this node")
+async def devices(request: Request, caller: Reads) -> Response:
+    """`here` are those that jobs may use, as `tuner devices --json` tells them."""
+    service = service_of(request)
+    view = service.shelf.present
+    known = await working(service, lambda: [each.to_json() for each in view.snapshot.devices()])
+    here = [each for found in service.offer.devices.values() for each in found[:1]]
+    return told(request, {"devices": known, "here": devices_json(here)}, view.manifest.number)
+
+
+@router.get("/problems", summary="Problems that were measured")
+async def problems(
+    request: Request, caller: Reads, operation: Text = "", shape: Text = "", device: Text = "",
+    regime: Text = "", after: After = 0, limit: Limit = 100,
+) -> Response:  # fmt: skip
+    """A page; `next` is the `after` of the next one, null after the last."""
+    service, view = service_of(request), service_of(request).shelf.present
+    wanted = listed.selection(operation, shape, device, regime)
+    found = await working(service, lambda: listed.problems_page(view.store, wanted, after, limit))
+    return told(request, found, view.manifest.number)
+
+
+@router.get("/champions", summary="The present champions")
+async def champions(
+    request: Request, caller: Reads, operation: Text = "", shape: Text = "", device: Text = "",
+    regime: Text = "", after: After = 0, limit: Limit = 100,
+) -> Response:  # fmt: skip
+    """A page; `next` is the `after` of the next one, null after the last."""
+    service, view = service_of(request), service_of(request).shelf.present
+    wanted = listed.selection(operation, shape, device, regime)
+    found = await working(service, lambda: champions_page(view.store, wanted, after, limit))
+    return told(request, found, view.manifest.number)
+
+
+@router.get("/champions/history", openapi_extra=parameters(), summary="The champions that a problem has had")
+async def history(request: Request, caller: Reads) -> Response:
+    """Oldest first, the present one last, each with what it was compared with."""
+    service = service_of(request)
+
+    def found() -> tuple[dict[str, Any], int]:
+        view, asked = asked_in(service, request.query_params)
+        where = view.answer(asked).question
+        assert where is not None, "an answer has its question"
+        return history_of(view.store, asked.problem, where.device, asked.regime), view.manifest.number
+
+    return told(request, *await working(service, found))
+
+
+@router.get("/records", summary="Records, the latest first")
+async def records(
+    request: Request, caller: Reads, operation: Text = "", shape: Text = "", device: Text = "",
+    regime: Text = "", role: Role | None = None, outcome: Outcome | None = None, before: After = 0,
+    limit: Limit = 50,
+) -> Response:  # fmt: skip
+    """A page, as `tuner records list --json`; `next` is the `before` of the next one."""
+    service, view = service_of(request), service_of(request).shelf.present
+    wanted = listed.selection(operation, shape, device, regime)
+    only = [each.value for each in (role, outcome) if each is not None]
+    found = await working(service, lambda: listed.records_page(view.store, wanted, only, before, limit))
+    return told(request, found, view.manifest.number)
+
+
+@router.get("/records/{record_id}", summary="Everything stored about a record")
+async def record(request: Request, caller: Reads, record_id: str) -> Response:
+    """As `tuner records show --json`; a record that was taken back is told, and marked."""
+    service, view = service_of(request), service_of(request).shelf.present
+    found = await working(
+        service, lambda: listed.record_json(*listed.found_record(view.store, record_id, "this server"))
+    )
+    return told(request, found, view.manifest.number)
+
+
+@router.get("/stats", summary="Counts of records by operation and device")
+async def stats(request: Request, caller: Reads) -> Response:
+    """As `tuner records stats --json`."""
+    service, view = service_of(request), service_of(request).shelf.present
+    found = await working(service, lambda: listed.tallies_json(view.store))
+    return told(request, {"tallies": found}, view.manifest.number)
+
+
+@router.get("/wanted", summary="Problems that were asked and have no exact answer")
+async def wanted(request: Request, caller: Reads, operation: Text = "", limit: Limit = 100) -> Response:
+    """Those first by which tuning is expected to save the most time."""
+    service, view = service_of(request), service_of(request).shelf.present
+    found = await working(service, lambda: demand.read(service.store, operation=operation)[:limit])
+    return told(request, {"wanted": [each.to_json() for each in found]}, view.manifest.number)
+
+
+@router.post(
+    "/records",
+    summary="Takes records from elsewhere",
+    openapi_extra={
+        "requestBody": {
+            "description": "What `tuner records export` writes: JSON lines, plain or compressed by zstd.",
+            "content": {
+                "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
+            },
+        }
+    },
+)
+async def take(request: Request, caller: Sends) -> Response:
+    """Stores the lines that are new; the same lines can be sent any number of times.
+
+    Lines that are no records are refused one by one, with the reason; the others are stored. What was stored
+    stays if the stream breaks off.
+    """
+    service = service_of(request)
+    intake = Intake(service.store)
+    async with service.taking:
+        async for piece in request.stream():
+            if piece:
+                await working(service, lambda piece=piece: intake.feed(piece))  # type: ignore[misc]
+        taken = await working(service, intake.finish)
+    return JSONResponse(taken.to_json())

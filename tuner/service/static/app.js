@@ -1,0 +1,51 @@
+// What pages do beyond plain HTML: follow jobs as they happen, and copy commands.
+"use strict";
+
+(() => {
+  const root = document.body.dataset.root;
+
+  const duration = (s) => {
+    if (s === null || s === undefined) return "-";
+    for (const [unit, scale] of [["s", 1], ["ms", 1e3], ["us", 1e6]]) {
+      if (s * scale >= 1) return `${(s * scale).toPrecision(4)} ${unit}`;
+    }
+    return `${(s * 1e9).toPrecision(4)} ns`;
+  };
+  const shown = { best_s: duration, library_s: duration, left_s: (s) => (s === null ? "-" : `${Math.round(s)} s`) };
+
+  const bind = (scope, told) => {
+    for (const each of scope.querySelectorAll("[data-bind]")) {
+      const name = each.dataset.bind;
+      if (!(name in told)) continue;
+      const text = shown[name] ? shown[name](told[name]) : String(told[name] ?? "-");
+      if (each.textContent !== text) each.textContent = text;
+    }
+  };
+
+  for (const each of document.querySelectorAll("[data-job]")) {
+    const scope = each.id === "live" ? document : each;
+    const known = each.querySelector(".state")?.textContent;
+    const source = new EventSource(`${root}/v1/jobs/${each.dataset.job}/events`);
+    source.addEventListener("progress", (event) => {
+      const told = JSON.parse(event.data);
+      const place = each.querySelector(".progress .dim, td.progress .dim");
+      if (place) location.reload();
+      bind(scope, told);
+    });
+    source.addEventListener("state", (event) => {
+      const state = JSON.parse(event.data).state;
+      const past = ["queued", "running"].indexOf(state);
+      const ended = ["done", "failed", "cancelled"].includes(state);
+      if (ended) source.close();
+      if (state !== known && (ended || state === "stopping" || (past === 1 && known === "queued"))) location.reload();
+    });
+    window.addEventListener("pagehide", () => source.close());
+  }
+
+  for (const each of document.querySelectorAll("[data-copy]")) {
+    each.addEventListener("click", async () => {
+      await navigator.clipboard.writeText(each.dataset.copy);
+      each.textContent = "Copied";
+    });
+  }
+})();

@@ -1,0 +1,159 @@
+"""Snapshots: numbered manifests of what answers rest on, and a store as it was at one of them.
+
+A manifest tells the last row of each table that answers rest on. Rows are only ever added, so the rows up to
+there are the same at any later time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from tuner.results.record import ProblemKey, utc_now
+from tuner.store import Store, opening, rows, tables
+from tuner.store.frozen import FrozenStore
+from tuner.store.reading import Reader
+
+#: The tables that answers rest on.
+TABLES = (tables.records, tables.champions, tables.retractions, tables.surveys, tables.crowns)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What the answers of a snapshot rest on.
+
+    Attributes:
+        number: Its number in this database.
+        made_at: ISO 8601, UTC.
+        positions: Table -> number of its last row.
+        published: Digest of the published results and models.
+        code: Version of tile-tuner, and a digest of the kernels' files.
+    """
+
+    number: int
+    made_at: str
+    positions: Mapping[str, int]
+    published: str
+    code: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The manifest as a JSON object."""
+        positions = {name.removeprefix("tuner_"): last for name, last in self.positions.items()}
+        return {
+            "snapshot": self.number, "made_at": self.made_at, **positions, "published": self.published,
+            "code": self.code,
+        }  # fmt: skip
+
+
+def positions(store: Reader) -> dict[str, int]:
+    """The number of the last row of each table that answers rest on; a quick query."""
+    with opening.reading(store._where), store._engine.connect() as connection:
+        return _positions(connection)
+
+
+def _positions(connection: sa.Connection) -> dict[str, int]:
+    last = [
+        sa.select(sa.func.coalesce(sa.func.max(table.c.number), 0)).scalar_subquery().label(table.name)
+        for table in TABLES
+    ]
+    return {name: int(number) for name, number in connection.execute(sa.select(*last)).one()._mapping.items()}
+
+
+def take(store: Store, published: str, code: str) -> Manifest:
+    """The snapshot of what is there now: the last one if nothing has changed since, else a new one.
+
+    Writers take turns, so no row before the last one can appear afterwards.
+
+    Args:
+        store: The store.
+        published: Digest of the published results and models.
+        code: Version of the code.
+
+    Raises:
+        StoreTrouble: The database cannot be written.
+    """
+    of = tables.snapshots
+    with opening.explained(store._where), store._writing() as connection:
+        now = {"positions": json.dumps(_positions(connection)), "published": published, "code": code}
+        last = connection.execute(sa.select(of).order_by(of.c.number.desc()).limit(1)).one_or_none()
+        if last is not None and all(last._mapping[name] == value for name, value in now.items()):
+            return _manifest(last)
+        row = now | {"made_at": utc_now()}
+        number = connection.execute(sa.insert(of).values(**row)).inserted_primary_key[0]
+        return _manifest(connection.execute(sa.select(of).where(of.c.number == number)).one())
+
+
+def latest(store: Reader) -> Manifest | None:
+    """The last snapshot; None before the first."""
+    of = tables.snapshots
+    with opening.reading(store._where), store._engine.connect() as connection:
+        found = connection.execute(sa.select(of).order_by(of.c.number.desc()).limit(1)).one_or_none()
+        return _manifest(found) if found is not None else None
+
+
+def manifest(store: Reader, number: int) -> Manifest | None:
+    """A snapshot by its number; None if there is none."""
+    of = tables.snapshots
+    with opening.reading(store._where), store._engine.connect() as connection:
+        found = connection.execute(sa.select(of).where(of.c.number == number)).one_or_none()
+        return _manifest(found) if found is not None else None
+
+
+def _manifest(row: sa.Row[Any]) -> Manifest:
+    told = row._mapping
+    return Manifest(
+        int(told["number"]), told["made_at"], json.loads(told["positions"]), told["published"], told["code"]
+    )
+
+
+def problems_since(store: Reader, before: Mapping[str, int]) -> tuple[set[ProblemKey], set[ProblemKey]]:
+    """The problems that have records, and those that have champions, after earlier positions."""
+    problem, found = tables.problems, []
+    with opening.reading(store._where), store._engine.connect() as connection:
+        for table in (tables.records, tables.champions):
+            later = sa.select(table.c.problem).where(table.c.number > before.get(table.name, 0)).distinct()
+            rows_of = connection.execute(sa.select(problem).where(problem.c.number.in_(later))).mappings()
+            found.append({rows.problem_of(dict(row)) for row in rows_of})
+    return found[0], found[1]
+
+
+def as_of(url: str, manifest: Manifest, patience_s: float = 30.0) -> FrozenStore:
+    """Opens a database, for reading, as it was at a snapshot.
+
+    Temporary views of the connection, which have the names of the tables, end at the snapshot's last rows. Both
+    databases look for temporary relations first, so every query of a store works unchanged.
+
+    Args:
+        url: The database.
+        manifest: The snapshot.
+        patience_s: Seconds to wait for another process that writes.
+
+    Raises:
+        StoreTrouble: The database cannot be used.
+    """
+    parts = opening.parsed(url)
+    where = parts.render_as_string(hide_password=True)
+    engine = opening.make_engine(parts, read_only=True, patience_s=patience_s)
+    server = engine.dialect.name == "postgresql"
+
+    def connected(connection: Any, _: Any) -> None:
+        cursor, schema = connection.cursor(), "main"
+        if server:
+            cursor.execute("SET TRANSACTION READ WRITE")  # of nothing but the connection's own views
+            cursor.execute("SELECT quote_ident(current_schema())")
+            schema = cursor.fetchone()[0]
+        for table in TABLES:
+            last = int(manifest.positions.get(table.name, 0))
+            cursor.execute(
+                f"CREATE TEMP VIEW {table.name} AS SELECT * FROM {schema}.{table.name} WHERE number <= {last}"
+            )
+        cursor.close()
+        if server:
+            connection.commit()
+
+    sa.event.listen(engine, "connect", connected)
+    return FrozenStore(engine, where)
