@@ -30,12 +30,24 @@ if TYPE_CHECKING:
     from tuner.declare.space import Config, Constraint, Value, choice, powers_of_two
     from tuner.lookup import best
     from tuner.requests.client import connect
+    from tuner.requests.comparing import compare_sides as compare
+    from tuner.requests.decorators import TunedFunction, cuda_kernel, kernel
+    from tuner.requests.seeing import show
+    from tuner.requests.tables import records
+    from tuner.requests.tuned import Tuned
+    from tuner.requests.tuning import tune
 
 #: Name -> module that it is loaded from.
 _AT_FIRST_USE = {
     **dict.fromkeys(("Packed", "clear_caches", "explain", "fallbacks", "gemv"), "tuner.callables"),
     **dict.fromkeys(("matmul", "on_miss", "pack", "precision", "transpose"), "tuner.callables"),
     "best": "tuner.lookup",
+    **dict.fromkeys(("TunedFunction", "cuda_kernel", "kernel"), "tuner.requests.decorators"),
+    "compare": "tuner.requests.comparing",
+    "records": "tuner.requests.tables",
+    "show": "tuner.requests.seeing",
+    "Tuned": "tuner.requests.tuned",
+    "tune": "tuner.requests.tuning",
     "connect": "tuner.requests.client",
     "Fallback": "tuner.declare.fallback",
     "Kernel": "tuner.declare.kernel",
@@ -47,6 +59,8 @@ _AT_FIRST_USE = {
     ),
     **dict.fromkeys(("Config", "Constraint", "Value", "choice", "powers_of_two"), "tuner.declare.space"),
 }
+#: Name here -> its name there, where that is another one's already.
+_NAMED_OTHERWISE = {"compare": "compare_sides"}
 __all__ = [
     "DTYPE_BYTES",
     "Baseline",
@@ -64,6 +78,8 @@ __all__ = [
     "Scalar",
     "Step",
     "Tensor",
+    "Tuned",
+    "TunedFunction",
     "Value",
     "Work",
     "Workspace",
@@ -72,16 +88,22 @@ __all__ = [
     "ceil_div",
     "choice",
     "clear_caches",
+    "compare",
     "connect",
+    "cuda_kernel",
     "explain",
     "fallbacks",
     "gemv",
+    "kernel",
     "matmul",
     "on_miss",
     "pack",
     "powers_of_two",
     "precision",
+    "records",
+    "show",
     "transpose",
+    "tune",
 ]
 
 
@@ -91,7 +113,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    value: object = getattr(import_module(_AT_FIRST_USE[name]), name)
+    value: object = getattr(import_module(_AT_FIRST_USE[name]), _NAMED_OTHERWISE.get(name, name))
     globals()[name] = value
     return value
 

@@ -94,6 +94,14 @@ class LockedByAnother(EnvironmentTrouble):
 
 
 class Interrupted(TunerError):
-    """The user or the system asked to stop; every finished trial is kept."""
+    """The user or the system asked to stop; every finished trial is kept.
+
+    Attributes:
+        twice: True if it was asked for again while the first request was followed.
+    """
 
     exit_code = 130
+
+    def __init__(self, message: str, twice: bool = False) -> None:
+        super().__init__(message)
+        self.twice = twice

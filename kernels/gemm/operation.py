@@ -13,7 +13,8 @@ from tuner import Baseline, Operation, Problem, Tensor, Work
 LADDER = (
     "naive", "vectorised", "blocked", "direct", "packed",
     "row_shared", "tiled", "register_tiled", "warp_tiled",
-    "multivector", "thin", "shallow", "small", "double_sums", "emulated",
+    "multivector", "thin", "shallow", "small", "double_sums",
+    "one_product", "three_products", "promoted", "emulated",
 )  # fmt: skip
 
 

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""What a model's answers lose at problems that it was not fitted to, from a survey kept as arrays.
+"""What a model's answers lose at problems that it was not fitted to, from a survey.
 
-    scripts/bench/answers.py SURVEY.npz [--operation gemm] [--target cuda] [--device-file
+    scripts/bench/answers.py SURVEY [--operation gemm] [--target cuda] [--device-file
         configs/tuned/nvidia-h200/gemm.json] [--repeats 3] [--fresh 100] [--fitted 568] [--seed 0]
 
-Each repeat draws `--fresh` problems of the survey, fits to others, answers, and compares with the survey's
-times. Configs that were not timed at a problem cannot be answered there. Printed: time of the answer over the
-best of configs and library, minus 1; library over answer; the number slower than the library by over 3 %; the
-same loss with the best eight timed; and how well the figures hold that come with answers. Needs LightGBM.
+SURVEY is the URL of a database, or a file of arrays, .npz. Each repeat draws `--fresh` problems of the survey,
+fits to others, answers, and compares with the survey's times. Configs that were not timed at a problem cannot
+be answered there. Printed: time of the answer over the best of configs and library, minus 1; library over
+answer; the number slower than the library by over 3 %; the same loss with the best eight timed; and how well
+the figures hold that come with answers. Needs LightGBM.
 """
 
 from __future__ import annotations
@@ -33,18 +34,24 @@ from tuner.lookup.model.data import Timings, from_arrays
 from tuner.lookup.model.fit import fit
 from tuner.lookup.model.predict import Model, Predictor
 from tuner.lookup.model.stored import to_bytes
+from tuner.lookup.model.surveyed import from_database
+from tuner.lookup.model.table import table
 
 Floats = NDArray[np.float64]
 
 
-def predicted(model: Model, fresh: Timings) -> Cases:
+def predicted(model: Model, fresh: Timings, kernels: Mapping[str, Kernel]) -> Cases:
     """The fresh problems as cases."""
-    told = [model.times(problem) for problem in fresh.problems]
-    times, library = fresh.matrix()
+    data, count = table(fresh, kernels, model.device), len(fresh.problems)
+    log_s, library = np.full(len(data.problem), np.inf), np.full(count, np.inf)
+    place = {named: place for place, named in enumerate(model.configs)}
+    at = np.flatnonzero([fresh.configs[number] in place for number in data.config])
+    for number, problem in enumerate(fresh.problems):
+        mine = at[data.problem[at] == number]
+        there = model.at(problem, among=[place[fresh.configs[each]] for each in data.config[mine]])
+        log_s[mine], library[number] = there.log_s(), there.library_log_s()
     dims = np.log([[size for _, size in each.shape] for each in fresh.problems])
-    return cases(
-        dims, (np.array([each[0] for each in told]), np.array([each[1] for each in told])), times, library
-    )
+    return cases(np.unique(data.problem), dims, data, log_s, library)
 
 
 def losses(of: Cases, margin: float) -> str:
@@ -90,7 +97,7 @@ def _geometric(ratios: Floats) -> float:
 def main() -> None:
     """Prints a line or two for each repeat."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("survey", type=Path)
+    parser.add_argument("survey")
     parser.add_argument("--operation", default="gemm")
     parser.add_argument("--target", default="cuda")
     parser.add_argument("--device-file", type=Path, default=Path("configs/tuned/nvidia-h200/gemm.json"))
@@ -102,14 +109,18 @@ def main() -> None:
     device = next(iter(json.loads(given.device_file.read_text())["devices"].values()))
     catalogue = builtin()
     kernels = {each.name: each for each in catalogue.of(given.operation, given.target)}
-    survey = from_arrays(np.load(given.survey), catalogue.operation(given.operation))
+    declared, where = catalogue.operation(given.operation), DeviceInfo.from_json(device)
+    if given.survey.endswith(".npz"):
+        survey = from_arrays(np.load(given.survey), declared)
+    else:
+        survey = from_database(given.survey, declared, kernels.values(), where, "cold")
     for seed in range(given.seed, given.seed + given.repeats):
         order = np.random.default_rng(seed).permutation(len(survey.problems))
         some, fresh = order[: -given.fresh][-given.fitted :], survey.of(order[-given.fresh :])
         begin = time.thread_time()
-        model = fit(survey.of(some), kernels, DeviceInfo.from_json(device), seed)
+        model = fit(survey.of(some), kernels, where, seed)
         took = time.thread_time() - begin
-        of = predicted(model, fresh)
+        of = predicted(model, fresh, kernels)
         print(f"seed {seed}, {len(some)} problems: {losses(of, model.calibration.margin)}")
         print(f"  {calibration(of, model)}; margin {model.calibration.margin:.2f}")
         print(

@@ -11,7 +11,7 @@ import pytest
 from fixtures.callable_records import CATALOGUE, crowned, empty_database, own_records, ran
 
 import tuner
-from tuner.callables.dispatch import device_info
+from tuner.callables.deciding import device_info
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import TOLERANCE_FACTOR, Problem
 from tuner.declare.space import Config

@@ -9,7 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 Array = np.ndarray
-TOP, LOW_SHIFT, SHARE = 14, 11, 8
+TOP, LOW_SHIFT, SHARE = 15, 11, 8
+#: From here on, relative to its power of two, FP16 rounds the largest up to infinity.
+INFINITE = 65520 / 2.0**TOP
 #: Scaled elements below this, but zeros, ask for low parts that are scaled up.
 TINY = 2.0**-5
 
@@ -30,7 +32,8 @@ def split(x: Array, share: int) -> tuple[Array, Array, Array, Array]:
     rows, terms = x.shape
     groups = x.reshape(-1, share * terms)
     top = np.abs(groups).max(1)
-    exponent = np.where(top > 0, np.frexp(np.where(top > 0, top, 1))[1] - 1, 0)
+    fraction, exponent = np.frexp(np.where(top > 0, top, 0.5))
+    exponent = exponent - 1 + (2 * fraction >= INFINITE)
     scale = 2.0 ** np.minimum(TOP - exponent, 126)
     scaled = groups * scale[:, None]
     shifted = ((scaled != 0) & (np.abs(scaled) < TINY)).any(1)
@@ -55,9 +58,9 @@ def sums(total: Array, a: Array, b: Array) -> Array:
     return total
 
 
-def emulated(a: Array, b: Array, chunk: int = 64) -> Array:
+def emulated(a: Array, b: Array, chunk: int = 64, compensated: bool = False) -> Array:
     """a @ b as the kernel computes it; a is m x k, b is k x n, n a multiple of eight."""
-    total = np.zeros((a.shape[0], b.shape[1]), np.float32)
+    total = lost = np.zeros((a.shape[0], b.shape[1]), np.float32)
     for start in range(0, a.shape[1], chunk):
         left, right = (x[:, start : start + chunk].astype(np.float64) for x in (a, b.T))
         missing = ((0, 0), (0, chunk - left.shape[1]))
@@ -73,7 +76,11 @@ def emulated(a: Array, b: Array, chunk: int = 64) -> Array:
             t = sums(t, high_a, low_b) / shift_b * shift_a[:, None]
             t = sums(t, low_a, high_b) / shift_a[:, None]
         t = sums(t, high_a, high_b)
-        total = (total + t * (factor_a[:, None] * factor_b)).astype(np.float32)
+        term = (t * (factor_a[:, None] * factor_b) - lost).astype(np.float32)
+        grown = (total + term).astype(np.float32)
+        if compensated:
+            lost = (grown - total) - term
+        total = grown
     return total
 
 
@@ -83,6 +90,15 @@ def plain(a: Array, b: Array) -> Array:
     left, right = a.astype(np.float64), b.astype(np.float64)
     for k in range(a.shape[1]):
         total = (total + left[:, k : k + 1] * right[k]).astype(np.float32)
+    return total
+
+
+def shared(a: Array, b: Array, blocks: int) -> Array:
+    """As `plain`, by so many blocks that share k, whose sums are added up: a library, for a small C."""
+    each = -(-a.shape[1] // blocks)
+    total = np.zeros((a.shape[0], b.shape[1]), np.float32)
+    for start in range(0, a.shape[1], each):
+        total = total + plain(a[:, start : start + each], b[start : start + each])
     return total
 
 

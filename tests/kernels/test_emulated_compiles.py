@@ -18,6 +18,7 @@ PACK = ("dependent.cuh", "emulated.cuh", "emulated_pack.cu")
 USUAL = {
     "CONSUMERS": 2, "WIDTH": 192, "PARTS": 1, "CHUNK": 64, "STAGES": 5, "CLUSTER": 2, "GROUP": 8, "SPLIT_K": 1,
     "GIVEN": 232, "BLOCKS_PER_SM": 4, "ORDER_rows": 0, "ORDER_snake": 1, "ORDER": "ORDER_rows", "TURNS_free": 0,
+    "PROMOTION_plain": 0, "PROMOTION_compensated": 1, "PROMOTION": "PROMOTION_plain",
     "TURNS_taken": 1, "TURNS_early": 2, "TURNS": "TURNS_free", "A_TRANSPOSED": 0, "B_TRANSPOSED": 0,
 }  # fmt: skip
 PRODUCTS: dict[str, dict[str, Any]] = {
@@ -25,6 +26,8 @@ PRODUCTS: dict[str, dict[str, Any]] = {
     "two parts, K shared": {"WIDTH": 128, "PARTS": 2, "STAGES": 4, "SPLIT_K": 4},
     "turns, no cluster": {"WIDTH": 176, "CLUSTER": 1, "TURNS": "TURNS_early", "ORDER": "ORDER_snake"},
     "small": {"WIDTH": 64, "STAGES": 8, "CLUSTER": 1, "TURNS": "TURNS_taken"},
+    "compensated": {"WIDTH": 128, "STAGES": 6, "PROMOTION": "PROMOTION_compensated", "SPLIT_K": 16},
+    "short": {"WIDTH": 64, "STAGES": 8, "CLUSTER": 1, "CHUNK": 32, "PROMOTION": "PROMOTION_compensated"},
     "one consumer": {"CONSUMERS": 1, "WIDTH": 96, "GIVEN": 0},
 }
 #: Of the producer's one thread, which waits most of the time.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -62,7 +63,7 @@ def test_shallow_products_are_left_to_plain_kernels() -> None:
 
 def test_the_record_names_what_it_falls_back_to() -> None:
     aligned, odd = problem(512, 512, 512), problem(511, 511, 511)
-    assert "double_sums BM=128" in KERNEL.falls_back_to(first(aligned))
+    assert "double_sums BM=64" in KERNEL.falls_back_to(first(aligned))
     assert "VECTOR=4" in KERNEL.falls_back_to(first(aligned))
     assert "VECTOR=1" in KERNEL.falls_back_to(first(odd))
 
@@ -93,9 +94,35 @@ def test_a_recorded_fallback_is_used_again_where_it_is_legal() -> None:
         assert KERNEL.as_recorded(unknown, aligned, H200) == KERNEL
 
 
+def plain_of(**changes: int) -> tuple[dict, str]:
+    """A config of warp_tiled, and the words for it."""
+    (warp_tiled,) = builtin().of("gemm", "cuda", ("warp_tiled",))
+    config = {**warp_tiled.default_config(), **changes}
+    return config, " ".join(["warp_tiled", *(f"{name}={value}" for name, value in config.items())])
+
+
+def test_an_export_has_the_fallback_of_its_record(tmp_path: Path) -> None:
+    of = problem(512, 768, 1024)
+    _, told = plain_of(BM=64, SPLIT_K=2)
+    case = champion(KERNEL, of, dict(first(of)), versions={"fallback": told})
+    (source,) = export(case, KERNEL, of, "source", tmp_path)
+    text = source.read_text()
+    assert f"Inputs that it does not take are computed by {told}" in text
+    assert "cudaError_t fallbacks_matmul(unsigned& count)" in text
+    (record,) = export(case, KERNEL, of, "json", tmp_path)
+    assert json.loads(record.read_text())["fallback"] == told
+    (module,) = export(case, KERNEL, of, "python", tmp_path)
+    assert "def fallbacks():" in module.read_text()
+    elsewhere = champion(
+        KERNEL, problem(512, 766, 1024), dict(first(problem(512, 766, 1024))), versions={"fallback": told}
+    )
+    (source,) = export(elsewhere, KERNEL, problem(512, 766, 1024), "source", tmp_path)
+    assert "are computed by double_sums" in source.read_text(), "its rows are not divisible by four"
+
+
 def test_a_fallback_that_shares_k_has_memory_within_the_workspace() -> None:
     of = problem(512, 512, 32768)
-    config = Config({**first(problem(512, 512, 512)), "WIDTH": 128, "PARTS": 2, "STAGES": 4, "SPLIT_K": 16})
+    config = next(each for each in KERNEL.first_configs() if each["SPLIT_K"] == 16 and legal(of, each))
     assert legal(of, config)
     own, launch = KERNEL.launch(of, config), KERNEL.launched(of, config)
     plain = KERNEL.fallback.kernel.launch(of, Config(KERNEL.fallback.config(config)))
@@ -144,7 +171,7 @@ def test_the_report_is_of_the_step_that_does_the_work() -> None:
     pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="NVRTC comes with the extras cuda12 and cuda13")
     from tuner.devices.nvrtc import compile_cubin, read_report
 
-    of = problem(511, 511, 511)
+    of = problem(1023, 1023, 1023)
     rendered = render(KERNEL, of, first(of))
     cubin, log = compile_cubin(rendered.text, "sm_90a")
     of_all, report = read_report(log, cubin), read_report(log, cubin, rendered.entry)

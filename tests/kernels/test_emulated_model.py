@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from emulated_model import drawn, emulated, largest_error, plain
+from emulated_model import drawn, emulated, half, largest_error, plain, shared, split
 
 #: What the check lets pass.
 EMULATED = (
@@ -18,6 +18,33 @@ EMULATED = (
 def test_largest_error_is_at_most_twice_that_of_fp32(kind: str, k: int) -> None:
     a, b = drawn(kind, 32, 32, k)
     assert largest_error(emulated(a, b), a, b) <= 2 * largest_error(plain(a, b), a, b)
+
+
+@pytest.mark.parametrize(("k", "blocks"), [(4096, 16), (2048, 32), (704, 8)])
+@pytest.mark.parametrize("kind", ["normal", "uniform", "positive", "lognormal:2", "outlier:1e4"])
+def test_short_compensated_chunks_match_a_library_that_shares_k(kind: str, k: int, blocks: int) -> None:
+    a, b = drawn(kind, 16, 16, k)
+    allowed = 2 * largest_error(shared(a, b, blocks), a, b)
+    assert largest_error(emulated(a, b, 32, compensated=True), a, b) <= allowed
+
+
+def test_compensated_sums_do_not_drift_with_k() -> None:
+    errors = []
+    for k in (256, 4096):
+        a, b = drawn("positive", 16, 16, k)
+        errors.append(largest_error(emulated(a, b, compensated=True), a, b))
+        assert errors[-1] < 6e-7
+    a, b = drawn("positive", 16, 16, 4096)
+    assert errors[1] < largest_error(emulated(a, b), a, b)
+
+
+@pytest.mark.parametrize("largest", [65519.0, 65520.0, 65535.99, 32768.0])
+def test_the_largest_element_of_a_chunk_never_becomes_infinite(largest: float) -> None:
+    x = np.full((1, 64), 1.0)
+    x[0, 3] = largest
+    high, low, factor, _ = split(x, 1)
+    assert np.isfinite(half(high)).all()
+    assert (high + low)[0, 3] * factor[0] == pytest.approx(largest, rel=2**-22)
 
 
 def test_rms_error_is_at_most_half_of_fp32s_on_normal_inputs() -> None:

@@ -93,7 +93,11 @@ def libraries_of(folder: str) -> set[str]:
 
 @pytest.mark.parametrize("folder", ["tuner", "kernels", "examples"])
 def test_every_library_that_is_imported_is_asked_for(folder: str) -> None:
-    asked = {canonicalize_name(each.name) for lock in ("runtime", "cuda13", "model") for each in wanted(lock)}
+    asked = {
+        canonicalize_name(each.name)
+        for lock in ("runtime", "cuda13", "model", "tables")
+        for each in wanted(lock)
+    }
     # numba carries llvmlite, CuPy its own parts; a library's name may differ from its distribution's.
     asked |= {"llvmlite", "cupy", "cupy-backends"}
     distributions = metadata.packages_distributions()
@@ -307,7 +311,7 @@ import tuner
 from tuner.declare import catalogue
 from tuner.declare.folders import kernels_folder
 from tuner.ladder import read_ladder_plan
-from tuner.ladder.steps import lessons
+from tuner.results.steps import lessons
 from tuner.nightly.plan import read_plan
 from tuner.published import entries, tuned_folder
 inside = Path(tuner.__file__).parent

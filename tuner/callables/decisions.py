@@ -11,6 +11,7 @@ import time
 import warnings
 from dataclasses import dataclass, replace
 
+from tuner.callables.rereading import Rereading
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import IEEE, Problem
@@ -28,6 +29,8 @@ PATIENCE_S, LEFT_OUT_S = 1.0, 60.0
 LEAD = 1.02
 #: Regimes beside ``cold`` in which the kernel must not have lost, where they were measured.
 OTHER_REGIMES = ("hot",)
+#: Has what was decided forgotten when an operator goes back to another champion.
+REREADING = Rereading()
 #: Bytes of an array that are copied in a second, and seconds that any copy takes: guesses, low ones, since a
 #: copy that turns out quicker does no harm.
 COPIED_BYTES_PER_S = {"cpu": 2e9, "cuda": 1e11}
@@ -90,6 +93,7 @@ def decide(key: ProblemKey, device: DeviceInfo | str) -> Decision:
         NothingFound: Nothing is known of a device of that name.
         UnknownName: No such device, operation, dtype, layout or precision.
     """
+    REREADING.begin()
     found = _decided(key, device)
     measured = found.answer is not None and found.answer.match == EXACT
     if key.precision == IEEE or found.kernel is not None or measured:

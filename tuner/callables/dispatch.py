@@ -9,28 +9,23 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Hashable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy
 
-from tuner.callables import measuring
-from tuner.callables.arrays import NUMPY, Family, Opaque, index_of
-from tuner.callables.calls import Prepared, kernel_call, library_call
-from tuner.callables.decisions import Decision, decide, forget, warn_once
+from tuner.callables.arrays import NUMPY, Family, Opaque
+from tuner.callables.calls import Prepared
+from tuner.callables.deciding import forget_all, keep
+from tuner.callables.decisions import REREADING
 from tuner.callables.families import family_of, shares_memory_with_others
-from tuner.callables.misses import FORGET, Miss, by_policy, consult, count, is_miss
+from tuner.callables.misses import consult, forget_measured, is_miss
 from tuner.callables.policy import chosen as chosen_policy
 from tuner.callables.precision import CHOSEN, chosen
+from tuner.callables.preparing import decision_or_none, prepare
 from tuner.callables.requests import Request, gemv_request, matmul_request, transpose_request
-from tuner.callables.rereading import Rereading
-from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import EMULATED, IEEE
-from tuner.results.record import ProblemKey
 
-#: Prepared calls that a function keeps, and decisions that are kept; the oldest go first.
-KEPT = 4096
 #: Function -> what names its arrays, and what their request is.
 ARGUMENTS = {"matmul": ("a", "b"), "gemv": ("a", "x"), "transpose": ("a",)}
 REQUESTS: dict[str, Callable[..., Request]] = {
@@ -42,8 +37,6 @@ _prepared: dict[str, dict[Hashable, Prepared]] = {name: {} for name in ARGUMENTS
 _gemv, _transpose = _prepared["gemv"], _prepared["transpose"]
 #: Precision -> prepared products.
 _matmul: dict[str, dict[Hashable, Prepared]] = {IEEE: _prepared["matmul"], EMULATED: {}}
-_decided: dict[tuple[ProblemKey, str], Decision] = {}
-_devices: dict[str, DeviceInfo] = {}
 _lock = threading.RLock()
 
 
@@ -75,7 +68,7 @@ def matmul(a: Any, b: Any, out: Any = None, *, precision: str = "") -> Any:
     Raises:
         ValueError: Shapes that do not fit together, several devices, an `out` that cannot be written.
         TypeError: What is no array, or arrays of several libraries.
-        UnknownName: No such precision.
+        UnknownName: No such precision, or policy in the environment (`tuner.on_miss`).
         InputError: `precision` is ``emulated``, or `b` packed, and an array is not float32.
     """
     try:
@@ -143,9 +136,8 @@ def clear_caches() -> None:
     with _lock:
         for prepared in (*_prepared.values(), *_matmul.values()):
             prepared.clear()
-        _decided.clear()
-        forget()
-        measuring.PROCESS.forget()
+        forget_all()
+        forget_measured()
 
 
 def _first(function: str, arrays: tuple[Any, ...], out: Any, asked: str = "") -> Any:
@@ -160,6 +152,7 @@ def _first(function: str, arrays: tuple[Any, ...], out: Any, asked: str = "") ->
     if isinstance(arrays[-1], Opaque) and function == "matmul":
         return arrays[-1].product(arrays[0], out, asked)
     precision = chosen(asked) if function == "matmul" else IEEE
+    chosen_policy()  # or say that there is no such policy, before anything is prepared
     arrays = tuple(numpy.asarray(each) if _is_nested(each) else each for each in arrays)
     family = common_family(function, arrays, out)
     given = (*arrays, *(() if out is None else (out,)))
@@ -170,7 +163,7 @@ def _first(function: str, arrays: tuple[Any, ...], out: Any, asked: str = "") ->
         return called(public, arrays, out)
     request = request_of(function, family, arrays, out).in_precision(precision, asked)
     kept = _matmul[precision] if function == "matmul" else _prepared[function]
-    if is_miss(request, _decision(request)):
+    if is_miss(request, decision_or_none(request)):
         consult(request, family, arrays[0])  # which may wait, and so is not done under the lock
     with _lock:
         call = prepare(request, family, arrays[0])
@@ -229,127 +222,8 @@ def _remember(kept: dict[Hashable, Prepared], family: Family, given: tuple[Any, 
     except RuntimeError:  # what has no strides
         return
     _key_of.setdefault(family.base, family.key)
-    _keep(kept, keys if len(keys) > 1 else keys[0], call)
+    keep(kept, keys if len(keys) > 1 else keys[0], call)
 
 
-def _keep(kept: dict[Any, Any], key: Hashable, value: Any) -> None:
-    while len(kept) >= KEPT:
-        del kept[next(iter(kept))]
-    kept[key] = value
-
-
-def decision_for(request: Request) -> Decision | None:
-    """What runs, by records and by what has to be copied; None where it is no problem for a kernel."""
-    if request.problem is None:
-        return None
-    with _lock:
-        found = _decided.get((request.problem, request.device))
-        if found is None:
-            _rereading.begin()
-            found = decide(request.problem, device_info(request.device))
-            _keep(_decided, (request.problem, request.device), found)
-    if is_miss(request, found):
-        found = by_policy(found, chosen_policy())
-    copies = request.copied
-    if found.kernel is None or not copies or found.worth_copying(request.copied_bytes, len(copies)):
-        return found
-    names = ", ".join(each.argument for each in copies)
-    why = f"a copy of {names} ({copies[0].copied}) is taken to cost more than the kernel saves"
-    return replace(found, kernel=None, config=None, why=why)
-
-
-def device_info(device: str) -> DeviceInfo:
-    """Identity and limits of ``cpu`` or ``cuda:N``."""
-    found = _devices.get(device)
-    if found is None:
-        if device == "cpu":
-            from tuner.devices.detect import cpu_info
-
-            found = cpu_info()
-        else:
-            from tuner.devices.calling import device_info as gpu_info
-
-            found = gpu_info(index_of(device))
-        _devices[device] = found
-    return found
-
-
-def prepare(request: Request, family: Family, array: Any) -> Prepared:
-    """The call of the kernel; the library's where that cannot be had, which is no reason to fail.
-
-    Args:
-        request: What is asked for.
-        family: Library of the arrays.
-        array: One of them.
-    """
-    return watched(request, family, array, lambda decision: prepared_by(request, family, decision))
-
-
-def watched(
-    request: Request, family: Family, array: Any, prepared: Callable[[Decision | None], Prepared]
-) -> Prepared:
-    """The call of what is decided; where that may change, one that asks what is decided now.
-
-    Args:
-        request: What is asked for.
-        family: Library of the arrays.
-        array: One of them.
-        prepared: The call of a decision.
-    """
-
-    def decided() -> tuple[Prepared, bool]:
-        with _lock:
-            decision = _decision(request)
-            return prepared(decision), is_miss(request, decision)
-
-    decision = _decision(request)
-    if not is_miss(request, decision):
-        return prepared(decision)
-    assert decision is not None, "a miss has a decision"
-    miss = Miss(request, family, decided)
-    count(miss, decision)
-    miss.decided(array)
-    return miss.call()
-
-
-def _decision(request: Request) -> Decision | None:
-    """What is decided; None where there is no problem for a kernel, or where the lookup failed."""
-    try:
-        return decision_for(request)
-    except Exception as error:
-        _warn_left(request, error)
-        return None
-
-
-def prepared_by(request: Request, family: Family, decision: Decision | None) -> Prepared:
-    """The call of a decision's kernel, or the library's.
-
-    Args:
-        request: What is asked for.
-        family: Library of the arrays.
-        decision: What runs; None for the library of the arrays.
-    """
-    try:
-        if decision is not None and decision.kernel is not None:
-            return kernel_call(request, decision, family)
-        return library_call(request, decision, family)
-    except Exception as error:
-        _warn_left(request, error)
-        return library_call(request, None, family)
-
-
-def _warn_left(request: Request, error: Exception) -> None:
-    warn_once(
-        f"{request.function} of {request.problem} is left to the library, since the kernel cannot be had: "
-        f"{type(error).__name__}: {error}"
-    )
-
-
-def _forget_problem(problem: ProblemKey, device: str) -> None:
-    """Has a problem looked up again: it was measured."""
-    _decided.pop((problem, device), None)
-
-
-FORGET.append(_forget_problem)
-_rereading = Rereading(clear_caches)
+REREADING.forget = clear_caches
 _PUBLIC: dict[str, Callable[..., Any]] = {"matmul": matmul, "gemv": gemv, "transpose": transpose}

@@ -9,8 +9,9 @@ from typing import Any
 import numpy
 
 from tuner.callables.arrays import Operand, dense_strides
+from tuner.callables.deciding import decision_for
 from tuner.callables.decisions import Decision, decide, problem_of
-from tuner.callables.dispatch import ARGUMENTS, REQUESTS, common_family, decision_for, request_of
+from tuner.callables.dispatch import ARGUMENTS, REQUESTS, common_family, request_of
 from tuner.callables.foreign import view
 from tuner.callables.precision import chosen
 from tuner.callables.requests import Request

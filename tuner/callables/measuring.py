@@ -154,8 +154,10 @@ class Process:
                 asked = self._waiting.pop(told["id"], None)
             if asked is not None:
                 asked.end(told["outcome"], told["why"])
-        with contextlib.suppress(OSError):
-            running.stdout.close()
+        for pipe in (running.stdin, running.stdout):
+            with contextlib.suppress(OSError):
+                assert pipe is not None, "a pipe"
+                pipe.close()
         code = running.wait()
         with self._lock:
             if self._running is running:

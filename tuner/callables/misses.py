@@ -45,9 +45,9 @@ def is_miss(request: Request, decision: Decision | None) -> bool:
     return found is None or found.match != EXACT or not own
 
 
-def by_policy(decision: Decision, policy: Policy) -> Decision:
-    """The decision for a miss, by a policy."""
-    if policy.how != LIBRARY or decision.kernel is None:
+def by_policy(decision: Decision) -> Decision:
+    """The decision for a miss, by the policy that holds."""
+    if chosen().how != LIBRARY or decision.kernel is None:
         return decision
     why = f"it is not tuned, and the policy is {LIBRARY!r} ({VARIABLE}, tuner.on_miss); else: {decision.why}"
     return replace(decision, kernel=None, config=None, saves_s=0.0, why=why)
@@ -129,6 +129,13 @@ def consult(request: Request, family: Family, array: Any) -> None:
         asked.wait()
     if asked.outcome in TOLD:
         warn_once(f"{problem} could not be measured at its first use, and is answered without: {asked.why}")
+
+
+def forget_measured() -> None:
+    """Lets what was measured, or could not be, be asked for again."""
+    with _lock:
+        _MISSES.clear()
+    measuring.PROCESS.forget()
 
 
 #: Called with problem and device once they were measured: what was decided before does not count any more.

@@ -7,11 +7,13 @@ from typing import Any
 
 from tuner.callables.arrays import Family, Opaque, Operand, dense_strides
 from tuner.callables.calls import PackedForm, Prepared, kernel_call, packed_form
+from tuner.callables.deciding import decision_for
 from tuner.callables.decisions import Decision, warn_once
-from tuner.callables.dispatch import decision_for, prepared_by, request_of, watched
+from tuner.callables.dispatch import request_of
 from tuner.callables.families import family_of
 from tuner.callables.layouts import letter, placed
 from tuner.callables.precision import EMULATED_DTYPES
+from tuner.callables.preparing import prepared_by, watched
 from tuner.callables.requests import Request, matmul_request
 from tuner.declare.problem import EMULATED
 from tuner.errors import InputError

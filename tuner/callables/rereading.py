@@ -18,16 +18,20 @@ LOOK_EVERY_S = 20.0
 
 
 class Rereading:
-    """The thread of one process."""
+    """The thread of one process.
 
-    def __init__(self, forget: Callable[[], None], every_s: float = LOOK_EVERY_S) -> None:
+    Attributes:
+        forget: Called if the crown log has grown.
+    """
+
+    def __init__(self, every_s: float = LOOK_EVERY_S) -> None:
         """Begins nothing yet.
 
         Args:
-            forget: Called if the crown log has grown.
             every_s: Seconds between two looks.
         """
-        self._forget, self._every_s = forget, every_s
+        self.forget: Callable[[], None] = lambda: None
+        self._every_s = every_s
         self._seen: int | None = None
         self._process = 0
 
@@ -51,7 +55,7 @@ class Rereading:
         except (TunerError, OSError):
             return
         if self._seen is not None and newest != self._seen:
-            self._forget()
+            self.forget()
         self._seen = newest
 
 
@@ -60,7 +64,5 @@ def _newest() -> int:
     store = opened(patience_s=1.0)
     if store is None:
         return 0
-    from tuner.store.crowning import newest
-
     with store:
-        return newest(store)
+        return store.rulings.newest()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tuner.cli.formatting import answer_rows, config_text, duration, pairs, print_json, versus
-from tuner.cli.options import database_option, json_option, parse_problem, problem_options
+from tuner.cli.options import DEVICE, KERNEL, database_option, json_option, parse_problem, problem_options
 from tuner.requests.answers import FORMATS, answered, exported
 
 if TYPE_CHECKING:
@@ -23,9 +23,12 @@ confirmed_option = click.option(
 
 @click.command()
 @problem_options
-@click.option("--kernel", default="", help="Use this kernel only.")
+@click.option("--kernel", shell_complete=KERNEL, default="", help="Use this kernel only.")
 @click.option(
-    "--device", default="", help='cpu, cuda:N, or a name such as "NVIDIA H200"; default: this machine\'s.'
+    "--device",
+    shell_complete=DEVICE,
+    default="",
+    help='cpu, cuda:N, or a name such as "NVIDIA H200"; default: this machine\'s.',
 )
 @click.option(
     "--server",
@@ -116,9 +119,12 @@ def _predicted_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 @click.command()
 @problem_options
-@click.option("--kernel", default="", help="Use this kernel only.")
+@click.option("--kernel", shell_complete=KERNEL, default="", help="Use this kernel only.")
 @click.option(
-    "--device", default="", help='cpu, cuda:N, or a name such as "NVIDIA H200"; default: this machine\'s.'
+    "--device",
+    shell_complete=DEVICE,
+    default="",
+    help='cpu, cuda:N, or a name such as "NVIDIA H200"; default: this machine\'s.',
 )
 @click.option("--format", "form", type=click.Choice(FORMATS), default="source", show_default=True)
 @click.option("-o", "folder", type=click.Path(path_type=Path), required=True, help="Folder to write to.")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import secrets
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +15,14 @@ from tuner.cli.formatting import duration, print_json, table
 from tuner.errors import InputError
 
 if TYPE_CHECKING:
+    from tuner.declare.catalogue import Catalogue
     from tuner.declare.problem import Problem
+    from tuner.devices.detect import DetectedDevice
     from tuner.lookup import Answer
     from tuner.study.drawn import Drawn, Summary
 
+#: Answers are what the lookup predicts.
+PREDICT = "predict"
 #: Seconds of each study unless given.
 SECONDS = 13.0
 #: Kind of device -> how large drawn problems are at the most; as in surveys where none is given.
@@ -24,34 +30,63 @@ MOST: dict[str, dict[str, Any]] = {"cpu": {"most_flops": 2e10, "most_bytes": 5e8
 COLUMNS = ("problem", "match", "use", "said", "answer", "library", "champion", "loss", "library / answer")
 
 
+@dataclass(frozen=True)
+class DrawnRequest:
+    """What is asked for.
+
+    Attributes:
+        operation: Its name.
+        count: Problems to draw.
+        seed: Of problems and studies; drawn where None.
+        seconds: Of each study; `SECONDS` where None.
+        device: Where.
+        dtype: Element type.
+        regime: How time is taken.
+        on_miss: ``predict`` for what the lookup answers, ``measure`` for what it answers after a first use.
+    """
+
+    operation: str
+    count: int
+    seed: int | None
+    seconds: float | None
+    device: str
+    dtype: str
+    regime: str
+    on_miss: str
+
+
 def lookup_quality_drawn(
-    operation: str, count: int, seed: int | None, seconds: float | None, device: str, dtype: str,
-    regime: str, output: Path | None, db: str, as_json: bool,
-) -> None:  # fmt: skip
-    """Draws problems, answers, measures, and writes a page and its JSON after each."""
+    asked: DrawnRequest, measure: bool, output: Path | None, db: str, as_json: bool
+) -> None:
+    """Draws problems, answers, measures, and writes a page and its JSON after each.
+
+    Raises:
+        InputError: Not to be measured, or nothing to be drawn.
+    """
     from tuner.devices.detect import find
     from tuner.lookup.declared import builtin_now
     from tuner.lookup.model.design import Ranges, draw
     from tuner.study.drawn import measured, summary
     from tuner.study.locks import occupied
 
-    if count < 1:
-        raise InputError(f"--drawn is 1 or more, got {count}; give e.g. 32")
-    catalogue, found = builtin_now(), find(device)
-    seed = secrets.randbits(32) if seed is None else seed
-    ranges = Ranges(dtype=dtype, **MOST.get(found.target, {}))
-    problems = draw(catalogue.operation(operation), ranges, count, seed)
-    title = f"Drawn problems of {operation} on {found.info.name}, {regime}, seed {seed}"
+    if not measure:
+        raise InputError("--drawn times answers on the device; give --measure, too")
+    if asked.count < 1:
+        raise InputError(f"--drawn is 1 or more, got {asked.count}; give e.g. 32")
+    catalogue, found = builtin_now(), find(asked.device)
+    seed = secrets.randbits(32) if asked.seed is None else asked.seed
+    ranges, seconds = Ranges(dtype=asked.dtype, **MOST.get(found.target, {})), asked.seconds or SECONDS
+    problems = draw(catalogue.operation(asked.operation), ranges, asked.count, seed)
+    first = ", measured at first use" if asked.on_miss != PREDICT else ""
+    title = f"Drawn problems of {asked.operation} on {found.info.name}, {asked.regime}, seed {seed}{first}"
     cases: list[Drawn] = []
+    answered = partial(_answered, asked, found, catalogue, db)
     with occupied(db, (found,), title):
-        for each in measured(
-            problems, lambda problem: _answered(problem, device, regime, db), catalogue, found,
-            seconds or SECONDS, regime, seed,
-        ):  # fmt: skip
+        for each in measured(problems, answered, catalogue, found, seconds, asked.regime, seed):
             cases.append(each)
-            click.echo(f"{len(cases)} of {count}: {' | '.join(row(each))}", err=True)
+            click.echo(f"{len(cases)} of {asked.count}: {' | '.join(row(each))}", err=True)
             if output is not None:
-                _write(output, title, cases, summary(cases), seconds or SECONDS)
+                _write(output, title, cases, summary(cases), seconds)
     told = summary(cases)
     if as_json:
         print_json({"title": title, "summary": told.to_json(), "cases": [each.to_json() for each in cases]})
@@ -61,12 +96,18 @@ def lookup_quality_drawn(
         click.echo(line)
 
 
-def _answered(problem: Problem, device: str, regime: str, db: str) -> Answer:
-    """What a lookup answers, as callables ask it."""
+def _answered(
+    asked: DrawnRequest, found: DetectedDevice, catalogue: Catalogue, db: str, problem: Problem
+) -> Answer:
+    """What a lookup answers, as callables ask it; after a first use if that is asked for."""
     from tuner.lookup import answer
     from tuner.lookup.asking import kept_open, parse_device, parse_key
 
-    return answer(kept_open(db), parse_key(problem), parse_device(device), regime)
+    if asked.on_miss == PREDICT:
+        return answer(kept_open(db), parse_key(problem), parse_device(asked.device), asked.regime)
+    from tuner.study.first_use_answer import answer_at_first_use
+
+    return answer_at_first_use(problem, found, catalogue, asked.regime)
 
 
 def row(of: Drawn) -> tuple[str, ...]:

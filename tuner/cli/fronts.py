@@ -7,7 +7,14 @@ from pathlib import Path
 import click
 
 from tuner.cli.formatting import config_text, duration, energy, print_json, speed, table
-from tuner.cli.options import database_option, json_option, parse_problem, problem_options, writable_folder
+from tuner.cli.options import (
+    DEVICE,
+    database_option,
+    json_option,
+    parse_problem,
+    problem_options,
+    writable_folder,
+)
 from tuner.errors import InputError
 from tuner.results.objectives import Front, Point, read_objectives
 from tuner.results.record import Champion
@@ -15,7 +22,9 @@ from tuner.results.record import Champion
 
 @click.command()
 @problem_options
-@click.option("--device", default="", help='cpu, cuda:N, or a name such as "NVIDIA H200".')
+@click.option(
+    "--device", shell_complete=DEVICE, default="", help='cpu, cuda:N, or a name such as "NVIDIA H200".'
+)
 @click.option("--objective", default="time,error", show_default=True, metavar="time[,energy][,error]",
               help="Objectives to minimise: two or three.")  # fmt: skip
 @click.option("-o", "folder", type=click.Path(path_type=Path), help="Write a plot of the front to this folder.")

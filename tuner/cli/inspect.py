@@ -5,8 +5,9 @@ from __future__ import annotations
 import click
 
 from tuner.cli.formatting import print_json, table
-from tuner.cli.options import DEFAULT_DATABASE, database_option, json_option
+from tuner.cli.options import OPERATION, database_option, json_option
 from tuner.declare.catalogue import builtin
+from tuner.lookup.asking import DEFAULT_DATABASE
 from tuner.requests.catalogue import devices_json, kernels_json, own_devices
 
 
@@ -29,7 +30,7 @@ def devices(as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("operation", required=False)
+@click.argument("operation", required=False, shell_complete=OPERATION)
 @json_option
 def kernels(operation: str | None, as_json: bool) -> None:
     """List the kernels, with their parameters and constraints."""

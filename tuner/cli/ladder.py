@@ -10,15 +10,23 @@ from typing import Any
 import click
 
 from tuner.cli.formatting import config_text, duration, print_json, rate, speed, table
-from tuner.cli.options import database_option, json_option, parse_problem, problem_options, writable_folder
+from tuner.cli.options import (
+    DEVICE,
+    KERNEL,
+    database_option,
+    json_option,
+    parse_problem,
+    problem_options,
+    writable_folder,
+)
 from tuner.declare.catalogue import builtin
 from tuner.declare.problem import Problem
 from tuner.devices.detect import DetectedDevice, find
 from tuner.errors import InputError
 from tuner.ladder.plan import ladder_of
 from tuner.ladder.reading import read_ladder_plan
-from tuner.ladder.rungs import Ladder, slower_steps
-from tuner.ladder.steps import LadderPlan
+from tuner.results.rungs import Ladder, slower_steps
+from tuner.results.steps import LadderPlan
 
 #: Seconds for tuning each step, unless said otherwise.
 DEFAULT_SECONDS = 10.0
@@ -26,8 +34,16 @@ DEFAULT_SECONDS = 10.0
 
 @click.command()
 @problem_options
-@click.option("--kernel", "kernels", multiple=True, help="Measure only this kernel; repeat for several.")
-@click.option("--device", default="", help="cpu or cuda:N; default: the GPU if there is one.")
+@click.option(
+    "--kernel",
+    "kernels",
+    shell_complete=KERNEL,
+    multiple=True,
+    help="Measure only this kernel; repeat for several.",
+)
+@click.option(
+    "--device", shell_complete=DEVICE, default="", help="cpu or cuda:N; default: the GPU if there is one."
+)
 @click.option("--seconds", type=float, help=f"Seconds for tuning each step.  [default: {DEFAULT_SECONDS:g}]")
 @click.option("--classic", is_flag=True, help="Take each step's declared config instead of tuning it.")
 @click.option("--end-to-end", is_flag=True, help="Time allocation and copies to and from the device, too.")

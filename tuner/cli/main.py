@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import click
 from click.shell_completion import CompletionItem
 
-from tuner.cli import job_files
 from tuner.errors import EnvironmentTrouble, InputError, TunerError
+from tuner.requests import job_files
 from tuner.version import __version__
 
 #: Subcommand -> module and name of its implementation, loaded when it is called: ``--help`` stays quick.
@@ -25,8 +25,12 @@ COMMANDS = {
     "front": ("tuner.cli.fronts", "front", "Show the configs that trade time against energy or error."),
     "export": ("tuner.cli.best", "export", "Write the champion as source, binary, Python module or JSON."),
     "ladder": ("tuner.cli.ladder", "ladder", "Measure each kernel of an operation in order."),
+    "wanted": ("tuner.cli.wanted", "wanted", "List what programs asked for and nobody tuned."),
     "nightly": ("tuner.cli.nightly", "nightly", "Tune the problems of a plan until a deadline."),
     "champions": ("tuner.cli.champions", "champions", "List champions, pin them, go back to earlier ones."),
+    "watch": ("tuner.cli.watch", "watch", "Time champions and library, and say what changed since."),
+    "report": ("tuner.cli.watch", "report", "Make the report of an earlier night again."),
+    "worker": ("tuner.cli.worker", "worker", "Let this machine's devices work for a fleet."),
     "records": ("tuner.cli.records", "records", "Export, import, publish, list, check and take back records."),
     "distil": ("tuner.cli.distil", "distil", "Find few configs for many shapes, and how to choose."),
     "lookup-quality": (
@@ -35,6 +39,9 @@ COMMANDS = {
         "Measure what answers for unknown problems cost.",
     ),
     "model": ("tuner.cli.model", "model", "Fit a model to a survey, for shapes that nobody tuned."),
+    "show": ("tuner.cli.show", "show", "Show what a study saw, also as a page with figures."),
+    "compare": ("tuner.cli.compare", "compare", "Compare devices, drivers, versions, days or studies."),
+    "config": ("tuner.cli.config", "config", "Show the defaults that hold here, and where they come from."),
     "simulate": ("tuner.cli.replay", "simulate", "Replay a study on a recorded space, without a device."),
     "serve": ("tuner.service.command", "serve", "Serve answers, jobs and pages over HTTP."),
     "token": ("tuner.cli.access", "token", "Make, list and revoke tokens of the service."),
@@ -45,11 +52,12 @@ COMMANDS = {
 }
 #: Heading of ``--help`` -> its commands.
 GROUPS = {
-    "Tune": ("tune", "nightly", "ladder", "survey"),
-    "Answer": ("best", "front", "export", "distil", "model", "lookup-quality"),
+    "Tune": ("tune", "nightly", "ladder", "survey", "worker"),
+    "Answer": ("best", "front", "export", "distil", "model", "lookup-quality", "wanted"),
+    "Watch": ("watch", "report"),
     "Records": ("records", "champions", "simulate"),
     "Service": ("serve", "token", "allow"),
-    "Look": ("devices", "kernels", "doctor"),
+    "Look": ("show", "compare", "config", "devices", "kernels", "doctor"),
 }
 #: Errors of the system that a user can remedy.
 SYSTEM_ERRORS = {
@@ -75,6 +83,21 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
+    def resolve_command(
+        self, context: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Also reads the user's defaults for the command."""
+        name, command, rest = super().resolve_command(context, args)
+        if name in COMMANDS and name != "config":
+            from tuner.devices.settings import read
+
+            known = read()
+            if known:
+                from tuner.cli.config import default_map
+
+                context.default_map = {**(context.default_map or {}), name: default_map(self, name, known)}
+        return name, command, rest
+
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """Lists the commands by group, without importing them."""
         widest = max(map(len, COMMANDS))
@@ -96,7 +119,10 @@ def command_line() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command line and exits: 0 done, 1 nothing found, 2 bad input, 3 trouble, 130 interrupted."""
+    """Runs the command line and exits.
+
+    0 done, 1 nothing found, 2 bad input, 3 trouble, 4 alerts of a watch, 130 interrupted.
+    """
     # SIGTERM acts like Ctrl-C; a study sets its own handler, which lets the running trial end.
     signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)

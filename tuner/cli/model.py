@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tuner.cli.formatting import pairs, print_json
-from tuner.cli.options import database_option, json_option, writable_file
+from tuner.cli.options import DEVICE, database_option, json_option, writable_file
 from tuner.errors import InputError, NothingFound
 
 if TYPE_CHECKING:
@@ -24,7 +22,12 @@ def model() -> None:
 
 @model.command()
 @click.argument("operation")
-@click.option("--device", default="", help='Where the survey was made: cpu, cuda:N, or e.g. "NVIDIA H200".')
+@click.option(
+    "--device",
+    shell_complete=DEVICE,
+    default="",
+    help='Where the survey was made: cpu, cuda:N, or e.g. "NVIDIA H200".',
+)
 @click.option(
     "--survey",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
@@ -46,7 +49,7 @@ def fit(
     operation: str, device: str, survey: Path | None, dtype: str, regime: str, measured_at: str, seed: int,
     output: Path | None, db: str,
 ) -> None:  # fmt: skip
-    """Fit a model to the database's surveys, and publish it.
+    """Fit a model to the database's surveys, store it there, and publish it.
 
     Needs LightGBM: pip install 'tile-tuner[model]'.
     """
@@ -54,35 +57,37 @@ def fit(
     from tuner.lookup.declared import builtin_now
     from tuner.lookup.devices import device_in_full
     from tuner.lookup.model.fit import fit as fitted
+    from tuner.lookup.model.refit import circumstances, refit
     from tuner.lookup.model.shelf import path_of
     from tuner.lookup.model.stored import to_bytes
     from tuner.lookup.model.survey_file import read_survey
-    from tuner.lookup.model.surveyed import from_database
+    from tuner.store import Store
 
     catalogue, where = builtin_now(), device_in_full(device, db)
     declared = catalogue.operation(operation)
-    if output is None and not in_checkout():
-        raise InputError("an installed package's own results are not written; name a file by -o")
-    path = output or path_of(operation, where.name)
     writable_file(output)
-    told = {"regime": regime, "fitted_at": datetime.now(UTC).isoformat(timespec="seconds")}
-    told |= {"measured_at": measured_at} if measured_at else {}
     kernels = {each.name: each for each in catalogue.of(operation, where.kind)}
+    path = output or (path_of(operation, where.name) if in_checkout() else None)
     if survey is not None:
-        timings = read_survey(survey, declared, dtype, told)
+        if path is None:
+            raise InputError("an installed package's own results are not written; name a file by -o")
+        told = circumstances(regime) | ({"measured_at": measured_at} if measured_at else {})
+        found = fitted(read_survey(survey, declared, dtype, told), kernels, where, seed)
     else:
-        timings = from_database(db, declared, kernels.values(), where, regime)
-        timings = replace(timings, provenance={**timings.provenance, **told})
-    found = fitted(timings, kernels, where, seed)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(to_bytes(found) + b"\n")
+        with Store.open(db) as store:
+            found = refit(store, declared, kernels.values(), where, regime, seed)
     pairs(f"Model of {operation} on {where.name}", _rows(found))
-    click.echo(str(path), err=True)
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(to_bytes(found) + b"\n")
+        click.echo(str(path), err=True)
 
 
 @model.command()
 @click.argument("operation")
-@click.option("--device", default="", help='cpu, cuda:N, or a name such as "NVIDIA H200".')
+@click.option(
+    "--device", shell_complete=DEVICE, default="", help='cpu, cuda:N, or a name such as "NVIDIA H200".'
+)
 @click.option("--regime", default="cold", show_default=True, help="How its times were taken.")
 @database_option
 @json_option
@@ -91,13 +96,19 @@ def show(operation: str, device: str, regime: str, db: str, as_json: bool) -> No
     from tuner.lookup.declared import builtin_now
     from tuner.lookup.devices import device_in_full
     from tuner.lookup.model.shelf import models
+    from tuner.store import Store
 
     builtin_now().operation(operation)
     where = device_in_full(device, db)
-    found = next((each for each in models(operation, regime) if each.device.name == where.name), None)
+    try:
+        with Store.open(db, read_only=True) as store:
+            every = models(operation, regime, store=store)
+    except NothingFound:
+        every = models(operation, regime)
+    found = next((each for each in every if each.device.name == where.name), None)
     if found is None:
         raise NothingFound(
-            f"no model of {operation}, {regime}, is published for {where.name}; run a survey there and "
+            f"there is no model of {operation}, {regime}, for {where.name}; run a survey there and "
             f"`tuner model fit {operation}`"
         )
     if as_json:

@@ -1,115 +1,152 @@
-"""``tuner nightly``: a plan until a deadline."""
+"""``tuner nightly``: a plan's problems until a deadline, on this machine or on a cluster."""
 
 from __future__ import annotations
 
-import contextlib
 import math
+import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
-from tuner.cli import job_files
-from tuner.cli.formatting import config_text, duration, print_json, speed, table
-from tuner.cli.fronts import check_plot, plot_front, show_front
-from tuner.cli.options import database_option, json_option
-from tuner.cli.progress_view import ProgressView
-from tuner.devices.detect import find_all
-from tuner.errors import DeviceTrouble, InputError, Interrupted, NothingFound, TunerError
-from tuner.nightly.plan import Plan, PlanItem, clock_time, read_plan, seconds_until
-from tuner.results.error_limit import told
-
-if TYPE_CHECKING:
-    from tuner.nightly.items import NightItem
-
-#: Problems not reached that the table lists one by one; a plan may have thousands.
-UNREACHED_TOLD = 20
+from tuner.cli.fleet import FleetRequest, print_job, run_fleet
+from tuner.cli.fronts import check_plot, plot_front
+from tuner.cli.night_here import run_here
+from tuner.cli.night_result import NightResult, ToldItems, show_night
+from tuner.cli.options import DEVICE, database_option, dry_run_option, json_option, output_options
+from tuner.cli.previews import previewed_night
+from tuner.cli.worker import tls_options
+from tuner.errors import InputError, NothingFound
+from tuner.nightly.plan import Plan, clock_time, read_plan, seconds_until
+from tuner.requests.events import Events
 
 
 @click.command()
-@click.argument("path", metavar="PLAN.toml", type=click.Path(path_type=Path))
+@click.argument("path", metavar="PLAN.toml", required=False, type=click.Path(path_type=Path))
 @click.option("--until", metavar="HH:MM", help="Stop at this local time; overrides the plan's.")
 @click.option("--seconds", type=float, help="Wall time of the whole run; overrides the plan's.")
-@click.option("--device", default="", help="Use this device, not the plan's: cpu, cuda, cuda:N.")
+@click.option(
+    "--device", shell_complete=DEVICE, default="", help="Use this device, not the plan's: cpu, cuda, cuda:N."
+)
 @click.option("--seed", type=int, help="Seed of the searches; random by default.")
 @click.option("--again", is_flag=True, help="Continue problems that are done, too.")
 @click.option("-o", "folder", type=click.Path(path_type=Path), help="Write plots of fronts to this folder.")
-@click.option("--quiet", is_flag=True, help="Show no progress on stderr.")
+@click.option("--report", type=click.Path(path_type=Path), metavar="DIR", help="Write the night's report here.")
+@click.option("--notify", default="", metavar="URL", help="Post the report; TUNER_NOTIFY_SECRET signs it.")
+@click.option("--install", type=click.Choice(["systemd", "cron"]), help="Show what begins it every night.")
+@click.option(
+    "--at", default="22:00", show_default=True, metavar="HH:MM", help="With --install: when to begin."
+)
+@click.option("--system", is_flag=True, help="With --install systemd: for the machine, not the user.")
+@click.option("--write", is_flag=True, help="With --install: write the files.")
+@click.option("--last", is_flag=True, help="Say how the last night ended.")
+@dry_run_option
+@output_options
+@click.option(
+    "--cluster", default="", metavar="CLUSTER",
+    help="Use a cluster's workers: local, tcp://HOST:8786, slurm:FILE.toml or pbs:FILE.toml (docs/fleet.md).",
+)  # fmt: skip
+@click.option("--hand-over", is_flag=True, help="Workers keep records in own files, and hand them over.")
+@click.option("--job-script", is_flag=True, help="Print the job script of slurm: or pbs:, and end.")
+@tls_options
 @database_option
 @json_option
-def nightly(
-    path: Path, until: str | None, seconds: float | None, device: str, seed: int | None, again: bool,
-    folder: Path | None, quiet: bool, db: str, as_json: bool,
-) -> None:  # fmt: skip
+def nightly(path: Path | None, db: str, as_json: bool, **asked: Any) -> int:
     """Tune the problems of a plan until a deadline.
 
     If the plan allows more time than there is, problems share it in slices: the next slice goes to the problem
     with the largest recent gain, and a problem that gains no more is stopped. Problems that are done for this
     device, driver and source are skipped, so the same command continues a night that was interrupted.
-    """
-    from tuner.nightly.night import Night
-    from tuner.nightly.surveys import run_surveys
-    from tuner.store import Store
-    from tuner.study.interruption import INTERRUPTED
-    from tuner.study.locks import occupied
 
+    Each night begins with its sentinels: champions beside the library, to see what became slower. Exit code 4
+    tells of alerts. A night on a cluster has none: run `tuner watch` on a node.
+    """
+    from tuner.cli.install import install, tell_last
+
+    if asked["last"]:
+        tell_last(db, as_json)
+        return 0
+    if asked["job_script"]:
+        print_job(asked["cluster"])
+        return 0
+    if path is None:
+        raise InputError("a night takes a plan, got none; name a TOML file, or --last")
+    if asked["install"]:
+        install(
+            asked["install"], path, at=asked["at"], until=asked["until"], notify=asked["notify"], db=db,
+            folder=asked["report"], system=asked["system"], write=asked["write"],
+        )  # fmt: skip
+        return 0
+    if asked["dry_run"]:
+        plan, begun_s = _limited(read_plan(path), asked["seconds"]), time.monotonic()
+        deadline_s = _deadline_s(plan, asked["until"], begun_s)
+        previewed_night(plan, db, asked["device"], deadline_s, asked["again"], as_json)
+        return 0
+    return _night(path, db, as_json, asked)
+
+
+def _night(path: Path, db: str, as_json: bool, asked: Mapping[str, Any]) -> int:
+    """Runs a night, and tells how it went; returns the exit code."""
+    from tuner.cli.watch import ALERTS, show_alerts, write_pages
+    from tuner.watch.notifying import SECRET_VARIABLE, check_url, notify
+    from tuner.watch.reporting import has_alerts
+
+    if asked["notify"]:
+        check_url(asked["notify"])
+    result = _run(path, db, asked)
+    show_night(result, as_json)
+    if not as_json:
+        show_alerts(result.report)
+    for each in result.items:
+        plot_front(each.front, each.after, asked["folder"])
+    if asked["report"] is not None:
+        write_pages(result.report, asked["report"])
+    if asked["notify"]:
+        trouble = notify(asked["notify"], result.report, os.environ.get(SECRET_VARIABLE, ""))
+        if trouble:
+            click.echo(f"tuner: {trouble}", err=True)
+    if result.stopped is not None:
+        raise result.stopped
+    if has_alerts(result.report):
+        return ALERTS
+    if result.items and all(each.state == "failed" for each in result.items):
+        raise NothingFound("no problem of the plan could be tuned")
+    return 0
+
+
+def _run(path: Path, db: str, asked: Mapping[str, Any]) -> NightResult:
+    """The night itself."""
     begun_s = time.monotonic()
     plan = read_plan(path)
-    if seconds is not None:
-        if not 0 < seconds < math.inf:
-            raise InputError(f"--seconds is a number above 0, got {seconds}; give e.g. 28800")
-        plan = replace(plan, seconds=seconds)
-    check_plot(folder, any(len(item.objectives) > 1 for item in plan.items))
-    found = find_all(device or plan.device)
-    deadline_s = _deadline_s(plan, until, begun_s)
-    items: list[NightItem] = []
-    unreached = 0
-    stopped: TunerError | None = None
-    with Store.open(db) as store, occupied(db, found, f"nightly {path}"):
-        seed = secrets.randbits(32) if seed is None else seed
-        say = _nothing if quiet else _said
-        night = Night(plan, store, found, seed, deadline_s, db, again, say, _warned)
-        try:
-            for told in run_surveys(plan, store, found[0], deadline_s):
-                if not quiet:
-                    click.echo(told, err=True)
-            for each in night.run(lambda item: _view(item, quiet)):
-                items.append(each)
-                job_files.count(len(items), len(plan.items))
-                unreached += each.state == "not reached"
-                if not quiet and (each.state != "not reached" or unreached <= UNREACHED_TOLD):
-                    click.echo(f"{each.item.problem}: {each.state} {each.why}".rstrip(), err=True)
-        except (Interrupted, DeviceTrouble) as error:
-            stopped = error
-        except KeyboardInterrupt:
-            stopped = Interrupted(INTERRUPTED)
-        places = {item.key: place for place, item in enumerate(plan.items)}
-        items = sorted([*items, *night.unfinished(str(stopped))], key=lambda each: places[each.item.key])
-    _show(items, str(stopped or ""), as_json)
-    for each in items:
-        plot_front(each.front, each.after, folder)
-    if stopped is not None:
-        raise stopped
-    if items and all(each.state == "failed" for each in items):
-        raise NothingFound("no problem of the plan could be tuned")
+    plan = _limited(plan, asked["seconds"])
+    check_plot(asked["folder"], any(len(item.objectives) > 1 for item in plan.items))
+    deadline_s = _deadline_s(plan, asked["until"], begun_s)
+    seed = secrets.randbits(32) if asked["seed"] is None else asked["seed"]
+    with Events(asked["log"], asked["verbose"]) as events:
+        events.tell("begin", plan=str(path), problems=len(plan.items), db=db)
+        told = ToldItems(asked["quiet"], events)
+        if not asked["cluster"]:
+            return run_here(plan, db, asked["device"], deadline_s, seed, asked["again"], told)
+        tls = asked["tls_ca"], asked["tls_cert"], asked["tls_key"]
+        request = FleetRequest(
+            asked["cluster"], asked["device"], asked["hand_over"], tls, seed, deadline_s, asked["again"],
+            asked["quiet"],
+        )  # fmt: skip
+        return run_fleet(plan, db, request, told)
 
 
-def _said(item: PlanItem, slices: int, gain: float | None) -> None:
-    told = "" if gain is None else f", {gain:.1%} gained"
-    click.echo(f"{item.problem}: slice {slices}{told}", err=True)
-
-
-def _warned(text: str) -> None:
-    click.echo(f"tuner: {text}", err=True)
-
-
-def _nothing(item: PlanItem, slices: int, gain: float | None) -> None:
-    """Prints nothing."""
+def _limited(plan: Plan, seconds: float | None) -> Plan:
+    """The plan with another budget, if one was given."""
+    if seconds is None:
+        return plan
+    if not 0 < seconds < math.inf:
+        raise InputError(f"--seconds is a number above 0, got {seconds}; give e.g. 28800")
+    return replace(plan, seconds=seconds)
 
 
 def _deadline_s(plan: Plan, until: str | None, begun_s: float) -> float | None:
@@ -119,64 +156,3 @@ def _deadline_s(plan: Plan, until: str | None, begun_s: float) -> float | None:
     if clock is not None:
         limits.append(time.monotonic() + seconds_until(clock, datetime.now()))
     return min(limits, default=None)
-
-
-@contextlib.contextmanager
-def _view(item: PlanItem, quiet: bool) -> Iterator[ProgressView]:
-    if not quiet:
-        click.echo(f"{item.problem}:", err=True)
-    with ProgressView(item.problem, quiet) as view:
-        yield view
-
-
-def _show(items: list[NightItem], stopped: str, as_json: bool) -> None:
-    if as_json:
-        states = [each.state for each in items]
-        print_json(
-            {
-                "problems": [each.to_json() for each in items],
-                "counts": {state: states.count(state) for state in sorted(set(states))},
-                "stopped": stopped,
-            }
-        )
-        return
-    limited = any(each.item.error_limit is not None for each in items)
-    errors = ("error x library",) if limited else ()
-    columns = ("problem", "state", "champion", "speed", "x library", *errors, "against before", "why")
-    unreached = [each for each in items if each.state == "not reached"]
-    unsaid = {id(each) for each in unreached[UNREACHED_TOLD:]}
-    table("The night", columns, [_row(each, limited) for each in items if id(each) not in unsaid])
-    if unsaid:
-        click.echo(f"and {len(unsaid)} more that were not reached; --json has each")
-    for each in items:
-        if each.front is not None and each.after is not None:
-            show_front(each.front, each.after)
-
-
-def _row(item: NightItem, limited: bool) -> tuple[str, ...]:
-    """The row of a problem in the report, with its error if the plan limits errors."""
-    after, row = item.after, (str(item.item.problem), item.state)
-    error = (_error(item),) if limited else ()
-    time_s = after.record.measurement.time_s if after else None
-    if after is None or not time_s:
-        return (*row, "-", "-", "-", *error, "-", item.why.splitlines()[0][:100] if item.why else "")
-    record = after.record
-    fresh = item.state == "tuned"
-    change = f"{item.improvement:.3f} x ({after.verdict})" if fresh and item.improvement else "-"
-    shown = f"{duration(time_s)}, {speed(record.work['flops'], record.work['bytes'], time_s)}"
-    ratio = (
-        f"{after.hardest.comparison.ratio if after.hardest else after.speedup:.3f}" if after.baseline else "-"
-    )
-    if after.doubts:
-        ratio += " (provisional)"
-    return (*row, f"{record.kernel} {config_text(record.config)}", shown, ratio, *error, change, item.why)
-
-
-def _error(each: NightItem) -> str:
-    """The champion's error over the library's, and the largest ratio allowed."""
-    limit = told(each.after.record.measurement) if each.after else None
-    if limit is None:
-        return "-"
-    if limit["ratio"] is None:
-        return "nothing said"
-    return f"{limit['ratio']:.2f} of {limit['factor']:g}"

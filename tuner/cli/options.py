@@ -11,13 +11,16 @@ from typing import TypeVar
 
 import click
 
+from tuner.cli.completion import DEVICE as DEVICE
+from tuner.cli.completion import DTYPE, LAYOUT
+from tuner.cli.completion import KERNEL as KERNEL
+from tuner.cli.completion import OPERATION as OPERATION
+from tuner.cli.completion import SAMPLER as SAMPLER
 from tuner.declare.catalogue import Catalogue, builtin, from_file
-from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Operation, Problem
 from tuner.devices.protocol import REGIMES
 from tuner.errors import InputError
-
-DEFAULT_DATABASE = "sqlite:///studies.db"
+from tuner.lookup.asking import DEFAULT_DATABASE
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -32,11 +35,15 @@ def problem_options(command: F) -> F:
             metavar="[ieee|emulated]",
             help="emulated allows any arithmetic that is as exact as the library's.  [default: ieee]",
         ),
-        click.option("--layout", default="", help="Layout, e.g. nn, nt, tn or tt for gemm."),
-        click.option("--dtype", default="", help="Element type; default: the operation's first."),
+        click.option(
+            "--layout", shell_complete=LAYOUT, default="", help="Layout, e.g. nn, nt, tn or tt for gemm."
+        ),
+        click.option(
+            "--dtype", shell_complete=DTYPE, default="", help="Element type; default: the operation's first."
+        ),
         click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="Set a dim by name."),
         click.argument("dims", nargs=-1),
-        click.argument("target", metavar="OPERATION|FILE.py"),
+        click.argument("target", metavar="OPERATION|FILE.py", shell_complete=OPERATION),
     ):
         command = decorate(command)
     return command
@@ -62,6 +69,27 @@ def regime_option(command: F) -> F:
 def json_option(command: F) -> F:
     """``--json``: one JSON document on stdout."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+
+
+def output_options(command: F) -> F:
+    """``-v``, ``-q`` and ``--log``: what is told of a run while it goes on."""
+    for decorate in (
+        click.option(
+            "--log", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+            help="Append what happens to FILE, as lines of JSON.",
+        ),
+        click.option("-q", "--quiet", is_flag=True, help="Show no progress on stderr."),
+        click.option("-v", "--verbose", is_flag=True, help="Tell each new best, and each kind of failure."),
+    ):  # fmt: skip
+        command = decorate(command)
+    return command
+
+
+def dry_run_option(command: F) -> F:
+    """``--dry-run``: only tell what would be done."""
+    return click.option(
+        "--dry-run", is_flag=True, help="Tell what would be done, and how long it takes; touch no device."
+    )(command)
 
 
 def objective_option(command: F) -> F:
@@ -167,23 +195,3 @@ def _whole(name: str, text: str) -> int:
         return int(text.replace("_", ""))
     except ValueError:
         raise InputError(f"a dim is a whole number of 1 or more, got {name}={text!r}") from None
-
-
-def chosen_kernels(
-    catalogue: Catalogue, problem: Problem, target: str, only: Sequence[str]
-) -> tuple[Kernel, ...]:
-    """The kernels that compete.
-
-    Raises:
-        UnknownName: No kernel has one of the names.
-        InputError: The operation has no kernel for the target.
-    """
-    found = catalogue.of(problem.operation.name, target, tuple(only), problem.precision)
-    if not found:
-        others = sorted({kernel.target for kernel in catalogue.of(problem.operation.name)})
-        raise InputError(
-            f"{problem.operation.name} has no kernel for {target}; it has some for {', '.join(others)}"
-        )
-    for kernel in found:
-        kernel.check_entry()
-    return found

@@ -33,24 +33,31 @@ TIERS = ("nearest-shape", "similar-device", "default")
 @click.option(
     "--seed", type=int, default=None, help="Of drawn problems and their studies; random unless given."
 )
+@click.option(
+    "--on-miss", type=click.Choice(["predict", "measure"]), default="predict", show_default=True,
+    help="With --drawn: answer as tuner.on_miss has it; measure times 8 configs at each problem first.",
+)  # fmt: skip
 @subject_options
 @measuring_options
 @database_option
 @json_option
 def lookup_quality(
-    operation: str, tier: str, output: Path | None, drawn: int | None, seed: int | None, device: str,
-    dtype: str, regime: str | None, measure: bool | None, seconds: float | None, db: str, as_json: bool,
+    operation: str, tier: str, output: Path | None, drawn: int | None, seed: int | None, on_miss: str,
+    device: str, dtype: str, regime: str | None, measure: bool | None, seconds: float | None, db: str,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Measure what answers for unknown problems cost.
 
     With --drawn: each drawn problem is looked up and then tuned for --seconds (13 unless given); answer,
     champion and library are timed in turn. Without it each known problem is left out and looked up.
     """
+    from tuner.cli.drawn import DrawnRequest, lookup_quality_drawn
     from tuner.lookup.quality import leave_one_out, summary
 
     writable_file(output)
     if drawn is not None:
-        _drawn(measure, operation, drawn, seed, seconds, device, dtype, regime or "cold", output, db, as_json)
+        asked = DrawnRequest(operation, drawn, seed, seconds, device, dtype, regime or "cold", on_miss)
+        lookup_quality_drawn(asked, bool(measure), output, db, as_json)
         return
     with shapes_known(operation, device, dtype, regime, db) as shapes:
 
@@ -69,15 +76,6 @@ def lookup_quality(
         click.echo(told)
         if left:
             click.echo(f"{len(left)} times are missing; `--measure` takes them, on the device", err=True)
-
-
-def _drawn(measure: bool | None, *given: Any) -> None:
-    from tuner.cli.drawn import lookup_quality_drawn
-    from tuner.errors import InputError
-
-    if not measure:
-        raise InputError("--drawn times answers on the device; give --measure, too")
-    lookup_quality_drawn(*given)
 
 
 def _missing(data: SubjectData, cases: list[LeftOut]) -> list[Wanted]:

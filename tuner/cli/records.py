@@ -57,13 +57,22 @@ def _progress(what: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
 @records.command("export")
 @click.argument("output", metavar="[FILE]", required=False)
 @click.option("-o", "option", metavar="FILE", help="File to write to; - is stdout.  [default: -]")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(("lines", "csv", "parquet")),
+    help="lines of JSON, which `import` takes, or a table.  [default: by FILE's ending, else lines]",
+)
 @selection_options
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 @database_option
-def export_(output: str | None, option: str | None, quiet: bool, db: str, **chosen: str) -> None:
-    """Write records and champions as JSON lines.
+def export_(
+    output: str | None, option: str | None, form: str | None, quiet: bool, db: str, **chosen: str
+) -> None:  # fmt: skip
+    """Write records and champions as JSON lines, or records as a table.
 
-    Give FILE with -o or as the argument; FILE.gz and FILE.zst are compressed.
+    Give FILE with -o or as the argument; FILE.gz and FILE.zst are compressed, FILE.csv and FILE.parquet are
+    tables with a row for each record.
     """
     from tuner.exchange import export
     from tuner.store import Store
@@ -74,6 +83,16 @@ def export_(output: str | None, option: str | None, quiet: bool, db: str, **chos
     path = None if file == "-" else Path(file)
     writable_file(path)
     wanted = selection(**chosen)
+    ending = file.rpartition(".")[2].lower()
+    form = form or (ending if ending in ("csv", "parquet") else "lines")
+    if form != "lines":
+        from tuner.requests.tables import export_table
+
+        with Store.open(db, read_only=True) as store:
+            rows = export_table(store, path, form, wanted)
+        if not quiet:
+            click.echo(f"{rows} records written to {file}", err=True)
+        return
     with Store.open(db, read_only=True) as store, _progress("exporting", quiet) as progress:
         counts = export(store, path, wanted, progress=progress)
     if not quiet:

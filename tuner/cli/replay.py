@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from tuner.cli.formatting import clock, duration, print_json, table
-from tuner.cli.options import json_option
+from tuner.cli.options import SAMPLER, json_option
 
 
 @click.command()
@@ -17,7 +17,7 @@ from tuner.cli.options import json_option
     "--repeats", type=int, default=20, show_default=True, help="Number of studies, each with its own seed."
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the first study.")
-@click.option("--sampler", default="tile", show_default=True, help="Search strategy.")
+@click.option("--sampler", shell_complete=SAMPLER, default="tile", show_default=True, help="Search strategy.")
 @click.option(
     "--warm-start", type=click.Path(path_type=Path), metavar="OTHER.json[.gz]",
     help="Recording of another device, used as earlier records.",

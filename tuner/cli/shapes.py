@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from tuner.cli.options import DEVICE
 from tuner.devices.protocol import REGIMES
 from tuner.errors import DeviceTrouble
 
@@ -32,7 +33,8 @@ def subject_options(command: F) -> F:
         click.option("--regime", type=click.Choice(REGIMES), default=None,
                      help="How time was measured; default: cold, or another regime if nothing was timed cold."),
         click.option("--dtype", default="", help="Element type; default: the operation's first."),
-        click.option("--device", default="", help='cpu, cuda:N, or a name such as "NVIDIA H200".'),
+        click.option("--device", shell_complete=DEVICE, default="",
+                     help='cpu, cuda:N, or a name such as "NVIDIA H200".'),
     ):  # fmt: skip
         command = decorate(command)
     return command

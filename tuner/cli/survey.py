@@ -11,12 +11,22 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tuner.cli.formatting import clock, pairs, print_json
-from tuner.cli.options import database_option, json_option, regime_option
+from tuner.cli.options import (
+    DEVICE,
+    KERNEL,
+    database_option,
+    dry_run_option,
+    json_option,
+    output_options,
+    regime_option,
+)
+from tuner.cli.previews import previewed_survey
 from tuner.declare import catalogue
 from tuner.declare.problem import Operation, Problem
-from tuner.devices.detect import find
+from tuner.devices.detect import DetectedDevice, find
 from tuner.errors import InputError, NothingFound
-from tuner.study.survey_design import CONFIGS, PER_PROBLEM
+from tuner.requests.events import Events
+from tuner.study.survey_design import CONFIGS, DEEP, PER_PROBLEM
 
 if TYPE_CHECKING:
     from tuner.study.survey_design import SurveyRequest
@@ -28,37 +38,53 @@ TOLD_EVERY_S = 10.0
 
 @click.command()
 @click.argument("target", metavar="OPERATION|FILE.py")
-@click.option("--device", default="", help="cpu or cuda:N; one GPU where there is one.")
+@click.option("--device", shell_complete=DEVICE, default="", help="cpu or cuda:N; one GPU where there is one.")
 @click.option("--seconds", type=float, default=600.0, show_default=True, help="Wall time of this run.")
 @click.option("--shapes", type=click.Path(path_type=Path), help="A plan: its problems come first.")
 @click.option("--only-shapes", is_flag=True, help="No drawn problems: those of --shapes alone.")
 @click.option("--most", "mosts", multiple=True, metavar="DIM=SIZE", help="The longest of a dim that is drawn.")
 @click.option("--layout", "layouts", multiple=True, help="Only this layout; may be given several times.")
 @click.option("--dtype", default="", help="Element type; the operation's first unless given.")
-@click.option("--kernel", "kernels", multiple=True, help="Only this kernel; may be given several times.")
+@click.option(
+    "--kernel", "kernels", shell_complete=KERNEL, multiple=True,
+    help="Only this kernel; may be given several times.",
+)  # fmt: skip
 @regime_option
 @click.option("--configs", type=click.IntRange(1), default=CONFIGS, show_default=True, help="Configs in all.")
 @click.option(
     "--per-problem", type=click.IntRange(1), default=PER_PROBLEM, show_default=True,
     help="Configs at a problem, at the most.",
 )  # fmt: skip
+@click.option(
+    "--deep", type=click.FloatRange(0, 1), default=DEEP, show_default=True,
+    help="Share of problems at which the search goes on for some turns.",
+)  # fmt: skip
 @click.option("--seed", type=int, default=0, show_default=True, help="Of problems and configs.")
-@click.option("--quiet", is_flag=True, help="No progress on stderr.")
+@click.option(
+    "--fit/--no-fit", "refitted", default=True, show_default=True,
+    help="Fit a model to all that was surveyed, at the end; needs LightGBM.",
+)  # fmt: skip
+@dry_run_option
+@output_options
 @database_option
 @json_option
-def survey(target: str, quiet: bool, db: str, as_json: bool, **options: Any) -> None:
+def survey(
+    target: str, refitted: bool, dry_run: bool, verbose: bool, quiet: bool, log: Path | None, db: str,
+    as_json: bool, **options: Any,
+) -> None:  # fmt: skip
     """Time many configs of OPERATION at many problems, for a model that answers at any shape.
 
     Problems are drawn: dims log-uniformly from 1 to 16384 (65536 those that are summed over), half of them
     round, all layouts. The same command again goes on where the last one ended.
     """
-    from tuner.store import Store
-    from tuner.study.locks import occupied
-    from tuner.study.survey import run_survey
+    from tuner.requests.surveying import run
 
     if not 0 < options["seconds"] < math.inf:
         raise InputError(f"--seconds is a number above 0, got {options['seconds']}; give e.g. 600")
-    request = _request(target, options)
+    if dry_run:
+        previewed_survey(db, options["device"], lambda found: _request(target, options, found), as_json)
+        return
+    request = _request(target, options, find(options["device"]))
     told_s = time.monotonic()
 
     def report(progress: SurveyProgress) -> None:
@@ -67,8 +93,9 @@ def survey(target: str, quiet: bool, db: str, as_json: bool, **options: Any) -> 
             told_s = time.monotonic()
             click.echo(f"{clock(progress.elapsed_s)}: {_line(progress)}", err=True)
 
-    with Store.open(db) as store, occupied(db, [request.found], f"survey {target}"):
-        progress = run_survey(request, store, report)
+    say = (lambda text: click.echo(text, err=True)) if refitted else None
+    with Events(log, verbose) as events:
+        progress = run(request, db, report, events, say)
     if as_json:
         print_json(asdict(progress))
         return
@@ -77,7 +104,7 @@ def survey(target: str, quiet: bool, db: str, as_json: bool, **options: Any) -> 
     pairs(f"Survey of {request.operation.name}", _rows(progress))
 
 
-def _request(target: str, options: dict[str, Any]) -> SurveyRequest:
+def _request(target: str, options: dict[str, Any], found: DetectedDevice) -> SurveyRequest:
     from tuner.study.survey_design import SurveyRequest
 
     file = Path(target)
@@ -88,12 +115,12 @@ def _request(target: str, options: dict[str, Any]) -> SurveyRequest:
             f"a survey is of one operation, {target} has kernels of {' and '.join(declared)}; split it"
         )
     operation = known.operation(declared[0])
-    found = find(options["device"])
     kernels = known.of(operation.name, found.target, only=options["kernels"])
     plain = SurveyRequest(
         operation, tuple(kernels), found, options["seconds"], options["regime"], options["seed"],
         problems=_listed(options["shapes"], operation), drawn=not options["only_shapes"],
         configs=options["configs"], per_problem=options["per_problem"],
+        deep=options["deep"],
     )  # fmt: skip
     if options["only_shapes"] and not plain.problems:
         raise InputError("--only-shapes goes with --shapes PLAN.toml, got no shapes; name a plan")
@@ -145,7 +172,10 @@ def _rows(progress: SurveyProgress) -> list[tuple[str, str]]:
         ("a second", f"{progress.timings / max(progress.timing_s, 1e-9):.0f} while timing"),
         ("problems", f"{progress.problems}, and {progress.before} of earlier runs"),
         ("too large", str(progress.skipped)),
-        ("compiled", f"{progress.compiled} sources; waited {progress.waiting_s:.0f} s for them"),
+        (
+            "configs",
+            f"{progress.configs}; {progress.compiled} sources, waited {progress.waiting_s:.0f} s",
+        ),
         *(
             (name, f"{count} {progress.reasons.get(name, '')}".strip())
             for name, count in progress.outcomes.items()

@@ -2,53 +2,62 @@
 
 from __future__ import annotations
 
-import math
-import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from tuner.cli.formatting import answer_rows, clock, pairs, print_json, table, versus
 from tuner.cli.fronts import check_plot, plot_front, show_front
 from tuner.cli.options import (
-    chosen_kernels,
+    DEVICE,
+    KERNEL,
+    SAMPLER,
     database_option,
+    dry_run_option,
     error_limit_option,
     json_option,
     objective_option,
+    output_options,
     parse_problem,
     problem_options,
 )
-from tuner.cli.progress_view import ProgressView
 from tuner.declare.catalogue import Catalogue
-from tuner.devices.detect import find_all
-from tuner.errors import InputError, NothingFound
+from tuner.declare.problem import Problem
+from tuner.errors import NothingFound
 from tuner.lookup import Answer, staleness
-from tuner.results.error_limit import limit_for, read_error_limit
+from tuner.requests.events import Events
+from tuner.requests.launching import run
+from tuner.requests.progress import ProgressView
+from tuner.requests.studies import asked, budget, competitors
 from tuner.results.objectives import read_objectives
-from tuner.study.progress import Progress, Request, Result
-
-if TYPE_CHECKING:
-    from tuner.store import Store
+from tuner.study.progress import Progress, Result
 
 
 @click.command()
 @problem_options
-@click.option("--kernel", "kernels", multiple=True, help="Tune only this kernel; repeat for several.")
 @click.option(
-    "--device", default="", help="cpu, cuda:N, or cuda for every GPU; default: one GPU, else the CPU."
+    "--kernel",
+    "kernels",
+    shell_complete=KERNEL,
+    multiple=True,
+    help="Tune only this kernel; repeat for several.",
+)
+@click.option(
+    "--device",
+    shell_complete=DEVICE,
+    default="",
+    help="cpu, cuda:N, or cuda for every GPU; default: one GPU, else the CPU.",
 )
 @click.option("--seconds", type=float, help="Wall time of this run.  [default: 60 without --trials]")
 @click.option("--trials", type=int, help="Trials of the study in all, earlier runs included.")
 @click.option("--seed", type=int, help="Seed of the search; random by default.")
-@click.option("--sampler", default="tile", show_default=True, help="Search strategy.")
+@click.option("--sampler", shell_complete=SAMPLER, default="tile", show_default=True, help="Search strategy.")
 @objective_option
 @error_limit_option
 @click.option("-o", "folder", type=click.Path(path_type=Path), help="Write a plot of the front to this folder.")
-@click.option("--quiet", is_flag=True, help="Show no progress on stderr.")
+@dry_run_option
+@output_options
 @database_option
 @json_option
 def tune(
@@ -60,63 +69,57 @@ def tune(
     OPERATION DIM... is e.g. "gemm 1024 1024 1024". FILE.py declares a kernel of your own; --set gives its
     dims. FILE.py is executed: tune only files that you trust. Run the same command again to continue a study.
     """
-    from tuner.study.setup import check_power
-
     objectives = read_objectives(options["objective"])
     check_plot(options["folder"], len(objectives) > 1)
     catalogue, problem = parse_problem(target, dims, sets, dtype, layout, options["precision"])
-    found = find_all(device)
-    check_power(objectives, found[0])
-    request = Request(
-        problem=problem,
-        kernels=chosen_kernels(catalogue, problem, found[0].target, kernels),
-        found=found,
-        regime=regime,
-        seed=secrets.randbits(32) if options["seed"] is None else options["seed"],
-        sampler=options["sampler"],
-        storage_url=options["db"],
-        objectives=objectives,
-        error_limit=limit_for(problem.precision, read_error_limit(options["error_limit"])),
-        drop=not kernels,
-        **_budget(options["seconds"], options["trials"]),
-    )
-    result = run_study(request, options["db"], quiet=options["quiet"])
+    if options["dry_run"]:
+        previewed(catalogue, problem, kernels, device, regime, options)
+        return
+    study = asked(
+        catalogue,
+        problem,
+        {
+            "device": device, "kernels": kernels, "regime": regime, "seconds": options["seconds"],
+            "trials": options["trials"], "seed": options["seed"], "sampler": options["sampler"],
+            "objective": options["objective"], "error_limit": options["error_limit"], "db": options["db"],
+        },
+    )  # fmt: skip
+    with Events(options["log"], options["verbose"]) as events, ProgressView(problem, options["quiet"]) as view:
+        events.tell("begin", problem=str(problem), device=study.request.found[0].info.name, db=study.db)
+        result = run(study, events.follow(problem, view), warned)
+        events.tell("end", problem=str(problem), stopped=result.stopped, champion=_told(catalogue, result))
     _show(catalogue, result, options["as_json"])
     plot_front(result.front, result.champion, options["folder"])
 
 
-def _budget(seconds: float | None, trials: int | None) -> dict[str, Any]:
-    if seconds is not None and not 0 < seconds < math.inf:
-        raise InputError(f"--seconds is a number above 0, got {seconds}; give e.g. 60")
-    if trials is not None and trials < 1:
-        raise InputError(f"--trials is 1 or more, got {trials}; give e.g. 100")
-    return {"seconds": 60.0 if seconds is None and trials is None else seconds, "trials": trials}
+def warned(text: str) -> None:
+    """Prints a warning."""
+    click.echo(f"tuner: {text}", err=True)
 
 
-@contextmanager
-def told_of_clocks(store: Store) -> Iterator[None]:
-    """Warns of records dated in the future before their champions meet others."""
-    from tuner.store import retracting
+def previewed(
+    catalogue: Catalogue, problem: Problem, only: tuple[str, ...], device: str, regime: str,
+    options: dict[str, Any],
+) -> None:  # fmt: skip
+    """Prints what a study would search."""
+    from tuner.cli.previews import show_study
+    from tuner.requests import dry
 
-    found = retracting.ahead(store)
-    if found is not None:
-        click.echo(f"tuner: {found}; {retracting.AHEAD_REMEDY}", err=True)
-    yield
+    seconds, trials = budget(options["seconds"], options["trials"])
+    with dry.database(options["db"]) as store:
+        info = dry.device_of(device, store)
+        found = dry.study_preview(
+            problem, competitors(catalogue, problem, info.kind, only), info, store, regime
+        )
+    show_study({**found, "seconds": seconds, "trials": trials}, options["as_json"])
 
 
-def run_study(request: Request, url: str, quiet: bool) -> Result:
-    """Runs a study with its progress shown, holding the device for this database."""
-    from tuner.store import Store
-    from tuner.study.locks import occupied
-    from tuner.study.opening import run_study
-
-    with (
-        Store.open(url) as store,
-        told_of_clocks(store),
-        occupied(url, request.found, f"tune {request.problem}"),
-        ProgressView(request.problem, quiet) as view,
-    ):
-        return run_study(request, store, view)
+def _told(catalogue: Catalogue, result: Result) -> dict[str, Any] | None:
+    """The champion as `--json` prints it; None without one."""
+    if result.champion is None:
+        return None
+    stale, why = staleness(result.champion.record, catalogue)
+    return Answer(result.champion, stale=stale, stale_reason=why).to_json()
 
 
 def _show(catalogue: Catalogue, result: Result, as_json: bool) -> None:
@@ -132,8 +135,8 @@ def _show(catalogue: Catalogue, result: Result, as_json: bool) -> None:
                 f"--seconds; a run takes 60 by default"
             )
         raise NothingFound(f"none of {progress.trials} trials can be champion:{reasons}")
-    stale, why = staleness(result.champion.record, catalogue)
-    answer = Answer(result.champion, stale=stale, stale_reason=why).to_json()
+    answer = _told(catalogue, result)
+    assert answer is not None, "there is a champion"
     if as_json:
         print_json(answer | {"dropped": progress.dropped} | (result.front.as_keys() if result.front else {}))
         return

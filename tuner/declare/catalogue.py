@@ -21,10 +21,12 @@ class Catalogue:
     Attributes:
         operations: By name.
         kernels: In order of declaration: ladder order.
+        shown: Kernels that only ladders have, in order; see `Kernel.shown`.
     """
 
     operations: dict[str, Operation]
     kernels: tuple[Kernel, ...]
+    shown: tuple[Kernel, ...] = ()
 
     def operation(self, name: str) -> Operation:
         """The operation of that name.
@@ -81,7 +83,8 @@ def builtin() -> Catalogue:
         order = list(getattr(module, "LADDER", ()))
         found.sort(key=lambda kernel: order.index(kernel.name) if kernel.name in order else len(order))
         kernels += found
-    return Catalogue(operations, _with_fallbacks(kernels))
+    usual = [kernel for kernel in kernels if not kernel.shown]
+    return Catalogue(operations, _with_fallbacks(usual), tuple(kernel for kernel in kernels if kernel.shown))
 
 
 def _with_fallbacks(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:

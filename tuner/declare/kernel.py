@@ -53,6 +53,8 @@ class Kernel:
         threads: The parameter that sets the number of CPU threads; empty if there is none.
         fallback: The plain kernel that computes if this one does not take the inputs; its launch is added
             behind the others. None if this one takes all.
+        shown: Above 0, the kernel is a step of ladders and nothing else: no study, lookup or call knows it. Its
+            result may be so many times further off than others', so that a ladder can show what is inexact.
         architecture: The only one that the source is written for, e.g. ``sm_90a``; empty if any will do.
             The constraints say which devices have it.
         precisions: What it may be used for, of `tuner.declare.problem.PRECISIONS`. A kernel that serves
@@ -78,6 +80,7 @@ class Kernel:
     precisions: tuple[str, ...] = (IEEE,)
     fallback: Fallback | None = None
     architecture: str = ""
+    shown: float = 0.0
 
     def __post_init__(self) -> None:
         if self.target not in TARGETS:
@@ -253,6 +256,7 @@ class Rendered:
         launch: Geometry; None for a CPU kernel.
         options: Compiler options.
         launch_hash: `Kernel.launch_hash` for the problem and config.
+        allowance: So many times the usual tolerance is allowed; see `Kernel.shown`.
     """
 
     text: str
@@ -261,6 +265,7 @@ class Rendered:
     launch: Launch | None = None
     options: tuple[str, ...] = ()
     launch_hash: str = ""
+    allowance: float = 1.0
 
     @property
     def hash(self) -> str:
@@ -309,4 +314,5 @@ def render(kernel: Kernel, problem: Problem, config: Config) -> Rendered:
         text = behind(text, other.text, plain.entry)
     launch = kernel.launched(problem, config)
     launch_hash = kernel.launch_hash(problem, config)
-    return Rendered(text, kernel.entry, kernel.target, launch, kernel.options, launch_hash)
+    allowance = kernel.shown or 1.0
+    return Rendered(text, kernel.entry, kernel.target, launch, kernel.options, launch_hash, allowance)

@@ -134,6 +134,11 @@ class Operation:
             for the self-check of an exported CUDA source. It sees the inputs as host arrays by name, the
             dims as ``long long``, the element's flat ``index``, and `constants` as macros. Outputs without one
             are checked against a fingerprint of the reference.
+        draws: ``(problem, tensor, generator, count)`` -> `count` numbers that an input is cut from, by a
+            generator of NumPy: say indices that stay in range. None, or a rule that returns None, for normal
+            numbers, and whole numbers below 1000.
+        fixed: True if the reference holds for the first numbers that `draws` gives and for no others. Every
+            run is then checked on the same inputs, which says less than fresh ones.
         origin: File that declares it; set by the catalogue.
     """
 
@@ -151,6 +156,8 @@ class Operation:
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
     verb: str = ""
     c_reference: Mapping[str, str] = field(default_factory=dict)
+    draws: Callable[[Problem, Tensor, Any, int], Any] | None = None
+    fixed: bool = False
     origin: Path | None = None
 
     def __post_init__(self) -> None:

@@ -27,8 +27,9 @@ from tuner.devices.cuda import describe
 from tuner.devices.launching import Series, function_of, regions_of, steps_of, three, workspace
 from tuner.devices.nvrtc import NvrtcCompiler
 
-#: Workspaces, modules and larger arrays are kept up to this total size; the oldest are dropped first.
-KEPT_BYTES = 1 << 30
+#: Workspaces, modules and larger arrays are kept up to this total size, or this part of a GPU's memory if that
+#: is more; the oldest are dropped first.
+KEPT_BYTES, KEPT_PART = 1 << 30, 16
 #: Largest constant memory of a module (CUDA C++ Programming Guide, compute capabilities).
 CONSTANT_BYTES = 64 << 10
 
@@ -77,6 +78,7 @@ class _Kept:
     def __init__(self) -> None:
         self._values: dict[Hashable, tuple[Any, int]] = {}
         self._lock = threading.Lock()
+        self.memory_bytes = 0  # of the largest GPU that a kernel was loaded for
 
     def get(self, key: Hashable, make: Callable[[], tuple[Any, int]]) -> Any:
         """Returns the value of a key; if it is missing, makes it, with its size in bytes."""
@@ -85,9 +87,10 @@ class _Kept:
             found = make()
             with self._lock:
                 total = found[1] + sum(size for _, size in self._values.values())
-                while self._values and total > KEPT_BYTES:
+                most = max(KEPT_BYTES, self.memory_bytes // KEPT_PART)
+                while self._values and total > most:
                     total -= self._values.pop(next(iter(self._values)))[1]
-                if found[1] <= KEPT_BYTES:
+                if found[1] <= most:
                     self._values[key] = found
         return found[0]
 
@@ -156,6 +159,7 @@ class Loaded:
         self._packed: tuple[Any, ...] = ()
         # What streams keep for this kernel goes when it does, and does not keep it.
         self._token = object()
+        _KEPT.memory_bytes = max(_KEPT.memory_bytes, device.memory_bytes)
         weakref.finalize(self, _forget, self._token)
 
     def pack(self, packing: Packing, address: int, stream: int | None = None) -> Any:

@@ -35,7 +35,7 @@ NULL = numpy.uint64(0)
 #: Something that a run queues.
 Queued = Callable[[], None]
 #: Modules that a worker keeps loaded: all of a survey's.
-KEPT_MODULES = 1536
+KEPT_MODULES = 1 << 14
 
 
 class LoadedKernel:

@@ -26,6 +26,7 @@ from tuner.results.doubts import (
     OTHERS_GPU,
     OTHERS_PROCESSES,
     QUOTA,
+    SLOWED,
     STEAL,
     TAKEN,
     complaints,
@@ -253,6 +254,26 @@ def read_gpu(uuid: str) -> GpuReading:
     with contextlib.suppress(pynvml.NVMLError):  # a MIG instance reports none
         utilization = pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
     return GpuReading({pid: _named(pid) for pid in pids}, utilization)
+
+
+def slowed(found: DetectedDevice) -> tuple[str, ...]:
+    """Returns why a GPU runs below its clocks now, by what it says itself; a fake one's file may say it."""
+    if found.spec.startswith("fake:"):
+        told = json.loads(Path(found.spec.partition(":")[2]).read_text()).get("machine", {})
+        reasons = int(told.get("throttle_reasons", 0))
+    else:
+        reasons = _throttle_reasons(found.info.uuid) if found.target == "cuda" else 0
+    return tuple(dict.fromkeys(why for bit, why in SLOWED.items() if reasons & bit))
+
+
+def _throttle_reasons(uuid: str) -> int:
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return int(pynvml.nvmlDeviceGetCurrentClocksEventReasons(pynvml.nvmlDeviceGetHandleByUUID(uuid)))
+    except Exception:  # no driver, or a MIG instance, which reports none
+        return 0
 
 
 def _named(pid: int) -> str:

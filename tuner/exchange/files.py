@@ -179,6 +179,11 @@ def merge(store: Store, source: Store, progress: Progress | None = None) -> Coun
     return taken(store, told())
 
 
+def add_all(store: Store, told: Iterable[Kept]) -> Counts:
+    """Adds records, champions, retractions and parts of surveys that a store lacks."""
+    return taken(store, enumerate(told))
+
+
 def taken(store: Store, found: Iterable[tuple[int, Kept | str | None]]) -> Counts:
     """Adds numbered contents of lines, as `content_of` reads them, that the store lacks."""
     waiting: dict[type, list[Any]] = {Retraction: [], Record: [], Champion: [], SurveyPart: [], Crown: []}

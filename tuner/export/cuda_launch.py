@@ -115,8 +115,14 @@ def _step(step: Step, face: Interface, instead: dict[str, str]) -> str:
     named |= {each.name: _scalar(each) for each in face.scalars}
     workspace = face.launch.workspace
     named |= {name: f"workspace + ({in_c(first)})" for name, first in (workspace.regions if workspace else ())}
+    counter = f"counter_{face.problem.operation.verb}()"
     # The pointers' types are the function's affair: a template takes any.
-    passed = [named[name] if name in _scalars(face) else _anything(named.get(name)) for name in step.arguments]
+    passed = [
+        named[name] if name in _scalars(face)
+        else counter if name and name == face.launch.counter
+        else _anything(named.get(name))
+        for name in step.arguments
+    ]  # fmt: skip
     size = step.shared_bytes
     asks = not isinstance(size, int) or size > UNASKED_SHARED_BYTES
     attribute = (

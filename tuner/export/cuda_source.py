@@ -8,7 +8,7 @@ from tuner.declare.kernel import Rendered
 from tuner.declare.launch import Launch
 from tuner.declare.problem import TOLERANCE_FACTOR
 from tuner.export.cuda_launch import c_type, extents, launch_text
-from tuner.export.cuda_text import FINGERPRINT, GEOMETRY, MAIN, PADDED_COPY, POINTER, REFERENCE, WHOLE
+from tuner.export.cuda_text import COUNTER, FINGERPRINT, GEOMETRY, MAIN, PADDED_COPY, POINTER, REFERENCE, WHOLE
 from tuner.export.fingerprint import SUMS, Fingerprint, fingerprints
 from tuner.export.interface import UNASKED_SHARED_BYTES, Argument, Interface
 from tuner.export.symbolic import in_c
@@ -42,7 +42,7 @@ def cuda_source(header: list[str], rendered: Rendered, face: Interface) -> str:
         parameters=", ".join([*pointers, *(f"long long {dim}" for dim in dims)]),
         checks=_checks(face),
         geometry="" if launch.steps else _geometry(rendered.entry, launch),
-        helpers=(PADDED_COPY if launch.padded else "") + (POINTER if launch.steps else ""),
+        helpers=_helpers(face, launch),
         launch=launch_text(rendered.entry, face),
     )
     return whole + _main(face)
@@ -59,6 +59,12 @@ def _described(argument: Argument) -> str:
     shape = " x ".join(in_c(size) for size in argument.tensor.shape)
     turned = " (the transpose of what is meant)" if argument.transposed else ""
     return f"{argument.name:10} {shape}{turned}{', written' if argument.tensor.output else ''}"
+
+
+def _helpers(face: Interface, launch: Launch) -> str:
+    """What the function that launches needs before it."""
+    counter = COUNTER.substitute(verb=face.problem.operation.verb) if launch.counter else ""
+    return (PADDED_COPY if launch.padded else "") + (POINTER if launch.steps else "") + counter
 
 
 def _includes(face: Interface) -> str:

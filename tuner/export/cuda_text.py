@@ -91,6 +91,20 @@ struct Pointer {
 
 """
 
+#: What a run's steps count in, and how it is read.
+COUNTER = Template("""\
+// Runs of this program on the present device that the plain kernel had to compute; waits for those queued.
+__device__ unsigned counted_$verb;
+cudaError_t fallbacks_$verb(unsigned& count) {
+    return cudaMemcpyFromSymbol(&count, counted_$verb, sizeof count);
+}
+static Pointer counter_$verb() {
+    void* address = nullptr;
+    return cudaGetSymbolAddress(&address, counted_$verb) == cudaSuccess ? Pointer{address} : Pointer{nullptr};
+}
+
+""")
+
 PADDED_COPY = f"""\
 {COPY_ROWS_TEMPLATE}
 template <typename T>

@@ -61,7 +61,9 @@ def _beside_launch(launch: Launch) -> dict[str, Any]:
     if launch.steps:
         found["steps"] = {
             "about": "a run is these launches, in order; arguments are names of arrays, of scalars and of the "
-            "workspace's regions (name: first byte), empty for a null pointer",
+            "workspace's regions (name: first byte), empty for a null pointer; counter, where it is named, is "
+            "a 32-bit word of the caller's in which runs of the plain kernel are counted, or null",
+            "counter": launch.counter,
             "regions": {name: in_python(first) for name, first in _regions(launch)},
             "launches": [
                 {

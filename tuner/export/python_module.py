@@ -114,6 +114,18 @@ def _function(device, name):
     return _module(device).get_function(name)
 """
 
+_COUNTER = """
+
+@functools.cache
+def _counter(device):
+    return cupy.zeros(1, dtype="uint32")
+
+
+def fallbacks():
+    \"\"\"Runs on the present device that the plain kernel had to compute; waits for those queued.\"\"\"
+    return int(_counter(cupy.cuda.runtime.getDevice())[0])
+"""
+
 
 def python_module(header: list[str], kernel: Kernel, rendered: Rendered, face: Interface) -> str:
     """The text of the module: it imports CuPy and NumPy, or NumPy and Numba.
@@ -153,6 +165,8 @@ def _cuda_kernel(kernel: Kernel, rendered: Rendered) -> str:
     options = ("--std=c++17", *kernel.options)
     several = rendered.launch is not None and rendered.launch.steps
     get = _FUNCTIONS if several else _KERNEL.substitute(entry=rendered.entry)
+    if rendered.launch is not None and rendered.launch.counter:
+        get += _COUNTER
     if kernel.architecture:
         named = ", ".join(repr(each) for each in options)
         module = _OF_ONE_ARCHITECTURE.substitute(options=named, architecture=kernel.architecture)
@@ -265,7 +279,7 @@ def _in_steps(face: Interface, arrays: dict[str, str], scalars: list[str]) -> li
     for name, given in arrays.items():  # each is made dense once
         lines.append(f"    _array_{name} = {given}")
     named = {name: f"_array_{name}" for name in arrays}
-    named |= dict.fromkeys(("", launch.counter), "numpy.uint64(0)")
+    named |= {"": "numpy.uint64(0)", **({launch.counter: "_counter(_device)"} if launch.counter else {})}
     named |= {scalar.name: text for scalar, text in zip(face.scalars, scalars, strict=True)}
     if launch.workspace:
         lines += _own_memory(launch.workspace)

@@ -3,8 +3,8 @@
 from tuner.ladder.climb import Climb, Request
 from tuner.ladder.plan import ladder_of
 from tuner.ladder.reading import read_ladder_plan
-from tuner.ladder.rungs import Ladder, Library, Limits, Rung, SweepPoint, slower_steps
-from tuner.ladder.steps import LadderPlan, Published, Step, Sweep
+from tuner.results.rungs import Ladder, Library, Limits, Rung, SweepPoint, slower_steps
+from tuner.results.steps import LadderPlan, Published, Step, Sweep
 
 __all__ = [
     "Climb", "Ladder", "LadderPlan", "Library", "Limits", "Published", "Request", "Rung", "Step", "Sweep",

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from tuner.declare.kernel import Kernel
 from tuner.declare.space import Config
 from tuner.ladder.spaces import declared_config, first_configs, pinned_space
-from tuner.ladder.steps import Step
 from tuner.ladder.tuning import tuned
 from tuner.measuring.bench import CompiledConfig
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import Role
+from tuner.results.steps import Step
 from tuner.study.session import Session
 
 #: Seconds that one config may take, however slow the first steps are.

@@ -11,11 +11,11 @@ from tuner.devices.detect import DetectedDevice
 from tuner.errors import NothingFound
 from tuner.ladder.attempts import Attempt, attempt, measured
 from tuner.ladder.limits import further_library, measure_limits
-from tuner.ladder.rungs import Ladder, Library, Rung, SweepPoint
 from tuner.ladder.spaces import declared_config, pinned_space
-from tuner.ladder.steps import LadderPlan, Step, Sweep, with_layout
 from tuner.results.measurement import Measurement
 from tuner.results.record import Role, utc_now
+from tuner.results.rungs import Ladder, Library, Rung, SweepPoint
+from tuner.results.steps import LadderPlan, Step, Sweep, with_layout
 from tuner.store import Store
 from tuner.study.recorder import Recorder
 from tuner.study.session import Conditions, Session, open_workers

@@ -13,9 +13,9 @@ from tuner.declare.problem import DTYPE_BYTES, Problem
 from tuner.declare.space import Config
 from tuner.errors import TunerError
 from tuner.ladder.attempts import measured
-from tuner.ladder.rungs import Limits
 from tuner.ladder.spaces import first_configs, pinned_space
-from tuner.ladder.steps import lessons
+from tuner.results.rungs import Limits
+from tuner.results.steps import lessons
 from tuner.store import Store
 from tuner.study.recorder import Recorder
 from tuner.study.session import Conditions, Session

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from tuner.declare.catalogue import Catalogue
 from tuner.declare.kernel import Kernel
-from tuner.declare.problem import Problem
+from tuner.declare.problem import IEEE, Problem
 from tuner.errors import InputError
 from tuner.ladder.reading import read_ladder_plan
-from tuner.ladder.steps import LadderPlan, Step, Sweep, configs_folder, lesson_of
+from tuner.results.steps import LadderPlan, Step, Sweep, configs_folder, lesson_of
 
 
 def ladder_of(
@@ -28,7 +28,7 @@ def ladder_of(
         UnknownName: There is no such kernel.
         InputError: The operation has no kernel for the target.
     """
-    kernels = catalogue.of(problem.operation.name, target, tuple(only), problem.precision)
+    kernels = _steps(catalogue, problem, target, tuple(only))
     if not kernels:
         raise InputError(f"{problem.operation.name} has no kernel for {target}; choose another --device")
     known: list[Step] = [] if problem.operation.origin else _reported(catalogue, problem.operation.name, target)
@@ -40,6 +40,21 @@ def ladder_of(
     swept = [_sweep_of(step.kernel, problem, known) for step in steps] if sweeps else []
     title = f"The ladder of {problem}"
     return LadderPlan(title, (problem,), tuple(steps), tuple(each for each in swept if each), target)
+
+
+def _steps(catalogue: Catalogue, problem: Problem, target: str, only: tuple[str, ...]) -> tuple[Kernel, ...]:
+    """The kernels of a ladder; beyond ``ieee``, those of the precision, after what only ladders show."""
+    name, precision = problem.operation.name, problem.precision
+    shown = [
+        each
+        for each in catalogue.shown
+        if (each.operation, each.target) == (name, target) and each.serves(precision)
+    ]
+    kept = tuple(each for each in only if each not in {kernel.name for kernel in shown})
+    usual = catalogue.of(name, target, kept, precision) if kept or not only else ()
+    if precision != IEEE and not only:
+        usual = tuple(each for each in usual if not each.serves(IEEE))
+    return (*(each for each in shown if not only or each.name in only), *usual)
 
 
 def _reported(catalogue: Catalogue, operation: str, target: str) -> list[Step]:

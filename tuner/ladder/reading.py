@@ -11,7 +11,7 @@ from tuner.declare.catalogue import Catalogue
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Operation, Problem
 from tuner.errors import InputError, PlanError, UnknownName
-from tuner.ladder.steps import LadderPlan, Published, Step, Sweep, lesson_of
+from tuner.results.steps import LadderPlan, Published, Step, Sweep, lesson_of
 
 #: Keys of a plan, of its steps, sweeps and published figures, with the type that each must have.
 PLAN_KEYS = {

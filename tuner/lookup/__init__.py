@@ -21,6 +21,7 @@ from tuner.lookup.asking import kept_open, parse_device, parse_key
 from tuner.lookup.declared import builtin_now
 from tuner.lookup.demand import DEMAND
 from tuner.lookup.device_similarity import known_device
+from tuner.lookup.legality import completed
 from tuner.lookup.regimes import of_another_regime, other_regimes
 from tuner.lookup.snapshot import Snapshot
 from tuner.lookup.stale import installed_compiler, staleness
@@ -122,7 +123,8 @@ def answer_within(
     known = snapshot.devices()
     here = isinstance(device, DeviceInfo)
     where = device if isinstance(device, DeviceInfo) else known_device(device, known)
-    question = Question(problem, snapshot.complete(where), regime, kernel or "", catalogue, confirmed)
+    full = snapshot.known(("completed", where), lambda: completed(where, known))
+    question = Question(problem, full, regime, kernel or "", catalogue, confirmed)
     declared = catalogue or builtin_now()
     case = Case(question, snapshot, declared, declared_problem(question, declared))
     versions = {"compiler": installed_compiler(where.kind)} if here else {}

@@ -11,6 +11,7 @@ from tuner.declare.catalogue import Catalogue
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import PRECISIONS, Problem
 from tuner.devices.detect import find
+from tuner.devices.settings import setting
 from tuner.errors import InputError, NothingFound
 from tuner.lookup.declared import builtin_now
 from tuner.results.record import ProblemKey
@@ -23,6 +24,11 @@ DEFAULT_DATABASE = "sqlite:///studies.db"
 
 _STORES: dict[tuple[object, ...], Store] = {}
 _OPENING = threading.Lock()
+
+
+def default_database() -> str:
+    """The database that is used where none is named: of ``TUNER_DB``, of ``tuner.toml``, or in this folder."""
+    return os.environ.get("TUNER_DB") or str(setting("db") or DEFAULT_DATABASE)
 
 
 def parse_device(text: str) -> DeviceInfo | str:
@@ -46,7 +52,7 @@ def opened(url: str = "", patience_s: float = 30.0) -> Store | None:
     Raises:
         StoreTrouble: It cannot be used.
     """
-    url = url or os.environ.get("TUNER_DB") or DEFAULT_DATABASE
+    url = url or default_database()
     file = _file(url)
     if file is not None and not file.exists():
         return None  # without loading SQLAlchemy, which takes longer than all else
@@ -60,7 +66,7 @@ def opened(url: str = "", patience_s: float = 30.0) -> Store | None:
 
 def kept_open(url: str = "", patience_s: float = 30.0) -> Store | None:
     """As `opened`, but a database stays open for the next question of this process while its file stays."""
-    url = url or os.environ.get("TUNER_DB") or DEFAULT_DATABASE
+    url = url or default_database()
     file = _file(url)
     key = (url, *_which(file)) if file else (url,)
     with _OPENING:

@@ -70,7 +70,7 @@ class Points:
             configs: Any mappings; what is not a point of the kernel's parameters is not legal.
         """
         self.kernel = kernel
-        self.fits = np.array([_is_point(kernel.parameters, config) for config in configs], dtype=bool)
+        self.fits = np.array([is_point(kernel.parameters, config) for config in configs], dtype=bool)
         points = [config for config, fits in zip(configs, self.fits, strict=True) if fits]
         self.arrays = {
             each.name: value_array([config[each.name] for config in points]) for each in kernel.parameters
@@ -127,7 +127,8 @@ def legal(
     return Points(kernel, configs).flags(problem, device)
 
 
-def _is_point(parameters: Sequence[Parameter], config: Mapping[str, Any]) -> bool:
+def is_point(parameters: Sequence[Parameter], config: Mapping[str, Any]) -> bool:
+    """Whether a config gives each parameter one of its values, and nothing else."""
     return len(config) == len(parameters) and all(
         each.name in config and config[each.name] in each.values for each in parameters
     )

@@ -18,15 +18,11 @@ from tuner.lookup.answers import (
     Predicted,
     Question,
 )
-from tuner.lookup.legality import legal
-from tuner.lookup.model.calibrate import FIRST
-from tuner.lookup.model.predict import Candidate, Model, Prediction, Predictor
+from tuner.lookup.model.predict import Model, Prediction, Predictor
 from tuner.results.equivalence import latest_hash
 
 #: Predictors that are kept: a model with kernels on a device.
 KEPT = 16
-#: Candidates looked at for each one that is asked for: constraints that are for speed leave some out.
-LOOKED_AT = 6
 
 _KEPT: dict[tuple[object, ...], tuple[Predictor, Sequence[object]]] = {}
 
@@ -79,10 +75,13 @@ def _loss(model: Model, found: Prediction, alike: str) -> Loss:
     if alike:
         return Loss(UNMEASURED, 0, "not measured: no problem was timed on this device")
     cases, (low, high) = len(model.calibration.losses), found.loss_interval
+    searched = model.calibration.searched
+    against = (
+        f"a longer search, which {searched} of them had" if searched else "the survey's configs, not a study's"
+    )
     said = (
-        f"against the survey's configs, not a study's: measured at {cases} surveyed problems, each predicted "
-        "without its own times, the nearest ones "
-        f"counting more; four of five lose {low:.1%} to {high:.1%}"
+        f"measured at {cases} surveyed problems, each predicted without its own times, against {against}; the "
+        f"nearest ones count more; four of five lose {low:.1%} to {high:.1%}"
     )
     return Loss(found.expected_loss, cases, said, found.loss_interval)
 
@@ -111,22 +110,3 @@ def staleness_of(model: Model, device: DeviceInfo, kernels: Sequence[Kernel]) ->
     if model.device.name == device.name and then and here and then != here:
         return True, f"the driver was {then} in the survey and is {here}; survey and fit again"
     return False, ""
-
-
-def first_trials(
-    model: Model, problem: Problem, kernels: Sequence[Kernel], device: DeviceInfo, count: int = FIRST
-) -> list[Candidate]:
-    """The configs that a study tries first: the best predictions among those that obey all constraints.
-
-    Args:
-        model: Of the device.
-        problem: What is to be computed.
-        kernels: The kernels that compete.
-        device: Where.
-        count: How many.
-    """
-    if not model.knows(problem):
-        return []
-    named = {each.name: each for each in kernels}
-    found = predictor_for(model, kernels, device).candidates(problem, LOOKED_AT * count)
-    return [each for each in found if legal(named[each.kernel], problem, device, [each.config])[1][0]][:count]

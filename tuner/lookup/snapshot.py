@@ -15,7 +15,6 @@ from tuner.declare.catalogue import Catalogue
 from tuner.declare.hardware import DeviceInfo
 from tuner.lookup.answers import Question
 from tuner.lookup.features import Floats
-from tuner.lookup.legality import completed
 from tuner.lookup.matrix import Matrix, Subject, gather
 from tuner.lookup.model.predict import Model as TimeModel
 from tuner.lookup.model.shelf import models
@@ -162,7 +161,7 @@ class Snapshot:
             else:
                 self.data(subject, data.kept["catalogue"])
 
-    def _known(self, key: Any, read: Callable[[], T]) -> T:
+    def known(self, key: Any, read: Callable[[], T]) -> T:
         """What was read in this state under a key, or is now."""
         kept = self._kept
         if key not in kept:
@@ -172,7 +171,7 @@ class Snapshot:
 
     def standing(self, operation: str) -> list[Published]:
         """Published results that the store has not taken back."""
-        return self._known(
+        return self.known(
             ("standing", operation), lambda: standing(entries(operation, self.published), self.store)
         )
 
@@ -184,15 +183,12 @@ class Snapshot:
             own = self.store.devices() if self.store is not None else []
             return [*dict.fromkeys(published), *own]
 
-        return self._known("devices", read)
-
-    def complete(self, device: DeviceInfo) -> DeviceInfo:
-        """A device with the limits that it did not tell; see `tuner.lookup.legality.completed`."""
-        return self._known(("complete", device), lambda: completed(device, self.devices()))
+        return self.known("devices", read)
 
     def models(self, operation: str, regime: str) -> list[TimeModel]:
         """The models of an operation, one for each device that has one."""
-        return self._known(("models", operation, regime), lambda: models(operation, regime, self.published))
+        asked = operation, regime, self.published, self.store
+        return self.known(("models", operation, regime), lambda: models(*asked))
 
     def has_problem(self, problem: ProblemKey) -> bool:
         """Whether the store has any record of a problem, on whatever device."""
@@ -206,7 +202,7 @@ class Snapshot:
             known.update(problems_after(store, max(known.values(), default=0)))
             return True
 
-        return self._known("problems", read) and problem in known
+        return self.known("problems", read) and problem in known
 
     def published_champion(self, question: Question) -> Champion | None:
         """The published champion of this very problem and device."""
@@ -219,7 +215,7 @@ class Snapshot:
                 found.setdefault(place, []).append(each.champion)
             return found
 
-        by_place = self._known(("published", question.problem.operation), read)
+        by_place = self.known(("published", question.problem.operation), read)
         asked = question.problem, question.regime, question.device.kind, question.device.name
         named = (each for each in by_place.get(asked, ()) if question.kernel in ("", each.record.kernel))
         return next(named, None)

@@ -34,8 +34,8 @@ def staleness(
             user's own file.
         device: The device as it is now; None to leave the driver out. A device of another name than the
             record's is left out too, and so is a CPU's: its operating system does not change its kernels.
-        versions: What takes part now, as an open device tells it; ``compiler`` and ``driver`` are compared.
-            Without ``compiler`` that is left out.
+        versions: What takes part now, as an open device tells it; ``compiler``, ``driver`` and ``library`` are
+            compared. What is not among them is left out.
 
     Returns:
         True where something has changed, None where that is not known of the kernel; and what.
@@ -79,6 +79,7 @@ def _compared(
     if device is None or (device.kind, device.name) != (record.device.kind, record.device.name):
         return []
     found = [("compiler", record.versions.get("compiler", ""), versions.get("compiler", ""))]
+    found.append(("library", record.versions.get("library", ""), versions.get("library", "")))
     if device.kind == "cuda":
         found.append(("driver", record.device.driver, versions.get("driver", "") or device.driver))
     return found

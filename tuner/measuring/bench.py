@@ -84,11 +84,13 @@ class Bench:
                 run = self.device.load(compiled_config.rendered, compiled_config.code, self.workload)
             first = FirstRun(self.device, run, first_limit_s)
             with _stage(stages, "verify"):
-                error, wrong = self.verify_run(first)
+                allowance = compiled_config.rendered.allowance
+                error, wrong = self.verify_run(first, allowance=allowance)
             refused = self.refused(error, wrong, compiled_config.compiled, stages)
             if refused is not None:
                 return refused
-            screened, wrong = self._screened(run, first.took_s, incumbent_s, stages)
+            samples = self._samples(run, allowance)
+            screened, wrong = self._screened(samples, first.took_s, incumbent_s, stages)
             refused = self.refused(error, wrong, compiled_config.compiled, stages)
             if refused is not None:
                 return refused
@@ -109,13 +111,12 @@ class Bench:
         )
 
     def _screened(
-        self, run: Run, first_s: float, incumbent_s: float | None, stages: dict[str, float]
+        self, samples: CheckedSamples, first_s: float, incumbent_s: float | None, stages: dict[str, float]
     ) -> tuple[Screened, str]:
         """Times a run whose first run took this long; also returns what is wrong with it."""
         lost = lost_at_first(first_s, incumbent_s)
         if lost is not None:
             return lost, ""
-        samples = self._samples(run)
         with _stage(stages, "time"):
             screened = screen_by(samples.take_s, incumbent_s)
             if not screened.pruned:
@@ -124,15 +125,21 @@ class Bench:
         stages["verify"] += samples.check_s
         return screened, samples.wrong
 
-    def _samples(self, run: Run) -> CheckedSamples:
-        return CheckedSamples(self.device, run, self.regime, self.workload)
+    def _samples(self, run: Run, allowance: float = 1.0) -> CheckedSamples:
+        return CheckedSamples(self.device, run, self.regime, self.workload, allowance)
 
-    def verify_run(self, run: Run, draw: Draw | None = None) -> tuple[Error, str]:
-        """Returns error and complaint of a run on a draw of the inputs, by default the first."""
+    def verify_run(self, run: Run, draw: Draw | None = None, allowance: float = 1.0) -> tuple[Error, str]:
+        """Returns error and complaint of a run on a draw of the inputs, by default the first.
+
+        Args:
+            run: The run.
+            draw: The inputs.
+            allowance: So many times the usual tolerance is allowed.
+        """
         self.workload.begin(draw or self.workload.first)
         run()
         self.device.synchronize()
-        return self.workload.check()
+        return self.workload.check(allowance)
 
     def refused(
         self,
@@ -234,16 +241,18 @@ class Bench:
         """Returns a finalist that is correct on two draws, or the reason why it is not."""
         try:
             run = self.device.load(compiled_config.rendered, compiled_config.code, self.workload)
-            error, wrong = self.verify_run(run)
+            allowance = compiled_config.rendered.allowance
+            error, wrong = self.verify_run(run, allowance=allowance)
             if not wrong:
-                wrong = self.verify_run(run, self.workload.second)[1]
-            broken = "" if wrong else self._promise(run)
+                wrong = self.verify_run(run, self.workload.second, allowance)[1]
+            broken = "" if wrong or allowance > 1 else self._promise(run)
         except (LaunchFailed, MemoryError) as failure:
             return self.failed(failure, None, compiled_config.compiled, {})
         refused = self.refused(error, wrong, compiled_config.compiled, {}, finals=True)
         if refused is None and broken:
             refused = Measurement(Outcome.INACCURATE, broken, (), error, compiled_config.compiled)
-        return refused or _Player(run, error, compiled_config.compiled, self._samples(run))
+        samples = self._samples(run, allowance)
+        return refused or _Player(run, error, compiled_config.compiled, samples, allowance)
 
     def _promise(self, run: Run) -> str:
         """What breaks the promise of a precision that is as exact as the library for every input."""
@@ -255,7 +264,7 @@ class Bench:
         if player.compiled is not None:
             wrong = player.samples.wrong
             if not wrong:
-                wrong = self.verify_run(player.run, self.workload.second)[1]
+                wrong = self.verify_run(player.run, self.workload.second, player.allowance)[1]
             refused = self.refused(player.error, wrong, player.compiled, {}, finals=True)
             if refused is not None:
                 return refused
@@ -327,6 +336,7 @@ class _Player:
     error: Error
     compiled: CompileReport | None
     samples: CheckedSamples
+    allowance: float = 1.0
 
 
 @contextmanager

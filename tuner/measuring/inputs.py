@@ -8,10 +8,13 @@ that writes into an input is found, and the next kernel gets the input unchanged
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from tuner.declare.problem import DTYPE_BYTES, Tensor
+import numpy
+
+from tuner.declare.problem import DTYPE_BYTES, Problem, Tensor
+from tuner.errors import DeclarationError
 
 #: Elements by which a pool is longer than its input; and the step between offsets, which keeps copies aligned.
 ROOM, STEP = 1 << 16, 32
@@ -31,24 +34,33 @@ class Inputs:
         placed: Offsets of the pieces that were placed last.
     """
 
-    def __init__(self, xp: Any, tensors: Sequence[Tensor], generator: Any, seed: int) -> None:
+    def __init__(self, xp: Any, problem: Problem, generator: Any, seed: int) -> None:
         """Draws the pools, and places the first piece of each.
 
         Args:
             xp: The array module: numpy or cupy.
-            tensors: The inputs.
+            problem: Whose inputs.
             generator: The device's random generator, for the numbers.
             seed: Seed of the offsets.
+
+        Raises:
+            DeclarationError: The operation draws too few numbers, or numbers of no use.
         """
         self._random = random.Random(seed)
+        self._fixed = problem.operation.fixed
+        self._own: set[str] = set()
         self._flipped: dict[str, int] = {}
         self._flips: dict[str, Any] = {}
         self._pools: dict[str, Any] = {}
         self._cells: dict[str, Any] = {}
         self.arrays: dict[str, Any] = {}
-        for tensor in tensors:
+        for tensor in problem.inputs:
             array = xp.empty(tensor.shape, dtype=tensor.dtype)
-            pool = drawn(generator, tensor.dtype, (array.size + ROOM,))
+            pool = own_draw(xp, problem, tensor, array.size + ROOM, seed)
+            if pool is None:
+                pool = drawn(generator, tensor.dtype, (array.size + ROOM,))
+            else:
+                self._own.add(tensor.name)
             self.arrays[tensor.name] = array
             self._cells[tensor.name] = bits(array)
             self._pools[tensor.name] = bits(pool)
@@ -66,16 +78,22 @@ class Inputs:
             cells[...] = self._pools[name][offsets[name] : offsets[name] + cells.size]
 
     def shuffle(self) -> None:
-        """Places random pieces, none of them the first."""
+        """Places random pieces, none of them the first; where the inputs are fixed, the first ones again."""
+        if self._fixed:
+            self.place(self.first)
+            return
         self.place({name: STEP * self._random.randint(1, ROOM // STEP) for name in self._cells})
 
     def flip(self) -> None:
         """Changes one random element of each input: a new draw that leaves caches as they are.
 
         A floating-point number changes its sign, a whole number its lowest bit. Earlier changes are undone.
+        Numbers that the operation draws itself stay: others may be out of range for its kernels.
         """
         self.unflip()
         for name, cells in self._cells.items():
+            if name in self._own:
+                continue
             self._flipped[name] = self._random.randrange(cells.size)
             self._turn(name)
 
@@ -120,6 +138,34 @@ def bits(array: Any) -> Any:
 def fingerprint(cells: Any) -> int:
     """Returns the sum of unsigned numbers modulo 2^64; it changes if a single bit changes."""
     return int(cells.sum(dtype="uint64"))
+
+
+def own_draw(xp: Any, problem: Problem, tensor: Tensor, count: int, seed: int) -> Any:
+    """Draws an input as its operation says; None where that says nothing.
+
+    Args:
+        xp: The array module.
+        problem: The problem.
+        tensor: The input.
+        count: How many numbers.
+        seed: Seed; each input has a generator of its own.
+
+    Raises:
+        DeclarationError: The operation's rule fails, or gives another number of numbers.
+    """
+    operation = problem.operation
+    if operation.draws is None:
+        return None
+    place = [each.name for each in problem.inputs].index(tensor.name)
+    try:
+        found = operation.draws(problem, tensor, numpy.random.default_rng([seed, place]), count)
+        pool = None if found is None else numpy.ascontiguousarray(found, dtype=tensor.dtype).reshape(count)
+    except Exception as error:
+        raise DeclarationError(
+            f"draws= of operation {operation.name!r} gives {count} numbers for {tensor.name}, or None; for "
+            f"{problem} it fails with {type(error).__name__}: {error}; correct it"
+        ) from error
+    return None if pool is None else xp.asarray(pool)
 
 
 def drawn(generator: Any, dtype: str, shape: tuple[int, ...]) -> Any:

@@ -25,7 +25,9 @@ class CheckedSamples:
         check_s: Seconds spent on checks.
     """
 
-    def __init__(self, device: Device, run: Run, regime: str, workload: Workload) -> None:
+    def __init__(
+        self, device: Device, run: Run, regime: str, workload: Workload, allowance: float = 1.0
+    ) -> None:
         """Keeps device, run and workload.
 
         Args:
@@ -33,7 +35,9 @@ class CheckedSamples:
             run: The run; it must have run before.
             regime: One of `tuner.devices.protocol.REGIMES`.
             workload: The arrays that it runs on.
+            allowance: So many times the usual tolerance is allowed.
         """
+        self._allowance = allowance
         self._device, self._run, self._regime, self._workload = device, run, regime, workload
         self._cold = regime.startswith("cold")
         self._ahead = random.SystemRandom().randrange(CHECKED_AMONG)
@@ -100,7 +104,7 @@ class CheckedSamples:
             before = workload.begin_again
         [sample_s] = self._device.samples_s(self._run, 1, self._regime, before)
         begun_s = time.perf_counter()
-        _, wrong = workload.check()
+        _, wrong = workload.check(self._allowance)
         if wrong:
             self.wrong = self.wrong or f"in a timed run: {wrong}"
         self.check_s += time.perf_counter() - begun_s

@@ -31,8 +31,9 @@ class Entry:
         place: Name of the place where its study is open; empty if it is not.
         at_work: True while a place works on it.
         due: Why its finals are due; empty if they are not.
-        lost: How often a place was lost while working on it.
+        lost: Number of places in a row that were lost while working on it.
         spells: Where it was worked on.
+        stale: What has changed since its champion; empty if nothing has.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Entry:
     due: str = ""
     lost: int = 0
     spells: dict[str, Spell] = field(default_factory=dict)
+    stale: str = ""
 
     @property
     def idle(self) -> bool:
@@ -70,5 +72,5 @@ class Entry:
         share = self.share
         return NightItem(
             self.item, state, self.before, after or self.before, why, share.slices, share.spent_s, self.trials,
-            front, tuple(self.spells.values()),
+            front, tuple(self.spells.values()), self.stale,
         )  # fmt: skip

@@ -46,6 +46,7 @@ class NightItem:
             nights. Empty if it was not opened.
         front: Its Pareto front, if it has several objectives and was tuned.
         spells: Where it was worked on, and for how long.
+        stale: What had changed since the champion before; empty if nothing had.
     """
 
     item: PlanItem
@@ -58,6 +59,7 @@ class NightItem:
     trials: Mapping[str, int] = field(default_factory=dict)
     front: Front | None = None
     spells: tuple[Spell, ...] = ()
+    stale: str = ""
 
     @property
     def improvement(self) -> float | None:
@@ -76,6 +78,8 @@ class NightItem:
         return {
             **self.item.problem.to_json(),
             "regime": self.item.regime,
+            "wanted": self.item.wanted
+            and {"calls": self.item.wanted.calls, "saves_s": self.item.wanted.saves_s},
             "state": self.state,
             "why": self.why,
             "slices": self.slices,
@@ -85,6 +89,7 @@ class NightItem:
             "after": self.after and _champion_json(self.after),
             "improvement": self.improvement,
             "verdict": self.after.verdict if self.after and self.state == "tuned" else None,
+            "stale": self.stale or None,
             "error_limit": told(self.after.record.measurement) if self.after else None,
             "places": [asdict(each) for each in self.spells],
             **(self.front.as_keys() if self.front else {}),

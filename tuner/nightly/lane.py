@@ -25,7 +25,7 @@ from tuner.study.setup import check_fits
 TIME_IS_UP = "the night's time is up"
 #: Reason why a problem was not reached.
 TOO_LATE = "the deadline came first"
-#: A problem that so many places did not survive is not handed out again.
+#: A problem that so many places in a row did not survive is not handed out again.
 MOST_LOST = 3
 #: Seconds after which places that have come or gone are looked for.
 POLL_S = 0.5
@@ -108,11 +108,20 @@ class Lane:
         self._entries[name] = Entry(name, item, kernels, before, share)
         return None
 
+    def tell(self, ended: NightItem | None) -> None:
+        """Adds a result that is known already."""
+        self._ended += [] if ended is None else [ended]
+
     def begin(self, standing: Standing) -> None:
-        """Begins, once all are enlisted: those with a stale champion come first, then the plan's order."""
+        """Begins, once all are enlisted: stale champions first, the most used first, then the plan's order."""
         entries, left_s = self._entries, self.rules.left_s()
-        stale = {name: standing.is_stale(each.item, each.before) for name, each in entries.items()}
-        self._budget = Budget(sorted(entries, key=lambda name: not stale[name]))
+        for each in entries.values():
+            each.stale = standing.why_stale(each.item, each.before)
+        urgency = {
+            name: (not each.stale, -standing.uses(each.item) if each.stale else 0.0)
+            for name, each in entries.items()
+        }
+        self._budget = Budget(sorted(entries, key=lambda name: urgency[name]))
         self._of = {entry.share: entry for entry in entries.values()}
         self._slices = Slices(self.rules.left_s, self._of, self._places)
         count, held = len(entries), self._slices.holds
@@ -127,6 +136,11 @@ class Lane:
     def over(self) -> bool:
         """True if nothing is left to do, and all results were taken."""
         return not (self._entries or self._in_doubt or self._at_work or self._ended)
+
+    @property
+    def left(self) -> int:
+        """Number of problems that have no result yet."""
+        return len(self._entries) + len(self._in_doubt)
 
     def results(self) -> list[NightItem]:
         """Returns the results that became known since the last call."""
@@ -245,11 +259,13 @@ class Lane:
         entry = self.count(place, done)
         if done.lost:
             self.gone(place)
-            self._lost(entry, done.lost)
+            if not done.cut:
+                self._lost(entry, done.lost)
         elif done.failed or done.finished is not None:
             self.gone(place)
             self._finish(entry, done)
         else:
+            entry.lost = 0
             self._report(entry, done)
 
     def _report(self, entry: Entry, done: Done) -> None:
@@ -265,7 +281,9 @@ class Lane:
         entry.lost += 1
         if entry.lost >= MOST_LOST and entry.name in self._entries:
             self._leave(entry)
-            self._ended.append(entry.ended("failed", f"{entry.lost} places were lost on it, the last: {why}"))
+            self._ended.append(
+                entry.ended("failed", f"{entry.lost} places in a row were lost on it, the last: {why}")
+            )
 
     def _finish(self, entry: Entry, done: Done) -> None:
         """A problem has failed, or had its finals; if its champion is provisional, they are repeated."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
@@ -13,6 +13,7 @@ from tuner.devices.detect import DetectedDevice
 from tuner.nightly.items import NightItem
 from tuner.nightly.lane import Lane, Rules, play
 from tuner.nightly.plan import Plan, PlanItem
+from tuner.nightly.plan.items import asks_for
 from tuner.nightly.stage import Here, Stage, View
 from tuner.nightly.standing import Standing
 from tuner.store import Store
@@ -31,6 +32,7 @@ class Night:
         storage_url: Database for Optuna's tables.
         again: True to continue problems that are done, too.
         warned: Called before any tuning if the night is too short for the plan.
+        versions: Name -> version of compiler, driver and library, if an open device told them.
         said: Called after each slice with the problem, its number of slices, and the share that this one
             gained; None if nothing was measured before.
     """
@@ -42,6 +44,7 @@ class Night:
     deadline_s: float | None
     storage_url: str | None = None
     again: bool = False
+    versions: Mapping[str, str] | None = None
     said: Callable[[PlanItem, int, float | None], None] = lambda item, slices, gain: None
     warned: Callable[[str], None] = lambda text: None
     _lane: Lane | None = field(default=None, init=False)
@@ -65,10 +68,14 @@ class Night:
             self._left_s, self.seed, self.plan.sampler, self.storage_url, self.again, self.said, self.warned
         )
         info = self.found[0].info
-        standing, lane = Standing(self.store, info), Lane(rules)
+        standing, lane = Standing(self.store, info, self.versions), Lane(rules)
         self._lane = lane
         for number, item in enumerate(self.plan.items):
-            ended = lane.enlist(f"{number}: {item.problem}", item, info, standing)
+            if asks_for(item.devices, info):
+                ended = lane.enlist(f"{number}: {item.problem}", item, info, standing)
+            else:
+                why = f"it asks for {', '.join(item.devices)}, and this is {info.name}"
+                ended = NightItem(item, "not reached", why=why)
             self._enlisted = number + 1
             if ended is not None:
                 yield ended
@@ -83,6 +90,23 @@ class Night:
             raise
         finally:
             stage.close()
+
+    def preview(self) -> Iterator[NightItem]:
+        """What the night would do with each problem, without a device: it is done, to be tuned, or stale."""
+        rules = Rules(self._left_s, self.seed, self.plan.sampler, None, self.again, self.said, self.warned)
+        info = self.found[0].info
+        standing, lane = Standing(self.store, info, self.versions), Lane(rules)
+        for number, item in enumerate(self.plan.items):
+            ended: NightItem | None = NightItem(
+                item, "not reached", why=f"it asks for {', '.join(item.devices)}"
+            )
+            if asks_for(item.devices, info):
+                ended = lane.enlist(f"{number}: {item.problem}", item, info, standing)
+            if ended is None:
+                before = standing.champion(item)
+                why = standing.why_stale(item, before)
+                ended = NightItem(item, "stale" if why else "to tune", before, before, why)
+            yield ended
 
     def unfinished(self, why: str) -> list[NightItem]:
         """Returns the remaining results if the night was ended from outside."""

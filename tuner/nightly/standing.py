@@ -10,8 +10,8 @@ from tuner.errors import InputError
 from tuner.lookup.stale import installed_compiler, staleness
 from tuner.nightly.plan.items import PlanItem
 from tuner.results.error_limit import ErrorLimit
-from tuner.results.record import Champion, Record, Role
-from tuner.store import Store
+from tuner.results.record import Champion, ProblemKey, Record, Role
+from tuner.store import Store, demand
 from tuner.study.setup import key_of, study_name
 
 #: Largest number of finals of a problem while its champion stays provisional: two in each of three nights.
@@ -51,6 +51,7 @@ class Standing:
         self._store, self._device = store, device
         self._versions = versions or {"compiler": installed_compiler(device.kind)}
         self._crowned = store.crowned(device)
+        self._uses: dict[ProblemKey, float] | None = None
 
     def champion(self, item: PlanItem) -> Champion | None:
         """Returns the reigning champion of a problem."""
@@ -72,12 +73,22 @@ class Standing:
         runs = {each.session for each in finals if each.study == name and not self._is_outdated(each, item)}
         return len(runs) >= (FINALS_IN_DOUBT if champion.doubts else 1)
 
-    def is_stale(self, item: PlanItem, champion: Champion | None) -> bool:
-        """True if the champion's kernel, the compiler or the driver has changed."""
-        return champion is not None and self._is_outdated(champion.record, item)
+    def why_stale(self, item: PlanItem, champion: Champion | None) -> str:
+        """What has changed of kernel, compiler, driver and library since the champion; empty if nothing has."""
+        if champion is None:
+            return ""
+        stale, why = staleness(champion.record, item.catalogue, self._device, self._versions)
+        return why if stale else ""
+
+    def uses(self, item: PlanItem) -> float:
+        """Seconds that programs would have saved with a champion of this problem, as far as counted."""
+        if self._uses is None:
+            counted = demand.read(self._store, device=self._device.name)
+            self._uses = {each.problem: each.saves_s for each in counted}
+        return self._uses.get(key_of(item.problem), 0.0)
 
     def _is_outdated(self, record: Record, item: PlanItem) -> bool:
-        """True if kernel, compiler or driver of a record on this device are known to have changed."""
+        """True if kernel, compiler, driver or library of a record here are known to have changed."""
         return bool(staleness(record, item.catalogue, self._device, self._versions)[0])
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tuner.devices.detect import DetectedDevice
+from tuner.lookup.model.refit import refit_if_possible
 from tuner.nightly.plan.items import Plan, SurveyItem
 from tuner.store import Store
 from tuner.study.survey import run_survey
@@ -34,8 +35,13 @@ def run_surveys(plan: Plan, store: Store, found: DetectedDevice, deadline_s: flo
         if left_s <= 0:
             yield f"survey of {item.operation.name}: not reached"
             continue
-        progress = run_survey(_request(item, found, left_s), store)
-        yield f"survey of {item.operation.name}: {progress.timings} timings at {progress.problems} problems"
+        request = _request(item, found, left_s)
+        progress = run_survey(request, store)
+        told = f"{progress.timings} timings at {progress.problems} problems"
+        if progress.problems:
+            asked = item.operation, request.kernels, found.info, item.regime
+            told = f"{told}; {refit_if_possible(store, *asked)}"
+        yield f"survey of {item.operation.name}: {told}"
 
 
 def _request(item: SurveyItem, found: DetectedDevice, seconds: float) -> SurveyRequest:

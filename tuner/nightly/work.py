@@ -118,6 +118,7 @@ class Done:
         finished: The result of the finals.
         failed: A reason why the problem cannot be tuned; empty if it can.
         lost: Why the work did not come to its end, through no fault of the problem.
+        cut: True if it was ended on purpose, so that nothing is to blame.
     """
 
     opening_s: float | None = None
@@ -128,6 +129,7 @@ class Done:
     finished: Finished | None = None
     failed: str = ""
     lost: str = ""
+    cut: bool = False
 
 
 class Runner(Protocol):

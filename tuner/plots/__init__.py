@@ -1,16 +1,18 @@
-"""Plots: a ladder, also as one self-contained page, and the Pareto front of a study."""
+"""Plots: ladders and studies, also as self-contained pages, and the Pareto front of a study."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from tuner.errors import EnvironmentTrouble, InputError
-from tuner.ladder import Ladder
 from tuner.plots.page import page
+from tuner.plots.seen import Seen as Seen
 from tuner.results.objectives import Front
 from tuner.results.record import Record
+from tuner.results.rungs import Ladder
 
 
 def write_page(ladder: Ladder, folder: Path) -> list[Path]:
@@ -38,6 +40,65 @@ def write_page(ladder: Ladder, folder: Path) -> list[Path]:
             paths.append(folder / f"{name}.png")
             paths[-1].write_bytes(image)
     return paths
+
+
+def study_figures(seen: Seen) -> dict[str, Any]:
+    """Figures of a study by name: history, importance, pairs, parallel, failures, time.
+
+    Raises:
+        EnvironmentTrouble: Plotly is not installed.
+    """
+    with _plotting():
+        from tuner.plots.studies import figures
+
+        return dict(figures(seen))
+
+
+def write_study(seen: Seen, folder: Path) -> list[Path]:
+    """Writes ``study.html``, which needs no other file, and each figure as PNG.
+
+    Args:
+        seen: The study.
+        folder: Is made where it does not exist.
+
+    Returns:
+        The files, the page first.
+
+    Raises:
+        InputError: The folder cannot be written.
+        EnvironmentTrouble: A plotting library is not installed.
+    """
+    with _plotting(), _written(folder):
+        from tuner.plots.study_images import images
+        from tuner.plots.study_page import page
+
+        folder.mkdir(parents=True, exist_ok=True)
+        paths = [folder / "study.html"]
+        paths[0].write_text(page(seen), encoding="utf-8")
+        for name, image in images(seen).items():
+            paths.append(folder / f"{name}.png")
+            paths[-1].write_bytes(image)
+    return paths
+
+
+def write_comparison(compared: Mapping[str, Any], folder: Path) -> Path:
+    """Writes ``compare.html``, which needs no other file.
+
+    Args:
+        compared: `tuner.requests.comparing.Compared.to_json`.
+        folder: Is made where it does not exist.
+
+    Raises:
+        InputError: The folder cannot be written.
+        EnvironmentTrouble: Plotly is not installed.
+    """
+    with _plotting(), _written(folder):
+        from tuner.plots.comparison import page
+
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / "compare.html"
+        path.write_text(page(compared), encoding="utf-8")
+    return path
 
 
 def write_front(front: Front, champion: Record, folder: Path) -> Path:
@@ -80,7 +141,7 @@ def _plotting() -> Iterator[None]:
         yield
     except ImportError as error:
         raise EnvironmentTrouble(
-            f"plots need matplotlib, which cannot be imported ({error}); install it"
+            f"plots need matplotlib and plotly, which cannot be imported ({error}); install them"
         ) from error
 
 

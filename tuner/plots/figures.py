@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from tuner.declare.problem import Problem
-from tuner.ladder import Ladder, SweepPoint
+from tuner.declare.problem import IEEE, Problem
+from tuner.results.rungs import Ladder, SweepPoint
 
 #: Flops per byte above which speed is shown in TFLOPS rather than GB/s.
 COMPUTE_BOUND = 4.0
@@ -44,6 +44,9 @@ def figures(ladder: Ladder) -> dict[str, Image]:
                 f"Roofline of {ladder.device.name} with the steps of {problem}.",
                 _png(_roofline, ladder, problem, rows),
             )
+        if problem.precision != IEEE:
+            caption = f"Error beside speed of {problem}: to the right is faster, further down more exact."
+            drawn[f"errors-{name}"] = (caption, _png(_errors, ladder, problem, rows))
         if len(_comparable(rows)) > 1:
             caption = "Speed-up over the first step: ours, and the report's on its own hardware."
             drawn[f"beside-{name}"] = (caption, _png(_beside, ladder, problem, rows))
@@ -125,6 +128,25 @@ def _steps(axes: Axes, ladder: Ladder, problem: Problem, rows: Sequence[Mapping[
     axes.set_title(f"{problem} on {ladder.device.name}", loc="left", fontsize=12, fontweight="bold")
     if axes.get_legend_handles_labels()[0]:
         axes.figure.legend(frameon=False, loc="outside lower center", ncols=3)
+
+
+def _errors(axes: Axes, ladder: Ladder, problem: Problem, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Draws a point for each step, and the library: its error over its speed."""
+    places = [(row["label"], row["tflops"], row["error"]["rms_rel"], OURS) for row in rows if row["error"]]
+    for each in ladder.libraries:
+        error, time_s = each.measurement.error, each.measurement.time_s
+        if each.problem == problem and error is not None and time_s:
+            places.append((each.name, problem.work.flops / time_s / 1e12, error.rms_rel, LIBRARY))
+    for number, (label, tflops, error_rms, color) in enumerate(places):
+        axes.plot(tflops, error_rms, "o", color=color, markersize=8)
+        axes.annotate(
+            label, (tflops, error_rms), (6, -14 if number % 2 else 6), textcoords="offset points", fontsize=9
+        )
+    axes.set_yscale("log")
+    axes.margins(0.15)
+    axes.set_xlabel("TFLOPS")
+    axes.set_ylabel("error, root mean square over the result's")
+    axes.set_title(f"{problem} on {ladder.device.name}", loc="left", fontsize=12, fontweight="bold")
 
 
 def _roofline(axes: Axes, ladder: Ladder, problem: Problem, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -9,7 +9,7 @@ from string import Template
 from typing import Any
 
 from tuner.declare.problem import Problem
-from tuner.ladder import Ladder, slower_steps
+from tuner.results.rungs import Ladder, slower_steps
 
 _PAGE = Template("""\
 <!doctype html>
@@ -70,7 +70,7 @@ def page(ladder: Ladder, drawn: Mapping[str, tuple[str, bytes]]) -> str:
         name = "-".join([*(str(size) for _, size in problem.shape), problem.layout]).strip("-")
         images = [
             _figure(drawn[f"{kind}-{name}"])
-            for kind in ("ladder", "beside", "roofline")
+            for kind in ("ladder", "errors", "beside", "roofline")
             if f"{kind}-{name}" in drawn
         ]
         parts.append(

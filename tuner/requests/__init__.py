@@ -1,1 +1,1 @@
-"""Requests and their JSON, the same for command line, service and Python: answers, records, jobs, tokens."""
+"""Requests and their JSON, the same for command line, service and Python: answers, tuning, records, jobs."""

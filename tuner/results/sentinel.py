@@ -153,7 +153,21 @@ def decided(rounds_s: Mapping[str, Sequence[float]], bound: float) -> bool:
     return True
 
 
-def upto(sentinel: Sentinel, blocks: int) -> Sentinel:
-    """The sentinel as if it had ended after so many blocks."""
-    players = tuple(replace(each, rounds_s=each.rounds_s[: 2 * blocks]) for each in sentinel.players)
-    return replace(sentinel, players=players)
+def joined_of(parts: Sequence[Sentinel]) -> Sentinel:
+    """One sentinel of the rounds that several processes took; who is wrong in one of them was not timed."""
+    first = parts[0]
+    players = []
+    for player in {each.name: each for part in reversed(parts) for each in part.players}.values():
+        same = [each for part in parts for each in part.players if each.name == player.name]
+        wrong = next((each.wrong for each in same if each.wrong), "")
+        rounds_s = () if wrong else tuple(time_s for each in same for time_s in each.rounds_s)
+        players.append(replace(player, rounds_s=rounds_s, wrong=wrong))
+    circumstances = {
+        name: [value for part in parts for value in part.circumstances.get(name, ())]
+        for name in dict.fromkeys(name for part in parts for name in part.circumstances)
+    }
+    seen = {name: max(part.seen.get(name, 0.0) for part in parts) for part in parts for name in part.seen}
+    return replace(
+        first, players=tuple(players), circumstances=circumstances, seen=seen,
+        took_s=sum(each.took_s for each in parts),
+    )  # fmt: skip

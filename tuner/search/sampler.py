@@ -80,6 +80,14 @@ class SpaceSampler(optuna.samplers.BaseSampler):
                 self._history.kernels[kernel].asked[index] = None
         return self._next is not None
 
+    def taken(self) -> None:
+        """Forgets the prepared config: a trial has it.
+
+        Optuna does not ask for params that have one value each, so that the config of a space of one would stay
+        prepared for ever.
+        """
+        self._next = None
+
     def infer_relative_search_space(
         self, study: optuna.Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
@@ -119,6 +127,8 @@ class SpaceSampler(optuna.samplers.BaseSampler):
         time_s = values[0] if values else trial.user_attrs.get(FEW_SAMPLES_S)
         observations = self._history.kernels[kernel]
         index = observations.space.index_of(config)
+        if self._next == (kernel, index):
+            self.taken()
         observations.learn(index, outcome, time_s)
         told = values or ([time_s] if outcome is Outcome.PRUNED and time_s is not None else [])
         self._strategy.learn(kernel, index, outcome, tuple(told))
@@ -141,11 +151,12 @@ def finished_trial(
     params = trial_params(seen.kernel, seen.config)
     every = distributions(spaces)
     attributes: dict[str, Any] = {OUTCOME: seen.outcome.value, IDENTITY: f"{seen.kernel} {seen.config}"}
-    values = None
+    values, few = None, dict[int, float]()
     state = TrialState.FAIL
     if seen.outcome is Outcome.PRUNED and seen.time_s is not None:
         state = TrialState.PRUNED
         attributes[FEW_SAMPLES_S] = seen.time_s
+        few = {0: seen.time_s} if len(objectives) == 1 else {}
     elif seen.outcome is Outcome.MEASURED and seen.time_s is not None:
         values = (seen.time_s, *seen.others)
         if len(values) == len(objectives):
@@ -153,7 +164,9 @@ def finished_trial(
     trial = create_trial(
         params=params,
         distributions={name: every[name] for name in params},
-        values=values if state is TrialState.COMPLETE else None,
+        # A pruned trial has the value that it had when it was stopped, so that the dashboard shows it.
+        values=values if state is TrialState.COMPLETE else list(few.values()) or None,
+        intermediate_values=few,
         state=state,
         user_attrs=attributes,
     )

@@ -188,6 +188,7 @@ class Search:
             trial = self.study.ask()
             params = {name: trial.suggest_categorical(name, choices) for name, choices in self._choices(trial)}
             kernel, config = config_of(params, self._spaces)
+            self._sampler.taken()
             self._trials[trial.number] = trial, datetime.now()
             found.append(Candidate(kernel, config, trial.number))
         return found

@@ -11,6 +11,7 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.errors import NothingFound
 from tuner.lookup import tune_command
 from tuner.lookup.device_similarity import known_device
+from tuner.lookup.legality import completed
 from tuner.requests import charts, overview
 from tuner.requests import jobs as asked_jobs
 from tuner.requests.champions import champions_page, history_of
@@ -136,7 +137,7 @@ def device_values(service: Service, name: str) -> dict[str, Any]:
     offered = service.offer.devices
     own = [each.info for found in offered.values() for each in found]
     info = offered[name][0].info if name in offered else known_device(name, [*own, *view.snapshot.devices()])
-    info = view.snapshot.complete(info)
+    info = completed(info, view.snapshot.devices())
     wanted = Selection(device=info.name)
     facts = {
         "kind": info.kind, "architecture": info.architecture, "driver": info.driver, "runtime": info.runtime,

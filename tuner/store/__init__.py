@@ -67,6 +67,11 @@ class Store(Reader):
             raise
         return cls(engine, where, ledger)
 
+    @property
+    def identity(self) -> str:
+        """UUID of the database, which copies of it share."""
+        return opening.identity(self._engine, self._where)
+
     def close(self) -> None:
         """Ends the connections."""
         self._engine.dispose()
@@ -117,15 +122,20 @@ class Store(Reader):
                 library = [champion.baseline] if champion.baseline else []
                 self._add(connection, [champion.record, *library], numbers)
                 if may_crown and not self._there(connection, tables.champions, [rows.checked_id(champion.id)]):
-                    row = self._champion_row(connection, champion, numbers)
+                    dated = self._dated(connection, champion)
+                    row = self._champion_row(connection, dated, numbers)
                     connection.execute(self._insert(tables.champions), row)
-                    fresh.append(champion)
+                    fresh.append(dated)
         self._remember(numbers, fresh)
         return len(fresh)
 
     def _may_crown(self, connection: sa.Connection) -> bool:
         """False if this process may store records, but no champion any more."""
         return True
+
+    def _dated(self, connection: sa.Connection, champion: Champion) -> Champion:
+        """The champion with the time at which it is crowned."""
+        return champion
 
     def retract(self, retractions: Retraction | Iterable[Retraction]) -> int:
         """Stores retractions in one transaction. The targets that they name may be stored later, or never.
@@ -187,8 +197,8 @@ class Store(Reader):
         if self._ledger is not None:
             self._ledger.append(fresh)
 
-    def _writing(self) -> Any:
-        return self._engine.execution_options(writes=True).begin()
+    def _writing(self, how: bool | str = True) -> Any:
+        return self._engine.execution_options(writes=how).begin()
 
     def _insert(self, table: sa.Table) -> Any:
         """Makes an INSERT that does not change existing rows; both dialects spell it alike."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC
 
 import sqlalchemy as sa
 
 from tuner.errors import LockedByAnother
-from tuner.results.record import utc_now
+from tuner.results.record import Champion, utc_now
 from tuner.store import Store, opening
 from tuner.store.tables import claims
 
@@ -104,10 +105,19 @@ class Claims:
                 at = sa.and_(claims.c.number == number, claims.c.state == RUNNING)
                 connection.execute(claims.update().where(at).values(trials=count, progressed_at=utc_now()))
 
-    def end(self, number: int, state: str, why: str = "") -> bool:
+    def end(self, number: int, state: str, why: str = "", trials: int | None = None) -> bool:
         """Ends a claim; False if it had ended before, so that what it brings does not count."""
         with self._writing() as connection:
-            return self._end(connection, claims.c.number == number, state, why) == 1
+            return self._end(connection, claims.c.number == number, state, why, trials) == 1
+
+    def ends(self, number: int, study: str) -> bool:
+        """Ends a claim well if it still runs and is on this study; False if not.
+
+        After a power cut a number may be given again; the study tells the two apart.
+        """
+        with self._writing() as connection:
+            which = sa.and_(claims.c.number == number, claims.c.study == study)
+            return self._end(connection, which, DONE, "") == 1
 
     def holds(self, number: int) -> bool:
         """True if a claim still runs."""
@@ -156,18 +166,27 @@ class Claims:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sa.Connection]:
-        with opening.explained(self._store._where), self._store._writing() as connection:
+        # A power cut ends the workers' claims, too.
+        with opening.explained(self._store._where), self._store._writing(opening.SOON) as connection:
             yield connection
 
     @staticmethod
-    def _end(connection: sa.Connection, which: sa.ColumnElement[bool], state: str, why: str) -> int:
-        running = sa.and_(which, claims.c.state == RUNNING)
-        ended = claims.update().where(running).values(state=state, why=why, ended_at=utc_now())
-        return int(connection.execute(ended).rowcount)
+    def _end(
+        connection: sa.Connection,
+        which: sa.ColumnElement[bool],
+        state: str,
+        why: str,
+        trials: int | None = None,
+    ) -> int:
+        now, running = utc_now(), sa.and_(which, claims.c.state == RUNNING)
+        values: dict[str, object] = {"state": state, "why": why, "ended_at": now}
+        if trials is not None:
+            values |= {"trials": trials, "progressed_at": now}
+        return int(connection.execute(claims.update().where(running).values(**values)).rowcount)
 
 
 class FencedStore(Store):
-    """A store that crowns only while a claim runs; records are stored in any case.
+    """A store that crowns only while a claim runs, and dates champions by one clock; records count in any case.
 
     Attributes:
         claim: Number of the claim under which this process works; 0 for none.
@@ -177,6 +196,13 @@ class FencedStore(Store):
 
     def _may_crown(self, connection: sa.Connection) -> bool:
         return bool(self.claim) and _holds(connection, self.claim)
+
+    def _dated(self, connection: sa.Connection, champion: Champion) -> Champion:
+        """Dates champions by the server's clock: the latest reigns, and clocks of workers may be apart."""
+        if connection.dialect.name != "postgresql":
+            return champion
+        now = connection.execute(sa.select(sa.func.clock_timestamp())).scalar_one()
+        return replace(champion, crowned_at=now.astimezone(UTC).isoformat(timespec="microseconds"))
 
 
 def _holds(connection: sa.Connection, number: int) -> bool:

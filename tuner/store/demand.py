@@ -76,7 +76,7 @@ def read(store: Reader, *, operation: str = "", device: str = "", kind: str = ""
         found = connection.execute(wanted.order_by(of.saves_s.desc(), of.calls.desc(), of.number)).mappings()
         return [
             Wanted(
-                rows.problem_of(row), row["kind"], row["device"], row["match"], row["calls"],
+                rows.problem_of(dict(row)), row["kind"], row["device"], row["match"], row["calls"],
                 row["saves_s"], row["first_at"], row["last_at"],
             )
             for row in found

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.results.record import Champion, ProblemKey, Record, Role, rank_in_time
-from tuner.store import Store, crowning, opening, queries, rows, tables
+from tuner.store import Store, opening, queries, rows, tables
 
 
 class _Reigning(NamedTuple):
@@ -118,7 +118,7 @@ class FrozenStore(Store):
 
     def _read_index(self) -> _Index:
         of, record = tables.champions, tables.records.c
-        ruling, confirmed = crowning.ruling(self), frozenset(crowning.confirmed(self))
+        ruling, confirmed = self.rulings.now(), frozenset(self.rulings.confirmed())
         crowned = (
             sa.select(
                 of.c.number, of.c.id, of.c.crowned_at, of.c.problem, of.c.device, of.c.regime,

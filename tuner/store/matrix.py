@@ -15,7 +15,7 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.results.equivalence import latest_hash
 from tuner.results.measurement import Outcome
 from tuner.results.record import ProblemKey, Record
-from tuner.store import crowning, opening, queries, rows, tables
+from tuner.store import opening, queries, rows, tables
 
 if TYPE_CHECKING:
     from tuner.store.reading import Reader
@@ -107,19 +107,17 @@ def problems_after(store: Reader, number: int) -> dict[ProblemKey, int]:
         return {rows.problem_of(dict(row._mapping)): int(row.number) for row in found}
 
 
-#: Made once, since it is asked before every answer.
-_LAST_NUMBERS = sa.select(
-    *(
-        sa.select(sa.func.coalesce(sa.func.max(table.c.number), 0)).scalar_subquery()
-        for table in (tables.records, tables.champions, tables.retractions, tables.crowns)
-    )
+#: As text, which is quicker than a statement that is put together: it is asked before every answer.
+_LAST_NUMBERS = "SELECT " + ", ".join(
+    f"(SELECT coalesce(max(number), 0) FROM {table.name})"
+    for table in (tables.records, tables.champions, tables.retractions, tables.crowns, tables.models)
 )
 
 
 def stamp(store: Reader) -> tuple[int, ...]:
-    """Returns a value that changes with every added record, champion, retraction or entry of the crown log."""
+    """Returns a value that changes with every record, champion, retraction, crown log's entry or model."""
     with opening.reading(store._where), store._engine.connect() as connection:
-        return tuple(int(number) for number in connection.execute(_LAST_NUMBERS).one())
+        return tuple(int(number) for number in connection.exec_driver_sql(_LAST_NUMBERS).one())
 
 
 def fastest(store: Reader, query: MatrixQuery, rows_at_most: int) -> list[list[Seen]]:
@@ -157,7 +155,7 @@ def fastest(store: Reader, query: MatrixQuery, rows_at_most: int) -> list[list[S
 
 def crowned(store: Reader, query: MatrixQuery) -> list[Crowned]:
     """Returns the champion that answers for every problem of an operation on every device of a kind."""
-    barred = crowning.barred(store)
+    barred = store.rulings.now().barred
     champion, record = tables.champions.c, tables.records
     library, later = record.alias("library"), tables.champions.alias("later")
     last = (

@@ -21,6 +21,9 @@ from tuner.store import postgres, tables
 from tuner.store.tables import SCHEMAS, VERSION_TABLE, schema_history
 from tuner.version import __version__
 
+#: Value of the execution option ``writes`` for what a power cut may take back: a SQLite file is then whole,
+#: and lacks the latest of it. True is for all that must be on disk at commit.
+SOON = "soon"
 #: Seconds between two attempts to get the lock of another writer.
 LOOK_FOR_LOCK_S = 0.001
 #: Exceptions raised by reading a damaged row.
@@ -181,7 +184,9 @@ def _prepare_sqlite(engine: sa.Engine, *, read_only: bool, patience_s: float) ->
 
     def begun(connection: sa.Connection) -> None:
         # A writer takes its lock at once, because one that reads before it writes can fail without waiting.
-        if connection.get_execution_options().get("writes", False):
+        writes = connection.get_execution_options().get("writes", False)
+        if writes:
+            connection.exec_driver_sql(f"PRAGMA synchronous={'NORMAL' if writes == SOON else 'FULL'}")
             _wait_for_lock(connection, patience_s)
         else:
             connection.exec_driver_sql("BEGIN")

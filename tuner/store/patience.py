@@ -19,7 +19,7 @@ from tuner.store.claims import FencedStore
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 #: Seconds to wait for a database that is away, between two attempts at first, and at the most.
-PATIENCE_S, FIRST_PAUSE_S, LONGEST_PAUSE_S = 600.0, 0.2, 5.0
+PATIENCE_S, FIRST_PAUSE_S, LONGEST_PAUSE_S = 1800.0, 0.2, 5.0
 
 
 def is_away(error: StoreTrouble) -> bool:
@@ -27,12 +27,15 @@ def is_away(error: StoreTrouble) -> bool:
     return isinstance(error.__cause__, sa.exc.OperationalError | sa.exc.InterfaceError)
 
 
-def patiently(call: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
+def patiently(
+    call: Callable[[], T], patience_s: float = PATIENCE_S, waiting: Callable[[], None] = lambda: None
+) -> T:
     """Repeats a call while the database is away.
 
     Args:
         call: What to do; it may be done twice.
         patience_s: Seconds after which it fails.
+        waiting: Called before each pause.
 
     Raises:
         StoreTrouble: The database refused, or stayed away.
@@ -46,6 +49,7 @@ def patiently(call: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
                 raise
             if pause_s == FIRST_PAUSE_S:
                 _log.warning("the database is away, and measuring goes on meanwhile: %s", error)
+        waiting()
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
@@ -55,28 +59,35 @@ class PatientStore(FencedStore):
 
     Attributes:
         wait_s: Seconds that each call may wait.
+        waiting: Called before each pause, possibly in another thread.
     """
 
     wait_s = PATIENCE_S
 
+    def waiting(self) -> None:
+        """Tells nobody, unless it is replaced."""
+
+    def _until_back(self, call: Callable[[], T]) -> T:
+        return patiently(call, self.wait_s, lambda: self.waiting())
+
     def add(self, records: Record | Iterable[Record]) -> int:
         """See `Store.add`."""
         wanted = [records] if isinstance(records, Record) else list(records)
-        return patiently(lambda: super(PatientStore, self).add(wanted), self.wait_s)
+        return self._until_back(lambda: super(PatientStore, self).add(wanted))
 
     def crown(self, champions: Champion | Iterable[Champion]) -> int:
         """See `Store.crown`."""
         wanted = [champions] if isinstance(champions, Champion) else list(champions)
-        return patiently(lambda: super(PatientStore, self).crown(wanted), self.wait_s)
+        return self._until_back(lambda: super(PatientStore, self).crown(wanted))
 
     def records(self, **query: Any) -> list[Record]:
         """See `Reader.records`."""
-        return patiently(lambda: super(PatientStore, self).records(**query), self.wait_s)
+        return self._until_back(lambda: super(PatientStore, self).records(**query))
 
     def champion(self, *which: Any, **more: Any) -> Champion | None:
         """See `Reader.champion`."""
-        return patiently(lambda: super(PatientStore, self).champion(*which, **more), self.wait_s)
+        return self._until_back(lambda: super(PatientStore, self).champion(*which, **more))
 
     def champions(self, *which: Any, **more: Any) -> list[Champion]:
         """See `Reader.champions`."""
-        return patiently(lambda: super(PatientStore, self).champions(*which, **more), self.wait_s)
+        return self._until_back(lambda: super(PatientStore, self).champions(*which, **more))

@@ -17,6 +17,8 @@ TROUBLES = (
     ("read-only transaction", "it was opened for reading; use a command that writes"),
     ("permission denied", "its user may not do this; grant it the right to create tables in its database"),
     ("lock timeout", "another process keeps it locked; wait for that process to end, or stop it"),
+    ("not currently accepting connections", "it takes no connections now; wait, or ask who runs it"),
+    ("the database system is", "its server is starting or going down; wait for it"),
     ("too many clients", "all of its connections are taken; try again, or raise max_connections"),
     (
         "server closed the connection",

@@ -11,7 +11,8 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.results.measurement import Outcome
 from tuner.results.record import Champion, ProblemKey, Record, Role
 from tuner.results.survey import SurveyPart
-from tuner.store import crowning, opening, queries, rows, surveys, tables
+from tuner.store import opening, queries, rows, surveys, tables
+from tuner.store.rulings import Rulings
 
 
 class Reader:
@@ -19,13 +20,16 @@ class Reader:
 
     A device is found by its uuid, or by kind and name, because results of one board hold for others of its
     kind. A text is a uuid or a name.
+
+    Attributes:
+        rulings: Which champions may answer by the crown log.
     """
 
     def __init__(self, engine: sa.Engine, where: str) -> None:
         self._engine = engine
         self._where = where
         self._infos: dict[int, DeviceInfo] = {}
-        self._ruling: tuple[tuple[Any, ...], crowning.Ruling] = (), crowning.Ruling()
+        self.rulings = Rulings(engine, where)
 
     def record(self, record_id: str) -> Record | None:
         """Returns the record with this id, even if it was retracted; see `retracted`."""
@@ -145,10 +149,10 @@ class Reader:
         crowned = tables.champions.c
         wanted = queries.champions_joined().where(
             queries.is_problem(problem), crowned.regime == regime, queries.reigns(),
-            crowned.id.not_in(crowning.barred(self)),
+            crowned.id.not_in(self.rulings.now().barred),
         )  # fmt: skip
         if confirmed:
-            wanted = wanted.where(crowned.id.in_(crowning.confirmed(self)))
+            wanted = wanted.where(crowned.id.in_(self.rulings.confirmed()))
         if kernel is not None:
             wanted = wanted.where(tables.kernels.c.name == kernel)
         last = queries.rank_in_time(crowned.crowned_at).desc(), crowned.id.desc()
@@ -163,7 +167,7 @@ class Reader:
 
     def is_chosen(self, champion: Champion) -> bool:
         """True if it answers because of a pin, a rollback or a freeze: nothing published comes before it."""
-        return champion.id in crowning.ruling(self).chosen
+        return champion.id in self.rulings.now().chosen
 
     def crowned(self, device: DeviceInfo | str) -> set[tuple[ProblemKey, str]]:
         """Returns the problems and regimes that have a champion on a device, in one query."""
@@ -199,7 +203,7 @@ class Reader:
         """
         wanted = queries.champions_joined().where(queries.reigns())
         if not history:
-            wanted = wanted.where(tables.champions.c.id.not_in(crowning.barred(self)))
+            wanted = wanted.where(tables.champions.c.id.not_in(self.rulings.now().barred))
         if operation is not None:
             wanted = wanted.where(tables.problems.c.operation == operation)
         if device is not None:

@@ -17,7 +17,7 @@ from tuner.results.kept import Kept
 from tuner.results.measurement import Outcome
 from tuner.results.record import Champion, ProblemKey, Record, Retraction, Role
 from tuner.results.survey import SurveyPart
-from tuner.store import crowning, opening, queries, rows, tables
+from tuner.store import opening, queries, rows, tables
 from tuner.store.reading import Reader
 
 #: Rows of a batch.
@@ -191,7 +191,7 @@ def retractions(store: Reader) -> Iterator[Retraction]:
 
 def crowns(store: Reader) -> Iterator[Crown]:
     """The crown log, by id; also of champions that are not stored here yet."""
-    yield from crowning.log(store)
+    yield from store.rulings.log()
 
 
 def survey_parts(store: Reader, wanted: Selection, *, retracted: bool = False) -> Iterator[SurveyPart]:

@@ -238,6 +238,19 @@ nights = Table(
     Column("checksum", BigInteger, nullable=True),
 )
 
+# Models of times; see `tuner.store.models`. No number is used again: the last one tells of a change.
+models = Table(
+    "tuner_models",
+    METADATA,
+    _number(),
+    Column("operation", String(200), nullable=False),
+    Column("device", String(400), nullable=False),
+    Column("regime", String(40), nullable=False),
+    Column("data", LargeBinary, nullable=False),
+    Column("fitted_at", String(40), nullable=False),
+    Index("tuner_models_by_operation", "operation", "regime", "device"),
+)
+
 # What records share, once more: in a table of its own it lies on other pages, so that a damaged page of the
 # one or the other does not take the records of a whole device or kernel along. Read by a rescue alone.
 shared = Table(

@@ -21,10 +21,10 @@ from tuner.devices.detect import DetectedDevice, find
 from tuner.devices.machine_load import MachineWatch
 from tuner.errors import DeviceTrouble, LockedByAnother, TunerError
 from tuner.lookup import answer
-from tuner.lookup.answers import EXACT
 from tuner.lookup.declared import builtin_now
 from tuner.store import Store
-from tuner.study.first_use import FirstUse, measure
+from tuner.study.first_use import measure
+from tuner.study.first_use_configs import FirstUse
 from tuner.study.locks import occupied
 from tuner.study.setup import key_of
 from tuner.workers.device_worker import DeviceWorker
@@ -84,7 +84,7 @@ def answered(asked: Mapping[str, Any], devices: Devices) -> tuple[str, str]:
             operation = builtin_now().operation(told["operation"])
             problem = operation.problem(told["shape"], told["dtype"], told["layout"], told["precision"])
             found = find(asked["device"])
-            with occupied(asked["db"], (found,), f"first use of {problem}"), Store.open(asked["db"]) as store:
+            with Store.open(asked["db"]) as store, occupied(asked["db"], (found,), f"first use of {problem}"):
                 return _measured(problem, found, store, asked["seconds"], devices)
         except LockedByAnother as error:
             if time.monotonic() > until_s:
@@ -106,7 +106,7 @@ def _measured(
     """As `answered`, with the locks held."""
     worker = devices.worker(found)
     # Another process may have measured it while this one waited.
-    if answer(store, key_of(problem), worker.info).match == EXACT:
+    if answer(store, key_of(problem), worker.info).match == "exact":
         return KNOWN, ""
     kernels = builtin_now().of(problem.operation.name, found.target, (), problem.precision)
     champion = measure(FirstUse(problem, kernels, seconds), store, [worker], MachineWatch((found,)))

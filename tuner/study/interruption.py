@@ -68,5 +68,5 @@ class Interruption:
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         if self._search is None or self._search.stop == INTERRUPTED:
-            raise Interrupted(INTERRUPTED)
+            raise Interrupted(INTERRUPTED, twice=self._search is not None)
         self._search.stop_because(INTERRUPTED)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,12 +9,14 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
+from tuner.lookup.model.calibrate import FIRST
 from tuner.lookup.model.predict import Model
 from tuner.lookup.model.shelf import models
-from tuner.lookup.predicted import first_trials
+from tuner.lookup.predicted import predictor_for
 from tuner.results.equivalence import latest_hash
 from tuner.results.measurement import Outcome
 from tuner.search import Known, Observation
+from tuner.store.reading import Reader
 from tuner.study.progress import Request
 
 
@@ -27,7 +28,14 @@ class Predictions:
         elsewhere: Predicted times of the model's configs, as if they had been measured elsewhere.
     """
 
-    def __init__(self, problem: Problem, kernels: Sequence[Kernel], device: DeviceInfo, regime: str) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        kernels: Sequence[Kernel],
+        device: DeviceInfo,
+        regime: str,
+        store: Reader | None = None,
+    ) -> None:
         """Asks the model.
 
         Args:
@@ -35,32 +43,32 @@ class Predictions:
             kernels: Which compete.
             device: Where.
             regime: How time is taken.
+            store: May have a model of its own.
         """
         self.starts: list[tuple[str, Config]] = []
         self.elsewhere: list[Observation] = []
-        found = next(
-            (each for each in models(problem.operation.name, regime) if each.device.name == device.name), None
-        )
+        every = models(problem.operation.name, regime, store=store)
+        found = next((each for each in every if each.device.name == device.name), None)
         known = _surveyed(found, kernels) if found is not None else []
         if found is None or not known or not found.knows(problem):
             return
-        self.starts = [(each.kernel, each.config) for each in first_trials(found, problem, known, device)]
-        orders = {each.name: [parameter.name for parameter in each.parameters] for each in known}
-        for (name, config), log_s in zip(found.configs, found.times(problem, device)[0].tolist(), strict=True):
-            if name in orders and sorted(config) == sorted(orders[name]):
-                ordered = Config({each: config[each] for each in orders[name]})
-                self.elsewhere.append(Observation(name, ordered, Outcome.MEASURED, math.exp(log_s)))
+        candidates = predictor_for(found, known, device).candidates(problem, len(found.configs))
+        self.starts = [(each.kernel, each.config) for each in candidates[:FIRST]]
+        self.elsewhere = [
+            Observation(each.kernel, each.config, Outcome.MEASURED, each.time_s) for each in candidates
+        ]
 
 
-def with_predictions(known: Known, request: Request, device: DeviceInfo) -> Known:
+def with_predictions(known: Known, request: Request, device: DeviceInfo, store: Reader) -> Known:
     """What a search is told, with the model's word: its best predictions go first, its times replace others'.
 
     Args:
         known: What is known without it.
         request: What the study is asked to do.
         device: Where.
+        store: May have a model of its own.
     """
-    found = Predictions(request.problem, request.kernels, device, request.regime)
+    found = Predictions(request.problem, request.kernels, device, request.regime, store)
     return replace(known, starts=[*found.starts, *known.starts], elsewhere=found.elsewhere or known.elsewhere)
 
 

@@ -39,7 +39,7 @@ def open_search(
         budget: Time and progress.
     """
     resumed = resume(session, request, library, leaderboard)
-    known = with_predictions(resumed.known, request, session.worker.info)
+    known = with_predictions(resumed.known, request, session.worker.info, session.store)
     options = SearchOptions(
         request.seed, session.recorder.study, request.sampler, request.trials, request.objectives,
         request.storage_url,

@@ -1,4 +1,4 @@
-"""A survey: times many configs, each compiled once, at many problems, until its time is up.
+"""A survey: times configs at many problems, until its time is up, and searches for better ones while it does.
 
 It goes on where an earlier one with the same seed, kernels and device ended. What a config does to the device
 costs the worker, not the survey.
@@ -12,22 +12,24 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from tuner.errors import DeclarationError, InputError
-from tuner.lookup.model.design import Turn
 from tuner.store import Store
 from tuner.study.interruption import Interruption
 from tuner.study.session import open_workers
 from tuner.study.setup import check_fits, check_regime, key_of
 from tuner.study.survey_code import SurveyCode
-from tuner.study.survey_design import Design, SurveyRequest, design
+from tuner.study.survey_design import Design, Numbered, SurveyRequest, Turn
+from tuner.study.survey_known import design
 from tuner.study.survey_part import Part
 from tuner.study.survey_progress import SurveyProgress
 from tuner.study.survey_timing import Timer
 from tuner.workers.device_worker import DeviceWorker
 
-#: Turns whose configs are compiled ahead of being timed.
-AHEAD = 12
+#: Turns whose configs are compiled ahead of being timed; on a CPU none is timed before all of them are.
+AHEAD = {"cuda": 48, "cpu": 8}
 #: Seconds between two looks at what has been compiled, if nothing can be timed.
 REST_S = 0.02
+#: Configs of a turn that may be new, however many wait for compile workers.
+LEAST_FRESH = 1
 
 
 def _silent(progress: SurveyProgress) -> None:
@@ -56,7 +58,7 @@ def run_survey(
     interruption = Interruption()
     with interruption.handled(), open_workers([request.found]) as (worker,):
         chosen = design(request, store, worker.info)
-        with SurveyCode(worker, chosen.configs) as code:
+        with SurveyCode(worker, chosen.pool.configs) as code:
             survey = Survey(chosen, store, worker, code, begun_s)
             with survey.kept(), interruption.ends(survey):
                 survey.run(report)
@@ -77,7 +79,7 @@ class Survey:
         """Takes what it works with.
 
         Args:
-            chosen: Configs and turns.
+            chosen: Chooses what is timed.
             store: Where timings go.
             worker: The device.
             code: Compiles the configs.
@@ -89,7 +91,10 @@ class Survey:
         self._begun_s = begun_s
         self._until_s = begun_s + self._request.seconds
         self._part = Part(chosen, worker)
-        self._timer = Timer(worker, self._request.regime)
+        self._shared = worker.info.kind == "cpu"
+        self._timer = Timer(worker, self._request.regime, self._meanwhile)
+        self._ahead: deque[Turn] = deque()
+        self._left = self._problems()
 
     def stop_because(self, why: str) -> None:
         """Ends it after the problem under way."""
@@ -105,51 +110,71 @@ class Survey:
 
     def run(self, report: Callable[[SurveyProgress], None]) -> None:
         """Times until the time is up."""
-        turns = self._left()
-        ahead: deque[Turn] = deque()
         while self._goes_on():
-            while len(ahead) < AHEAD and (turn := next(turns, None)) is not None:
-                ahead.append(turn)
-                self._code.want(turn.problem, self.progress.sound(turn.configs))
-            if not ahead:
+            self._plan()
+            if not self._ahead:
                 return
-            turn = self._next(ahead)
+            turn = self._next()
             if turn is not None:
                 self._time(turn)
                 report(self.progress)
 
+    def _meanwhile(self) -> None:
+        """Plans a turn while the device is busy; on a CPU compiling would take cores from what is timed."""
+        if not self._shared:
+            self._plan(1)
+
+    def _plan(self, most: int = 0) -> None:
+        """Plans turns, so many at the most, and has their configs compiled."""
+        self._code.collect()
+        ahead, planned = AHEAD[self._worker.info.kind], 0
+        if self._shared and self._ahead:
+            return
+        while len(self._ahead) < ahead and (not most or planned < most):
+            found = next(self._left, None)
+            if found is None:
+                return
+            self._queue(self._design.turn(*found, self._fresh))
+            planned += 1
+
+    @property
+    def _fresh(self) -> int:
+        return max(self._code.room, LEAST_FRESH)
+
+    def _queue(self, turn: Turn) -> None:
+        self._code.want(turn.problem, self.progress.sound(turn.configs))
+        self._ahead.append(turn)
+
     def _goes_on(self) -> bool:
         now_s = time.monotonic()
         self.progress.elapsed_s = now_s - self._begun_s
-        self.progress.compiled = self._code.compiled
+        self.progress.compiled, self.progress.configs = self._code.compiled, len(self._design.pool.configs)
         return not self.stop and now_s < self._until_s
 
-    def _left(self) -> Iterator[Turn]:
-        """Turns at problems that no earlier run timed, and that fit."""
+    def _problems(self) -> Iterator[Numbered]:
+        """Number and problem: those that no earlier run timed, and that fit."""
         done = self._part.known(self._store)
         self.progress.before = len(done)
-        for turn in self._design.turns():
-            if key_of(turn.problem) in done:
+        for number, problem in self._design.problems():
+            if key_of(problem) in done:
                 continue
-            done.add(key_of(turn.problem))
+            done.add(key_of(problem))
             try:
-                check_fits(turn.problem, self._worker.free_bytes, self._worker.info)
+                check_fits(problem, self._worker.free_bytes, self._worker.info)
             except InputError:
                 self.progress.skipped += 1
                 continue
-            yield turn
+            yield number, problem
 
-    def _next(self, ahead: deque[Turn]) -> Turn | None:
+    def _next(self) -> Turn | None:
         """The first turn all of whose configs are compiled; None after a short rest where there is none.
 
         On a CPU compiling and timing would share cores: nothing is timed while anything is compiled.
         """
-        self._code.collect()
-        shared = self._worker.info.kind == "cpu"
-        if not (shared and self._code.pending):
-            for at, turn in enumerate(ahead):
+        if not (self._shared and self._code.pending):
+            for at, turn in enumerate(self._ahead):
                 if self._code.ready(turn.problem, self.progress.sound(turn.configs)):
-                    del ahead[at]
+                    del self._ahead[at]
                     return turn
         time.sleep(REST_S)
         self.progress.waiting_s += REST_S
@@ -165,8 +190,11 @@ class Survey:
             return
         for timing in timings:
             self.progress.count(timing)
+        self._design.learn(turn.problem, timings)
         self._part.add(turn.problem, timings, self._code.registers)
-        self.progress.problems += 1
+        self.progress.problems += turn.depth == 0
+        if (more := self._design.again(turn, self._fresh)) is not None:
+            self._queue(more)
         self.progress.timing_s += time.monotonic() - begun_s
         if self._part.full:
             self._part.store(self._store)

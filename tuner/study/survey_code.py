@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -12,8 +13,11 @@ from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 from tuner.measuring.bench import CompiledConfig
 from tuner.results.measurement import Measurement, Outcome
-from tuner.workers.compile_pool import CompilePool, ruled_out
+from tuner.workers.compile_pool import CompilePool, ruled_out, workers_for
 from tuner.workers.device_worker import DeviceWorker
+
+#: Sources that wait or are compiled for each compile worker.
+BACKLOG = 4
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,7 @@ class SurveyCode:
 
         Args:
             worker: The device.
-            configs: Kernels and configs.
+            configs: Kernels and configs by number; more may come.
         """
         self._worker, self._configs = worker, configs
         self._pool: CompilePool | None = None
@@ -61,6 +65,12 @@ class SurveyCode:
     ) -> None:
         if self._pool is not None:
             self._pool.close()
+
+    @property
+    def room(self) -> int:
+        """Sources that may be asked for now, if compile workers are to have enough to do and no more."""
+        size = workers_for(len(os.sched_getaffinity(0)), 1) if self._pool is None else self._pool.size
+        return BACKLOG * size - self.pending
 
     @property
     def pending(self) -> int:

@@ -1,27 +1,46 @@
-"""What a survey times: a pool of configs, and problems in an order that a later run repeats."""
+"""What a survey times: problems in an order that a later run repeats, and at each what may be fast there.
+
+It searches while it surveys. At a problem it times configs that were fast near by, new ones made from these,
+what a model proposes, and some at random of every kernel: a model has to know the best configs well, and that
+others are slow. The library has one time a problem and jumps where its own rules change: it is timed at more
+problems than configs are.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tuner import published
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Operation, Problem
-from tuner.declare.space import Config, Space
 from tuner.devices.detect import DetectedDevice
-from tuner.lookup.legality import Points
-from tuner.lookup.model.design import Ranges, Turn, draw, pool, turns
-from tuner.store import Store
+from tuner.lookup.model.design import Ranges, draw
+from tuner.results.survey import LIBRARY, Timing
+from tuner.study.survey_pool import Named, Pool, Strangers
+from tuner.study.survey_seen import Seen
 
-#: Configs that a survey times, and those of them timed at one problem, at the most.
-CONFIGS, PER_PROBLEM = 256, 48
-#: Problems whose spaces random configs are taken from.
-SPACES = 4
+#: Configs that a survey times, and those of them timed at one problem, at the most and at the least.
+CONFIGS, PER_PROBLEM, LEAST = 10_000, 40, 8
+#: Seconds for the configs of a problem, by the kind of device: long problems get fewer configs.
+TURN_S = {"cuda": 0.12, "cpu": 1.5}
+#: Seconds that a timing takes beside its runs, and runs of a timing.
+TIMING_S, RUNS = 0.002, 5
+#: Shares of a problem's configs that are children of good ones, and at random.
+CHILDREN, AT_RANDOM = 0.3, 0.15
+#: Good configs that children are made of, and children made for each that is timed: most break a constraint.
+PARENTS, MADE = 12, 6
+#: Configs proposed by a model that come before those that were fast near by.
+PROPOSED = 4
+#: Share of the problems with configs at which the search goes on, and further turns of these.
+DEEP, ROUNDS = 0.05, 6
+#: Tell the random numbers of turns, and of what is searched deeper, from those of problems.
+OF_TURNS, OF_DEPTH = 1, 1 << 20
+#: Share of drawn problems at which the library alone is timed.
+LIBRARY_ALONE = 0.4
 #: Bytes and operations of a drawn problem at the most, by the kind of device.
 MOST = {"cuda": (4e9, 1e12), "cpu": (2.5e8, 2e10)}
 #: Problems drawn at a time.
@@ -43,7 +62,8 @@ class SurveyRequest:
         problems: Problems of one's own, which come first.
         drawn: False to time only those.
         configs: Configs at the most.
-        per_problem: Configs at a problem, at the most.
+        per_problem: Configs at a problem in one turn, at the most.
+        deep: Share of the problems with configs at which the search goes on for some turns.
     """
 
     operation: Operation
@@ -57,6 +77,7 @@ class SurveyRequest:
     drawn: bool = True
     configs: int = CONFIGS
     per_problem: int = PER_PROBLEM
+    deep: float = DEEP
 
     @property
     def limits(self) -> Ranges:
@@ -65,96 +86,168 @@ class SurveyRequest:
         return self.ranges or Ranges(most_bytes=most_bytes, most_flops=most_flops)
 
 
-@dataclass
+@dataclass(frozen=True)
+class Turn:
+    """A problem's turn in a survey: the library is always timed.
+
+    Attributes:
+        problem: The problem.
+        configs: By their numbers in the pool.
+        number: Of the problem in its order.
+        depth: 0, or which further turn of the problem this is.
+    """
+
+    problem: Problem
+    configs: tuple[int, ...]
+    number: int = 0
+    depth: int = 0
+
+
+#: Number of a problem in its order, and the problem.
+Numbered = tuple[int, Problem]
+#: Problem, count -> configs that something else proposes, the best first.
+Proposals = Callable[[Problem, int], list[Named]]
+
+
 class Design:
-    """A survey's configs and turns.
+    """Chooses what a survey times.
 
     Attributes:
         request: What is asked.
         device: Where.
-        configs: The pool: kernels and configs.
+        pool: The configs by number.
+        seen: What was timed so far.
     """
 
-    request: SurveyRequest
-    device: DeviceInfo
-    configs: Sequence[tuple[Kernel, Config]]
-    _points: Mapping[str, tuple[list[int], Points]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        numbers: dict[str, list[int]] = {}
-        for number, (kernel, _) in enumerate(self.configs):
-            numbers.setdefault(kernel.name, []).append(number)
-        self._points = {
-            name: (at, Points(self.configs[at[0]][0], [self.configs[each][1] for each in at]))
-            for name, at in numbers.items()
-        }
-
-    def legal(self, problem: Problem) -> NDArray[np.bool_]:
-        """Which configs are legal for a problem; shape (configs,)."""
-        flags = np.zeros(len(self.configs), dtype=bool)
-        for numbers, points in self._points.values():
-            flags[numbers] = points.flags(problem, self.device)[0]
-        return flags
-
-    def turns(self, foreseen: Callable[[Problem], NDArray[np.float64]] | None = None) -> Iterator[Turn]:
-        """What is timed at each problem, in order: the request's own problems, then drawn ones without end.
+    def __init__(self, request: SurveyRequest, device: DeviceInfo, proposals: Proposals) -> None:
+        """Begins with nothing seen.
 
         Args:
-            foreseen: See `tuner.lookup.model.design.turns`.
+            request: What is asked.
+            device: Where.
+            proposals: What knows good configs without the survey.
+
+        Raises:
+            InputError: The ranges leave no problem.
         """
-        asked = self.request
-        for number, problem in enumerate(asked.problems):
-            yield from turns([problem], self.legal, asked.per_problem, asked.seed + number, foreseen)
-        known = 0
+        self.request, self.device = request, device
+        self.pool, self.seen = Pool(request.kernels, request.configs), Seen()
+        self._proposals = proposals
+        drawn = draw(request.operation, request.limits, DRAWN_AT_ONCE, request.seed) if request.drawn else []
+        self._strangers = Strangers(request.kernels, [*request.problems, *drawn], device, request.seed)
+        self._starts = [
+            (kernel.name, config) for kernel in request.kernels for config in kernel.first_configs()
+        ]
+
+    def problems(self) -> Iterator[Numbered]:
+        """Number and problem, in order: the request's own, then drawn ones without end."""
+        asked, known = self.request, 0
+        yield from enumerate(asked.problems)
         while asked.drawn:
             drawn = draw(asked.operation, asked.limits, max(2 * known, DRAWN_AT_ONCE), asked.seed)
-            every = turns(drawn, self.legal, asked.per_problem, asked.seed, foreseen)
-            for number, turn in enumerate(every):
-                if number >= known:
-                    yield turn
+            for number in range(known, len(drawn)):
+                yield len(asked.problems) + number, drawn[number]
             known = len(drawn)
 
+    def turn(self, number: int, problem: Problem, fresh: int, depth: int = 0) -> Turn:
+        """What is timed at a problem, by what was seen so far.
 
-def design(request: SurveyRequest, store: Store, device: DeviceInfo) -> Design:
-    """Chooses the configs: champions, also published ones, starts, neighbours, and some at random.
+        Args:
+            number: Of the problem in its order.
+            problem: The problem.
+            depth: Which further turn of the problem this is; nothing is timed there twice.
+            fresh: Configs that were not asked for in this layout yet, and have to be compiled, at the most; any
+                number for the request's own problems.
+        """
+        own = number < len(self.request.problems)
+        fresh = self.request.per_problem if own else fresh
+        rng = np.random.default_rng((self.request.seed, number, OF_TURNS + depth))
+        if not own and not depth and rng.random() < LIBRARY_ALONE:
+            return Turn(problem, (), number)
+        count = self._count(problem)
+        known, new, random = self._candidates(problem, count, rng)
+        picked = _Picking(self.pool, problem, fresh, self.seen.at(problem))
+        shares = [(known, 1.0 - CHILDREN - AT_RANDOM), (new, CHILDREN), (random, AT_RANDOM)]
+        # Good ones first: what is slow is then cut off early.
+        for named, share in shares:
+            picked.take(named, round(share * count), math.ceil(share * fresh))
+        for named in (new, known, random):
+            picked.take(named, count - len(picked.numbers), fresh)
+        return Turn(problem, tuple(picked.numbers), number, depth)
 
-    Raises:
-        InputError: The ranges leave no problem.
+    def again(self, turn: Turn, fresh: int) -> Turn | None:
+        """A further turn of a problem: at some the search goes on for as long as a short study's.
+
+        They tell what is left to be found where it does not.
+        """
+        deep = np.random.default_rng((self.request.seed, turn.number, OF_DEPTH)).random() < self.request.deep
+        if not turn.configs or not deep or turn.depth >= ROUNDS:
+            return None
+        found = self.turn(turn.number, turn.problem, fresh, turn.depth + 1)
+        return found if found.configs else None
+
+    def _candidates(
+        self, problem: Problem, count: int, rng: np.random.Generator
+    ) -> tuple[list[Named], list[Named], list[Named]]:
+        """Configs worth trying: known ones, the most promising first; children of these; some at random."""
+        near = [self.pool.named(at) for at in self.seen.promising(problem)[: 3 * count]]
+        proposed = self._proposals(problem, PARENTS)
+        mixed = [*proposed[:PROPOSED], *near, *proposed, *self._starts]
+        known = self.pool.worth_trying(mixed, problem, self.device)
+        children = self.pool.children(known[:PARENTS], MADE * round(CHILDREN * count), rng)
+        new = self.pool.worth_trying(children, problem, self.device)
+        return known, new, self._strangers.some(problem, 2 * count, rng)
+
+    def _count(self, problem: Problem) -> int:
+        """Configs to time at a problem: as many as its time allows."""
+        each_s = TIMING_S + RUNS * self.seen.expected_s(problem)
+        return min(max(round(TURN_S[self.device.kind] / each_s), LEAST), self.request.per_problem)
+
+    def learn(self, problem: Problem, timings: list[Timing]) -> None:
+        """Takes in what a turn told."""
+        sound = [each for each in timings if each.config != LIBRARY and not each.outcome.failed]
+        self.seen.add(problem, {each.config: each.time_s for each in sound})
+
+
+class _Picking:
+    """Picks configs for a problem.
+
+    Attributes:
+        numbers: Theirs, each once.
     """
-    by_name = {kernel.name: kernel for kernel in request.kernels}
-    chosen = pool(
-        by_name, _champions(request, store, device), _at_random(request, device), request.configs, request.seed
-    )
-    return Design(request, device, [(by_name[name], config) for name, config in chosen])
 
+    def __init__(self, pool: Pool, problem: Problem, fresh: int, timed: Mapping[int, float]) -> None:
+        """Begins with none.
 
-def _champions(request: SurveyRequest, store: Store, device: DeviceInfo) -> list[tuple[str, Config]]:
-    """Configs that are or were champions on such a device, those that are so most often first."""
-    operation = request.operation.name
-    found = [*store.champions(operation=operation, device=device)]
-    found += [
-        each
-        for each in published.champions(operation)
-        if (each.record.device.kind, each.record.device.name) == (device.kind, device.name)
-    ]
-    counts: dict[tuple[str, Config], int] = {}
-    for each in found:
-        key = each.record.kernel, Config(each.record.config)
-        counts[key] = counts.get(key, 0) + 1
-    return sorted(counts, key=lambda key: -counts[key])
+        Args:
+            pool: Numbers them.
+            problem: Where.
+            fresh: Configs that may be compiled for it.
+            timed: Numbers of configs that were timed there.
+        """
+        self._timed = timed
+        self.numbers: dict[int, None] = {}
+        self._pool, self._problem, self._fresh = pool, problem, fresh
 
+    def take(self, named: Sequence[Named], count: int, fresh: int) -> None:
+        """Picks the first that can be had.
 
-def _at_random(request: SurveyRequest, device: DeviceInfo) -> list[tuple[str, Config]]:
-    """Legal configs of every kernel in turn, from the spaces of a few problems."""
-    rng = np.random.default_rng(request.seed)
-    problems = [*request.problems[:SPACES]] or draw(request.operation, request.limits, SPACES, request.seed)
-    by_kernel: list[list[tuple[str, Config]]] = []
-    for kernel in request.kernels:
-        found = []
-        for problem in problems:
-            space = Space.build(kernel.parameters, kernel.constraints, problem, device)
-            count = min(request.configs, len(space))
-            found += [(kernel.name, space[int(at)]) for at in rng.choice(len(space), count, replace=False)]
-        by_kernel.append([found[at] for at in rng.permutation(len(found))])
-    longest = max(map(len, by_kernel), default=0)
-    return [each[at] for at in range(longest) for each in by_kernel if at < len(each)]
+        Args:
+            named: The best first.
+            count: So many at the most.
+            fresh: Those of them that have to be compiled, at the most.
+        """
+        most, fresh = len(self.numbers) + count, min(fresh, self._fresh)
+        for each in named:
+            if len(self.numbers) >= most:
+                return
+            at = self._pool.number(each, fresh > 0)
+            if at is None or at in self.numbers or at in self._timed:
+                continue
+            key = at, self._problem.dtype, self._problem.layout
+            if key not in self._pool.asked:
+                if fresh <= 0:
+                    continue
+                fresh, self._fresh = fresh - 1, self._fresh - 1
+                self._pool.asked.add(key)
+            self.numbers[at] = None

@@ -61,7 +61,7 @@ class Part:
         self._problems.append(key_of(problem))
         for timing in timings:
             if timing.config != LIBRARY and timing.config not in self._configs:
-                kernel, config = self._design.configs[timing.config]
+                kernel, config = self._design.pool.configs[timing.config]
                 origin = str(self._design.request.operation.origin or "")
                 self._configs[timing.config] = SurveyConfig(
                     kernel.name, dict(config), kernel.source_hash, origin, registers(timing.config)

@@ -26,6 +26,7 @@ class SurveyProgress:
         waiting_s: Seconds in which nothing was compiled that could be timed.
         elapsed_s: Seconds since the start.
         compiled: Sources compiled.
+        configs: Configs there are by now.
         reasons: Outcome -> the first reason.
         crashes: Config's number -> workers that it cost.
     """
@@ -39,6 +40,7 @@ class SurveyProgress:
     waiting_s: float = 0.0
     elapsed_s: float = 0.0
     compiled: int = 0
+    configs: int = 0
     reasons: dict[str, str] = field(default_factory=dict)
     crashes: dict[int, int] = field(default_factory=dict)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -57,17 +57,22 @@ class _Ended:
         return Timing(0, number, outcome, reason=self.reason)
 
 
+def _nothing() -> None:
+    """Does nothing."""
+
+
 class Timer:
     """Times configs at problems through one device worker."""
 
-    def __init__(self, worker: DeviceWorker, regime: str) -> None:
+    def __init__(self, worker: DeviceWorker, regime: str, meanwhile: Callable[[], None] = _nothing) -> None:
         """Takes the device.
 
         Args:
             worker: The device.
             regime: How time is taken.
+            meanwhile: Called after each answer, while the device goes on with the next config.
         """
-        self._worker, self._regime = worker, regime
+        self._worker, self._regime, self._meanwhile = worker, regime, meanwhile
         self._sent: set[str] = set()
 
     def time(self, problem: Problem, codes: Sequence[tuple[int, Code]]) -> list[Timing]:
@@ -120,6 +125,7 @@ class Timer:
                 if "timing" in data:
                     told = data["timing"]
                     answers.append(_timing(items[len(answers)].number, told) if told is not None else None)
+                self._meanwhile()
                 if data.get("unwell"):
                     self._replace()
                     return answers, _Ended("the device was left unwell", told=True)

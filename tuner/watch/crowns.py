@@ -119,7 +119,7 @@ def reigns(
     for champion in champions:
         if problem in (None, champion.record.problem):
             places.setdefault(Place.of(champion), []).append(champion)
-    log = sorted(crowning.log(store), key=lambda each: (rank_in_time(each.made_at), each.id))
+    log = sorted(store.rulings.log(), key=lambda each: (rank_in_time(each.made_at), each.id))
     return [
         Reign(
             place,

@@ -11,30 +11,36 @@ from tuner.devices.machine_load import MachineWatch
 from tuner.errors import InputError
 from tuner.measuring.bench import CompiledConfig
 from tuner.measuring.sentinel_bench import Turns
+from tuner.results.doubts import OTHERS_GPU
 from tuner.results.record import ProblemKey
-from tuner.results.sentinel import LIBRARY, Player, Sentinel, Terms
+from tuner.results.sentinel import LIBRARY, Player, Sentinel, Terms, joined_of
 from tuner.study.session import open_workers
 from tuner.study.setup import check_fits
 from tuner.watch.code import Code, Watched
 from tuner.workers.device_worker import DeviceWorker
 
+#: Fresh processes that a sentinel's rounds come from: where arrays and code lie differs from one to the next.
+PROCESSES = 2
+
 
 @dataclass(frozen=True)
 class Pass:
-    """One pass over sentinels, in a process of its own.
+    """One pass over sentinels, in processes of its own.
 
     Attributes:
         night: Id of the night.
-        process: 1 for the night's own pass, 2 for the repeat.
-        terms: When a sentinel stops.
+        process: 1 for the night's own pass, 2 and on for its repeats.
+        terms: When a sentinel stops; the processes share the budget.
+        processes: Fresh processes that each sentinel's rounds come from.
     """
 
     night: str
     process: int
     terms: Terms
+    processes: int = PROCESSES
 
     def over(self, found: DetectedDevice, code: Code, watched: Sequence[Watched]) -> list[Sentinel]:
-        """Times sentinels in a fresh process.
+        """Times sentinels in fresh processes.
 
         Args:
             found: The board.
@@ -49,8 +55,14 @@ class Pass:
         """
         code.compile(watched)
         machine = MachineWatch([found])
-        with open_workers([found]) as (worker,):
-            return [self._timed(worker, machine, code, each) for each in watched]
+        # How busy others keep a board can be told only before this process uses it, too.
+        before = {name: value for name, value in machine.load().seen.items() if name == OTHERS_GPU}
+        timed: list[list[Sentinel]] = []
+        for _ in range(self.processes):
+            with open_workers([found]) as (worker,):
+                timed.append([self._timed(worker, machine, code, each) for each in watched])
+        joined = [joined_of(each) for each in zip(*timed, strict=True)]
+        return [replace(each, seen={**before, **each.seen}) for each in joined]
 
     def _timed(self, worker: DeviceWorker, machine: MachineWatch, code: Code, watched: Watched) -> Sentinel:
         begun_s = time.monotonic()
@@ -67,7 +79,9 @@ class Pass:
             try:
                 check_fits(watched.problem, worker.free_bytes, worker.info)
                 worker.prepare(watched.named, watched.regime)
-                timed = worker.sentinel(named, self.terms)
+                timed = worker.sentinel(
+                    named, replace(self.terms, budget_s=self.terms.budget_s / self.processes)
+                )
                 turns = replace(timed, wrong={**turns.wrong, **timed.wrong})
             except InputError as error:
                 turns.wrong[watched.contenders[0].name] = str(error)

@@ -70,6 +70,7 @@ def rendered_from(data: dict[str, Any]) -> Rendered:
     return Rendered(
         text=data["text"], entry=data["entry"], target=data["target"], launch=launch_from(data["launch"]),
         options=tuple(data["options"]), launch_hash=data["launch_hash"],
+        allowance=data.get("allowance", 1.0),
     )  # fmt: skip
 
 
@@ -142,6 +143,7 @@ class DeviceHandlers:
         self._device = open_device(spec)
         self._bench: Bench | None = None
         self._surveyed: dict[str, CompiledConfig] = {}
+        self._generator: Any = None
 
     def hello(self, message: dict[str, Any], _: bytes) -> tuple[dict[str, Any], bytes]:
         """Returns identity, versions and free memory of the device."""
@@ -221,7 +223,11 @@ class DeviceHandlers:
     def _timings(self, message: dict[str, Any]) -> Iterator[dict[str, Any]]:
         problem = problem_from(message["problem"])
         self._bench = None
-        workload = Workload(self._device, problem, message["seed"], checked=bool(message["items"]))
+        if self._generator is None:
+            self._generator = self._device.random(message["seed"])
+        workload = Workload(
+            self._device, problem, message["seed"], checked=bool(message["items"]), generator=self._generator
+        )
         bench = SurveyBench(self._device, workload, message["regime"], message["best_s"])
         yield {"prepared": True, "last": False}
         if message["library"]:

@@ -160,3 +160,20 @@ def tile_within_c(tile: Callable[[Any], tuple[Any, Any]]) -> Constraint:
     return for_speed(
         "the tile is less than twice as long as C in either direction, or one of the smallest", within
     )
+
+
+def float32_alone() -> Constraint:
+    """What emulates FP32 takes nothing else."""
+    return Constraint("elements are float32", lambda p, d, c: p.dtype == "float32")
+
+
+def k_shared_by_few_tiles(tiles: Callable[[Problem, Any], Any]) -> Constraint:
+    """SPLIT_K is above 1 only where tiles do not fill the device, and no larger than fills it.
+
+    Args:
+        tiles: Tiles of C, for a problem and a config.
+    """
+    return for_speed(
+        "k is shared where tiles are fewer than multiprocessors",
+        lambda p, d, c: (c.SPLIT_K == 1) | (tiles(p, c) * (c.SPLIT_K // 2) < d.sm_count),
+    )

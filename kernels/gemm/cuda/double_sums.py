@@ -6,6 +6,9 @@ from typing import Any
 from tuner import Constraint, Kernel, Launch, Problem, Value, Workspace, ceil_div, choice
 from tuner.declare.rules import block_registers_fit, for_speed, shared_fits, threads_fit
 
+from ._operands import float32_alone, k_shared_by_few_tiles
+from ._tiles import tiles
+
 #: A100, H100 and H200: FP64 tensor cores as fast as FP32 is without.
 FAST_DOUBLES = (80, 90)
 #: Registers of a thread beside sums and operands.
@@ -16,10 +19,6 @@ PAD_ALONG, PAD_ACROSS = 4, 8
 
 def _threads(p: Problem, c: Any) -> Any:
     return (c.BM // c.WM) * (c.BN // c.WN) * 32
-
-
-def _tiles(p: Problem, c: Any) -> Any:
-    return ceil_div(p.m, c.BM) * ceil_div(p.n, c.BN)
 
 
 def _shared_bytes(p: Problem, c: Any) -> Any:
@@ -36,21 +35,24 @@ def _registers(p: Problem, c: Any) -> Any:
 
 
 def _launch(p: Problem, c: Any) -> Launch:
-    counters = ceil_div(4 * _tiles(p, c), 256) * 256
-    shares = _tiles(p, c) * c.SPLIT_K * c.BM * c.BN * 8
+    counters = ceil_div(4 * tiles(p, c), 256) * 256
+    shares = tiles(p, c) * c.SPLIT_K * c.BM * c.BN * 8
     return Launch(
-        grid=(_tiles(p, c), c.SPLIT_K),
+        grid=(tiles(p, c), c.SPLIT_K),
         block=(_threads(p, c),),
         shared_bytes=_shared_bytes(p, c),
         workspace=Workspace(counters + shares, counters) if c.SPLIT_K > 1 else None,
     )
 
 
-#: 128 x 128 elements of C for a block of eight warps.
-LARGE: dict[str, Value] = {
-    "BM": 128, "BN": 128, "BK": 16, "WM": 64, "WN": 32, "STAGES": 3, "VECTOR": 4, "SWATH": 8, "SPLIT_K": 1,
+#: Four warps, one beside the other: the best of those tried at 4096 x 4096 x 4096.
+USUAL: dict[str, Value] = {
+    "BM": 64, "BN": 64, "BK": 16, "WM": 64, "WN": 16, "STAGES": 4, "VECTOR": 4, "SWATH": 8, "SPLIT_K": 1,
 }  # fmt: skip
-SMALL = LARGE | {"BM": 64, "BN": 64, "WM": 32, "WN": 16, "STAGES": 4}
+WIDE = USUAL | {"BM": 128, "BN": 128, "BK": 32, "WN": 32, "STAGES": 3}
+NARROW = USUAL | {"BM": 128, "BN": 32, "STAGES": 2}
+SHARED = USUAL | {"SPLIT_K": 8}
+ANY_ROWS = {"VECTOR": 1}
 
 KERNEL = Kernel(
     operation="gemm",
@@ -76,7 +78,7 @@ KERNEL = Kernel(
             "the device has FP64 tensor cores as fast as its FP32 (A100, H100, H200, GH200)",
             lambda p, d, c: sum(d.compute_capability == each for each in FAST_DOUBLES) > 0,
         ),
-        Constraint("elements are float32", lambda p, d, c: p.dtype == "float32"),
+        float32_alone(),
         Constraint(
             "m, n and k are multiples of VECTOR",
             lambda p, d, c: (p.m % c.VECTOR == 0) & (p.n % c.VECTOR == 0) & (p.k % c.VECTOR == 0),
@@ -99,20 +101,14 @@ KERNEL = Kernel(
         ),
         block_registers_fit("sums and operands, in FP64", _registers, _threads),
         Constraint(
-            "every one of SPLIT_K blocks has a tile of k",
+            "every one of SPLIT_K blocks sums at least a tile",
             lambda p, d, c: ceil_div(p.k, c.BK) >= c.SPLIT_K,
         ),
-        for_speed(
-            "k is shared where tiles are fewer than multiprocessors",
-            lambda p, d, c: (c.SPLIT_K == 1) | (_tiles(p, c) * (c.SPLIT_K // 2) < d.sm_count),
-        ),
+        k_shared_by_few_tiles(tiles),
         shared_fits("the tiles of both operands", _shared_bytes),
     ),
     launch=_launch,
     tiles=lambda p, c: {"m": c.BM, "n": c.BN, "k": p.k / c.SPLIT_K},
-    defaults=LARGE,
-    starts=(
-        SMALL, SMALL | {"SPLIT_K": 8}, LARGE | {"VECTOR": 1}, SMALL | {"VECTOR": 1},
-        SMALL | {"VECTOR": 1, "SPLIT_K": 8},
-    ),
-)  # fmt: skip
+    defaults=USUAL,
+    starts=(NARROW, WIDE, SHARED, *(each | ANY_ROWS for each in (USUAL, NARROW, SHARED))),
+)

@@ -44,6 +44,7 @@ constexpr int KEPT = POOL - CONSUMERS * GIVEN;                       // the prod
 
 
 static_assert(STAGES >= BLOCKS_OF_CHUNK, "a chunk's places are all in use at once");
+static_assert(!SHOWN || PARTS == 1, "ladders show one part");
 static_assert(BN <= 256, "a lane looks at eight columns");
 static_assert(PIECE % 8 == 0, "swizzled rows come in eights");
 
@@ -286,6 +287,17 @@ __device__ __forceinline__ void multiply_shifted(float (&t)[SUMS], const Operand
     await_products(t);
 }
 
+// What ladders show: sums stay inside wgmma.
+__device__ __forceinline__ void multiply_inside(float (&sum)[SUMS], const Operands& of)
+{
+    begin_products();
+    if (SHOWN == 3) multiply_chunk(sum, of, LOW, 0, 1);
+    if (SHOWN == 3) multiply_chunk(sum, of, 0, LOW, 1);
+    multiply_chunk(sum, of, 0, 0, 1);
+    close_products();
+    await_products(sum);
+}
+
 // Gives a chunk's places back, to the producers of all blocks that fill them.
 __device__ __forceinline__ void release(const Operands& of, const Shared& shared)
 {
@@ -309,6 +321,12 @@ __device__ __forceinline__ void consume(float (&sum)[PARTS][SUMS], float (&lost)
     for (unsigned chunk = item.first; chunk < item.last; ++chunk) {
         Operands of = next;
         const float* const columns = of.factors + BM + first_factor;
+        if (SHOWN) {
+            multiply_inside(sum[0], of);
+            release(of, shared);
+            if (chunk + 1 < item.last) prepare(next, shared, factors, group, first_factor, place, factor_slot);
+            continue;
+        }
 #pragma unroll
         for (int part = 0; part < PARTS; ++part) {
             float t[SUMS];

@@ -7,14 +7,21 @@
 //   data [k / 32][row]           128 bytes: 32 high parts, then 32 low parts, FP16, 16-byte chunk c at c ^ (row % 8)
 // Rows are padded to 8, terms to CHUNK, with zeros. Any tile of rows is contiguous, so that one bulk copy fetches it.
 //
-// An element x is scaled by 1 / |factor|, so that the largest of its group's chunk lies in [2^14, 2^15), then split:
+// An element x is scaled by 1 / |factor|, so that the largest of its group's chunk lies in [2^15, 2^16), or a hair below where
+// FP16 would round it up to infinity, then split:
 // high = fp16(scaled), low = fp16(scaled - high). Low parts end at 2^-24, so that elements below 2^-5 would lose more than
 // 2^-20 of themselves. Groups that have such elements keep low * 2^LOW_SHIFT instead, and a negative factor says so; what is
 // below 2^-15 even then may lose more than 2^-21 and is counted as harmful (docs/kernels/gemm-emulated.md).
 
+// SHOWN, which ladders alone have: 1 for one FP16 product, 3 for all three; without scales, check or sums outside of wgmma.
+
+#ifndef SHOWN
+#define SHOWN 0
+#endif
+
 constexpr int ROW_BYTES = 128, ROW_TERMS = 32, ROWS_PADDED = 8;
 constexpr int BLOCKS_OF_CHUNK = CHUNK / ROW_TERMS;
-constexpr int TOP = 14;        // exponent of the largest scaled element
+constexpr int TOP = 15;        // exponent of the largest scaled element
 constexpr int LOW_SHIFT = 11;
 constexpr int SHARE = 8;       // columns of B that share a factor: one factor serves a wgmma's eight columns of all lanes
 
@@ -22,7 +29,7 @@ constexpr int SHARE = 8;       // columns of B that share a factor: one factor s
 struct Spread {
     unsigned small_8;   // elements that may be below 2^-8 of the largest; zeros count
     unsigned small_18;  // the same for 2^-18
-    unsigned harmful;   // elements but zeros that may be below 2^-29 of the largest
+    unsigned harmful;   // elements but zeros that may be below 2^-30 of the largest
     unsigned filled;    // elements but zeros
     unsigned highest;   // biased exponent of the largest element; 255 for Inf and NaN, 0 if all are zero
     unsigned lowest;    // 255 - biased exponent of the group's chunk whose largest is least

@@ -18,18 +18,15 @@ constexpr int PITCH = TILE + 1;
 __device__ __forceinline__ int staged_at(int term, int row) { return term * PITCH + row + term / 32 * 4; }
 constexpr int STAGED = CHUNK * PITCH + CHUNK / 32 * 4;
 
-__device__ __forceinline__ void split(float scaled, float low_scale, unsigned short& high, unsigned short& low)
+// Two neighbours at a time: one instruction rounds both.
+__device__ __forceinline__ void split(float first, float second, float low_scale, unsigned& high, unsigned& low)
 {
-    float back;
-    asm volatile("cvt.rn.f16.f32 %0, %1;" : "=h"(high) : "f"(scaled));
-    asm volatile("cvt.f32.f16 %0, %1;" : "=f"(back) : "h"(high));
-    const float rest = (scaled - back) * low_scale;
-    asm volatile("cvt.rn.f16.f32 %0, %1;" : "=h"(low) : "f"(rest));
-}
-
-__device__ __forceinline__ unsigned pair(unsigned short first, unsigned short second)
-{
-    return first | (unsigned)second << 16;
+    float first_high, second_high;
+    asm volatile("cvt.rn.f16x2.f32 %0, %2, %1;" : "=r"(high) : "f"(first), "f"(second));
+    asm volatile("cvt.f32.f16 %0, %1;" : "=f"(first_high) : "h"((unsigned short)high));
+    asm volatile("cvt.f32.f16 %0, %1;" : "=f"(second_high) : "h"((unsigned short)(high >> 16)));
+    const float first_low = (first - first_high) * low_scale, second_low = (second - second_high) * low_scale;
+    asm volatile("cvt.rn.f16x2.f32 %0, %2, %1;" : "=r"(low) : "f"(first_low), "f"(second_low));
 }
 
 // What one thread has seen of one operand; counts are the largest of a chunk.
@@ -57,10 +54,10 @@ __device__ __forceinline__ void leave(Seen& seen, int key)
     seen.key = key;
 }
 
-// Eight neighbouring terms of a row; 16-byte reads are aligned.
-__device__ __forceinline__ void read_terms(float (&x)[8], const float* from, int left)
+// Eight neighbouring terms of a row. `whole`: 16-byte reads are aligned.
+__device__ __forceinline__ void read_terms(float (&x)[8], const float* from, int left, bool whole)
 {
-    if (left >= 8) {
+    if (whole && left >= 8) {
         const float4 first = __ldcs((const float4*)from), second = __ldcs((const float4*)from + 1);
         x[0] = first.x, x[1] = first.y, x[2] = first.z, x[3] = first.w;
         x[4] = second.x, x[5] = second.y, x[6] = second.z, x[7] = second.w;
@@ -70,16 +67,25 @@ __device__ __forceinline__ void read_terms(float (&x)[8], const float* from, int
     }
 }
 
-// Reads a tile whose terms are contiguous in memory into `staged`, where 16-byte reads are not aligned: neighbouring lanes read
-// neighbours all the same.
-__device__ __forceinline__ void stage_along_k(float* staged, const float* x, int rows, int k, int row, int term)
+// The same where rows start between multiples of 16 bytes: aligned reads of twelve, of which eight are chosen.
+__device__ __forceinline__ void read_terms_between(float (&x)[8], const float* from, int left, const float* end)
 {
-#pragma unroll 8
-    for (int i = 0; i < CHUNK * TILE / PACK_THREADS; ++i) {
-        const int at = i * PACK_THREADS + threadIdx.x, t = at % CHUNK, r = at / CHUNK;
-        const bool inside = term + t < k && row + r < rows;
-        staged[staged_at(t, r)] = inside ? __ldcs(x + (size_t)(row + r) * k + term + t) : 0.0f;
+    const unsigned over = (unsigned)((size_t)from / 4 % 4);
+    const float* const aligned = from - over;
+    if (left < 8 || end - aligned < 12) {
+        read_terms(x, from, left, false);
+        return;
     }
+    float y[12];
+#pragma unroll
+    for (int i = 0; i < 3; ++i) {
+        const float4 four = __ldg((const float4*)aligned + i);
+        y[4 * i] = four.x, y[4 * i + 1] = four.y, y[4 * i + 2] = four.z, y[4 * i + 3] = four.w;
+    }
+#pragma unroll
+    for (int i = 0; i < 11; ++i) y[i] = over & 1 ? y[i + 1] : y[i];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) x[i] = over & 2 ? y[i + 2] : y[i];
 }
 
 // Reads a tile whose rows are contiguous in memory into `staged`.
@@ -96,8 +102,15 @@ __device__ __forceinline__ void stage(float* staged, const float* x, int rows, i
             staged[staged_at(t, r + 2)] = four.z;
             staged[staged_at(t, r + 3)] = four.w;
         }
+    } else if (term + CHUNK <= k && row + TILE <= rows) {
+        const int t = threadIdx.x / TILE, r = threadIdx.x % TILE;
+        const float* from = x + (size_t)(term + t) * rows + row + r;
+        const size_t step = (size_t)(PACK_THREADS / TILE) * rows;
+#pragma unroll
+        for (int i = 0; i < CHUNK * TILE / PACK_THREADS; ++i, from += step)
+            staged[staged_at(t + i * (PACK_THREADS / TILE), r)] = __ldcs(from);
     } else {
-#pragma unroll 8
+#pragma unroll 4
         for (int i = 0; i < CHUNK * TILE / PACK_THREADS; ++i) {
             const int at = i * PACK_THREADS + threadIdx.x, t = at / TILE, r = at % TILE;
             const bool inside = term + t < k && row + r < rows;
@@ -127,8 +140,14 @@ __device__ __forceinline__ void find_tops(const float (&x)[PASSES][8], unsigned 
         if (SHARED > 1) tops[pass] = tops[0];
 }
 
-// Biased exponent of a group's largest, or of what stands for it if that is subnormal or nearly so.
-__device__ __forceinline__ unsigned field_of(unsigned top) { return max(top >> 23, (unsigned)TOP + 1); }
+// Biased exponent of a group's largest, one more if FP16 would round it up to infinity; or of what stands for it if that is
+// subnormal or nearly so.
+__device__ __forceinline__ unsigned field_of(unsigned top)
+{
+    if (SHOWN) return 127 + TOP;  // no scale
+    constexpr unsigned FROM_INFINITY = 0x1000;  // half of the last bit of eleven
+    return max((top >> 23) < 255 ? (top + FROM_INFINITY) >> 23 : 255, (unsigned)TOP + 1);
+}
 
 // Scales eight terms, which LANES neighbouring lanes have of a row's chunk, and notes what they look like; true if any of
 // them asks for low parts that are scaled up.
@@ -140,13 +159,24 @@ __device__ __forceinline__ bool scale_terms(float (&x)[8], unsigned top, int mis
 
     unsigned counts = 0;  // a byte each: small_8, small_18, harmful, filled
     bool tiny = false;
+    float least = 0x1p127f;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
         x[i] *= scale;
         const float size = fabsf(x[i]);
-        counts += (size < 128.0f ? 1u : 0u) + (size < 0.125f ? 1u << 8 : 0u)
-                  + (size > 0.0f ? size < 0x1p-15f ? 1u << 16 | 1u << 24 : 1u << 24 : 0u);
-        tiny |= size > 0.0f && size < 0x1p-5f;
+        least = fminf(least, size);
+        counts += size < 256.0f ? 1u : 0u;
+    }
+    if (__any_sync(~0u, least < 0.25f)) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            const float size = fabsf(x[i]);
+            counts += (size < 0.25f ? 1u << 8 : 0u)
+                      + (size > 0.0f ? size < 0x1p-15f ? 1u << 16 | 1u << 24 : 1u << 24 : 0u);
+            tiny |= size > 0.0f && size < 0x1p-5f;
+        }
+    } else {
+        counts += 8u << 24;  // the usual case: none is zero or small
     }
     counts -= (unsigned)missing * 0x101u;  // past k
 #pragma unroll
@@ -161,7 +191,7 @@ __device__ __forceinline__ bool scale_terms(float (&x)[8], unsigned top, int mis
         seen.field[4] = max(seen.field[4], field);
         seen.field[5] = max(seen.field[5], 255 - field);
     }
-    return tiny;
+    return tiny && !SHOWN;
 }
 
 // Splits and stores eight scaled terms.
@@ -171,19 +201,18 @@ __device__ __forceinline__ void store_terms(const float (&x)[8], unsigned top, b
 {
     if (row >= to.rows) return;
     const unsigned lane = threadIdx.x % LANES, field = field_of(top);
-    unsigned short high[8], low[8];
+    unsigned high[4], low[4];
 #pragma unroll
-    for (int i = 0; i < 8; ++i) split(x[i], shifted ? (float)(1 << LOW_SHIFT) : 1.0f, high[i], low[i]);
+    for (int i = 0; i < 4; ++i)
+        split(x[2 * i], x[2 * i + 1], shifted ? (float)(1 << LOW_SHIFT) : 1.0f, high[i], low[i]);
     if (lane == 0 && row % SHARED == 0) {
         const float factor = __uint_as_float(((field == 255 ? 254 : field) - TOP) << 23);
         to.factors[(size_t)chunk * to.groups + row / SHARED] = !top ? 0.0f : shifted ? -factor : factor;
     }
     unsigned char* const at = to.data + (((size_t)chunk * BLOCKS_OF_CHUNK + lane / 4) * to.rows + row) * ROW_BYTES;
     const unsigned place = (lane % 4 ^ row % 8) * 16;
-    *(uint4*)(at + place) = make_uint4(pair(high[0], high[1]), pair(high[2], high[3]), pair(high[4], high[5]),
-                                       pair(high[6], high[7]));
-    *(uint4*)(at + (place ^ 64)) = make_uint4(pair(low[0], low[1]), pair(low[2], low[3]), pair(low[4], low[5]),
-                                              pair(low[6], low[7]));
+    *(uint4*)(at + place) = make_uint4(high[0], high[1], high[2], high[3]);
+    *(uint4*)(at + (place ^ 64)) = make_uint4(low[0], low[1], low[2], low[3]);
 }
 
 template <bool ALONG_K, int SHARED>
@@ -199,16 +228,17 @@ __device__ __forceinline__ void pack_tile(const float* x, int rows, int k, unsig
     const int lane = threadIdx.x % LANES, first = row + threadIdx.x / 32 * 8 + threadIdx.x % 32 / LANES;
     const int left = k - term - lane * 8, missing = left >= 8 ? 0 : left > 0 ? 8 - left : 8;
     float terms[PASSES][8];
-    if (ALONG_K && whole) {
+    if (ALONG_K) {
 #pragma unroll
         for (int pass = 0; pass < PASSES; ++pass) {
             const int r = first + pass * PASS;
-            read_terms(terms[pass], x + (size_t)r * k + term + lane * 8, r < rows ? left : 0);
+            const float* const from = x + (size_t)r * k + term + lane * 8;
+            if (whole || (size_t)x % 16) read_terms(terms[pass], from, r < rows ? left : 0, whole);
+            else read_terms_between(terms[pass], from, r < rows ? left : 0, x + (size_t)rows * k);
         }
     } else {
         __syncthreads();  // the tile before has been read
-        if (ALONG_K) stage_along_k(staged, x, rows, k, row, term);
-        else stage(staged, x, rows, k, row, term, whole);
+        stage(staged, x, rows, k, row, term, whole);
         __syncthreads();
 #pragma unroll
         for (int pass = 0; pass < PASSES; ++pass)
@@ -236,6 +266,7 @@ __device__ __forceinline__ void pack_tile(const float* x, int rows, int k, unsig
 // leaves FP32's range. docs/kernels/gemm-emulated.md has the argument.
 __device__ bool is_safe(const Header& a, const Header& b, int k)
 {
+    if (SHOWN) return true;
     const unsigned top_a = max(a.spread[0].highest, a.spread[1].highest);
     const unsigned top_b = max(b.spread[0].highest, b.spread[1].highest);
     if (top_a == 255 || top_b == 255) return false;
@@ -286,7 +317,7 @@ extern "C" __global__ void __launch_bounds__(PACK_THREADS, BLOCKS_PER_SM)
 pack(const float* __restrict__ a, const float* __restrict__ b, unsigned char* packed_a, unsigned char* packed_b,
      unsigned* fallbacks, int m, int n, int k, Control* control)
 {
-    __shared__ float staged[STAGED];
+    __shared__ float staged[!A_TRANSPOSED && B_TRANSPOSED ? 1 : STAGED];
     __shared__ bool last;
     let_next_start();
     if (threadIdx.x < 4 * SPREAD_FIELDS) seen_by_block[threadIdx.x / SPREAD_FIELDS][threadIdx.x % SPREAD_FIELDS] = 0;

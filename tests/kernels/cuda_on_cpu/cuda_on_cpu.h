@@ -63,6 +63,11 @@ inline void to_half(unsigned short& half, float x) {
     const _Float16 rounded = (_Float16)x;
     __builtin_memcpy(&half, &rounded, sizeof half);
 }
+inline void to_halves(unsigned& halves, float upper, float lower) {
+    unsigned short high, low;
+    to_half(high, upper), to_half(low, lower);
+    halves = (unsigned)high << 16 | low;
+}
 inline void from_half(float& x, unsigned short half) {
     _Float16 value;
     __builtin_memcpy(&value, &half, sizeof half);
@@ -76,6 +81,29 @@ T shuffle(unsigned mask, T value, int from, int width) {
     if (from < first || from >= first + width) from = lane();
     exchange(mask, &value, sizeof value, from);
     return value;
+}
+
+// A warp's FP64 product of 8 x 4 by 4 x 8: lane l has a(l / 4, l % 4), b(l % 4, l / 4), and d(l / 4, l % 4 * 2) and its neighbour.
+inline void multiply_8x8x4(double& left, double& right, double a, double b, double c, double d) {
+    const int row = lane() / 4 * 4, column = lane() % 4 * 2 * 4;
+    for (int term = 0; term < 4; ++term) {
+        const double of_a = shuffle(~0u, a, row + term, 32);
+        c = __builtin_fma(of_a, shuffle(~0u, b, column + term, 32), c);
+        d = __builtin_fma(of_a, shuffle(~0u, b, column + 4 + term, 32), d);
+    }
+    left = c, right = d;
+}
+
+// 16 x 16 by 16 x 8: lane l has rows l / 4 and l / 4 + 8 of a and d, and terms l % 4 + 4 q, the rows' in turn.
+inline void multiply_16x8x16(double& d0, double& d1, double& d2, double& d3, double a0, double a1, double a2, double a3,
+                             double a4, double a5, double a6, double a7, double b0, double b1, double b2, double b3,
+                             double c0, double c1, double c2, double c3) {
+    const double upper[4] = {a0, a2, a4, a6}, lower[4] = {a1, a3, a5, a7}, b[4] = {b0, b1, b2, b3};
+    for (int q = 0; q < 4; ++q) {
+        multiply_8x8x4(c0, c1, upper[q], b[q], c0, c1);
+        multiply_8x8x4(c2, c3, lower[q], b[q], c2, c3);
+    }
+    d0 = c0, d1 = c1, d2 = c2, d3 = c3;
 }
 
 template <class T, class F>
@@ -138,6 +166,7 @@ inline int __any_sync(unsigned mask, int predicate) { return cuda_on_cpu::vote(m
 inline int __all_sync(unsigned mask, int predicate) { return cuda_on_cpu::vote(mask, !predicate) == 0; }
 
 template <class T> T __ldg(const T* at) { return *at; }
+template <class T> T __ldcg(const T* at) { return *at; }
 template <class T> T __ldcs(const T* at) { return *at; }
 template <class T> void __stcs(T* at, T value) { *at = value; }
 

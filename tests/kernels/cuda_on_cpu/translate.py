@@ -15,7 +15,10 @@ PTX = {
     "cp.async.commit_group": "cuda_on_cpu::commit_copies",
     "cp.async.wait_group": "cuda_on_cpu::await_copies",
     "cvt.rn.f16.f32": "cuda_on_cpu::to_half",
+    "cvt.rn.f16x2.f32": "cuda_on_cpu::to_halves",
     "cvt.f32.f16": "cuda_on_cpu::from_half",
+    "mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64": "cuda_on_cpu::multiply_8x8x4",
+    "mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64": "cuda_on_cpu::multiply_16x8x16",
     "griddepcontrol.launch_dependents": "cuda_on_cpu::no_dependents",
     "griddepcontrol.wait": "cuda_on_cpu::no_dependents",
 }
@@ -52,7 +55,8 @@ def _closing(text: str, at: int) -> int:
 
 def _call(statement: str) -> str:
     """One asm statement as a call: operands in the order in which the instruction names them."""
-    instruction, rest = re.match(r'\s*"([^"]*)"(.*)', statement, re.DOTALL).groups()  # type: ignore[union-attr]
+    literals, rest = re.match(r'\s*((?:"[^"]*"\s*)+)(.*)', statement, re.DOTALL).groups()  # type: ignore[union-attr]
+    instruction = "".join(re.findall('"([^"]*)"', literals))
     name, _, operands = instruction.strip().rstrip(";").partition(" ")
     if name not in PTX:
         raise NotImplementedError(f"the CPU runtime knows no PTX instruction {name!r}")

@@ -302,7 +302,7 @@ def test_many_threads_get_what_one_gets(ran: list[str]) -> None:
 
 
 def test_a_problem_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tuner.callables import dispatch
+    from tuner.callables import deciding
 
     asked: list[str] = []
 
@@ -310,7 +310,7 @@ def test_a_problem_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.append(str(key))
         return decisions.decide(key, device)
 
-    monkeypatch.setattr(dispatch, "decide", decide)
+    monkeypatch.setattr(deciding, "decide", decide)
     a, b = normal(4, 6), normal(6, 5)
     tuner.clear_caches()
     for _ in range(3):
@@ -345,9 +345,9 @@ def test_shapes_share_a_compiled_kernel(monkeypatch: pytest.MonkeyPatch, ran: li
 
 
 def test_prepared_calls_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tuner.callables import dispatch
+    from tuner.callables import deciding, dispatch
 
-    monkeypatch.setattr(dispatch, "KEPT", 3)
+    monkeypatch.setattr(deciding, "KEPT", 3)
     tuner.clear_caches()
     for size in range(1, 9):
         tuner.transpose(normal(size, 2).astype(np.int8))

@@ -12,7 +12,7 @@ from fixtures.fake_gpu import H200, CupyArray, Log, Shared, TorchTensor, aligned
 from numpy.typing import NDArray
 
 import tuner
-from tuner.callables import CallableWarning, dispatch
+from tuner.callables import CallableWarning, deciding, dispatch
 
 __all__ = ["empty_database", "own_records"]
 RNG = np.random.default_rng(3)
@@ -21,7 +21,7 @@ LAYOUTS = ("nn", "nt", "tn", "tt")
 
 @pytest.fixture(autouse=True)
 def log(own_records: None, monkeypatch: pytest.MonkeyPatch) -> Log:
-    monkeypatch.setattr(dispatch, "_devices", {})
+    monkeypatch.setattr(deciding, "_devices", {})
     monkeypatch.setattr(dispatch, "_key_of", dict(dispatch._key_of))
     return install(monkeypatch)
 

@@ -33,7 +33,9 @@ def champions(*rows: int, layout: str = "nn", **config: Any) -> None:
     for m in rows or (256,):
         crowned(
             "gemm", {**DIMS, "m": m}, layout=layout, kernel="emulated", device=H200, precision="emulated",
-            config={"WIDTH": 64, "STAGES": 8, "CLUSTER": 1, **config},
+            config={
+                "WIDTH": 64, "STAGES": 8, "CLUSTER": 1, "CHUNK": 32, "PROMOTION": "compensated", **config,
+            },
         )  # fmt: skip
 
 
@@ -72,9 +74,20 @@ def test_a_transposed_view_is_packed_as_it_lies(gpu: Log) -> None:
     assert gpu.took_packed == [True]
 
 
+def test_explain_names_the_plain_kernel_that_was_measured_behind() -> None:
+    told = "double_sums BM=64 BN=64 BK=32 WM=16 WN=32 STAGES=3 VECTOR=4 SWATH=8 SPLIT_K=1"
+    crowned(
+        "gemm", DIMS, layout="nn", kernel="emulated", device=H200, precision="emulated",
+        config={"WIDTH": 64, "STAGES": 8, "CLUSTER": 1, "CHUNK": 32, "PROMOTION": "compensated"},
+        versions={"fallback": told},
+    )  # fmt: skip
+    found = tuner.explain("gemm", **DIMS, layout="nn", device="NVIDIA H200", precision="emulated")
+    assert found.fallback == told
+
+
 def test_another_packed_form_leaves_the_copy_to_the_product(gpu: Log) -> None:
     champions(256)
-    champions(512, CHUNK=128)
+    champions(512, CHUNK=64)
     packed = tuner.pack(on_board(256, 128))
     a = on_board(300, 256)
     assert tuner.matmul(a, packed).shape == (300, 128)

@@ -23,7 +23,8 @@ def go_back(problem: ProblemKey) -> None:
 
 def test_what_was_prepared_is_forgotten_after_a_rollback_and_only_then() -> None:
     forgotten: list[float] = []
-    looking = Rereading(lambda: forgotten.append(time.monotonic()), every_s=0.05)
+    looking = Rereading(every_s=0.05)
+    looking.forget = lambda: forgotten.append(time.monotonic())
     crowned("gemm", {"m": 64, "n": 64, "k": 64}, config={"TRANSPOSE_B": False}, time_s=2e-3)
     looking.begin()
     looking.begin()
@@ -42,7 +43,8 @@ def test_what_was_prepared_is_forgotten_after_a_rollback_and_only_then() -> None
 
 def test_a_database_that_cannot_be_read_is_left_for_later(monkeypatch: pytest.MonkeyPatch) -> None:
     forgotten: list[None] = []
-    looking = Rereading(lambda: forgotten.append(None))
+    looking = Rereading()
+    looking.forget = lambda: forgotten.append(None)
     looking.look()
     monkeypatch.setenv("TUNER_DB", "postgresql://nobody@127.0.0.1:1/none")
     looking.look()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -90,6 +91,7 @@ def test_a_stream_keeps_its_workspace_and_no_two_share_one(board: Board) -> None
 
 def test_what_is_kept_for_streams_is_bounded(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calling, "KEPT_BYTES", 10000)
+    monkeypatch.setattr(calling, "KEPT_PART", 1 << 62)
     kernel = loaded(Launch((1,), (32,), workspace=Workspace(4096)))
     for stream in (1, 2, 3, 1):
         board.stream = (stream, 0)
@@ -97,6 +99,16 @@ def test_what_is_kept_for_streams_is_bounded(board: Board, monkeypatch: pytest.M
     memory = [given[-1] for _, _, given, _ in board.launched]
     assert memory[3] is not memory[0]
     assert len(calling._KEPT._values) == 2
+
+
+def test_a_large_gpu_keeps_a_large_workspace(board: Board) -> None:
+    launch = Launch((1,), (32,), workspace=Workspace(calling.KEPT_BYTES + 1))
+    large = replace(H200, memory_bytes=calling.KEPT_PART * (calling.KEPT_BYTES + 1))
+    kernel = calling.Loaded(Rendered("", "gemm", "cuda", launch), PROBLEM, large, 0)
+    for _ in range(2):
+        kernel.run("a", "b", "c")
+    first, again = (given[-1] for _, _, given, _ in board.launched)
+    assert first is again
 
 
 def test_steps_are_given_what_the_stream_keeps(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:

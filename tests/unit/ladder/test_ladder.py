@@ -29,8 +29,8 @@ from tuner.ladder import (
 )
 from tuner.ladder.limits import array_bytes
 from tuner.ladder.spaces import declared_config, pinned_space
-from tuner.ladder.steps import LadderPlan, configs_folder, lessons
 from tuner.results.measurement import Error, Measurement, Outcome
+from tuner.results.steps import LadderPlan, configs_folder, lessons
 
 CATALOGUE = builtin()
 H200 = DeviceInfo(
@@ -60,6 +60,20 @@ def test_kernels_come_in_ladder_order() -> None:
     assert names == ["naive", "shared_tile", "padded_tile", "unrolled", "swizzled"]
     names = [step.kernel.name for step in ladder_of(CATALOGUE, problem("gemm", 9, 9, 9), "cpu", ()).steps]
     assert names[:3] == ["naive", "vectorised", "blocked"]
+
+
+def test_beyond_ieee_steps_are_what_ladders_show_and_kernels_of_the_precision() -> None:
+    gemm = CATALOGUE.operation("gemm")
+    emulated = gemm.problem({"m": 512, "n": 512, "k": 512}, precision="emulated")
+    names = [step.kernel.name for step in ladder_of(CATALOGUE, emulated, "cuda", ()).steps]
+    assert names == ["one_product", "three_products", "promoted", "double_sums", "emulated"]
+    chosen = ladder_of(CATALOGUE, emulated, "cuda", ("one_product", "warp_tiled")).steps
+    assert [step.kernel.name for step in chosen] == ["one_product", "warp_tiled"]
+    with pytest.raises(UnknownName, match="unknown cuda kernel of gemm 'one_product'"):
+        ladder_of(CATALOGUE, problem("gemm", 512, 512, 512), "cuda", ("one_product",))
+    shown = {each.name for each in CATALOGUE.shown}
+    assert shown == set(names[:3])
+    assert not shown & {each.name for each in CATALOGUE.of("gemm", "cuda", precision="emulated")}
 
 
 def test_a_step_shows_the_reports_figure_for_the_nearest_shape() -> None:
@@ -112,7 +126,8 @@ def test_every_lesson_is_of_a_kernel_and_every_kernel_has_one() -> None:
         for name, said in kernels.items()
         if isinstance(said, dict)
     }
-    assert told == {(each.operation, each.target, each.name) for each in CATALOGUE.kernels}
+    kernels = (*CATALOGUE.kernels, *CATALOGUE.shown)
+    assert told == {(each.operation, each.target, each.name) for each in kernels}
 
 
 MISTAKES = [
@@ -259,6 +274,17 @@ def test_climbing_keeps_the_contract_and_writes_a_page(told: Told, board: str, h
     assert "http" not in text
     assert (here / "page" / "ladder-64-96.png").read_bytes().startswith(b"\x89PNG")
     assert (here / "page" / "sweep-unrolled-rows.png").exists()
+
+
+def test_errors_stand_beside_speeds(told: Told, board: str, here: Path) -> None:
+    arguments = ("gemm", "256", "256", "256", "--precision", "emulated", "--device", board, "--classic")
+    code, out, err = told("ladder", *arguments, "--json", "-o", "page")
+    assert code == 0, err
+    rows = json.loads(out)
+    assert [row["kernel"] for row in rows][:3] == ["one_product", "three_products", "promoted"]
+    assert all(row["error"] for row in rows)
+    assert "Error beside speed of gemm" in (here / "page" / "index.html").read_text()
+    assert (here / "page" / "errors-256-256-256-nn.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_steps_are_tuned_and_no_champion_is_crowned(told: Told, board: str, here: Path) -> None:

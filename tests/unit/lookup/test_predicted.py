@@ -155,7 +155,7 @@ def test_callables_follow_the_models_word() -> None:
 
 def test_a_study_starts_from_the_best_predictions(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = GEMM.problem(LARGE.dims)
-    monkeypatch.setattr(predictions, "models", lambda *_: [surveyed()])
+    monkeypatch.setattr(predictions, "models", lambda *_, **__: [surveyed()])
     found = Predictions(problem, (BLOCKS,), BOARD, "cold")
     times = {each.config: each.time_s or 0.0 for each in found.elsewhere}
     assert 1 <= len(found.starts) <= 8
@@ -166,6 +166,6 @@ def test_a_study_starts_from_the_best_predictions(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_model_of_other_sources_starts_no_study(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(predictions, "models", lambda *_: [surveyed(sources={"blocks": "old"})])
+    monkeypatch.setattr(predictions, "models", lambda *_, **__: [surveyed(sources={"blocks": "old"})])
     found = Predictions(GEMM.problem(LARGE.dims), tuple(KERNELS.values()), BOARD, "cold")
     assert (found.starts, found.elsewhere) == ([], [])

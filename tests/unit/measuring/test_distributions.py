@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tuner.declare.catalogue import builtin
-from tuner.measuring.distributions import KINDS, broken_promise
+from tuner.measuring.distributions import KINDS, broken_promise, changed
 from tuner.measuring.workload import Workload
 
 PROBLEM = builtin().operation("gemm").problem({"m": 48, "n": 40, "k": 160}, precision="emulated")
@@ -87,7 +87,41 @@ def test_what_hides_a_nan_is_found() -> None:
 
 def test_every_kind_changes_the_inputs() -> None:
     for change in KINDS.values():
-        x = np.random.default_rng(1).standard_normal((8, 97), dtype=np.float32)
-        before = x.copy()
-        change(np, x)
-        assert not np.array_equal(x, before)
+        arrays = {
+            name: np.random.default_rng(1).standard_normal((8, 97), dtype=np.float32) for name in ("a", "b")
+        }
+        before = {name: x.copy() for name, x in arrays.items()}
+        changed(np, change, arrays)
+        assert not any(np.array_equal(arrays[name], before[name]) for name in arrays)
+
+
+def test_flushing_subnormal_numbers_to_zero_is_found() -> None:
+    def product(a: Any, b: Any) -> Any:
+        return np.where(np.abs(a) < 2.0**-126, 0, a) @ b
+
+    assert "subnormal against large: an element of c is off by" in told(product)
+
+
+def test_sums_that_overflow_on_the_way_are_found() -> None:
+    def product(a: Any, b: Any) -> Any:
+        return ((a * np.float32(2**16)) @ (b * np.float32(2**16))) * np.float32(2.0**-32)
+
+    assert "near the end of the range: c is not finite where" in told(product)
+
+
+def test_results_that_are_flushed_to_zero_are_found() -> None:
+    def product(a: Any, b: Any) -> Any:
+        c = a @ b
+        return np.where(np.abs(c) < 2.0**-126, 0, c)
+
+    assert "so small that their products are subnormal: an element of c is off by" in told(product)
+
+
+def test_what_ladders_show_may_be_inexact_but_not_unwritten() -> None:
+    workload = Workload(Host(), PROBLEM, 1)
+    workload.begin(workload.first)
+    running(workload, in_halves)()
+    assert "times what rounding explains" in workload.check()[1]
+    assert workload.check(2.0**16)[1] == ""
+    workload.poison()
+    assert "unwritten" in workload.check(2.0**16)[1]

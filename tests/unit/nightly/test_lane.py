@@ -115,7 +115,7 @@ def test_what_a_lost_place_had_is_done_by_another(spend: Spend) -> None:
 def test_a_problem_that_no_place_survives_is_given_up(spend: Spend) -> None:
     items, runner = spend(6, 3, 4000, fails=lambda work: work.name == "2")
     assert [each.state for each in items] == ["tuned", "tuned", "failed", "tuned", "tuned", "tuned"]
-    assert items[2].why == f"{MOST_LOST} places were lost on it, the last: it was killed"
+    assert items[2].why == f"{MOST_LOST} places in a row were lost on it, the last: it was killed"
     assert runner.lost == MOST_LOST
 
 

@@ -39,6 +39,8 @@ def test_finished_trials_are_copied_to_the_storage_once(tmp_path: Path) -> None:
     stored = optuna.load_study(study_name="copied", storage=url)
     states = [each.state.name for each in stored.trials]
     assert states == ["COMPLETE", "PRUNED", "FAIL", "COMPLETE", "PRUNED", "FAIL", "COMPLETE"]
+    assert [each.value for each in stored.trials if each.state.name == "PRUNED"] == [2.0, 5.0]
+    assert stored.trials[1].intermediate_values == {0: 2.0}
     assert stored.best_value == 0.5
     assert stored.metric_names == ["time"]
     assert {name.removeprefix("k.") for name in stored.best_params} == {"kernel", *each.config}

@@ -19,11 +19,15 @@ from tuner.cli.main import run
 from tuner.declare import catalogue
 from tuner.devices.detect import find
 from tuner.errors import InputError, NothingFound
+from tuner.lookup.model import refit
+from tuner.lookup.model.predict import Predictor
+from tuner.lookup.model.shelf import models
 from tuner.lookup.model.surveyed import timings
 from tuner.results.measurement import Outcome
 from tuner.results.survey import LIBRARY, SurveyPart
 from tuner.results.surveyed import joined
 from tuner.store import Store
+from tuner.study.predictions import Predictions
 from tuner.study.survey import run_survey
 from tuner.study.survey_design import SurveyRequest
 from tuner.study.survey_progress import SurveyProgress
@@ -129,7 +133,7 @@ def test_problems_are_drawn_until_the_time_is_up(tmp_path: Path, device: str) ->
     timed = {found.problems[at].layout for at in found.problem[found.config != LIBRARY]}
     assert timed == {"plain", "same"}, "configs are timed in every layout"
     alone = sum(np.count_nonzero(found.problem == at) == 1 for at in range(len(found.problems)))
-    assert alone > len(found.problems) / 2, "the library is timed at more problems than configs are"
+    assert 0.2 < alone / len(found.problems) < 0.6, "the library is timed at more problems than configs are"
 
 
 def test_problems_that_do_not_fit_are_left_out(tmp_path: Path) -> None:
@@ -169,7 +173,9 @@ def test_the_first_ctrl_c_keeps_what_was_timed(tmp_path: Path, device: str) -> N
         "survey", str(TOY), "--device", device, "--seconds", "60", "--configs", "6", "--most", "n=3000", "--db",
         database(tmp_path),
     )  # fmt: skip
-    time.sleep(4)
+    until_s = time.monotonic() + 50
+    while not _stored(tmp_path) and time.monotonic() < until_s:
+        time.sleep(0.2)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130, err
@@ -231,3 +237,40 @@ def test_a_survey_of_the_cpu(tmp_path: Path) -> None:
     assert progress.problems == 2
     assert set(progress.outcomes) <= {"MEASURED", "PRUNED"}
     assert (joined(parts).time_s > 0).all()
+
+
+def test_a_survey_ends_with_a_model_that_answers(
+    tmp_path: Path, device: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [
+        "survey", str(TOY), "--device", device, "--seconds", "8", "--most", "n=50000", "--db",
+        database(tmp_path),
+    ]  # fmt: skip
+    assert run(command) == 0
+    assert "a model was fitted" in capsys.readouterr().err
+    with Store.open(database(tmp_path), read_only=True) as store:
+        found = models("toy", store=store)
+        assert [each.device.name for each in found] == ["Fake board"]
+        asked = request(device)
+        [kernel] = asked.kernels
+        best = Predictor(found[0], {kernel.name: kernel}).answer(asked.problems[0]).best
+    assert best is not None
+    assert dict(best.config) == BEST
+    # The next study starts from it.
+    with Store.open(database(tmp_path)) as store:
+        info = found[0].device
+        assert Predictions(asked.problems[0], asked.kernels, info, "cold", store).starts[0][1] == best.config
+
+
+def test_a_survey_without_lightgbm_says_that_no_model_was_fitted(
+    tmp_path: Path, device: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refit, "can_fit", lambda: False)
+    plan = tmp_path / "plan.toml"
+    plan.write_text(f'[[problems]]\nfile = "{TOY}"\noperation = "toy"\nn = [100]\n')
+    command = [
+        "survey", str(TOY), "--device", device, "--shapes", str(plan), "--only-shapes", "--configs", "3",
+        "--db", database(tmp_path),
+    ]  # fmt: skip
+    assert run(command) == 0
+    assert "no model was fitted: LightGBM is not installed" in capsys.readouterr().err

@@ -125,12 +125,12 @@ def test_the_log_travels_with_the_records(store: Store, tmp_path: Path) -> None:
     files.export(store, tmp_path / "all.jsonl")
     with Store.open(f"sqlite:///{tmp_path}/other.db") as other:
         files.take(other, tmp_path / "all.jsonl")
-        assert crowning.log(other) == crowning.log(store)
+        assert other.rulings.log() == store.rulings.log()
         assert tile_of(other) == 32
         again = files.take(other, tmp_path / "all.jsonl")
         assert again.records == again.champions == 0
     copied = [each for each in readable(ledger_file(tmp_path / "other.db")) if isinstance(each, Crown)]
-    assert sorted(each.id for each in copied) == [each.id for each in crowning.log(store)]
+    assert sorted(each.id for each in copied) == [each.id for each in store.rulings.log()]
 
 
 def test_the_command_line_says_who_and_why(tmp_path: Path) -> None:

@@ -8,11 +8,16 @@ to lose what the cases lost that are most like it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tuner.lookup.features import Floats
+from tuner.lookup.model.data import Numbers
+
+if TYPE_CHECKING:
+    from tuner.lookup.model.table import Table
 
 #: Gains that must be predicted before a kernel is preferred to the library, tried on the cases.
 MARGINS = np.arange(0.0, 0.2, 0.01)
@@ -28,6 +33,9 @@ GAIN_SCALE, DIM_SCALE = 0.15, 2.0
 LEAST = 0.002
 #: Share of cases that an interval holds.
 HELD = 0.8
+#: A problem with so many times the timings that this share of problems have is one at which the search went on;
+#: and how many of these tell what it finds.
+SEARCHED, USUAL, LEAST_SEARCHED = 3.0, 0.9, 10
 #: First-use list: configs that are timed.
 FIRST = 8
 
@@ -43,7 +51,8 @@ class Cases:
         kernel_s: True time of the config that was predicted to be best.
         first_s: The least true time among the configs that were predicted to be the best eight.
         library_s: True time of the library.
-        best_s: The least time of all.
+        best_s: The least time of all; where the search did not go on, less what it is likely to have missed.
+        searched: Problems at which the search went on.
     """
 
     dims: Floats
@@ -53,6 +62,7 @@ class Cases:
     first_s: Floats
     library_s: Floats
     best_s: Floats
+    searched: int = 0
 
     def used(self, margin: float) -> NDArray[np.bool_]:
         """Where a kernel is answered."""
@@ -78,27 +88,77 @@ class Cases:
         return found
 
 
-def cases(dims: Floats, predicted: tuple[Floats, Floats], times: Floats, library_s: Floats) -> Cases:
+def cases(numbers: Numbers, dims: Floats, data: Table, log_s: Floats, library_log_s: Floats) -> Cases:
     """Cases from predictions.
 
     Args:
-        dims: Logs, shape (cases, dims).
-        predicted: Logs of seconds of configs, shape (cases, configs), and of the library, shape (cases,).
-        times: True seconds, shape (cases, configs); NaN where a config was not timed, which it then cannot be
-            answered either.
-        library_s: True seconds, shape (cases,); infinite where there is no library.
+        numbers: Of the problems that are cases.
+        dims: Logs, of all problems, shape (problems, dims).
+        data: The survey.
+        log_s: Predicted logs of seconds of its rows; infinite where a config is not one that could be answered.
+        library_log_s: Of the library, shape (problems,); infinite where there is none.
     """
-    ranked = np.where(np.isfinite(times), predicted[0], np.inf)
-    order, rows = np.argsort(ranked, axis=1, kind="stable")[:, :FIRST], np.arange(len(times))
-    true = np.where(np.isfinite(times), times, np.inf)
-    first = np.take_along_axis(true, order, axis=1)
-    foreseen = ranked[rows, order[:, 0]]
+    ends = np.searchsorted(data.problem, np.arange(len(dims) + 1))
+    found, left = [], Left(dims, data)
+    for number in numbers:
+        rows = np.arange(ends[number], ends[number + 1])
+        times, said = data.time_s[rows], log_s[rows]
+        order = np.argsort(said, kind="stable")[:FIRST]
+        order = order[np.isfinite(said[order])]
+        library_s = data.library_s[number] if np.isfinite(data.library_s[number]) else np.inf
+        best_s = min(times.min(), library_s) * np.exp(-left.gap(number))
+        if len(order):
+            found.append((number, said[order[0]], times[order[0]], times[order].min(), library_s, best_s))
+        elif np.isfinite(library_s):
+            found.append((number, np.inf, np.inf, np.inf, library_s, best_s))
+    columns = np.array(found).T
+    place, (foreseen, kernel_s, first_s, library_s, best_s) = columns[0].astype(np.int64), columns[1:]
     with np.errstate(invalid="ignore"):
-        error = np.log(np.array([first[:, 0], library_s])) - np.array([foreseen, predicted[1]])
+        error = np.log(np.array([kernel_s, library_s])) - np.array([foreseen, library_log_s[place]])
+        gain = np.where(np.isfinite(foreseen), library_log_s[place] - foreseen, -np.inf)
     return Cases(
-        dims, predicted[1] - foreseen, np.nan_to_num(error.T, posinf=0.0, neginf=0.0), first[:, 0],
-        first.min(axis=1), library_s, np.fmin(true.min(axis=1), library_s),
+        dims[place], gain, np.nan_to_num(error.T, posinf=0.0, neginf=0.0), kernel_s, first_s, library_s, best_s,
+        left.searched,
     )  # fmt: skip
+
+
+class Left:
+    """What a longer search finds beyond one turn of a survey, from the problems at which it went on.
+
+    Attributes:
+        searched: Such problems.
+    """
+
+    def __init__(self, dims: Floats, data: Table) -> None:
+        """Looks for problems with many more timings than usual, and at what all found beyond the first of them.
+
+        Args:
+            dims: Logs, of all problems, shape (problems, dims).
+            data: The survey.
+        """
+        ends = np.searchsorted(data.problem, np.arange(len(dims) + 1))
+        counts = np.diff(ends)
+        usual = int(np.quantile(counts[counts > 0], USUAL)) if (counts > 0).any() else 0
+        self._dims, self._deep = dims, np.flatnonzero(counts >= SEARCHED * max(usual, 1))
+        self._gaps = np.array([
+            np.log(np.nanmin([*data.time_s[ends[at] :][:usual], data.library_s[at]]))
+            - np.log(np.nanmin([*data.time_s[ends[at] : ends[at + 1]], data.library_s[at]]))
+            for at in self._deep
+        ])  # fmt: skip
+        if len(self._deep) < LEAST_SEARCHED:
+            self._deep = self._deep[:0]
+
+    @property
+    def searched(self) -> int:
+        """Problems at which the search went on; 0 if there are too few to tell anything."""
+        return len(self._deep)
+
+    def gap(self, number: int) -> float:
+        """Log of time that a longer search would gain at a problem: what it gained at the nearest one."""
+        if not self.searched or number in self._deep:
+            return 0.0
+        apart = ((self._dims[self._deep] - self._dims[number]) ** 2).sum(axis=1)
+        return float(self._gaps[int(np.argmin(apart))])
 
 
 @dataclass(frozen=True)
@@ -112,6 +172,8 @@ class Calibration:
         errors: Per case: log(true / predicted) of its answer.
         reach: What the 80 % interval of the loss ends at, over the expected loss.
         spread: Ends of the 80 % interval of log(true / predicted), over its expected size.
+        searched: Problems at which a longer search told what is left to be found; 0: losses are against the
+            survey's configs alone.
     """
 
     margin: float
@@ -120,6 +182,7 @@ class Calibration:
     errors: Floats
     reach: float
     spread: tuple[float, float]
+    searched: int = 0
 
     def figures(self, dims: Floats, gain: float) -> tuple[float, float, tuple[float, float]]:
         """What is said of an answer.
@@ -175,4 +238,6 @@ def calibrate(known: Cases) -> Calibration:
     expected, size = _near(found, places, own=True)
     reach = float(np.quantile(found.losses / expected, HELD))
     low, high = np.quantile(errors / size, [(1 - HELD) / 2, (1 + HELD) / 2])
-    return Calibration(margin, places, found.losses, errors, max(reach, LEAST), (float(low), float(high)))
+    return Calibration(
+        margin, places, found.losses, errors, max(reach, LEAST), (float(low), float(high)), known.searched
+    )

@@ -5,37 +5,28 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
-from tuner.declare.space import Config
 from tuner.errors import InputError, TunerError
 from tuner.lookup.features import Floats
 from tuner.lookup.model.calibrate import Cases, calibrate, cases
 from tuner.lookup.model.data import Numbers, Timings
 from tuner.lookup.model.forest import MOST_LEAVES, Forest, joined
-from tuner.lookup.model.physics import (
-    config_features,
-    library_features,
-    limits,
-    problem_features,
-    traits,
-)
-from tuner.lookup.model.predict import Model, fixed_features
-
-if TYPE_CHECKING:
-    from tuner.lookup.model.physics import Limits, Traits
+from tuner.lookup.model.predict import Model
+from tuner.lookup.model.shortlist import shortlist
+from tuner.lookup.model.table import Table, table
 
 #: Problems below which nothing can be left out.
 LEAST_PROBLEMS = 20
 #: Parts of the problems that are left out in turn.
 FOLDS = 5
-#: A config this many times slower than the best counts a tenth of it.
-SLOW = 10.0
+#: Problems left out that suffice to tell what answers cost.
+CASES = 400
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,33 +55,6 @@ CONFIGS, OF_LIBRARY = Growth(300, MOST_LEAVES, 0.1, 20, 0.6), Growth(200, 10, 0.
 LIBRARY_FORESTS = 3
 
 
-@dataclasses.dataclass(frozen=True)
-class _Table:
-    """A survey as rows of features.
-
-    Attributes:
-        rows: Per time of a config: features, shape (times, features).
-        targets: log(time / first estimate) and log(time / roofline), shape (2, times).
-        weight: How much each counts.
-        reference: Mean logs of first estimate and roofline, shape (problems, configs).
-        problem: Per time: number of its problem.
-        config: Per time: number of its config.
-        library_rows: Shape (problems, features).
-        library_target: log(library / roofline); NaN where it was not timed.
-        roofline: Logs, shape (problems,).
-    """
-
-    rows: Floats
-    targets: Floats
-    weight: Floats
-    reference: Floats
-    problem: Numbers
-    config: Numbers
-    library_rows: Floats
-    library_target: Floats
-    roofline: Floats
-
-
 def fit(
     timings: Timings,
     kernels: Mapping[str, Kernel],
@@ -115,75 +79,49 @@ def fit(
         raise InputError(
             f"a model needs {LEAST_PROBLEMS} problems at least, got {len(timings.problems)}; survey more"
         )
-    times, library = timings.matrix()
-    fastest = np.fmin(np.nanmin(np.column_stack([times, library]), axis=1), np.inf)
-    known = limits(timings.problems, fastest)
-    parameters = parameter_table(kernels, timings.configs)
-    table = _traits_by_layout(timings, kernels)
-    data = _table(timings, parameters, table, device, known)
-    calibration = calibrate(left_out(timings, data, seed, growth))
-    every = np.arange(len(timings.problems))
-    forest, of_library = _forests(data, every, seed, growth)
+    data = table(timings, kernels, device)
+    calibration = calibrate(left_out(timings.problems, data, seed, growth))
+    forest, of_library = _forests(data, np.arange(len(timings.problems)), seed, growth)
+    chosen = shortlist(data.problem, data.config, data.time_s)
     return Model(
-        timings.problems[0].operation.name, device, known, list(timings.configs), parameters, table, forest,
-        of_library, calibration, _provenance(timings, kernels, device),
+        timings.problems[0].operation.name, device, data.limits, [timings.configs[at] for at in chosen],
+        data.parameters[:, chosen], {key: of.some(chosen) for key, of in data.traits.items()}, forest,
+        of_library, calibration, {**_provenance(timings, kernels, device), "shortlist": len(chosen)},
     )  # fmt: skip
 
 
 def left_out(
-    timings: Timings, data: _Table, seed: int = 0, growth: tuple[Growth, Growth] = (CONFIGS, OF_LIBRARY)
+    problems: Sequence[Problem],
+    data: Table,
+    seed: int = 0,
+    growth: tuple[Growth, Growth] = (CONFIGS, OF_LIBRARY),
 ) -> Cases:
-    """Every problem as a case, predicted by a model that was fitted to other problems."""
-    times, library = timings.matrix()
-    order = np.random.default_rng(seed).permutation(len(times))
-    predicted, of_library = np.full(times.shape, np.inf), np.full(len(times), np.inf)
+    """Problems as cases, each predicted by a model that was fitted to others.
+
+    A fifth of the problems is left out, and then another, until there are enough cases.
+    """
+    timed = np.unique(data.problem)
+    has_library = np.isfinite(data.library_s)
+    order = np.random.default_rng(seed).permutation(timed[has_library[timed] | ~has_library.any()])
+    log_s, of_library, out = np.full(len(data.problem), np.inf), np.full(len(problems), np.inf), []
     for fold in range(FOLDS):
-        out = order[fold::FOLDS]
-        forest, libraries = _forests(data, np.setdiff1d(order, out), seed, growth)
-        at = np.flatnonzero(np.isin(data.problem, out))
-        problem, config = data.problem[at], data.config[at]
-        predicted[problem, config] = forest.predict(data.rows[at]) + data.reference[problem, config]
+        fresh = order[fold::FOLDS]
+        rest = np.setdiff1d(np.arange(len(problems)), fresh)
+        forest, libraries = _forests(data, rest, seed, growth)
+        inside = np.isin(data.problem, rest)
+        kept = shortlist(data.problem[inside], data.config[inside], data.time_s[inside])
+        at = np.flatnonzero(np.isin(data.problem, fresh) & np.isin(data.config, kept))
+        log_s[at] = forest.predict(data.rows[at]) + data.reference[at]
         if len(libraries.leaves):
-            of_library[out] = libraries.predict(data.library_rows[out]) + data.roofline[out]
-    timed = np.isfinite(times).any(axis=1) & (np.isfinite(library) | ~np.isfinite(library).any())
-    dims = np.log([[size for _, size in each.shape] for each in timings.problems])
-    library = np.where(np.isfinite(library), library, np.inf)
-    return cases(dims[timed], (predicted[timed], of_library[timed]), times[timed], library[timed])
+            of_library[fresh] = libraries.predict(data.library_rows[fresh]) + data.roofline[fresh]
+        out.append(fresh)
+        if sum(map(len, out)) >= CASES:
+            break
+    dims = np.log([[size for _, size in each.shape] for each in problems])
+    return cases(np.sort(np.concatenate(out)), dims, data, log_s, of_library)
 
 
-def _table(
-    timings: Timings,
-    parameters: Floats,
-    table: Mapping[tuple[str, str], Traits],
-    device: DeviceInfo,
-    known: Limits,
-) -> _Table:
-    times, library = timings.matrix()
-    best = np.fmin(np.nanmin(np.column_stack([times, library]), axis=1), np.inf)
-    fixed = {key: fixed_features(parameters, device, of) for key, of in table.items()}
-    rows, estimates, of_library = [], [], []
-    for problem, row in zip(timings.problems, times, strict=True):
-        key, timed = (problem.dtype, problem.layout), np.isfinite(row)
-        mixed, estimate = config_features(problem, device, table[key], known)
-        shared = np.repeat(problem_features(problem, known)[:, None], timed.sum(), axis=1)
-        rows.append(np.vstack([fixed[key][:, timed], shared, mixed[:, timed]]).T)
-        estimates.append(estimate)
-        of_library.append(library_features(problem, device, known))
-    place, config = np.nonzero(np.isfinite(times))
-    roofline = np.log([known.roofline_s(each) for each in timings.problems])
-    estimate = np.array(estimates)
-    timed_s = times[place, config]
-    return _Table(
-        np.concatenate(rows), np.log(timed_s) - np.array([estimate[place, config], roofline[place]]),
-        1 / np.minimum(timed_s / best[place], SLOW), (estimate + roofline[:, None]) / 2, place, config,
-        np.array(of_library),
-        np.log(library) - roofline, roofline,
-    )  # fmt: skip
-
-
-def _forests(
-    data: _Table, problems: Numbers, seed: int, growth: tuple[Growth, Growth]
-) -> tuple[Forest, Forest]:
+def _forests(data: Table, problems: Numbers, seed: int, growth: tuple[Growth, Growth]) -> tuple[Forest, Forest]:
     """Forests of configs and of the library, fitted to some problems."""
     at = np.isin(data.problem, problems)
     # Errors of forests with different references differ, and their mean errs less than one as large.
@@ -260,31 +198,6 @@ def _arrays(trees: Sequence[Mapping[str, Any]], features: int) -> Forest:
         starts,
         leaves,
     )
-
-
-def parameter_table(kernels: Mapping[str, Kernel], configs: Sequence[tuple[str, Config]]) -> Floats:
-    """Kernels and parameters as numbers, shape (1 + names, configs); -1 for what a kernel does not have.
-
-    A parameter's value is a number itself, or else its place among the declared values.
-    """
-    names = sorted({name for _, config in configs for name in config})
-    order = sorted({kernel for kernel, _ in configs})
-    found = np.full((1 + len(names), len(configs)), -1.0)
-    for at, (kernel, config) in enumerate(configs):
-        found[0, at] = order.index(kernel)
-        declared = {each.name: each.values for each in kernels[kernel].parameters} if kernel in kernels else {}
-        for name, value in config.items():
-            values = declared.get(name, ())
-            number = values.index(value) if isinstance(value, str) and value in values else value
-            found[1 + names.index(name), at] = -2.0 if isinstance(number, str) else float(number)
-    return found
-
-
-def _traits_by_layout(timings: Timings, kernels: Mapping[str, Kernel]) -> dict[tuple[str, str], Traits]:
-    kinds: dict[tuple[str, str], Problem] = {}
-    for each in timings.problems:
-        kinds.setdefault((each.dtype, each.layout), each)
-    return {key: traits(kernels, timings.configs, like, timings.registers) for key, like in kinds.items()}
 
 
 def _provenance(timings: Timings, kernels: Mapping[str, Kernel], device: DeviceInfo) -> dict[str, Any]:

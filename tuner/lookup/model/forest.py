@@ -109,7 +109,7 @@ class Forest:
             for (known, begin), row in zip(of_features, values, strict=True)
             if len(known)
         ]
-        return np.array(asked, dtype=np.intp).reshape(-1, values.shape[1])
+        return np.array(asked, dtype=np.intp).reshape(len(asked), values.shape[1])
 
     def bits_at(self, places: Places) -> Bits:
         """Leaves that rows may still reach by the features of `places`, shape (rows, trees)."""

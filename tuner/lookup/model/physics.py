@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tuner.declare.hardware import SCHEDULERS, DeviceInfo
 from tuner.declare.kernel import Kernel
@@ -28,6 +29,8 @@ DRIVER_SHARED_BYTES = 1024
 ALIGNED = 6
 #: The L2's rate over the memory's, roughly: enough to tell which of the two limits.
 L2_OVER_MEMORY = 2.0
+#: Features of a config beside its parameters that do not depend on the problem's dims.
+TRAIT_FEATURES = 5
 #: Sides of tiles that the library may use: it does not tell.
 LIBRARY_TILES = (32, 64, 128, 256)
 
@@ -80,6 +83,10 @@ class Traits:
     values: Floats
     inputs: Floats
     summed: Floats
+
+    def some(self, configs: Sequence[int] | NDArray[np.int64]) -> Traits:
+        """The traits of some of the configs, by their numbers."""
+        return Traits(self.values[:, configs], self.inputs, self.summed)
 
     def row(self, number: int) -> Floats:
         """One of the last five, by its number."""
@@ -245,10 +252,13 @@ def problem_features(problem: Problem, known: Limits) -> Floats:
         Shape (features,).
     """
     dims, tensors = [math.log(size) for _, size in problem.shape], problem.tensors
+    longest = max(map(len, problem.operation.layouts), default=0)
+    letters = [float(ord(letter)) for letter in problem.layout.ljust(longest)]
+    numbers = shape_features(problem)[: -len(problem.layout) or None]
     pairs = [dims[i] + sign * dims[j] for i in range(len(dims)) for j in range(i) for sign in (1, -1)]
     rows = [each.shape[-1] for each in tensors]
     return np.array([
-        *shape_features(problem), *pairs, min(dims), max(dims), DTYPE_BYTES[problem.dtype],
+        *numbers, *letters, *pairs, min(dims), max(dims), DTYPE_BYTES[problem.dtype],
         *(math.log(each.bytes) for each in tensors),
         *(float(min((row & -row).bit_length() - 1, ALIGNED)) for row in rows),
         math.log(known.roofline_s(problem)),
@@ -275,3 +285,9 @@ def library_features(
             full = math.ceil(waves) * cores * height * width
             found += [math.log(waves), math.ceil(waves) / waves, math.log(full / (rows * columns))]
     return np.concatenate([problem_features(problem, known) if shared is None else shared, found])
+
+
+def fixed_features(parameters: Floats, device: DeviceInfo, of: Traits) -> Floats:
+    """Features of configs that hold at any dims: parameters, threads, shared memory, registers, occupancy."""
+    resident = resident_blocks(device, of)
+    return np.vstack([parameters, of.row(2), of.row(3), of.row(4), resident, resident * of.row(2)])

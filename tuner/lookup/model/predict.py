@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -18,21 +18,20 @@ from tuner.errors import InputError
 from tuner.lookup.features import Floats
 from tuner.lookup.legality import Points
 from tuner.lookup.model.calibrate import FIRST, Calibration
+from tuner.lookup.model.data import Numbers
 from tuner.lookup.model.forest import Bits, Forest
 from tuner.lookup.model.physics import (
+    TRAIT_FEATURES,
     Limits,
     Traits,
     config_features,
+    fixed_features,
     library_features,
     problem_features,
-    resident_blocks,
 )
 
-#: Trees that tell which configs are worth the others, and configs that are. At 400 drawn shapes these kept what
-#: all trees would have chosen.
-SCREEN_TREES, SCREENED = 50, 48
-#: Configs of a kernel that are checked one by one; if more are needed, all of the kernel at once.
-ONE_BY_ONE = 5
+#: Trees that tell which configs are worth the others, and configs that are.
+SCREEN_TREES, SCREENED = 60, 64
 #: Answers that a predictor keeps.
 KEPT = 4096
 
@@ -51,7 +50,8 @@ class Prediction:
     """What a model answers.
 
     Attributes:
-        best: The legal config that is predicted to be the fastest; None if none is legal.
+        best: The config that is predicted to be the fastest of those that obey all constraints, or else
+            of those that are legal; None if none is.
         library_s: Predicted time of the library; infinite where there is none.
         by_library: Whether the library is answered: no kernel's gain outweighs the uncertainty.
         expected_loss: Fraction of speed that the answer loses, 1 - best / answered, as measured at problems
@@ -107,17 +107,28 @@ class Model:
         """The trees that tell which configs are worth the others."""
         return self.forest.first(SCREEN_TREES)
 
-    def times(self, problem: Problem, device: DeviceInfo | None = None, most: int = 0) -> tuple[Floats, float]:
-        """Logs of predicted seconds.
+    def times(self, problem: Problem, device: DeviceInfo | None = None) -> tuple[Floats, float]:
+        """Logs of predicted seconds of every config of the shortlist, legal or not, and of the library.
 
         Args:
             problem: One that the model knows.
             device: Where; that of the survey unless given.
-            most: Only of so many configs, those that the first trees take for the fastest; of all when 0.
 
-        Returns:
-            Of every config of the shortlist, legal or not (infinite if it is not among the most), and of the
-            library (infinite if there is none).
+        Raises:
+            InputError: The model knows no such problems.
+        """
+        here = self.at(problem, device)
+        return here.log_s(), here.library_log_s()
+
+    def at(
+        self, problem: Problem, device: DeviceInfo | None = None, among: Sequence[int] | Numbers | None = None
+    ) -> There:
+        """What the model says of a problem.
+
+        Args:
+            problem: One that the model knows.
+            device: Where; that of the survey unless given.
+            among: Numbers of configs; all when None.
 
         Raises:
             InputError: The model knows no such problems.
@@ -127,58 +138,62 @@ class Model:
                 f"a model answers for what was surveyed, {self.operation} of {sorted(self.traits)}, got "
                 f"{problem.operation.name} of {(problem.dtype, problem.layout)}; survey that, too"
             )
-        device = device or self.device
-        key = problem.dtype, problem.layout
-        fixed = self._fixed_bits(key, device)
-        shared = problem_features(problem, self.limits)
-        mixed, estimate = config_features(problem, device, self.traits[key], self.limits)
-        reference = (estimate + math.log(self.limits.roofline_s(problem))) / 2
-        first = len(self.parameters) + TRAIT_FEATURES
-        places = self.forest.places(first + len(shared), mixed)
-        left = self.forest.bits_of_one(first, shared)
-        found, among = np.full(len(estimate), np.inf), np.arange(len(estimate))
-        if 0 < most < len(estimate):
-            some = slice(SCREEN_TREES)
-            bits = self.screen.bits_at(places)
-            coarse = self.screen.sums(bits & fixed[:, some] & left[:, some]) + reference
-            among = np.argpartition(coarse, most)[:most]
-            places = places[:, among]
-        bits = self.forest.bits_at(places)
-        bits &= fixed[among]
-        bits &= left
-        found[among] = self.forest.sums(bits) + reference[among]
-        return found, self._library(problem, device, shared)
+        numbers = np.arange(len(self.configs)) if among is None else np.asarray(among, dtype=np.int64)
+        return There(self, problem, device or self.device, numbers)
 
-    def _fixed_bits(self, key: tuple[str, str], device: DeviceInfo) -> Bits:
+    def fixed_bits(self, key: tuple[str, str], device: DeviceInfo) -> Bits:
+        """What the configs' own features leave of the trees, for a dtype and layout."""
         at = (*key, device)
         if at not in self._fixed:
             features = fixed_features(self.parameters, device, self.traits[key])
             self._fixed[at] = self.forest.bits(0, features)
         return self._fixed[at]
 
-    def _library(self, problem: Problem, device: DeviceInfo, shared: Floats) -> float:
-        if not len(self.library.leaves):
+
+class There:
+    """A model at one problem."""
+
+    def __init__(self, model: Model, problem: Problem, device: DeviceInfo, among: Numbers) -> None:
+        """Computes the features.
+
+        Args:
+            model: One that knows the problem.
+            problem: The problem.
+            device: Where.
+            among: Numbers of the configs that are asked about.
+        """
+        self._model, self._problem, self._device = model, problem, device
+        key = problem.dtype, problem.layout
+        self._roofline = math.log(model.limits.roofline_s(problem))
+        self._fixed = model.fixed_bits(key, device)[among]
+        self._shared = problem_features(problem, model.limits)
+        mixed, estimate = config_features(problem, device, model.traits[key].some(among), model.limits)
+        self._reference = (estimate + self._roofline) / 2
+        first = len(model.parameters) + TRAIT_FEATURES
+        self._places = model.forest.places(first + len(self._shared), mixed)
+        self._left = model.forest.bits_of_one(first, self._shared)
+
+    def coarse(self) -> Floats:
+        """Logs of seconds of the configs by the first trees."""
+        some, screen = slice(SCREEN_TREES), self._model.screen
+        bits = screen.bits_at(self._places) & self._fixed[:, some] & self._left[:, some]
+        found: Floats = screen.sums(bits) + self._reference
+        return found
+
+    def log_s(self, places: Numbers | None = None) -> Floats:
+        """Logs of predicted seconds of the configs, or of those at some places among them."""
+        some = slice(None) if places is None else places
+        bits = self._model.forest.bits_at(self._places[:, some]) & self._fixed[some] & self._left
+        found: Floats = self._model.forest.sums(bits) + self._reference[some]
+        return found
+
+    def library_log_s(self) -> float:
+        """Log of predicted seconds of the library; infinite where there is none."""
+        model = self._model
+        if not len(model.library.leaves):
             return math.inf
-        row = library_features(problem, device, self.limits, shared)
-        return float(self.library.sums(self.library.bits_of_one(0, row))[0]) + math.log(
-            self.limits.roofline_s(problem)
-        )
-
-
-#: Features of a config beside its parameters that do not depend on the problem's dims.
-TRAIT_FEATURES = 5
-
-
-def fixed_features(parameters: Floats, device: DeviceInfo, of: Traits) -> Floats:
-    """Features of configs that hold at any dims: parameters, threads, shared memory, registers, occupancy."""
-    resident = resident_blocks(device, of)
-    return np.vstack([parameters, of.row(2), of.row(3), of.row(4), resident, resident * of.row(2)])
-
-
-class _Point(dict[str, Any]):
-    """A config whose parameters are attributes, too: read often, and quicker than a `Config`."""
-
-    __getattr__ = dict.__getitem__
+        row = library_features(self._problem, self._device, model.limits, self._shared)
+        return float(model.library.sums(model.library.bits_of_one(0, row))[0]) + self._roofline
 
 
 class Predictor:
@@ -199,10 +214,8 @@ class Predictor:
         self._orders = {name: [each.name for each in kernel.parameters] for name, kernel in kernels.items()}
         for name in dict.fromkeys(name for name, _ in model.configs):
             if name in kernels:
-                binding = tuple(each for each in kernels[name].constraints if not each.for_speed)
                 numbers = [at for at, (of, _) in enumerate(model.configs) if of == name]
-                kernel = replace(kernels[name], constraints=binding)
-                self._points[name] = numbers, Points(kernel, [model.configs[at][1] for at in numbers])
+                self._points[name] = numbers, Points(kernels[name], [model.configs[at][1] for at in numbers])
 
     def answer(self, problem: Problem) -> Prediction:
         """What to run for a problem; the last few thousand answers are kept.
@@ -219,14 +232,11 @@ class Predictor:
         return kept
 
     def _answer(self, problem: Problem) -> Prediction:
-        times, library = self.model.times(problem, self._device, SCREENED)
-        best = self._legal(problem, times, 1)
-        if not best:  # none of those is legal here
-            times, library = self.model.times(problem, self._device)
-            best = self._legal(problem, times, 1)
-        found = self._candidate(best[0], times) if best else None
-        kernel = float(times[best[0]]) if best else math.inf
-        gain = library - kernel if best else -math.inf
+        there = self.model.at(problem, self._device, legal := self._legal(problem))
+        found = next(iter(self._fastest(there, legal, 1)), None)
+        library = there.library_log_s()
+        kernel = math.log(found.time_s) if found else math.inf
+        gain = library - kernel if found else -math.inf
         calibration = self.model.calibration
         by_library = not gain > calibration.margin and math.isfinite(library)
         dims = np.log([size for _, size in problem.shape])
@@ -238,50 +248,32 @@ class Predictor:
         )  # fmt: skip
 
     def candidates(self, problem: Problem, count: int = FIRST) -> list[Candidate]:
-        """The legal configs that are predicted to be the fastest, the best first: what is worth timing.
+        """The configs worth trying that are predicted to be the fastest, the best first: what is worth timing.
 
         Raises:
             InputError: The model does not know such problems.
         """
-        times, _ = self.model.times(problem, self._device)
-        return [self._candidate(at, times) for at in self._legal(problem, times, count)]
+        legal = self._legal(problem)
+        return self._fastest(self.model.at(problem, self._device, legal), legal, count)
 
-    def _candidate(self, at: int, times: Floats) -> Candidate:
+    def _fastest(self, there: There, legal: Numbers, count: int) -> list[Candidate]:
+        coarse, most = there.coarse(), max(SCREENED, count)
+        screened = np.argpartition(coarse, most)[:most] if most < len(coarse) else np.arange(len(coarse))
+        log_s = there.log_s(screened)
+        best = np.argsort(log_s, kind="stable")[:count]
+        return [self._candidate(int(legal[screened[at]]), float(log_s[at])) for at in best]
+
+    def _candidate(self, at: int, log_s: float) -> Candidate:
         """A config with its parameters in its kernel's order, in which a model's text does not keep them."""
         name, config = self.model.configs[at]
-        return Candidate(name, Config({each: config[each] for each in self._orders[name]}), math.exp(times[at]))
+        return Candidate(name, Config({each: config[each] for each in self._orders[name]}), math.exp(log_s))
 
-    def _legal(self, problem: Problem, times: Floats, count: int) -> list[int]:
-        """The first legal configs by time. Only what comes up is checked against its kernel's rules."""
-        flags: dict[str, Mapping[int, bool]] = {}
-        asked: dict[str, int] = {}
-        found: list[int] = []
-        for at in np.argsort(times, kind="stable").tolist():
-            name = self.model.configs[at][0]
-            if math.isinf(times[at]):
-                break
-            if name not in self._points:
-                continue
-            asked[name] = asked.get(name, 0) + 1
-            if asked[name] > ONE_BY_ONE and name not in flags:
-                flags[name] = dict(zip(self._points[name][0], self._flags(name, problem), strict=True))
-            if flags[name][at] if name in flags else self._obeys(name, at, problem):
-                found.append(at)
-                if len(found) == count:
-                    break
-        return found
+    def _legal(self, problem: Problem) -> Numbers:
+        """Numbers of the configs that obey all constraints; where none does, of those that are right.
 
-    def _obeys(self, name: str, at: int, problem: Problem) -> bool:
-        """Whether one config obeys; it does not where a rule cannot be asked."""
-        numbers, points = self._points[name]
-        if not points.fits[numbers.index(at)]:
-            return False
-        config, device = _Point(self.model.configs[at][1]), self._device
-        try:
-            return all(each.rule(problem, device, config) for each in points.kernel.constraints)
-        except Exception:  # as where all are checked at once
-            return False
-
-    def _flags(self, name: str, problem: Problem) -> list[bool]:
-        legal: list[bool] = self._points[name][1].flags(problem, self._device)[0].tolist()
-        return legal
+        A survey times what obeys all constraints: of anything else a model knows little.
+        """
+        right, fast = (np.zeros(len(self.model.configs), dtype=bool) for _ in range(2))
+        for numbers, points in self._points.values():
+            right[numbers], fast[numbers] = points.flags(problem, self._device)
+        return np.flatnonzero(fast if fast.any() else right)

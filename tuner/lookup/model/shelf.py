@@ -1,15 +1,22 @@
-"""The models there are: JSON files beside the published results, ``<device>/models/<operation>.json``."""
+"""The models there are: in the database, and as files beside the published results.
+
+A file is ``<device>/models/<operation>.json``. Of two models of a device the one that was fitted last answers.
+"""
 
 from __future__ import annotations
 
 import functools
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tuner.errors import InputError
 from tuner.lookup.model.predict import Model
 from tuner.lookup.model.stored import MOST_BYTES, from_bytes
 from tuner.published import tuned_folder
 from tuner.published.form import slug
+
+if TYPE_CHECKING:
+    from tuner.store.reading import Reader
 
 #: Regime of a model that does not tell it.
 COLD = "cold"
@@ -31,22 +38,39 @@ def model_files(directory: Path | None = None, operation: str = "*") -> list[Pat
     return sorted((directory or tuned_folder()).glob(f"*/models/{operation}.json"))
 
 
-def models(operation: str, regime: str = COLD, directory: Path | None = None) -> list[Model]:
+def models(
+    operation: str, regime: str = COLD, directory: Path | None = None, store: Reader | None = None
+) -> list[Model]:
     """The models of an operation, one for each device. Files are read once, and again when they change.
 
     Args:
         operation: Its name.
         regime: How the times that a model predicts were taken.
         directory: Folder of published results; the project's own when None.
+        store: Has models of its own; None without a database.
 
     Raises:
         InputError: A file cannot be read; the message names it.
+        StoreTrouble: The database cannot be read.
     """
-    found = []
+    found: dict[str, Model] = {}
     for path in model_files(directory, slug(operation)):
         seen = path.stat()
-        found.append(_read(path, seen.st_mtime_ns, seen.st_size))
-    return [each for each in found if (each.operation, regime_of(each)) == (operation, regime)]
+        model = _read(path, seen.st_mtime_ns, seen.st_size)
+        if (model.operation, regime_of(model)) == (operation, regime):
+            found[model.device.name] = model
+    if store is not None:
+        from tuner.store.models import latest
+
+        for device, (fitted_at, text) in latest(store, operation, regime).items():
+            if device not in found or fitted_at > fitted_at_of(found[device]):
+                found[device] = _unpacked(text)
+    return list(found.values())
+
+
+def fitted_at_of(model: Model) -> str:
+    """When a model was fitted, ISO 8601, UTC; empty if it does not tell."""
+    return str(model.provenance.get("fitted_at", ""))
 
 
 def regime_of(model: Model) -> str:
@@ -65,3 +89,9 @@ def _read(path: Path, changed_ns: int, size_bytes: int) -> Model:
         return from_bytes(path.read_bytes())
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
+
+
+@functools.lru_cache(maxsize=16)
+def _unpacked(text: bytes) -> Model:
+    """The model of a text in the database."""
+    return from_bytes(text)

@@ -39,7 +39,7 @@ def to_bytes(model: Model) -> bytes:
         "device": model.device.to_json(),
         "provenance": dict(model.provenance),
         "limits": vars(model.limits),
-        "configs": [[kernel, dict(config)] for kernel, config in model.configs],
+        "configs": _packed_text(json.dumps([[kernel, dict(config)] for kernel, config in model.configs])),
         "parameters": _packed("parameters", model.parameters),
         "traits": [[*key, _arrays(of)] for key, of in model.traits.items()],
         "forest": _arrays(model.forest),
@@ -82,11 +82,23 @@ def from_bytes(text: bytes) -> Model:
 def _read(body: Mapping[str, Any]) -> Model:
     return Model(
         body["operation"], DeviceInfo.from_json(body["device"]), Limits(**body["limits"]),
-        [(kernel, Config(config)) for kernel, config in body["configs"]], _unpacked(body["parameters"]),
+        [(kernel, Config(config)) for kernel, config in _configs(body["configs"])],
+        _unpacked(body["parameters"]),
         {(dtype, layout): Traits(**_unpacked_all(of)) for dtype, layout, of in body["traits"]},
         Forest(**_unpacked_all(body["forest"])), Forest(**_unpacked_all(body["library"])),
         Calibration(**_unpacked_all(body["calibration"])), body["provenance"],
     )  # fmt: skip
+
+
+def _configs(kept: Any) -> Any:
+    """Pairs of kernel and config; earlier versions wrote them as they are."""
+    if not isinstance(kept, str):
+        return kept
+    return json.loads(zlib.decompressobj().decompress(base64.b64decode(kept), 16 * MOST_BYTES))
+
+
+def _packed_text(text: str) -> str:
+    return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
 
 
 def _checksum(body: Mapping[str, Any]) -> str:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, time, timedelta
 from pathlib import Path
 from typing import Any
 
 from tuner.declare.catalogue import Catalogue
+from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import Operation, Problem
 from tuner.errors import InputError
 from tuner.results.objectives import TIME
+from tuner.results.wanted import Wanted
 
 #: Seconds for a problem if the plan gives neither seconds nor trials.
 DEFAULT_SECONDS = 60.0
@@ -33,6 +36,8 @@ class PlanItem:
         trials: Budget of its study in trials; None without that limit.
         objectives: Objectives to minimise.
         error_limit: Largest error of a champion, as a multiple of the library's; None for no limit.
+        wanted: How often it was asked for without an exact answer, where that is why it is tuned.
+        devices: Kinds or models of device on which it is tuned; empty for any.
     """
 
     problem: Problem
@@ -44,6 +49,8 @@ class PlanItem:
     trials: int | None = None
     objectives: tuple[str, ...] = TIME
     error_limit: float | None = None
+    wanted: Wanted | None = field(default=None, compare=False)
+    devices: tuple[str, ...] = ()
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -51,7 +58,7 @@ class PlanItem:
         problem = self.problem
         name = problem.operation.name
         what = name, self.file, problem.shape, problem.dtype, problem.layout, problem.precision
-        return *what, self.regime, self.kernels, self.objectives, self.error_limit
+        return *what, self.regime, self.kernels, self.objectives, self.error_limit, self.devices
 
 
 @dataclass(frozen=True)
@@ -90,6 +97,21 @@ class SurveyItem:
 
 
 @dataclass(frozen=True)
+class WatchItem:
+    """What a night times before it tunes.
+
+    Attributes:
+        problems: At most so many; 0 for none.
+        seconds: Wall time of each one's rounds.
+        automatic: True to go back by itself from a champion that became slower than the one before.
+    """
+
+    problems: int = 60
+    seconds: float = 0.8
+    automatic: bool = False
+
+
+@dataclass(frozen=True)
 class Plan:
     """A plan as read.
 
@@ -101,6 +123,10 @@ class Plan:
         until: Time of day to stop at, local; None without one.
         seconds: Budget of the whole run in seconds; None without one.
         surveys: Surveys, which come before the problems.
+        wanted: How many of the problems that programs asked for are tuned as well.
+        wanted_seconds: Budget of each of these in seconds; None without that limit.
+        wanted_trials: Their budget in trials; None without that limit.
+        watch: What is timed before anything is tuned.
     """
 
     path: Path
@@ -110,6 +136,24 @@ class Plan:
     until: time | None = None
     seconds: float | None = None
     surveys: tuple[SurveyItem, ...] = ()
+    wanted: int = 0
+    wanted_seconds: float | None = DEFAULT_SECONDS
+    wanted_trials: int | None = None
+    watch: WatchItem = WatchItem()
+
+
+def asks_for(names: Collection[str], info: DeviceInfo) -> bool:
+    """True if a device is among those that are named by kind, model, or a pattern of the model.
+
+    Args:
+        names: ``cuda``, ``cpu``, ``NVIDIA H200``, ``*H200*``; none for any device. ``cuda:1`` stands for its
+            kind, and a fake device's file for any.
+        info: The device.
+    """
+    kinds = {name.partition(":")[0].lower() for name in names}
+    model = info.name.lower()
+    named = any(fnmatch.fnmatchcase(model, name.lower()) for name in names)
+    return not names or named or bool(kinds & {info.kind, "fake"})
 
 
 def clock_time(text: str) -> time:

@@ -15,7 +15,7 @@ from tuner.declare.catalogue import Catalogue
 from tuner.declare.problem import PRECISIONS, Operation, Problem, check_sizes
 from tuner.errors import InputError, PlanError, UnknownName
 from tuner.nightly.plan.complaints import Complaints
-from tuner.nightly.plan.items import DEFAULT_SECONDS, Plan, PlanItem, SurveyItem, clock_time
+from tuner.nightly.plan.items import DEFAULT_SECONDS, Plan, PlanItem, SurveyItem, WatchItem, clock_time
 from tuner.nightly.plan.surveys import SurveyReader
 from tuner.nightly.plan.toml_lines import KeyPath, key_lines
 from tuner.results.error_limit import limit_for, read_error_limit
@@ -113,10 +113,11 @@ class _Reader:
 
         from tuner.nightly.plan.schema import PlanTable
 
-        if document.get("problems", []) == [] and not document.get("surveys"):
+        if document.get("problems", []) == [] and not document.get("surveys") and not document.get("wanted"):
             rule = "a plan has one or more [[problems]] tables"
             raise self._complain(
-                ("problems",), f"{rule}, got none under the key problems; add one, or [[surveys]]"
+                ("problems",),
+                f"{rule}, got none under the key problems; add one, or [[surveys]], or wanted = 20",
             )
         try:
             table = PlanTable.model_validate(document)
@@ -131,9 +132,12 @@ class _Reader:
         until = clock_time(table.until) if table.until else None
         defaults = table.defaults
         surveys = self._surveys(table) if with_surveys else ()
+        seconds = defaults.seconds or (None if defaults.trials else DEFAULT_SECONDS)
         return Plan(
-            self._path, tuple(found.values()), defaults.device, defaults.sampler, until, table.seconds, surveys
-        )
+            self._path, tuple(found.values()), defaults.device, defaults.sampler, until, table.seconds, surveys,
+            table.wanted, seconds, defaults.trials,
+            WatchItem(table.watch.problems, table.watch.seconds, table.watch.rollback == "automatic"),
+        )  # fmt: skip
 
     def _surveys(self, table: PlanTable) -> tuple[SurveyItem, ...]:
         read = SurveyReader(self._path, self._complain, listed_problems, table.defaults.regime or "cold")
@@ -161,7 +165,7 @@ class _Reader:
                 problem = self._problem((*at, key), operation, shape, words)
                 yield PlanItem(
                     problem, found, file, regime, kernels, seconds, trials, objectives,
-                    limit_for(problem.precision, limit),
+                    limit_for(problem.precision, limit), devices=tuple(table.devices or defaults.devices or ()),
                 )  # fmt: skip
 
     def _objectives(self, at: KeyPath, table: ProblemTable, defaults: DefaultsTable) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ class DefaultsTable(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     device: str = Field(default="", min_length=1, description="a device such as cpu or cuda:0")
+    devices: Names | None = Field(default=None, description=_NAMES)
     regime: Regime | None = Field(default=None, description=_REGIME)
     dtype: str | None = Field(default=None, description="the name of a dtype")
     layout: str | None = Field(default=None, description="the name of a layout")
@@ -68,6 +69,7 @@ class ProblemTable(BaseModel):
     precisions: Names | None = Field(default=None, description=_NAMES)
     regime: Regime | None = Field(default=None, description=_REGIME)
     kernels: Names | None = Field(default=None, description=_NAMES)
+    devices: Names | None = Field(default=None, description=_NAMES)
     objective: str | Names | None = Field(default=None, description=_OBJECTIVE)
     error_limit: ErrorLimit | None = Field(default=None, description=_ERROR_LIMIT)
     seconds: Seconds | None = Field(default=None, description=_SECONDS)
@@ -96,6 +98,16 @@ class SurveyTable(BaseModel):
     seed: Annotated[int, Field(ge=0)] = Field(default=0, description="a whole number of 0 or more")
 
 
+class WatchTable(BaseModel):
+    """The [watch] table: what a night times before it tunes."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    problems: Annotated[int, Field(ge=0)] = Field(default=60, description="a whole number of 0 or more")
+    seconds: Seconds = Field(default=0.8, description=_SECONDS)
+    rollback: Literal["report", "automatic"] = Field(default="report", description="report or automatic")
+
+
 class PlanTable(BaseModel):
     """A whole plan."""
 
@@ -107,6 +119,8 @@ class PlanTable(BaseModel):
         description='a time of day as "HH:MM", 00:00 to 23:59',
     )
     seconds: Seconds | None = Field(default=None, description=_SECONDS)
+    wanted: Annotated[int, Field(ge=0)] = Field(default=0, description="a whole number of 0 or more")
     defaults: DefaultsTable = Field(default=DefaultsTable(), description="a table: [defaults]")
     problems: list[ProblemTable] = Field(default_factory=list, description="one or more tables: [[problems]]")
+    watch: WatchTable = Field(default=WatchTable(), description="a table: [watch]")
     surveys: list[SurveyTable] = Field(default_factory=list, description="one or more tables: [[surveys]]")

@@ -1,15 +1,14 @@
-"""What a survey times."""
+"""Drawn problems."""
 
 import numpy as np
 import pytest
-from fixtures.model_survey import CONFIGS, GEMM, KERNELS
+from fixtures.model_survey import GEMM
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tuner.declare.catalogue import builtin
-from tuner.declare.space import Config
 from tuner.errors import InputError
-from tuner.lookup.model.design import Ranges, draw, pool, turns
+from tuner.lookup.model.design import Ranges, draw
 
 OPERATIONS = builtin().operations
 PROBLEMS = draw(GEMM, Ranges(), 400, 0)
@@ -47,31 +46,3 @@ def test_ranges_are_kept(most: int, seed: int, operation: str) -> None:
 def test_ranges_without_problems_are_refused() -> None:
     with pytest.raises(InputError, match="raise most_bytes or most_flops"):
         draw(GEMM, Ranges(most_bytes=1.0), 1, 0)
-
-
-def test_the_pool_holds_champions_starts_neighbours_and_some_at_random() -> None:
-    champion = ("blocks", Config({"BM": 32, "BN": 32, "SPLIT": 4, "LOAD": "plain"}))
-    found = pool(KERNELS, [champion, ("gone", Config({"A": 1}))], CONFIGS, 12, 0)
-    assert len(found) == len(set(found)) == 12
-    assert found[:2] == [champion, ("blocks", KERNELS["blocks"].default_config())]
-    changed = [sum(config[name] != champion[1][name] for name in config) for _, config in found[2:]]
-    assert changed.count(1) >= 5
-    assert any(each in CONFIGS for each in found[2:])
-
-
-def test_the_library_is_timed_at_every_problem_and_configs_at_one_in_four() -> None:
-    def legal(problem: object) -> np.ndarray:
-        return np.arange(100) % 2 == 0
-
-    order = list(turns(PROBLEMS[:40], legal, 8, 0))
-    assert [turn.problem for turn in order] == PROBLEMS[:40]
-    assert sum(bool(turn.configs) for turn in order) == 10
-    assert all(len(set(turn.configs)) == 8 for turn in order if turn.configs)
-    assert all(at % 2 == 0 for turn in order for at in turn.configs)
-
-
-def test_configs_that_may_be_the_best_are_timed_more_often() -> None:
-    foreseen = np.concatenate([np.zeros(10), np.full(90, 3.0)])
-    order = list(turns(PROBLEMS[:40], lambda problem: np.ones(100, bool), 8, 0, lambda problem: foreseen))
-    share = np.mean([at < 10 for turn in order for at in turn.configs])
-    assert 0.7 < share < 0.95

@@ -1,4 +1,4 @@
-"""Shows a study's progress on stderr: one line, redrawn, on a terminal; plain lines elsewhere."""
+"""Shows a study's progress: one line, redrawn, on a terminal and in a notebook; plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -8,15 +8,33 @@ import time
 from types import TracebackType
 from typing import Any
 
-import click
-
-from tuner.cli import job_files
-from tuner.cli.formatting import clock, duration, speed
 from tuner.declare.problem import Problem
+from tuner.requests import job_files
+from tuner.requests.words import clock, duration, speed
 from tuner.study.progress import Progress
 
 #: Seconds between two plain lines.
 PLAIN_EVERY_S = 5.0
+#: Characters of the bar that shows how much of the time has passed.
+BAR = 20
+
+
+def in_notebook() -> bool:
+    """True where output goes to a notebook, which can redraw it."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return type(shell).__name__ == "ZMQInteractiveShell"
+
+
+class _Cell:
+    """A line of a notebook's output that is redrawn; IPython is there, since a notebook runs."""
+
+    def __init__(self) -> None:
+        self._display = sys.modules["IPython"].display
+        self._shown = self._display.display({"text/plain": ""}, raw=True, display_id=True)
+
+    def show(self, line: str) -> None:
+        """Replaces the line."""
+        self._shown.update({"text/plain": line}, raw=True)
 
 
 class ProgressView:
@@ -25,12 +43,17 @@ class ProgressView:
     def __init__(self, problem: Problem, quiet: bool) -> None:
         self._problem, self._quiet = problem, quiet
         self._live: Any = None
+        self._cell: _Cell | None = None
         self._shown_s = 0.0
         self._stage = ""
         self._busy: tuple[str, ...] = ()
 
     def __enter__(self) -> ProgressView:
-        if not self._quiet and sys.stderr.isatty():
+        if self._quiet:
+            return self
+        if in_notebook():
+            self._cell = _Cell()
+        elif sys.stderr.isatty():
             from rich.console import Console
             from rich.live import Live
 
@@ -48,13 +71,15 @@ class ProgressView:
         """Shows a report; a study calls this a few times a second."""
         job_files.tell(self._problem, progress)
         self._tell_busy(progress)
-        if self._live is not None:
+        if self._cell is not None:
+            self._cell.show(self._line(progress))
+        elif self._live is not None:
             self._live.update(self._line(progress))
         elif not self._quiet:
             now = time.monotonic()
             if now - self._shown_s >= PLAIN_EVERY_S or progress.stage != self._stage:
                 self._shown_s, self._stage = now, progress.stage
-                click.echo(self._line(progress), err=True)
+                print(self._line(progress), file=sys.stderr)
 
     def _tell_busy(self, progress: Progress) -> None:
         """Warns once for each way in which the machine is busy: times measured then may be wrong."""
@@ -64,7 +89,7 @@ class ProgressView:
             if self._live is not None:
                 self._live.console.print(told)
             else:
-                click.echo(told, err=True)
+                print(told, file=sys.stderr)
 
     def _line(self, progress: Progress) -> str:
         parts = [progress.stage, f"{progress.trials} trials"]
@@ -87,5 +112,14 @@ class ProgressView:
         if failures:
             parts.append(", ".join(failures))
         if progress.left_s is not None:
-            parts.append(f"{clock(progress.left_s)} left")
+            redrawn = self._live is not None or self._cell is not None
+            bar = f"{self._bar(progress)} " if redrawn else ""
+            parts.append(f"{bar}{clock(progress.left_s)} left")
         return " | ".join(parts)
+
+    @staticmethod
+    def _bar(progress: Progress) -> str:
+        """How much of the time has passed."""
+        whole = progress.elapsed_s + (progress.left_s or 0.0)
+        done = round(BAR * progress.elapsed_s / whole) if whole else 0
+        return f"{'━' * done}{'╌' * (BAR - done)}"

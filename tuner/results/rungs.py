@@ -9,9 +9,9 @@ from typing import Any
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config, Value
-from tuner.ladder.steps import LadderPlan, Step, Sweep
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.statistics import compare
+from tuner.results.steps import LadderPlan, Step, Sweep
 
 #: A problem is limited by reading if its outputs are less than this share of its bytes, else by copying.
 MOSTLY_READ = 0.1

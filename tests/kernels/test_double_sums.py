@@ -1,0 +1,77 @@
+"""Sums in FP64: each element is the exact one, rounded, whatever the inputs are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cuda_on_cpu import compile_for_cpu
+from emulated_model import drawn
+
+from tuner.declare.catalogue import builtin
+from tuner.declare.kernel import render
+from tuner.declare.space import Config
+
+GEMM = builtin().operation("gemm")
+(KERNEL,) = builtin().of("gemm", "cuda", ("double_sums",))
+SMALL = {"BM": 32, "BN": 32, "WM": 16, "WN": 16, "STAGES": 3, "BK": 16}
+KINDS = ("normal", "lognormal:4", "outlier_zeros:1e8", "subnormal", "largest", "identity", "inf", "nan")
+
+
+def product(
+    folder: Path, a: np.ndarray, b: np.ndarray, layout: str = "nn", architecture: int = 900, **changes: int
+) -> np.ndarray:
+    """What the kernel makes of operands, stored as the layout says."""
+    (m, k), n = a.shape, b.shape[1]
+    problem = GEMM.problem({"m": m, "n": n, "k": k}, layout=layout, precision="emulated")
+    rendered = render(KERNEL, problem, Config({**KERNEL.default_config(), **SMALL, **changes}))
+    rendered = replace(rendered, text=f"#define __CUDA_ARCH__ {architecture}\n{rendered.text}")
+    stored = {"a": a.T.copy() if layout[0] == "t" else a, "b": b.T.copy() if layout[1] == "t" else b}
+    return compile_for_cpu(rendered, folder).run(problem, rendered.launch, stored)["c"]
+
+
+def rounded(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        return (a.astype(np.float64) @ b.astype(np.float64)).astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_inputs_is_rounded_once(kind: str, folder: Path) -> None:
+    a, b = drawn(kind, 33, 40, 50)
+    found, wanted = product(folder, a, b, VECTOR=1), rounded(a, b)
+    np.testing.assert_array_equal(np.isfinite(found), np.isfinite(wanted))
+    where = np.isfinite(wanted)
+    last_place = np.spacing(np.abs(wanted[where]))
+    assert (np.abs(found[where] - wanted[where].astype(np.float64)) <= last_place).all()
+
+
+@pytest.mark.parametrize("layout", GEMM.layouts)
+@pytest.mark.parametrize("vector", [1, 4])
+def test_layouts(layout: str, vector: int, folder: Path) -> None:
+    a, b = drawn("normal", 36, 44, 52)
+    np.testing.assert_allclose(product(folder, a, b, layout, VECTOR=vector), rounded(a, b), rtol=2**-23)
+
+
+def test_products_of_sm_80(folder: Path) -> None:
+    a, b = drawn("normal", 36, 44, 52)
+    np.testing.assert_array_equal(product(folder, a, b, architecture=800), product(folder, a, b))
+
+
+@pytest.mark.parametrize("shares", [2, 8])
+def test_blocks_that_share_k_add_in_one_order(shares: int, folder: Path) -> None:
+    a, b = drawn("normal", 40, 33, 140)
+    np.testing.assert_allclose(product(folder, a, b, VECTOR=1, SPLIT_K=shares), rounded(a, b), rtol=2**-23)
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("changes", [{}, {"VECTOR": 1, "SPLIT_K": 8}], ids=["fours", "ones"])
+def test_it_compiles_and_keeps_its_sums_in_registers(architecture: str, changes: dict[str, int]) -> None:
+    pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="NVRTC comes with the extras cuda12 and cuda13")
+    from tuner.devices.nvrtc import compile_cubin, read_report
+
+    problem = GEMM.problem({"m": 512, "n": 512, "k": 512}, precision="emulated")
+    text = render(KERNEL, problem, Config({**KERNEL.default_config(), **changes})).text
+    cubin, log = compile_cubin(text, architecture)
+    assert read_report(log, cubin).spill_bytes == 0

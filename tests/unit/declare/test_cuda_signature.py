@@ -1,0 +1,39 @@
+"""What a CUDA function takes is read from its source."""
+
+from __future__ import annotations
+
+import pytest
+
+from tuner.declare.cuda_signature import Taken, callable_from_c, taken_by
+from tuner.errors import DeclarationError
+
+SOURCE = """
+// __global__ void add(int wrong)
+template <int N> __device__ float twice(float x) { return 2 * x; }
+__global__ void __launch_bounds__(256) add(
+    float *__restrict__ out, const float *a, float const * __restrict__ b,  // b is read
+    const int n, double alpha, const unsigned char flags[], REAL *any, long long big)
+{ if (n) out[0] = a[0]; }
+"""
+
+
+def test_pointers_numbers_and_their_types_are_found() -> None:
+    assert taken_by(SOURCE, "add") == (
+        Taken("out", "float32", True, True), Taken("a", "float32", True, False),
+        Taken("b", "float32", True, False), Taken("n", "int32", False, False),
+        Taken("alpha", "float64", False, False), Taken("flags", "uint8", True, False),
+        Taken("any", "", True, True), Taken("big", "int64", False, False),
+    )  # fmt: skip
+
+
+def test_a_function_that_is_not_there_is_told_with_those_that_are() -> None:
+    with pytest.raises(DeclarationError, match=r"has a __global__ function 'sub', .* it has add"):
+        taken_by(SOURCE, "sub")
+    with pytest.raises(DeclarationError, match="takes pointers and numbers, f takes 'float & x'"):
+        taken_by("__global__ void f(float & x) {}", "f")
+
+
+def test_a_function_can_be_called_by_its_name() -> None:
+    once = callable_from_c(SOURCE, "add")
+    assert 'extern "C" __global__ void __launch_bounds__(256) add(' in once
+    assert callable_from_c(once, "add") == once

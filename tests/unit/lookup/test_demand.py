@@ -1,0 +1,158 @@
+"""Demand is counted in memory and written beside the caller; where that fails it is kept for later."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fixtures.callable_records import crowned, empty_database, own_records
+from fixtures.fake_gpu import H200
+
+import tuner
+from tuner.declare.catalogue import builtin
+from tuner.lookup import demand
+from tuner.lookup.answers import Answer, Loss, Predicted
+from tuner.lookup.demand import Demand, saving_s
+from tuner.results.wanted import Wanted
+from tuner.store import Store
+from tuner.store.demand import read
+
+__all__ = ["empty_database", "own_records"]
+pytestmark = pytest.mark.usefixtures("own_records")
+GEMM = builtin().operation("gemm")
+
+
+@pytest.fixture(autouse=True)
+def counts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Demand]:
+    """Counts of this test alone, written when it says so."""
+    own = Demand()
+    monkeypatch.setattr(demand, "WRITE_S", 3600.0)
+    for module in ("tuner.callables.misses", "tuner.lookup", "tuner.lookup.demand"):
+        monkeypatch.setattr(sys.modules[module], "DEMAND", own)
+    tuner.clear_caches()
+    yield own
+    tuner.clear_caches()
+
+
+def stored() -> list[Wanted]:
+    with Store.open(os.environ["TUNER_DB"], read_only=True) as store:
+        return read(store)
+
+
+def operands(m: int = 12, n: int = 7, k: int = 5) -> tuple[np.ndarray, np.ndarray]:
+    return np.ones((m, k), np.float32), np.ones((k, n), np.float32)
+
+
+def test_calls_without_an_exact_answer_are_counted_and_added_up(counts: Demand) -> None:
+    a, b = operands()
+    for _ in range(5):
+        tuner.matmul(a, b)
+    assert stored() == []
+    assert counts.flush()
+    tuner.matmul(a, b)
+    tuner.matmul(a, b, out=np.empty((12, 7), np.float32))
+    assert counts.flush()
+    assert counts.flush()  # nothing is new
+    (only,) = stored()
+    assert only.problem.dims == {"m": 12, "n": 7, "k": 5}
+    assert (only.kind, only.calls) == ("cpu", 7)
+    assert only.saves_s > 0
+
+
+def test_every_function_counts_and_what_is_tuned_does_not(counts: Demand) -> None:
+    crowned("gemm", {"m": 12, "n": 7, "k": 5}, layout="nn")
+    a, b = operands()
+    tuner.matmul(a, b)
+    tuner.gemv(a, np.ones(5, np.float32))
+    tuner.transpose(a)
+    tuner.matmul(a.astype(np.float16), b.astype(np.float16))  # no problem for a kernel
+    counts.flush()
+    assert sorted(each.problem.operation for each in stored()) == ["gemv", "transpose"]
+
+
+def test_questions_to_best_are_counted_once_each(counts: Demand) -> None:
+    for _ in range(3):
+        tuner.best("gemm 640 640 640 float32 nt", "cpu")
+    counts.flush()
+    (only,) = stored()
+    assert (only.problem.layout, only.calls) == ("nt", 3)
+
+
+def test_it_can_be_switched_off(counts: Demand, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNER_DEMAND", "0")
+    tuner.matmul(*operands())
+    tuner.best("gemm 640 640 640 float32 nt", "cpu")
+    counts.flush()
+    assert stored() == []
+
+
+def test_a_database_that_is_locked_gets_the_counts_later(counts: Demand) -> None:
+    tuner.matmul(*operands())
+    with sqlite3.connect(os.environ["TUNER_DB"].removeprefix("sqlite:///")) as other:
+        other.execute("BEGIN IMMEDIATE")
+        assert not counts.flush(patience_s=0.05)
+    other.close()
+    assert (counts.failed, counts.dropped) == (1, 0)
+    assert counts.flush()
+    assert [each.calls for each in stored()] == [1]
+
+
+def test_what_cannot_be_written_at_the_end_is_dropped_and_told_by_number(
+    counts: Demand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TUNER_DB", f"sqlite:///{tmp_path}/none.db")
+    tuner.clear_caches()
+    tuner.matmul(*operands())
+    tuner.matmul(*operands())
+    counts.end()
+    assert counts.dropped == 2
+    assert not (tmp_path / "none.db").exists()
+
+
+def test_memory_is_bounded(counts: Demand, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demand, "KEPT", 2)
+    for m in (3, 4, 5):
+        tuner.matmul(*operands(m))
+    counts.flush()
+    assert sorted(each.problem.dims["m"] for each in stored()) == [4, 5]
+
+
+def test_the_end_of_a_process_writes_what_it_counted() -> None:
+    program = "import numpy, tuner\ntuner.transpose(numpy.ones((9, 3), 'float32'))"
+    subprocess.run([sys.executable, "-W", "error", "-c", program], check=True)
+    assert [(each.problem.operation, each.calls) for each in stored()] == [("transpose", 1)]
+
+
+def test_a_forked_child_counts_its_own_calls_alone(counts: Demand) -> None:
+    a, b = operands()
+    tuner.matmul(a, b)
+    child = os.fork()
+    if child == 0:
+        try:
+            counts.begin_anew()
+            tuner.matmul(a, b)
+            tuner.matmul(a, b)
+            os._exit(0 if counts.flush() else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert [each.calls for each in stored()] == [2]
+    counts.flush()
+    assert [each.calls for each in stored()] == [3]
+
+
+def test_seconds_to_be_saved_are_the_expected_loss_of_the_answers_time() -> None:
+    problem = GEMM.problem({"m": 64, "n": 64, "k": 64})
+    told = Predicted(kernel_s=2e-6, library_s=4e-6, interval_s=None)
+    kernel = Answer(None, "predicted", Loss(0.1), predicted=told, default=("tiled", {}))
+    assert saving_s(kernel, problem, H200) == pytest.approx(2e-7)
+    library = Answer(None, "predicted", Loss(0.1), predicted=told, default=("tiled", {}), library="cuBLAS")
+    assert saving_s(library, problem, H200) == pytest.approx(4e-7)
+    large = GEMM.problem({"m": 4096, "n": 4096, "k": 4096})
+    assert saving_s(None, large, H200) > 1000 * saving_s(None, problem, H200) > 0

@@ -1,0 +1,169 @@
+"""`tuner wanted`, and the most wanted problems in a night."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fixtures.callable_records import crowned, empty_database, own_records
+from fixtures.fake_device import BEST, BEST_S, TOY, stored, write_device
+
+from tuner import lookup
+from tuner.cli.main import run
+from tuner.declare import catalogue
+from tuner.devices.detect import cpu_info, find
+from tuner.lookup import wanted as module
+from tuner.lookup.wanted import most_wanted
+from tuner.nightly import wanted as nightly
+from tuner.nightly.plan import read_plan
+from tuner.nightly.wanted import with_wanted
+from tuner.results.record import ProblemKey
+from tuner.results.wanted import Wanted
+from tuner.store import Store, demand
+
+__all__ = ["empty_database", "own_records"]
+Told = Callable[..., tuple[int, str, str]]
+HERE = cpu_info().name
+
+
+def gemm(m: int, calls: int = 1, saves_s: float = 1.0, device: str = HERE, kind: str = "cpu") -> Wanted:
+    problem = ProblemKey("gemm", (("m", m), ("n", 8), ("k", 8)), "float32", "nn")
+    return Wanted(problem, kind, device, "predicted", calls, saves_s)
+
+
+@pytest.fixture
+def told(own_records: None, capsys: pytest.CaptureFixture[str]) -> Told:
+    def called(*arguments: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = run(list(arguments))
+        shown = capsys.readouterr()
+        return code, shown.out, shown.err
+
+    return called
+
+
+def add(*rows: Wanted) -> None:
+    with Store.open(os.environ["TUNER_DB"]) as store:
+        demand.add(store, rows)
+
+
+def listed(told: Told, *arguments: str) -> list[int]:
+    code, out, error = told("wanted", "--json", *arguments)
+    assert code == 0, error
+    return [each["shape"]["m"] for each in json.loads(out)["wanted"]]
+
+
+def test_it_lists_what_saves_most_and_is_not_tuned(told: Told) -> None:
+    add(gemm(1, 10, 1.0), gemm(2, 1, 3.0), gemm(3, 5, 2.0), gemm(4, 7, 9.0, "NVIDIA H200", "cuda"))
+    crowned("gemm", {"m": 3, "n": 8, "k": 8}, layout="nn")
+    assert listed(told) == [4, 2, 1]
+    assert listed(told, "--device", "cpu", "--limit", "1") == [2]
+    assert listed(told, "--device", "NVIDIA H200") == [4]
+    assert listed(told, "--operation", "gemv") == []
+    code, out, _ = told("wanted")
+    assert code == 0
+    assert "gemm 4 x 8 x 8 float32 nn" in " ".join(out.split())
+    assert "NVIDIA H200" in out
+
+
+def test_a_published_result_counts_as_tuned(told: Told) -> None:
+    square = ProblemKey("gemm", (("m", 4096), ("n", 4096), ("k", 4096)), "float32", "nn")
+    add(Wanted(square, "cuda", "NVIDIA H200", "predicted", 1, 1.0))
+    assert listed(told) == []
+
+
+def test_it_forgets_what_it_is_told_to(told: Told) -> None:
+    add(gemm(1), gemm(2, device="Other"))
+    assert "1 problem forgotten" in told("wanted", "--clear", "--device", "Other")[1]
+    assert listed(told) == [1]
+    assert json.loads(told("wanted", "--clear", "--json")[1]) == {"cleared": 1}
+    code, out, _ = told("wanted")
+    assert code == 0
+    assert "nothing was asked for that is not tuned" in out
+
+
+def test_bad_input_is_told(told: Told, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert told("wanted", "--limit", "0")[0] == 2
+    monkeypatch.setenv("TUNER_DB", f"sqlite:///{tmp_path}/none.db")
+    code, _, error = told("wanted")
+    assert code == 1
+    assert "there is no database" in error
+
+
+# --- nights -------------------------------------------------------------------------------------------------
+
+
+def toy(n: int, calls: int = 1, saves_s: float = 1.0) -> Wanted:
+    problem = ProblemKey("toy", (("n", n),), "float32", "plain")
+    return Wanted(problem, "cuda", "Fake board", "default", calls, saves_s)
+
+
+@pytest.fixture
+def built_in_toy(here: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The toy is built in; a fake device."""
+    for name in ("toy.py", "toy.cu", "toy.numba.py"):
+        shutil.copy(TOY.with_name(name), here)
+    declared = catalogue.from_file(here / "toy.py")
+    for each in (lookup, module):
+        monkeypatch.setattr(each, "builtin_now", lambda: declared)
+    monkeypatch.setattr(nightly, "builtin", lambda: declared)
+    monkeypatch.setenv("TUNER_DB", f"sqlite:///{here}/studies.db")
+    return write_device(here / "device.json", baseline_s=2 * BEST_S)
+
+
+PLAN = """
+wanted = 2
+[defaults]
+sampler = "random"
+trials = 70
+"""
+
+
+def test_a_night_tunes_the_most_wanted_and_names_them(built_in_toy: str, told: Told, here: Path) -> None:
+    os.environ["TUNER_DB"] = f"sqlite:///{here}/studies.db"
+    add(toy(1000, 9, 5.0), toy(33, 2, 4.0), toy(7, 1, 3.0))
+    (here / "plan.toml").write_text(PLAN)
+    code, out, error = told("nightly", "plan.toml", "--device", built_in_toy, "--quiet", "--json")
+    assert code == 0, error
+    problems = json.loads(out)["problems"]
+    assert [(each["shape"]["n"], each["state"], each["wanted"]) for each in problems] == [
+        (1000, "tuned", {"calls": 9, "saves_s": 5.0}), (33, "tuned", {"calls": 2, "saves_s": 4.0}),
+    ]  # fmt: skip
+    assert dict(stored(here)[0].config).keys() == BEST.keys()
+    with Store.open(os.environ["TUNER_DB"], read_only=True) as store:
+        assert [each.problem.dims["n"] for each in most_wanted(store)] == [7]
+    _, out, _ = told("nightly", "plan.toml", "--device", built_in_toy, "--quiet")
+    assert "wanted (1 call)" in " ".join(out.split())
+
+
+@pytest.mark.usefixtures("own_records")
+def test_what_is_in_the_plan_as_well_keeps_its_own_budget(tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(
+        "wanted = 5\n[[problems]]\noperation = 'gemm'\nm = [1, 2]\nn = 8\nk = 8\nseconds = 9\n"
+    )
+    add(gemm(2, calls=3), gemm(7, calls=4, saves_s=0.5), gemm(9, device="Other"))
+    with Store.open(os.environ["TUNER_DB"]) as store:
+        items = with_wanted(read_plan(tmp_path / "plan.toml"), store, find("cpu")).items
+    told = [(each.problem.m, each.seconds, each.wanted and each.wanted.calls) for each in items]
+    assert told == [(2, 9.0, 3), (7, 60.0, 4), (1, 9.0, None)]
+
+
+@pytest.mark.usefixtures("own_records")
+def test_a_problem_that_is_not_declared_any_more_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text("wanted = 5\n")
+    add(toy(8))
+    with Store.open(os.environ["TUNER_DB"]) as store:
+        found = find(write_device(tmp_path / "device.json"))
+        assert with_wanted(read_plan(tmp_path / "plan.toml"), store, found).items == ()
+
+
+@pytest.mark.parametrize("value", ["-1", "1.5", "true", "'20'"])
+def test_wanted_is_a_whole_number(told: Told, here: Path, value: str) -> None:
+    (here / "plan.toml").write_text(f"wanted = {value}\n")
+    code, _, error = told("nightly", "plan.toml")
+    assert code == 2
+    assert "wanted is a whole number of 0 or more" in error

@@ -1,0 +1,91 @@
+"""``--dry-run``: what would be done, without a device and without a trace."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures.fake_device import LEGAL, TOY, study, write_device
+
+from tuner.cli.main import run
+
+
+@pytest.fixture
+def told(here: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Runs a command in an empty folder, and returns its JSON."""
+
+    def called(*arguments: str) -> Any:
+        assert run([*arguments, "--dry-run", "--json"]) == 0, capsys.readouterr().err
+        return json.loads(capsys.readouterr().out)
+
+    return called
+
+
+def test_a_study_tells_its_spaces_and_what_is_done(told: Any, here: Path) -> None:
+    device = write_device(here / "device.json")
+    before = sorted(here.iterdir())
+    found = told("tune", str(TOY), "1000", "--device", device, "--seconds", "30")
+    (space,) = found["spaces"]
+    assert (space["kernel"], space["combinations"], space["legal"], space["tried"]) == ("blocks", 60, LEGAL, 0)
+    assert space["rejected"] == [{"rule": "a block takes 8192 numbers at the most", "combinations": 2}]
+    assert (found["seconds"], found["champion"], found["device"]) == (30, None, "Fake board")
+    assert sorted(here.iterdir()) == before
+    study(here, device, trials=10)
+    found = told("tune", str(TOY), "1000", "--device", device)
+    assert found["spaces"][0]["tried"] == 10
+    assert found["champion"]["kernel"] == "blocks"
+
+
+def test_a_gpu_that_is_elsewhere_is_known_by_its_name(told: Any) -> None:
+    found = told("tune", "gemm", "64", "64", "64", "--device", "NVIDIA H200", "--kernel", "tiled")
+    assert found["device"] == "NVIDIA H200"
+    assert found["spaces"][0]["legal"] > 0
+
+
+PLAN = """
+[defaults]
+seconds = 20
+[[problems]]
+file = "{file}"
+shapes = [[1000], [2000]]
+[[surveys]]
+operation = "transpose"
+seconds = 60
+"""
+
+
+def test_a_night_tells_its_problems_and_its_time(told: Any, here: Path) -> None:
+    device = write_device(here / "device.json")
+    (here / "plan.toml").write_text(PLAN.format(file=TOY))
+    study(here, device, trials=10)
+    found = told("nightly", "plan.toml", "--device", device)
+    assert [(each["problem"], each["state"]) for each in found["problems"]] == [
+        ("toy 1000 float32 plain", "done before"), ("toy 2000 float32 plain", "to tune"),
+    ]  # fmt: skip
+    assert (found["asked_s"], found["given_s"]) == (80, None)
+    assert found["counts"] == {"done before": 1, "to tune": 1}
+    again = told("nightly", "plan.toml", "--device", device, "--again")
+    assert again["counts"] == {"to tune": 2}
+
+
+def test_a_survey_tells_its_configs(told: Any, here: Path) -> None:
+    found = told("survey", "transpose", "--device", "cpu", "--seconds", "50", "--configs", "16")
+    assert found["configs"] == 16
+    assert all(each["configs"] <= 16 for each in found["first"])
+    assert len(found["first"]) == 5
+    assert (found["own_problems"], found["drawn"], found["timings_before"]) == (0, True, 0)
+    assert list(here.iterdir()) == []
+
+
+def test_people_get_tables(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    device = write_device(here / "device.json")
+    (here / "plan.toml").write_text(PLAN.format(file=TOY))
+    for arguments, part in (
+        (("tune", str(TOY), "9", "--device", device), "a block takes 8192 numbers at the most"),
+        (("nightly", "plan.toml", "--device", device, "--until", "00:00"), "2 to tune; time asked for: 1:40"),
+        (("survey", "transpose", "--device", "cpu"), "A survey of transpose"),
+    ):
+        assert run([*arguments, "--dry-run"]) == 0
+        assert part in capsys.readouterr().out

@@ -1,0 +1,64 @@
+"""Demand in the database: merged by problem and device, bounded, on SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fixtures.postgres import Databases
+
+from tuner.results.record import ProblemKey
+from tuner.results.wanted import Wanted
+from tuner.store import Store, demand
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/studies.db"
+    return Databases(request.getfixturevalue("postgresql")).fresh()
+
+
+def asked(
+    n: int, calls: int = 1, saves_s: float = 1.0, device: str = "Board", precision: str = "ieee"
+) -> Wanted:
+    problem = ProblemKey("gemm", (("m", n), ("n", n), ("k", n)), "float32", "nn", precision)
+    return Wanted(problem, "cuda", device, "predicted", calls, saves_s)
+
+
+def test_counts_of_a_problem_on_a_device_add_up(url: str) -> None:
+    with Store.open(url) as store:
+        demand.add(store, [asked(1, 3, 0.5), asked(2, 1, 9.0)])
+        demand.add(
+            store, [asked(1, 4, 0.25), asked(1, 1, 1.0, "Other"), asked(1, 1, 2.0, precision="emulated")]
+        )
+        found = demand.read(store)
+    told = [
+        (each.problem.dims["m"], each.problem.precision, each.device, each.calls, each.saves_s)
+        for each in found
+    ]
+    assert told == [
+        (2, "ieee", "Board", 1, 9.0), (1, "emulated", "Board", 1, 2.0), (1, "ieee", "Other", 1, 1.0),
+        (1, "ieee", "Board", 7, 0.75),
+    ]  # fmt: skip
+    assert all(each.first_at <= each.last_at for each in found)
+
+
+def test_it_is_read_and_forgotten_by_device_and_operation(url: str) -> None:
+    with Store.open(url) as store:
+        demand.add(store, [asked(1), asked(2, device="Other")])
+        (only,) = demand.read(store, device="Other", operation="gemm")
+        assert only.problem.dims["m"] == 2
+        assert demand.read(store, operation="gemv") == []
+        assert demand.forget(store, [only]) == 1
+        assert [each.device for each in demand.read(store)] == ["Board"]
+
+
+def test_what_saves_the_least_goes_where_it_grows_too_long(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setattr(demand, "MOST_ROWS", 5)
+    monkeypatch.setattr(demand, "SLACK", 2)
+    with Store.open(url) as store:
+        demand.add(store, [asked(n, saves_s=float(n)) for n in range(1, 8)])
+        assert len(demand.read(store)) == 7
+        demand.add(store, [asked(8, saves_s=8.0)])
+        assert [each.problem.dims["m"] for each in demand.read(store)] == [8, 7, 6, 5, 4]

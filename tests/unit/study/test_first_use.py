@@ -1,0 +1,127 @@
+"""A problem at its first use, on the fake device: few configs, a champion, faults that cost only themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures.fake_device import BEST, BEST_S, FAULTS, TOY, database, rule, study, write_device
+
+from tuner.declare import catalogue
+from tuner.declare.space import Config
+from tuner.devices.detect import find
+from tuner.devices.machine_load import MachineWatch
+from tuner.lookup import answer
+from tuner.results.measurement import Outcome
+from tuner.results.record import Champion, Record, Role
+from tuner.store import Store
+from tuner.study import first_use_configs
+from tuner.study.first_use import measure
+from tuner.study.first_use_answer import answer_at_first_use
+from tuner.study.first_use_configs import FirstUse, candidates
+from tuner.study.session import open_workers
+from tuner.study.setup import key_of
+
+DECLARED = catalogue.from_file(TOY)
+KERNELS = DECLARED.of("toy", "cuda")
+PROBLEM = DECLARED.operation("toy").problem({"n": 1000})
+SLOW = {"BLOCK": 32, "ITEMS": 1, "ORDER": "blocked"}
+OTHER = {"BLOCK": 128, "ITEMS": 2, "ORDER": "blocked"}
+
+
+class Predicting:
+    """Stands for a model's word."""
+
+    def __init__(self, *configs: dict[str, Any]) -> None:
+        self.starts = [("blocks", Config(config)) for config in configs]
+
+
+def first_use(folder: Path, spec: str, seconds: float = 0.3) -> tuple[Champion | None, Sequence[Record]]:
+    found = find(spec)
+    with Store.open(database(folder)) as store, open_workers([found]) as workers:
+        champion = measure(FirstUse(PROBLEM, KERNELS, seconds), store, workers, MachineWatch((found,)))
+        return champion, store.records()
+
+
+def test_the_best_prediction_is_crowned_beside_the_library_and_found_by_lookups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = write_device(tmp_path / "device.json", baseline_s=2 * BEST_S)
+    monkeypatch.setattr(first_use_configs, "Predictions", lambda *_: Predicting(SLOW, BEST, OTHER))
+    champion, records = first_use(tmp_path, spec)
+    assert champion is not None
+    assert dict(champion.record.config) == BEST
+    assert champion.speedup == pytest.approx(2.0, rel=0.2)
+    trials = [each for each in records if each.role is Role.TRIAL]
+    assert len(trials) <= first_use_configs.CONFIGS
+    assert [dict(each.config) for each in trials[:3]] == [SLOW, BEST, OTHER]
+    assert {each.role for each in records} == {Role.TRIAL, Role.FINAL, Role.BASELINE}
+    with Store.open(database(tmp_path), read_only=True) as store:
+        found = answer(store, key_of(PROBLEM), find(spec).info, catalogue=DECLARED)
+    assert (found.match, dict(found.config)) == ("exact", BEST)
+
+
+def test_without_a_model_champions_of_near_shapes_come_before_the_starts(tmp_path: Path) -> None:
+    spec = write_device(tmp_path / "device.json")
+    study(tmp_path, spec, n=900, trials=30)
+    with Store.open(database(tmp_path), read_only=True) as store:
+        (near,) = store.champions(operation="toy")
+        found = candidates(FirstUse(PROBLEM, KERNELS), store, find(spec).info)
+    assert found[0] == (near.record.kernel, Config(near.record.config))
+    assert len(set(found)) == len(found) <= first_use_configs.CONFIGS
+    assert [each[1] for each in found[1:]] == [
+        each for each in KERNELS[0].first_configs() if each != found[0][1]
+    ]
+
+
+def test_a_study_goes_on_from_a_first_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = write_device(tmp_path / "device.json")
+    monkeypatch.setattr(first_use_configs, "Predictions", lambda *_: Predicting(SLOW, OTHER))
+    _, records = first_use(tmp_path, spec)
+    before = sum(each.role is Role.TRIAL for each in records)
+    result = study(tmp_path, spec, trials=before + 5)
+    assert result.progress.trials == before + 5
+    with Store.open(database(tmp_path), read_only=True) as store:
+        trials = store.records(role=Role.TRIAL)
+    assert len({tuple(each.config.values()) for each in trials}) == len(trials) == before + 5
+
+
+@pytest.mark.parametrize("fault", ["unwell", "crash", "wrong_result", "compile_failed", "launch_failed"])
+def test_a_fault_costs_its_config_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    bad = rule(OTHER, fault=fault, latency_s=BEST_S / 9)
+    spec = write_device(tmp_path / "device.json", rules=[bad, rule(BEST, latency_s=BEST_S)])
+    monkeypatch.setattr(first_use_configs, "Predictions", lambda *_: Predicting(OTHER, BEST))
+    champion, records = first_use(tmp_path, spec)
+    assert champion is not None
+    assert dict(champion.record.config) == BEST
+    outcomes = [each.measurement.outcome for each in records if dict(each.config) == OTHER]
+    assert outcomes == [Outcome(FAULTS[fault][0])]
+
+
+def test_nothing_is_crowned_where_nothing_can_be_measured(tmp_path: Path) -> None:
+    rules = [{"where": {}, "latency_s": BEST_S, "fault": "wrong_result"}]
+    champion, records = first_use(tmp_path, write_device(tmp_path / "device.json", rules=rules))
+    assert champion is None
+    assert {each.measurement.outcome for each in records} == {Outcome.WRONG_RESULT}
+
+
+def test_slow_problems_are_tried_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rules = [{"where": {}, "latency_s": 0.02}]
+    spec = write_device(tmp_path / "device.json", rules=rules)
+    monkeypatch.setattr(first_use_configs, "Predictions", lambda *_: Predicting(BEST, OTHER, SLOW))
+    champion, records = first_use(tmp_path, spec, seconds=0.05)
+    assert champion is not None
+    assert sum(each.role is Role.TRIAL for each in records) == 1
+
+
+def test_an_answer_after_a_first_use_tells_what_it_took(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = write_device(tmp_path / "device.json", baseline_s=2 * BEST_S)
+    monkeypatch.setattr(first_use_configs, "Predictions", lambda *_: Predicting(BEST))
+    found = answer_at_first_use(PROBLEM, find(spec), DECLARED)
+    assert (found.match, dict(found.config)) == ("exact", BEST)
+    assert found.reasons[-1].startswith("measured at first use, which took ")
+    assert not (tmp_path / "studies.db").exists()

@@ -1,0 +1,139 @@
+"""What the process that measures answers: measured, known, busy or failed; on the fake device."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures.fake_device import BEST_S, TOY, database, write_device
+
+from tuner import lookup
+from tuner.declare import catalogue
+from tuner.devices.detect import find
+from tuner.devices.device_lock import device_lock
+from tuner.store import Store
+from tuner.study import first_use_process as process
+from tuner.study.first_use_process import Devices, answered, serve
+
+DECLARED = catalogue.from_file(TOY)
+
+
+@pytest.fixture(autouse=True)
+def toy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The toy is built in."""
+    monkeypatch.setattr(process, "builtin_now", lambda: DECLARED)
+    monkeypatch.setattr(lookup, "builtin_now", lambda: DECLARED)
+    monkeypatch.setattr(process, "LOCK_S", 0.3)
+
+
+@pytest.fixture
+def devices() -> Iterator[Devices]:
+    own = Devices()
+    yield own
+    own.close()
+
+
+def question(folder: Path, n: int = 1000, **more: Any) -> dict[str, Any]:
+    spec = write_device(folder / "device.json", baseline_s=2 * BEST_S)
+    problem = {
+        "operation": "toy",
+        "shape": {"n": n},
+        "dtype": "float32",
+        "layout": "plain",
+        "precision": "ieee",
+    }
+    return {"id": n, "problem": problem, "device": spec, "db": database(folder), "seconds": 0.2, **more}
+
+
+def test_a_problem_is_measured_once_by_whichever_process_comes_first(tmp_path: Path, devices: Devices) -> None:
+    asked = question(tmp_path)
+    assert answered(asked, devices) == ("measured", "")
+    other = Devices()
+    assert answered(asked, other) == ("known", "")
+    other.close()
+    with Store.open(database(tmp_path), read_only=True) as store:
+        assert len(store.champions(operation="toy")) == 1
+        assert len({each.session for each in store.records()}) == 1
+
+
+def test_two_at_once_measure_one_after_the_other(
+    tmp_path: Path, devices: Devices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "LOCK_S", 60.0)
+    asked, other, told = question(tmp_path), Devices(), []
+    thread = threading.Thread(target=lambda: told.append(answered(asked, other)[0]))
+    thread.start()
+    told.append(answered(asked, devices)[0])
+    thread.join()
+    other.close()
+    assert sorted(told) == ["known", "measured"]
+
+
+def test_a_device_that_stays_in_use_is_told(tmp_path: Path, devices: Devices) -> None:
+    asked = question(tmp_path)
+    with device_lock(find(asked["device"]).info, "another test"):
+        outcome, why = answered(asked, devices)
+    assert outcome == "busy"
+    assert "another test" in why
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"db": "sqlite:////nowhere/studies.db"}, "nowhere"),
+        ({"device": "fake:none.json"}, "none.json"),
+        ({"problem": {"operation": "none"}}, "none"),
+    ],
+)
+def test_what_cannot_be_used_is_told_with_its_remedy(
+    tmp_path: Path, devices: Devices, more: dict[str, Any], said: str
+) -> None:
+    outcome, why = answered(question(tmp_path, **more), devices)
+    assert outcome == "failed"
+    assert said in why
+
+
+def test_a_database_that_may_only_be_read_is_told(
+    tmp_path: Path, devices: Devices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any) -> None:
+        raise process.TunerError("it is read-only and has to be written; change its permissions, or copy it")
+
+    monkeypatch.setattr(Store, "add", refused)
+    assert answered(question(tmp_path), devices) == (
+        "failed", "it is read-only and has to be written; change its permissions, or copy it",
+    )  # fmt: skip
+
+
+def test_questions_are_answered_in_order_until_nobody_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "IDLE_S", 0.5)
+    asked, replies = [question(tmp_path, n) for n in (1000, 33, 1000)], io.StringIO()
+    reading, writing = os.pipe()
+    os.write(writing, "".join(json.dumps(each) + "\n" for each in asked).encode())
+    serve(reading, replies)
+    os.close(reading)
+    os.close(writing)
+    told = [json.loads(line) for line in replies.getvalue().splitlines()]
+    assert [(each["id"], each["outcome"]) for each in told] == [
+        (1000, "measured"),
+        (33, "measured"),
+        (1000, "known"),
+    ]
+
+
+def test_what_was_asked_last_is_not_measured_for_a_program_that_has_gone(tmp_path: Path) -> None:
+    asked, replies = [question(tmp_path, n) for n in (1000, 33)], io.StringIO()
+    reading, writing = os.pipe()
+    os.write(writing, "".join(json.dumps(each) + "\n" for each in asked).encode())
+    os.close(writing)
+    serve(reading, replies)
+    os.close(reading)
+    assert [json.loads(line)["id"] for line in replies.getvalue().splitlines()] == [1000]

@@ -1,0 +1,137 @@
+"""Prints what ``--dry-run`` tells of a study, a night or a survey."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tuner.cli.formatting import clock, config_text, duration, pairs, print_json, table
+
+if TYPE_CHECKING:
+    from tuner.devices.detect import DetectedDevice
+    from tuner.nightly.plan import Plan
+    from tuner.study.survey_design import SurveyRequest
+
+
+def show_study(told: Mapping[str, Any], as_json: bool) -> None:
+    """Spaces, what each rule leaves out, what is done, and the time."""
+    if as_json:
+        print_json(told)
+        return
+    champion = told["champion"]
+    crowned = "none yet"
+    if champion is not None:
+        crowned = f"{champion['kernel']} {config_text(champion['config'])}: {duration(champion['time_s'])}"
+    budget = [
+        f"{told['seconds']:g} s" if told["seconds"] else "",
+        f"{told['trials']} trials" if told["trials"] else "",
+    ]
+    rows = [
+        ("device", told["device"]), ("regime", told["regime"]), ("champion", crowned),
+        ("memory", f"{told['memory_bytes'] / 2**20:.4g} MiB"), ("budget", " and ".join(filter(None, budget))),
+    ]  # fmt: skip
+    pairs(f"A study of {told['problem']}", rows)
+    columns = ("kernel", "combinations", "legal configs", "tried")
+    shown = [
+        (
+            each["kernel"], f"{each['combinations']:,}",
+            f"{each['legal']:,}" + (" sampled" if each["sampled"] else ""), str(each["tried"]),
+        )
+        for each in told["spaces"]
+    ]  # fmt: skip
+    table("Spaces", columns, shown)
+    rules = [
+        (each["kernel"], f"{rule['combinations']:,}", rule["rule"])
+        for each in told["spaces"]
+        for rule in each["rejected"]
+    ]
+    if rules:
+        table("What rules leave out, in order", ("kernel", "combinations", "rule"), rules)
+
+
+def show_night(told: Mapping[str, Any], device: str, as_json: bool) -> None:
+    """Problems with their states, and the time that they ask for."""
+    if as_json:
+        print_json({**told, "device": device})
+        return
+    rows = [
+        (each["problem"], each["state"], _budget(each), each["why"].splitlines()[0] if each["why"] else "")
+        for each in told["problems"]
+    ]
+    table(f"A night on {device}", ("problem", "state", "budget", "why"), rows)
+    for each in told["surveys"]:
+        click.echo(f"survey of {each['operation']}: {clock(each['seconds'])}")
+    asked = "without limit" if told["asked_s"] is None else clock(told["asked_s"])
+    given = "no deadline" if told["given_s"] is None else f"{clock(told['given_s'])} until the deadline"
+    counts = ", ".join(f"{count} {state}" for state, count in told["counts"].items())
+    click.echo(f"{counts}; time asked for: {asked}, {given}")
+    if told["given_s"] is not None and (told["asked_s"] or 0) > told["given_s"]:
+        click.echo("problems share what there is in slices, by what each gains")
+
+
+def _budget(item: Mapping[str, Any]) -> str:
+    parts = [
+        f"{item['seconds']:g} s" if item["seconds"] else "",
+        f"{item['trials']} trials" if item["trials"] else "",
+    ]
+    return " and ".join(filter(None, parts))
+
+
+def previewed_night(
+    plan: Plan, db: str, device: str, deadline_s: float | None, again: bool, as_json: bool
+) -> None:  # fmt: skip
+    """Prints what a night would do.
+
+    Args:
+        plan: The plan.
+        db: URL of the database.
+        device: As the command line names it; the plan's if it is empty.
+        deadline_s: `time.monotonic` at which it would stop; None for no end.
+        again: True to continue problems that are done, too.
+        as_json: True for JSON.
+    """
+    from tuner.nightly.night import Night
+    from tuner.requests import dry
+
+    with dry.database(db) as store:
+        found = dry.detected(device or plan.device, store)
+        states = list(Night(plan, store, (found,), 0, None, again=again).preview())
+        show_night(dry.night_preview(states, plan, deadline_s), found.info.name, as_json)
+
+
+def previewed_survey(
+    db: str, device: str, asked: Callable[[DetectedDevice], SurveyRequest], as_json: bool
+) -> None:
+    """Prints what a survey would time.
+
+    Args:
+        db: URL of the database.
+        device: As the command line names it.
+        asked: Device -> what is asked.
+        as_json: True for JSON.
+    """
+    from tuner.requests import dry
+    from tuner.requests.surveying import survey_preview
+
+    with dry.database(db) as store:
+        show_survey(survey_preview(asked(dry.detected(device, store)), store), as_json)
+
+
+def show_survey(told: Mapping[str, Any], as_json: bool) -> None:
+    """The pool of configs, the problems, and what is known already."""
+    if as_json:
+        print_json(told)
+        return
+    drawn = "then drawn ones without end" if told["drawn"] else "no drawn ones"
+    kernels = ", ".join(told["kernels"])
+    rows = [
+        ("device", told["device"]), ("regime", told["regime"]),
+        ("configs", f"up to {told['configs']} of {kernels}"),
+        ("problems", f"{told['own_problems']} of a plan, {drawn}; up to {told['per_problem']} configs at each"),
+        ("timings before", str(told["timings_before"])), ("time", clock(told["seconds"])),
+    ]  # fmt: skip
+    pairs(f"A survey of {told['operation']}", rows)
+    shown = [(each["problem"], str(each["configs"])) for each in told["first"]]
+    table("The first problems", ("problem", "configs"), shown)

@@ -1,0 +1,1 @@
+"""A fleet: a night on many devices and machines, whose workers Dask starts and watches."""

@@ -1,0 +1,256 @@
+"""Clusters by name: ``local``, the address of a scheduler, or ``slurm:FILE.toml`` and ``pbs:FILE.toml``."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import logging
+import os
+import subprocess
+import sys
+import tomllib
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tuner.devices.detect import DetectedDevice
+from tuner.errors import EnvironmentTrouble, InputError
+from tuner.fleet.jobs import queue_class, script_of
+from tuner.fleet.security import Certificates
+
+#: Seconds to wait for a scheduler, and for workers of this machine to end.
+CONNECT_WITHIN_S, END_WITHIN_S = 15.0, 8.0
+#: Seconds after which idle workers of this machine end, should nobody end them.
+IDLE_EXIT_S = 3600.0
+QUEUES = ("slurm", "pbs")
+
+
+@dataclass(frozen=True)
+class ClusterRequest:
+    """What is asked for by ``--cluster``.
+
+    Attributes:
+        text: ``local``, ``tcp://host:8786``, ``slurm:site.toml``...
+        found: For a local cluster, its devices.
+        certificates: For TLS with a scheduler that runs already.
+        folder: For a local cluster, where its workers keep their own files; by default the user's cache.
+    """
+
+    text: str
+    found: tuple[DetectedDevice, ...] = ()
+    certificates: Certificates = field(default_factory=Certificates)
+    folder: Path | None = None
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster that is connected.
+
+    Attributes:
+        client: Dask's client.
+        address: The scheduler's address.
+        dashboard: Address of Dask's own pages; empty if there are none.
+        own: True if it ends with this process.
+    """
+
+    client: Any
+    address: str
+    dashboard: str
+    own: bool
+
+
+def check_installed() -> None:
+    """Refuses if Dask is not installed.
+
+    Raises:
+        EnvironmentTrouble: It is not; the message gives the remedy.
+    """
+    if importlib.util.find_spec("distributed") is None:
+        raise EnvironmentTrouble(
+            "a cluster needs dask.distributed, which is not installed; `pip install 'tile-tuner[fleet]'`"
+        )
+
+
+def quiet() -> None:
+    """Keeps Dask from telling each connection: it says so as it is first imported."""
+    import dask
+
+    dask.config.set({"logging.distributed": "critical"})
+    for name in ("distributed", "distributed.scheduler", "distributed.worker", "distributed.core"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+@contextlib.contextmanager
+def connected(request: ClusterRequest) -> Iterator[Cluster]:
+    """Connects to a cluster, or makes one that ends with the block.
+
+    Raises:
+        InputError: It is no cluster; or the file of a site's settings is wrong.
+        EnvironmentTrouble: It does not answer.
+    """
+    check_installed()
+    kind, _, rest = request.text.partition(":")
+    quiet()
+    if request.text == "local":
+        with _local(request) as cluster:
+            yield cluster
+    elif kind in QUEUES:
+        with _queued(kind, Path(rest)) as cluster:
+            yield cluster
+    elif kind in ("tcp", "tls"):
+        with _client(request.text, request.certificates) as client:
+            yield Cluster(client, request.text, _dashboard(client), own=False)
+    else:
+        raise InputError(
+            f"a cluster is local, tcp://HOST:8786, tls://HOST:8786, slurm:FILE.toml or pbs:FILE.toml, got "
+            f"{request.text!r}; choose one of them"
+        )
+
+
+@contextlib.contextmanager
+def _client(address: Any, certificates: Certificates | None = None) -> Iterator[Any]:
+    from distributed import Client
+
+    security = certificates.security("client") if certificates else None
+    try:
+        made: Any = Client
+        client = made(address, timeout=CONNECT_WITHIN_S, security=security, set_as_default=False)
+    except (OSError, TimeoutError) as error:
+        raise EnvironmentTrouble(
+            f"no scheduler answers at {address} ({error}); start one there with `dask scheduler`, or check "
+            f"address, port and certificates"
+        ) from error
+    try:
+        yield client
+    finally:
+        with contextlib.suppress(Exception), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            client.close(timeout=5)
+
+
+def _dashboard(client: Any) -> str:
+    """Address of Dask's pages; they need the package bokeh where the scheduler runs."""
+    port = client.scheduler_info()["services"].get("dashboard")
+    return str(client.dashboard_link) if port else ""
+
+
+def _own_pages(client: Any) -> str:
+    """Address of Dask's pages of a scheduler in this process; empty if bokeh is not installed."""
+    return _dashboard(client) if importlib.util.find_spec("bokeh") else ""
+
+
+@contextlib.contextmanager
+def _local(request: ClusterRequest) -> Iterator[Cluster]:
+    """A scheduler in this process, and a worker process for each device of this machine."""
+    from distributed import LocalCluster
+
+    with contextlib.ExitStack() as stack:
+        made: Any = LocalCluster
+        cluster = stack.enter_context(
+            made(n_workers=0, host="127.0.0.1", dashboard_address="127.0.0.1:0", silence_logs=logging.CRITICAL)
+        )
+        client = stack.enter_context(_client(cluster.scheduler_address))
+        stack.enter_context(local_workers(cluster.scheduler_address, request.found, request.folder))
+        yield Cluster(client, str(cluster.scheduler_address), _own_pages(client), own=True)
+
+
+@contextlib.contextmanager
+def local_workers(
+    address: str, found: Sequence[DetectedDevice], folder: Path | None = None, *more: str
+) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Starts a worker process for each device of this machine; they end with the block.
+
+    Args:
+        address: The scheduler's.
+        found: The devices.
+        folder: Where they keep their own files.
+        more: More arguments of ``tuner worker``.
+    """
+    own = ["--folder", str(folder)] if folder else []
+    arguments = ["worker", "--scheduler", address, "--idle-exit", str(IDLE_EXIT_S), *own, *more]
+    path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
+    workers: list[subprocess.Popen[bytes]] = []
+    try:
+        for device in found:
+            command = [sys.executable, "-m", "tuner", *arguments, "--devices", device.spec]
+            # Sessions of their own: Ctrl-C reaches the coordinator, which stops them in an orderly way.
+            workers.append(
+                subprocess.Popen(command, start_new_session=True, env={**os.environ, "PYTHONPATH": path})
+            )
+        yield workers
+    finally:
+        for each in workers:
+            each.terminate()
+        for each in workers:
+            try:
+                each.wait(END_WITHIN_S)
+            except subprocess.TimeoutExpired:
+                each.kill()
+                each.wait()
+
+
+@contextlib.contextmanager
+def _queued(kind: str, path: Path) -> Iterator[Cluster]:
+    """Jobs of a batch system, each with the workers of a node; they end with the block."""
+    settings = site(kind, path)
+    cluster = _queue(kind, settings)
+    try:
+        cluster.scale(jobs=settings.jobs)
+        with _client(cluster) as client:
+            yield Cluster(client, str(cluster.scheduler_address), _own_pages(client), own=True)
+    finally:
+        cluster.close()
+
+
+@dataclass(frozen=True)
+class Site:
+    """A site's settings of a batch system.
+
+    Attributes:
+        jobs: Number of jobs, usually nodes.
+        job: What dask-jobqueue takes: ``queue``, ``walltime``, ``cores``, ``memory``, ``interface``...
+        worker: Options of ``tuner worker``: ``devices``, ``idle-exit``, ``lifetime``...
+    """
+
+    jobs: int
+    job: Mapping[str, Any]
+    worker: Mapping[str, Any]
+
+
+def site(kind: str, path: Path) -> Site:
+    """Reads a site's settings.
+
+    Raises:
+        InputError: The file is not there, is not TOML, or lacks something.
+    """
+    rule = f"--cluster {kind}:FILE.toml names a site's settings: jobs, [job] and [worker] (docs/fleet.md)"
+    try:
+        told = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise InputError(f"{rule}, got {str(path)!r} ({error}); correct it") from error
+    unknown = sorted(told.keys() - {"jobs", "job", "worker"})
+    jobs = told.get("jobs", 1)
+    if unknown or not isinstance(jobs, int) or jobs < 1:
+        raise InputError(f"{rule}, got {unknown or f'jobs = {jobs!r}'} in {path}; correct it")
+    return Site(jobs, told.get("job", {}), told.get("worker", {}))
+
+
+def job_script(kind: str, path: Path) -> str:
+    """Returns the script of each job, without submitting any.
+
+    Raises:
+        InputError: The site's settings are wrong.
+    """
+    check_installed()
+    settings = site(kind, path)
+    return script_of(kind, settings.job, settings.worker)
+
+
+def _queue(kind: str, settings: Site) -> Any:
+    options: dict[str, Any] = {"silence_logs": logging.CRITICAL, **settings.job}
+    try:
+        return queue_class(kind, settings.worker)(**options)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"dask-jobqueue refuses the settings under [job]: {error}; correct them") from error

@@ -1,0 +1,203 @@
+"""A night on a fleet: one lane for each model of device, all of them fed from one plan."""
+
+from __future__ import annotations
+
+import math
+import socket
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from tuner.declare.hardware import DeviceInfo
+from tuner.errors import EnvironmentTrouble, Interrupted
+from tuner.fleet.desk import Desk
+from tuner.fleet.identity import identity_of
+from tuner.fleet.members import Member, State
+from tuner.fleet.runner import RECHECK_S, SILENT_S, ClusterRunner, Conditions
+from tuner.nightly.items import NightItem
+from tuner.nightly.lane import Lane, Rules, play
+from tuner.nightly.plan.items import Plan, PlanItem, asks_for
+from tuner.nightly.standing import Standing
+from tuner.nightly.work import Done, Place, Work
+from tuner.store import Store
+
+#: Seconds between two looks for workers while there is none.
+LOOK_S = 0.5
+#: Seconds for which the workers that are there at the start are waited for, so that what they hand over counts.
+GREET_WITHIN_S = 30.0
+#: Seconds for which a better worker is waited for if all are refused.
+REFUSED_S = 5.0
+
+
+@dataclass
+class FleetNight:
+    """One run through a plan on a cluster.
+
+    Attributes:
+        plan: The plan.
+        store: The database.
+        client: Dask's client.
+        seed: Seed of the searches.
+        deadline_s: `time.monotonic` at which to stop; None without a deadline.
+        url: The database's URL, if workers write into it themselves; empty if they hand their records over.
+        anywhere: True if workers on other machines may take part.
+        devices: Devices to use, in place of the plan's.
+        again: True to continue problems that are done, too.
+        said: As in `tuner.nightly.night.Night`.
+        warned: As in `tuner.nightly.night.Night`.
+        silent_s: Seconds without progress after which a worker counts as lost.
+        recheck_s: Seconds after which a refused worker is looked at again.
+        stopped: Asked now and then; a reason ends the night.
+    """
+
+    plan: Plan
+    store: Store
+    client: Any
+    seed: int
+    deadline_s: float | None
+    url: str = ""
+    anywhere: bool = False
+    devices: tuple[str, ...] = ()
+    again: bool = False
+    said: Callable[[PlanItem, int, float | None], None] = lambda item, slices, gain: None
+    warned: Callable[[str], None] = lambda text: None
+    silent_s: float = SILENT_S
+    recheck_s: float = RECHECK_S
+    stopped: Callable[[], str] = lambda: ""
+    _lanes: dict[str, Lane] = field(default_factory=dict, init=False)
+    _enlisted: set[int] = field(default_factory=set, init=False)
+
+    def __post_init__(self) -> None:
+        self.desk = Desk(self.store, self.url)
+        self._begun_s = time.monotonic()
+        files = {str(item.file) for item in self.plan.items if item.file is not None}
+        host = "" if self.anywhere else socket.gethostname()
+        conditions = Conditions(identity_of(files), self._wanted, host, self.silent_s, self.recheck_s)
+        self.runner = ClusterRunner(self.client, self.desk, conditions)
+        self._rules = Rules(
+            self.left_s, self.seed, self.plan.sampler, self.url or None, self.again, self.said, self.warned
+        )
+
+    def run(self) -> Iterator[NightItem]:
+        """Hands out slices to all workers that have a device asked for, and yields each problem's result.
+
+        Raises:
+            EnvironmentTrouble: The scheduler is gone, or the database stays away.
+        """
+        try:
+            runner = _Stopping(self.runner, self.stopped)
+            self._wait_for_workers(runner)
+            for place in self.runner.free():
+                self._lane_of(place)
+            yield from play(self._lane_of, self._all_lanes, runner)
+            yield from self._without_device("the deadline came first" if self.left_s() <= 0 else "")
+        finally:
+            self._end("the night was stopped")
+
+    def _wait_for_workers(self, runner: _Stopping) -> None:
+        """Returns when some worker is free, and all that are there were looked at."""
+        refused_s = math.inf
+        while not self.runner.free() and self.left_s() > 0:
+            runner.wait(LOOK_S)
+            if not self.members or any(each.state is not State.REFUSED for each in self.members):
+                refused_s = time.monotonic() + REFUSED_S
+            if time.monotonic() > refused_s:
+                told = "; ".join(f"{each.name}: {each.why}" for each in self.members)
+                raise EnvironmentTrouble(f"a night needs a worker that can take part, all are refused: {told}")
+        until_s = time.monotonic() + GREET_WITHIN_S
+        while self.runner.checking and self.left_s() > 0 and time.monotonic() < until_s:
+            runner.wait(LOOK_S)
+
+    def left_s(self) -> float:
+        """Seconds left; infinite without an end."""
+        return math.inf if self.deadline_s is None else self.deadline_s - time.monotonic()
+
+    @property
+    def members(self) -> list[Member]:
+        """The workers."""
+        return list(self.runner.members.values())
+
+    def snapshot(self) -> dict[str, Any]:
+        """What is going on, as a JSON object: workers, problems left, seconds left."""
+        minutes = max(self.elapsed_s, 1.0) / 60
+        lanes = [lane.left for lane in self._lanes.values()]
+        return {
+            "night": self.desk.night,
+            "left_s": None if math.isinf(self.left_s()) else max(self.left_s(), 0.0),
+            "elapsed_s": self.elapsed_s,
+            "problems_left": sum(lanes),
+            "slices": self.desk.slices,
+            "trials_per_minute": sum(each.trials for each in self.members) / minutes,
+            "workers": [each.to_json(minutes) for each in self.members],
+        }
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self._begun_s
+
+    def unfinished(self, why: str) -> list[NightItem]:
+        """Returns the remaining results if the night was ended from outside."""
+        found = [each for lane in self._lanes.values() for each in lane.unfinished(why)]
+        return [*found, *self._without_device(why)]
+
+    def _names_of(self, item: PlanItem) -> Collection[str]:
+        return self.devices or item.devices or tuple(filter(None, [self.plan.device]))
+
+    def _wanted(self, info: DeviceInfo) -> bool:
+        return any(asks_for(self._names_of(item), info) for item in self.plan.items)
+
+    def _all_lanes(self) -> Collection[Lane]:
+        return list(self._lanes.values())
+
+    def _lane_of(self, place: Place) -> Lane:
+        """The lane of a place's model; the first place of a model opens it."""
+        info = place.info
+        if info.name not in self._lanes:
+            model = info.name
+            lane = self._lanes[model] = Lane(self._rules, lambda: self.runner.places_of(model))
+            standing = Standing(self.store, info, self._versions(place))
+            for number, item in enumerate(self.plan.items):
+                if asks_for(self._names_of(item), info):
+                    self._enlisted.add(number)
+                    lane.tell(lane.enlist(f"{number}: {item.problem}", item, info, standing))
+            lane.begin(standing)
+        return self._lanes[info.name]
+
+    def _versions(self, place: Place) -> dict[str, str]:
+        reports = (each.report for each in self.members if each.place is place)
+        return dict(next((each.versions for each in reports if each is not None), {}))
+
+    def _without_device(self, why: str) -> Iterator[NightItem]:
+        """Problems for which no worker came."""
+        for number, item in enumerate(self.plan.items):
+            if number not in self._enlisted:
+                names = ", ".join(self._names_of(item)) or "a device"
+                yield NightItem(item, "not reached", why=why or f"no worker has {names}")
+
+    def _end(self, why: str) -> None:
+        """Stops what still runs, and lets go of the cluster; what is measured is stored."""
+        for place, _, done in self.runner.stop(why):
+            self._lanes[place.info.name].count(place, done)
+        self.runner.close()
+        self.desk.close()
+
+
+class _Stopping:
+    """A runner that asks whether the night was ended from outside."""
+
+    def __init__(self, runner: ClusterRunner, stopped: Callable[[], str]) -> None:
+        self._runner, self._stopped = runner, stopped
+        self.free, self.start, self.gone = runner.free, runner.start, runner.gone
+
+    def wait(self, seconds: float) -> Collection[tuple[Place, Work, Done]]:
+        """As the runner.
+
+        Raises:
+            Interrupted: The night was ended from outside.
+        """
+        why = self._stopped()
+        if why:
+            raise Interrupted(why)
+        return list(self._runner.wait(seconds))

@@ -1,0 +1,206 @@
+"""What travels between the coordinator of a night and its workers. Plain data: no kernel, no function.
+
+A problem travels by its name and by the names of its kernels. The worker finds both in its own files, and the
+name of the study, which covers the sources, must come out the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tuner.declare import catalogue
+from tuner.declare.catalogue import Catalogue
+from tuner.declare.hardware import DeviceInfo
+from tuner.fleet.identity import Identity
+from tuner.nightly.plan.items import PlanItem
+from tuner.nightly.work import Done, Work
+from tuner.results.measurement import Measurement
+
+
+@dataclass(frozen=True)
+class ItemTold:
+    """An item of a plan by its names; see `tuner.nightly.plan.items.PlanItem`."""
+
+    operation: str
+    file: str
+    shape: Mapping[str, int]
+    dtype: str
+    layout: str
+    precision: str
+    regime: str
+    kernels: tuple[str, ...]
+    trials: int | None
+    objectives: tuple[str, ...]
+    error_limit: float | None
+
+    @classmethod
+    def of(cls, item: PlanItem) -> ItemTold:
+        """Names an item."""
+        problem = item.problem
+        return cls(
+            problem.operation.name, str(item.file or ""), dict(problem.shape), problem.dtype, problem.layout,
+            problem.precision, item.regime, item.kernels, item.trials, item.objectives, item.error_limit,
+        )  # fmt: skip
+
+    def found(self, known: dict[str, Catalogue]) -> PlanItem:
+        """Finds the item in this machine's files.
+
+        Args:
+            known: File -> what it declares; filled as files are read.
+
+        Raises:
+            InputError: The file, the operation or a kernel is not here.
+        """
+        if self.file not in known:
+            known[self.file] = catalogue.from_file(Path(self.file)) if self.file else catalogue.builtin()
+        declared = known[self.file]
+        problem = declared.operation(self.operation).problem(
+            dict(self.shape), self.dtype, self.layout, self.precision
+        )  # fmt: skip
+        return PlanItem(
+            problem, declared, Path(self.file) if self.file else None, self.regime, self.kernels, None,
+            self.trials, self.objectives, self.error_limit,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Database:
+    """Where a worker's records go.
+
+    Attributes:
+        identity: UUID of the coordinator's database.
+        url: The same database, for a worker that writes into it; empty if it keeps a file of its own and hands
+            its records over.
+    """
+
+    identity: str
+    url: str = ""
+
+
+@dataclass(frozen=True)
+class Greeting:
+    """A coordinator's first words to a worker.
+
+    Attributes:
+        night: Id of the run of the plan.
+        identity: The coordinator's code, kernels and files.
+        database: Where records go.
+    """
+
+    night: str
+    identity: Identity
+    database: Database
+
+
+@dataclass(frozen=True)
+class Report:
+    """A worker's answer to a greeting.
+
+    Attributes:
+        host: Name of its machine.
+        spec: The device there: ``cuda:0``.
+        info: The device.
+        versions: Versions of compiler, driver and libraries there.
+        identity: Its code, kernels and files.
+        complaints: What is wrong with its device or machine; empty if it is well.
+        handed: Records that were not handed over before.
+        champions: Claims and champions of finals, as lines, that no coordinator has taken.
+    """
+
+    host: str
+    spec: str
+    info: DeviceInfo
+    versions: Mapping[str, str]
+    identity: Identity
+    complaints: tuple[str, ...] = ()
+    handed: Handed | None = None
+    champions: tuple[tuple[int, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Handed:
+    """Records that a worker hands over.
+
+    Attributes:
+        lines: Lines as `tuner.store.lines` writes them, gzipped.
+        mark: What the worker has to be told once they are stored.
+    """
+
+    lines: bytes
+    mark: int
+
+
+@dataclass(frozen=True)
+class Order:
+    """A slice, or finals, for a worker.
+
+    Attributes:
+        night: Id of the run of the plan.
+        claim: Number of the claim under which it is done.
+        study: Name of the study, as it must come out on the worker.
+        item: The problem.
+        name: The problem's, unique in the night.
+        turn: See `tuner.nightly.work.Work`, as for the following ones.
+        parts: Seconds of each part.
+        why: For finals, why the search ended.
+        seconds: Seconds of the study from its opening on.
+        finals_s: Seconds kept for the finals.
+        library: The library's measurement on this board.
+        seed: Seed of the search.
+        sampler: Name of the search strategy.
+        storage_url: Database for Optuna's tables.
+        database: Where records go.
+        lines: Records that the worker lacks, as gzipped lines; empty if it reads the database.
+        stored: Mark of what it handed over and is stored.
+        taken: Claims whose champions the coordinator has looked at.
+    """
+
+    night: str
+    claim: int
+    study: str
+    item: ItemTold
+    name: str
+    turn: int
+    parts: tuple[float, ...]
+    why: str
+    seconds: float | None
+    finals_s: float
+    library: Measurement | None
+    seed: int
+    sampler: str
+    storage_url: str | None
+    database: Database
+    lines: bytes = b""
+    stored: int = 0
+    taken: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, work: Work, night: str, claim: int, study: str, database: Database) -> Order:
+        """Makes an order of a piece of work."""
+        return cls(
+            night, claim, study, ItemTold.of(work.item), work.name, work.turn, work.parts, work.why,
+            work.seconds, work.finals_s, work.library, work.seed, work.sampler, work.storage_url, database,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came of an order.
+
+    Attributes:
+        claim: The order's claim.
+        done: What came of it.
+        handed: Records that the worker hands over.
+        kept: True if the worker has stored its champion in the coordinator's database.
+        trouble: Why the worker's device or machine is not to be used further; empty if it is well.
+        seconds: Seconds that the worker was busy with it.
+    """
+
+    claim: int
+    done: Done = field(default_factory=Done)
+    handed: Handed | None = None
+    kept: bool = False
+    trouble: str = ""
+    seconds: float = 0.0

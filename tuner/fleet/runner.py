@@ -1,0 +1,353 @@
+"""Runs a night's work on the workers of a Dask cluster. Dask starts and watches; the database is the truth.
+
+Work is pinned to its worker and never tried again by Dask: the lane decides who goes on. A worker counts as
+lost if Dask lost it, or if it gets no further for long. It may come back: then its records are stored, and its
+champion is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tuner.declare.hardware import DeviceInfo
+from tuner.errors import EnvironmentTrouble, TunerError
+from tuner.fleet import node
+from tuner.fleet.desk import Desk
+from tuner.fleet.identity import Identity, difference
+from tuner.fleet.members import Member, State
+from tuner.fleet.orders import Answer, Greeting, Report
+from tuner.nightly.work import Done, Place, Work
+
+#: Seconds without a word of progress after which a worker counts as lost. A worker itself kills a study process
+#: that gets no further (`tuner.fleet.keeper.STALL_S`), and is given time to say so.
+SILENT_S = 900.0
+#: Seconds after which a refused worker is looked at again.
+RECHECK_S = 60.0
+#: Seconds within which all workers have stopped after Ctrl-C.
+STOP_WITHIN_S = 8.0
+#: Seconds between two looks at which workers there are.
+LOOK_EVERY_S = 0.5
+#: What is said of a scheduler that ended.
+GONE = "the scheduler is gone; what was measured is kept. Start it again, and the same command goes on"
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Which workers may take part.
+
+    Attributes:
+        identity: The coordinator's code, kernels and files.
+        wanted: Says of a device whether the plan asks for it.
+        same_host: Name of the coordinator's machine if no other may take part; else empty.
+        silent_s: Seconds without progress after which a worker counts as lost.
+        recheck_s: Seconds after which a refused worker is looked at again.
+    """
+
+    identity: Identity
+    wanted: Callable[[DeviceInfo], bool] = lambda info: True
+    same_host: str = ""
+    silent_s: float = SILENT_S
+    recheck_s: float = RECHECK_S
+
+
+class ClusterRunner:
+    """A `Runner` on the workers of a cluster.
+
+    Attributes:
+        members: All workers that were ever seen, by address.
+    """
+
+    def __init__(self, client: Any, desk: Desk, conditions: Conditions) -> None:
+        """Begins to look for workers.
+
+        Args:
+            client: Dask's client.
+            desk: The coordinator's side of the database.
+            conditions: Which workers may take part.
+        """
+        self.members: dict[str, Member] = {}
+        self._client, self._desk, self._conditions = client, desk, conditions
+        self._greeting = Greeting(desk.night, conditions.identity, desk.database)
+        self._done: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self._gone: list[Place] = []
+        self._late: dict[Any, tuple[str, int]] = {}
+        self._by_claim: dict[int, Member] = {}
+        self._lock = threading.Lock()
+        self._looked_s = -LOOK_EVERY_S
+        client.subscribe_topic(node.PROGRESS, self._heard)
+        self._look()
+
+    def _heard(self, event: tuple[float, dict[str, Any]]) -> None:
+        """Takes a message about progress, in a thread of Dask's."""
+        told = dict(event[1])
+        member = self._by_claim.get(told.pop("claim"))
+        if told.pop("night") != self._desk.night or member is None:
+            return
+        with self._lock:
+            before = member.progress.get("trials", told.get("trials", 0))
+            member.trials += max(told.get("trials", before) - before, 0)
+            member.progress = {**member.progress, **told}
+            member.heard_s = time.monotonic()
+
+    @property
+    def at_work(self) -> Collection[Member]:
+        """Workers that work."""
+        return [each for each in self.members.values() if each.state is State.WORKS]
+
+    def places_of(self, model: str) -> int:
+        """Number of workers of a model that work or wait."""
+        there = (each for each in self.members.values() if each.state in (State.WORKS, State.FREE))
+        return sum(each.place is not None and each.place.info.name == model for each in there)
+
+    @property
+    def checking(self) -> bool:
+        """True while some worker is being looked at for the first time."""
+        return any(each.state is State.CHECKED for each in self.members.values())
+
+    def free(self) -> Sequence[Place]:
+        """See the protocol."""
+        return [each.place for each in self.members.values() if each.state is State.FREE and each.place]
+
+    def gone(self) -> Sequence[Place]:
+        """See the protocol."""
+        found, self._gone = self._gone, []
+        return found
+
+    def start(self, place: Place, work: Work) -> None:
+        """See the protocol.
+
+        Raises:
+            StoreTrouble: The database stays away.
+        """
+        member = next(each for each in self.members.values() if each.place is place)
+        order = self._desk.order(place, work)
+        member.work, member.order, member.progress = work, order, {}
+        member.becomes(State.WORKS)
+        self._by_claim[order.claim] = member
+        self._submit(member, node.work, order, f"tile-tuner-{self._desk.night[:8]}-{order.claim}")
+
+    def _submit(self, member: Member, function: Any, message: Any, key: str) -> None:
+        if self._client.status != "running":
+            raise EnvironmentTrouble(GONE)
+        info = member.place.info if member.place else None
+        # Two coordinators of one cluster do not meet on a device.
+        held = {f"board:{info.uuid or info.name}": 1} if info else None
+        member.future = self._client.submit(
+            function, message, key=key, workers=[member.address], allow_other_workers=False, resources=held,
+            retries=0, pure=False,
+        )  # fmt: skip
+        member.future.add_done_callback(lambda future: self._done.put((member.address, future)))
+
+    def wait(self, seconds: float) -> Iterable[tuple[Place, Work, Done]]:
+        """See the protocol.
+
+        Raises:
+            EnvironmentTrouble: The scheduler is gone.
+            StoreTrouble: The database stays away.
+        """
+        found: list[tuple[Place, Work, Done]] = []
+        with contextlib.suppress(queue.Empty):
+            address, future = self._done.get(timeout=seconds)
+            while True:
+                found += self._ended(self.members[address], future)
+                address, future = self._done.get_nowait()
+        self._look()
+        return [*found, *self._overdue()]
+
+    def _look(self) -> None:
+        """Greets workers that have come, and notes those that have gone."""
+        if self._client.status != "running":
+            raise EnvironmentTrouble(GONE)
+        if time.monotonic() - self._looked_s < LOOK_EVERY_S:
+            return
+        self._looked_s = time.monotonic()
+        there = self._there()
+        for address, told in there.items():
+            member = self.members.get(address)
+            if member is None:
+                member = self.members[address] = Member(address, str(told.get("name", address)))
+                self._greet(member)
+            elif member.state is State.REFUSED and self._is_old(member):
+                self._greet(member)
+        for address, member in self.members.items():
+            if address not in there and member.state is not State.GONE:
+                self._vanished(member)
+
+    def _there(self) -> dict[str, Any]:
+        """Dask's workers by address.
+
+        Raises:
+            EnvironmentTrouble: The scheduler is gone.
+        """
+        try:
+            found: dict[str, Any] = self._client.scheduler_info(n_workers=-1)["workers"]
+        except (OSError, TimeoutError, ValueError, RuntimeError) as error:
+            raise EnvironmentTrouble(GONE) from error
+        return found
+
+    def _is_old(self, member: Member) -> bool:
+        return time.monotonic() - member.since_s > self._conditions.recheck_s
+
+    def _greet(self, member: Member) -> None:
+        member.becomes(State.CHECKED)
+        key = f"tile-tuner-greeting-{self._desk.night[:8]}-{time.monotonic_ns()}"
+        self._submit(member, node.greet, self._greeting, key)
+
+    def _ended(self, member: Member, future: Any) -> list[tuple[Place, Work, Done]]:
+        """A task has ended: a greeting, a piece of work, or one that nobody waits for any more."""
+        try:
+            result = future.result(timeout=30)
+        except (Exception, asyncio.CancelledError) as error:
+            result = error
+        late = self._late.pop(future, None)
+        if late is not None:
+            return self._came_back(member, result)
+        if future is not member.future:
+            return []
+        member.future = None
+        if member.state is State.CHECKED:
+            self._judge(member, result)
+            return []
+        return self._worked(member, result)
+
+    def _judge(self, member: Member, result: Any) -> None:
+        """Takes a worker in, or refuses it with the reason."""
+        if not isinstance(result, Report):
+            member.becomes(State.REFUSED, _said(result))
+            return
+        member.report = result
+        place = member.place or Place(member.name, result.info)
+        self._desk.greeted(place, result)
+        why = self._why_not(result)
+        if why:
+            member.becomes(State.REFUSED, why)
+            return
+        member.place = place
+        member.becomes(State.FREE)
+
+    def _why_not(self, report: Report) -> str:
+        conditions = self._conditions
+        if conditions.same_host and report.host != conditions.same_host:
+            return (
+                f"a SQLite file is written by one machine alone, {conditions.same_host}, and this is "
+                f"{report.host}; give --db postgresql://..., or --hand-over, with which other machines keep "
+                f"their records in a file of their own and hand them over"
+            )
+        unlike = difference(conditions.identity, report.identity)
+        if unlike or report.complaints:
+            return unlike or "; ".join(report.complaints)
+        return "" if conditions.wanted(report.info) else f"the plan does not ask for {report.info.name}"
+
+    def _worked(self, member: Member, result: Any) -> list[tuple[Place, Work, Done]]:
+        work, order, place = member.work, member.order, member.place
+        assert work is not None and order is not None and place is not None
+        member.work = member.order = None
+        self._by_claim.pop(order.claim, None)
+        if not isinstance(result, Answer):
+            self._desk.lost(order.claim, _said(result))
+            self._check_again(member)
+            return [(place, work, Done(lost=_said(result)))]
+        member.busy_s += result.seconds
+        member.slices += 1
+        if result.trouble:
+            member.becomes(State.REFUSED, result.trouble)
+            self._gone.append(place)
+        elif result.done.lost:
+            self._check_again(member)
+        else:
+            member.becomes(State.FREE)
+        done = self._desk.accept(result)
+        return [(place, work, done or Done(lost="its claim was lost", cut=True, spent_s=result.seconds))]
+
+    def _check_again(self, member: Member) -> None:
+        """After a loss a worker is looked at, and hands over what the study process left."""
+        if member.place is not None:
+            self._gone.append(member.place)
+        if member.address in self._there():
+            self._greet(member)
+        else:
+            member.becomes(State.GONE, "it vanished")
+
+    def _came_back(self, member: Member, result: Any) -> list[tuple[Place, Work, Done]]:
+        """A worker that was given up: what it brings is stored, and it is looked at anew."""
+        if isinstance(result, Answer):
+            self._desk.accept(result)
+        if member.state is State.SILENT:
+            self._greet(member)
+        return []
+
+    def _vanished(self, member: Member) -> None:
+        future, member.future = member.future, None
+        if member.state is State.WORKS:
+            self._done.put((member.address, future))
+            member.future = future
+            with contextlib.suppress(Exception):
+                future.cancel()
+            return
+        if member.place is not None and member.state is not State.SILENT:
+            self._gone.append(member.place)
+        member.becomes(State.GONE, "it vanished")
+
+    def _overdue(self) -> list[tuple[Place, Work, Done]]:
+        """Gives up workers that get no further, and hands their work out again."""
+        found = []
+        for member in self.at_work:
+            limit_s = self._conditions.silent_s
+            if time.monotonic() - member.heard_s < limit_s:
+                continue
+            work, order, place = member.work, member.order, member.place
+            assert work is not None and order is not None and place is not None
+            why = f"it told of no progress for {limit_s:.0f} s"
+            self._desk.lost(order.claim, why)
+            self._late[member.future] = member.address, order.claim
+            member.work = member.order = None
+            self._by_claim.pop(order.claim, None)
+            member.becomes(State.SILENT, why)
+            self._gone.append(place)
+            found.append((place, work, Done(lost=why)))
+        return found
+
+    def stop(self, why: str, within_s: float = STOP_WITHIN_S) -> list[tuple[Place, Work, Done]]:
+        """Ends all work, and takes what it brings within some seconds."""
+        found: list[tuple[Place, Work, Done]] = []
+        until_s = time.monotonic() + within_s
+        busy = [each.address for each in self.at_work]
+        if not busy or self._client.status != "running":
+            return found
+        with contextlib.suppress(Exception):
+            self._client.run(node.stop, why, workers=busy, wait=False)
+        while self.at_work and time.monotonic() < until_s:
+            with contextlib.suppress(queue.Empty, TunerError):
+                address, future = self._done.get(timeout=0.1)
+                found += self._ended(self.members[address], future)
+        return found
+
+    def close(self) -> None:
+        """Lets go of all tasks."""
+        with contextlib.suppress(Exception):
+            self._client.unsubscribe_topic(node.PROGRESS)
+        for member in self.members.values():
+            if member.future is not None:
+                with contextlib.suppress(Exception):
+                    member.future.release()
+
+
+def _said(result: Any) -> str:
+    """What went wrong, in words: an error of ours, or Dask's."""
+    if isinstance(result, TunerError):
+        return str(result)
+    if isinstance(result, BaseException):
+        return f"its worker vanished ({type(result).__name__})" if _is_loss(result) else f"{result!r}"
+    return str(result)
+
+
+def _is_loss(error: BaseException) -> bool:
+    names = {each.__name__ for each in type(error).__mro__}
+    return bool(names & {"CancelledError", "KilledWorker", "CommClosedError", "TimeoutError"})

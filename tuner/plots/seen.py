@@ -1,0 +1,178 @@
+"""What a study saw, as numbers: what its figures, pages and tables show."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+from tuner.results.measurement import Outcome
+from tuner.results.record import Record
+
+#: Flops per byte above which speed is shown in TFLOPS rather than GB/s.
+COMPUTE_BOUND = 4.0
+#: Heatmaps of at most so many pairs: those of the parameters that matter most.
+PAIRS = 6
+#: Fewer measured configs say nothing of importance.
+LEAST = 4
+#: Where the time of a trial goes, in this order.
+STAGES = ("compile", "load", "verify", "time", "power")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a study saw.
+
+    Attributes:
+        title: Problem, and where.
+        trials: Its trials in order of measurement.
+        baseline: The library's record, if there is one.
+        champion: The champion's record, if there is one.
+        spent_s: Seconds by stage as a running study counts them; empty for one that is read from records.
+    """
+
+    title: str
+    trials: Sequence[Record]
+    baseline: Record | None = None
+    champion: Record | None = None
+    spent_s: Mapping[str, float] = field(default_factory=dict)
+
+    @cached_property
+    def timed(self) -> list[Record]:
+        """Trials that have a time, pruned ones too."""
+        return [each for each in self.trials if each.measurement.time_s and not each.measurement.outcome.failed]
+
+    @property
+    def work(self) -> Mapping[str, float]:
+        """Flops and bytes of a run."""
+        return self.trials[0].work if self.trials else {"flops": 0.0, "bytes": 0.0}
+
+    @property
+    def unit(self) -> str:
+        """In which speed is told."""
+        flops, moved = self.work["flops"], self.work["bytes"]
+        if flops and flops >= COMPUTE_BOUND * moved:
+            best_s = min((each.measurement.time_s or math.inf for each in self.timed), default=math.inf)
+            return "TFLOPS" if flops / best_s >= 1e12 else "GFLOPS"
+        return "GB/s" if moved else "runs/s"
+
+    def speed(self, time_s: float) -> float:
+        """A time as a speed in `unit`."""
+        amount = {
+            "TFLOPS": self.work["flops"] / 1e12, "GFLOPS": self.work["flops"] / 1e9,
+            "GB/s": self.work["bytes"] / 1e9, "runs/s": 1.0,
+        }  # fmt: skip
+        return amount[self.unit] / time_s
+
+    @cached_property
+    def kernel(self) -> str:
+        """The kernel whose parameters are looked at: the champion's, else that of the fastest trial."""
+        if self.champion is not None:
+            return self.champion.kernel
+        best = min(self.timed, key=lambda each: each.measurement.time_s or math.inf, default=None)
+        return best.kernel if best is not None else ""
+
+    @cached_property
+    def of_kernel(self) -> list[Record]:
+        """Timed trials of `kernel`."""
+        return [each for each in self.timed if each.kernel == self.kernel]
+
+    @cached_property
+    def parameters(self) -> dict[str, list[Any]]:
+        """Parameter of `kernel` -> its values that were tried, in order; those with several alone."""
+        found: dict[str, list[Any]] = {}
+        for name in self.of_kernel[0].config if self.of_kernel else ():
+            values = {each.config[name] for each in self.of_kernel if name in each.config}
+            if len(values) > 1:
+                found[name] = sorted(values, key=lambda value: (isinstance(value, str), value))
+        return found
+
+
+def importance(seen: Seen) -> dict[str, float]:
+    """Parameter -> share of the variance of log time that its values explain alone, the largest first.
+
+    It is the main effect of a fANOVA on what was measured: the variance of the means of groups of equal values,
+    over the whole. Means are of few trials, so what chance alone would explain is subtracted (as in omega
+    squared, Hays 1963).
+    """
+    trials = seen.of_kernel
+    if len(trials) < LEAST:
+        return {}
+    logs = [math.log(each.measurement.time_s or 1.0) for each in trials]
+    mean = statistics.fmean(logs)
+    total = sum((each - mean) ** 2 for each in logs)
+    if total == 0:
+        return dict.fromkeys(seen.parameters, 0.0)
+    found = {}
+    for name, values in seen.parameters.items():
+        groups = [
+            [log for log, each in zip(logs, trials, strict=True) if each.config[name] == v] for v in values
+        ]
+        between = sum(len(group) * (statistics.fmean(group) - mean) ** 2 for group in groups if group)
+        freedom = len(values) - 1
+        left = len(trials) - len(values)
+        noise = (total - between) / left if left > 0 else total / len(trials)
+        found[name] = max(0.0, (between - freedom * noise) / (total + noise))
+    return dict(sorted(found.items(), key=lambda each: -each[1]))
+
+
+def best_by_pair(seen: Seen, one: str, other: str) -> list[list[float | None]]:
+    """Best speed for each pair of values: a row for each of `other`'s, a column for each of `one`'s."""
+    best: dict[tuple[Any, Any], float] = {}
+    for each in seen.of_kernel:
+        place = each.config[one], each.config[other]
+        best[place] = max(best.get(place, 0.0), seen.speed(each.measurement.time_s or math.inf))
+    rows, columns = seen.parameters[other], seen.parameters[one]
+    return [[best.get((column, row)) for column in columns] for row in rows]
+
+
+def pairs_shown(seen: Seen) -> list[tuple[str, str]]:
+    """The pairs of parameters that matter most."""
+    ranked = list(importance(seen)) or list(seen.parameters)
+    return sorted(itertools.combinations(ranked, 2), key=lambda pair: sum(map(ranked.index, pair)))[:PAIRS]
+
+
+def reasons(seen: Seen) -> dict[tuple[str, str], int]:
+    """Outcome and first line of its reason -> trials, the most frequent first; pruned trials too."""
+    found: dict[tuple[str, str], int] = {}
+    for each in seen.trials:
+        if each.measurement.outcome is not Outcome.MEASURED:
+            reason = (each.measurement.reason.splitlines() or [""])[0][:160]
+            key = each.measurement.outcome.value, "" if each.measurement.outcome is Outcome.PRUNED else reason
+            found[key] = found.get(key, 0) + 1
+    return dict(sorted(found.items(), key=lambda each: -each[1]))
+
+
+def ended(outcome: str, why: str, most: int = 60) -> str:
+    """An outcome with the beginning of its reason."""
+    told = why if len(why) <= most else f"{why[: most - 3].rstrip()}..."
+    return outcome.lower().replace("_", " ") + (f": {told}" if told else "")
+
+
+def seconds_by_stage(seen: Seen) -> dict[str, float]:
+    """Seconds of the study by stage: compiling, verifying, timing, thinking, and what else was counted.
+
+    Records keep the stages of trials. What else went on is counted while a study runs; of one that is read from
+    records, it is the wall time between its trials in which the device did nothing, under ``between trials``.
+    """
+    found = {stage: sum(each.measurement.stages_s.get(stage, 0.0) for each in seen.trials) for stage in STAGES}
+    beside = {name: seen.spent_s.get(name, 0.0) for name in ("thinking", "storing", "opening", "finals")}
+    if not seen.spent_s:
+        beside = {"between trials": _between(seen.trials)}
+    return {name: seconds for name, seconds in {**found, **beside}.items() if seconds > 0}
+
+
+def _between(trials: Sequence[Record]) -> float:
+    """Seconds between trials of the same run: the search thinks, or compilers are waited for."""
+    total = 0.0
+    for before, after in itertools.pairwise(trials):
+        if before.session == after.session:
+            passed = datetime.fromisoformat(after.measured_at) - datetime.fromisoformat(before.measured_at)
+            busy = sum(after.measurement.stages_s.get(stage, 0.0) for stage in STAGES if stage != "compile")
+            total += max(passed.total_seconds() - busy, 0.0)
+    return total

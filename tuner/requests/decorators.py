@@ -1,0 +1,180 @@
+"""`tuner.kernel` and `tuner.cuda_kernel`: functions of one's own that run their champions."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Mapping
+from functools import update_wrapper
+from typing import Any, Unpack
+
+from tuner.declare.problem import Problem
+from tuner.devices.detect import DetectedDevice, find
+from tuner.errors import UnknownName
+from tuner.lookup import Answer
+from tuner.requests.arguments import device_of, key_of, named
+from tuner.requests.code import Code, read_code
+from tuner.requests.first_call import FirstCall, declared_by, policy
+from tuner.requests.own import own_problem
+from tuner.requests.running import Runner
+from tuner.requests.studies import StudyOptions, database_url
+from tuner.requests.tuned import Tuned
+from tuner.requests.tuning import OwnOptions, tune_problem
+
+
+class KernelOptions(OwnOptions, total=False):
+    """Options of `kernel` and `cuda_kernel` beside parameters: `OwnOptions`, and these.
+
+    Attributes:
+        on_miss: What a call at shapes without a champion does: ``library`` runs the first config, ``predict``
+            the config that a lookup names, ``measure`` tunes. By default as `tuner.on_miss` says.
+        seconds: Seconds of tuning, for ``measure``; by default those of `tuner.on_miss`, else 10.
+        regime: How times are taken; ``cold`` by default.
+        device: Fake devices for tests; by default the one that the arrays are on.
+        db: URL of the database; by default that of ``TUNER_DB``, else ``studies.db`` in this folder.
+    """
+
+    on_miss: str
+    seconds: float
+    regime: str
+    device: str
+    db: str
+
+
+def kernel(**options: Any) -> Callable[[Callable[..., Any]], TunedFunction]:
+    """Makes a function that Numba can compile a tuned one.
+
+    Names in capitals are parameters with their values, all others are `KernelOptions`::
+
+        @tuner.kernel(BLOCK=[64, 256, 1024], on_miss="measure")
+        def double(x, out, n, BLOCK=64):
+            for start in range(0, n, BLOCK):
+                for i in range(start, min(start + BLOCK, n)):
+                    out[i] = 2 * x[i]
+
+        double(x, out, x.size)
+
+    Raises:
+        InputError: The function has no parameters, or takes others.
+        UnknownName: There is no such option.
+    """
+    params = {name: values for name, values in options.items() if name.isupper()}
+    rest = {name: value for name, value in options.items() if name not in params}
+    for name in rest:
+        if name not in _KNOWN:
+            raise UnknownName("option (parameters are in capitals)", name, _KNOWN)
+    policy(rest.get("on_miss"))
+
+    def decorate(function: Callable[..., Any]) -> TunedFunction:
+        return TunedFunction(read_code(function, "", params), rest)
+
+    return decorate
+
+
+def cuda_kernel(
+    source: str, name: str, params: Mapping[str, Any], **options: Unpack[KernelOptions]
+) -> TunedFunction:
+    """Makes a function of CUDA text a tuned one, to be called with what it takes: ``add(out, a, b, n)``.
+
+    Args:
+        source: CUDA C++ with a ``__global__`` function.
+        name: Its name.
+        params: Parameter -> its values.
+        options: See `KernelOptions`; a launch needs ``grid`` and ``block``.
+
+    Raises:
+        DeclarationError: There is no such function in the source.
+        UnknownName: There is no such option.
+    """
+    for each in options:
+        if each not in _KNOWN:
+            raise UnknownName("option", each, _KNOWN)
+    policy(options.get("on_miss"))
+    return TunedFunction(read_code(source, name, params), dict(options))
+
+
+_KNOWN = tuple(KernelOptions.__annotations__) + tuple(OwnOptions.__annotations__)
+
+
+class TunedFunction:
+    """A kernel that runs its champion; the first call with arrays of other shapes looks it up, or tunes.
+
+    It takes what the plain function takes, parameters left out, and writes the same arrays.
+    """
+
+    def __init__(self, code: Code, options: Mapping[str, Any]) -> None:
+        """Keeps code and options; nothing is looked up before the first call."""
+        self._code, self._options = code, dict(options)
+        self._first = FirstCall(
+            database_url(options.get("db") or ""), options.get("regime") or "cold", options.get("on_miss"),
+            options.get("seconds"),
+        )  # fmt: skip
+        self._runners: dict[Hashable, tuple[Runner, list[int]]] = {}
+        self._lock = threading.Lock()
+        if code.function is not None:
+            update_wrapper(self, code.function)
+
+    def __call__(self, *arguments: Any, **by_name: Any) -> None:
+        """Runs the champion for arrays and numbers like these."""
+        values = self._named(arguments, by_name)
+        key = tuple(key_of(each) for each in values.values())
+        found = self._runners.get(key)
+        if found is None:
+            with self._lock:
+                found = self._runners.get(key) or self._runners.setdefault(key, self._prepared(values))
+        runner, places = found
+        given = list(values.values())
+        runner.run(*(given[place] for place in places))
+
+    def tune(self, *arguments: Any, progress: bool = True, **options: Unpack[StudyOptions]) -> Tuned:
+        """Tunes for arrays and numbers like these; later calls run the champion.
+
+        Args:
+            arguments: What a call takes.
+            progress: False to show none.
+            options: See `tuner.requests.studies.StudyOptions`.
+        """
+        values = self._named(arguments, {})
+        problem, found = self._declared(values)
+        told = StudyOptions(device=found.spec, regime=self._first.regime, db=self._first.db) | options
+        result = tune_problem(problem, told, progress)
+        with self._lock:
+            self._runners.clear()
+        return result
+
+    def explain(self, *arguments: Any) -> Answer:
+        """What a call with such arguments runs without tuning, as a lookup answers it.
+
+        Raises:
+            NothingFound: No config is legal.
+        """
+        problem, found = self._declared(self._named(arguments, {}))
+        return self._first.answer(problem, found)
+
+    def __repr__(self) -> str:
+        parameters = ", ".join(
+            f"{name}: {len(values)} values" for name, values in self._code.parameters.items()
+        )
+        return f"<tuned kernel {self._code.name}({', '.join(self._code.takes)}); {parameters}>"
+
+    def _named(self, arguments: tuple[Any, ...], by_name: Mapping[str, Any]) -> dict[str, Any]:
+        if by_name:
+            in_order = dict(zip(self._code.takes, arguments, strict=False))
+            return named({**in_order, **by_name}, self._code.takes, self._code.name)
+        return named(arguments, self._code.takes, self._code.name)
+
+    def _declared(self, values: Mapping[str, Any]) -> tuple[Problem, DetectedDevice]:
+        """The problem for these arguments, and the device that they are on."""
+        _, problem = own_problem(self._code, values, self._options)
+        spec = self._options.get("device") or device_of(values.values(), self._code.target)
+        return problem, find(spec)
+
+    def _prepared(self, values: Mapping[str, Any]) -> tuple[Runner, list[int]]:
+        """What runs for these arguments, and which of them are its tensors."""
+        problem, found = self._declared(values)
+        config = self._first.config(problem, found)
+        [declared_kernel] = declared_by(problem).of(problem.operation.name)
+        order = list(values)
+        return (
+            Runner(declared_kernel, problem, config, found.info),
+            [order.index(each.name) for each in problem.tensors],
+        )

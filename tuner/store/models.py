@@ -1,0 +1,64 @@
+"""Fitted models in the database: the latest of each operation, device and regime.
+
+A model is made of what surveys stored, and can be made again: it is neither exported nor copied beside the
+database.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+
+from tuner.results.record import utc_now
+from tuner.store import opening, tables
+
+if TYPE_CHECKING:
+    from tuner.store import Store
+    from tuner.store.reading import Reader
+
+#: A model unpacks to at most so many bytes: a damaged row must not fill the memory.
+MOST_BYTES = 1 << 24
+
+
+def add(store: Store, operation: str, device: str, regime: str, text: bytes) -> None:
+    """Stores a model in place of the one before it.
+
+    Args:
+        store: Where.
+        operation: What it predicts.
+        device: Name of the device.
+        regime: How the times that it predicts were taken.
+        text: The model (`tuner.lookup.model.stored`).
+
+    Raises:
+        StoreTrouble: The database cannot be written.
+    """
+    of = tables.models.c
+    row = {
+        "operation": operation, "device": device, "regime": regime, "data": zlib.compress(text),
+        "fitted_at": utc_now(),
+    }  # fmt: skip
+    older = sa.and_(of.operation == operation, of.device == device, of.regime == regime)
+    with opening.explained(store._where), store._writing() as connection:
+        before = connection.execute(sa.select(of.number).where(older)).scalars().all()
+        connection.execute(tables.models.insert().values(**row))
+        connection.execute(tables.models.delete().where(of.number.in_(before)))
+
+
+def latest(store: Reader, operation: str, regime: str) -> dict[str, tuple[str, bytes]]:
+    """Models of an operation by the device's name: when each was stored (ISO 8601, UTC), and its text.
+
+    One that is damaged is left out: it can be fitted again.
+    """
+    of = tables.models.c
+    wanted = sa.select(of.device, of.fitted_at, of.data).where(of.operation == operation, of.regime == regime)
+    found: dict[str, tuple[str, bytes]] = {}
+    with opening.reading(store._where), store._engine.connect() as connection:
+        for device, fitted_at, data in connection.execute(wanted.order_by(of.number)):
+            try:
+                found[device] = fitted_at, zlib.decompressobj().decompress(data, MOST_BYTES)
+            except zlib.error:
+                continue
+    return found

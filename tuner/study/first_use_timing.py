@@ -1,0 +1,98 @@
+"""Compiles the configs of a first use side by side, then verifies and times one after the other."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tuner.declare.kernel import Kernel, render
+from tuner.declare.space import Config
+from tuner.measuring.bench import CompiledConfig
+from tuner.results.measurement import Measurement
+from tuner.results.record import Role
+from tuner.study.first_use_configs import FirstUse
+from tuner.study.leaderboard import Leaderboard
+from tuner.study.progress import Progress
+from tuner.study.session import Session
+
+#: Share of the seconds that may be spent before the finals.
+BEFORE_FINALS = 0.5
+#: Seconds after which what has not been compiled is left out, if anything has.
+COMPILE_S = 5.0
+
+
+def compile_side_by_side(
+    session: Session, kernels: Sequence[Kernel], chosen: Sequence[tuple[str, Config]]
+) -> dict[tuple[str, Config], CompiledConfig | Measurement]:
+    """Compiles all at once while the device makes the arrays; what takes too long is left out.
+
+    Args:
+        session: Compiles, and prepares the device.
+        kernels: The kernels by which configs are named.
+        chosen: The configs, the most promising first; the result has their order.
+
+    Returns:
+        Machine code, or how compiling failed.
+
+    Raises:
+        DeviceTrouble: The device or the compiler fails.
+    """
+    named, pool, begun_s = {each.name: each for each in kernels}, session.pool, time.monotonic()
+    for number, (kernel, config) in enumerate(chosen):
+        pool.submit(number, render(named[kernel], session.problem, config))
+    session.prepare()
+    found: dict[int, CompiledConfig | Measurement] = {}
+    while len(found) < len(chosen):
+        for each in pool.ready():
+            result = each.compiled_config or each.failure
+            assert result is not None, "code or a failure"
+            found[each.ticket] = result
+        compiled = any(isinstance(each, CompiledConfig) for each in found.values())
+        if compiled and time.monotonic() - begun_s > COMPILE_S:
+            break
+        if pool.pending:
+            select.select(pool.channels, [], [], 0.2)
+    pool.cancel()
+    return {chosen[number]: found[number] for number in sorted(found)}
+
+
+@dataclass
+class Timed:
+    """What was timed.
+
+    Attributes:
+        progress: Counts of the trials.
+        board: The configs that were measured.
+        spent_s: Seconds of timing.
+    """
+
+    progress: Progress
+    board: Leaderboard
+    spent_s: float = 0.0
+
+
+def time_in_order(
+    session: Session, asked: FirstUse, compiled: Mapping[tuple[str, Config], CompiledConfig | Measurement]
+) -> Timed:
+    """Verifies and times configs until a share of the time is spent, and stores each.
+
+    Args:
+        session: Measures and stores.
+        asked: The problem.
+        compiled: The configs, the most promising first; those that did not compile are stored, too.
+
+    Raises:
+        DeviceTrouble: The device stays unwell.
+    """
+    kernels, progress = {each.name: each for each in asked.kernels}, Progress()
+    timed = Timed(progress, Leaderboard(progress=progress))
+    for (name, config), code in compiled.items():
+        if timed.board.times_s and timed.spent_s > BEFORE_FINALS * asked.seconds:
+            break
+        done = code if isinstance(code, Measurement) else session.measure(code, timed.board.best_s)
+        timed.spent_s += max(done.stages_s.get("time", 0.0), sum(done.samples_s))
+        session.add(Role.TRIAL, kernels[name], config, done)
+        timed.board.add_trial(name, config, done, None if isinstance(code, Measurement) else code)
+    return timed

@@ -1,0 +1,165 @@
+"""The configs of a survey: they are numbered as they come up, and new ones are made from good ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import Kernel
+from tuner.declare.problem import Problem
+from tuner.declare.space import Config, Parameter, Space
+from tuner.lookup.legality import Points, is_point
+
+#: Kernel and config.
+Named = tuple[str, Config]
+
+#: Share of children that take parameters of two configs.
+CROSSED = 0.3
+#: Parameters that are changed in a child of one config, at the most.
+CHANGED = 2
+#: A step goes up to this share of a parameter's values.
+REACH = 0.25
+#: Problems whose spaces random configs of a kernel are from, those looked at for them, and configs of each.
+SPACES, LOOKED_AT, OF_SPACE = 4, 48, 64
+#: Combinations of a space that are looked at for configs at random.
+SAMPLED = 300_000
+
+
+class Pool:
+    """Configs by number.
+
+    Attributes:
+        configs: Kernels and configs, by number.
+        most: So many are taken.
+        asked: Number, dtype and layout of what has been asked for, and is compiled or will be.
+    """
+
+    def __init__(self, kernels: Sequence[Kernel], most: int) -> None:
+        """Begins empty.
+
+        Args:
+            kernels: What competes.
+            most: Configs at the most.
+        """
+        self.kernels = {kernel.name: kernel for kernel in kernels}
+        self.configs: list[tuple[Kernel, Config]] = []
+        self.most = most
+        self.asked: set[tuple[int, str, str]] = set()
+        self._numbers: dict[Named, int] = {}
+
+    def number(self, named: Named, take_in: bool = True) -> int | None:
+        """Number of a config. One without is taken in if that is asked and there is room; else it has None."""
+        found = self._numbers.get(named)
+        if found is None and take_in and len(self.configs) < self.most and named[0] in self.kernels:
+            kernel = self.kernels[named[0]]
+            if not is_point(kernel.parameters, named[1]):
+                return None
+            ordered = Config({each.name: named[1][each.name] for each in kernel.parameters})
+            found = self._numbers[named[0], ordered] = len(self.configs)
+            self.configs.append((kernel, ordered))
+        return found
+
+    def named(self, number: int) -> Named:
+        """Kernel's name and config."""
+        kernel, config = self.configs[number]
+        return kernel.name, config
+
+    def worth_trying(self, named: Iterable[Named], problem: Problem, device: DeviceInfo) -> list[Named]:
+        """Those that obey every constraint at a problem, in their order and once each."""
+        every = list(dict.fromkeys(named))
+        legal: set[Named] = set()
+        for name, kernel in self.kernels.items():
+            mine = [config for of, config in every if of == name]
+            if mine:
+                flags = Points(kernel, mine).flags(problem, device)[1]
+                legal.update((name, config) for config, fits in zip(mine, flags, strict=True) if fits)
+        return [each for each in every if each in legal]
+
+    def children(self, parents: Sequence[Named], count: int, rng: np.random.Generator) -> list[Named]:
+        """Configs made from others, legal or not: of two of them, or with one or two parameters moved.
+
+        Args:
+            parents: The best first; they are taken more often.
+            count: How many.
+            rng: Draws them.
+        """
+        if not parents:
+            return []
+        found = []
+        like = {name: [config for of, config in parents if of == name] for name, _ in parents}
+        ranks = 1 / (1 + np.arange(len(parents)))
+        for at in rng.choice(len(parents), count, p=ranks / ranks.sum()):
+            name, config = parents[at]
+            parameters = self.kernels[name].parameters
+            if not parameters:
+                continue
+            values = dict(config)
+            others = like[name]
+            if len(others) > 1 and rng.random() < CROSSED:
+                other = others[int(rng.integers(len(others)))]
+                values |= {each: other[each] for each in values if rng.random() < 0.5}
+            else:
+                changed = min(int(rng.integers(1, CHANGED + 1)), len(parameters))
+                for which in rng.choice(len(parameters), changed, replace=False):
+                    each = parameters[which]
+                    values[each.name] = moved(each, values[each.name], rng)
+            found.append((name, Config(values)))
+        return found
+
+
+def moved(parameter: Parameter, value: object, rng: np.random.Generator) -> object:
+    """Another value of a parameter: a near one if they have an order, seldom one farther away."""
+    values = parameter.values
+    if len(values) < 2:
+        return value
+    at = values.index(value)
+    if parameter.scale == "categorical":
+        return values[(at + int(rng.integers(1, len(values)))) % len(values)]
+    size = round(math.exp(rng.uniform(0, math.log(max(REACH * len(values), 1.6)))))
+    to = at + (size if rng.random() < 0.5 else -size)
+    # Beyond an end it goes the other way.
+    return values[to] if 0 <= to < len(values) else values[min(max(2 * at - to, 0), len(values) - 1)]
+
+
+class Strangers:
+    """Legal configs at random of every kernel: a model has to learn what is slow, too."""
+
+    def __init__(
+        self, kernels: Sequence[Kernel], problems: Sequence[Problem], device: DeviceInfo, seed: int
+    ) -> None:
+        """Takes some configs of the spaces of a few problems at which a kernel has any.
+
+        Args:
+            kernels: What competes.
+            problems: Where to look.
+            device: Where.
+            seed: Of the choice.
+        """
+        rng = np.random.default_rng(seed)
+        self._device = device
+        self._points: dict[str, tuple[list[Config], Points]] = {}
+        for kernel in kernels:
+            found: list[Config] = []
+            spaces = 0
+            for problem in problems[:LOOKED_AT]:
+                space = Space.build(kernel.parameters, kernel.constraints, problem, device, limit=SAMPLED)
+                spaces += len(space) > 0
+                found += [space[int(at)] for at in rng.permutation(len(space))[:OF_SPACE]]
+                if spaces == SPACES:
+                    break
+            if found:
+                found = list(dict.fromkeys(found))
+                self._points[kernel.name] = found, Points(kernel, found)
+
+    def some(self, problem: Problem, count: int, rng: np.random.Generator) -> list[Named]:
+        """Configs that obey every constraint at a problem, of every kernel in turn."""
+        legal = []
+        for name, (found, points) in self._points.items():
+            fits = np.flatnonzero(points.flags(problem, self._device)[1])
+            legal.append([(name, found[at]) for at in rng.permutation(fits)])
+        ordered = [legal[at] for at in rng.permutation(len(legal))]
+        longest = max(map(len, ordered), default=0)
+        return [each[at] for at in range(longest) for each in ordered if at < len(each)][:count]

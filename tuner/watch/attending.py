@@ -1,0 +1,126 @@
+"""What accompanies a night: its beginning is noted, sentinels come first, and its end is noted with the report.
+
+The night itself is not known here: the command line runs it between `begin` and `end`.
+"""
+
+from __future__ import annotations
+
+import math
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tuner.devices.detect import DetectedDevice
+from tuner.errors import DeviceTrouble, TunerError
+from tuner.results.record import utc_now
+from tuner.results.sentinel import Terms
+from tuner.store import Store, demand, watched
+from tuner.version import __version__
+from tuner.watch.choosing import Candidate, choose
+from tuner.watch.night import NightWatch
+from tuner.watch.reporting import summary
+from tuner.watch.watching import Rules, Watching
+
+#: Share of a night's time that sentinels may take, and what they cost beside their rounds: seconds to begin,
+#: and for each problem, for arrays and checks.
+SHARE, BEGIN_S, BESIDE_S = 0.1, 15.0, 0.6
+
+
+@dataclass
+class Attended:
+    """A night that is watched.
+
+    Attributes:
+        store: The database.
+        boards: The night's boards, of one model.
+        rules: How it watches.
+        plan: The plan's file, in words.
+        say: Is told what goes on.
+        watching: What the sentinels came to.
+    """
+
+    store: Store
+    boards: Sequence[DetectedDevice]
+    rules: Rules
+    plan: str
+    say: Callable[[str], None]
+    watching: Watching = field(default_factory=Watching)
+    _begun_s: float = field(default_factory=time.monotonic, init=False)
+    _begun_at: str = field(default_factory=utc_now, init=False)
+
+    @classmethod
+    def of(
+        cls, store: Store, boards: Sequence[DetectedDevice], plan: str, say: Callable[[str], None], *,
+        seconds: float, automatic: bool,
+    ) -> Attended:  # fmt: skip
+        """A night by the rules of a plan.
+
+        Args:
+            store: The database.
+            boards: The night's boards.
+            plan: The plan's file, in words.
+            say: Is told what goes on.
+            seconds: Wall time of each problem's rounds.
+            automatic: True to go back by itself from a champion that became slower than the one before.
+        """
+        return cls(store, boards, Rules(Terms(seconds), automatic), plan, say)
+
+    def begin(self, candidates: Sequence[Candidate], most: int, left_s: float = math.inf) -> Watching:
+        """Notes the beginning, and times and judges the sentinels; no trouble with them ends the night.
+
+        Args:
+            candidates: Problems that may be watched.
+            most: At most so many.
+            left_s: Seconds that the night has.
+        """
+        told = {"plan": self.plan, "host": platform.node(), "boards": [each.info.uuid for each in self.boards]}
+        watched.note(
+            self.store, watched.NightEvent(self.watching.night, watched.BEGUN, told, at=self._begun_at)
+        )
+        count = min(most, self._affordable(left_s))
+        if count == 0:
+            why = "the plan asks for none" if most == 0 else f"{left_s:.0f} s are too short for them"
+            self.watching.why_none = why
+            return self.watching
+        device = self.boards[0].info
+        uses = {each.problem: each.saves_s for each in demand.read(self.store, device=device.name)}
+        chosen, left = choose(self.store, device, candidates, uses, count)
+        try:
+            night = NightWatch(self.store, self.boards, self.rules, self.say)
+            self.watching = night.run(chosen, self.watching.night)
+        except DeviceTrouble as error:
+            self.watching.why_none = f"the device cannot be used: {error}"
+        except TunerError as error:
+            self.watching.why_none = str(error)
+        self.watching.left += left
+        return self.watching
+
+    def _affordable(self, left_s: float) -> int:
+        """How many problems a share of the night's time holds."""
+        if math.isinf(left_s):
+            return 1_000_000
+        return max(0, int((SHARE * left_s - BEGIN_S) / (self.rules.terms.budget_s + BESIDE_S)))
+
+    def versions(self) -> Mapping[str, str] | None:
+        """Versions of compiler, driver and library as the open device told them; None if it told nothing."""
+        for each in self.watching.sentinels:
+            return dict(each.versions)
+        return None
+
+    def end(self, problems: Sequence[Mapping[str, Any]], stopped: str) -> dict[str, Any]:
+        """Notes the end with the report, from which pages are made now or later.
+
+        Args:
+            problems: What the night's problems came to, as JSON.
+            stopped: Why the night ended early; empty if it did not.
+        """
+        report = {
+            "form": 1, "night": self.watching.night, "tuner": __version__, "plan": self.plan,
+            "host": platform.node(), "begun_at": self._begun_at, "ended_at": utc_now(),
+            "took_s": time.monotonic() - self._begun_s, "stopped": stopped,
+            **summary(self.store, self.watching, problems),
+        }  # fmt: skip
+        watched.note(self.store, watched.NightEvent(self.watching.night, watched.ENDED, report))
+        return report

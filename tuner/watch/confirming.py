@@ -1,0 +1,82 @@
+"""Entries of the crown log that a night makes by itself: who won again, and what it goes back from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tuner.results.record import Champion
+from tuner.results.sentinel import BEFORE, CHAMPION
+from tuner.store import Store
+from tuner.watch import crowns
+from tuner.watch.analysing import Watch
+
+#: Who says so.
+BY_ITSELF = "tuner nightly"
+
+
+def confirm_again(store: Store, watches: Iterable[Watch]) -> list[str]:
+    """Confirms champions that won again in a fresh process, or notes that they did not.
+
+    Returns:
+        The problems whose champion was confirmed, in words.
+    """
+    found = []
+    for watch in watches:
+        now = watch.tonight
+        reign = crowns.reign(store, now.problem, now.device.name, now.regime)
+        champion = reign.champion
+        if champion is None or champion.id in reign.rules.confirmed:
+            continue
+        won, why = has_won(watch, champion, reign)
+        if won is not None:
+            crowns.confirm(store, champion, won, why, BY_ITSELF)
+        if won:
+            found.append(str(now.problem))
+    return found
+
+
+def go_back(store: Store, watches: Iterable[Watch]) -> list[str]:
+    """Goes back from champions that are slower than the one before in a night's pass and all its repeats.
+
+    Returns:
+        What it went back from, in words.
+    """
+    found = []
+    for watch in watches:
+        now = watch.tonight
+        reign = crowns.reign(store, now.problem, now.device.name, now.regime)
+        shift = now.shift(CHAMPION, BEFORE)
+        if not watch.again or shift is None or watch.behind() != BEFORE:
+            continue
+        if reign.rules.pinned or reign.before is None:
+            continue
+        why = f"{shift.log_ratio:.1%} slower than the champion before in each of {1 + len(watch.again)} passes"
+        crowns.rollback(store, reign, why, BY_ITSELF)
+        found.append(f"{now.problem}: {why}")
+    return found
+
+
+def has_won(watch: Watch, champion: Champion, reign: crowns.Reign) -> tuple[bool | None, str]:
+    """Whether a champion won again in a fresh process; None if that is not known yet.
+
+    Against the one before it must be faster again; the first of a problem must be correct.
+    """
+    tonight = watch.tonight
+    player = next((each for each in tonight.players if each.name == CHAMPION), None)
+    record = champion.record
+    if player is None or (player.kernel, dict(player.config)) != (record.kernel, dict(record.config)):
+        return None, ""
+    if player.wrong:
+        return False, f"in a fresh process: {player.wrong}"
+    if not player.rounds_s:
+        return None, ""
+    if reign.before is None:
+        return True, "correct in a fresh process; there is no champion before it"
+    verdict = tonight.verdict(BEFORE)
+    shift = tonight.shift(CHAMPION, BEFORE)
+    if shift is None:
+        return None, ""
+    told = f"{-shift.log_ratio:+.2%} faster than the one before in a fresh process: {verdict}"
+    if verdict == "slower":
+        return False, told
+    return (True, told) if shift.high < 0 else (None, told)
