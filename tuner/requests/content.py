@@ -6,7 +6,9 @@ changed.
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import json
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -15,22 +17,47 @@ from pathlib import Path
 from tuner.declare.folders import kernels_folder
 from tuner.devices.cache_folder import cache_root
 from tuner.published import tuned_folder
+from tuner.store import models, tables
+from tuner.store.models import StoredModel
+from tuner.store.reading import Reader
+from tuner.store.snapshots import positions
 from tuner.version import __version__
 
 #: Name, time of change and size of files.
 _State = tuple[tuple[str, int, int], ...]
 
 
+#: File with the models of the database, beside the copies of the published ones.
+STORED = "stored-models.json"
+
+
+def _told(found: Sequence[StoredModel]) -> bytes:
+    """Models as text; empty without any."""
+    if not found:
+        return b""
+    told = [each._replace(text=base64.b64encode(each.text).decode()) for each in found]  # type: ignore[arg-type]
+    return json.dumps(sorted(told)).encode()
+
+
+def stored_models(folder: Path) -> list[StoredModel]:
+    """The models of the database, as they were when a folder of copies was made."""
+    told = (folder / STORED).read_bytes() if (folder / STORED).is_file() else b""
+    return [StoredModel._make((*named, base64.b64decode(text))) for *named, text in json.loads(told or b"[]")]
+
+
 class Content:
     """Digests of files, which are read again only when one of them has changed."""
 
-    def __init__(self, published: Path | None = None, kept: Path | None = None) -> None:
+    def __init__(self, store: Reader, published: Path | None = None, kept: Path | None = None) -> None:
         """Names the folders.
 
         Args:
+            store: The database, which has models, too.
             published: Folder of published results; the project's own when None.
             kept: Folder of the copies; one in the cache when None.
         """
+        self._store = store
+        self._models: tuple[int, bytes] = -1, b""
         self._published = published or tuned_folder()
         self._kept = kept or cache_root() / "service" / "published"
         self._known: dict[str, tuple[_State, str]] = {}
@@ -38,9 +65,14 @@ class Content:
     def published(self) -> str:
         """Digest of the published results and models; they are copied where they are new."""
         files = sorted([*self._published.glob("*/*.json"), *self._published.glob("*/models/*.json")])
-        digest = self._digest("published", self._published, files)
+        newest = positions(self._store)[tables.models.name]
+        if self._models[0] != newest:
+            self._models = newest, _told(models.every(self._store))
+        told = self._models[1]
+        of_files = self._digest("published", self._published, files)
+        digest = hashlib.sha256(of_files.encode() + told).hexdigest() if told else of_files
         if self.copy_of(digest) is None:
-            self._copy(files, digest)
+            self._copy(files, told, digest)
         return digest
 
     def code(self) -> str:
@@ -65,7 +97,7 @@ class Content:
             self._known[name] = state, whole.hexdigest()
         return self._known[name][1]
 
-    def _copy(self, files: Sequence[Path], digest: str) -> None:
+    def _copy(self, files: Sequence[Path], told: bytes, digest: str) -> None:
         """Copies whole or not at all, whoever else does the same."""
         self._kept.mkdir(parents=True, exist_ok=True)
         fresh = Path(tempfile.mkdtemp(dir=self._kept, prefix=".new-"))
@@ -74,6 +106,7 @@ class Content:
                 place = fresh / path.relative_to(self._published)
                 place.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(path, place)
+            (fresh / STORED).write_bytes(told)
             fresh.chmod(0o755)
             fresh.rename(self._kept / digest)
         except OSError:

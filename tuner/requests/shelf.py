@@ -12,7 +12,7 @@ from pathlib import Path
 from tuner.declare.hardware import DeviceInfo
 from tuner.errors import NothingFound, StoreTrouble, TunerError
 from tuner.lookup.asking import parse_device
-from tuner.requests.content import Content
+from tuner.requests.content import Content, stored_models
 from tuner.requests.questions import Asked
 from tuner.requests.views import Touched, View, retraction_json
 from tuner.store import Store, retracting, snapshots
@@ -53,7 +53,7 @@ class Shelf:
             StoreTrouble: The database cannot be used.
         """
         self._store, self._url, self._here = store, url, here
-        self._content = Content(published, kept)
+        self._content = Content(store, published, kept)
         self._earlier: OrderedDict[int, View] = OrderedDict()
         self._lock = threading.Lock()
         self._rest_until_s = 0.0
@@ -155,6 +155,7 @@ class Shelf:
         code = self._content.code()
         differs = "" if manifest.code == code else f"the code is {code} and was {manifest.code}"
         store = snapshots.as_of(self._url, manifest)
+        store.kept_models = stored_models(published)
         try:
             store.warm()
         except BaseException:
@@ -166,7 +167,7 @@ class Shelf:
         """What has come since; None if more than new records and champions."""
         then, now = before.manifest, after.manifest
         same = (then.published, then.code) == (now.published, now.code)
-        ruling = ("tuner_retractions", "tuner_crowns")
+        ruling = ("tuner_retractions", "tuner_crowns", "tuner_models")
         if not same or any(then.positions.get(name) != now.positions.get(name) for name in ruling):
             return None
         if before.snapshot.devices() != after.snapshot.devices():

@@ -7,7 +7,7 @@ database.
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import sqlalchemy as sa
 
@@ -47,11 +47,45 @@ def add(store: Store, operation: str, device: str, regime: str, text: bytes) -> 
         connection.execute(tables.models.delete().where(of.number.in_(before)))
 
 
+class StoredModel(NamedTuple):
+    """A model as it is stored.
+
+    Attributes:
+        operation: What it predicts.
+        device: Name of the device.
+        regime: How the times that it predicts were taken.
+        fitted_at: When it was stored; ISO 8601, UTC.
+        text: The model.
+    """
+
+    operation: str
+    device: str
+    regime: str
+    fitted_at: str
+    text: bytes
+
+
+def every(store: Reader) -> list[StoredModel]:
+    """All models that are not damaged, in the order stored."""
+    of, found = tables.models.c, []
+    wanted = sa.select(of.operation, of.device, of.regime, of.fitted_at, of.data).order_by(of.number)
+    with opening.reading(store._where), store._engine.connect() as connection:
+        for *named, data in connection.execute(wanted):
+            try:
+                found.append(StoredModel._make((*named, zlib.decompressobj().decompress(data, MOST_BYTES))))
+            except zlib.error:
+                continue
+    return found
+
+
 def latest(store: Reader, operation: str, regime: str) -> dict[str, tuple[str, bytes]]:
     """Models of an operation by the device's name: when each was stored (ISO 8601, UTC), and its text.
 
     One that is damaged is left out: it can be fitted again.
     """
+    if store.kept_models is not None:
+        kept = [each for each in store.kept_models if (each.operation, each.regime) == (operation, regime)]
+        return {each.device: (each.fitted_at, each.text) for each in kept}
     of = tables.models.c
     wanted = sa.select(of.device, of.fitted_at, of.data).where(of.operation == operation, of.regime == regime)
     found: dict[str, tuple[str, bytes]] = {}

@@ -29,6 +29,8 @@ class Reader:
         self._engine = engine
         self._where = where
         self._infos: dict[int, DeviceInfo] = {}
+        #: `tuner.store.models.StoredModel`s of an earlier state; the database has only the latest.
+        self.kept_models: Sequence[Any] | None = None
         self.rulings = Rulings(engine, where)
 
     def record(self, record_id: str) -> Record | None:

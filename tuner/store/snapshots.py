@@ -19,7 +19,9 @@ from tuner.store.frozen import FrozenStore
 from tuner.store.reading import Reader
 
 #: The tables that answers rest on.
-TABLES = (tables.records, tables.champions, tables.retractions, tables.surveys, tables.crowns)
+TABLES = (
+    tables.records, tables.champions, tables.retractions, tables.surveys, tables.crowns, tables.models,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

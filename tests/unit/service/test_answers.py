@@ -13,8 +13,9 @@ from fixtures.postgres import Databases
 from fixtures.server import BOARD, CPU, TUNED, Server, eventually, fill, library, record, serving
 
 from tuner.cli.main import run
-from tuner.results.record import Retraction, Role
-from tuner.store import Store
+from tuner.published import tuned_folder
+from tuner.results.record import Retraction, Role, utc_now
+from tuner.store import Store, models
 
 ASKED = {"operation": "gemm", "dims": "512,512,512", "device": "NVIDIA H200"}
 
@@ -147,6 +148,28 @@ def test_a_snapshot_repeats_its_answers_and_marks_what_was_retracted(server: Ser
     assert [round(each["speedup"], 3) for each in history] == [0.917, 1.1]
     then = server.get("/v1/champions/history", **ASKED, snapshot=now["snapshot"]).json()["history"]
     assert then[-1]["id"] == champion.id
+
+
+def test_a_snapshot_keeps_the_model_that_it_was_taken_with(server: Server) -> None:
+    asked = ASKED | {"dims": "901,903,905"}
+    before = server.get("/v1/best", **asked)
+    number = before.json()["snapshot"]
+    path = next(tuned_folder().glob("nvidia-h200/models/gemm.json"))
+    told = json.loads(path.read_text())
+    told["provenance"]["fitted_at"] = utc_now()
+    with Store.open(server.db) as store:
+        models.add(store, "gemm", BOARD.name, "cold", json.dumps(told).encode())
+    eventually(lambda: server.get("/v1/best", **asked).json()["snapshot"] > number, 30)
+    middle = server.get("/v1/best", **asked)
+    assert {**middle.json(), "snapshot": 0} == {**before.json(), "snapshot": 0}, "the same model"
+    with Store.open(server.db) as store:
+        models.add(store, "gemm", BOARD.name, "cold", b"no model")
+    eventually(lambda: server.get("/v1/best", **asked).content != middle.content, 30)
+    for earlier in (before, middle):
+        again = server.get("/v1/best", **asked, snapshot=earlier.json()["snapshot"])
+        assert again.content == earlier.content
+    with Store.open(server.db) as store:
+        models.add(store, "gemm", BOARD.name, "cold", json.dumps(told).encode())
 
 
 def test_no_change_makes_no_snapshot(server: Server) -> None:
