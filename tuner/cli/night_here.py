@@ -14,7 +14,6 @@ from tuner.cli.night_result import NightResult, ToldItems
 from tuner.devices.detect import find_all
 from tuner.errors import DeviceTrouble, Interrupted
 from tuner.nightly.plan import Plan, PlanItem
-from tuner.requests import job_files
 from tuner.requests.progress import ProgressView
 
 if TYPE_CHECKING:
@@ -69,7 +68,6 @@ def _tuned(plan: Plan, night: Night, store: Store, told: ToldItems) -> NightResu
                 click.echo(text, err=True)
         for each in night.run(lambda item: _view(item, told)):
             result.items.append(each)
-            job_files.count(len(result.items), len(plan.items))
             told(each)
     except (Interrupted, DeviceTrouble) as error:
         result.stopped = error

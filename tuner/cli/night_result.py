@@ -11,6 +11,7 @@ from tuner.cli.fleet_view import workers_rows
 from tuner.cli.formatting import config_text, duration, print_json, speed, table
 from tuner.cli.fronts import show_front
 from tuner.errors import TunerError
+from tuner.requests import job_files
 from tuner.requests.events import Events
 from tuner.results.error_limit import told
 
@@ -46,11 +47,15 @@ class ToldItems:
 
     quiet: bool
     events: Events = field(default_factory=Events)
+    of: int = 1
+    done: int = 0
     unreached: int = 0
 
     def __call__(self, each: NightItem) -> None:
         """Prints one, and tells it to the events."""
         self.events.tell("problem", **each.to_json())
+        self.done += 1
+        job_files.count(self.done, max(self.of, self.done))
         self.unreached += each.state == "not reached"
         if not self.quiet and (each.state != "not reached" or self.unreached <= UNREACHED_TOLD):
             click.echo(f"{each.item.problem}: {each.state} {each.why}".rstrip(), err=True)

@@ -129,7 +129,7 @@ def _run(path: Path, db: str, asked: Mapping[str, Any]) -> NightResult:
     seed = secrets.randbits(32) if asked["seed"] is None else asked["seed"]
     with Events(asked["log"], asked["verbose"]) as events:
         events.tell("begin", plan=str(path), problems=len(plan.items), db=db)
-        told = ToldItems(asked["quiet"], events)
+        told = ToldItems(asked["quiet"], events, len(plan.items))
         if not asked["cluster"]:
             return run_here(plan, db, asked["device"], deadline_s, seed, asked["again"], told)
         tls = asked["tls_ca"], asked["tls_cert"], asked["tls_key"]

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tuner.declare.catalogue import Catalogue
 from tuner.declare.hardware import DeviceInfo
 from tuner.lookup.answers import Question
-from tuner.lookup.features import Floats
 from tuner.lookup.matrix import Matrix, Subject, gather
 from tuner.lookup.model.predict import Model as TimeModel
 from tuner.lookup.model.shelf import models
@@ -52,7 +52,7 @@ class SubjectData:
     _models: dict[tuple[int, ...], Model] = field(default_factory=dict)
     kept: dict[Any, Any] = field(default_factory=dict)
 
-    def places(self, fits: Callable[[int], bool]) -> Floats:
+    def places(self, fits: Callable[[int], bool]) -> NDArray[np.float64]:
         """Per place 1.0 where it fits, else 0.0."""
         return np.array([float(fits(number)) for number in range(len(self.matrix.places))])
 

@@ -31,6 +31,7 @@ def create_app(service: Service) -> Guard:
     app.state.service = service
     app.state.bodies = answers.KnownBodies()
     app.state.streams = 0
+    app.state.error_page = pages.error_page
     for module in (machine, answers, records, jobs, pages, logins, reference, dashboard):
         app.include_router(module.router)
     app.add_exception_handler(TunerError, errors.tuner_error)

@@ -93,9 +93,8 @@ def trouble(request: Request, error: Exception) -> Response:
 def answer(request: Request, status: int, what: Mapping[str, Any], headers: Mapping[str, str]) -> Response:
     """An error as JSON, or as a page where a browser asks for one."""
     if wants_page(request):
-        from tuner.service.pages import error_page
-
-        return error_page(request, status, str(what["message"]), headers)
+        page: Response = request.app.state.error_page(request, status, str(what["message"]), headers)
+        return page
     return JSONResponse({"error": dict(what)}, status, dict(headers))
 
 
