@@ -47,6 +47,16 @@ def _rewritten(app: Any, name: str, source: list[str]) -> None:
     """Rewrites the links of a page that GitHub shows as well."""
     folder = (DOCS / name).parent
     source[0] = _LINK.sub(lambda found: _linked(found, folder), source[0])
+    if name == "index":
+        source[0] += _others(source[0])
+
+
+def _others(index: str) -> str:
+    """A list of the pages that the first page does not list itself: a new page is found all the same."""
+    listed = {"index", *re.findall(r"^[\w/-]+$", index, re.MULTILINE)}
+    others = sorted({path.stem for path in DOCS.glob("*.md")} - listed)
+    entries = "\n".join(others)
+    return f"\n```{{toctree}}\n:caption: More\n:hidden:\n\n{entries}\n```\n" if others else ""
 
 
 def setup(app: Any) -> None:

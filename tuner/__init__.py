@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tuner.declare.launch import Launch, Packing, Padded, Pieces, Step, Workspace, ceil_div
     from tuner.declare.problem import DTYPE_BYTES, Baseline, Operation, Problem, Scalar, Tensor, Work
     from tuner.declare.space import Config, Constraint, Value, choice, powers_of_two
+    from tuner.declare.tensor_map import TensorMap
     from tuner.lookup import best
     from tuner.requests.client import connect
     from tuner.requests.comparing import compare_sides as compare
@@ -58,6 +59,7 @@ _AT_FIRST_USE = {
         ("DTYPE_BYTES", "Baseline", "Operation", "Problem", "Scalar", "Tensor", "Work"), "tuner.declare.problem"
     ),
     **dict.fromkeys(("Config", "Constraint", "Value", "choice", "powers_of_two"), "tuner.declare.space"),
+    "TensorMap": "tuner.declare.tensor_map",
 }
 #: Name here -> its name there, where that is another one's already.
 _NAMED_OTHERWISE = {"compare": "compare_sides"}
@@ -78,6 +80,7 @@ __all__ = [
     "Scalar",
     "Step",
     "Tensor",
+    "TensorMap",
     "Tuned",
     "TunedFunction",
     "Value",

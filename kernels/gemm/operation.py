@@ -9,12 +9,14 @@ from typing import Any
 
 from tuner import Baseline, Operation, Problem, Tensor, Work
 
+#: 16-bit dtypes: operands and result are in them, sums in float32.
+HALVES = ("float16", "bfloat16")
 #: Kernels in the order of the published ladders; ours come last.
 LADDER = (
     "naive", "vectorised", "blocked", "direct", "packed",
     "row_shared", "tiled", "register_tiled", "warp_tiled",
     "multivector", "thin", "shallow", "small", "double_sums",
-    "one_product", "three_products", "promoted", "emulated",
+    "one_product", "three_products", "promoted", "emulated", "half_tiled", "wgmma_tma",
 )  # fmt: skip
 
 
@@ -44,18 +46,27 @@ def _reference(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> Any:
 
 def _numpy(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> None:
     a, b = _operands(p, arrays)
-    xp.matmul(a, b, out=arrays["c"])
+    if p.dtype in HALVES:  # NumPy has no fast product in them; some dtypes of ml_dtypes have none at all
+        arrays["c"][...] = xp.matmul(a.astype(xp.float32), b.astype(xp.float32))
+    else:
+        xp.matmul(a, b, out=arrays["c"])
 
 
 def _cublas(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> None:
     """cublasSgemm or cublasDgemm, called directly so that nothing is copied or allocated.
 
-    cuBLAS is column-major: a row-major C is its C transposed, so B comes first and the letters swap.
+    cuBLAS is column-major: a row-major C is its C transposed, so B comes first and the letters swap. For 16-bit
+    numbers it is the fastest of cublasGemmEx and what cuBLASLt proposes.
     """
     from ctypes import c_void_p
 
     from tuner.devices import cublas
 
+    if p.dtype in HALVES:
+        from tuner.devices.cublas_half import best_product
+
+        best_product(p, arrays["a"], arrays["b"], arrays["c"])
+        return
     gemm = cublas.function("cublasSgemm_v2" if p.dtype == "float32" else "cublasDgemm_v2")
     a, b, c = arrays["a"], arrays["b"], arrays["c"]
     one, zero = cublas.one_and_zero(p.dtype)
@@ -67,8 +78,18 @@ def _cublas(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> None:
     cublas.check(status)
 
 
+def _choose_cublas(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> None:
+    """Times cuBLAS's ways to multiply 16-bit matrices: `_cublas` takes the fastest."""
+    if p.dtype in HALVES:
+        from tuner.devices.cublas_half import choose
+
+        choose(p, arrays["a"], arrays["b"], arrays["c"])
+
+
 def _source_constants(p: Problem, target: str) -> dict[str, Any]:
     stored = {"A_TRANSPOSED": p.layout[0] == "t", "B_TRANSPOSED": p.layout[1] == "t"}
+    if target == "cuda" and p.dtype in HALVES:
+        return stored | {"BFLOAT": p.dtype == "bfloat16"}
     return stored | ({"SCALAR": "float" if p.dtype == "float32" else "double"} if target == "cuda" else {})
 
 
@@ -87,14 +108,18 @@ OPERATION = Operation(
     name="gemm",
     verb="matmul",
     dims=("m", "n", "k"),
-    dtypes=("float32", "float64"),
+    dtypes=("float32", "float64", *HALVES),
     layouts=("nn", "nt", "tn", "tt"),
     emulated=("float32",),
+    sums=dict.fromkeys(HALVES, "float32"),
     tensors=_tensors,
     work=_work,
     reference=_reference,
     terms=lambda p: p.k,
     constants=_source_constants,
     c_reference={"c": C_REFERENCE},
-    baselines={"cuda": Baseline("cuBLAS", _cublas), "cpu": Baseline("NumPy", _numpy)},
+    baselines={
+        "cuda": Baseline("cuBLAS", _cublas, prepare=_choose_cublas),
+        "cpu": Baseline("NumPy", _numpy, names=dict.fromkeys(HALVES, "NumPy in float32")),
+    },
 )

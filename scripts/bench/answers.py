@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from tuner.declare.catalogue import builtin
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
-from tuner.lookup.model.calibrate import HELD, SLOWER, Cases, cases
+from tuner.lookup.model.calibrate import HELD, SLOWER, Cases, Said, cases
 from tuner.lookup.model.data import Timings, from_arrays
 from tuner.lookup.model.fit import fit
 from tuner.lookup.model.predict import Model, Predictor
@@ -43,15 +43,21 @@ Floats = NDArray[np.float64]
 def predicted(model: Model, fresh: Timings, kernels: Mapping[str, Kernel]) -> Cases:
     """The fresh problems as cases."""
     data, count = table(fresh, kernels, model.device), len(fresh.problems)
-    log_s, library = np.full(len(data.problem), np.inf), np.full(count, np.inf)
-    place = {named: place for place, named in enumerate(model.configs)}
+    log_s, behind, gain = (np.full(len(data.problem), np.inf) for _ in range(3))
+    library, place = np.full(count, np.inf), {named: place for place, named in enumerate(model.configs)}
     at = np.flatnonzero([fresh.configs[number] in place for number in data.config])
     for number, problem in enumerate(fresh.problems):
         mine = at[data.problem[at] == number]
-        there = model.at(problem, among=[place[fresh.configs[each]] for each in data.config[mine]])
-        log_s[mine], library[number] = there.log_s(), there.library_log_s()
+        known = [place[fresh.configs[each]] for each in data.config[mine]]
+        there = model.at(problem, among=known)
+        library[number] = there.library_log_s()
+        assert model.evidence is not None, "it was just fitted"
+        kind = list(model.traits).index((problem.dtype, problem.layout))
+        near = model.evidence.around(problem, kind, len(model.configs))
+        behind[mine], gain[mine] = near[0][known], near[1][known]
+        log_s[mine] = np.where(np.isfinite(behind[mine]), there.log_s(), np.inf)
     dims = np.log([[size for _, size in each.shape] for each in fresh.problems])
-    return cases(np.unique(data.problem), dims, data, log_s, library)
+    return cases(np.unique(data.problem), dims, data, Said(log_s, behind, gain, library))
 
 
 def losses(of: Cases, margin: float) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from gpu_models import H200
 
-from tuner.declare.catalogue import Catalogue, builtin, from_file
+from tuner.declare.catalogue import Catalogue, builtin, computed_dtypes, from_file
 from tuner.declare.folders import kernels_folder
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
@@ -50,13 +51,20 @@ def catalogues() -> Iterator[Catalogue]:
 
 
 def kernels(target: str = "") -> list[tuple[Operation, Kernel]]:
-    """Every kernel for a target (for all when empty) that serves the usual precision, with its operation."""
+    """Every kernel for a target (for all when empty) that serves the usual precision, with its operation.
+
+    The operation has the dtypes that the kernel computes in. Kernels for one architecture have their own tests.
+    """
     return [
-        (catalogue.operation(kernel.operation), kernel)
+        (_as_computed(catalogue.operation(kernel.operation), kernel), kernel)
         for catalogue in catalogues()
         for kernel in catalogue.kernels
-        if target in ("", kernel.target) and kernel.serves(IEEE)
+        if target in ("", kernel.target) and kernel.serves(IEEE) and not kernel.architecture
     ]
+
+
+def _as_computed(operation: Operation, kernel: Kernel) -> Operation:
+    return replace(operation, dtypes=computed_dtypes(kernel, operation))
 
 
 def name_of(case: object) -> str:

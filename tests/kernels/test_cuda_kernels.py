@@ -21,7 +21,7 @@ from sampling import (
 )
 
 from tuner.declare.kernel import Kernel, render
-from tuner.declare.problem import Problem, Tensor
+from tuner.declare.problem import SIGNIFICANDS, Problem, Tensor
 from tuner.declare.space import Config
 
 ORDERS = ("forward", "backward", "random")
@@ -31,7 +31,7 @@ SMALL_DEVICE = 6
 
 def drawn(rng: np.random.Generator, tensor: Tensor) -> np.ndarray:
     """Normal numbers, or whole ones that seldom repeat."""
-    if np.dtype(tensor.dtype).kind == "f":
+    if tensor.dtype in SIGNIFICANDS:
         return rng.standard_normal(tensor.shape).astype(tensor.dtype)
     return rng.integers(0, 100 if tensor.dtype == "uint8" else 1_000_000, tensor.shape).astype(tensor.dtype)
 

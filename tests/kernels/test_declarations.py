@@ -14,6 +14,7 @@ import pytest
 from gpu_models import GPUS, T4
 from sampling import MEANT_FOR, covering, is_legal, kernels, name_of, right_space, space, usual_problem
 
+from tuner.declare.catalogue import builtin
 from tuner.declare.folders import kernels_folder
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel, render
@@ -43,6 +44,12 @@ def problems(operation: Operation) -> list[Problem]:
     return [*(usual_problem(operation, layout) for layout in operation.layouts), *drawn, *other_dtypes]
 
 
+def in_every_dtype(operation: Operation) -> list[Problem]:
+    """The usual problem in all dtypes that the project declares for the operation."""
+    declared = builtin().operations.get(operation.name, operation)
+    return [usual_problem(declared, dtype=dtype) for dtype in declared.dtypes]
+
+
 def raw_columns(kernel: Kernel) -> tuple[SimpleNamespace, int]:
     """Up to 20,000 combinations of values as NumPy arrays, legal or not."""
     rng = np.random.default_rng(3)
@@ -59,7 +66,7 @@ def test_each_constraint_rejects_something(operation: Operation, kernel: Kernel)
     for constraint in kernel.constraints:
         rejects = any(
             not np.all(np.broadcast_to(constraint.rule(problem, device, columns), count))
-            for problem in [*problems(operation), huge]
+            for problem in [*problems(operation), huge, *in_every_dtype(operation)]
             for device in (*devices(kernel), T4)
         )
         assert rejects, f"{kernel.name}: no config here is rejected by: {constraint.sentence}"

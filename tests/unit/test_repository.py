@@ -93,13 +93,10 @@ def libraries_of(folder: str) -> set[str]:
 
 @pytest.mark.parametrize("folder", ["tuner", "kernels", "examples"])
 def test_every_library_that_is_imported_is_asked_for(folder: str) -> None:
-    asked = {
-        canonicalize_name(each.name)
-        for lock in ("runtime", "cuda13", "model", "tables")
-        for each in wanted(lock)
-    }
-    # numba carries llvmlite, CuPy its own parts; a library's name may differ from its distribution's.
-    asked |= {"llvmlite", "cupy", "cupy-backends"}
+    locks = ("runtime", "cuda13", "model", "tables", "fleet", "serve")
+    asked = {canonicalize_name(each.name) for lock in locks for each in wanted(lock)}
+    # numba carries llvmlite, distributed dask, CuPy its own parts; a name may differ from its distribution's.
+    asked |= {"llvmlite", "dask", "cupy", "cupy-backends"}
     distributions = metadata.packages_distributions()
     unasked = {
         name

@@ -12,12 +12,13 @@ from tuner.callables.precision import EMULATED_DTYPES, check_dtypes
 from tuner.declare.problem import INT32_MAX
 from tuner.results.record import ProblemKey
 
-#: Operation -> dtypes that its kernels compute in.
+#: Operation -> dtypes that its kernels compute in; on GPUs in others, too.
 DTYPES = {
     "gemm": ("float32", "float64"),
     "gemv": ("float32", "float64"),
     "transpose": ("float32", "float64", "int32"),
 }
+GPU_DTYPES = {"gemm": ("float16", "bfloat16")}
 
 
 @dataclass(frozen=True)
@@ -200,13 +201,14 @@ def _as_problem(
     """The request with its problem, unless dtype or sizes are beyond what kernels take."""
     operands = request.operands.values()
     dtypes = {operand.dtype for operand in operands}
+    known = DTYPES[operation] + (() if request.device == "cpu" else GPU_DTYPES.get(operation, ()))
     if not all(operand.plain for operand in operands):
         said = next(operand for operand in operands if not operand.plain)
         why = f"only {said.family} itself knows how to compute with such an array (subclass, gradient, host)"
     elif len(dtypes) > 1:
         why = f"the arrays are of several dtypes ({', '.join(sorted(dtypes))}), which the library converts"
-    elif (dtype := dtypes.pop()) not in DTYPES[operation]:
-        why = f"kernels compute in {' and '.join(DTYPES[operation])}, the arrays are {dtype}"
+    elif (dtype := dtypes.pop()) not in known:
+        why = f"kernels compute in {' and '.join(known)}, the arrays are {dtype}"
     elif min(size for _, size in shape) < 1:
         why = "a dimension is empty, so that there is nothing to compute"
     elif max(size for _, size in shape) > INT32_MAX:

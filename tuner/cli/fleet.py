@@ -15,10 +15,10 @@ from tuner.cli.night_result import NightResult
 from tuner.devices.detect import DetectedDevice, find, gpus
 from tuner.errors import EnvironmentTrouble, Interrupted
 from tuner.nightly.plan import Plan, PlanItem
-from tuner.store import Store
 
 if TYPE_CHECKING:
     from tuner.fleet.clusters import Cluster
+    from tuner.fleet.coordinator import Fleet
     from tuner.fleet.night import FleetNight
     from tuner.nightly.items import NightItem
 
@@ -79,8 +79,8 @@ def run_fleet(
         EnvironmentTrouble: The cluster or the database cannot be used.
     """
     from tuner.cli.watch import attended
-    from tuner.fleet.clusters import ClusterRequest, connected
-    from tuner.fleet.coordinator import coordinating, workers_url
+    from tuner.fleet.clusters import ClusterRequest
+    from tuner.fleet.coordinator import opened
     from tuner.fleet.security import Certificates
     from tuner.study.interruption import INTERRUPTED
 
@@ -91,14 +91,12 @@ def run_fleet(
     result = NightResult()
     found = _local_devices(request.device or plan.device) if request.cluster == "local" else ()
     wanted = ClusterRequest(request.cluster, found, Certificates(*request.tls))
-    with (
-        Store.open(db) as store, coordinating(store, db), connected(wanted) as cluster,
-    ):  # fmt: skip
-        watch = attended(store, (), plan, request.quiet)
+    with opened(db, wanted, request.hand_over) as fleet:
+        watch = attended(fleet.store, (), plan, request.quiet)
         watch.begin((), 0)
         watch.watching.why_none = "a cluster's night times none; run `tuner watch` on a node"
-        night = _night(plan, store, cluster, request, workers_url(db, request.hand_over))
-        with _shown(night, cluster, request.quiet):
+        night = _night(plan, fleet, request)
+        with _shown(night, fleet.cluster, request.quiet):
             try:
                 for item in night.run():
                     result.items.append(item)
@@ -115,13 +113,10 @@ def run_fleet(
     return result
 
 
-def _night(plan: Plan, store: Store, cluster: Cluster, request: FleetRequest, url: str) -> FleetNight:
-    from tuner.fleet.night import FleetNight
-
+def _night(plan: Plan, fleet: Fleet, request: FleetRequest) -> FleetNight:
     devices = tuple(name for name in request.device.split(",") if name)
-    return FleetNight(
-        plan, store, cluster.client, request.seed, request.deadline_s, url,
-        anywhere=bool(url) or request.hand_over,
+    return fleet.night(
+        plan, request.seed, request.deadline_s,
         devices=() if request.cluster == "local" or _is_fake(devices) else devices,
         again=request.again, warned=lambda text: click.echo(f"tuner: {text}", err=True),
         said=_nothing if request.quiet else _said,

@@ -56,8 +56,7 @@ def fit(
     from tuner.declare.folders import in_checkout
     from tuner.lookup.declared import builtin_now
     from tuner.lookup.devices import device_in_full
-    from tuner.lookup.model.fit import fit as fitted
-    from tuner.lookup.model.refit import circumstances, refit
+    from tuner.lookup.model.refit import circumstances, fit_to, refit
     from tuner.lookup.model.shelf import path_of
     from tuner.lookup.model.stored import to_bytes
     from tuner.lookup.model.survey_file import read_survey
@@ -72,7 +71,7 @@ def fit(
         if path is None:
             raise InputError("an installed package's own results are not written; name a file by -o")
         told = circumstances(regime) | ({"measured_at": measured_at} if measured_at else {})
-        found = fitted(read_survey(survey, declared, dtype, told), kernels, where, seed)
+        found = fit_to(read_survey(survey, declared, dtype, told), kernels, where, seed)
     else:
         with Store.open(db) as store:
             found = refit(store, declared, kernels.values(), where, regime, seed)

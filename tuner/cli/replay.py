@@ -30,8 +30,8 @@ def simulate(
 
     Prints the fraction of the space's best speed that is reached after given numbers of trials.
     """
-    from tuner.replay.recording import read_recording
-    from tuner.replay.simulate import simulate as replay
+    from tuner.exchange.recording import read_recording
+    from tuner.exchange.simulate import simulate as replay
 
     earlier = read_recording(warm_start) if warm_start else None
     found = replay(

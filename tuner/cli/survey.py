@@ -29,8 +29,8 @@ from tuner.requests.events import Events
 from tuner.study.survey_design import CONFIGS, DEEP, PER_PROBLEM
 
 if TYPE_CHECKING:
+    from tuner.study.survey import SurveyProgress
     from tuner.study.survey_design import SurveyRequest
-    from tuner.study.survey_progress import SurveyProgress
 
 #: Seconds between two lines of progress.
 TOLD_EVERY_S = 10.0
@@ -115,7 +115,8 @@ def _request(target: str, options: dict[str, Any], found: DetectedDevice) -> Sur
             f"a survey is of one operation, {target} has kernels of {' and '.join(declared)}; split it"
         )
     operation = known.operation(declared[0])
-    kernels = known.of(operation.name, found.target, only=options["kernels"])
+    dtype = options["dtype"] or operation.dtypes[0]
+    kernels = known.of(operation.name, found.target, options["kernels"], dtype=dtype)
     plain = SurveyRequest(
         operation, tuple(kernels), found, options["seconds"], options["regime"], options["seed"],
         problems=_listed(options["shapes"], operation), drawn=not options["only_shapes"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -11,6 +11,7 @@ from tuner.declare.folders import kernels_folder
 from tuner.declare.kernel import Kernel
 from tuner.declare.loading import Declarations
 from tuner.declare.problem import Operation
+from tuner.declare.space import Constraint
 from tuner.errors import DeclarationError, InputError, UnknownName
 
 
@@ -39,7 +40,12 @@ class Catalogue:
         return self.operations[name]
 
     def of(
-        self, operation: str, target: str = "", only: tuple[str, ...] = (), precision: str = ""
+        self,
+        operation: str,
+        target: str = "",
+        only: tuple[str, ...] = (),
+        precision: str = "",
+        dtype: str = "",
     ) -> tuple[Kernel, ...]:
         """Returns the kernels of an operation.
 
@@ -48,21 +54,30 @@ class Catalogue:
             target: ``cuda`` or ``cpu``; all if empty.
             only: Kernel names to keep; all if empty.
             precision: Only kernels that serve it; all if empty.
+            dtype: Only kernels that compute in it; all if empty.
 
         Raises:
             UnknownName: There is no such operation, or no kernel has a name in `only`.
         """
-        self.operation(operation)
+        declared = self.operation(operation)
         found = [
             kernel for kernel in self.kernels
             if kernel.operation == operation and target in ("", kernel.target)
             and (not precision or kernel.serves(precision))
+            and (not dtype or dtype in computed_dtypes(kernel, declared))
         ]  # fmt: skip
         for name in only:
             if name not in {kernel.name for kernel in found}:
                 known = [kernel.name for kernel in found]
                 raise UnknownName(f"{target} kernel of {operation}".strip(), name, known)
         return tuple(kernel for kernel in found if not only or kernel.name in only)
+
+
+def computed_dtypes(kernel: Kernel, operation: Operation) -> tuple[str, ...]:
+    """Dtypes of the operation in which the kernel computes; see `Kernel.dtypes`."""
+    if kernel.dtypes:
+        return tuple(each for each in operation.dtypes if each in kernel.dtypes)
+    return tuple(each for each in operation.dtypes if each not in operation.sums)
 
 
 def builtin() -> Catalogue:
@@ -83,8 +98,23 @@ def builtin() -> Catalogue:
         order = list(getattr(module, "LADDER", ()))
         found.sort(key=lambda kernel: order.index(kernel.name) if kernel.name in order else len(order))
         kernels += found
+    kernels = _with_dtypes(kernels, operations)
     usual = [kernel for kernel in kernels if not kernel.shown]
     return Catalogue(operations, _with_fallbacks(usual), tuple(kernel for kernel in kernels if kernel.shown))
+
+
+def _with_dtypes(kernels: Sequence[Kernel], operations: Mapping[str, Operation]) -> list[Kernel]:
+    """Kernels that have no legal config in dtypes that they do not compute in."""
+    found = []
+    for kernel in kernels:
+        dtypes = computed_dtypes(kernel, operations[kernel.operation])
+        sentence = f"elements are {' or '.join(dtypes)}"
+        missing = len(dtypes) < len(operations[kernel.operation].dtypes)
+        if missing and all(each.sentence != sentence for each in kernel.constraints):
+            rule = Constraint(sentence, lambda p, d, c, dtypes=dtypes: p.dtype in dtypes)  # type: ignore[misc]
+            kernel = replace(kernel, constraints=(rule, *kernel.constraints))
+        found.append(kernel)
+    return found
 
 
 def _with_fallbacks(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
@@ -133,7 +163,8 @@ def from_file(path: Path) -> Catalogue:
     for kernel in kernels:
         if kernel.operation not in base.operations:
             raise UnknownName(f"operation of kernel {kernel.name!r}", kernel.operation, base.operations)
-    return Catalogue(base.operations, _with_fallbacks((*base.kernels, *kernels)))
+    known = _with_dtypes((*base.kernels, *kernels), base.operations)
+    return Catalogue(base.operations, _with_fallbacks(known))
 
 
 def _declarations(folder: Path) -> Iterator[Path]:

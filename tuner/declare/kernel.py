@@ -59,6 +59,7 @@ class Kernel:
             The constraints say which devices have it.
         precisions: What it may be used for, of `tuner.declare.problem.PRECISIONS`. A kernel that serves
             ``ieee`` serves every other one as well.
+        dtypes: What it computes in; by default all dtypes of the operation but those of `Operation.sums`.
     """
 
     operation: str
@@ -78,6 +79,7 @@ class Kernel:
     tiles: Callable[[Problem, Any], Mapping[str, Any]] | None = None
     threads: str = ""
     precisions: tuple[str, ...] = (IEEE,)
+    dtypes: tuple[str, ...] = ()
     fallback: Fallback | None = None
     architecture: str = ""
     shown: float = 0.0

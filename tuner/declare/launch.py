@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from tuner.declare.problem import Problem, Tensor
+from tuner.declare.tensor_map import TensorMap
 from tuner.errors import DeclarationError
 
 #: A workspace, and another one within it, starts at a multiple of this.
@@ -163,6 +164,7 @@ class Launch:
         counter: Name by which steps are given a 32-bit word to count in, which all runs of the process on a GPU
             share; exported kernels are given a null pointer instead. Empty if none counts.
         packings: Inputs that can be packed beforehand.
+        maps: Tensor maps, which steps are given by name.
     """
 
     grid: tuple[int, ...]
@@ -174,10 +176,16 @@ class Launch:
     steps: tuple[Step, ...] = ()
     counter: str = ""
     packings: tuple[Packing, ...] = ()
+    maps: tuple[TensorMap, ...] = ()
 
     def __post_init__(self) -> None:
         if self.steps and self.pieces:
             raise DeclarationError("a launch has steps or pieces, got both; leave one of them out")
+        if self.maps and (not self.steps or self.packings):
+            raise DeclarationError(
+                "tensor maps are arguments of steps, which pack no operands; declare the run with Launch.of, "
+                "even if it is a single step"
+            )
 
     @classmethod
     def of(cls, main: str, steps: Sequence[Step], workspace: Workspace | None = None, **more: Any) -> Launch:
@@ -206,11 +214,12 @@ class Launch:
         )
 
     def names(self, problem: Problem) -> list[str]:
-        """What the steps' arguments name, in the order in which a run is given it; a null pointer last."""
+        """What steps' arguments name, in the order of what a run is given: a null pointer, maps come last."""
         regions = self.workspace.regions if self.workspace else ()
         scalars = (scalar.name for scalar in problem.scalars)
         own = (name for name, _ in regions)
-        return [*(tensor.name for tensor in problem.tensors), *scalars, *own, self.counter or "counter", ""]
+        tensors, maps = (tensor.name for tensor in problem.tensors), (each.name for each in self.maps)
+        return [*tensors, *scalars, *own, self.counter or "counter", "", *maps]
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Launch:
@@ -225,6 +234,7 @@ class Launch:
             tuple(_step_from(each) for each in data.get("steps", ())),
             data.get("counter", ""),
             tuple(Packing(**each) for each in data.get("packings", ())),
+            tuple(TensorMap.from_json(each) for each in data.get("maps", ())),
         )
 
 

@@ -13,8 +13,10 @@ from tuner.errors import DeclarationError, InputError, UnknownName
 
 #: Dtypes that a tensor or a scalar may have, with the bytes of an element.
 DTYPE_BYTES: Mapping[str, int] = {
-    "float16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8, "uint8": 1,
+    "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8, "uint8": 1,
 }  # fmt: skip
+#: Bits of the significand of floating-point dtypes, the hidden one included.
+SIGNIFICANDS: Mapping[str, int] = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
 #: How exactly a problem is computed; the first is the default. ``ieee``: products and sums in the dtype itself.
 #: ``emulated``: any arithmetic that is as exact as the library's for the inputs at hand.
 PRECISIONS = ("ieee", "emulated")
@@ -85,6 +87,8 @@ class Baseline:
         bind: Problem -> the library's own function for it. The function takes arrays in the order of the
             problem's tensors and queues a run on the current stream. Callables need it if the array library's
             own product or copy does not use that function; it returns None if it does.
+        prepare: Called as `call` is, before calls are timed: where the library has several algorithms, to
+            choose the fastest. It may write to outputs.
     """
 
     name: str
@@ -92,6 +96,7 @@ class Baseline:
     names: Mapping[str, str] = field(default_factory=dict)
     blas: bool = True
     bind: Callable[[Problem], Callable[..., None] | None] = lambda problem: None
+    prepare: Callable[[Any, Problem, Mapping[str, Any]], None] = lambda xp, problem, arrays: None
 
     def named(self, dtype: str) -> str:
         """The library's name for a dtype."""
@@ -124,6 +129,8 @@ class Operation:
         dtypes: Allowed dtypes; the first is the default.
         layouts: Allowed layouts; the first is the default. ``("",)`` if there is only one.
         emulated: Dtypes that the ``emulated`` precision may be chosen for.
+        sums: Dtype -> wider dtype in which its products are summed; the result is rounded once. Only kernels
+            whose `Kernel.dtypes` name such a dtype compute in it.
         scalars: Problem -> scalar arguments; by default the dims as int32.
         constants: ``(problem, target)`` -> further names, beside the parameters, that a source may use at
             compile time. For ``cuda`` a string is a token (``{"SCALAR": "float"}``).
@@ -150,6 +157,7 @@ class Operation:
     dtypes: tuple[str, ...] = ("float32",)
     layouts: tuple[str, ...] = ("",)
     emulated: tuple[str, ...] = ()
+    sums: Mapping[str, str] = field(default_factory=dict)
     scalars: Callable[[Problem], tuple[Scalar, ...]] = _dims_as_scalars
     constants: Callable[[Problem, str], Mapping[str, Any]] = lambda problem, target: {}
     terms: Callable[[Problem], int] = lambda problem: 1
@@ -296,12 +304,11 @@ class Problem:
     def tolerance(self) -> float:
         """Largest acceptable error of an element, relative to the reference's rms plus the element.
 
-        ``TOLERANCE_FACTOR * u * sqrt(terms)`` where u is the unit roundoff of the output's dtype.
+        ``TOLERANCE_FACTOR * u * sqrt(terms)`` where u is the unit roundoff of the dtype of the sums. Where that
+        is not the output's (`Operation.sums`), the rounding of the result to the output's dtype comes on top.
         """
-        bits = {"float16": 11, "float32": 24, "float64": 53}.get(self.outputs[0].dtype)
-        if bits is None:
-            return 0.0
-        return float(TOLERANCE_FACTOR * 2.0**-bits * math.sqrt(self.operation.terms(self)))
+        rounding, sums = roundings(self.operation, self.outputs[0].dtype)
+        return float(rounding + TOLERANCE_FACTOR * sums * math.sqrt(self.operation.terms(self)))
 
     def to_json(self) -> dict[str, Any]:
         """Returns the fields that name the problem: operation, shape, dtype, layout, precision."""
@@ -313,6 +320,17 @@ class Problem:
     def __str__(self) -> str:
         sizes = " x ".join(str(value) for _, value in self.shape)
         return worded(self.operation.name, sizes, self.dtype, self.layout, self.precision)
+
+
+def roundings(operation: Operation, dtype: str) -> tuple[float, float]:
+    """Unit roundoffs of a result of that dtype: of the result itself, where its sums are wider; of its sums.
+
+    Both are 0 for whole numbers, which are exact.
+    """
+    if dtype not in SIGNIFICANDS:
+        return 0.0, 0.0
+    wider = operation.sums.get(dtype, dtype)
+    return (0.0 if wider == dtype else 2.0 ** -SIGNIFICANDS[dtype]), 2.0 ** -SIGNIFICANDS[wider]
 
 
 def worded(operation: str, sizes: str, dtype: str, layout: str, precision: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import ml_dtypes  # noqa: F401  whoever has kernels and NumPy has bfloat16 by its name in NumPy
 import numpy as np
 from numpy.typing import NDArray
 

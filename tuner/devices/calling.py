@@ -26,6 +26,7 @@ from tuner.declare.problem import DTYPE_BYTES, Problem
 from tuner.devices.cuda import describe
 from tuner.devices.launching import Series, function_of, regions_of, steps_of, three, workspace
 from tuner.devices.nvrtc import NvrtcCompiler
+from tuner.devices.tensor_maps import maps_of
 
 #: Workspaces, modules and larger arrays are kept up to this total size, or this part of a GPU's memory if that
 #: is more; the oldest are dropped first.
@@ -199,7 +200,8 @@ class Loaded:
         elif self._series is not None:
             trailing = _KEPT.get(("workspace", self._token, _current_stream()), self._with_workspace)
             with self._queueing:  # another thread may use the same stream, and the workspace with it
-                self._series.queue((*arrays, *trailing, *self._packed))
+                maps = maps_of(self._launch, self._problem, arrays)
+                self._series.queue((*arrays, *trailing, *maps, *self._packed))
         elif self._launch.workspace is None:
             self._function(self._grid, self._block, (*arrays, *self._scalars), self._shared)
         else:

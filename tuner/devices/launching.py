@@ -20,6 +20,7 @@ from tuner.declare.padding import COPY_THREADS, copy_rows_grid, copy_rows_source
 from tuner.declare.problem import Problem
 from tuner.devices.nvrtc import compile_cubin, target_architecture
 from tuner.devices.protocol import Arrays, LaunchFailed
+from tuner.devices.tensor_maps import maps_of
 from tuner.results.measurement import memory_reason
 
 DEVICE_TO_DEVICE = runtime.memcpyDeviceToDevice
@@ -140,7 +141,8 @@ class Series:
         """Queues a run.
 
         Args:
-            given: Tensors, scalars, regions of the workspace and a null pointer, as `Launch.names` has them.
+            given: Tensors, scalars, regions of the workspace, a null pointer and maps, as `Launch.names` has
+                them.
             stream: On this one; on the current one unless given.
         """
         for function, grid, block, places, shared in self._launches:
@@ -219,7 +221,8 @@ def steps_of(
         made[""] = workspace(launch.workspace)
     if launch.steps:
         series = Series(module, launch, arrays.problem)
-        given = [*arguments, *regions_of(made.get(""), launch)]
+        maps = maps_of(launch, arrays.problem, arguments)
+        given = [*arguments, *regions_of(made.get(""), launch), *maps]
         return [*before, partial(series.queue, given), *after]
     if launch.workspace is not None:
         arguments.append(made[""])

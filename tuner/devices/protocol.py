@@ -169,19 +169,24 @@ class Device(Protocol):
 
 
 def declared_baseline(device: Device, arrays: Arrays) -> Run | None:
-    """Returns a run of the baseline that the problem's operation declares for a kind of device."""
+    """Returns a run of the baseline that the problem's operation declares for a kind of device.
+
+    Raises:
+        LaunchFailed: It cannot be prepared.
+    """
     baseline = arrays.problem.operation.baselines.get(device.info.kind)
     if baseline is None:
         return None
 
-    def run() -> None:
+    def run(of: Callable[[Any, Problem, Mapping[str, Any]], None] = baseline.call) -> None:
         try:
-            baseline.call(device.xp, arrays.problem, arrays.arrays)
+            of(device.xp, arrays.problem, arrays.arrays)
         except Exception as error:
             raise LaunchFailed(
                 f"the baseline {baseline.name} fails: {type(error).__name__}: {error}"
             ) from error
 
+    run(baseline.prepare)
     return run
 
 

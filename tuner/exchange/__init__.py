@@ -1,4 +1,4 @@
-"""Records to and from files, so that databases of several nodes become one, and records of Kernel Tuner."""
+"""Records to and from files, records of Kernel Tuner, and recorded spaces, on which searches are replayed."""
 
 from tuner.exchange.files import Counts, export, merge, take
 from tuner.exchange.kernel_tuner import Cached, is_cache, records_of

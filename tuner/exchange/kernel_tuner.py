@@ -15,8 +15,8 @@ from pathlib import Path
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.errors import InputError
-from tuner.replay.recording import Cache, read_cache
-from tuner.replay.recording import Cached as Config
+from tuner.exchange.recording import Cache, read_cache
+from tuner.exchange.recording import Cached as Config
 from tuner.results.record import ProblemKey, Record, Role
 
 #: Names of a problem's dims if only sizes are given, as Kernel Tuner names the axes of its grid.

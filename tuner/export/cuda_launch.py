@@ -7,12 +7,15 @@ from tuner.declare.problem import Scalar
 from tuner.export.cuda_text import LAUNCH, NEXT, PIECES, STEP, WITH_MEMORY
 from tuner.export.interface import UNASKED_SHARED_BYTES, Argument, Interface
 from tuner.export.symbolic import in_c
+from tuner.export.tensor_maps import in_cuda
 
 #: Our dtypes in CUDA C++.
 C_TYPES = {
-    "float16": "__half", "float32": "float", "float64": "double", "int32": "int", "int64": "long long",
-    "uint8": "unsigned char",
+    "float16": "__half", "bfloat16": "__nv_bfloat16", "float32": "float", "float64": "double", "int32": "int",
+    "int64": "long long", "uint8": "unsigned char",
 }  # fmt: skip
+#: Headers of CUDA that declare element types. Kernels may have types of their own for such elements.
+HEADERS = {"float16": "cuda_fp16.h", "bfloat16": "cuda_bf16.h"}
 
 
 def c_type(argument: Argument) -> str:
@@ -59,7 +62,8 @@ def _passed(face: Interface, instead: dict[str, str]) -> str:
 
 def _array(argument: Argument, instead: dict[str, str]) -> str:
     given = argument.name if argument.tensor.output else f"const_cast<{c_type(argument)}*>({argument.name})"
-    return instead.get(argument.tensor.name) or given
+    found = instead.get(argument.tensor.name) or given
+    return _anything(found) if argument.tensor.dtype in HEADERS else found
 
 
 def _scalar(scalar: Scalar) -> str:
@@ -99,6 +103,7 @@ def _with_memory(entry: str, face: Interface) -> str:
         copies.append(f"        status = cudaMemsetAsync(workspace, 0, {zeroed}, stream);")
         freeing.append("    if (workspace != nullptr) cudaFreeAsync(workspace, stream);")
     instead = {name: f"{_name(face, name)}_padded" for name in shapes}
+    copies += in_cuda(face, {each.tensor.name: each.name for each in face.arguments} | instead)
     launches = [_step(step, face, instead) for step in face.launch.steps]
     return WITH_MEMORY.substitute(
         launches="\n".join(launches) or NEXT.substitute(entry=entry, passed=_passed(face, instead)),
@@ -112,13 +117,15 @@ def _step(step: Step, face: Interface, instead: dict[str, str]) -> str:
     """One launch of several, with its own geometry and arguments."""
     assert face.launch is not None
     named = {each.tensor.name: _array(each, instead) for each in face.arguments}
+    by_value = {*(each.name for each in face.scalars), *(each.name for each in face.launch.maps)}
+    named |= {each.name: each.name for each in face.launch.maps}
     named |= {each.name: _scalar(each) for each in face.scalars}
     workspace = face.launch.workspace
     named |= {name: f"workspace + ({in_c(first)})" for name, first in (workspace.regions if workspace else ())}
     counter = f"counter_{face.problem.operation.verb}()"
     # The pointers' types are the function's affair: a template takes any.
     passed = [
-        named[name] if name in _scalars(face)
+        named[name] if name in by_value
         else counter if name and name == face.launch.counter
         else _anything(named.get(name))
         for name in step.arguments
@@ -138,12 +145,11 @@ def _step(step: Step, face: Interface, instead: dict[str, str]) -> str:
     )
 
 
-def _scalars(face: Interface) -> set[str]:
-    return {each.name for each in face.scalars}
-
-
 def _anything(pointer: str | None) -> str:
-    return "nullptr" if pointer is None else f"Pointer{{{pointer}}}"
+    """A pointer of any type; null where there is none."""
+    if pointer is None or pointer.startswith("Pointer{"):
+        return pointer or "nullptr"
+    return f"Pointer{{{pointer}}}"
 
 
 def extents(sizes: tuple[object, ...]) -> str:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 
 from tuner.declare.kernel import Rendered
 from tuner.declare.launch import Launch
-from tuner.declare.problem import TOLERANCE_FACTOR
-from tuner.export.cuda_launch import c_type, extents, launch_text
+from tuner.declare.problem import TOLERANCE_FACTOR, roundings
+from tuner.export.cuda_launch import HEADERS, c_type, extents, launch_text
 from tuner.export.cuda_text import COUNTER, FINGERPRINT, GEOMETRY, MAIN, PADDED_COPY, POINTER, REFERENCE, WHOLE
 from tuner.export.fingerprint import SUMS, Fingerprint, fingerprints
 from tuner.export.interface import UNASKED_SHARED_BYTES, Argument, Interface
 from tuner.export.symbolic import in_c
+from tuner.export.tensor_maps import C_HELPER
 
 #: Launches that the exported main times.
 _LAUNCHES = 20
@@ -64,13 +66,16 @@ def _described(argument: Argument) -> str:
 def _helpers(face: Interface, launch: Launch) -> str:
     """What the function that launches needs before it."""
     counter = COUNTER.substitute(verb=face.problem.operation.verb) if launch.counter else ""
-    return (PADDED_COPY if launch.padded else "") + (POINTER if launch.steps else "") + counter
+    any_type = launch.steps or any(argument.tensor.dtype in HEADERS for argument in face.arguments)
+    parts = (PADDED_COPY, launch.padded), (POINTER, any_type), (C_HELPER, launch.maps)
+    return "".join(text for text, wanted in parts if wanted) + counter
 
 
 def _includes(face: Interface) -> str:
     names = ["cmath", "cstdint", "cstdio", "cstdlib", "type_traits", "vector"]
-    half = any(argument.tensor.dtype == "float16" for argument in face.arguments)
-    cuda = ["cuda_fp16.h"] if half else []
+    cuda = sorted({HEADERS[each.tensor.dtype] for each in face.arguments if each.tensor.dtype in HEADERS})
+    if face.launch and face.launch.maps:
+        cuda, names = [*cuda, "cuda.h"], sorted([*names, "cstring"])
     return "\n".join(f"#include <{name}>" for name in (*cuda, *names))
 
 
@@ -196,16 +201,24 @@ def _comparison(face: Interface, argument: Argument, known: list[Fingerprint]) -
         own = [each for each in known if each.output == argument.tensor.name]
         rows = ",\n".join(f"        {_row(each)}" for each in own)
         return FINGERPRINT.substitute(given, sums=SUMS, known=rows)
-    bits = {"float16": 11, "float32": 24, "float64": 53}.get(argument.tensor.dtype)
-    rounding = f"{TOLERANCE_FACTOR!r} * ldexp(1.0, -{bits}) * sqrt(double({in_c(face.terms)}))"
+    rounding = _tolerance(face, argument.tensor.dtype)
     return REFERENCE.substitute(
         given,
         inputs=", ".join(f"const {c_type(each)}* {each.name}" for each in face.inputs),
         input_names=", ".join(each.name for each in face.inputs),
         body=textwrap.indent(textwrap.dedent(body).strip(), "    "),
         size=_size(argument),
-        tolerance=rounding if bits else "0.0",
+        tolerance=rounding,
     )
+
+
+def _tolerance(face: Interface, dtype: str) -> str:
+    """`tuner.declare.problem.Problem.tolerance` as an expression."""
+    of_result, of_sums = roundings(face.problem.operation, dtype)
+    if not of_sums:
+        return "0.0"
+    grown = f"{TOLERANCE_FACTOR!r} * ldexp(1.0, {round(math.log2(of_sums))}) * sqrt(double({in_c(face.terms)}))"
+    return f"({of_result!r} + {grown})" if of_result else grown
 
 
 def _row(each: Fingerprint) -> str:

@@ -16,7 +16,7 @@ $kernel
 
 // ---------------------------------------------------------------- host
 
-static inline long long ceil_div(long long numerator, long long denominator) {
+[[maybe_unused]] static inline long long ceil_div(long long numerator, long long denominator) {
     return (numerator + denominator - 1) / denominator;
 }
 

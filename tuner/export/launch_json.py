@@ -74,6 +74,7 @@ def _beside_launch(launch: Launch) -> dict[str, Any]:
                 for step in launch.steps
             ],
         }  # fmt: skip
+    found |= _maps(launch)
     if launch.workspace:
         found["workspace"] = {
             "about": "memory of the kernel's own, its last argument: a pointer to so many bytes, of which the "
@@ -82,6 +83,23 @@ def _beside_launch(launch: Launch) -> dict[str, Any]:
             "zeroed_bytes": in_python(launch.workspace.zeroed_bytes),
         }
     return found
+
+
+def _maps(launch: Launch) -> dict[str, Any]:
+    """Tensor maps, where steps take some."""
+    if not launch.maps:
+        return {}
+    about = (
+        "tensor maps (cuTensorMapEncodeTiled) that steps are given by name: a dense tensor, the box that a "
+        "copy takes, sizes in the order of the tensor, and the swizzle in bytes"
+    )
+    maps = {
+        each.name: {
+            "tensor": each.tensor, "box": [in_python(size) for size in each.box], "swizzle": each.swizzle,
+        }
+        for each in launch.maps
+    }  # fmt: skip
+    return {"maps": {"about": about, **maps}}
 
 
 def _regions(launch: Launch) -> tuple[tuple[str, Any], ...]:

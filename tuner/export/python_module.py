@@ -10,6 +10,7 @@ from tuner.declare.launch import Launch, Pieces, Workspace
 from tuner.declare.problem import Tensor
 from tuner.export.interface import UNASKED_SHARED_BYTES, Argument, Interface
 from tuner.export.symbolic import in_python
+from tuner.export.tensor_maps import PYTHON_HELPER, in_module
 
 _WHOLE = Template("""\
 $header
@@ -141,16 +142,19 @@ def python_module(header: list[str], kernel: Kernel, rendered: Rendered, face: I
     missing = [dim for dim, _ in face.problem.shape if dim not in face.sources and dim not in face.fixed]
     given = [argument.name for argument in face.inputs]
     imports = "import functools\n\nimport cupy\nimport numpy\n"
+    maps = rendered.launch.maps if rendered.launch else ()
+    imports = f"import ctypes\n{imports}" if maps else imports
+    narrow = "import ml_dtypes  # NumPy knows bfloat16 by it\n" if _has(face, "bfloat16") else ""
     return _WHOLE.substitute(
         header="\n".join(f"# {line}".rstrip() for line in header),
-        imports=imports if cuda else "import numpy\n",
+        imports=(imports if cuda else "import numpy\n") + narrow,
         kernel=_cuda_kernel(kernel, rendered)
         if cuda
         else f"{rendered.text.strip()}\n\n\n_entry = {rendered.entry}",
         library="CuPy" if cuda else "NumPy",
         arrays="cupy" if cuda else "numpy",
         verb=operation.verb,
-        dense=_DENSE_CUPY if cuda else _DENSE_NUMPY,
+        dense=(PYTHON_HELPER if maps else "") + (_DENSE_CUPY if cuda else _DENSE_NUMPY),
         signature=f"{operation.verb}({', '.join([*given, *(['*', *missing] if missing else [])])})",
         what=f"{operation.name} in {face.problem.dtype}, as tuned for {face.problem}.",
         arguments=_arguments(face, missing),
@@ -159,6 +163,11 @@ def python_module(header: list[str], kernel: Kernel, rendered: Rendered, face: I
         run="\n".join(_run(face)),
         outputs=", ".join(argument.name for argument in face.outputs),
     )
+
+
+def _has(face: Interface, dtype: str) -> bool:
+    """Whether an array is of that dtype."""
+    return any(argument.tensor.dtype == dtype for argument in face.arguments)
 
 
 def _cuda_kernel(kernel: Kernel, rendered: Rendered) -> str:
@@ -284,6 +293,8 @@ def _in_steps(face: Interface, arrays: dict[str, str], scalars: list[str]) -> li
     if launch.workspace:
         lines += _own_memory(launch.workspace)
         named |= {name: f"_workspace[{in_python(first)} :]" for name, first in launch.workspace.regions}
+    lines += in_module(face, named)
+    named |= {each.name: f"_{each.name}" for each in launch.maps}
     lines.append("    _device = cupy.cuda.runtime.getDevice()")
     for step in launch.steps:
         passed = ", ".join(named[name] for name in step.arguments)

@@ -14,27 +14,20 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from tuner.declare.catalogue import Catalogue
 from tuner.declare.hardware import DeviceInfo
 from tuner.devices.detect import find
 from tuner.devices.device_lock import device_lock
-from tuner.errors import EnvironmentTrouble, InputError, Interrupted, TunerError
+from tuner.errors import Interrupted, TunerError
 from tuner.fleet.condition import Condition, complaints
 from tuner.fleet.identity import identity_of
-from tuner.fleet.orders import Answer, Database, Greeting, Order, Report
-from tuner.fleet.own_file import Outbox
+from tuner.fleet.orders import Greeting, Order, Report
+from tuner.fleet.studies import Studies
 from tuner.nightly.plan.items import PlanItem
-from tuner.nightly.stage import Stage
-from tuner.nightly.standing import kernels_of, study_of
-from tuner.nightly.work import Done, Work
-from tuner.store import Store
-from tuner.store.patience import PatientStore
 from tuner.study.progress import Progress
 
 #: Seconds between two messages about the progress, and that the end may take once the worker is gone.
@@ -52,6 +45,7 @@ class Child:
 
     Attributes:
         lock_wait_s: Seconds to wait for a device that another process still holds.
+        studies: Does the work.
     """
 
     lock_wait_s = LOCK_WAIT_S
@@ -68,15 +62,11 @@ class Child:
         Raises:
             DeviceTrouble: There is no such device.
         """
-        self._channel, self._folder, self._url = channel, folder, url
+        self._channel = channel
         self._found = find(spec)
-        self._known: dict[str, Catalogue] = {}
         self._working = False
         self._told_s = 0.0
-        self._database: Database | None = None
-        self._outbox: Outbox | None = None
-        self._store: Any = None
-        self._stage: Stage | None = None
+        self.studies = Studies(self._found, folder, url, self._view, self._waits)
         signal.signal(signal.SIGTERM, self._stop)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -88,25 +78,28 @@ class Child:
     def serve(self) -> None:
         """Answers until the worker closes the channel."""
         with contextlib.suppress(EOFError, OSError):
+            self._channel.send(("progress", {"stage": "opening"}))
             while True:
                 try:
                     message = self._channel.recv()
                 except Interrupted:  # the study that is open was told to stop
-                    self._close_stage()
+                    self.studies.stage.close()
                     continue
                 self._channel.send(("answer", self._answer(message)))
-        self._close()
+        self.studies.close()
 
     def _answer(self, message: Any) -> Any:
         self._working = True
         try:
-            if isinstance(message, Greeting):
-                return self._report(message)
-            return self._work(message)
+            return self._report(message) if isinstance(message, Greeting) else self.work(message)
         except (TunerError, KeyboardInterrupt) as error:
             return error if isinstance(error, TunerError) else Interrupted("interrupted")
         finally:
             self._working = False
+
+    def work(self, order: Order) -> Any:
+        """Does a piece of work."""
+        return self.studies.work(order)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         """Outside of a study, which has a handler of its own."""
@@ -114,96 +107,17 @@ class Child:
             raise Interrupted("stopped")
 
     def _report(self, greeting: Greeting) -> Report:
-        self._open_store(greeting.database)
-        told = self.condition()
-        outbox = self._outbox
-        handed = outbox.handed(self._found.info.uuid) if outbox else None
+        self.studies.open(greeting.database)
+        told, outbox = self.condition(), self.studies.outbox
         return Report(
             socket.gethostname(), self._found.spec, told.info, told.versions,
             identity_of(path for path, _ in greeting.identity.files), told.complaints,
-            handed, outbox.kept() if outbox else (),
+            outbox.handed(self.device.uuid) if outbox else None, outbox.kept() if outbox else (),
         )  # fmt: skip
 
     def condition(self) -> Condition:
         """Looks at the device."""
         return complaints(self._found)
-
-    def stage(self, store: Store) -> Stage:
-        """Makes what runs the work."""
-        return Stage(store, (self._found,), self._view)
-
-    def _open_store(self, database: Database) -> None:
-        if database == self._database:
-            return
-        self._close()
-        if database.url:
-            self._store = PatientStore.open(self._url or database.url)
-            self._store.waiting = self._waits
-            if self._store.identity != database.identity:
-                raise InputError(
-                    "a worker writes into the coordinator's database, and its own --db is another; give both "
-                    "the same"
-                )
-        else:
-            board = self._found.info.uuid or self._found.info.name
-            self._outbox = Outbox(self._folder / database.identity / board.replace("/", "-"))
-            self._store = self._outbox.store
-        self._database = database
-        self._stage = self.stage(self._store)
-
-    def _work(self, order: Order) -> Answer:
-        begun_s = time.monotonic()
-        self._open_store(order.database)
-        assert self._stage is not None
-        if self._outbox is not None:
-            self._outbox.acknowledge(order.stored)
-            self._outbox.forget(order.taken)
-            if order.lines:
-                self._outbox.store.take(order.lines)
-        else:
-            self._store.claim = order.claim
-        trouble = ""
-        try:
-            done = self._stage.run(self._work_of(order))
-        except Interrupted as error:
-            done = replace(self._stage.done, lost=str(error), cut=True)
-            self._close_stage()
-        except TunerError as error:
-            done, trouble = replace(self._stage.done, lost=str(error)), str(error)
-            self._close_stage()
-        return self._handed_in(order, done, trouble, time.monotonic() - begun_s)
-
-    def _handed_in(self, order: Order, done: Done, trouble: str, seconds: float) -> Answer:
-        champion = done.finished.champion if done.finished else None
-        answer = Answer(order.claim, done, kept=self._outbox is None, trouble=trouble, seconds=seconds)
-        if self._outbox is None:
-            return answer
-        if champion is not None:
-            self._outbox.keep(order.claim, champion)
-        return replace(answer, handed=self._outbox.handed(self._found.info.uuid))
-
-    def _work_of(self, order: Order) -> Work:
-        """The work by this machine's own files.
-
-        Raises:
-            EnvironmentTrouble: Something is not here, or is another than the coordinator's.
-        """
-        try:
-            item = order.item.found(self._known)
-            kernels = kernels_of(item, self._found.target)
-        except InputError as error:
-            raise EnvironmentTrouble(f"a worker's kernels are the coordinator's: {error}") from error
-        study = study_of(item, self._found.info, kernels)
-        if study != order.study:
-            self._known.clear()
-            raise EnvironmentTrouble(
-                f"a worker's kernels are the coordinator's: there the study is {order.study!r}, here "
-                f"{study!r}; use the same files"
-            )
-        return Work(
-            order.name, item, kernels, order.turn, order.parts, order.why, order.seconds, order.finals_s,
-            order.library, order.seed, order.sampler, order.storage_url,
-        )  # fmt: skip
 
     @contextlib.contextmanager
     def _view(self, item: PlanItem) -> Iterator[Any]:
@@ -216,31 +130,21 @@ class Child:
             return
         self._told_s = now_s
         done = sum(progress.spent_s.get(stage, 0.0) for stage in WORKED)
-        self._channel.send(
-            (
-                "progress",
-                {
-                    "stage": progress.stage, "trials": progress.trials, "done_s": round(done, 2),
-                    "best_s": progress.best_s, "best": progress.best, "baseline_s": progress.baseline_s,
-                },
-            )
+        self.tell(
+            stage=progress.stage, trials=progress.trials, done_s=round(done, 2), best_s=progress.best_s,
+            best=progress.best, baseline_s=progress.baseline_s,
         )  # fmt: skip
+
+    def tell(self, **progress: Any) -> None:
+        """Sends progress, and what was measured meanwhile."""
+        handed = self.studies.handed()
+        if handed is not None:
+            self._channel.send(("records", handed))
+        self._channel.send(("progress", progress))
 
     def _waits(self) -> None:
         """The database is away: the study goes on, or waits, and does not hang."""
         self._channel.send(("progress", {"stage": "waiting for the database", "at_s": time.monotonic()}))
-
-    def _close_stage(self) -> None:
-        if self._stage is not None:
-            self._stage.close()
-
-    def _close(self) -> None:
-        self._close_stage()
-        if self._outbox is not None:
-            self._outbox.close()
-        elif self._store is not None:
-            self._store.close()
-        self._outbox = self._stage = self._store = self._database = None
 
 
 def end_with(life: int) -> None:

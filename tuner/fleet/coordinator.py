@@ -1,17 +1,51 @@
-"""Who may coordinate a database's fleet, and how its workers reach the database."""
+"""Coordinates the fleet of one database: connects to a cluster, and runs nights and jobs on it."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 from tuner.declare.hardware import DeviceInfo
+from tuner.fleet.clusters import Cluster, ClusterRequest, connected
+from tuner.fleet.night import FleetNight
+from tuner.nightly.plan.items import Plan
 from tuner.store import Store
 from tuner.store.claims import Claims
 from tuner.study.locks import Occupancy
 
 #: Stands for all devices of a fleet in the lock beside a database.
 _FLEET = DeviceInfo("a fleet", "fleet", uuid="fleet")
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """A cluster and the database of its records. It runs plans, one after the other.
+
+    Attributes:
+        cluster: The cluster.
+        store: The database.
+        url: The database's URL for workers; empty if they hand their records over.
+        anywhere: True if workers on other machines may take part.
+    """
+
+    cluster: Cluster
+    store: Store
+    url: str
+    anywhere: bool
+
+    def night(self, plan: Plan, seed: int, deadline_s: float | None, **more: Any) -> FleetNight:
+        """Makes a night: `run` tunes it, in any thread, `snapshot` shows it, `stopped` ends it from outside.
+
+        Args:
+            plan: The plan; a job of one problem is a plan of one item.
+            seed: Seed of the searches.
+            deadline_s: `time.monotonic` at which to stop; None without a deadline.
+            more: More attributes of `FleetNight`.
+        """
+        client, url = self.cluster.client, self.url
+        return FleetNight(plan, self.store, client, seed, deadline_s, url, anywhere=self.anywhere, **more)
 
 
 @contextlib.contextmanager
@@ -22,15 +56,25 @@ def coordinating(store: Store, url: str) -> Iterator[None]:
         LockedByAnother: Another coordinator works with it; the message names it.
         EnvironmentTrouble: The lock beside the database cannot be written.
     """
-    with Occupancy(url, _FLEET, "a night on a cluster"), Claims(store).coordinating():
+    with Occupancy(url, _FLEET, "a fleet"), Claims(store).coordinating():
         yield
 
 
-def workers_url(url: str, hand_over: bool) -> str:
-    """Returns the URL by which workers write into a database; empty if they hand their records over.
+@contextlib.contextmanager
+def opened(url: str, request: ClusterRequest, hand_over: bool = False) -> Iterator[Fleet]:
+    """Opens a database and a cluster; both are let go at the end of the block.
 
     Args:
-        url: The coordinator's.
-        hand_over: True if they are to hand over in any case.
+        url: The database.
+        request: The cluster.
+        hand_over: True if workers keep their records in files of their own, whatever the database.
+
+    Raises:
+        InputError: It is no cluster.
+        EnvironmentTrouble: The cluster does not answer.
+        StoreTrouble: The database cannot be used.
+        LockedByAnother: Another coordinator works with it.
     """
-    return "" if hand_over or not url.startswith("postgresql") else url
+    own = "" if hand_over or not url.startswith("postgresql") else url
+    with Store.open(url) as store, coordinating(store, url), connected(request) as cluster:
+        yield Fleet(cluster, store, own, anywhere=bool(own) or hand_over)

@@ -48,6 +48,7 @@ class Desk:
         night: Id of the run of the plan.
         database: What workers are told of the database.
         spent_s: Seconds that the coordinator spent here.
+        cpu_s: Seconds of these in which it computed.
         slices: Orders so far.
         refused: Champions that did not count, for their claim was lost.
     """
@@ -61,7 +62,7 @@ class Desk:
         """
         self.night = new_id()
         self.database = Database(store.identity, url)
-        self.spent_s, self.slices, self.refused = 0.0, 0, 0
+        self.spent_s, self.cpu_s, self.slices, self.refused = 0.0, 0.0, 0, 0
         self._store, self._claims = store, Claims(store)
         self._nodes: dict[str, _Node] = {}
         self._changes: dict[str, int] = {}
@@ -70,11 +71,12 @@ class Desk:
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
-        begun_s = time.perf_counter()
+        begun_s, cpu_s = time.perf_counter(), time.thread_time()
         try:
             yield
         finally:
             self.spent_s += time.perf_counter() - begun_s
+            self.cpu_s += time.thread_time() - cpu_s
 
     def order(self, place: Place, work: Work) -> Order:
         """Claims a study for a worker, and says what the worker is to do.
@@ -157,6 +159,13 @@ class Desk:
                 self._crown(champion, holds)
                 node.taken = (*node.taken, answer.claim)
             return done if holds else None
+
+    def handed(self, claim: int, handed: Handed) -> None:
+        """Stores records that a worker hands over during a slice."""
+        if claim in self._orders:
+            with self._counted():
+                place, order = self._orders[claim]
+                self._take(self._nodes.setdefault(place.name, _Node()), replace(handed, mark=0), order.study)
 
     def _crown(self, champion: Champion, holds: bool) -> None:
         record = champion.record

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import tuner
 from tuner.declare.folders import kernels_folder
 from tuner.version import __version__
 
@@ -38,7 +37,7 @@ def identity_of(files: Iterable[str] = ()) -> Identity:
     Args:
         files: Absolute paths of users' kernel files.
     """
-    package = Path(tuner.__file__).parent
+    package = Path(__file__).resolve().parents[1]
     code = [path for path in package.rglob("*.py") if "kernels" not in path.relative_to(package).parts[:1]]
     kernels = kernels_folder()
     own = tuple((file, _hash(Path(file).parent, _beside(Path(file)))) for file in sorted(set(files)))

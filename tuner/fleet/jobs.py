@@ -26,7 +26,7 @@ def worker_command(address: str, name: str, options: Mapping[str, Any], walltime
     given = dict(options)
     limit_s = seconds_of(walltime) if walltime else None
     if limit_s is not None:
-        given.setdefault("lifetime", max(limit_s - BEFORE_END_S, 60))
+        given.setdefault("lifetime", int(max(limit_s - BEFORE_END_S, 60)))
     python = str(given.pop("python", sys.executable))
     words = [python, "-m", "tuner", "worker", "--scheduler", address, "--name", name]
     for option, value in given.items():
@@ -56,7 +56,7 @@ def job_class(kind: str, options: Mapping[str, Any]) -> Any:
         """A job whose command is ``tuner worker``."""
 
         def __init__(self, scheduler: Any = None, name: Any = None, **more: Any) -> None:
-            super().__init__(scheduler, name, **more)
+            super().__init__(scheduler, name, **{"job_name": "tile-tuner", **more})
             interface = {"interface": more["interface"]} if more.get("interface") else {}
             self._command_template = worker_command(
                 str(scheduler), str(name), {**interface, **options}, more.get("walltime")

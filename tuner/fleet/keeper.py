@@ -70,7 +70,8 @@ class _Watch:
     @property
     def stalled(self) -> str:
         """What to say of a study process that gets no further; empty if it does."""
-        limit_s = self.stall_s if self.stage == "searching" else UNTOLD * self.stall_s
+        limits = {"searching": self.stall_s, "starting": START_LIMIT_S}
+        limit_s = limits.get(self.stage, UNTOLD * self.stall_s)
         if time.monotonic() - self.since_s < limit_s:
             return ""
         return f"it got no further for {limit_s:.0f} s while {self.stage}, and was killed"
@@ -149,13 +150,17 @@ class Keeper:
     def _asked(self, message: Any, watch: _Watch, told: Callable[[dict[str, Any]], None]) -> Any:
         """The study process's answer, or why there is none, in words."""
         try:
-            self._start()
+            if self._start():
+                watch.stage = "starting"
             self._channel.send(message)
             while True:
                 if self._channel.poll(LOOK_S):
                     kind, content = self._channel.recv()
                     if kind == "answer":
                         return content
+                    if kind == "records":
+                        told({"lines": content.lines, "mark": content.mark})
+                        continue
                     watch.take(content)
                     told(content)
                 elif self._process is not None and self._process.poll() is not None:
@@ -183,10 +188,10 @@ class Keeper:
         self._end(kill=True)
         return f"{self._stopping}, and its study process took longer than {STOP_WITHIN_S:.0f} s to end"
 
-    def _start(self) -> None:
-        """Starts a study process unless one lives."""
+    def _start(self) -> bool:
+        """Starts a study process unless one lives; True if it did."""
         if self._process is not None and self._process.poll() is None:
-            return
+            return False
         self._end()
         ours, theirs = Pipe()
         life, self._life = os.pipe()
@@ -201,6 +206,7 @@ class Keeper:
         self._channel: Connection = ours
         theirs.close()
         os.close(life)
+        return True
 
     def _end(self, kill: bool = False) -> int:
         """Ends the study process, and returns its exit code; 0 if there was none."""

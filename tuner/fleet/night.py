@@ -26,6 +26,8 @@ from tuner.store import Store
 LOOK_S = 0.5
 #: Seconds for which the workers that are there at the start are waited for, so that what they hand over counts.
 GREET_WITHIN_S = 30.0
+#: Seconds for which the end of a night waits for what workers have that came back.
+HAND_OVER_WITHIN_S = 5.0
 #: Seconds for which a better worker is waited for if all are refused.
 REFUSED_S = 5.0
 
@@ -91,6 +93,10 @@ class FleetNight:
             for place in self.runner.free():
                 self._lane_of(place)
             yield from play(self._lane_of, self._all_lanes, runner)
+            # Workers that were lost and have come back hand over what they have.
+            until_s = time.monotonic() + HAND_OVER_WITHIN_S
+            while self.runner.checking and time.monotonic() < until_s:
+                runner.wait(LOOK_S)
             yield from self._without_device("the deadline came first" if self.left_s() <= 0 else "")
         finally:
             self._end("the night was stopped")

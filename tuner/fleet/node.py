@@ -12,8 +12,8 @@ from tuner.errors import EnvironmentTrouble
 from tuner.fleet.keeper import Keeper
 from tuner.fleet.orders import Answer, Greeting, Order, Report
 
-#: Topic of the messages about progress.
-PROGRESS = "tile-tuner-progress"
+#: Topics of the messages about progress, and of records that are handed over during a slice.
+PROGRESS, RECORDS = "tile-tuner-progress", "tile-tuner-records"
 #: The device of this worker.
 KEEPER: Keeper | None = None
 
@@ -41,7 +41,8 @@ def work(order: Order) -> Answer:
     worker = get_worker()
 
     def told(progress: dict[str, Any]) -> None:
-        worker.log_event(PROGRESS, {"claim": order.claim, "night": order.night, **progress})
+        topic = RECORDS if "lines" in progress else PROGRESS
+        worker.log_event(topic, {"claim": order.claim, "night": order.night, **progress})
 
     return keeper().work(order, told)
 

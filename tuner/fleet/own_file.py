@@ -60,9 +60,14 @@ class Outbox:
         """Ends the connection."""
         self.store.close()
 
-    def handed(self, board: str) -> Handed | None:
-        """Returns what was measured on a board and is not known to be stored; None if there is nothing."""
-        fresh = records_since(self.store, self.stored, AT_ONCE)
+    def handed(self, board: str, since: int | None = None) -> Handed | None:
+        """Returns what was measured on a board; None if there is nothing.
+
+        Args:
+            board: UUID.
+            since: Only what came after this mark; by default all that is not known to be stored.
+        """
+        fresh = records_since(self.store, self.stored if since is None else since, AT_ONCE)
         mine = [record for _, record in fresh if record.device.uuid == board]
         if not mine:
             return None

@@ -22,7 +22,7 @@ from tuner.fleet import node
 from tuner.fleet.desk import Desk
 from tuner.fleet.identity import Identity, difference
 from tuner.fleet.members import Member, State
-from tuner.fleet.orders import Answer, Greeting, Report
+from tuner.fleet.orders import Answer, Greeting, Handed, Report
 from tuner.nightly.work import Done, Place, Work
 
 #: Seconds without a word of progress after which a worker counts as lost. A worker itself kills a study process
@@ -81,7 +81,9 @@ class ClusterRunner:
         self._by_claim: dict[int, Member] = {}
         self._lock = threading.Lock()
         self._looked_s = -LOOK_EVERY_S
+        self._records: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         client.subscribe_topic(node.PROGRESS, self._heard)
+        client.subscribe_topic(node.RECORDS, lambda event: self._records.put(dict(event[1])))
         self._look()
 
     def _heard(self, event: tuple[float, dict[str, Any]]) -> None:
@@ -155,11 +157,22 @@ class ClusterRunner:
         found: list[tuple[Place, Work, Done]] = []
         with contextlib.suppress(queue.Empty):
             address, future = self._done.get(timeout=seconds)
+            # A worker may be lost whose records are here already: its work goes on from them.
+            self._take_records()
             while True:
                 found += self._ended(self.members[address], future)
                 address, future = self._done.get_nowait()
+        self._take_records()
         self._look()
         return [*found, *self._overdue()]
+
+    def _take_records(self) -> None:
+        """Stores what workers handed over during their slices."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                told = self._records.get_nowait()
+                if told["night"] == self._desk.night:
+                    self._desk.handed(told["claim"], Handed(told["lines"], told["mark"]))
 
     def _look(self) -> None:
         """Greets workers that have come, and notes those that have gone."""
@@ -251,6 +264,7 @@ class ClusterRunner:
         member.work = member.order = None
         self._by_claim.pop(order.claim, None)
         if not isinstance(result, Answer):
+            member.busy_s += time.monotonic() - member.since_s
             self._desk.lost(order.claim, _said(result))
             self._check_again(member)
             return [(place, work, Done(lost=_said(result)))]
@@ -333,6 +347,7 @@ class ClusterRunner:
         """Lets go of all tasks."""
         with contextlib.suppress(Exception):
             self._client.unsubscribe_topic(node.PROGRESS)
+            self._client.unsubscribe_topic(node.RECORDS)
         for member in self.members.values():
             if member.future is not None:
                 with contextlib.suppress(Exception):

@@ -76,9 +76,12 @@ def _loss(model: Model, found: Prediction, alike: str) -> Loss:
         return Loss(UNMEASURED, 0, "not measured: no problem was timed on this device")
     cases, (low, high) = len(model.calibration.losses), found.loss_interval
     searched = model.calibration.searched
-    against = (
-        f"a longer search, which {searched} of them had" if searched else "the survey's configs, not a study's"
-    )
+    if searched:
+        against = f"a longer search, which {searched} of them had"
+    elif model.evidence is not None:
+        against = "what a study is likely to find, extrapolated from fewer tries there"
+    else:
+        against = "the survey's configs, not a study's"
     said = (
         f"measured at {cases} surveyed problems, each predicted without its own times, against {against}; the "
         f"nearest ones count more; four of five lose {low:.1%} to {high:.1%}"

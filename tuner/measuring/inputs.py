@@ -11,9 +11,10 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
+import ml_dtypes  # noqa: F401  arrays may be bfloat16
 import numpy
 
-from tuner.declare.problem import DTYPE_BYTES, Problem, Tensor
+from tuner.declare.problem import DTYPE_BYTES, SIGNIFICANDS, Problem, Tensor
 from tuner.errors import DeclarationError
 
 #: Elements by which a pool is longer than its input; and the step between offsets, which keeps copies aligned.
@@ -172,12 +173,12 @@ def drawn(generator: Any, dtype: str, shape: tuple[int, ...]) -> Any:
     """Draws normal numbers, or integers below 1000 (below 256 for bytes), from a device's generator."""
     if dtype in ("float32", "float64"):
         return generator.standard_normal(shape, dtype=dtype)
-    if dtype == "float16":
-        return generator.standard_normal(shape, dtype="float32").astype("float16")
+    if dtype in SIGNIFICANDS:  # generators draw no narrower ones
+        return generator.standard_normal(shape, dtype="float32").astype(dtype)
     assert dtype in DTYPE_BYTES
     return generator.integers(0, {"uint8": 256}.get(dtype, 1000), shape).astype(dtype)
 
 
 def _flip_of(dtype: str, cell: Any) -> Any:
     """Returns the bits that change an element into another valid one, and back, by exclusive or."""
-    return cell.type(1 << (8 * cell.itemsize - 1) if dtype.startswith("float") else 1)
+    return cell.type(1 << (8 * cell.itemsize - 1) if dtype in SIGNIFICANDS else 1)

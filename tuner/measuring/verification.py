@@ -41,7 +41,7 @@ class Expected:
         piece = PIECE[xp.__name__]
         for start in range(0, values.size, piece):
             value = values[start : start + piece]
-            difference = xp.abs(out[start : start + piece] - value)
+            difference = xp.abs(out[start : start + piece].astype(xp.float64, copy=False) - value)
             # Integers are exact: any difference is an error.
             allowed = xp.maximum(self.tolerance * (self.scale + xp.abs(value)), 1e-300)
             ratio = (difference / allowed).max()

@@ -24,7 +24,8 @@ def kernels_of(item: PlanItem, target: str) -> tuple[Kernel, ...]:
     Raises:
         InputError: There is no kernel for the target.
     """
-    found = item.catalogue.of(item.problem.operation.name, target, item.kernels, item.problem.precision)
+    problem = item.problem
+    found = item.catalogue.of(problem.operation.name, target, item.kernels, problem.precision, problem.dtype)
     if not found:
         raise InputError(f"{item.problem.operation.name} has no kernel for {target}")
     return found

@@ -45,7 +45,11 @@ def run_surveys(plan: Plan, store: Store, found: DetectedDevice, deadline_s: flo
 
 
 def _request(item: SurveyItem, found: DetectedDevice, seconds: float) -> SurveyRequest:
-    kernels = tuple(item.catalogue.of(item.operation.name, found.target, only=item.kernels))
+    kernels = tuple(
+        item.catalogue.of(
+            item.operation.name, found.target, item.kernels, dtype=item.dtype or item.operation.dtypes[0]
+        )
+    )
     plain = SurveyRequest(
         item.operation, kernels, found, seconds, item.regime, item.seed, problems=item.problems,
         drawn=item.drawn, configs=item.configs or CONFIGS, per_problem=item.per_problem or PER_PROBLEM,

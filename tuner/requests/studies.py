@@ -129,11 +129,13 @@ def competitors(catalogue: Catalogue, problem: Problem, target: str, only: Seque
         UnknownName: No kernel has one of the names.
         InputError: The operation has no kernel for the target.
     """
-    found = catalogue.of(problem.operation.name, target, tuple(only), problem.precision)
+    found = catalogue.of(problem.operation.name, target, tuple(only), problem.precision, problem.dtype)
     if not found:
-        others = sorted({kernel.target for kernel in catalogue.of(problem.operation.name)})
+        name, dtype = problem.operation.name, problem.dtype
+        others = sorted({kernel.target for kernel in catalogue.of(name, dtype=dtype)})
         raise InputError(
-            f"{problem.operation.name} has no kernel for {target}; it has some for {', '.join(others)}"
+            f"{f'{name} in {dtype}' if dtype in problem.operation.sums else name} has no kernel for {target}; "
+            f"it has some for {', '.join(others)}"
         )
     for kernel in found:
         kernel.check_entry()

@@ -70,7 +70,7 @@ class Sentinel:
         device: The board.
         regime: How time was taken.
         night: Id of the night.
-        process: 1 for the night's own, 2 for the repeat in a fresh process.
+        process: 1 for the night's own pass, 2 and on for its repeats, 0 if it confirms a new champion.
         players: The participants that were asked for.
         bound: Differences below this share are of no interest.
         circumstances: ``sm_clock_hz``, ``temperature_c``, ``power_w``, ``throttle_reasons``: one value for each

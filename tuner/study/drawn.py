@@ -190,8 +190,10 @@ def measured(
     with tempfile.TemporaryDirectory() as folder:
         for number, problem in enumerate(problems):
             found = answer(problem)
+            operation = problem.operation.name
             request = Request(
-                problem, catalogue.of(problem.operation.name, device.target), (device,), regime, seconds,
+                problem, catalogue.of(operation, device.target, dtype=problem.dtype), (device,), regime,
+                seconds,
                 seed=seed + number,
             )  # fmt: skip
             with Store.open(f"sqlite:///{Path(folder) / f'{number}.db'}") as store:

@@ -108,7 +108,7 @@ def _measured(
     # Another process may have measured it while this one waited.
     if answer(store, key_of(problem), worker.info).match == "exact":
         return KNOWN, ""
-    kernels = builtin_now().of(problem.operation.name, found.target, (), problem.precision)
+    kernels = builtin_now().of(problem.operation.name, found.target, (), problem.precision, problem.dtype)
     champion = measure(FirstUse(problem, kernels, seconds), store, [worker], MachineWatch((found,)))
     if champion is None:
         return NOTHING, "none of its most promising configs could be measured"

@@ -9,7 +9,6 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
-from tuner.lookup.model.calibrate import FIRST
 from tuner.lookup.model.predict import Model
 from tuner.lookup.model.shelf import models
 from tuner.lookup.predicted import predictor_for
@@ -18,6 +17,9 @@ from tuner.results.measurement import Outcome
 from tuner.search import Known, Observation
 from tuner.store.reading import Reader
 from tuner.study.progress import Request
+
+#: Configs that a study tries first.
+STARTS = 8
 
 
 class Predictions:
@@ -53,7 +55,7 @@ class Predictions:
         if found is None or not known or not found.knows(problem):
             return
         candidates = predictor_for(found, known, device).candidates(problem, len(found.configs))
-        self.starts = [(each.kernel, each.config) for each in candidates[:FIRST]]
+        self.starts = [(each.kernel, each.config) for each in candidates[:STARTS]]
         self.elsewhere = [
             Observation(each.kernel, each.config, Outcome.MEASURED, each.time_s) for each in candidates
         ]

@@ -13,7 +13,8 @@ from tuner.declare.space import Config
 from tuner.results.measurement import Measurement
 from tuner.results.record import VERIFICATION, VERIFICATION_NAME, Record, Role, new_id
 from tuner.store import Store
-from tuner.study.setup import key_of
+from tuner.study.boards import library_times, seen_from
+from tuner.study.setup import key_of, past_records
 from tuner.version import __version__
 
 
@@ -49,6 +50,20 @@ class Recorder:
         """``flops`` and ``bytes`` of a run."""
         work = self.problem.work
         return {"flops": work.flops, "bytes": work.bytes}
+
+    def past(self, role: Role) -> list[Record]:
+        """Returns stored records of the problem with this driver and compiler, of any kernel.
+
+        Times of trials on other boards of the model are seen from this one.
+        """
+        key = key_of(self.problem)
+        known = past_records(self.store, key, self.device, self.regime, self.versions, role)
+        board = self.device.uuid
+        if role is not Role.TRIAL or all(each.device.uuid == board for each in known):
+            return known
+        baselines = self.store.records(problem=key, device=self.device, role=Role.BASELINE)
+        library_s = library_times(baselines, self.regime, self.versions.get("library", ""))
+        return seen_from(board, known, library_s)
 
     def of_kernel(self, role: Role, kernel: Kernel, config: Config, measurement: Measurement) -> Record:
         """A record of a kernel's config; it is not stored yet."""

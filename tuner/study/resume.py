@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tuner.declare.kernel import Kernel
 from tuner.declare.space import Config
 from tuner.measuring.timing import CANNOT_WIN
 from tuner.results.error_limit import ErrorLimit, judged
@@ -15,7 +14,6 @@ from tuner.results.objectives import TIME, values_of
 from tuner.results.record import VERIFICATION, Record, Role
 from tuner.results.verdict import FINALISTS
 from tuner.search import Known, Observation
-from tuner.study.boards import library_times, seen_from
 from tuner.study.leaderboard import Leaderboard
 from tuner.study.progress import Request
 from tuner.study.session import Session
@@ -132,7 +130,7 @@ def resume(
     """Reuses stored trials: earlier ones of this study, and those of others with probably similar times.
 
     Trials of this study have the same sources, launches, compiler and driver. Their errors are judged by this
-    study's limit. Times of other boards are seen from this one.
+    study's limit.
 
     Args:
         session: The session, with the store of the trials.
@@ -143,7 +141,7 @@ def resume(
     objectives, info, store = request.objectives, session.worker.info, session.store
     kernels = {kernel.name: kernel for kernel in request.kernels}
     limit = _limit(request, library)
-    found = that_count(judged_records(_trials(session, kernels), limit), objectives)
+    found = that_count(judged_records(session.records(Role.TRIAL, kernels), limit), objectives)
     found, again = rightly_judged(found, session.records(Role.FINAL, kernels))
     hastily = stopped_hastily(found)
     for each in hastily:
@@ -158,19 +156,6 @@ def resume(
         elsewhere=[observed(record) for record in judged_records(elsewhere, _limit(request, None))],
     )
     return Resumed(known, {key: record.measurement for key, record in found.items()})
-
-
-def _trials(session: Session, kernels: Mapping[str, Kernel]) -> list[Record]:
-    """Stored trials; times of other boards of the model are seen from this one."""
-    trials, recorder = session.records(Role.TRIAL, kernels), session.recorder
-    board = recorder.device.uuid
-    if all(each.device.uuid == board for each in trials):
-        return trials
-    baselines = session.store.records(
-        problem=key_of(session.problem), device=recorder.device, role=Role.BASELINE
-    )  # fmt: skip
-    library_s = library_times(baselines, recorder.regime, recorder.versions.get("library", ""))
-    return seen_from(board, trials, library_s)
 
 
 def _limit(request: Request, library: Measurement | None) -> ErrorLimit | None:

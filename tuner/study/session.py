@@ -20,7 +20,7 @@ from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import Record, Role, measured_as_now
 from tuner.store import Store
 from tuner.study.recorder import Recorder
-from tuner.study.setup import check_fits, key_of, past_records
+from tuner.study.setup import check_fits
 from tuner.workers.compile_pool import CompilePool, ruled_out
 from tuner.workers.device_worker import DeviceWorker
 
@@ -199,12 +199,9 @@ class Session:
     def records(self, role: Role, kernels: Mapping[str, Kernel]) -> list[Record]:
         """Returns stored records of the problem that hold for these kernels as they are now, by name."""
         recorder = self.recorder
-        known = past_records(
-            self.store, key_of(self.problem), recorder.device, recorder.regime, recorder.versions, role
-        )
         return [
             record
-            for record in known
+            for record in recorder.past(role)
             if (kernel := kernels.get(record.kernel)) is not None
             and record.origin == recorder.origin
             and measured_as_now(record, kernel, self.problem)

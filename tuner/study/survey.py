@@ -24,6 +24,8 @@ from tuner.study.survey_progress import SurveyProgress
 from tuner.study.survey_timing import Timer
 from tuner.workers.device_worker import DeviceWorker
 
+__all__ = ["Survey", "SurveyProgress", "run_survey"]
+
 #: Turns whose configs are compiled ahead of being timed; on a CPU none is timed before all of them are.
 AHEAD = {"cuda": 48, "cpu": 8}
 #: Seconds between two looks at what has been compiled, if nothing can be timed.

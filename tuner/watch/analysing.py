@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from tuner.results.doubts import BUSY_GPU, OTHERS_CORES, OTHERS_GPU, OTHERS_PROCESSES
 from tuner.results.sentinel import BEFORE, CHAMPION, LIBRARY, Player, Sentinel
 from tuner.watch.causes import Alert, Evidence, alerts
-from tuner.watch.detecting import Finding, confirmed, discoveries, examine
+from tuner.watch.detecting import LEAST_HISTORY, Finding, confirmed, discoveries, examine
 from tuner.watch.noise import Floats, levels
 from tuner.watch.words import arguments
 
@@ -134,7 +134,12 @@ def evidence(watches: Sequence[Watch], elsewhere: Mapping[str, bool]) -> list[Ev
     changed = told(watches)
     moved = [finding.moved for _, finding in changed]
     together = moved.count("all") / max(len(watches), 1)
-    found = [_evidence(watch, finding, together, elsewhere) for watch, finding in changed]
+    power = {id(each): change for each in watches if (change := _power_change(each)) is not None}
+    found = []
+    for watch, finding in changed:
+        others = [change for name, change in power.items() if name != id(watch)]
+        one = _evidence(watch, finding, together, elsewhere)
+        found.append(replace(one, power_change=max(others, default=None)))
     for watch in watches:
         if watch.wrong and all(each.players[0].wrong for each in watch.again):
             found.append(_of_a_wrong_one(watch))
@@ -190,6 +195,13 @@ def _clock_change(before: Sequence[Sentinel], now: Sentinel) -> float | None:
     clocks = [each for each in (one.circumstance("sm_clock_hz") for one in before) if each]
     clock = now.circumstance("sm_clock_hz")
     return clock / statistics.median(clocks) - 1.0 if clock and clocks else None
+
+
+def _power_change(watch: Watch) -> float | None:
+    """Share by which a problem's power differs from that of the nights before; None if it was not read."""
+    powers = [each for each in (one.circumstance("power_w") for one in watch.history) if each]
+    power = watch.tonight.circumstance("power_w")
+    return power / statistics.median(powers) - 1.0 if power and len(powers) >= LEAST_HISTORY else None
 
 
 def _throttled(sentinel: Sentinel) -> bool:

@@ -26,6 +26,8 @@ from tuner.watch.watching import Rules, Watching
 #: Share of a night's time that sentinels may take, and what they cost beside their rounds: seconds to begin,
 #: and for each problem, for arrays and checks.
 SHARE, BEGIN_S, BESIDE_S = 0.1, 15.0, 0.6
+#: Seconds that it takes to begin to confirm new champions.
+CONFIRM_BEGIN_S = 5.0
 
 
 @dataclass
@@ -49,6 +51,8 @@ class Attended:
     watching: Watching = field(default_factory=Watching)
     _begun_s: float = field(default_factory=time.monotonic, init=False)
     _begun_at: str = field(default_factory=utc_now, init=False)
+    _candidates: Sequence[Candidate] = field(default=(), init=False)
+    _until_s: float = field(default=math.inf, init=False)
 
     @classmethod
     def of(
@@ -79,6 +83,7 @@ class Attended:
         watched.note(
             self.store, watched.NightEvent(self.watching.night, watched.BEGUN, told, at=self._begun_at)
         )
+        self._candidates, self._until_s = candidates, time.monotonic() + left_s
         count = min(most, self._affordable(left_s))
         if count == 0:
             why = "the plan asks for none" if most == 0 else f"{left_s:.0f} s are too short for them"
@@ -109,6 +114,25 @@ class Attended:
             return dict(each.versions)
         return None
 
+    def _confirm(self, problems: Sequence[Mapping[str, Any]]) -> None:
+        """Has this night's new champions win again in a fresh process, while there is time.
+
+        The sentinels of the next night confirm the others.
+        """
+        new = [each for each in problems if each["state"] == "tuned" and each["verdict"] in ("first", "faster")]
+        fresh = [each for each in self._candidates if any(_is_of(each, problem) for problem in new)]
+        left_s = self._until_s - time.monotonic() - CONFIRM_BEGIN_S
+        count = len(fresh) if math.isinf(left_s) else int(left_s / (self.rules.terms.budget_s + BESIDE_S))
+        if not self.boards or not fresh or count <= 0:
+            return
+        device = self.boards[0].info
+        chosen, _ = choose(self.store, device, fresh, {}, count)
+        try:
+            night = NightWatch(self.store, self.boards, self.rules, self.say)
+            self.watching.confirmed += night.confirm(chosen, self.watching.night)
+        except TunerError as error:
+            self.say(f"new champions were not confirmed: {error}")
+
     def end(self, problems: Sequence[Mapping[str, Any]], stopped: str) -> dict[str, Any]:
         """Notes the end with the report, from which pages are made now or later.
 
@@ -116,6 +140,7 @@ class Attended:
             problems: What the night's problems came to, as JSON.
             stopped: Why the night ended early; empty if it did not.
         """
+        self._confirm(problems)
         report = {
             "form": 1, "night": self.watching.night, "tuner": __version__, "plan": self.plan,
             "host": platform.node(), "begun_at": self._begun_at, "ended_at": utc_now(),
@@ -124,3 +149,10 @@ class Attended:
         }  # fmt: skip
         watched.note(self.store, watched.NightEvent(self.watching.night, watched.ENDED, report))
         return report
+
+
+def _is_of(candidate: Candidate, problem: Mapping[str, Any]) -> bool:
+    """True if a candidate is the problem of a night's result."""
+    named = candidate.problem.to_json()
+    same = all(problem.get(name) == value for name, value in named.items())
+    return same and problem["regime"] == candidate.regime

@@ -24,6 +24,8 @@ CAUSES = {
 }
 #: A clock that differs by this share tells something.
 CLOCK_CHANGE = 0.005
+#: Power beyond that of the nights before, at other problems, that only a neighbour explains.
+POWER_CHANGE = 0.12
 #: Of the problems of a board, so many must have moved together for the board to be the cause.
 TOGETHER = 0.5
 
@@ -47,6 +49,8 @@ class Evidence:
         versions: Name -> (before, now) of each version that changed: driver, compiler, library...
         clock_change: Share by which the clock differs from the nights before; None if it was not read.
         throttled: True if the device was throttled, and was not in the nights before.
+        power_change: Largest share by which the board drew more power at other problems than in the nights
+            before; None if it was not read.
         others: Others' share of the device meanwhile, or how many processes, whichever tells more; 0 for none.
         together: Share of the board's watched problems whose champion and library moved alike.
         elsewhere: True if another board of the model moved alike in that night; None if there is none.
@@ -68,6 +72,7 @@ class Evidence:
     versions: dict[str, tuple[str, str]] = field(default_factory=dict)
     clock_change: float | None = None
     throttled: bool = False
+    power_change: float | None = None
     others: float = 0.0
     together: float = 0.0
     elsewhere: bool | None = None
@@ -114,7 +119,7 @@ def judge(found: Evidence) -> tuple[str, str]:
     if found.wrong:
         return "wrong", found.wrong
     if found.moved == "library":
-        return "vendor", _vendor(found)
+        return _neighbour(found) or ("vendor", _vendor(found))
     if found.moved == "champion":
         return _champion(found)
     return _all(found)
@@ -157,13 +162,26 @@ def _all(found: Evidence) -> tuple[str, str]:
 
 def _disturbed(found: Evidence) -> tuple[str, str] | None:
     """A neighbour or other clocks, if there is a sign of them."""
-    if found.others > 0 and found.change > 0:
-        return "neighbour", "others were seen on the device meanwhile"
+    neighbour = _neighbour(found)
+    if neighbour:
+        return neighbour
     if found.throttled and found.change > 0:
         return "clocks", "the device was throttled, and was not in the nights before"
     clock = found.clock_change
     if clock is not None and abs(clock) >= CLOCK_CHANGE and clock * found.change < 0:
         return "clocks", f"its clock was {clock:+.1%} of that in the nights before"
+    return None
+
+
+def _neighbour(found: Evidence) -> tuple[str, str] | None:
+    """A neighbour, if it was seen, or if the board drew more power than its own work explains."""
+    if found.change <= 0:
+        return None
+    if found.others > 0:
+        return "neighbour", "others were seen on the device meanwhile"
+    if found.power_change is not None and found.power_change >= POWER_CHANGE:
+        told = f"the board drew {found.power_change:.0%} more power at other problems than in the nights before"
+        return "neighbour", told
     return None
 
 

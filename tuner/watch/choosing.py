@@ -78,7 +78,7 @@ def watched_of(candidate: Candidate, reign: Reign, target: str) -> Watched | Non
     if reign.champion is None:
         return None
     champion = _contender(candidate, CHAMPION, reign.champion, target)
-    before = _contender(candidate, BEFORE, reign.before, target) if reign.before else None
+    before = _contender(candidate, BEFORE, reign.beaten, target) if reign.beaten else None
     if champion is None:
         return None
     return Watched(candidate.problem, candidate.regime, (champion, *([before] if before else [])))

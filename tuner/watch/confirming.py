@@ -70,8 +70,8 @@ def has_won(watch: Watch, champion: Champion, reign: crowns.Reign) -> tuple[bool
         return False, f"in a fresh process: {player.wrong}"
     if not player.rounds_s:
         return None, ""
-    if reign.before is None:
-        return True, "correct in a fresh process; there is no champion before it"
+    if reign.beaten is None:
+        return True, "correct in a fresh process; there is no champion before it to beat"
     verdict = tonight.verdict(BEFORE)
     shift = tonight.shift(CHAMPION, BEFORE)
     if shift is None:

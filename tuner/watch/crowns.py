@@ -81,6 +81,16 @@ class Reign:
         out = self.rules.out
         return next((each for each in reversed(earlier) if each.id not in out and not same(each, now)), None)
 
+    @property
+    def beaten(self) -> Champion | None:
+        """The champion before, if this one was crowned for being faster; not if that one was wrong, say."""
+        now, before = self.champion, self.before
+        if now is None or before is None:
+            return None
+        since = self.history[self.history.index(before) + 1 :]
+        first = next(each for each in since if same(each, now))
+        return before if first.verdict == "faster" else None
+
     def state(self, champion: Champion) -> str:
         """``pinned``, ``gone back from``, ``frozen out``, ``confirmed``, ``not confirmed``, or nothing."""
         rules = self.rules

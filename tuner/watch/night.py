@@ -13,7 +13,7 @@ from tuner.watch.confirming import confirm_again, go_back
 from tuner.watch.detecting import REPEATS
 from tuner.watch.histories import history_of, last_changes
 from tuner.watch.once import code_for
-from tuner.watch.timing import Pass
+from tuner.watch.timing import CONFIRMING, Pass
 from tuner.watch.watching import Rules, Watching
 
 
@@ -66,6 +66,25 @@ class NightWatch:
         if self._rules.automatic:
             found.rolled_back = go_back(self._store, every)
         return found
+
+    def confirm(self, chosen: Sequence[Watched], night: str) -> list[str]:
+        """Has new champions win again in a fresh process on the first board.
+
+        Args:
+            chosen: Their problems.
+            night: Id of the night.
+
+        Returns:
+            The problems whose champion was confirmed, in words.
+
+        Raises:
+            DeviceTrouble: The board cannot be used.
+        """
+        board = self._boards[0]
+        again = Pass(night, CONFIRMING, self._rules.terms, processes=1)
+        timed = again.over(board, code_for(board, chosen), chosen) if chosen else []
+        watched.add(self._store, timed)
+        return confirm_again(self._store, [Watch([], each, []) for each in timed])
 
     def _board(self, board: DetectedDevice, chosen: Sequence[Watched], night: str) -> list[Watch]:
         code = code_for(board, chosen)

@@ -21,6 +21,8 @@ from tuner.workers.device_worker import DeviceWorker
 
 #: Fresh processes that a sentinel's rounds come from: where arrays and code lie differs from one to the next.
 PROCESSES = 2
+#: `Pass.process` of those that confirm new champions.
+CONFIRMING = 0
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Pass:
 
     Attributes:
         night: Id of the night.
-        process: 1 for the night's own pass, 2 and on for its repeats.
+        process: 1 for the night's own pass, 2 and on for its repeats, 0 for new champions.
         terms: When a sentinel stops; the processes share the budget.
         processes: Fresh processes that each sentinel's rounds come from.
     """

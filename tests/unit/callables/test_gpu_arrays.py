@@ -212,3 +212,20 @@ def test_a_kernel_that_does_not_load_leaves_the_call_to_the_library(
     with pytest.warns(CallableWarning, match="INVALID_IMAGE"):
         close(tuner.matmul(a, a), a.host @ a.host)
     assert log.library == ["matmul"]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("kind", [CupyArray, TorchTensor])
+def test_16_bit_products_are_a_kernels_where_it_was_faster(kind: Any, dtype: str, log: Log) -> None:
+    crowned("gemm", {"m": 16, "n": 8, "k": 24}, dtype, "nt", kernel="half_tiled", device=H200)
+    a, b = stored(normal(16, 24).astype(dtype), "n"), stored(normal(24, 8).astype(dtype), "t")
+    got = tuner.matmul(kind(a), kind(b))
+    wanted = (a.astype(np.float64) @ b.astype(np.float64)).astype(dtype)
+    np.testing.assert_array_equal(got.host, wanted)
+    assert log.runs == [f"gemm 16 x 8 x 24 {dtype} nt"]
+
+
+def test_16_bit_products_on_the_cpu_are_numpys() -> None:
+    a = normal(4, 4).astype(np.float16)
+    np.testing.assert_array_equal(tuner.matmul(a, a), a @ a)
+    assert "kernels compute in float32 and float64" in str(tuner.explain(a, a))

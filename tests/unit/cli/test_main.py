@@ -310,6 +310,11 @@ def test_an_operation_without_a_kernel_for_the_device_says_which_it_has(told: To
     assert_refused(answer, 2, "toy has no kernel for cpu; it has some for cuda")
 
 
+def test_16_bit_products_on_a_cpu_are_refused(told: Told) -> None:
+    answer = told("tune", "gemm", "8", "8", "8", "--dtype", "bfloat16", "--device", "cpu")
+    assert_refused(answer, 2, "gemm in bfloat16 has no kernel for cpu; it has some for cuda")
+
+
 @pytest.mark.parametrize(
     ("old", "new", "code", "message"),
     [

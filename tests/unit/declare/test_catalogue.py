@@ -72,6 +72,19 @@ def test_a_file_of_kernels_joins_a_built_in_operation(tmp_path: Path) -> None:
     assert found.of("gemm")[-1].source == tmp_path / "mine.numba.py"
 
 
+def test_dtypes_with_wider_sums_are_for_kernels_that_name_them_alone(tmp_path: Path) -> None:
+    found = catalogue.from_file(written(tmp_path, ONLY_KERNEL.format(operation="gemm")))
+    gemm = found.operation("gemm")
+    (mine,) = found.of("gemm", "cpu", ("mine",))
+    assert catalogue.computed_dtypes(mine, gemm) == ("float32", "float64")
+    assert mine not in found.of("gemm", "cpu", dtype="bfloat16")
+    assert mine in found.of("gemm", "cpu", dtype="float64")
+    problem = gemm.problem({"m": 8, "n": 8, "k": 8}, "bfloat16")
+    assert not mine.constraints[0].rule(problem, None, None), "no config of it is legal, whoever asks"
+    transpose = found.of("transpose", "cuda")[0]
+    assert all("elements are" not in each.sentence for each in transpose.constraints)
+
+
 def test_an_edited_file_is_read_anew(tmp_path: Path) -> None:
     # Edits of the same length, faster than a file's time of change can tell apart.
     for name in ("mine", "mini", "mean"):

@@ -44,6 +44,13 @@ def test_transposed_operands_have_their_stored_shape() -> None:
     assert [tensor.name for tensor in gemm(2, 3, 4).outputs] == ["c"]
 
 
+@given(st.sampled_from(["float16", "bfloat16"]), st.integers(1, 10**6))
+def test_a_result_that_is_rounded_once_may_be_off_by_that_and_by_its_wider_sum(dtype: str, k: int) -> None:
+    problem = GEMM.problem({"m": 4, "n": 4, "k": k}, dtype)
+    rounding = {"float16": 2.0**-11, "bfloat16": 2.0**-8}[dtype]
+    assert problem.tolerance == pytest.approx(rounding + gemm(4, 4, k).tolerance)
+
+
 @pytest.mark.parametrize("value", [0, -3, 1.5, "7", True, None])
 def test_a_dim_is_a_whole_number_of_one_or_more(value: Any) -> None:
     with pytest.raises(InputError, match="a dim is a whole number of 1 or more, got n="):

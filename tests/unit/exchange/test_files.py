@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tuner.errors import InputError
 from tuner.exchange import Cached, Counts, Selection, export, is_cache, records_of, take
-from tuner.replay.recording import read_recording
+from tuner.exchange.recording import read_recording
 from tuner.results.measurement import CompileReport, Error, Measurement, Outcome
 from tuner.results.record import Champion, Pair, Record
 from tuner.results.statistics import Comparison

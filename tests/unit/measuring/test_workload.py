@@ -99,7 +99,7 @@ def test_inputs_are_drawn_by_the_seed() -> None:
 
 
 @settings(max_examples=30)
-@given(st.sampled_from(["float16", "float32", "float64", "int32", "int64", "uint8"]), st.data())
+@given(st.sampled_from(["float16", "bfloat16", "float32", "float64", "int32", "int64", "uint8"]), st.data())
 def test_a_single_bit_of_an_input_that_changes_is_found(dtype: str, data: st.DataObject) -> None:
     workload = Workload(DEVICE, summed(dtype), 1)
     right(workload)
@@ -347,3 +347,42 @@ def test_a_single_sum_that_is_near_zero_by_chance_may_round_like_others() -> Non
         assert workload.check()[1] == ""
         least = min(least, abs(float(workload.references["c"][0, 0])) / math.sqrt(1031))
     assert least < 0.02  # such chance was among them
+
+
+# --- 16-bit results of wider sums -----------------------------------------------------------------------------
+
+
+def halves(dtype: str, k: int = 512) -> Workload:
+    return Workload(DEVICE, GEMM.problem({"m": 40, "n": 30, "k": k}, dtype), 1)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("k", [1, 64, 4096])
+def test_sums_in_float32_that_are_rounded_once_are_right(dtype: str, k: int) -> None:
+    workload = halves(dtype, k)
+    a, b = (workload.arrays[name].astype("float32") for name in "ab")
+    workload.arrays["c"][...] = a @ b
+    error, wrong = workload.check()
+    assert wrong == ""
+    assert error.bound_ratio > 0.1, "the tolerance is of the size of the rounding"
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_sums_in_16_bits_are_wrong(dtype: str) -> None:
+    workload = halves(dtype)
+    a, b = workload.arrays["a"], workload.arrays["b"]
+    total = numpy.zeros((40, 30), dtype)
+    for k in range(512):
+        total += a[:, k : k + 1] * b[k : k + 1]
+    workload.arrays["c"][...] = total
+    assert "times what rounding explains" in workload.check()[1]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_an_element_off_by_three_units_of_its_last_place_is_wrong(dtype: str) -> None:
+    workload = halves(dtype)
+    right(workload)
+    cells = bits(workload.arrays["c"])
+    largest = int(abs(workload.references["c"]).argmax())
+    cells[largest] += 3
+    assert "times what rounding explains" in workload.check()[1]

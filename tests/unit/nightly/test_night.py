@@ -189,7 +189,8 @@ def test_stale_champions_come_first_and_others_are_no_reason_to_tune_again(told:
 def test_another_compiler_is_a_reason_to_tune_again(
     told: Told, monkeypatch: pytest.MonkeyPatch, here: Path
 ) -> None:
-    few = PLAN.replace("trials = 100", "trials = 2")
+    # Sentinels open the device, which tells what it really has.
+    few = PLAN.replace("trials = 100", "trials = 2") + "\n[watch]\nproblems = 0\n"
     assert states(told(few.replace("[100, 200]", "[200]"), "--json")) == ["tuned"]
     monkeypatch.setattr("tuner.nightly.standing.installed_compiler", lambda kind: "fake 1")
     assert states(told(few.replace("[100, 200]", "[200]"), "--json")) == ["done before"]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import stat
 import subprocess
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from fixtures.systemd import analyze
 
 from tuner.cli.nightly import nightly
 from tuner.watch.installing import Setup, cron, enabling, systemd, units_folder, written
@@ -29,11 +29,9 @@ def setup(tmp_path: Path) -> Setup:
 
 @pytest.mark.parametrize("system", [False, True])
 def test_systemd_accepts_the_units(setup: Setup, tmp_path: Path, system: bool) -> None:
-    analyze = shutil.which("systemd-analyze")
-    assert analyze, "the package systemd is needed to check units: apt-get install systemd"
     setup.folder.mkdir()
     units = written(tmp_path / "units", systemd(setup, system))
-    done = subprocess.run([analyze, "verify", *units], capture_output=True, text=True, check=False)
+    done = subprocess.run([analyze(), "verify", *units], capture_output=True, text=True, check=False)
     # A machine without systemd as its first process has no manager to ask about the rest.
     said = [line for line in done.stderr.splitlines() if "my" in line and "tile-tuner" in line]
     assert said == []
@@ -41,11 +39,9 @@ def test_systemd_accepts_the_units(setup: Setup, tmp_path: Path, system: bool) -
 
 
 def test_systemd_finds_a_mistake(setup: Setup, tmp_path: Path) -> None:
-    analyze = shutil.which("systemd-analyze")
-    assert analyze, "the package systemd is needed to check units: apt-get install systemd"
     units = {name: text.replace("Type=oneshot", "Type=never") for name, text in systemd(setup, False).items()}
     done = subprocess.run(
-        [analyze, "verify", *written(tmp_path / "units", units)], capture_output=True, text=True, check=False
+        [analyze(), "verify", *written(tmp_path / "units", units)], capture_output=True, text=True, check=False
     )
     assert "never" in done.stderr
 

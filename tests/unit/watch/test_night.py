@@ -71,7 +71,7 @@ def crown(store: Store, config: dict[str, Any], day: int) -> str:
         KEY, 5e-4, found, kernel=kernel.name, config=config, source_hash=kernel.source_hash, role=Role.FINAL,
         origin=str(Path("toy.py").absolute()), measurement=measured(5e-4), study="",
     )  # fmt: skip
-    made = champion(of, f"2026-01-0{day}T00:00:00.000000+00:00")
+    made = champion(of, f"2026-01-0{day}T00:00:00.000000+00:00", verdict="first" if day == 1 else "faster")
     store.crown(made)
     return made.id
 
@@ -212,6 +212,8 @@ def test_a_night_says_that_it_has_no_sentinels_and_how_it_ended(
     code, found = ran("nightly", "plan.toml", "--quiet", "--report", "pages", "--notify", "http://127.0.0.1:9/")
     assert code == 0
     assert found["no_sentinels"] == "no problem has a champion to watch yet"
+    with Store.open(database(folder)) as store:
+        assert store.champion(KEY, "FAKE-1", "cold", confirmed=True) is not None
     page = next(folder.glob("pages/*.html")).read_text()
     assert "This night has no sentinels" in page
     assert "first" in page

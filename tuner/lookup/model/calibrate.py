@@ -7,6 +7,7 @@ to lose what the cases lost that are most like it.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from tuner.lookup.features import Floats
 from tuner.lookup.model.data import Numbers
+from tuner.lookup.model.evidence import WEIGHT
 
 if TYPE_CHECKING:
     from tuner.lookup.model.table import Table
@@ -33,9 +35,10 @@ GAIN_SCALE, DIM_SCALE = 0.15, 2.0
 LEAST = 0.002
 #: Share of cases that an interval holds.
 HELD = 0.8
-#: A problem with so many times the timings that this share of problems have is one at which the search went on;
-#: and how many of these tell what it finds.
-SEARCHED, USUAL, LEAST_SEARCHED = 3.0, 0.9, 10
+#: A problem with so many times the timings that this share of problems have is one at which the search went on.
+SEARCHED, USUAL = 3.0, 0.9
+#: Tries of a study of some seconds; problems with so many tries tell what more of them find, so many for each.
+STUDIED, LEAST_TRIED, SPEAK = 250, 16, 5
 #: First-use list: configs that are timed.
 FIRST = 8
 
@@ -88,34 +91,50 @@ class Cases:
         return found
 
 
-def cases(numbers: Numbers, dims: Floats, data: Table, log_s: Floats, library_log_s: Floats) -> Cases:
+@dataclass(frozen=True)
+class Said:
+    """What a model said of a survey's rows, fitted to other problems.
+
+    Attributes:
+        log_s: Logs of seconds, shape (times,); infinite where a config is not one that could be answered.
+        behind: How far behind the fastest it is expected to be by what was timed near by.
+        gain: log(library / config) near by.
+        library_log_s: Logs of seconds of the library, shape (problems,); infinite where there is none.
+    """
+
+    log_s: Floats
+    behind: Floats
+    gain: Floats
+    library_log_s: Floats
+
+
+def cases(numbers: Numbers, dims: Floats, data: Table, said: Said) -> Cases:
     """Cases from predictions.
 
     Args:
         numbers: Of the problems that are cases.
         dims: Logs, of all problems, shape (problems, dims).
         data: The survey.
-        log_s: Predicted logs of seconds of its rows; infinite where a config is not one that could be answered.
-        library_log_s: Of the library, shape (problems,); infinite where there is none.
+        said: What was predicted.
     """
     ends = np.searchsorted(data.problem, np.arange(len(dims) + 1))
     found, left = [], Left(dims, data)
     for number in numbers:
         rows = np.arange(ends[number], ends[number + 1])
-        times, said = data.time_s[rows], log_s[rows]
-        order = np.argsort(said, kind="stable")[:FIRST]
-        order = order[np.isfinite(said[order])]
+        rows = rows[np.isfinite(said.log_s[rows])]
+        order = rows[np.argsort(said.log_s[rows] + WEIGHT * said.behind[rows], kind="stable")][:FIRST]
         library_s = data.library_s[number] if np.isfinite(data.library_s[number]) else np.inf
-        best_s = min(times.min(), library_s) * np.exp(-left.gap(number))
+        best_s = min(data.time_s[ends[number] : ends[number + 1]].min(), library_s) * np.exp(-left.gap(number))
         if len(order):
-            found.append((number, said[order[0]], times[order[0]], times[order].min(), library_s, best_s))
+            times, foreseen = data.time_s[order], said.log_s[order[0]]
+            gain = min(said.library_log_s[number] - foreseen, said.gain[order[0]])
+            found.append((number, foreseen, gain, times[0], times.min(), library_s, best_s))
         elif np.isfinite(library_s):
-            found.append((number, np.inf, np.inf, np.inf, library_s, best_s))
+            found.append((number, np.inf, -np.inf, np.inf, np.inf, library_s, best_s))
     columns = np.array(found).T
-    place, (foreseen, kernel_s, first_s, library_s, best_s) = columns[0].astype(np.int64), columns[1:]
+    place, (foreseen, gain, kernel_s, first_s, library_s, best_s) = columns[0].astype(np.int64), columns[1:]
     with np.errstate(invalid="ignore"):
-        error = np.log(np.array([kernel_s, library_s])) - np.array([foreseen, library_log_s[place]])
-        gain = np.where(np.isfinite(foreseen), library_log_s[place] - foreseen, -np.inf)
+        error = np.log(np.array([kernel_s, library_s])) - np.array([foreseen, said.library_log_s[place]])
     return Cases(
         dims[place], gain, np.nan_to_num(error.T, posinf=0.0, neginf=0.0), kernel_s, first_s, library_s, best_s,
         left.searched,
@@ -123,42 +142,46 @@ def cases(numbers: Numbers, dims: Floats, data: Table, log_s: Floats, library_lo
 
 
 class Left:
-    """What a longer search finds beyond one turn of a survey, from the problems at which it went on.
+    """What a study would find beyond a survey's turn at a problem.
+
+    Where the survey went on for some turns, these tell. Elsewhere it is extrapolated: every other of its
+    timings is left out, and what the rest had missed is expected of each further doubling of the tries.
 
     Attributes:
-        searched: Such problems.
+        searched: Problems at which the search went on.
     """
 
     def __init__(self, dims: Floats, data: Table) -> None:
-        """Looks for problems with many more timings than usual, and at what all found beyond the first of them.
+        """Looks at what further tries found.
 
         Args:
             dims: Logs, of all problems, shape (problems, dims).
             data: The survey.
         """
         ends = np.searchsorted(data.problem, np.arange(len(dims) + 1))
-        counts = np.diff(ends)
-        usual = int(np.quantile(counts[counts > 0], USUAL)) if (counts > 0).any() else 0
-        self._dims, self._deep = dims, np.flatnonzero(counts >= SEARCHED * max(usual, 1))
-        self._gaps = np.array([
-            np.log(np.nanmin([*data.time_s[ends[at] :][:usual], data.library_s[at]]))
-            - np.log(np.nanmin([*data.time_s[ends[at] : ends[at + 1]], data.library_s[at]]))
-            for at in self._deep
-        ])  # fmt: skip
-        if len(self._deep) < LEAST_SEARCHED:
-            self._deep = self._deep[:0]
-
-    @property
-    def searched(self) -> int:
-        """Problems at which the search went on; 0 if there are too few to tell anything."""
-        return len(self._deep)
+        self._counts = np.diff(ends)
+        self._dims, gained = dims, np.zeros(len(dims))
+        for at in np.flatnonzero(self._counts > 1):
+            log_s = np.log(data.time_s[ends[at] : ends[at + 1]])
+            cap = np.log(data.library_s[at]) if np.isfinite(data.library_s[at]) else np.inf
+            halves = [min(log_s[first::2].min(), cap) for first in (0, 1)]
+            gained[at] = np.mean(halves) - min(log_s.min(), cap)
+        usual = np.quantile(self._counts[self._counts > 0], USUAL)
+        self._deep = self._counts >= SEARCHED * usual
+        self._known = np.flatnonzero(self._counts >= LEAST_TRIED)
+        self._gained = gained
+        # A study tries no config twice.
+        self._studied = min(STUDIED, data.parameters.shape[1])
+        self.searched = int(self._deep.sum())
 
     def gap(self, number: int) -> float:
-        """Log of time that a longer search would gain at a problem: what it gained at the nearest one."""
-        if not self.searched or number in self._deep:
+        """Log of time that a study is likely to gain at a problem beyond what was timed there."""
+        if self._deep[number] or not self._counts[number] or not len(self._known):
             return 0.0
-        apart = ((self._dims[self._deep] - self._dims[number]) ** 2).sum(axis=1)
-        return float(self._gaps[int(np.argmin(apart))])
+        apart = ((self._dims[self._known] - self._dims[number]) ** 2).sum(axis=1)
+        near = self._known[np.argsort(apart, kind="stable")[:SPEAK]]
+        doublings = max(math.log2(self._studied / self._counts[number]), 0.0)
+        return float(self._gained[near].mean()) * doublings
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,9 @@ from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.errors import InputError, TunerError
 from tuner.lookup.features import Floats
-from tuner.lookup.model.calibrate import Cases, calibrate, cases
+from tuner.lookup.model.calibrate import Cases, Said, calibrate, cases
 from tuner.lookup.model.data import Numbers, Timings
+from tuner.lookup.model.evidence import Evidence, evidence
 from tuner.lookup.model.forest import MOST_LEAVES, Forest, joined
 from tuner.lookup.model.predict import Model
 from tuner.lookup.model.shortlist import shortlist
@@ -87,6 +88,7 @@ def fit(
         timings.problems[0].operation.name, device, data.limits, [timings.configs[at] for at in chosen],
         data.parameters[:, chosen], {key: of.some(chosen) for key, of in data.traits.items()}, forest,
         of_library, calibration, {**_provenance(timings, kernels, device), "shortlist": len(chosen)},
+        evidence(timings.problems, list(data.traits), data, np.arange(len(timings.problems)), chosen),
     )  # fmt: skip
 
 
@@ -103,22 +105,45 @@ def left_out(
     timed = np.unique(data.problem)
     has_library = np.isfinite(data.library_s)
     order = np.random.default_rng(seed).permutation(timed[has_library[timed] | ~has_library.any()])
-    log_s, of_library, out = np.full(len(data.problem), np.inf), np.full(len(problems), np.inf), []
+    count = len(data.problem)
+    log_s, standing, gain = (np.full(count, np.inf) for _ in range(3))
+    of_library, out = np.full(len(problems), np.inf), []
     for fold in range(FOLDS):
         fresh = order[fold::FOLDS]
         rest = np.setdiff1d(np.arange(len(problems)), fresh)
         forest, libraries = _forests(data, rest, seed, growth)
         inside = np.isin(data.problem, rest)
         kept = shortlist(data.problem[inside], data.config[inside], data.time_s[inside])
+        known = evidence(problems, list(data.traits), data, rest, kept)
         at = np.flatnonzero(np.isin(data.problem, fresh) & np.isin(data.config, kept))
         log_s[at] = forest.predict(data.rows[at]) + data.reference[at]
+        behind, gain[at] = _by_evidence(problems, data, known, kept, at)
+        log_s[at] = np.where(np.isfinite(behind), log_s[at], np.inf)
         if len(libraries.leaves):
             of_library[fresh] = libraries.predict(data.library_rows[fresh]) + data.roofline[fresh]
+        standing[at] = behind
         out.append(fresh)
         if sum(map(len, out)) >= CASES:
             break
     dims = np.log([[size for _, size in each.shape] for each in problems])
-    return cases(np.sort(np.concatenate(out)), dims, data, log_s, of_library)
+    said = Said(log_s, standing, gain, of_library)
+    return cases(np.sort(np.concatenate(out)), dims, data, said)
+
+
+def _by_evidence(
+    problems: Sequence[Problem], data: Table, known: Evidence, kept: Numbers, rows: Numbers
+) -> tuple[Floats, Floats]:
+    """Per row: how far behind a config is by what was timed near by, and log(library / config) there."""
+    place = np.full(data.parameters.shape[1], -1)
+    place[kept] = np.arange(len(kept))
+    kinds = list(data.traits)
+    behind, gain = np.empty(len(rows)), np.empty(len(rows))
+    for number in np.unique(data.problem[rows]):
+        mine, problem = data.problem[rows] == number, problems[number]
+        near = known.around(problem, kinds.index((problem.dtype, problem.layout)), len(kept))
+        at = place[data.config[rows[mine]]]
+        behind[mine], gain[mine] = near[0][at], near[1][at]
+    return behind, gain if np.isfinite(data.library_s).any() else np.full(len(rows), np.inf)
 
 
 def _forests(data: Table, problems: Numbers, seed: int, growth: tuple[Growth, Growth]) -> tuple[Forest, Forest]:

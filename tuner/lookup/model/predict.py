@@ -19,6 +19,7 @@ from tuner.lookup.features import Floats
 from tuner.lookup.legality import Points
 from tuner.lookup.model.calibrate import FIRST, Calibration
 from tuner.lookup.model.data import Numbers
+from tuner.lookup.model.evidence import WEIGHT, Evidence
 from tuner.lookup.model.forest import Bits, Forest
 from tuner.lookup.model.physics import (
     TRAIT_FEATURES,
@@ -83,6 +84,7 @@ class Model:
         library: Log of the library's time over the roofline.
         calibration: What predictions cost.
         provenance: What the model was fitted to: device, versions, counts, dates, hashes of sources.
+        evidence: How configs stood at the surveyed problems; None for models of earlier versions.
     """
 
     operation: str
@@ -95,6 +97,7 @@ class Model:
     library: Forest
     calibration: Calibration
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    evidence: Evidence | None = None
     _fixed: dict[tuple[str, str, DeviceInfo], Bits] = field(default_factory=dict, compare=False, repr=False)
 
     def knows(self, problem: Problem) -> bool:
@@ -232,11 +235,14 @@ class Predictor:
         return kept
 
     def _answer(self, problem: Problem) -> Prediction:
-        there = self.model.at(problem, self._device, legal := self._legal(problem))
-        found = next(iter(self._fastest(there, legal, 1)), None)
+        legal, behind, known_gain = self._known(problem)
+        there = self.model.at(problem, self._device, legal)
+        fastest = self._fastest(there, legal, behind, 1)
+        found = self._candidate(*fastest[0]) if fastest else None
         library = there.library_log_s()
         kernel = math.log(found.time_s) if found else math.inf
-        gain = library - kernel if found else -math.inf
+        # A kernel is faster than the library if trees and what was timed near by both say so.
+        gain = min(library - kernel, float(known_gain[fastest[0][0]])) if fastest else -math.inf
         calibration = self.model.calibration
         by_library = not gain > calibration.margin and math.isfinite(library)
         dims = np.log([size for _, size in problem.shape])
@@ -253,15 +259,34 @@ class Predictor:
         Raises:
             InputError: The model does not know such problems.
         """
-        legal = self._legal(problem)
-        return self._fastest(self.model.at(problem, self._device, legal), legal, count)
+        legal, behind, _ = self._known(problem)
+        there = self.model.at(problem, self._device, legal)
+        return [self._candidate(*each) for each in self._fastest(there, legal, behind, count)]
 
-    def _fastest(self, there: There, legal: Numbers, count: int) -> list[Candidate]:
-        coarse, most = there.coarse(), max(SCREENED, count)
+    def _known(self, problem: Problem) -> tuple[Numbers, Floats, Floats]:
+        """Numbers of the configs to choose among: legal ones that were good near by, or else all legal ones.
+
+        Returns:
+            The numbers; how far behind the fastest each is expected to be by what was timed near by; and, of
+            all configs, log(library / config) near by.
+        """
+        legal, evidence, count = self._legal(problem), self.model.evidence, len(self.model.configs)
+        if evidence is None:
+            return legal, np.zeros(len(legal)), np.full(count, np.inf)
+        kind = list(self.model.traits).index((problem.dtype, problem.layout))
+        behind, gains = evidence.around(problem, kind, count)
+        if not math.isfinite(evidence.library.max(initial=-np.inf)):  # there is no library
+            gains = np.full(count, np.inf)
+        good = legal[np.isfinite(behind[legal])]
+        return (good, behind[good], gains) if len(good) else (legal, np.zeros(len(legal)), gains)
+
+    def _fastest(self, there: There, legal: Numbers, behind: Floats, count: int) -> list[tuple[int, float]]:
+        """Number and log of seconds of the most promising configs, the best first."""
+        coarse, most = there.coarse() + WEIGHT * behind, max(SCREENED, count)
         screened = np.argpartition(coarse, most)[:most] if most < len(coarse) else np.arange(len(coarse))
         log_s = there.log_s(screened)
-        best = np.argsort(log_s, kind="stable")[:count]
-        return [self._candidate(int(legal[screened[at]]), float(log_s[at])) for at in best]
+        best = np.argsort(log_s + WEIGHT * behind[screened], kind="stable")[:count]
+        return [(int(legal[screened[at]]), float(log_s[at])) for at in best]
 
     def _candidate(self, at: int, log_s: float) -> Candidate:
         """A config with its parameters in its kernel's order, in which a model's text does not keep them."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -13,11 +13,17 @@ from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Operation
 from tuner.errors import InputError, NothingFound
 from tuner.lookup.legality import completed
+from tuner.lookup.model.data import Timings
 from tuner.lookup.model.fit import fit
 from tuner.lookup.model.predict import Model
 from tuner.lookup.model.stored import to_bytes
 from tuner.lookup.model.surveyed import timings
 from tuner.store import Store, models
+
+
+def fit_to(found: Timings, kernels: Mapping[str, Kernel], device: DeviceInfo, seed: int = 0) -> Model:
+    """Fits a model to timings from elsewhere; see `tuner.lookup.model.fit.fit`."""
+    return fit(found, kernels, device, seed)
 
 
 def can_fit() -> bool:

@@ -15,6 +15,7 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.space import Config
 from tuner.errors import InputError
 from tuner.lookup.model.calibrate import Calibration
+from tuner.lookup.model.evidence import Evidence
 from tuner.lookup.model.forest import Forest
 from tuner.lookup.model.physics import Limits, Traits
 from tuner.lookup.model.predict import Model
@@ -24,7 +25,7 @@ FORMAT = 1
 #: A model is at most so large, its data's provenance included.
 MOST_BYTES = 1 << 20
 #: Values that need no more than single precision.
-SINGLE = ("leaves", "values", "places", "losses", "errors", "inputs", "summed")
+SINGLE = ("leaves", "values", "places", "losses", "errors", "inputs", "summed", "library", "behind")
 
 
 def to_bytes(model: Model) -> bytes:
@@ -45,6 +46,7 @@ def to_bytes(model: Model) -> bytes:
         "forest": _arrays(model.forest),
         "library": _arrays(model.library),
         "calibration": _arrays(model.calibration),
+        "evidence": _arrays(model.evidence) if model.evidence is not None else None,
     }
     text = json.dumps({"checksum": _checksum(body), **body}, sort_keys=True).encode()
     if len(text) > MOST_BYTES:
@@ -87,6 +89,7 @@ def _read(body: Mapping[str, Any]) -> Model:
         {(dtype, layout): Traits(**_unpacked_all(of)) for dtype, layout, of in body["traits"]},
         Forest(**_unpacked_all(body["forest"])), Forest(**_unpacked_all(body["library"])),
         Calibration(**_unpacked_all(body["calibration"])), body["provenance"],
+        Evidence(**_unpacked_all(body["evidence"])) if body.get("evidence") else None,
     )  # fmt: skip
 
 
@@ -105,7 +108,7 @@ def _checksum(body: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
-def _arrays(of: Forest | Traits | Calibration) -> dict[str, Any]:
+def _arrays(of: Forest | Traits | Calibration | Evidence) -> dict[str, Any]:
     return {name: _packed(name, getattr(of, name)) for name in of.__dataclass_fields__}
 
 

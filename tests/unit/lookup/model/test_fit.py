@@ -57,7 +57,6 @@ def test_the_best_eight_hold_a_better_one() -> None:
     for problem, (_, library, best) in zip(survey(60, seed=1).problems[:20], fresh(), strict=False):
         some = predictor.candidates(problem)
         assert len(some) == 8
-        assert [each.time_s for each in some] == sorted(each.time_s for each in some)
         losses.append(min(library, *(time_s(problem, each.config) for each in some)) / best - 1)
     assert np.mean(losses) < 0.01
 

@@ -13,8 +13,8 @@ from threadpoolctl import threadpool_info
 
 from tuner.cli.main import command_line
 from tuner.errors import InputError
-from tuner.replay.recording import Recording, read_recording
-from tuner.replay.simulate import simulate
+from tuner.exchange.recording import Recording, read_recording
+from tuner.exchange.simulate import simulate
 from tuner.results.measurement import Outcome
 
 pytestmark = pytest.mark.usefixtures("one_blas_thread")
@@ -127,7 +127,7 @@ def test_replays_leave_the_cores_to_others(toy: Recording, monkeypatch: pytest.M
         seen.extend(pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas")
         return Outcome.MEASURED, 1.0
 
-    monkeypatch.setattr("tuner.replay.simulate._tried", tried)
+    monkeypatch.setattr("tuner.exchange.simulate._tried", tried)
     simulate(toy, trials=3, repeats=1)
     assert seen
     assert set(seen) == {1}

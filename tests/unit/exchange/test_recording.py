@@ -11,7 +11,7 @@ import pytest
 
 from tuner.declare.space import Config
 from tuner.errors import InputError
-from tuner.replay.recording import read_recording
+from tuner.exchange.recording import read_recording
 from tuner.results.measurement import Measurement, Outcome
 
 

@@ -22,8 +22,8 @@ from threadpoolctl import threadpool_limits
 
 from tuner.declare.space import Config
 from tuner.errors import InputError
+from tuner.exchange.recording import Recording
 from tuner.measuring.timing import screen_by
-from tuner.replay.recording import Recording
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.verdict import FINALISTS, shortlist
 from tuner.search import Known, Observation, Search, SearchOptions

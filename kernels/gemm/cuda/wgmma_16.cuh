@@ -1,0 +1,96 @@
+// wgmma for 16-bit operands that both lie in shared memory: 64 rows by WIDTH columns by 16 terms, FP32 sums in registers. sm_90a.
+//
+// PTX names each register of the sums, so that every WIDTH is a statement of its own.
+
+constexpr int SUMS = WIDTH / 2;  // registers that hold a thread's share of 64 x WIDTH sums
+
+#if BFLOAT
+#define WGMMA_TYPES "bf16.bf16"
+#else
+#define WGMMA_TYPES "f16.f16"
+#endif
+
+#define NAMED_0 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+#define NAMED_1 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define NAMED_2 "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
+#define NAMED_3 "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define NAMED_4 "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
+#define NAMED_5 "%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
+#define NAMED_6 "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111"
+#define NAMED_7 "%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+#define HELD(t, i) "+f"(t[i + 0]), "+f"(t[i + 1]), "+f"(t[i + 2]), "+f"(t[i + 3]), "+f"(t[i + 4]), "+f"(t[i + 5]), "+f"(t[i + 6]), "+f"(t[i + 7]), \
+                   "+f"(t[i + 8]), "+f"(t[i + 9]), "+f"(t[i + 10]), "+f"(t[i + 11]), "+f"(t[i + 12]), "+f"(t[i + 13]), "+f"(t[i + 14]), "+f"(t[i + 15])
+
+// Starts t = a * b, or t += a * b if `add`. Valid between begin_products and await_products.
+__device__ __forceinline__ void multiply_async(float (&t)[SUMS], unsigned long long a, unsigned long long b, int add)
+{
+#if WIDTH == 32
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %18, 0; wgmma.mma_async.sync.aligned.m64n32k16.f32." WGMMA_TYPES " {"
+                 NAMED_0
+                 "}, %16, %17, p, 1, 1, %19, %20; }"
+                 : HELD(t, 0)
+                 : "l"(a), "l"(b), "r"(add), "n"(A_ALONG_M), "n"(B_ALONG_N));
+#elif WIDTH == 64
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32." WGMMA_TYPES " {"
+                 NAMED_0 "," NAMED_1
+                 "}, %32, %33, p, 1, 1, %35, %36; }"
+                 : HELD(t, 0), HELD(t, 16)
+                 : "l"(a), "l"(b), "r"(add), "n"(A_ALONG_M), "n"(B_ALONG_N));
+#elif WIDTH == 96
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %50, 0; wgmma.mma_async.sync.aligned.m64n96k16.f32." WGMMA_TYPES " {"
+                 NAMED_0 "," NAMED_1 "," NAMED_2
+                 "}, %48, %49, p, 1, 1, %51, %52; }"
+                 : HELD(t, 0), HELD(t, 16), HELD(t, 32)
+                 : "l"(a), "l"(b), "r"(add), "n"(A_ALONG_M), "n"(B_ALONG_N));
+#elif WIDTH == 128
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32." WGMMA_TYPES " {"
+                 NAMED_0 "," NAMED_1 "," NAMED_2 "," NAMED_3
+                 "}, %64, %65, p, 1, 1, %67, %68; }"
+                 : HELD(t, 0), HELD(t, 16), HELD(t, 32), HELD(t, 48)
+                 : "l"(a), "l"(b), "r"(add), "n"(A_ALONG_M), "n"(B_ALONG_N));
+#elif WIDTH == 160
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %82, 0; wgmma.mma_async.sync.aligned.m64n160k16.f32." WGMMA_TYPES " {"
+                 NAMED_0 "," NAMED_1 "," NAMED_2 "," NAMED_3 "," NAMED_4
+                 "}, %80, %81, p, 1, 1, %83, %84; }"
+                 : HELD(t, 0), HELD(t, 16), HELD(t, 32), HELD(t, 48), HELD(t, 64)
+                 : "l"(a), "l"(b), "r"(add), "n"(A_ALONG_M), "n"(B_ALONG_N));
+#elif WIDTH == 192
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %98, 0; wgmma.mma_async.sync.aligned.m64n192k16.f32." WGMMA_TYPES " {"
+                 NAMED_0 "," NAMED_1 "," NAMED_2 "," NAMED_3 "," NAMED_4 "," NAMED_5
+                 "}, %96, %97, p, 1, 1, %99, %100; }"
+                 : HELD(t, 0), HELD(t, 16), HELD(t, 32), HELD(t, 48), HELD(t, 64), HELD(t, 80)
+                 : "l"(a), "l"(b), "r"(add), "n"(A_ALONG_M), "n"(B_ALONG_N));
+#elif WIDTH == 224
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %114, 0; wgmma.mma_async.sync.aligned.m64n224k16.f32." WGMMA_TYPES " {"
+                 NAMED_0 "," NAMED_1 "," NAMED_2 "," NAMED_3 "," NAMED_4 "," NAMED_5 "," NAMED_6
+                 "}, %112, %113, p, 1, 1, %115, %116; }"
+                 : HELD(t, 0), HELD(t, 16), HELD(t, 32), HELD(t, 48), HELD(t, 64), HELD(t, 80), HELD(t, 96)
+                 : "l"(a), "l"(b), "r"(add), "n"(A_ALONG_M), "n"(B_ALONG_N));
+#elif WIDTH == 256
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %130, 0; wgmma.mma_async.sync.aligned.m64n256k16.f32." WGMMA_TYPES " {"
+                 NAMED_0 "," NAMED_1 "," NAMED_2 "," NAMED_3 "," NAMED_4 "," NAMED_5 "," NAMED_6 "," NAMED_7
+                 "}, %128, %129, p, 1, 1, %131, %132; }"
+                 : HELD(t, 0), HELD(t, 16), HELD(t, 32), HELD(t, 48), HELD(t, 64), HELD(t, 80), HELD(t, 96), HELD(t, 112)
+                 : "l"(a), "l"(b), "r"(add), "n"(A_ALONG_M), "n"(B_ALONG_N));
+#else
+#error "WIDTH is a multiple of 32 up to 256"
+#endif
+}
+
+// Sums were touched by ordinary instructions: wgmma may use them from here on.
+__device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+
+__device__ __forceinline__ void close_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+// Waits until at most LATER groups of products are under way.
+template <int LATER> __device__ __forceinline__ void await_products()
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LATER) : "memory");
+}
+
+// What is done to `t` stays before what follows, or after what came before.
+__device__ __forceinline__ void keep_in_place(float (&t)[SUMS])
+{
+#pragma unroll
+    for (int i = 0; i < SUMS; ++i) asm volatile("" : "+f"(t[i])::"memory");
+}

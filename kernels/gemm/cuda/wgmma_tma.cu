@@ -1,0 +1,377 @@
+// gemm of float16 or bfloat16: tensor cores (wgmma) fed by tensor maps (TMA), sums in FP32, result rounded once.
+//
+// Floor    2 m n k operations at about 800 TFLOPS (H100, H200; random numbers, bound by power), or the bytes of A, B and C.
+// Idea     One warp fetches boxes of A and B as they lie; 1 to 3 warpgroups multiply them from shared memory. wgmma reads either
+//          dimension of a 16-bit operand as the contiguous one, so that all four layouts are one kernel without transposing.
+// Tile     A consumer has 64 ROWS rows by WIDTH columns. Consumers of a team that works together share B's tile; those that work
+//          apart take whole tiles in turn, so that one stores while the other one multiplies.
+// Memory   STAGES places of 64 terms of both tiles, swizzled by 128 bytes. CLUSTER_M blocks below each other fetch a share of B's
+//          tile each, for all of them; CLUSTER_N blocks beside each other a share of A's.
+// Blocks   stay, and take tiles in turn, while the next tile's operands are fetched; BLOCKS=0: a block for each.
+//          K may be split: the block that arrives last adds the shares up, in a fixed order.
+// Store    tma: through shared memory in boxes of 16 x 64 (or 32); registers: each thread its pairs. A consumer alone keeps the tensor cores
+//          busy: those of a team start LEAD places after each other, and store after each other.
+// Edges    Boxes bring zeros from beyond the edges, and are not stored there.
+// Layout   a: m x k or k x m, b: k x n or n x k, c: m x n, row-major; rows of a and b (of c with STORE=tma) multiples of 16 bytes.
+// Source   own work; the steps are those of the published ladder of fast.cu, descriptors as the PTX manual has them.
+// Letters  CONSUMERS TEAM        warpgroups that multiply; together on a tile, or apart
+//          ROWS WIDTH            64 rows each; columns of a wgmma
+//          STAGES                places in shared memory
+//          CLUSTER_M CLUSTER_N   blocks that share tiles of B, and of A
+//          GROUP ORDER           rows of tiles in a swath; rows, snake, or a Hilbert curve
+//          SPLIT_K               blocks that share K
+//          STORE SHEETS          tma or registers; parts of C that a warp has in shared memory
+//          LEAD                  places by which consumers of a team follow each other, so that one stores while the next multiplies
+//          GIVEN                 registers of a consumer's thread; 0: as many as the producer's
+//          BLOCKS BLOCKS_PER_SM  multiprocessors on which blocks stay, 0: none; how many on each
+//          BORDER                operands as they lie (whole), or copied to longer rows where tensor maps do not take them (pad)
+
+constexpr int TERMS = 64, ROW_BYTES = 128, BOX_BYTES = TERMS * ROW_BYTES;
+constexpr bool IS_APART = TEAM == TEAM_apart;
+constexpr int BM = 64 * ROWS * (IS_APART ? 1 : CONSUMERS), BN = WIDTH, THREADS = 128 * (CONSUMERS + 1);
+constexpr int CLUSTER = CLUSTER_M * CLUSTER_N;
+constexpr int A_BYTES = BM * ROW_BYTES, SLOT = A_BYTES + BN * ROW_BYTES;
+constexpr int WARPS = IS_APART ? 4 : 4 * CONSUMERS;                   // that read a place
+constexpr int SHEET_COLUMNS = WIDTH % 64 ? 32 : 64;
+constexpr int SHEET = 16 * SHEET_COLUMNS * 2;                         // bytes that a warp stores at a time; it has SHEETS of them
+constexpr int POOL = 65536 / BLOCKS_PER_SM / THREADS / 8 * 8 * (CONSUMERS + 1);
+constexpr int KEPT = POOL - CONSUMERS * GIVEN;                        // the producer's share of registers
+
+// A tile of C, or a share of one, and the chunks of 64 terms that it sums.
+struct Item {
+    unsigned tile, share, first, last;
+    int row, column;
+};
+
+// Tiles in whole clusters. Boxes bring lines_a rows of A and lines_b columns of B: fewer than the tile has where C itself is small,
+// for to fill a box with zeros takes as long as to fetch it. What lies behind in shared memory makes up sums that are not stored.
+struct Grid {
+    unsigned rows, columns, chunks, items;
+    int lines_a, lines_b;
+};
+
+// How many of `lines` are boxed: whole tiles where lines are contiguous, or blocks fetch shares of a tile.
+template <bool ACROSS, int LINES, int SHARERS>
+__device__ __forceinline__ int boxed(int lines)
+{
+    return ACROSS || SHARERS > 1 ? LINES : min(LINES, (lines + 7) / 8 * 8);
+}
+
+__device__ __forceinline__ Item item_at(unsigned item, unsigned rank, const Grid& grid)
+{
+    Item to;
+    const unsigned tile = item / SPLIT_K;
+    const Cell cell = cell_at(tile, grid.rows, grid.columns);
+    to.tile = tile * CLUSTER + rank;
+    to.share = item % SPLIT_K;
+    to.row = (cell.row * CLUSTER_M + rank % CLUSTER_M) * BM;
+    to.column = (cell.column * CLUSTER_N + rank / CLUSTER_M) * BN;
+    const unsigned each = (grid.chunks - 1) / SPLIT_K + 1;
+    to.first = min(to.share * each, grid.chunks);
+    to.last = min(to.first + each, grid.chunks);
+    return to;
+}
+
+// Where something lies in the ring of places; it flips a phase each time round.
+struct Place {
+    unsigned at = 0, phase = 0;
+    __device__ __forceinline__ void step()
+    {
+        if (++at == STAGES) at = 0, phase ^= 1;
+    }
+    __device__ __forceinline__ void skip(unsigned count)
+    {
+        at += count;
+        phase ^= at / STAGES & 1;
+        at %= STAGES;
+    }
+};
+
+struct Shared {
+    unsigned slots, full, empty, turns, sheets;  // addresses
+};
+
+// When a consumer may begin. Those that work apart read places one after the other, item by item: a barrier tells phases that
+// follow each other, not later ones. Those that work together wait once.
+struct Turn {
+    unsigned mine, next, parity;
+    bool takes, passes;
+    __device__ __forceinline__ void take()
+    {
+        if (takes) await_phase(mine, parity);
+        parity ^= 1;
+        if (!IS_APART) takes = false;
+    }
+    __device__ __forceinline__ void pass()
+    {
+        if (passes && threadIdx.x % 32 == 0) arrive(next);
+        if (!IS_APART) passes = false;
+    }
+    // After `done` of `all` places: the next one may begin.
+    __device__ __forceinline__ void pass_after(unsigned done, unsigned all)
+    {
+        if (IS_APART ? done == all : LEAD > 0 && done == LEAD) pass();
+    }
+};
+
+// Fetches one of SHARERS shares of an operand's tile of LINES rows (columns), for all blocks that share it.
+template <bool ACROSS, int LINES, int SHARERS>
+__device__ __forceinline__ void fetch(unsigned to, const TensorMap& map, int line, int term, unsigned share, unsigned barrier,
+                                      unsigned blocks)
+{
+    constexpr int DEPTH = TERMS / SHARERS, EACH = LINES / SHARERS;
+    to += share * (ACROSS ? DEPTH : EACH) * ROW_BYTES;
+#pragma unroll
+    for (int box = 0; box < (ACROSS ? LINES / 64 : 1); ++box) {
+        const int x = ACROSS ? line + box * 64 : term, y = ACROSS ? term + int(share) * DEPTH : line + int(share) * EACH;
+        if (SHARERS > 1) load_box_to(to + box * BOX_BYTES, map, x, y, barrier, (unsigned short)blocks);
+        else load_box(to + box * BOX_BYTES, map, x, y, barrier);
+    }
+}
+
+__device__ __forceinline__ void produce(const TensorMap& map_a, const TensorMap& map_b, const Item& item, unsigned rank,
+                                        const Shared& shared, Place& place, unsigned bytes)
+{
+    const unsigned down = rank % CLUSTER_M, beside = rank / CLUSTER_M;
+    constexpr unsigned SAME_ROW = CLUSTER_N == 1 ? 1 : 1 | 1 << CLUSTER_M;  // blocks of the first row
+    const unsigned share_a = SAME_ROW << down, share_b = ((1 << CLUSTER_M) - 1) << beside * CLUSTER_M;
+    for (unsigned chunk = item.first; chunk < item.last; ++chunk) {
+        const unsigned full = shared.full + place.at * 8, to = shared.slots + place.at * SLOT;
+        await_phase(shared.empty + place.at * 8, place.phase ^ 1);
+        arrive_expecting(full, bytes);
+        const int term = chunk * TERMS;
+        fetch<A_ALONG_M, BM, CLUSTER_N>(to, map_a, item.row, term, beside, full, share_a);
+        fetch<B_ALONG_N, BN, CLUSTER_M>(to + A_BYTES, map_b, item.column, term, down, full, share_b);
+        place.step();
+    }
+}
+
+// Gives a place back, to the producers of all blocks that fill it.
+__device__ __forceinline__ void release(const Shared& shared, unsigned slot)
+{
+    const unsigned lane = threadIdx.x % 32;
+    if (lane >= CLUSTER) return;
+    if (CLUSTER > 1) arrive_at(shared.empty + slot * 8, lane);
+    else arrive(shared.empty + slot * 8);
+}
+
+// Sums of a consumer's rows over the chunks of an item. A place goes back while the next one's products are under way.
+// `meanwhile` is called while the last products are under way.
+template <class F>
+__device__ __forceinline__ void consume(float (&sum)[ROWS][SUMS], const Item& item, const Shared& shared, int group, Place& place,
+                                        Turn& turn, F meanwhile)
+{
+    constexpr int NEXT_A = A_ALONG_M ? 16 * ROW_BYTES / 16 : 2, NEXT_B = B_ALONG_N ? 16 * ROW_BYTES / 16 : 2;
+    unsigned before = 0;
+    turn.take();
+    for (unsigned chunk = item.first; chunk < item.last; ++chunk) {
+        await_phase(shared.full + place.at * 8, place.phase);
+        turn.pass_after(chunk + 1 - item.first, item.last - item.first);
+        const unsigned at_b = shared.slots + place.at * SLOT + A_BYTES;
+        const unsigned at_a = shared.slots + place.at * SLOT + (IS_APART ? 0 : group * ROWS * BOX_BYTES);
+        const unsigned long long a = A_ALONG_M ? across_terms(at_a, TERMS) : along_terms(at_a);
+        const unsigned long long b = B_ALONG_N ? across_terms(at_b, TERMS) : along_terms(at_b);
+        begin_products();
+#pragma unroll
+        for (int step = 0; step < TERMS / 16; ++step)
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r)
+                multiply_async(sum[r], a + step * NEXT_A + r * (BOX_BYTES / 16), b + step * NEXT_B, step || chunk > item.first);
+        close_products();
+        if (chunk > item.first) {
+            await_products<1>();
+            release(shared, before);
+        }
+        before = place.at;
+        place.step();
+    }
+    if (IS_APART ? item.first == item.last : LEAD > 0) turn.pass();
+    meanwhile();
+    await_products<0>();
+    if (item.first < item.last) release(shared, before);
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) keep_in_place(sum[r]);
+}
+
+__device__ __forceinline__ unsigned pair(float left, float right)
+{
+    unsigned both;
+#if BFLOAT
+    asm volatile("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(right), "f"(left));
+#else
+    asm volatile("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(right), "f"(left));
+#endif
+    return both;
+}
+
+#if STORE == STORE_tma
+// A warp stores its 16 rows of each SHEET_COLUMNS columns from a sheet of its own, while it fills the other one. Sheets are swizzled
+// by as many bytes as they have in a row, as the map says.
+__device__ __forceinline__ void store(const float (&s)[SUMS], const TensorMap& map_c, unsigned short*, int row, int column, int,
+                                      int, unsigned sheets, unsigned& sheet)
+{
+    const int lane = threadIdx.x % 32, line = lane % 16;
+#pragma unroll
+    for (int piece = 0; piece < WIDTH / SHEET_COLUMNS; ++piece) {
+        const unsigned to = sheets + sheet * SHEET, mask = SHEET_COLUMNS == 64 ? line & 7 : line >> 1 & 3;
+        if (lane == 0) await_stores_read<SHEETS - 1>();
+        __syncwarp();
+#pragma unroll
+        for (int two = 0; two < SHEET_COLUMNS / 16; ++two) {
+            const int j = 4 * (piece * (SHEET_COLUMNS / 8) + two * 2);
+            asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+                         ::"r"(to + line * SHEET_COLUMNS * 2 + ((two * 2 + lane / 16) ^ mask) * 16), "r"(pair(s[j], s[j + 1])),
+                         "r"(pair(s[j + 2], s[j + 3])), "r"(pair(s[j + 4], s[j + 5])), "r"(pair(s[j + 6], s[j + 7])) : "memory");
+        }
+        publish_to_copies();
+        __syncwarp();
+        if (lane == 0) store_box(map_c, column + piece * SHEET_COLUMNS, row, to);
+        sheet = (sheet + 1) % SHEETS;
+    }
+}
+#else
+__device__ __forceinline__ void store(const float (&s)[SUMS], const TensorMap&, unsigned short* c, int row, int column, int m,
+                                      int n, unsigned, unsigned&)
+{
+    const int lane = threadIdx.x % 32;
+    const bool paired = n % 2 == 0;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        const int line = row + h * 8 + lane / 4;
+        if (line >= m) continue;
+        unsigned short* const to = c + (size_t)line * n;
+#pragma unroll
+        for (int j = 0; j < WIDTH / 8; ++j) {
+            const int x = column + j * 8 + lane % 4 * 2;
+            const unsigned both = pair(s[4 * j + 2 * h], s[4 * j + 2 * h + 1]);
+            if (paired) {
+                if (x < n) *(unsigned*)(to + x) = both;
+            } else {
+                if (x < n) to[x] = (unsigned short)both;
+                if (x + 1 < n) to[x + 1] = (unsigned short)(both >> 16);
+            }
+        }
+    }
+}
+#endif
+
+#if SPLIT_K > 1
+// Leaves a warpgroup's share; in the warpgroup that arrives last of a tile's, `sum` becomes that of all shares.
+__device__ __forceinline__ bool add_shares(float (&sum)[ROWS][SUMS], const Item& item, int group, unsigned* counters, float* parts,
+                                           volatile unsigned* arrived)
+{
+    constexpr int FOURS = ROWS * SUMS / 4 * 128;
+    const unsigned unit = IS_APART ? item.tile : item.tile * CONSUMERS + group, thread = threadIdx.x % 128;
+    float4* const shares = (float4*)parts + (size_t)unit * SPLIT_K * FOURS + thread;
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r)
+#pragma unroll
+        for (int j = 0; j < SUMS / 4; ++j) {
+            const float(&s)[SUMS] = sum[r];
+            shares[item.share * FOURS + (r * (SUMS / 4) + j) * 128]
+                = make_float4(s[4 * j], s[4 * j + 1], s[4 * j + 2], s[4 * j + 3]);
+        }
+    __threadfence();
+    wait_named(1 + group, 128);
+    if (thread == 0) {
+        arrived[group] = atomicInc(counters + unit, SPLIT_K - 1);
+        __threadfence();
+    }
+    wait_named(1 + group, 128);
+    const bool last = arrived[group] == SPLIT_K - 1;
+    wait_named(1 + group, 128);
+    if (!last) return false;
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r)
+#pragma unroll
+        for (int i = 0; i < SUMS; ++i) sum[r][i] = 0.0f;
+#pragma unroll 1
+    for (int share = 0; share < SPLIT_K; ++share)
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r)
+#pragma unroll
+            for (int j = 0; j < SUMS / 4; ++j) {
+                const float4 four = __ldcg(shares + share * FOURS + (r * (SUMS / 4) + j) * 128);
+                float(&s)[SUMS] = sum[r];
+                s[4 * j] += four.x, s[4 * j + 1] += four.y, s[4 * j + 2] += four.z, s[4 * j + 3] += four.w;
+            }
+    return true;
+}
+#endif
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
+#if CLUSTER_M * CLUSTER_N > 1
+__cluster_dims__(CLUSTER_M * CLUSTER_N, 1, 1)
+#endif
+gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b, const __grid_constant__ TensorMap map_c,
+     unsigned short* __restrict__ c, int m, int n, int k, unsigned* counters, float* parts)
+{
+    extern __shared__ __align__(1024) unsigned char memory[];
+    __shared__ __align__(8) unsigned long long full[STAGES], empty[STAGES], turns[CONSUMERS];
+#if SPLIT_K > 1
+    __shared__ unsigned arrived[CONSUMERS];
+#endif
+    const unsigned start = (shared_address(memory) + 1023) / 1024 * 1024;
+    const Shared shared = {start, shared_address(full), shared_address(empty), shared_address(turns), start + STAGES * SLOT};
+    if (threadIdx.x == 0) {
+        prefetch_map(map_a);
+        prefetch_map(map_b);
+        for (int s = 0; s < STAGES; ++s) {
+            make_barrier(shared.full + 8 * s, 1);
+            make_barrier(shared.empty + 8 * s, WARPS * CLUSTER);
+        }
+        for (int group = 0; group < CONSUMERS; ++group) make_barrier(shared.turns + 8 * group, 4);
+        publish_barriers();
+    }
+    const unsigned rank = CLUSTER > 1 ? rank_in_cluster() : 0;
+    if (CLUSTER > 1) sync_cluster();
+    else __syncthreads();
+
+    Grid grid;
+    grid.rows = (m - 1) / (BM * CLUSTER_M) + 1, grid.columns = (n - 1) / (BN * CLUSTER_N) + 1, grid.chunks = (k - 1) / TERMS + 1;
+    grid.items = grid.rows * grid.columns * SPLIT_K;
+    grid.lines_a = boxed<A_ALONG_M, BM, CLUSTER_N>(m), grid.lines_b = boxed<B_ALONG_N, BN, CLUSTER_M>(n);
+    const unsigned step = gridDim.x / CLUSTER;
+    Place place;
+    if (threadIdx.x < 128) {
+        if (GIVEN > 0) give_registers<KEPT>();
+        if (threadIdx.x == 0) {
+            const unsigned bytes = (grid.lines_a + grid.lines_b) * ROW_BYTES;
+            for (unsigned item = blockIdx.x / CLUSTER; item < grid.items; item += step)
+                produce(map_a, map_b, item_at(item, rank, grid), rank, shared, place, bytes);
+        }
+        __syncwarp();
+    } else {
+        if (GIVEN > 0) take_registers<GIVEN>();
+        const int group = __shfl_sync(~0u, threadIdx.x / 128, 0) - 1;  // the same for all of a warp: the compiler sees it
+        const unsigned warp = threadIdx.x / 32 % 4, sheets = shared.sheets + (group * 4 + warp) * SHEETS * SHEET;
+        const bool waits = IS_APART || (LEAD > 0 && group > 0), is_followed = IS_APART || (LEAD > 0 && group < CONSUMERS - 1);
+        Turn turn = {shared.turns + 8 * group, shared.turns + 8 * ((group + 1) % CONSUMERS), group == 0 ? 1u : 0u, waits, is_followed};
+        unsigned sheet = 0, count = 0, at = blockIdx.x / CLUSTER;
+        Item item = item_at(at, rank, grid), next = item;
+        for (; at < grid.items; at += step, ++count, item = next) {
+            const unsigned after = min(at + step, grid.items - 1);
+            if (IS_APART && count % CONSUMERS != group) {
+                next = item_at(after, rank, grid);
+                place.skip(item.last - item.first);
+                continue;
+            }
+            float sum[ROWS][SUMS];
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r)
+#pragma unroll
+                for (int i = 0; i < SUMS; ++i) sum[r][i] = 0.0f;
+            consume(sum, item, shared, group, place, turn, [&] { next = item_at(after, rank, grid); });
+#if SPLIT_K > 1
+            if (!add_shares(sum, item, group, counters, parts, arrived)) continue;
+#endif
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) {
+                const int row = item.row + ((IS_APART ? 0 : group * ROWS) + r) * 64 + warp * 16;
+                store(sum[r], map_c, c, row, item.column, m, n, sheets, sheet);
+            }
+        }
+        if (STORE == STORE_tma && threadIdx.x % 32 == 0) await_stores();
+    }
+    if (CLUSTER > 1) sync_cluster();  // the other blocks may still arrive here
+}

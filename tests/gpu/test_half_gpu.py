@@ -1,0 +1,157 @@
+"""16-bit products on a real GPU: right in all layouts and shapes, called with tensors, captured, exported.
+
+Alone: ``pytest tests/gpu/test_half_gpu.py``; about a minute.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures.callable_records import crowned, empty_database, own_records
+from fixtures.exported import champion, imported
+
+import tuner
+from tuner.callables.dispatch import device_info
+from tuner.declare.catalogue import builtin
+from tuner.declare.kernel import Kernel, render
+from tuner.declare.problem import Problem
+from tuner.declare.space import Config
+from tuner.devices.protocol import Device
+from tuner.export import export
+from tuner.measuring.workload import Workload
+
+__all__ = ["empty_database", "own_records"]
+cp = pytest.importorskip("cupy")
+pytestmark = pytest.mark.usefixtures("own_records")
+CATALOGUE = builtin()
+GEMM = CATALOGUE.operation("gemm")
+(KERNEL,) = CATALOGUE.of("gemm", "cuda", ("wgmma_tma",))
+(PLAIN,) = CATALOGUE.of("gemm", "cuda", ("half_tiled",))
+SIZES = [
+    (1024, 1536, 640),
+    (1000, 1304, 776),
+    (1001, 777, 333),
+    (1, 4096, 1024),
+    (4096, 2, 512),
+    (8, 8, 8),
+    (300, 1301, 200),
+]
+DTYPES = ("bfloat16", "float16")
+
+
+@pytest.fixture(scope="module")
+def device() -> Device:
+    from tuner.devices.cuda import CudaDevice
+
+    found = CudaDevice()
+    if found.info.compute_capability != 90:
+        pytest.skip(f"needs sm_90, got {found.info.name}")
+    return found
+
+
+def problem_of(sizes: tuple[int, int, int], dtype: str, layout: str = "nn") -> Problem:
+    return GEMM.problem(dict(zip("mnk", sizes, strict=True)), dtype, layout)
+
+
+def starts(kernel: Kernel, problem: Problem, device: Device) -> list[Config]:
+    """The kernel's own configs that must be right for the problem."""
+    rules = [each for each in kernel.constraints if not each.for_speed]
+    return [
+        config
+        for config in kernel.first_configs()
+        if all(each.rule(problem, device.info, config) for each in rules)
+    ]
+
+
+def loaded(kernel: Kernel, problem: Problem, config: Config, device: Device, workload: Workload) -> Any:
+    from tuner.devices.nvrtc import NvrtcCompiler
+
+    rendered = render(kernel, problem, config)
+    return device.load(
+        rendered, NvrtcCompiler().compile(rendered, device.info.architecture, problem).code, workload
+    )
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("layout", GEMM.layouts)
+def test_every_start_is_right(sizes: tuple[int, int, int], layout: str, device: Device) -> None:
+    problem = problem_of(sizes, DTYPES[sum(sizes) % 2], layout)
+    workload = Workload(device, problem, 3)
+    found = [(KERNEL, config) for config in starts(KERNEL, problem, device)]
+    assert found
+    for kernel, config in [*found, *((PLAIN, config) for config in starts(PLAIN, problem, device))]:
+        run = loaded(kernel, problem, config, device, workload)
+        for draw in (workload.first, workload.second):
+            workload.begin(draw)
+            run()
+            device.synchronize()
+            assert workload.check()[1] == "", f"{kernel.name} {config}"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_library_is_right_and_chosen(dtype: str, device: Device) -> None:
+    from tuner.devices import cublas_half
+
+    problem = problem_of((520, 264, 136), dtype, "tn")
+    workload = Workload(device, problem, 3)
+    run = device.library(workload)
+    assert run is not None
+    workload.begin(workload.first)
+    run()
+    device.synchronize()
+    assert workload.check()[1] == ""
+    assert (problem, 0) in cublas_half._FASTEST
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_tensors_of_pytorch_are_multiplied(dtype: str, device: Device) -> None:
+    torch = pytest.importorskip("torch")
+    config = starts(KERNEL, problem_of((304, 512, 136), dtype, "nt"), device)[0]
+    crowned(
+        "gemm",
+        {"m": 304, "n": 512, "k": 136},
+        dtype,
+        "nt",
+        config,
+        kernel="wgmma_tma",
+        device=device_info("cuda:0"),
+    )
+    kind = getattr(torch, dtype)
+    for _ in range(3):
+        a, b = (
+            torch.randn(304, 136, device="cuda", dtype=kind),
+            torch.randn(512, 136, device="cuda", dtype=kind).T,
+        )
+        got = tuner.matmul(a, b)
+        assert got.dtype == kind
+        torch.testing.assert_close(got, (a.double() @ b.double()).to(kind), rtol=2**-7, atol=2**-5)
+
+
+def test_a_cuda_graph_replays_it(device: Device) -> None:
+    problem = problem_of((304, 512, 136), "bfloat16", "nt")
+    workload = Workload(device, problem, 3)
+    run = loaded(KERNEL, problem, starts(KERNEL, problem, device)[0], device, workload)
+    run()
+    device.synchronize()
+    assert device.samples_s(run, 2, "hot-graph")
+    assert workload.check()[1] == ""
+
+
+@pytest.mark.parametrize(("sizes", "layout"), [((304, 512, 136), "nt"), ((301, 501, 133), "nn")])
+def test_an_exported_module_makes_its_maps(
+    sizes: tuple[int, int, int], layout: str, device: Device, tmp_path: Path
+) -> None:
+    problem = problem_of(sizes, "bfloat16", layout)
+    config = starts(KERNEL, problem, device)[0]
+    (path,) = export(champion(KERNEL, problem, dict(config)), KERNEL, problem, "python", tmp_path)
+    a, b = (
+        cp.random.default_rng(1).standard_normal(shape, dtype="float32").astype("bfloat16")
+        for shape in ((sizes[0], sizes[2]), (sizes[2], sizes[1]))
+    )
+    b = cp.ascontiguousarray(b.T).T if layout[1] == "t" else b
+    got = imported(path).matmul(a, b)
+    wanted = a.astype("float64") @ b.astype("float64")
+    allowed = problem.tolerance * (cp.sqrt((wanted * wanted).mean()) + cp.abs(wanted))
+    assert bool((cp.abs(got.astype("float64") - wanted) <= allowed).all())

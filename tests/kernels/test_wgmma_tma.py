@@ -1,0 +1,256 @@
+"""The 16-bit gemm on tensor cores, without a GPU: it compiles, operands lie where wgmma looks for them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cuda_on_cpu import compile_for_cpu
+from gpu_models import GPUS, H200
+
+from tuner.declare.catalogue import builtin
+from tuner.declare.kernel import Rendered, render
+from tuner.declare.launch import Launch
+from tuner.declare.problem import Operation, Problem, Scalar, Tensor, Work
+from tuner.declare.space import Config, Space
+from tuner.declare.tensor_map import TensorMap
+
+CATALOGUE = builtin()
+GEMM = CATALOGUE.operation("gemm")
+(KERNEL,) = CATALOGUE.of("gemm", "cuda", ("wgmma_tma",))
+FOLDER = Path(__file__).resolve().parents[2] / "kernels" / "gemm" / "cuda"
+#: Of the producer's one thread, which waits most of the time.
+SPILLED_MOST = 64
+
+
+def problem(m: int, n: int, k: int, dtype: str = "bfloat16", layout: str = "nn") -> Problem:
+    return GEMM.problem({"m": m, "n": n, "k": k}, dtype, layout)
+
+
+def config(**changes: Any) -> Config:
+    return Config({**KERNEL.default_config(), **changes})
+
+
+def complaints(of: Problem, chosen: Config, *, also_slow: bool = True) -> list[str]:
+    rules = [each for each in KERNEL.constraints if also_slow or not each.for_speed]
+    return [each.sentence for each in rules if not each.rule(of, H200, chosen)]
+
+
+# --- it compiles ----------------------------------------------------------------------------------------------
+
+COMPILED = {
+    "128 x 256, a cluster": (("bfloat16", "nn"), {"LEAD": 3}),
+    "no boxes of C, A shared": (("float16", "nt"), {"STORE": "registers", "CLUSTER_M": 1, "CLUSTER_N": 2}),
+    "apart": (("bfloat16", "tn"), {"TEAM": "apart", "ROWS": 2, "WIDTH": 128, "ORDER": "hilbert"}),
+    "three, K split": (
+        ("float16", "tt"),
+        {"CONSUMERS": 3, "WIDTH": 64, "GIVEN": 160, "SPLIT_K": 4, "CLUSTER_N": 2, "BLOCKS": 128},
+    ),
+    "one, 96 columns": (
+        ("bfloat16", "nt"),
+        {"CONSUMERS": 1, "WIDTH": 96, "GIVEN": 0, "CLUSTER_M": 1, "BLOCKS": 0},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_it_compiles_with_its_sums_in_registers(name: str) -> None:
+    pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="NVRTC comes with the extras cuda12 and cuda13")
+    from tuner.devices.nvrtc import compile_cubin, read_report
+
+    (dtype, layout), changes = COMPILED[name]
+    of, chosen = problem(4096, 4096, 4096, dtype, layout), config(**changes)
+    assert complaints(of, chosen, also_slow=False) == []
+    cubin, log = compile_cubin(render(KERNEL, of, chosen).text, "sm_90a")
+    assert read_report(log, cubin).spill_bytes <= SPILLED_MOST
+    assert not re.search(r"C7508|C751[0-8]", log), log  # registers not set aside; products one by one
+
+
+# --- operands -------------------------------------------------------------------------------------------------
+
+PROBE = Operation(
+    name="probe",
+    dims=("n",),
+    tensors=lambda p: (Tensor("x", (p.n,), "int64"), Tensor("y", (p.n,), "int64", output=True)),
+    work=lambda p: Work(0.0, 0.0),
+    reference=lambda xp, p, arrays: arrays["x"],
+)
+DESCRIBED = """
+extern "C" __global__ void probe(const long long* x, long long* y, int n)
+{
+    if (threadIdx.x == 0) y[0] = along_terms(x[0]), y[1] = across_terms(x[0], x[1]);
+}
+"""
+TERMS = 64
+
+
+@pytest.fixture(scope="module")
+def descriptors(folder: Path) -> tuple[int, int]:
+    """What the kernel tells wgmma of an operand at address 0: terms contiguous, rows contiguous."""
+    text = f"#define A_TRANSPOSED 0\n#define B_TRANSPOSED 0\n{(FOLDER / 'operand_layout.cuh').read_text()}"
+    program = compile_for_cpu(Rendered(text + DESCRIBED, "probe", "cuda"), folder)
+    given = {"x": np.array([0, TERMS], np.int64)}
+    return tuple(program.run(PROBE.problem({"n": 2}), Launch((1,), (32,)), given)["y"].tolist())
+
+
+def swizzled(address: int) -> int:
+    """Swizzle of 128 bytes: the 16-byte chunk, exclusive or the 128-byte line's number in its kilobyte."""
+    return address ^ (address >> 7 & 7) << 4
+
+
+def put_by_boxes(lines: int, terms: int, line_first: bool, sharers: int) -> dict[int, tuple[int, int]]:
+    """Address -> (line, term) of a tile of an operand, as the blocks of a cluster fetch it box by box."""
+    found: dict[int, tuple[int, int]] = {}
+    for share in range(sharers):
+        if line_first:  # a box has 64 lines, contiguous, by terms / sharers
+            depth = terms // sharers
+            for box in range(lines // 64):
+                for y in range(depth):
+                    for x in range(64):
+                        address = box * terms * 128 + (share * depth + y) * 128 + 2 * x
+                        found[swizzled(address)] = (box * 64 + x, share * depth + y)
+        else:  # a box has lines / sharers rows of 64 contiguous terms
+            each = lines // sharers
+            for y in range(each):
+                for x in range(terms):
+                    found[swizzled((share * each + y) * 128 + 2 * x)] = (share * each + y, x)
+    return found
+
+
+def seen_by_wgmma(descriptor: int, lines: int, line_first: bool) -> dict[tuple[int, int], int]:
+    """(Line, term) -> address of 16 terms, by PTX's canonical layouts for 128 bytes of swizzle."""
+    start, leading, stride = ((descriptor >> shift & 0x3FFF) << 4 for shift in (0, 16, 32))
+    assert descriptor >> 62 == 1, "128 bytes"
+    found = {}
+    for line in range(lines):
+        for term in range(16):
+            if line_first:
+                address = line // 64 * leading + term // 8 * stride + term % 8 * 128 + line % 64 * 2
+            else:
+                address = line // 8 * stride + line % 8 * 128 + term * 2
+            found[line, term] = swizzled(start + address)
+    return found
+
+
+@pytest.mark.parametrize("line_first", [False, True], ids=["terms contiguous", "lines contiguous"])
+@pytest.mark.parametrize(("lines", "sharers"), [(64, 1), (64, 2), (256, 2), (192, 1)])
+def test_wgmma_looks_where_boxes_were_put(
+    descriptors: tuple[int, int], line_first: bool, lines: int, sharers: int
+) -> None:
+    put = put_by_boxes(lines, TERMS, line_first, sharers)
+    assert len(put) == lines * TERMS
+    step = 16 * 128 // 16 if line_first else 2  # NEXT_A and NEXT_B of the kernel, in units of 16 bytes
+    for number in range(TERMS // 16):
+        seen = seen_by_wgmma(descriptors[line_first] + number * step, lines, line_first)
+        for (line, term), address in seen.items():
+            assert put[address] == (line, 16 * number + term)
+
+
+@pytest.mark.parametrize("layout", GEMM.layouts)
+def test_boxes_of_a_cluster_make_up_whole_tiles(layout: str) -> None:
+    of, chosen = problem(4096, 4096, 4096, layout=layout), config(CLUSTER_M=2, CLUSTER_N=2, WIDTH=128)
+    launch = KERNEL.launched(of, chosen)
+    assert launch is not None
+    a, b, c = launch.maps
+    bytes_a, bytes_b = (2 * int(np.prod(each.box)) for each in (a, b))
+    boxes_a, boxes_b = (2 if layout[0] == "t" else 1), (2 if layout[1] == "n" else 1)
+    assert (2 * bytes_a * boxes_a, 2 * bytes_b * boxes_b) == (128 * 128, 128 * 128)
+    assert all(each.swizzle == 128 and each.box[-1] == 64 for each in (a, b, c))
+
+
+# --- tiles ----------------------------------------------------------------------------------------------------
+
+CELLS = Operation(
+    name="cells",
+    dims=("rows", "columns"),
+    tensors=lambda p: (
+        Tensor("x", (1,), "int32"), Tensor("y", (p.rows * p.columns, 2), "int32", output=True),
+    ),
+    work=lambda p: Work(0.0, 0.0),
+    reference=lambda xp, p, arrays: arrays["x"],
+    scalars=lambda p: (Scalar("rows", "int32", p.rows), Scalar("columns", "int32", p.columns)),
+)  # fmt: skip
+WALK = """
+extern "C" __global__ void cells(const int* x, int* y, int rows, int columns)
+{
+    for (int i = threadIdx.x; i < rows * columns; i += blockDim.x) {
+        const Cell cell = cell_at(i, rows, columns);
+        y[2 * i] = cell.row, y[2 * i + 1] = cell.column;
+    }
+}
+"""
+ORDERS = ("rows", "snake", "hilbert")
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_every_tile_is_taken_once(order: str, folder: Path) -> None:
+    names = "".join(f"#define ORDER_{name} {place}\n" for place, name in enumerate(ORDERS))
+    text = (
+        f"{names}#define ORDER ORDER_{order}\n#define GROUP 4\n{(FOLDER / 'tile_order.cuh').read_text()}{WALK}"
+    )
+    program = compile_for_cpu(Rendered(text, "cells", "cuda"), folder)
+    for rows, columns in ((1, 1), (1, 7), (9, 1), (2, 3), (5, 5), (32, 16), (13, 64), (64, 17), (31, 33)):
+        of = CELLS.problem({"rows": rows, "columns": columns})
+        cells = program.run(of, Launch((1,), (32,)), {"x": np.zeros(1, np.int32)})["y"]
+        assert {tuple(cell) for cell in cells} == {(r, c) for r in range(rows) for c in range(columns)}
+        if order == "hilbert" and len(cells) > 1:
+            steps = np.abs(np.diff(cells, axis=0)).max(axis=1)
+            assert steps.max() == 1, "each tile is beside the one before it, corners included"
+
+
+# --- what is declared -----------------------------------------------------------------------------------------
+
+
+def test_it_computes_in_16_bits_alone() -> None:
+    assert KERNEL not in CATALOGUE.of("gemm", "cuda", dtype="float32")
+    usual = GEMM.problem(dict.fromkeys("mnk", 1024))
+    assert "elements are float16 or bfloat16" in complaints(usual, config())
+    others = [
+        kernel for kernel in CATALOGUE.of("gemm", "cuda") if kernel not in CATALOGUE.of("gemm", dtype="float16")
+    ]
+    assert {"naive", "warp_tiled", "emulated"} <= {kernel.name for kernel in others}
+    for kernel in others:
+        assert any(each.sentence.startswith("elements are float32") for each in kernel.constraints)
+
+
+@pytest.mark.parametrize("layout", GEMM.layouts)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("dims", [(8192, 8192, 8192), (1000, 1304, 776), (64, 8192, 8192), (8, 8, 8)])
+def test_shapes_with_whole_16_byte_rows_have_a_start(
+    dims: tuple[int, int, int], dtype: str, layout: str
+) -> None:
+    of = problem(*dims, dtype, layout)
+    assert any(not complaints(of, each) for each in KERNEL.first_configs())
+
+
+def test_operands_with_other_rows_are_padded_and_no_others() -> None:
+    for dims, layout, padded in (
+        ((1000, 1301, 776), "nt", {}), ((1000, 1301, 776), "nn", {"b": (776, 1304)}),
+        ((1001, 1304, 776), "nn", {}), ((1001, 1304, 776), "tn", {"a": (776, 1008)}),
+        ((1000, 1304, 777), "nt", {"a": (1000, 784), "b": (1304, 784)}),
+        ((8192, 1, 8192), "nn", {"b": (8192, 8)}),
+    ):  # fmt: skip
+        of = problem(*dims, layout=layout)
+        start = next(each for each in KERNEL.first_configs() if not complaints(of, each))
+        launch = KERNEL.launched(of, start)
+        assert launch is not None
+        assert {each.tensor: each.shape for each in launch.padded} == padded
+
+
+def test_devices_without_its_instructions_have_the_plain_kernel() -> None:
+    (plain,) = CATALOGUE.of("gemm", "cuda", ("half_tiled",))
+    of = problem(1001, 777, 333)
+    assert all(len(Space.build(plain.parameters, plain.constraints, of, device)) for device in GPUS)
+    assert not any(len(Space.build(KERNEL.parameters, KERNEL.constraints, of, device)) for device in GPUS[1:])
+
+
+def test_a_launch_survives_json() -> None:
+    from dataclasses import asdict
+
+    launch = KERNEL.launched(problem(512, 512, 512), config())
+    assert launch is not None
+    assert Launch.from_json(asdict(launch)) == launch
+    assert launch.maps[2] == TensorMap("map_c", "c", (16, 64), 128)

@@ -1,0 +1,238 @@
+"""Clusters by name, jobs of batch systems, certificates; and that the documentation shows what is generated."""
+
+from __future__ import annotations
+
+import re
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from fixtures.fake_device import ROOT
+
+from tuner.cli.main import run
+from tuner.errors import EnvironmentTrouble, InputError
+from tuner.fleet import clusters
+from tuner.fleet.clusters import ClusterRequest, connected, job_script, site
+from tuner.fleet.jobs import seconds_of, worker_command
+from tuner.fleet.security import Certificates
+
+DOCS = ROOT / "docs"
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "told"),
+    [
+        ("everywhere", InputError, r"a cluster is local, tcp://HOST:8786, .*, got 'everywhere'"),
+        ("tcp://127.0.0.1:9", EnvironmentTrouble, "no scheduler answers at tcp://127.0.0.1:9"),
+        ("slurm:gone.toml", InputError, r"names a site's settings: jobs, \[job\] and \[worker\] .*gone.toml"),
+    ],
+)
+def test_a_cluster_that_cannot_be_used_is_told(
+    here: Path, text: str, error: type[Exception], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clusters, "CONNECT_WITHIN_S", 0.5)
+    with pytest.raises(error, match=told), connected(ClusterRequest(text)):
+        pass
+
+
+def test_without_dask_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clusters.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(EnvironmentTrouble, match=r"pip install 'tile-tuner\[fleet\]'"):
+        clusters.check_installed()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("jobs = 0", "jobs = 0"),
+        ("job = [", r"names a site's settings"),
+        ("[jobb]\nqueue = 'x'", r"\['jobb'\]"),
+        ("[job]\nqueue = 'gpu'", "You must specify how much cores and memory"),
+        ("[job]\ncores = 1\nmemory = '1GB'\ncolour = 'red'", "unexpected keyword argument 'colour'"),
+    ],
+)
+def test_wrong_settings_of_a_site_are_told(here: Path, text: str, told: str) -> None:
+    (here / "site.toml").write_text(text)
+    with pytest.raises(InputError, match=told):
+        job_script("slurm", here / "site.toml")
+
+
+def shown() -> tuple[str, str]:
+    """The documentation's settings of a site, and the job that it shows for them."""
+    found = re.search(
+        r"<!-- site: slurm -->\n\n```toml\n(.*?)```.*?```text\n(.*?)```",
+        (DOCS / "fleet.md").read_text(),
+        re.DOTALL,
+    )
+    assert found is not None
+    return found[1], found[2]
+
+
+def test_the_documentation_shows_the_job_of_its_settings(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings, script = shown()
+    (here / "site.toml").write_text(settings)
+    (here / "plan.toml").write_text("")
+    assert run(["nightly", "plan.toml", "--cluster", "slurm:site.toml", "--job-script"]) == 0
+    assert capsys.readouterr().out.strip() == script.strip()
+    assert site("slurm", here / "site.toml").jobs == 4
+    assert run(["nightly", "plan.toml", "--cluster", "local", "--job-script"]) == 2
+    assert "--job-script takes --cluster slurm:FILE.toml" in capsys.readouterr().err
+
+
+def test_a_pbs_job_starts_a_worker(here: Path) -> None:
+    (here / "site.toml").write_text(
+        '[job]\nqueue = "gpu"\nwalltime = "00:30:00"\ncores = 8\nmemory = "16GB"\n'
+        '[worker]\ndevices = "cuda"\nlifetime = 600\n'
+    )
+    script = job_script("pbs", here / "site.toml")
+    assert "#PBS -q gpu" in script
+    command = script.strip().splitlines()[-1]
+    assert command == (
+        f"{sys.executable} -m tuner worker --scheduler tcp://SCHEDULER:8786 --name worker --devices cuda "
+        f"--lifetime 600"
+    )
+
+
+@pytest.mark.parametrize(
+    ("walltime", "seconds"),
+    [("90", 5400), ("10:30", 630), ("08:00:00", 28800), ("1-02:00:00", 93600), ("soon", None)],
+)
+def test_the_limit_of_a_job_is_read(walltime: str, seconds: float | None) -> None:
+    assert seconds_of(walltime) == seconds
+
+
+def test_workers_end_before_their_job() -> None:
+    command = worker_command("tcp://a:1", "n", {"python": "python"}, "01:00:00")
+    assert command.endswith("--lifetime 3480")
+    assert "--lifetime" not in worker_command("tcp://a:1", "n", {}, None)
+
+
+def test_jobs_are_submitted_and_cancelled(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch system of two scripts: one notes the job, the other its end."""
+    for name, body in (("sbatch", 'cp "$1" "$JOBS/job.sh"; echo "Submitted batch job 17"'),
+                       ("scancel", 'echo "$1" > "$JOBS/cancelled"')):  # fmt: skip
+        script = here / name
+        script.write_text(f"#!/bin/sh\n{body}\n")
+        script.chmod(script.stat().st_mode | stat.S_IEXEC)
+    monkeypatch.setenv("PATH", str(here), prepend=":")
+    monkeypatch.setenv("JOBS", str(here))
+    (here / "site.toml").write_text(
+        '[job]\ncores = 1\nmemory = "1GB"\n[job.scheduler_options]\nhost = "127.0.0.1"\n'
+    )
+    with connected(ClusterRequest("slurm:site.toml")) as cluster:
+        until_s = time.monotonic() + 30
+        while not (here / "job.sh").exists() and time.monotonic() < until_s:
+            time.sleep(0.05)
+        job = (here / "job.sh").read_text()
+        assert f"worker --scheduler {cluster.address} --name" in job
+        assert cluster.own
+    assert (here / "cancelled").read_text().strip() == "17"
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (Certificates(authority=Path("ca.pem")), "add --tls-cert, --tls-key"),
+        (
+            Certificates(Path("ca.pem"), Path("c.pem"), Path("k.pem")),
+            "--tls-ca names a PEM file, there is none",
+        ),
+    ],
+)
+def test_certificates_that_are_not_there_are_told(here: Path, given: Certificates, told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        given.security("worker")
+    assert Certificates().security("worker") is None
+
+
+def test_a_fleet_speaks_tls_as_the_documentation_says(here: Path) -> None:
+    found = re.search(r"```sh\n(kind=.*?done)\n", (DOCS / "fleet.md").read_text(), re.DOTALL)
+    assert found is not None
+    subprocess.run(["sh", "-ec", found[1]], check=True, cwd=here, capture_output=True)
+    ours = Certificates(here / "ca.pem", here / "coordinator.pem", here / "coordinator.key")
+    from distributed import LocalCluster
+
+    files = {name: str(here / name) for name in ("ca.pem", "scheduler.pem", "scheduler.key")}
+    from distributed.security import Security
+
+    security = Security(
+        tls_ca_file=files["ca.pem"], require_encryption=True, tls_scheduler_cert=files["scheduler.pem"],
+        tls_scheduler_key=files["scheduler.key"], tls_client_cert=files["scheduler.pem"],
+        tls_client_key=files["scheduler.key"],
+    )  # fmt: skip
+    with LocalCluster(
+        n_workers=0, host="127.0.0.1", protocol="tls", security=security, dashboard_address="127.0.0.1:0"
+    ) as cluster:
+        address = cluster.scheduler_address
+        assert address.startswith("tls://")
+        with connected(ClusterRequest(address, certificates=ours)) as here_too:
+            assert here_too.client.scheduler_info()["workers"] == {}
+
+
+def documents() -> list[dict[str, Any]]:
+    """The objects of the manifest."""
+    return list(yaml.safe_load_all((DOCS / "fleet" / "kubernetes.yaml").read_text()))
+
+
+def pods() -> list[dict[str, Any]]:
+    """The pods that the manifest makes: metadata and spec of each."""
+    found = []
+    for each in documents():
+        spec = each["spec"].get("jobTemplate", {}).get("spec", each["spec"])
+        if "template" in spec:
+            found.append(spec["template"])
+    return found
+
+
+def test_the_manifest_has_the_objects_of_a_fleet() -> None:
+    kinds = [(each["apiVersion"], each["kind"]) for each in documents()]
+    assert kinds == [
+        ("v1", "Service"), ("apps/v1", "Deployment"), ("apps/v1", "DaemonSet"), ("batch/v1", "CronJob"),
+        ("networking.k8s.io/v1", "NetworkPolicy"),
+    ]  # fmt: skip
+    names = [each["metadata"]["name"] for each in documents()]
+    assert all(re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", name) for name in names)
+    for each in documents():
+        if each["kind"] in ("Deployment", "DaemonSet"):
+            wanted = each["spec"]["selector"]["matchLabels"]
+            assert wanted.items() <= each["spec"]["template"]["metadata"]["labels"].items()
+    service, policy = documents()[0], documents()[-1]
+    scheduler = pods()[0]["metadata"]["labels"]
+    assert service["spec"]["selector"] == policy["spec"]["podSelector"]["matchLabels"] == scheduler
+    assert "type" not in service["spec"], "a service of the cluster's own network"
+
+
+def test_the_manifests_containers_are_whole() -> None:
+    for pod in pods():
+        volumes = {each["name"] for each in pod["spec"]["volumes"]}
+        for container in pod["spec"]["containers"]:
+            assert {each["name"] for each in container["volumeMounts"]} <= volumes
+            words = [*container["command"], *container.get("args", [])]
+            assert all(isinstance(word, str) for word in words)
+            assert "--tls-cert" in words
+            assert "memory" in container["resources"]["requests"]
+            for variable in container.get("env", []):
+                assert variable.keys() in ({"name", "value"}, {"name", "valueFrom"})
+
+
+def test_the_manifests_commands_are_understood() -> None:
+    """Each command's options are among those that its --help lists."""
+    for pod in pods()[1:]:
+        container = pod["spec"]["containers"][0]
+        words = [*container["command"], *container["args"]]
+        told = subprocess.run(
+            [sys.executable, "-m", "tuner", words[1], "--help"],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=ROOT,
+        ).stdout
+        assert words[0] == "tuner"
+        assert all(word in told for word in words if word.startswith("--"))

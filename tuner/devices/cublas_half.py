@@ -1,0 +1,198 @@
+"""cuBLAS's fastest product of 16-bit matrices: cublasGemmEx, or one of the algorithms that cuBLASLt proposes.
+
+All of them sum in float32. Which is fastest is timed once for a problem, in turn and with the last-level cache
+flushed; from then on it is called directly, so that nothing is copied or allocated.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import statistics
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import cupy
+
+from tuner.declare.problem import Problem
+from tuner.devices import cublas
+from tuner.devices.protocol import LaunchFailed
+
+#: ``cudaDataType`` and ``cublasComputeType`` (library_types.h, cublas_api.h).
+FLOAT32, COMPUTE_32F = 0, 68
+DATA_TYPES = {"float16": 2, "bfloat16": 14}
+DEFAULT_ALGORITHM = -1
+#: Attributes of cuBLASLt (cublasLt.h): the operands' operations, and the largest workspace.
+TRANS_A, TRANS_B, MAX_WORKSPACE = 3, 4, 1
+#: Proposals that are timed; a workspace as large as cuBLAS's own on Hopper; timings of each.
+PROPOSALS, WORKSPACE_BYTES, SAMPLES = 8, 32 << 20, 7
+
+#: Something that queues a product of the arrays at these addresses: of B, A and C.
+Product = Callable[[int, int, int], None]
+
+
+class _Proposal(ctypes.Structure):
+    """``cublasLtMatmulHeuristicResult_t``."""
+
+    _fields_ = (
+        ("algorithm", ctypes.c_uint64 * 8), ("workspace", ctypes.c_size_t), ("state", ctypes.c_int),
+        ("waves", ctypes.c_float), ("reserved", ctypes.c_int * 4),
+    )  # fmt: skip
+
+
+#: Problem and device -> the product that was fastest.
+_FASTEST: dict[tuple[Problem, int], Product] = {}
+
+
+def choose(problem: Problem, a: Any, b: Any, c: Any) -> None:
+    """Times all candidates on the arrays, once for a problem and device; `c` is written.
+
+    Raises:
+        LaunchFailed: None of them computes the product.
+    """
+    key = problem, cupy.cuda.runtime.getDevice()
+    if key not in _FASTEST:
+        _FASTEST[key] = fastest(candidates(problem), (b.data.ptr, a.data.ptr, c.data.ptr))
+
+
+def best_product(problem: Problem, a: Any, b: Any, c: Any) -> None:
+    """Queues a product by the one that `choose` found; by cublasGemmEx where nothing was chosen.
+
+    Args:
+        problem: gemm in a 16-bit dtype.
+        a: CuPy array, as stored.
+        b: The same.
+        c: The same.
+
+    Raises:
+        LaunchFailed: cuBLAS fails.
+    """
+    found = _FASTEST.get((problem, cupy.cuda.runtime.getDevice())) or partial(_by_gemm_ex, problem)
+    found(b.data.ptr, a.data.ptr, c.data.ptr)
+
+
+def candidates(problem: Problem) -> dict[str, Product]:
+    """All products by name: cublasGemmEx, and what cuBLASLt proposes, its first choice first."""
+    proposed = _proposed(problem)
+    return {"cublasGemmEx": partial(_by_gemm_ex, problem)} | {
+        f"cublasLtMatmul {place}": each for place, each in enumerate(proposed)
+    }
+
+
+def fastest(products: dict[str, Product], addresses: tuple[int, int, int]) -> Product:
+    """The one with the least median time; one that fails is passed over."""
+    index = cupy.cuda.runtime.getDevice()
+    flush = cupy.empty(max(cupy.cuda.Device(index).attributes["L2CacheSize"], 1 << 20), dtype=cupy.uint8)
+    times: dict[str, list[float]] = {name: [] for name in products}
+    for _ in range(SAMPLES):
+        for name, product in products.items():
+            if name not in times:
+                continue
+            try:
+                times[name].append(_timed(partial(product, *addresses), flush))
+            except LaunchFailed:
+                del times[name]
+    if not times:
+        raise LaunchFailed("neither cublasGemmEx nor cuBLASLt computes the product")
+    return products[min(times, key=lambda name: statistics.median(times[name]))]
+
+
+def _timed(run: Callable[[], None], flush: Any) -> float:
+    flush.fill(0)
+    before, after = cupy.cuda.Event(), cupy.cuda.Event()
+    before.record()
+    run()
+    after.record()
+    after.synchronize()
+    return float(cupy.cuda.get_elapsed_time(before, after))
+
+
+def _by_gemm_ex(problem: Problem, b: int, a: int, c: int) -> None:
+    """cuBLAS is column-major: a row-major C is its C transposed, so B comes first and the letters swap."""
+    kind = DATA_TYPES[problem.dtype]
+    one, zero = cublas.one_and_zero("float32")
+    (ld_b, ld_a), letters = _pitches(problem), problem.layout
+    status = cublas.function("cublasGemmEx")(
+        cublas.handle(), cublas.OPERATION[letters[1]], cublas.OPERATION[letters[0]],
+        problem.n, problem.m, problem.k, one, ctypes.c_void_p(b), kind, ld_b, ctypes.c_void_p(a), kind, ld_a,
+        zero, ctypes.c_void_p(c), kind, problem.n, COMPUTE_32F, DEFAULT_ALGORITHM,
+    )  # fmt: skip
+    cublas.check(status)
+
+
+def _pitches(problem: Problem) -> tuple[int, int]:
+    """Elements of a stored row of B and of A."""
+    return (
+        problem.n if problem.layout[1] == "n" else problem.k,
+        problem.k if problem.layout[0] == "n" else problem.m,
+    )
+
+
+@cache
+def _library() -> Any:
+    """cuBLASLt, which cuBLAS has loaded beside itself."""
+    cublas.handle()
+    loaded = re.search(r"\S+/libcublasLt\.so[.\d]*$", Path("/proc/self/maps").read_text(), re.MULTILINE)
+    if loaded is None:
+        raise LaunchFailed("cuBLASLt is not loaded")
+    return ctypes.CDLL(loaded[0])
+
+
+@cache
+def _context(device: int) -> tuple[Any, Any]:
+    """A device's handle of cuBLASLt, and a workspace; both stay."""
+    handle = ctypes.c_void_p()
+    cublas.check(_library().cublasLtCreate(ctypes.byref(handle)))
+    return handle, cupy.empty(WORKSPACE_BYTES, dtype=cupy.uint8)
+
+
+def _layout(kind: int, rows: int, columns: int, pitch: int) -> Any:
+    made = ctypes.c_void_p()
+    create = _library().cublasLtMatrixLayoutCreate
+    sizes = ctypes.c_uint64(rows), ctypes.c_uint64(columns), ctypes.c_int64(pitch)
+    cublas.check(create(ctypes.byref(made), kind, *sizes))
+    return made
+
+
+def _set(setter: Any, of: Any, attribute: int, value: Any) -> None:
+    cublas.check(setter(of, attribute, ctypes.byref(value), ctypes.c_size_t(ctypes.sizeof(value))))
+
+
+def _proposed(problem: Problem) -> list[Product]:
+    """Products by the algorithms that cuBLASLt proposes; none if it proposes none."""
+    lt, kind = _library(), DATA_TYPES[problem.dtype]
+    handle, workspace = _context(cupy.cuda.runtime.getDevice())
+    description, preference = ctypes.c_void_p(), ctypes.c_void_p()
+    cublas.check(lt.cublasLtMatmulDescCreate(ctypes.byref(description), COMPUTE_32F, FLOAT32))
+    for attribute, letter in ((TRANS_A, problem.layout[1]), (TRANS_B, problem.layout[0])):
+        operation = ctypes.c_int32(cublas.OPERATION[letter])
+        _set(lt.cublasLtMatmulDescSetAttribute, description, attribute, operation)
+    ld_b, ld_a = _pitches(problem)
+    m, n, k = problem.m, problem.n, problem.k
+    of_b = _layout(kind, *((n, k) if problem.layout[1] == "n" else (k, n)), ld_b)
+    of_a = _layout(kind, *((k, m) if problem.layout[0] == "n" else (m, k)), ld_a)
+    of_c = _layout(kind, n, m, n)
+    cublas.check(lt.cublasLtMatmulPreferenceCreate(ctypes.byref(preference)))
+    most = ctypes.c_uint64(WORKSPACE_BYTES)
+    _set(lt.cublasLtMatmulPreferenceSetAttribute, preference, MAX_WORKSPACE, most)
+    found, count = (_Proposal * PROPOSALS)(), ctypes.c_int()
+    status = lt.cublasLtMatmulAlgoGetHeuristic(
+        handle, description, of_b, of_a, of_c, of_c, preference, PROPOSALS, found, ctypes.byref(count)
+    )
+    if status:
+        return []
+    one, zero = cublas.one_and_zero("float32")
+
+    def product(proposal: _Proposal, b: int, a: int, c: int) -> None:
+        stream = cupy.cuda.get_current_stream().ptr
+        at_c = ctypes.c_void_p(c)
+        status = lt.cublasLtMatmul(
+            handle, description, one, ctypes.c_void_p(b), of_b, ctypes.c_void_p(a), of_a, zero, at_c, of_c,
+            at_c, of_c, ctypes.byref(proposal, _Proposal.algorithm.offset),
+            ctypes.c_void_p(workspace.data.ptr), ctypes.c_size_t(WORKSPACE_BYTES), ctypes.c_void_p(stream),
+        )  # fmt: skip
+        cublas.check(status)
+
+    return [partial(product, each) for each in found[: count.value] if each.state == 0]

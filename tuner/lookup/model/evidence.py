@@ -1,0 +1,116 @@
+"""What was timed near a problem: a model answers with configs that were, and beats the library where they did.
+
+Trees extrapolate. Of two thousand configs that they have never seen at a problem some look faster than any is.
+So an answer is a config that was good at one of the surveyed problems nearest to the one that is asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tuner.declare.problem import Problem
+from tuner.lookup.features import Floats
+from tuner.lookup.model.data import Numbers
+from tuner.lookup.model.table import Table
+
+#: Surveyed problems that speak for a config.
+NEAREST = 32
+#: log2 of sizes that another layout or dtype counts as.
+OTHER_KIND = 1.5
+#: A config this much slower than the best at a problem, as a log of time, does not recommend itself there.
+GOOD = 0.5
+#: Log of time that a config is expected to fall behind for each doubling of a dim from where it was timed.
+FALLS_BEHIND = 0.05
+#: What is added to a distance, in doublings, before a near problem counts its inverse square.
+SOFTLY = 0.3
+#: Weight of how a config stood near by, beside the time that trees predict.
+WEIGHT = 0.5
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """How configs of the shortlist stood at the surveyed problems.
+
+    Attributes:
+        places: log2 of the problems' dims, shape (problems, dims).
+        kinds: Number of each problem's dtype and layout among the model's.
+        library: Per problem: log(library / fastest config); NaN where either was not timed.
+        starts: Where each problem's configs begin, shape (problems + 1,).
+        configs: Numbers of configs in the shortlist, one problem after the other.
+        behind: Log of their time over that of the fastest one there.
+    """
+
+    places: Floats
+    kinds: Numbers
+    library: Floats
+    starts: Numbers
+    configs: Numbers
+    behind: Floats
+
+    def around(self, problem: Problem, kind: int, count: int) -> tuple[Floats, Floats]:
+        """How configs stood near a problem.
+
+        Args:
+            problem: The problem.
+            kind: Number of its dtype and layout.
+            count: Configs of the shortlist.
+
+        Returns:
+            Per config: how far it is expected to be behind the fastest, a log, infinite if it was not good near
+            by; and the mean log(library / config) near by, minus infinity if it is not known.
+        """
+        place = np.log2([size for _, size in problem.shape])
+        apart = np.sqrt(((self.places - place) ** 2).sum(axis=1)) + OTHER_KIND * (self.kinds != kind)
+        behind, gains, weights = np.full(count, np.inf), np.zeros(count), np.zeros(count)
+        for at in np.argsort(apart, kind="stable")[:NEAREST]:
+            mine = slice(int(self.starts[at]), int(self.starts[at + 1]))
+            configs, lost = self.configs[mine], self.behind[mine]
+            good = lost <= GOOD
+            behind[configs[good]] = np.minimum(behind[configs[good]], lost[good] + FALLS_BEHIND * apart[at])
+            if math.isfinite(self.library[at]):
+                weight = 1 / (SOFTLY + apart[at]) ** 2
+                gains[configs] += weight * (self.library[at] - lost)
+                weights[configs] += weight
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return behind, np.where(weights > 0, gains / weights, -np.inf)
+
+
+def evidence(
+    problems: Sequence[Problem],
+    kinds: Sequence[tuple[str, str]],
+    data: Table,
+    numbers: Numbers,
+    shortlist: Numbers,
+) -> Evidence:
+    """The evidence of some problems.
+
+    Args:
+        problems: All problems of a survey.
+        kinds: The model's dtypes and layouts, in order.
+        data: The survey.
+        numbers: Of the problems that may speak.
+        shortlist: Numbers of the configs that may be answered, in order.
+    """
+    place = np.full(data.parameters.shape[1], -1)
+    place[shortlist] = np.arange(len(shortlist))
+    ends = np.searchsorted(data.problem, np.arange(len(problems) + 1))
+    timed = [number for number in numbers.tolist() if ends[number] < ends[number + 1]]
+    library, starts, configs, behind = [], [0], [], []
+    for number in timed:
+        rows = slice(ends[number], ends[number + 1])
+        log_s = np.log(data.time_s[rows])
+        kept = place[data.config[rows]] >= 0
+        library.append(math.log(data.library_s[number]) - log_s.min())
+        configs.append(place[data.config[rows]][kept])
+        behind.append((log_s - log_s.min())[kept])
+        starts.append(starts[-1] + len(configs[-1]))
+    some = [problems[number] for number in timed]
+    return Evidence(
+        np.log2([[size for _, size in each.shape] for each in some]),
+        np.array([kinds.index((each.dtype, each.layout)) for each in some], np.int32), np.array(library),
+        np.array(starts, np.int32), np.concatenate(configs).astype(np.int32), np.concatenate(behind),
+    )  # fmt: skip

@@ -1,1 +1,0 @@
-"""Recorded spaces, and searches replayed on them without a device."""
