@@ -173,7 +173,7 @@ def test_help_names_every_command(told: Told) -> None:
 def test_help_groups_the_commands(told: Told) -> None:
     _, out, _ = told("--help")
     headings = re.findall(r"^(\w+):$", out, re.MULTILINE)
-    assert headings == ["Options", "Tune", "Answer", "Records", "Look"]
+    assert headings == ["Options", "Tune", "Answer", "Watch", "Records", "Service", "Look"]
     assert sorted(name for names in GROUPS.values() for name in names) == sorted(COMMANDS)
     for before, after in itertools.pairwise([*headings[1:], ""]):
         section = out.partition(f"{before}:\n")[2].partition(f"{after}:\n")[0]
@@ -192,7 +192,7 @@ def test_python_m_tuner_is_the_command() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"), [("tuner re", "plain,records"), ("tuner devices --j", "plain,--json")]
+    ("words", "expected"), [("tuner rec", "plain,records"), ("tuner devices --j", "plain,--json")]
 )
 def test_a_shell_completes_commands_and_options(words: str, expected: str) -> None:
     given = {"_TUNER_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
