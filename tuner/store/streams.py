@@ -135,6 +135,9 @@ def recent(store: Reader, wanted: Selection, limit: int) -> list[Record]:
                 break
             last = found[-1].number
         by_number = store._by_number(connection, chosen[:limit])
+    lost = [number for number in chosen[:limit] if number not in by_number]
+    if lost:  # an index knows it, and its row or what the row rests on cannot be found
+        raise opening.damaged(store._where, f"record {lost[0]} is not where it should be")
     return [by_number[number] for number in chosen[:limit]]
 
 

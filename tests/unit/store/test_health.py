@@ -267,7 +267,7 @@ def test_a_damaged_log_is_made_good_by_the_second_copy(tmp_path: Path) -> None:
 
 LIMITED = """
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
+resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, 600_000))
 """
 
 
