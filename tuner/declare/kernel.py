@@ -60,6 +60,7 @@ class Kernel:
         precisions: What it may be used for, of `tuner.declare.problem.PRECISIONS`. A kernel that serves
             ``ieee`` serves every other one as well.
         dtypes: What it computes in; by default all dtypes of the operation but those of `Operation.sums`.
+        epilogues: True if it applies a problem's epilogue; else it has no legal config where there is one.
     """
 
     operation: str
@@ -80,6 +81,7 @@ class Kernel:
     threads: str = ""
     precisions: tuple[str, ...] = (IEEE,)
     dtypes: tuple[str, ...] = ()
+    epilogues: bool = False
     fallback: Fallback | None = None
     architecture: str = ""
     shown: float = 0.0
@@ -308,6 +310,8 @@ def render(kernel: Kernel, problem: Problem, config: Config) -> Rendered:
     if kernel.target == "cuda":
         text = "\n".join([*_c_constants(kernel, constants, config), "", kernel.text])
     else:
+        # A Python source cannot ask whether a name is there.
+        constants = {"EPILOGUE": "", **constants} if kernel.epilogues else constants
         lines = [f"{name} = {value!r}" for name, value in {**constants, **config}.items()]
         text = "\n".join([*lines, "", kernel.text])
     if kernel.fallback is not None:

@@ -110,7 +110,7 @@ class KernelConfigs:
         return Blocks(tiles, np.ones(count))
 
     def _learnt(self, problem: Problem) -> Blocks | None:
-        key = problem.dtype, problem.layout, problem.precision
+        key = problem.dtype, problem.layout, problem.precision, problem.epilogue
         if key not in self._blocks:
             known = next((each for each in self._blocks.values() if each is not None), None)
             if known is None or not self._holds(known, problem):

@@ -324,7 +324,7 @@ def default(case: Case) -> Answer | None:
         return None
     kernel, config = found
     baseline = problem.operation.baselines.get(question.device.kind)
-    library = baseline.named(problem.dtype) if baseline else ""
+    library = baseline.named(problem) if baseline else ""
     reasons = [
         f"nothing is known of {question.problem.operation} on {question.device.name} or a device like it"
     ]

@@ -49,8 +49,8 @@ def when(text: str | None) -> Markup:
 def problem(told: Mapping[str, Any]) -> str:
     """A problem in a few words."""
     sizes = " x ".join(str(size) for size in told["shape"].values())
-    layout, precision = told.get("layout", ""), told.get("precision", "ieee")
-    return worded(told["operation"], sizes, told["dtype"], layout, precision)
+    layout, precision, epilogue = told.get("layout", ""), told.get("precision", "ieee"), told.get("epilogue", "")
+    return worded(told["operation"], sizes, told["dtype"], layout, precision, epilogue)
 
 
 def question(told: Mapping[str, Any]) -> str:
@@ -63,6 +63,7 @@ def question(told: Mapping[str, Any]) -> str:
             "dtype": told["dtype"], "layout": told.get("layout", ""),
             "precision": told.get("precision", "ieee"), "regime": told.get("regime", "cold"),
             "device": device["name"] if isinstance(device, Mapping) else device,
+            **({"epilogue": told["epilogue"]} if told.get("epilogue") else {}),
         }
     )  # fmt: skip
 

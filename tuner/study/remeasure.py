@@ -103,7 +103,7 @@ class Remeasuring:
         found = Remeasured()
         groups: dict[tuple[str, str, str], list[Problem]] = {}
         for problem in sorted(by_problem, key=lambda each: each.memory_bytes):
-            groups.setdefault((problem.dtype, problem.layout, problem.precision), []).append(problem)
+            groups.setdefault((problem.dtype, problem.layout, problem.arithmetic), []).append(problem)
         for problems in groups.values():
             compiled = self._compile([each for problem in problems for each in by_problem[problem]])
             for problem in problems:

@@ -107,7 +107,8 @@ PACKED = Kernel(
     name="packed",
     target="cpu",
     source=Path("packed.numba.py"),
-    includes=PARTS,
+    includes=(Path("epilogue.numba.py"), *PARTS),
+    epilogues=True,
     idea="five loops round a tile of C in vector registers; A and B packed into panels that the caches hold",
     parameters=(
         *TILE_PARAMETERS,
