@@ -24,7 +24,7 @@ def along_k(p: Problem) -> tuple[int, int]:
 
 def lines(p: Problem) -> tuple[int, int]:
     """Elements of a stored row of A and of B."""
-    a, b = p.inputs
+    a, b = p.inputs[:2]
     return a.shape[1], b.shape[1]
 
 
