@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Hashable
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import numpy
 
@@ -18,6 +18,7 @@ from tuner.callables.arrays import NUMPY, Family, Opaque
 from tuner.callables.calls import Prepared
 from tuner.callables.deciding import forget_all, keep
 from tuner.callables.decisions import REREADING
+from tuner.callables.finishing import PREPARED, Finish, product
 from tuner.callables.families import family_of, shares_memory_with_others
 from tuner.callables.misses import consult, forget_measured, is_miss
 from tuner.callables.policy import chosen as chosen_policy
@@ -25,6 +26,7 @@ from tuner.callables.precision import CHOSEN, chosen
 from tuner.callables.preparing import decision_or_none, prepare
 from tuner.callables.requests import Request, gemv_request, matmul_request, transpose_request
 from tuner.declare.problem import EMULATED, IEEE
+from tuner.errors import InputError
 
 #: Function -> what names its arrays, and what their request is.
 ARGUMENTS = {"matmul": ("a", "b"), "gemv": ("a", "x"), "transpose": ("a",)}
@@ -49,7 +51,7 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def matmul(a: Any, b: Any, out: Any = None, *, precision: str = "") -> Any:
+def matmul(a: Any, b: Any, out: Any = None, *, precision: str = "", **finish: Unpack[Finish]) -> Any:
     """The product of two arrays, by the kernel that was measured to be fastest, or the library where it is.
 
     Args:
@@ -61,6 +63,10 @@ def matmul(a: Any, b: Any, out: Any = None, *, precision: str = "") -> Any:
             exact as the library's for the inputs at hand, for float32. Empty: that of the surrounding
             `tuner.precision`, else of the environment's TUNER_PRECISION, else ``ieee``.
 
+        finish: What is done to the product before it is stored: ``activation(alpha * a @ b + beta * c + bias) +
+            residual``, by the arguments `bias`, `activation`, `alpha`, `beta`, `c` and `residual`; see `Finish`.
+            In precision ``ieee``.
+
     Returns:
         The result, an array of the same library, or `out`. On a GPU it is queued on the library's current
         stream.
@@ -71,6 +77,8 @@ def matmul(a: Any, b: Any, out: Any = None, *, precision: str = "") -> Any:
         UnknownName: No such precision, or policy in the environment (`tuner.on_miss`).
         InputError: `precision` is ``emulated``, or `b` packed, and an array is not float32.
     """
+    if finish:
+        return _finished(a, b, out, precision, finish)
     try:
         prepared = _matmul[precision or CHOSEN.get()]
         if out is None:
@@ -80,6 +88,16 @@ def matmul(a: Any, b: Any, out: Any = None, *, precision: str = "") -> Any:
     except (KeyError, AttributeError, TypeError, RuntimeError):
         return _first("matmul", (a, b), out, precision)
     return call(a, b, out)
+
+
+def _finished(a: Any, b: Any, out: Any, precision: str, finish: Finish) -> Any:
+    """A product with an epilogue, which the emulated precision has not."""
+    if (precision and chosen(precision) != IEEE) or isinstance(b, Opaque):
+        raise InputError(
+            f"matmul: an epilogue is for precision {IEEE!r} and arrays, got "
+            f"{'a packed operand' if isinstance(b, Opaque) else f'precision {precision!r}'}; leave one of them out"
+        )
+    return product(a, b, out, finish)
 
 
 def gemv(a: Any, x: Any, out: Any = None) -> Any:
@@ -136,6 +154,7 @@ def clear_caches() -> None:
     with _lock:
         for prepared in (*_prepared.values(), *_matmul.values()):
             prepared.clear()
+        PREPARED.clear()
         forget_all()
         forget_measured()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -289,6 +289,7 @@ class Problem:
         layout: e.g. ``nn``; empty where the operation has none.
         precision: One of `PRECISIONS`.
         epilogue: What is done to the result before it is stored: `Epilogue.text`.
+        values: Values of scalars that a caller gives, by name; no part of what the problem is.
     """
 
     operation: Operation = field(compare=False, repr=False)
@@ -297,6 +298,11 @@ class Problem:
     layout: str
     precision: str = IEEE
     epilogue: str = ""
+    values: tuple[tuple[str, float], ...] = field(default=(), compare=False, repr=False)
+
+    def with_values(self, values: Mapping[str, float]) -> Problem:
+        """The same problem with other values of scalars that callers give."""
+        return replace(self, values=tuple(values.items()))
 
     def at(self, shape: Mapping[str, int]) -> Problem:
         """The same problem at another shape.
@@ -335,7 +341,11 @@ class Problem:
     @property
     def scalars(self) -> tuple[Scalar, ...]:
         """The scalar arguments, after the tensors in argument order."""
-        return self.operation.scalars(self)
+        found = self.operation.scalars(self)
+        if not self.values:
+            return found
+        values = dict(self.values)
+        return tuple(replace(each, value=values.get(each.name, each.value)) for each in found)
 
     @cached_property
     def work(self) -> Work:

@@ -336,7 +336,6 @@ def default(case: Case) -> Answer | None:
     )  # fmt: skip
 
 
-#: What rests on records, in the order in which it is asked.
-TIERS: tuple[Callable[[Case], Answer | None], ...] = (
-    exact, best_trial, predicted, nearest_shape, similar_device,
-)  # fmt: skip
+#: What rests on records, in the order in which it is asked: those of the problem itself, and of others.
+OWN: tuple[Callable[[Case], Answer | None], ...] = (exact, best_trial)
+TIERS: tuple[Callable[[Case], Answer | None], ...] = (*OWN, predicted, nearest_shape, similar_device)

@@ -86,31 +86,13 @@ def _gemm(a, b, c, m, n, k):
         _block_of_c(a, b, c, block // across * BLOCK, block % across * BLOCK, k)
 
 
-@njit(cache=True, nogil=True, parallel=THREADS > 1)
-def _gemm_finished(a, b, c, m, n, k, c_in, bias, residual, alpha, beta):
-    across = (n + BLOCK - 1) // BLOCK
-    blocks = across * ((m + BLOCK - 1) // BLOCK)
-    for block in prange(blocks):
-        i0, j0 = block // across * BLOCK, block % across * BLOCK
-        _block_of_c(a, b, c, i0, j0, k)
-        # While the block is in the cache.
-        finish_block(
-            c, c_in, bias, residual, alpha, beta, i0, min(i0 + BLOCK, m), j0, min(j0 + BLOCK, n)
-        )  # fmt: skip
-
-
-def gemm(a, b, *others):
+def gemm(a, b, c, m, n, k):
     """Writes c, and leaves the number of Numba's threads as it was."""
-    c, dims, operands = split_arguments(others)
     before = numba.get_num_threads() if THREADS > 1 else 1
     if THREADS > 1:
         numba.set_num_threads(min(THREADS, numba.config.NUMBA_NUM_THREADS))
     try:
-        b = _transposed(b) if TRANSPOSE_B else b
-        if EPILOGUE:
-            _gemm_finished(a, b, c, *dims, *operands)
-        else:
-            _gemm(a, b, c, *dims)
+        _gemm(a, _transposed(b) if TRANSPOSE_B else b, c, m, n, k)
     finally:
         if THREADS > 1:
             numba.set_num_threads(before)

@@ -10,8 +10,7 @@ KERNEL = Kernel(
     name="blocked",
     target="cpu",
     source=Path("blocked.numba.py"),
-    includes=(Path("epilogue.numba.py"),),
-    epilogues=True,
+    finishing=Path("epilogue.numba.py"),
     idea="cache blocks; a vectorised inner loop; each block of C accumulated apart and written once",
     parameters=(
         powers_of_two("BLOCK", 8, 1024),

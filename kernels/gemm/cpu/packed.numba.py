@@ -180,9 +180,8 @@ def _evenly(total, limit, unit):
     return -(-total // (parts * unit)) * unit
 
 
-def gemm(a, b, *others):
-    """Writes c; an epilogue is one more pass over it, of all threads."""
-    c, (m, n, k), operands = split_arguments(others)
+def gemm(a, b, c, m, n, k):
+    """Writes c."""
     wide, deep, high = _evenly(n, NC, NR), _evenly(k, KC, 1), _evenly(m, MC, MR)
     slab = _evenly(wide, -(-wide // SLABS), NR)
     b_strip, a_strip = (
@@ -197,5 +196,3 @@ def gemm(a, b, *others):
     multiplying = (panel, panel, number, panel, number, number, number, number)
     parts = (entry_of(pack_a, packing), entry_of(pack_b, packing), entry_of(multiply_block, multiplying))
     run_together(THREADS, c.dtype, (*places, m, n, k, *steps, *parts), elements)
-    if EPILOGUE:
-        finish_whole(c, *operands)

@@ -1,9 +1,11 @@
 // The epilogue of a product: activation(alpha * sum + beta * c_in + bias) + residual, between registers and memory.
 //
-// Comes before a kernel's source, and after half.cuh where elements have 16 bits. Macros in front of the text say which parts
+// Comes before a kernel's source. Macros in front of the text say which parts
 // the problem declares: EPILOGUE (1), EPILOGUE_ALPHA, EPILOGUE_BETA, EPILOGUE_BIAS (1 for each row, 2 for each column),
 // EPILOGUE_ACTIVATION (1 relu, 2 GELU by erf, 3 GELU by tanh, 4 SiLU), EPILOGUE_RESIDUAL. Without them the sum is the result.
-// A kernel takes EPILOGUE_OPERANDS before C, and EPILOGUE_FACTORS behind its other scalars.
+// A kernel takes EPILOGUE_OPERANDS before C, and EPILOGUE_FACTORS behind its other scalars; its functions take
+// EPILOGUE_PARAMETER last and are given EPILOGUE_OF_KERNEL, or EPILOGUE_PASSED on; EPILOGUE_RESULT is what is stored for a sum.
+// Where there is no epilogue, none of these leaves anything: a kernel's source is then what it was without this file.
 //
 // Memory   c_in and residual are read once, m x n as C; a bias has an element for each row or column. All are dense.
 // Numbers  FP32, rounded once to C's elements.
@@ -52,6 +54,11 @@
     Epilogue { EPILOGUE_GIVES_C_IN EPILOGUE_GIVES_BIAS EPILOGUE_GIVES_RESIDUAL EPILOGUE_GIVES_ALPHA EPILOGUE_GIVES_BETA }
 
 #if EPILOGUE
+#define EPILOGUE_PARAMETER , const Epilogue& epilogue
+#define EPILOGUE_PASSED , epilogue
+#define EPILOGUE_OF_KERNEL , EPILOGUE_GIVEN
+#define EPILOGUE_RESULT(sum, row, column, n) epilogue(sum, row, column, n)
+
 // Two neighbours of a row.
 struct EpiloguePair {
     float left, right;
@@ -59,7 +66,16 @@ struct EpiloguePair {
 
 __device__ __forceinline__ float epilogue_value(float x) { return x; }
 #ifndef SCALAR
-__device__ __forceinline__ float epilogue_value(unsigned short x) { return widened(x); }
+__device__ __forceinline__ float epilogue_value(unsigned short x)
+{
+#if BFLOAT
+    return __uint_as_float((unsigned)x << 16);
+#else
+    float wide;
+    asm volatile("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(x));
+    return wide;
+#endif
+}
 #endif
 
 // tanh and the logistic function, to about 1e-7 where the result is rounded to 16 bits, else as exact as CUDA's own.
@@ -90,7 +106,6 @@ __device__ __forceinline__ float epilogue_activation(float x)
     return x;
 #endif
 }
-#endif
 
 struct Epilogue {
 #if EPILOGUE_BETA
@@ -110,10 +125,8 @@ struct Epilogue {
 #endif
 
     // The result of a sum in that row and column of C, whose rows have n elements.
-    template <class T>
-    __device__ __forceinline__ T operator()(T sum, unsigned row, unsigned column, unsigned n) const
+    __device__ __forceinline__ float operator()(float sum, unsigned row, unsigned column, unsigned n) const
     {
-#if EPILOGUE
         const size_t at = (size_t)row * n + column;
         (void)at;
 #if EPILOGUE_ALPHA
@@ -131,16 +144,15 @@ struct Epilogue {
 #if EPILOGUE_RESIDUAL
         sum += epilogue_value(residual[at]);
 #endif
-#endif
         return sum;
     }
 
-#if EPILOGUE && !defined(SCALAR)
+#ifndef SCALAR
     // Two elements of 16 bits at once, where they are aligned to it.
     static __device__ __forceinline__ EpiloguePair pair_at(const unsigned short* from)
     {
         const unsigned both = *(const unsigned*)from;
-        return {widened((unsigned short)both), widened((unsigned short)(both >> 16))};
+        return {epilogue_value((unsigned short)both), epilogue_value((unsigned short)(both >> 16))};
     }
 
     // The results of two neighbours of a row; the column is even, and so is n.
@@ -156,7 +168,7 @@ struct Epilogue {
         left += beta * added.left, right += beta * added.right;
 #endif
 #if EPILOGUE_BIAS == 1
-        const float of_row = widened(bias[row]);
+        const float of_row = epilogue_value(bias[row]);
         left += of_row, right += of_row;
 #elif EPILOGUE_BIAS == 2
         const EpiloguePair of_columns = pair_at(bias + column);
@@ -171,7 +183,7 @@ struct Epilogue {
 #endif
 };
 
-#if EPILOGUE && !defined(SCALAR)
+#ifndef SCALAR
 // Finishes what a thread of a warp has of the 16 rows from `row` on and COUNT / 4 times 8 columns from `column` on, as wgmma and
 // mma leave it: of each eight columns two neighbours, in rows eight apart.
 template <int COUNT>
@@ -196,4 +208,10 @@ __device__ __forceinline__ void finish_fragments(float (&s)[COUNT], const Epilog
         }
     }
 }
+#endif
+#else
+#define EPILOGUE_PARAMETER
+#define EPILOGUE_PASSED
+#define EPILOGUE_OF_KERNEL
+#define EPILOGUE_RESULT(sum, row, column, n) sum
 #endif

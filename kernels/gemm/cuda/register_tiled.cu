@@ -171,5 +171,5 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, EPILOGUE_OPERAN
         if (tiles_left == 0) break;
     }
 
-    write_tile(sum, c, first_row, first_column, thread_row, thread_column, m, n, EPILOGUE_GIVEN);
+    write_tile(sum, c, first_row, first_column, thread_row, thread_column, m, n EPILOGUE_OF_KERNEL);
 }

@@ -126,7 +126,7 @@ __device__ __forceinline__ void spill_partials(const SCALAR (&sum)[TM][TN], cons
 
 // Adds up pack `p` of all peers and stores it: few registers, so that the loop over k is compiled as without it.
 __device__ __forceinline__ void add_up(int p, const Work& work, unsigned char* workspace, SCALAR* c, unsigned row,
-                                       unsigned column, unsigned m, unsigned n, const Epilogue& epilogue)
+                                       unsigned column, unsigned m, unsigned n EPILOGUE_PARAMETER)
 {
     Pack<GROUPED> total{};
     const unsigned peers = BLOCKS > 0 ? work.peers : SPLIT_K;
@@ -155,7 +155,7 @@ __device__ __forceinline__ void add_up(int p, const Work& work, unsigned char* w
 // Meets the peers, and adds up as much of the tile as falls to this block. The first thread speaks for all.
 // mine: shared memory, by turns the first of the packs that this block adds up; PACKS or more where none is left.
 __device__ __forceinline__ void share_out(const Work& work, unsigned char* workspace, unsigned (&mine)[2], SCALAR* c,
-                                          unsigned row, unsigned column, unsigned m, unsigned n, const Epilogue& epilogue)
+                                          unsigned row, unsigned column, unsigned m, unsigned n EPILOGUE_PARAMETER)
 {
     TileCounters& counters = work.counters(workspace);
     const bool speaks = threadIdx.x == 0;
@@ -176,7 +176,7 @@ __device__ __forceinline__ void share_out(const Work& work, unsigned char* works
         const unsigned first = mine[turn];
         if (speaks) mine[1 - turn] = claim();
 #pragma unroll 4
-        for (int p = 0; p < PACKS_AT_ONCE; ++p) add_up(first + p, work, workspace, c, row, column, m, n, epilogue);
+        for (int p = 0; p < PACKS_AT_ONCE; ++p) add_up(first + p, work, workspace, c, row, column, m, n EPILOGUE_PASSED);
         __syncthreads();
     }
     if (speaks && atomicInc(&counters.gone, work.peers - 1) == work.peers - 1) {

@@ -43,6 +43,9 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, EPILOGUE_OPERAN
 #pragma unroll
         for (int q = 0; q < BLOCK; ++q) sum.add(tile_a[y][q], tile_b[q][x]);
     }
+#if EPILOGUE
+    const Epilogue epilogue = EPILOGUE_GIVEN;
+#endif
     if (!CHECKED || (top + y < (unsigned)m && left + x < (unsigned)n))
-        c[(top + y) * pitch(n, UNIT) + left + x] = EPILOGUE_GIVEN(sum.total, top + y, left + x, n);
+        c[(top + y) * pitch(n, UNIT) + left + x] = EPILOGUE_RESULT(sum.total, top + y, left + x, n);
 }

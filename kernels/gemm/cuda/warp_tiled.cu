@@ -233,10 +233,10 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, EPILOGUE_OPERAN
         __shared__ unsigned mine[2];
         if (work.peers > 1) {
             spill_partials(sum, work, workspace);
-            share_out(work, workspace, mine, c, first_row + thread_row, first_column + thread_column, m, n, EPILOGUE_GIVEN);
+            share_out(work, workspace, mine, c, first_row + thread_row, first_column + thread_column, m, n EPILOGUE_OF_KERNEL);
             continue;
         }
 #endif
-        write_tile(sum, c, first_row, first_column, thread_row, thread_column, m, n, EPILOGUE_GIVEN);
+        write_tile(sum, c, first_row, first_column, thread_row, thread_column, m, n EPILOGUE_OF_KERNEL);
     }
 }

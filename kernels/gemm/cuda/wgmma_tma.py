@@ -149,7 +149,7 @@ KERNEL = Kernel(
     includes=tuple(
         Path(name)
         for name in (
-            "hopper.cuh", "tensor_maps.cuh", "operand_layout.cuh", "wgmma_16.cuh", "tile_order.cuh", "half.cuh",
+            "hopper.cuh", "tensor_maps.cuh", "operand_layout.cuh", "wgmma_16.cuh", "tile_order.cuh",
             "epilogue.cuh",
         )  # fmt: skip
     ),
