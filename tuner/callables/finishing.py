@@ -75,11 +75,11 @@ def product(a: Any, b: Any, out: Any, given: Finish) -> Any:
         UnknownName: No such activation.
     """
     a, b = (numpy.asarray(each) if isinstance(each, (list, tuple)) else each for each in (a, b))
+    if family_of(a) is None and shares_memory_with_others(a):
+        return _of_others(a, b, out, given)
     asked = _read(given, a, b)
     arrays = (a, b, *asked.arrays.values())
     family = _family(("a", "b", *asked.arrays), arrays, out)
-    if family is None:
-        return _of_others(a, b, out, given)
     to = out if out is None or _is_row_major(family, out) else None
     if not asked.epilogue:
         result = family.matmul(a, b, to)
@@ -136,19 +136,24 @@ def _bias(bias: Any, a: Any, b: Any) -> tuple[Any, str]:
     )
 
 
-def _family(names: Sequence[str], arrays: Sequence[Any], out: Any) -> Family | None:
-    """The library of all arrays; None for one that shares its memory."""
+def _family(names: Sequence[str], arrays: Sequence[Any], out: Any) -> Family:
+    """The library of all arrays.
+
+    Raises:
+        TypeError: What is no array, or arrays of several libraries.
+    """
     named = dict(zip(names, arrays, strict=True)) | ({} if out is None else {"out": out})
-    families = {name: family_of(array) for name, array in named.items()}
-    for name, family in families.items():
-        if family is None and not shares_memory_with_others(named[name]):
+    families: dict[str, Family] = {}
+    for name, array in named.items():
+        family = family_of(array)
+        if family is None:
             raise TypeError(
-                f"matmul: {name} is an array of NumPy, CuPy or PyTorch, or one that offers DLPack or the CUDA "
-                f"array interface, got {type(named[name]).__name__}"
+                f"matmul: {name} is an array of NumPy, CuPy or PyTorch, or of the library of the others, got "
+                f"{type(array).__name__}"
             )
-    kinds = {name: family.name if family else type(named[name]).__name__ for name, family in families.items()}
-    if len(set(kinds.values())) > 1:
-        said = ", ".join(f"{name} of {kind}" for name, kind in kinds.items())
+        families[name] = family
+    if len({family.name for family in families.values()}) > 1:
+        said = ", ".join(f"{name} of {family.name}" for name, family in families.items())
         raise TypeError(f"matmul: all arrays are of one library, got {said}; convert one of them")
     return families["a"]
 

@@ -33,6 +33,14 @@ def padded_rows(p: Problem, c: Any) -> tuple[Padded, ...]:
     return Padded.rows_of(p.tensors, c.PITCH) if c.PITCH > 1 else ()
 
 
+def finished_as_they_lie() -> Constraint:
+    """An epilogue's operands are dense, as a result that it is applied to."""
+    return Constraint(
+        "an epilogue's operands are read as they lie: rows are not padded",
+        lambda p, d, c: (p.epilogue == "") | (c.PITCH == 1),
+    )
+
+
 def grouped(p: Problem) -> int:
     """Elements of a 128-bit access: GROUPED of the sources."""
     return 16 // DTYPE_BYTES[p.dtype]

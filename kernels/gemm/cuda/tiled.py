@@ -5,7 +5,7 @@ from pathlib import Path
 from tuner import Config, Constraint, Kernel, Launch, Padded, Problem, ceil_div, choice
 from tuner.declare.rules import padded_only_where_needed
 
-from ._operands import padded_rows
+from ._operands import finished_as_they_lie, padded_rows
 
 
 def _launch(p: Problem, c: Config) -> Launch:
@@ -31,9 +31,10 @@ KERNEL = Kernel(
     ),
     constraints=(
         padded_only_where_needed(),
+        finished_as_they_lie(),
         Constraint(
-            "an epilogue reads its operands as they lie, so that nothing is padded",
-            lambda p, d, c: (p.epilogue == "") | ((c.PITCH == 1) & (c.BORDER == "check")),
+            "an epilogue's operands are not copied to whole tiles",
+            lambda p, d, c: (p.epilogue == "") | (c.BORDER == "check"),
         ),
     ),
     epilogues=True,
