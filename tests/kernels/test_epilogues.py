@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,11 @@ from tuner.declare.catalogue import NO_EPILOGUE, builtin
 from tuner.declare.epilogue import Epilogue
 from tuner.declare.kernel import Rendered, render
 from tuner.declare.launch import Launch
-from tuner.declare.problem import Operation, Problem, Tensor, Work
+from tuner.declare.problem import Operation, Problem, Scalar, Tensor, Work
 from tuner.declare.space import Config, Space
 from tuner.devices.nvrtc import compile_cubin, read_report
 from tuner.devices.numba_source import ready
+from tuner.devices.element_wise import element_wise_source
 
 GEMM = builtin().operation("gemm")
 ALL = "alpha+beta+bias-col+gelu+residual"
@@ -119,6 +121,41 @@ def test_fragments_of_tensor_cores_are_finished_where_they_lie(n: int, epilogue:
     factors = {scalar.name: scalar.value for scalar in of_gemm.scalars if scalar.given}
     expected = read.of(np, sums.astype("float64"), arrays | factors)
     np.testing.assert_allclose(got, expected, rtol=2.0**-8, atol=2.0**-9)
+
+
+@pytest.mark.parametrize(("rest", "dtype"), [("bias-row+silu+residual", "float16"), ("bias-col+gelu", "float32")])
+def test_the_librarys_kernel_behind_a_product_finishes_it(rest: str, dtype: str, folder: Path) -> None:
+    """What is timed beside kernels where cuBLASLt has no such epilogue."""
+    of_gemm = problem(11, 9, 1, rest, dtype)
+    finish = Operation(
+        name="finish", dims=("n",), dtypes=(dtype,), work=lambda p: Work(0.0, 0.0),
+        tensors=lambda p: (Tensor("c", (11, 9), dtype), *of_gemm.tensors[2:-1], Tensor("end", (1,), dtype, output=True)),
+        scalars=lambda p: (Scalar("count", "int64", 99), Scalar("columns", "int32", 9)),
+        reference=lambda xp, p, arrays: arrays["c"],
+    )  # fmt: skip
+    # The runner gives back outputs alone, and C is finished in place: a copy of it goes out.
+    text = element_wise_source(of_gemm, Epilogue.read(rest))
+    kind = "unsigned short" if dtype == "float16" else "float"
+    operands = "".join(f"{kind}* {each.name}, " for each in of_gemm.tensors[2:-1])
+    passed = "".join(f"{each.name}, " for each in of_gemm.tensors[2:-1])
+    text += f"""
+extern "C" __global__ void copied({kind}* c, {operands}{kind}* out, long long count, int n)
+{{
+    for (int i = threadIdx.x; i < count; i += blockDim.x) out[i] = c[i];
+    __syncthreads();
+    finish(out, {passed}count, n);
+}}
+"""
+    copied = replace(finish, tensors=lambda p: (*finish.tensors(p)[:-1], Tensor("out", (11, 9), dtype, output=True)))
+    arrays = drawn(of_gemm)
+    sums = np.random.default_rng(4).standard_normal((11, 9)).astype(dtype)
+    given = {"c": sums} | {each.name: arrays[each.name] for each in of_gemm.tensors[2:-1]}
+    program = compile_for_cpu(Rendered(text, "copied", "cuda"), folder)
+    got = program.run(copied.problem({"n": 9}), Launch(grid=(1,), block=(64,)), given)["out"].astype("float64")
+    expected = Epilogue.read(rest).of(np, sums.astype("float64"), arrays)
+    unit = 2.0**-11 if dtype == "float16" else 2.0**-22
+    np.testing.assert_allclose(got, expected, rtol=unit, atol=unit)
+    assert compile_cubin(text, "sm_80")[0].startswith(b"\x7fELF")
 
 
 @pytest.mark.parametrize(("dtype", "epilogue", "more"), [

@@ -7,7 +7,6 @@ cublasGemmEx where only the kernel behind it does anything, the fastest is taken
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -15,9 +14,9 @@ import cupy
 import numpy
 
 from tuner.declare.epilogue import RESIDUAL, Epilogue
-from tuner.declare.folders import kernels_folder
 from tuner.declare.problem import Problem
 from tuner.devices.cublas_half import DEFAULT_EPILOGUE, Fused, candidates, fastest, proposed
+from tuner.devices.element_wise import element_wise_source
 from tuner.devices.nvrtc import compile_cubin, target_architecture
 from tuner.devices.protocol import LaunchFailed
 
@@ -26,21 +25,6 @@ EPILOGUES: Mapping[tuple[str, bool], int] = {
     ("", False): DEFAULT_EPILOGUE, ("relu", False): 2, ("", True): 4, ("relu", True): 6,
     ("gelu-tanh", False): 32, ("gelu-tanh", True): 36,
 }  # fmt: skip
-#: Finishes C in place; behind half.cuh and epilogue.cuh, of which it is made.
-SOURCE = """
-extern "C" __global__ void finish(EPILOGUE_STORED* c, EPILOGUE_OPERANDS long long count, int n)
-{
-    for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < count; i += gridDim.x * (long long)blockDim.x) {
-        const Epilogue epilogue = EPILOGUE_GIVEN;
-        const float x = epilogue(epilogue_value(c[i]), (unsigned)(i / n), (unsigned)(i % n), n);
-#ifdef SCALAR
-        c[i] = x;
-#else
-        c[i] = rounded(x);
-#endif
-    }
-}
-"""
 _THREADS, _MOST_BLOCKS = 256, 4096
 
 #: Something that queues all of a run.
@@ -129,13 +113,3 @@ def _compiled(source: str, device: int) -> Any:
     module = cupy.cuda.function.Module()
     module.load(compile_cubin(source, target_architecture(capability))[0])
     return module.get_function("finish")
-
-
-def element_wise_source(problem: Problem, rest: Epilogue) -> str:
-    """CUDA source of a kernel that adds a bias, applies an activation and adds a residual, in place."""
-    finished = replace(problem, epilogue=rest.text)
-    constants = problem.operation.constants(finished, "cuda")
-    lines = [f"#define {name} {int(value) if isinstance(value, bool) else value}" for name, value in constants.items()]
-    folder = kernels_folder() / "gemm" / "cuda"
-    names = ("epilogue.cuh",) if problem.dtype == "float32" else ("half.cuh", "epilogue.cuh")
-    return "\n".join([*lines, *((folder / name).read_text(encoding="utf-8") for name in names), SOURCE])
