@@ -26,8 +26,8 @@ from tuner.declare.source_text import cpp_tokens, measured_text
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "kernels" / "equivalent_sources.toml"
 HEAD = """# Older source hashes of each kernel and the hash that took their place, by scripts/equivalents.
-# Each pair is proven for published and drawn configs: the same launch, and the same tokens (behind the preprocessor)
-# or machine code.
+# Each pair is proven for published and drawn configs: the same launch, and the same tokens, as the preprocessor
+# leaves them, or the same machine code.
 """
 #: Architectures that drawn configs of CUDA kernels are compiled for: that of the published results.
 ARCHITECTURE = "sm_90a"

@@ -162,7 +162,10 @@ def _epilogue_constants(p: Problem, target: str) -> dict[str, Any]:
 
 
 def _source_constants(p: Problem, target: str) -> dict[str, Any]:
-    stored = _epilogue_constants(p, target) | {"A_TRANSPOSED": p.layout[0] == "t", "B_TRANSPOSED": p.layout[1] == "t"}
+    stored = _epilogue_constants(p, target) | {
+        "A_TRANSPOSED": p.layout[0] == "t",
+        "B_TRANSPOSED": p.layout[1] == "t",
+    }
     if target == "cuda" and p.dtype in HALVES:
         return stored | {"BFLOAT": p.dtype == "bfloat16"}
     return stored | ({"SCALAR": "float" if p.dtype == "float32" else "double"} if target == "cuda" else {})
@@ -222,7 +225,9 @@ OPERATION = Operation(
     baselines={
         "cuda": Baseline("cuBLAS", _cublas, finishing=_library_names, prepare=_choose_cublas),
         "cpu": Baseline(
-            "NumPy", _numpy, names=dict.fromkeys(HALVES, "NumPy in float32"),
+            "NumPy",
+            _numpy,
+            names=dict.fromkeys(HALVES, "NumPy in float32"),
             finishing=lambda p: "NumPy + element-wise",
         ),
     },

@@ -18,8 +18,8 @@ from tuner.callables.arrays import NUMPY, Family, Opaque
 from tuner.callables.calls import Prepared
 from tuner.callables.deciding import forget_all, keep
 from tuner.callables.decisions import REREADING
-from tuner.callables.finishing import PREPARED, Finish, product
 from tuner.callables.families import family_of, shares_memory_with_others
+from tuner.callables.finishing import PREPARED, Finish, product
 from tuner.callables.misses import consult, forget_measured, is_miss
 from tuner.callables.policy import chosen as chosen_policy
 from tuner.callables.precision import CHOSEN, chosen
@@ -62,10 +62,8 @@ def matmul(a: Any, b: Any, out: Any = None, *, precision: str = "", **finish: Un
         precision: ``ieee``, products and sums in the dtype itself; or ``emulated``, any arithmetic that is as
             exact as the library's for the inputs at hand, for float32. Empty: that of the surrounding
             `tuner.precision`, else of the environment's TUNER_PRECISION, else ``ieee``.
-
-        finish: What is done to the product before it is stored: ``activation(alpha * a @ b + beta * c + bias) +
-            residual``, by the arguments `bias`, `activation`, `alpha`, `beta`, `c` and `residual`; see `Finish`.
-            In precision ``ieee``.
+        finish: What is done to the product before it is stored, in precision ``ieee``: ``activation(alpha *
+            a @ b + beta * c + bias) + residual``, by arguments of these names; see `Finish`.
 
     Returns:
         The result, an array of the same library, or `out`. On a GPU it is queued on the library's current
@@ -93,9 +91,9 @@ def matmul(a: Any, b: Any, out: Any = None, *, precision: str = "", **finish: Un
 def _finished(a: Any, b: Any, out: Any, precision: str, finish: Finish) -> Any:
     """A product with an epilogue, which the emulated precision has not."""
     if (precision and chosen(precision) != IEEE) or isinstance(b, Opaque):
+        got = "a packed operand" if isinstance(b, Opaque) else f"precision {precision!r}"
         raise InputError(
-            f"matmul: an epilogue is for precision {IEEE!r} and arrays, got "
-            f"{'a packed operand' if isinstance(b, Opaque) else f'precision {precision!r}'}; leave one of them out"
+            f"matmul: an epilogue is for precision {IEEE!r} and arrays, got {got}; leave one of them out"
         )
     return product(a, b, out, finish)
 

@@ -1,7 +1,7 @@
 """Products with an epilogue: alpha, beta, a bias, an activation, a residual sum.
 
-The call is that of a kernel that applies the epilogue before it stores, where one is known to be faster; else the
-library's product, and its element-wise functions behind it.
+The call is that of a kernel that applies the epilogue before it stores, where one is known to be faster; else
+the library's product, and its element-wise functions behind it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def product(a: Any, b: Any, out: Any, given: Finish) -> Any:
 
     Raises:
         TypeError: An unknown argument, what is no array, arrays of several libraries, or of whole numbers.
-        ValueError: Shapes that do not fit, several devices, `beta` without `c`, an `out` that cannot be written.
+        ValueError: Shapes that do not fit, several devices, `beta` without `c`, a read-only `out`.
         UnknownName: No such activation.
     """
     a, b = (numpy.asarray(each) if isinstance(each, (list, tuple)) else each for each in (a, b))
@@ -84,8 +84,9 @@ def product(a: Any, b: Any, out: Any, given: Finish) -> Any:
     if not asked.epilogue:
         result = family.matmul(a, b, to)
     else:
-        key = (*(family.key(each) for each in arrays), None if to is None else family.key(to), asked.epilogue.text)
-        key = family.name, *key, *asked.factors.values(), *(type(each) for each in arrays)
+        kinds: list[Hashable] = [(type(each), family.key(each)) for each in arrays]
+        written = None if to is None else family.key(to)
+        key = asked.epilogue, *kinds, written, *asked.factors.values()
         call = PREPARED.get(key)
         if call is None:
             with _lock:
@@ -179,7 +180,9 @@ def _is_row_major(family: Family, out: Any) -> bool:
 
 def _prepared(asked: Asked, family: Family, arrays: Sequence[Any], out: Any) -> Prepared:
     """The call for arrays of such kinds."""
-    operands = {name: family.operand(each) for name, each in zip(("a", "b", *asked.arrays), arrays, strict=True)}
+    operands = {
+        name: family.operand(each) for name, each in zip(("a", "b", *asked.arrays), arrays, strict=True)
+    }
     to = None if out is None else family.operand(out)
     devices = sorted({each.device for each in (*operands.values(), *([to] if to else []))})
     if len(devices) > 1:

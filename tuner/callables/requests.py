@@ -138,7 +138,9 @@ def finished_request(request: Request, epilogue: Epilogue, more: Mapping[str, Op
     dtypes = {each.dtype for each in operands.values()}
     others = sorted(each for each in dtypes if not each.lstrip("b").startswith("float"))
     if others:
-        raise TypeError(f"matmul: an epilogue is for floating-point numbers, got {others[0]}; convert the arrays")
+        raise TypeError(
+            f"matmul: an epilogue is for floating-point numbers, got {others[0]}; convert the arrays"
+        )
     made = replace(request, operands=operands)
     if request.problem is None or request.problem.operation != "gemm":
         return replace(made, problem=None)

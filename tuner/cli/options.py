@@ -36,8 +36,10 @@ def problem_options(command: F) -> F:
             help="emulated allows any arithmetic that is as exact as the library's.  [default: ieee]",
         ),
         click.option(
-            "--epilogue", default="", metavar="PART+PART",
-            help="What is done to the result: alpha, beta, bias-row or bias-col, relu, gelu, gelu-tanh or silu, "
+            "--epilogue",
+            default="",
+            metavar="PART+PART",
+            help="What is done to the result: alpha, beta, bias-row, bias-col, relu, gelu, gelu-tanh, silu, "
             "residual, joined by +.",
         ),
         click.option(

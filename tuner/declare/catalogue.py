@@ -10,7 +10,7 @@ from types import ModuleType
 from tuner.declare.folders import kernels_folder
 from tuner.declare.kernel import Kernel
 from tuner.declare.loading import Declarations
-from tuner.declare.problem import Operation
+from tuner.declare.problem import Operation, Problem
 from tuner.declare.space import Constraint
 from tuner.errors import DeclarationError, InputError, UnknownName
 
@@ -77,6 +77,20 @@ class Catalogue:
                 known = [kernel.name for kernel in found]
                 raise UnknownName(f"{target} kernel of {operation}".strip(), name, known)
         return tuple(kernel for kernel in found if not only or kernel.name in only)
+
+    def serving(self, problem: Problem, target: str, only: tuple[str, ...] = ()) -> tuple[Kernel, ...]:
+        """Returns the kernels that serve a problem's precision, dtype and epilogue.
+
+        Args:
+            problem: Of an operation of this catalogue.
+            target: ``cuda`` or ``cpu``.
+            only: Kernel names to keep; all if empty.
+
+        Raises:
+            UnknownName: As `of`.
+        """
+        name = problem.operation.name
+        return self.of(name, target, only, problem.precision, problem.dtype, problem.epilogue)
 
 
 def computed_dtypes(kernel: Kernel, operation: Operation) -> tuple[str, ...]:

@@ -1,13 +1,14 @@
 """Epilogues: what is done to a product's sums before they are stored.
 
-An element of the result is ``activation(alpha * sum + beta * c_in + bias) + residual``; parts that are not declared
-are left out. The order is cuBLASLt's, to which the residual sum is added. ``gelu`` is the exact one, by erf, as
-``gelu`` of PyTorch; ``gelu-tanh`` is its approximation by tanh, as cuBLASLt's GELU and PyTorch's
+An element of the result is ``activation(alpha * sum + beta * c_in + bias) + residual``; parts that are not
+declared are left out. The order is cuBLASLt's, to which the residual sum is added. ``gelu`` is the exact one,
+by erf, as ``gelu`` of PyTorch; ``gelu-tanh`` is its approximation by tanh, as cuBLASLt's GELU and PyTorch's
 ``approximate="tanh"``.
 """
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,9 +17,9 @@ from typing import Any
 
 from tuner.errors import InputError, UnknownName
 
-#: Activations, and by how much an error of what they are applied to grows at the most, against the result's rms:
-#: the largest slope over the least ratio of the rms after to that before, of normal numbers of any size (relu
-#: 1 / 0.707, gelu 1.129 / 0.5, silu 1.1 / 0.5).
+#: Activations, and by how much an error of what they are applied to grows at the most, against the result's
+#: rms: the largest slope over the least ratio of the rms after to that before, of normal numbers of any size
+#: (relu 1 / 0.707, gelu 1.129 / 0.5, silu 1.1 / 0.5).
 ACTIVATIONS: Mapping[str, float] = {"relu": 1.42, "gelu": 2.26, "gelu-tanh": 2.26, "silu": 2.2}
 #: Biases: an element for each row of the result, or for each column.
 ROW, COLUMN = BIASES = ("bias-row", "bias-col")
@@ -116,8 +117,8 @@ class Epilogue:
     def in_cublas(self) -> tuple[Epilogue, Epilogue]:
         """What one call of cuBLASLt applies, and what is left for a kernel behind it.
 
-        cuBLASLt (13) computes ``activation(alpha * sum + beta * C + bias)`` for row-major results with a bias for
-        each column, relu and the approximate GELU. Where nothing comes between, C may be the residual.
+        cuBLASLt (13) computes ``activation(alpha * sum + beta * C + bias)`` for row-major results with a bias
+        for each column, relu and the approximate GELU. Where nothing comes between, C may be the residual.
         """
         bias = self.bias if self.bias == COLUMN else ""
         biased = bias == self.bias
@@ -148,7 +149,8 @@ def _read(text: str) -> Epilogue:
     activations = [word for word in words if word in ACTIVATIONS]
     if len(set(words)) < len(words) or len(biases) > 1 or len(activations) > 1:
         raise InputError(
-            f"an epilogue has each part once, at most one bias and one activation, got {text!r}; leave the others out"
+            f"an epilogue has each part once, at most one bias and one activation, got {text!r}; leave the "
+            "others out"
         )
     return Epilogue(
         ALPHA in words, BETA in words, "".join(biases), "".join(activations), RESIDUAL in words
@@ -178,8 +180,5 @@ def activated(xp: Any, values: Any, activation: str) -> Any:
 
 
 def _erf(xp: Any) -> Any:
-    if xp.__name__ == "numpy":
-        from scipy.special import erf
-    else:
-        from cupyx.scipy.special import erf
-    return erf
+    module = "scipy.special" if xp.__name__ == "numpy" else "cupyx.scipy.special"
+    return importlib.import_module(module).erf

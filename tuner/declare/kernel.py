@@ -61,8 +61,8 @@ class Kernel:
             ``ieee`` serves every other one as well.
         dtypes: What it computes in; by default all dtypes of the operation but those of `Operation.sums`.
         epilogues: True if it applies a problem's epilogue; else it has no legal config where there is one.
-        finishing: A source that is put behind the kernel's own where a problem has an epilogue, and applies it; CPU
-            only. `epilogues` is then True.
+        finishing: A source that is put behind the kernel's own where a problem has an epilogue, and applies it;
+            CPU only. `epilogues` is then True.
     """
 
     operation: str
@@ -190,8 +190,8 @@ class Kernel:
     def launch_hash(self, problem: Problem, config: Mapping[str, Value]) -> str:
         """Hash of what rendering adds to source and config: the operation's constants and the launch.
 
-        It ignores launch fields that have their default values, so that adding a field changes no hash. What is put
-        behind the source for an epilogue is part of it.
+        It ignores launch fields that have their default values, so that adding a field changes no hash. What is
+        put behind the source for an epilogue is part of it.
         """
         launch = self.launch(problem, Config(config)) if self.launch else None
         constants = problem.operation.constants(problem, self.target)

@@ -147,8 +147,8 @@ class Operation:
         dtypes: Allowed dtypes; the first is the default.
         layouts: Allowed layouts; the first is the default. ``("",)`` if there is only one.
         emulated: Dtypes that the ``emulated`` precision may be chosen for.
-        epilogues: Dtypes in which a result may have an epilogue (`tuner.declare.epilogue`): `tensors`, `scalars`,
-            `work` and `reference` then heed `Problem.epilogue`.
+        epilogues: Dtypes in which a result may have an epilogue (`tuner.declare.epilogue`): `tensors`,
+            `scalars`, `work` and `reference` then heed `Problem.epilogue`.
         sums: Dtype -> wider dtype in which its products are summed; the result is rounded once. Only kernels
             whose `Kernel.dtypes` name such a dtype compute in it.
         scalars: Problem -> scalar arguments; by default the dims as int32.
@@ -367,8 +367,8 @@ class Problem:
         """Largest acceptable error of an element, relative to the reference's rms plus the element.
 
         ``TOLERANCE_FACTOR * u * sqrt(terms)`` where u is the unit roundoff of the dtype of the sums. Where that
-        is not the output's (`Operation.sums`), the rounding of the result to the output's dtype comes on top. An
-        epilogue adds its own roundings, and its activation may let those of the sums grow.
+        is not the output's (`Operation.sums`), the rounding of the result to the output's dtype comes on top.
+        An epilogue adds its own roundings, and its activation may let those of the sums grow.
         """
         rounding, sums = roundings(self.operation, self.outputs[0].dtype)
         of_sums = TOLERANCE_FACTOR * sums * math.sqrt(self.operation.terms(self))
@@ -405,9 +405,7 @@ def roundings(operation: Operation, dtype: str) -> tuple[float, float]:
     return (0.0 if wider == dtype else 2.0 ** -SIGNIFICANDS[dtype]), 2.0 ** -SIGNIFICANDS[wider]
 
 
-def worded(
-    operation: str, sizes: str, dtype: str, layout: str, precision: str, epilogue: str = ""
-) -> str:
+def worded(operation: str, sizes: str, dtype: str, layout: str, precision: str, epilogue: str = "") -> str:
     """A problem in words; the usual precision goes without saying."""
     parts = (operation, sizes, dtype, layout, "" if precision == IEEE else precision, epilogue)
     return " ".join(part for part in parts if part)

@@ -9,6 +9,7 @@ flushed; from then on it is called directly, so that nothing is copied or alloca
 from __future__ import annotations
 
 import ctypes
+import importlib
 import re
 import statistics
 from collections.abc import Callable
@@ -34,8 +35,8 @@ EPILOGUE, BIAS_POINTER, BIAS_TYPE, DEFAULT_EPILOGUE = 7, 8, 26, 1
 #: Proposals that are timed; a workspace as large as cuBLAS's own on Hopper; timings of each.
 PROPOSALS, WORKSPACE_BYTES, SAMPLES = 8, 32 << 20, 7
 
-#: Something that queues a product of the arrays at these addresses: of B, A and C; then that of what is added, and of
-#: a bias, where it is finished by an epilogue.
+#: Something that queues a product of the arrays at these addresses: of B, A and C; then that of what is added,
+#: and of a bias, where it is finished by an epilogue.
 Product = Callable[..., None]
 
 
@@ -138,7 +139,7 @@ def _timed(run: Callable[[], None], flush: Any) -> float:
 def torch_product(problem: Problem) -> Product | None:
     """``torch.matmul`` on the same memory, where PyTorch is installed and finds the GPU; None elsewhere."""
     try:
-        import torch
+        torch: Any = importlib.import_module("torch")
     except ImportError:
         return None
     if not torch.cuda.is_available():
@@ -155,7 +156,8 @@ def torch_product(problem: Problem) -> Product | None:
             seen[address] = bits.view(getattr(torch, problem.dtype))
         return seen[address].T if letter == "t" else seen[address]
 
-    (to_a, to_b), (m, n, k) = problem.layout, (problem.m, problem.n, problem.k)
+    to_a, to_b = problem.layout[0], problem.layout[1]
+    m, n, k = problem.m, problem.n, problem.k
 
     def product(b: int, a: int, c: int) -> None:
         left = tensor(a, (m, k) if to_a == "n" else (k, m), to_a)
@@ -261,8 +263,8 @@ def proposed(problem: Problem, fused: Fused = NOTHING) -> list[Product]:
         if fused.biased:
             _set(lt.cublasLtMatmulDescSetAttribute, description, BIAS_POINTER, ctypes.c_void_p(bias))
         status = lt.cublasLtMatmul(
-            handle, description, alpha, ctypes.c_void_p(b), of_b, ctypes.c_void_p(a), of_a, beta, at_added, of_c,
-            at_c, of_c, ctypes.byref(proposal, _Proposal.algorithm.offset),
+            handle, description, alpha, ctypes.c_void_p(b), of_b, ctypes.c_void_p(a), of_a, beta, at_added,
+            of_c, at_c, of_c, ctypes.byref(proposal, _Proposal.algorithm.offset),
             ctypes.c_void_p(workspace.data.ptr), ctypes.c_size_t(WORKSPACE_BYTES), ctypes.c_void_p(stream),
         )  # fmt: skip
         cublas.check(status)

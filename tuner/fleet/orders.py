@@ -42,7 +42,8 @@ class ItemTold:
         problem = item.problem
         return cls(
             problem.operation.name, str(item.file or ""), dict(problem.shape), problem.dtype, problem.layout,
-            problem.precision, problem.epilogue, item.regime, item.kernels, item.trials, item.objectives, item.error_limit,
+            problem.precision, problem.epilogue, item.regime, item.kernels, item.trials, item.objectives,
+            item.error_limit,
         )  # fmt: skip
 
     def found(self, known: dict[str, Catalogue]) -> PlanItem:

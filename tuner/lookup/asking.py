@@ -109,8 +109,8 @@ def parse_key(problem: Problem | ProblemKey | str, catalogue: Catalogue | None =
     """The key of a problem.
 
     Args:
-        problem: A problem, its key, or words: an operation, its dims, and maybe dtype, layout, precision and epilogue,
-            such as ``gemm 4096 4096 4096 float32 nt``.
+        problem: A problem, its key, or words: an operation, its dims, and maybe dtype, layout, precision and
+            epilogue, such as ``gemm 4096 4096 4096 float32 nt``.
         catalogue: Operations; the built-in ones when None.
 
     Raises:

@@ -1,7 +1,7 @@
 """Answers to problems with an epilogue from the same problem without: the product is what takes the time.
 
-An epilogue touches each element of the result once, m n operations beside 2 m n k. So where a problem with one was not
-tuned itself, what is known without it answers, if the kernel applies epilogues, and the answer says so.
+An epilogue touches each element of the result once, m n operations beside 2 m n k. So where a problem with one
+was not tuned itself, what is known without it answers, if the kernel applies epilogues, and the answer says so.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ def from_plain(case: Case, tiers: Sequence[Callable[[Case], Answer | None]]) -> 
         return None
     plain = replace(question, problem=question.problem.plain)
     without = replace(
-        case, question=plain, catalogue=_applying(case.catalogue), problem=declared_problem(plain, case.catalogue)
+        case,
+        question=plain,
+        catalogue=_applying(case.catalogue),
+        problem=declared_problem(plain, case.catalogue),
     )
     answers = (tier(without) for tier in tiers)
     found = next((each for each in answers if each is not None and _may_run(case, each)), None)
@@ -57,7 +60,9 @@ def _may_run(case: Case, found: Answer) -> bool:
 def _told(case: Case, found: Answer) -> Answer:
     """An answer without the epilogue as one to the question."""
     epilogue = case.question.problem.epilogue
-    reason = f"nothing was timed with epilogue {epilogue}, which adds one pass over the result; answered without it"
+    reason = (
+        f"nothing was timed with epilogue {epilogue}, which adds one pass over the result; answered without it"
+    )
     library = ""
     if found.use != "kernel":
         assert case.problem is not None, "asked only for a declared problem"

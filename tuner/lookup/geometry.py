@@ -58,7 +58,7 @@ class KernelConfigs:
         """
         self.kernel, self.points = kernel, Points(kernel, configs)
         self._configs = [config for config, fits in zip(configs, self.points.fits, strict=True) if fits]
-        self._blocks: dict[tuple[str, str, str], Blocks | None] = {}
+        self._blocks: dict[tuple[str, ...], Blocks | None] = {}
 
     def costs(self, problem: Problem, device: DeviceInfo) -> Floats:
         """Logarithms of time that whole blocks cost: waves and padding.

@@ -197,8 +197,8 @@ def title(job: Job) -> str:
         return f"plan of {many} problem{'s' if many != 1 else ''}"
     told = asked["problem"]
     sizes = " x ".join(str(size) for size in told["shape"].values())
-    words = [told["operation"], sizes, told["dtype"], told["layout"], told["precision"], told.get("epilogue", ""),
-             told["regime"]]  # fmt: skip
+    more = told["layout"], told["precision"], told.get("epilogue", ""), told["regime"]
+    words = told["operation"], sizes, told["dtype"], *more
     return " ".join(word for word in words if word not in ("", "ieee", "cold"))
 
 
@@ -225,11 +225,11 @@ def _problem(store: Store, told: Mapping[str, Any], target: str) -> dict[str, An
         raise UnknownName("regime", regime[:80], REGIMES)
     if precision and precision not in PRECISIONS:
         raise UnknownName("precision", precision[:80], PRECISIONS)
-    words = (str(told.get(name) or "") for name in ("dtype", "layout"))
-    problem = operation.problem(dims, *words, precision, str(told.get("epilogue") or ""))
+    dtype, layout, epilogue = (str(told.get(name) or "") for name in ("dtype", "layout", "epilogue"))
+    problem = operation.problem(dims, dtype, layout, precision, epilogue)
     check_sizes(problem)
     only = tuple(str(name) for name in told.get("kernels") or ())
-    if not kernels.of(operation.name, target, only, problem.precision, epilogue=problem.epilogue):
+    if not kernels.serving(problem, target, only):
         raise InputError(f"{operation.name} has no kernel for {target} that is for {problem}")
     full = {
         "operation": operation.name, "shape": dict(problem.shape), "dtype": problem.dtype,

@@ -74,7 +74,9 @@ def asked_of(told: Mapping[str, Any] | str, catalogue: Catalogue, defaults: Mapp
     if regime not in REGIMES:
         raise UnknownName("regime", regime, REGIMES)
     if words is not None:
-        mixed = [name for name in ("operation", "dims", "dtype", "layout", "precision", "epilogue") if name in named]
+        mixed = [
+            name for name in ("operation", "dims", "dtype", "layout", "precision", "epilogue") if name in named
+        ]
         if mixed:
             raise InputError(f"problem says all of a problem in words, got {mixed[0]} beside it; keep one")
         key = parse_key(_text("problem", words), catalogue)

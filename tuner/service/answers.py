@@ -31,8 +31,8 @@ MOST_QUERIES, LONGEST_QUERY = 20_000, 600
 
 _EXAMPLES = {
     "problem": "gemm 4096 4096 4096 float32 nt", "operation": "gemm", "dims": "4096,4096,4096",
-    "dtype": "float32", "layout": "nn", "precision": "ieee", "epilogue": "", "regime": "cold", "device": "NVIDIA H200",
-    "kernel": "",
+    "dtype": "float32", "layout": "nn", "precision": "ieee", "epilogue": "", "regime": "cold",
+    "device": "NVIDIA H200", "kernel": "",
 }  # fmt: skip
 _ABOUT = {
     "problem": "The problem in words; instead of operation, dims, dtype, layout and precision.",

@@ -121,7 +121,8 @@ def _words(asked: Asked) -> str:
     key = asked.problem
     precision = key.precision if key.precision != "ieee" else ""
     sizes = (str(size) for _, size in key.shape)
-    return " ".join(each for each in (key.operation, *sizes, key.dtype, key.layout, precision, key.epilogue) if each)
+    words = key.operation, *sizes, key.dtype, key.layout, precision, key.epilogue
+    return " ".join(each for each in words if each)
 
 
 def _job_device(service: Service, device: DeviceInfo, origin: str) -> str:

@@ -49,8 +49,8 @@ def when(text: str | None) -> Markup:
 def problem(told: Mapping[str, Any]) -> str:
     """A problem in a few words."""
     sizes = " x ".join(str(size) for size in told["shape"].values())
-    layout, precision, epilogue = told.get("layout", ""), told.get("precision", "ieee"), told.get("epilogue", "")
-    return worded(told["operation"], sizes, told["dtype"], layout, precision, epilogue)
+    layout, precision = told.get("layout", ""), told.get("precision", "ieee")
+    return worded(told["operation"], sizes, told["dtype"], layout, precision, told.get("epilogue", ""))
 
 
 def question(told: Mapping[str, Any]) -> str:

@@ -1,11 +1,11 @@
 """The epilogue of a product on a CPU: activation(alpha * sum + beta * c_in + bias) + residual, in place.
 
-Comes behind a kernel's source, only where a problem has an epilogue, and takes the place of its `gemm`: all of C is
-finished in one more pass, by all threads. EPILOGUE, in front of this text, has the parts that the problem declares,
-joined by "+". Everything is computed in C's dtype. GELU is by erf, or by tanh (gelu-tanh).
+Comes behind a kernel's source, where a problem has an epilogue, and takes the place of its `gemm`: all of C is
+finished in one more pass, by all threads. EPILOGUE, in front of this text, has the parts that the problem
+declares, joined by "+". Everything is computed in C's dtype. GELU is by erf, or by tanh (gelu-tanh).
 """
 
-# ruff: noqa: ANN001, ANN201, ANN202, F821
+# ruff: noqa: ANN001, ANN002, ANN201, ANN202, F821
 import math
 
 import numba
@@ -64,7 +64,7 @@ def gemm(a, b, *others):
     Args:
         a: As for the product.
         b: As for the product.
-        others: c_in, bias, residual, as far as they are declared; c, m, n, k; alpha and beta, as far as they are.
+        others: c_in, bias, residual, as far as they are declared; c, m, n, k; alpha and beta, likewise.
     """
     given = list(others)
     beta = given.pop() if WITH_BETA else 0.0

@@ -149,9 +149,13 @@ KERNEL = Kernel(
     includes=tuple(
         Path(name)
         for name in (
-            "hopper.cuh", "tensor_maps.cuh", "operand_layout.cuh", "wgmma_16.cuh", "tile_order.cuh",
+            "hopper.cuh",
+            "tensor_maps.cuh",
+            "operand_layout.cuh",
+            "wgmma_16.cuh",
+            "tile_order.cuh",
             "epilogue.cuh",
-        )  # fmt: skip
+        )
     ),
     idea="16-bit products on tensor cores: tensor maps fetch what warpgroups multiply",
     dtypes=("float16", "bfloat16"),

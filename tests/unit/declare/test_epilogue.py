@@ -63,7 +63,7 @@ def test_a_problem_with_one_takes_its_operands_and_factors() -> None:
 
 @pytest.mark.parametrize(("dtype", "precision"), [("float64", ""), ("float32", "emulated")])
 def test_dtypes_and_precisions_without_epilogues_say_so(dtype: str, precision: str) -> None:
-    with pytest.raises(InputError, match="epilogue.* is for .*leave"):
+    with pytest.raises(InputError, match=r"epilogue.* is for .*leave"):
         GEMM.problem(DIMS, dtype, "", precision, "relu")
 
 
@@ -91,7 +91,9 @@ def test_the_reference_is_the_formula(epilogue: Epilogue, seed: int) -> None:
     got = GEMM.reference(np, problem, arrays)
     for i, j in ((0, 0), (4, 6), (2, 3)):
         x = float(arrays["a"][i].astype(float) @ arrays["b"][:, j].astype(float))
-        x = (0.75 if epilogue.alpha else 1.0) * x + (0.5 * float(arrays["c_in"][i, j]) if epilogue.beta else 0.0)
+        x = (0.75 if epilogue.alpha else 1.0) * x + (
+            0.5 * float(arrays["c_in"][i, j]) if epilogue.beta else 0.0
+        )
         x += float(arrays["bias"][i if epilogue.bias == "bias-row" else j]) if epilogue.bias else 0.0
         x = FORMULAS[epilogue.activation](x) + (float(arrays["residual"][i, j]) if epilogue.residual else 0.0)
         assert got[i, j] == pytest.approx(x, rel=1e-12, abs=1e-12)

@@ -52,9 +52,7 @@ def played(library: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...
 
 
 def run(library: Any, of: Any) -> None:
-    arrays = {
-        each.name: SimpleNamespace(data=SimpleNamespace(ptr=PLACES[each.name])) for each in of.tensors
-    }
+    arrays = {each.name: SimpleNamespace(data=SimpleNamespace(ptr=PLACES[each.name])) for each in of.tensors}
     library.best_product(of, arrays)
 
 

@@ -16,7 +16,9 @@ from tuner.export import export
 ALL = "alpha+beta+bias-col+gelu+residual"
 
 
-def given(name: str, target: str, epilogue: str, dims: tuple[int, int, int] = (67, 45, 33)) -> tuple[Kernel, Problem]:
+def given(
+    name: str, target: str, epilogue: str, dims: tuple[int, int, int] = (67, 45, 33)
+) -> tuple[Kernel, Problem]:
     shape = dict(zip("mnk", dims, strict=True))
     kernel = CATALOGUE.of("gemm", target, (name,))[0]
     dtype = "bfloat16" if name == "wgmma_tma" else ""
@@ -25,7 +27,9 @@ def given(name: str, target: str, epilogue: str, dims: tuple[int, int, int] = (6
 
 def exported(name: str, target: str, epilogue: str, form: str, folder: Path, **config: object) -> Path:
     kernel, problem = given(name, target, epilogue)
-    return export(champion(kernel, problem, {**kernel.default_config(), **config}), kernel, problem, form, folder)[0]
+    return export(
+        champion(kernel, problem, {**kernel.default_config(), **config}), kernel, problem, form, folder
+    )[0]
 
 
 def test_a_python_module_takes_them_by_name(tmp_path: Path) -> None:
@@ -67,7 +71,9 @@ def test_its_check_finds_a_wrong_epilogue(tmp_path: Path) -> None:
 
 
 def test_the_signature_has_operands_before_the_result_and_factors_last(tmp_path: Path) -> None:
-    text = exported("wgmma_tma", "cuda", "beta+bias-col+gelu", "source", tmp_path, BORDER="pad", STORE="registers").read_text()
+    text = exported(
+        "wgmma_tma", "cuda", "beta+bias-col+gelu", "source", tmp_path, BORDER="pad", STORE="registers"
+    ).read_text()
     taken = text[text.index("cudaError_t launch_matmul(") :].partition(")")[0]
     assert [word.split()[-1].lstrip("*") for word in taken.partition("(")[2].split(",")] == [
         "a", "b", "c_in", "bias", "c", "m", "n", "k", "beta", "0",

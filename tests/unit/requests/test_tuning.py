@@ -159,12 +159,20 @@ def test_what_is_asked_wrongly_is_told(here: Path, arguments: dict[str, Any], ki
         tuner.tune(**arguments)
 
 
-def test_a_product_with_an_epilogue_is_tuned_looked_up_and_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_product_with_an_epilogue_is_tuned_looked_up_and_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All of the way on a CPU: study, record, answer, export, callable."""
     url = f"sqlite:///{tmp_path}/finished.db"
     monkeypatch.setenv("TUNER_DB", url)
     found = tuner.tune(
-        "gemm 40 24 16", epilogue="silu+bias-row", kernels=["naive"], device="cpu", trials=2, db=url, progress=False
+        "gemm 40 24 16",
+        epilogue="silu+bias-row",
+        kernels=["naive"],
+        device="cpu",
+        trials=2,
+        db=url,
+        progress=False,
     )
     assert found.champion.record.problem.epilogue == "bias-row+silu"
     assert found.champion.baseline.kernel == "NumPy + element-wise"

@@ -224,7 +224,9 @@ class _Reader:
         own = table.epilogues or ([table.epilogue] if table.epilogue is not None else None)
         place = (*at, "epilogues" if table.epilogues else "epilogue") if own else ("defaults", "epilogue")
         try:
-            return [Epilogue.read("" if text == "none" else text).text for text in own or [defaults.epilogue or ""]]
+            return [
+                Epilogue.read("" if text == "none" else text).text for text in own or [defaults.epilogue or ""]
+            ]
         except InputError as error:
             raise self._complain(place, f"epilogue: {error}") from None
 
@@ -272,7 +274,7 @@ class _Reader:
         return dict(table.__pydantic_extra__)
 
     def _problem(
-        self, at: KeyPath, operation: Operation, shape: Mapping[str, int], words: tuple[str, str, str]
+        self, at: KeyPath, operation: Operation, shape: Mapping[str, int], words: tuple[str, ...]
     ) -> Problem:
         by_name = at[-1] in operation.dims
         try:

@@ -199,7 +199,11 @@ PROBLEM_MISTAKES = [
     ("squars = [8]", 3, r"unknown key 'squars'; did you mean .*squares"),
     ("squares = [8]\nm = 3", 4, r"a problem has one of .*, got squares and m; keep one"),
     ("squares = [8]\nlayout = 'nn'\nlayouts = ['nt']", 5, r"layout and layouts exclude each other"),
-    ("squares = [8]\nepilogue = 'gellu'", 4, r"epilogue: unknown part of an epilogue 'gellu'; did you mean gelu"),
+    (
+        "squares = [8]\nepilogue = 'gellu'",
+        4,
+        r"epilogue: unknown part of an epilogue 'gellu'; did you mean gelu",
+    ),
     ("squares = [8]\nepilogue = 'relu'\nepilogues = ['silu']", 5, r"epilogues: .* exclude each other"),
     ("squares = [8]\ndtype = 'float64'\nepilogue = 'relu'", 3, r"squares: epilogue 'relu' is for gemm in"),
     ("squares = [8]\ndtype = 'float23'", 4, r"unknown dtype 'float23'; did you mean float32"),
