@@ -20,13 +20,11 @@ from tuner.callables.deciding import forget_all, keep
 from tuner.callables.decisions import REREADING
 from tuner.callables.families import family_of, shares_memory_with_others
 from tuner.callables.finishing import PREPARED, Finish, product
-from tuner.callables.misses import consult, forget_measured, is_miss
-from tuner.callables.policy import chosen as chosen_policy
-from tuner.callables.precision import CHOSEN, chosen
+from tuner.callables.misses import check_policy, consult, forget_measured, is_miss
+from tuner.callables.precision import CHOSEN, check_finished, chosen
 from tuner.callables.preparing import decision_or_none, prepare
 from tuner.callables.requests import Request, gemv_request, matmul_request, transpose_request
 from tuner.declare.problem import EMULATED, IEEE
-from tuner.errors import InputError
 
 #: Function -> what names its arrays, and what their request is.
 ARGUMENTS = {"matmul": ("a", "b"), "gemv": ("a", "x"), "transpose": ("a",)}
@@ -76,7 +74,8 @@ def matmul(a: Any, b: Any, out: Any = None, *, precision: str = "", **finish: Un
         InputError: `precision` is ``emulated``, or `b` packed, and an array is not float32.
     """
     if finish:
-        return _finished(a, b, out, precision, finish)
+        check_finished(precision, isinstance(b, Opaque))
+        return product(a, b, out, finish)
     try:
         prepared = _matmul[precision or CHOSEN.get()]
         if out is None:
@@ -86,16 +85,6 @@ def matmul(a: Any, b: Any, out: Any = None, *, precision: str = "", **finish: Un
     except (KeyError, AttributeError, TypeError, RuntimeError):
         return _first("matmul", (a, b), out, precision)
     return call(a, b, out)
-
-
-def _finished(a: Any, b: Any, out: Any, precision: str, finish: Finish) -> Any:
-    """A product with an epilogue, which the emulated precision has not."""
-    if (precision and chosen(precision) != IEEE) or isinstance(b, Opaque):
-        got = "a packed operand" if isinstance(b, Opaque) else f"precision {precision!r}"
-        raise InputError(
-            f"matmul: an epilogue is for precision {IEEE!r} and arrays, got {got}; leave one of them out"
-        )
-    return product(a, b, out, finish)
 
 
 def gemv(a: Any, x: Any, out: Any = None) -> Any:
@@ -169,7 +158,7 @@ def _first(function: str, arrays: tuple[Any, ...], out: Any, asked: str = "") ->
     if isinstance(arrays[-1], Opaque) and function == "matmul":
         return arrays[-1].product(arrays[0], out, asked)
     precision = chosen(asked) if function == "matmul" else IEEE
-    chosen_policy()  # or say that there is no such policy, before anything is prepared
+    check_policy()  # or say that there is no such policy, before anything is prepared
     arrays = tuple(numpy.asarray(each) if _is_nested(each) else each for each in arrays)
     family = common_family(function, arrays, out)
     given = (*arrays, *(() if out is None else (out,)))

@@ -16,7 +16,6 @@ from tuner.callables.foreign import view
 from tuner.callables.precision import chosen
 from tuner.callables.requests import Request
 from tuner.declare.epilogue import Epilogue
-from tuner.declare.problem import Problem
 from tuner.errors import UnknownName
 from tuner.lookup.answers import UNMEASURED
 from tuner.results.record import ProblemKey
@@ -245,7 +244,7 @@ def _explained(request: Request, decision: Decision | None) -> Explanation:
     operands = tuple(f"{name} {operand.dtype} {operand.shape}" for name, operand in request.operands.items())
     found = decision.answer if decision else None
     record = found.record if found else None
-    names = _names(decision.problem, len(request.tensors)) if decision else []
+    names = _names(decision, len(request.tensors)) if decision else []
     return Explanation(
         function=request.function,
         operands=operands,
@@ -269,10 +268,10 @@ def _explained(request: Request, decision: Decision | None) -> Explanation:
     )
 
 
-def _names(problem: Problem, count: int) -> list[str]:
+def _names(decision: Decision, count: int) -> list[str]:
     """Names of the tensors that a request places: of an epilogue's inputs it may know none."""
-    inputs = [tensor.name for tensor in problem.inputs]
-    return [*inputs[: count - 1], *(tensor.name for tensor in problem.outputs)]
+    inputs = [tensor.name for tensor in decision.problem.inputs]
+    return [*inputs[: count - 1], *(tensor.name for tensor in decision.problem.outputs)]
 
 
 def _library(request: Request, decision: Decision | None) -> str:

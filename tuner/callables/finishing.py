@@ -19,9 +19,8 @@ from tuner.callables.deciding import keep
 from tuner.callables.decisions import Decision, warn_once
 from tuner.callables.families import family_of, shares_memory_with_others
 from tuner.callables.misses import Miss, consult, count, is_miss
-from tuner.callables.policy import CHOSEN
 from tuner.callables.preparing import decision_or_none
-from tuner.callables.requests import Request, finished_request, matmul_request
+from tuner.callables.requests import Request, finished_request, is_written_directly, matmul_request
 from tuner.declare.epilogue import ACTIVATIONS, Epilogue
 from tuner.errors import UnknownName
 
@@ -80,7 +79,7 @@ def product(a: Any, b: Any, out: Any, given: Finish) -> Any:
     asked = _read(given, a, b)
     arrays = (a, b, *asked.arrays.values())
     family = _family(("a", "b", *asked.arrays), arrays, out)
-    to = out if out is None or _is_row_major(family, out) else None
+    to = out if out is None or is_written_directly(family.operand(out)) else None
     if not asked.epilogue:
         result = family.matmul(a, b, to)
     else:
@@ -171,13 +170,6 @@ def _of_others(a: Any, b: Any, out: Any, given: Finish) -> Any:
     return given_back(result, a) if out is None else out
 
 
-def _is_row_major(family: Family, out: Any) -> bool:
-    from tuner.callables.layouts import is_row_major
-
-    operand = family.operand(out)
-    return is_row_major(operand) and operand.aligned
-
-
 def _prepared(asked: Asked, family: Family, arrays: Sequence[Any], out: Any) -> Prepared:
     """The call for arrays of such kinds."""
     operands = {
@@ -212,14 +204,8 @@ def _counted(miss: Miss, decision: Decision, array: Any) -> Prepared:
     """The calls of a problem that nobody tuned."""
     count(miss, decision)
     miss.decided(array)
-    hits, runs, decided = miss.tally.hits, miss.runs, miss.decided
-
-    def call(*given: Any) -> Any:
-        hits[0] += 1
-        run = runs.get(CHOSEN.get())
-        return (decided(given[0]) if run is None else run)(*given)
-
-    return call
+    run = miss.run
+    return lambda *given: run(given[0])(*given)
 
 
 def _by(decision: Decision | None, request: Request, family: Family, asked: Asked) -> Prepared:

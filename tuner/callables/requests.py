@@ -153,6 +153,11 @@ def finished_request(request: Request, epilogue: Epilogue, more: Mapping[str, Op
     return replace(made, problem=replace(made.problem, epilogue=epilogue.text), tensors=tensors)
 
 
+def is_written_directly(out: Operand) -> bool:
+    """Whether a kernel may write a caller's array as it lies, row-major."""
+    return is_row_major(out) and out.aligned
+
+
 def _as_it_lies(name: str, operand: Operand) -> Placed:
     """A further array, which kernels read row-major."""
     found = placed(name, operand)
