@@ -15,6 +15,7 @@ from tuner.cli.night_result import NightResult
 from tuner.devices.detect import DetectedDevice, find, gpus
 from tuner.errors import EnvironmentTrouble, Interrupted
 from tuner.nightly.plan import Plan, PlanItem
+from tuner.requests import job_files
 
 if TYPE_CHECKING:
     from tuner.fleet.clusters import Cluster
@@ -96,7 +97,7 @@ def run_fleet(
         watch.begin((), 0)
         watch.watching.why_none = "a cluster's night times none; run `tuner watch` on a node"
         night = _night(plan, fleet, request)
-        with _shown(night, fleet.cluster, request.quiet):
+        with _shown(night, fleet.cluster, request.quiet), job_files.telling_of_fleet(night.snapshot):
             try:
                 for item in night.run():
                     result.items.append(item)

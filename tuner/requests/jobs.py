@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.declare import catalogue
+from tuner.declare.catalogue import Catalogue
 from tuner.declare.problem import PRECISIONS, check_sizes
 from tuner.devices.detect import DetectedDevice
 from tuner.devices.protocol import REGIMES
@@ -19,6 +21,7 @@ from tuner.errors import InputError, NothingFound, PlanError, UnknownName
 from tuner.lookup.declared import builtin_now
 from tuner.nightly.plan import document_of, plan_of
 from tuner.requests import allowed
+from tuner.requests.fleet_jobs import ClusterChoice
 from tuner.requests.questions import LARGEST_DIM
 from tuner.store import Store, jobs
 from tuner.store.jobs import Job
@@ -42,19 +45,30 @@ class Offer:
     """The devices that a node offers to jobs.
 
     Attributes:
-        devices: Spec -> the devices that it names.
+        devices: Spec -> the devices of this machine that it names.
+        cluster: The cluster that runs the jobs in their place; None without one.
     """
 
     devices: Mapping[str, tuple[DetectedDevice, ...]]
+    cluster: ClusterChoice | None = None
 
     @classmethod
-    def of(cls, found: Sequence[DetectedDevice]) -> Offer:
+    def of(cls, found: Sequence[DetectedDevice], cluster: ClusterChoice | None = None) -> Offer:
         """Devices of this machine, each by its spec; ``cuda`` names all GPUs where they are of one kind."""
         named: dict[str, tuple[DetectedDevice, ...]] = {each.spec: (each,) for each in found}
         gpus = tuple(each for each in found if each.spec.startswith("cuda:"))
         if len(gpus) > 1 and len({each.info.name for each in gpus}) == 1:
             named["cuda"] = gpus
-        return cls(named)
+        return cls(named, cluster)
+
+    @property
+    def names(self) -> list[str]:
+        """What a job may call its device, at the least; the first is that of a job that names none."""
+        return self.cluster.names if self.cluster is not None else list(self.devices)
+
+    def targets(self, spec: str) -> tuple[str, ...]:
+        """What kernels have to be for on a device: one of these."""
+        return self.cluster.targets(spec) if self.cluster is not None else (self.devices[spec][0].target,)
 
     def spec(self, text: str) -> str:
         """The spec of a device that is named by spec, name or uuid; the first if empty.
@@ -63,6 +77,8 @@ class Offer:
             UnknownName: It is not offered.
             NothingFound: No device is offered.
         """
+        if self.cluster is not None:
+            return self.cluster.spec(text)
         if not self.devices:
             raise NothingFound("this node offers no device to jobs; start it with --device SPEC")
         if not text:
@@ -116,10 +132,10 @@ def submit(store: Store, offer: Offer, told: Submission, submitter: str) -> tupl
     deadline = _deadline(told.deadline)
     if told.problem is not None:
         spec = offer.spec(told.device)
-        asked = _problem(store, told.problem, offer.devices[spec][0].target)
+        asked = _problem(store, told.problem, offer.targets(spec))
     else:
         asked, device = _plan(store, told.plan)
-        spec = offer.spec(told.device or device)
+        spec = offer.spec(told.device or (device if offer.cluster is None else ""))
     asked |= {"seconds": told.seconds, "trials": told.trials}
     same = hashlib.sha256(json.dumps([asked, spec, allowed.node()], sort_keys=True).encode()).hexdigest()
     _check_room(store, submitter)
@@ -201,7 +217,7 @@ def title(job: Job) -> str:
     return " ".join(word for word in words if word not in ("", "ieee", "cold"))
 
 
-def _problem(store: Store, told: Mapping[str, Any], target: str) -> dict[str, Any]:
+def _problem(store: Store, told: Mapping[str, Any], targets: Sequence[str]) -> dict[str, Any]:
     """A checked problem, written out in full."""
     known = ("operation", "file", "dims", "dtype", "layout", "precision", "regime", "kernels")
     for name in told:
@@ -227,14 +243,31 @@ def _problem(store: Store, told: Mapping[str, Any], target: str) -> dict[str, An
     problem = operation.problem(dims, str(told.get("dtype") or ""), str(told.get("layout") or ""), precision)
     check_sizes(problem)
     only = tuple(str(name) for name in told.get("kernels") or ())
-    if not kernels.of(operation.name, target, only, problem.precision):
-        raise InputError(f"{operation.name} has no kernel for {target} of precision {problem.precision}")
+    _check_kernels(kernels, operation.name, targets, only, problem.precision)
     full = {
         "operation": operation.name, "shape": dict(problem.shape), "dtype": problem.dtype,
         "layout": problem.layout, "precision": problem.precision, "regime": regime, "kernels": list(only),
         "file": str(file) if file else "",
     }  # fmt: skip
     return {"kind": "problem", "problem": full}
+
+
+def _check_kernels(
+    kernels: Catalogue, operation: str, targets: Sequence[str], only: tuple[str, ...], precision: str
+) -> None:
+    """Refuses a problem that has no kernel for any of some targets.
+
+    Raises:
+        InputError: It has none.
+        UnknownName: No kernel is called like that.
+    """
+    for target in targets[:-1]:
+        with contextlib.suppress(UnknownName):
+            if kernels.of(operation, target, only, precision):
+                return
+    if not kernels.of(operation, targets[-1], only, precision):
+        named = " or ".join(targets)
+        raise InputError(f"{operation} has no kernel for {named} of precision {precision}")
 
 
 def _plan(store: Store, text: str) -> tuple[dict[str, Any], str]:
@@ -259,7 +292,9 @@ def _plan(store: Store, text: str) -> tuple[dict[str, Any], str]:
     if len(plan.items) > MOST_PROBLEMS:
         rule = f"problems: a plan that is submitted has at most {MOST_PROBLEMS} problems"
         raise complaints.about(("problems",), f"{rule}, got {len(plan.items)}; split it")
-    return {"kind": "plan", "plan": text, "problems": len(plan.items)}, plan.device
+    until = plan.until.isoformat("minutes") if plan.until is not None else ""
+    limits = {"plan_seconds": plan.seconds, "until": until}
+    return {"kind": "plan", "plan": text, "problems": len(plan.items), **limits}, plan.device
 
 
 def _check_file(store: Store, text: str) -> None:

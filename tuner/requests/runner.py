@@ -29,6 +29,10 @@ GRACE_S = 60.0
 MOST_STARTS = 20
 #: Seconds before a job whose device was taken is tried again.
 RETRY_S = 2.0
+#: The same for a fleet that cannot be reached, or that another coordinator has.
+FLEET_RETRY_S = 15.0
+#: Exit code of a night whose sentinels have found something.
+ALERTS = 4
 
 _LOG = logging.getLogger(__name__)
 
@@ -127,20 +131,24 @@ class Runner:
         code, report = process.exit_code(), process.report()
         if job.state == STOPPING:
             self._finish(job, CANCELLED, "cancelled; what was measured is kept", report)
-        elif code == 0:
-            self._finish(job, DONE, "", report)
+        elif code in (0, ALERTS):
+            self._finish(job, DONE, "" if code == 0 else "its sentinels found something slower", report)
         elif code is None:
             self._again(job, "its process was killed")
         elif job.id in self._interrupted:
             self._finish(job, DONE, "it was ended at its deadline; what was measured is kept", report)
-        elif code == EnvironmentTrouble.exit_code and self._holder(job):
-            self._not_before_s[job.id] = time.monotonic() + RETRY_S
-            self._again(job, self._holder(job))
+        elif code == EnvironmentTrouble.exit_code and (why := self._passing(job, process)):
+            self._not_before_s[job.id] = time.monotonic() + (FLEET_RETRY_S if self._offer.cluster else RETRY_S)
+            self._again(job, why)
         else:
             self._finish(job, FAILED, process.last_words() or f"it ended with exit code {code}", report)
         process.forget()
         for kept in (self._processes, self._interrupted, self._told_s):
             kept.pop(job.id, None)
+
+    def _passing(self, job: Job, process: JobProcess) -> str:
+        """The trouble of a job, if it may pass: its device is taken, its scheduler away; else empty."""
+        return process.last_words() if self._offer.cluster is not None else self._holder(job)
 
     def _finish(self, job: Job, state: str, why: str, report: Any) -> None:
         jobs.change(
@@ -168,6 +176,9 @@ class Runner:
 
     def _obstacle(self, job: Job, running: list[Job]) -> str:
         """Why a job cannot start now; empty if it can."""
+        if self._offer.cluster is not None:
+            first = next((f"it waits for job {other.id}, which runs on the fleet" for other in running), "")
+            return first or self._resting(job)
         if job.device not in self._offer.devices:
             return f"it waits for the device {job.device}, which this node does not offer now"
         mine = self._offer.devices[job.device]
@@ -175,9 +186,11 @@ class Runner:
             theirs = self._offer.devices.get(other.device, ())
             if overlapping(mine, theirs):
                 return f"it waits for job {other.id}, which runs on {other.device}"
-        if time.monotonic() < self._not_before_s.get(job.id, 0.0):
-            return job.why
-        return self._holder(job)
+        return self._resting(job) or self._holder(job)
+
+    def _resting(self, job: Job) -> str:
+        """Why a job that has met trouble is not yet tried again; empty if it is."""
+        return job.why if time.monotonic() < self._not_before_s.get(job.id, 0.0) else ""
 
     def _holder(self, job: Job) -> str:
         """Who else holds a job's device; empty if nobody does."""
@@ -204,7 +217,7 @@ class Runner:
             return False
         self._processes[job.id] = process
         try:
-            process.start(job, self._url)
+            process.start(job, self._url, self._offer.cluster)
         except OSError as error:
             self._finish(job, FAILED, f"its process could not be started: {error}", None)
             return False

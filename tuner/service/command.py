@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
+from typing import Any
 
 import click
 
 from tuner.errors import EnvironmentTrouble, InputError
+from tuner.requests.fleet_jobs import ClusterChoice, checked_name
 from tuner.service.settings import HOST, PORT, Settings
 
 #: Packages without which there is no server.
@@ -43,6 +46,16 @@ def _here(context: click.Context, parameter: click.Parameter, incomplete: str) -
 )
 @click.option("--no-jobs", is_flag=True, help="Run no jobs here.")
 @click.option(
+    "--cluster",
+    default="",
+    metavar="CLUSTER",
+    help="Run jobs on a fleet: local, tcp://HOST:8786, slurm:FILE.toml or pbs:FILE.toml (docs/fleet.md).",
+)
+@click.option("--hand-over", is_flag=True, help="With --cluster: workers keep records, and hand them over.")
+@click.option("--tls-ca", type=click.Path(path_type=Path), help="With --cluster: the authority, PEM.")
+@click.option("--tls-cert", type=click.Path(path_type=Path), help="With --cluster: the certificate, PEM.")
+@click.option("--tls-key", type=click.Path(path_type=Path), help="With --cluster: the private key, PEM.")
+@click.option(
     "--allow-host",
     "hosts",
     multiple=True,
@@ -63,7 +76,7 @@ def _here(context: click.Context, parameter: click.Parameter, incomplete: str) -
 )
 def serve(
     host: str, port: int, local_admin: bool, devices: tuple[str, ...], no_jobs: bool, hosts: tuple[str, ...],
-    root_path: str, behind_proxy: bool, db: str,
+    root_path: str, behind_proxy: bool, db: str, **fleet: Any,
 ) -> None:  # fmt: skip
     """Serve answers, records, jobs and pages over HTTP.
 
@@ -73,10 +86,36 @@ def serve(
     check_packages()
     if root_path and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", root_path):
         raise InputError(f"--root-path is a path such as /tuner, without a slash at its end, got {root_path!r}")
-    settings = Settings(db, host, port, devices, local_admin, hosts, root_path, behind_proxy, jobs=not no_jobs)
+    settings = Settings(
+        db, host, port, devices, local_admin, hosts, root_path, behind_proxy, jobs=not no_jobs,
+        cluster=cluster_of(**fleet),
+    )  # fmt: skip
     from tuner.service.running import run
 
     run(settings)
+
+
+def cluster_of(
+    cluster: str, hand_over: bool, tls_ca: Path | None, tls_cert: Path | None, tls_key: Path | None
+) -> ClusterChoice | None:
+    """The cluster that runs jobs; None without one.
+
+    Raises:
+        InputError: It is no cluster, or its options are incomplete.
+        EnvironmentTrouble: The packages of a fleet are not installed.
+    """
+    tls = tuple(path.absolute() for path in (tls_ca, tls_cert, tls_key) if path is not None)
+    if not cluster:
+        if hand_over or tls:
+            raise InputError(
+                "--hand-over and --tls-... belong to --cluster, got none; add it, or leave them out"
+            )
+        return None
+    if tls and len(tls) < 3:
+        raise InputError(
+            f"TLS takes --tls-ca, --tls-cert and --tls-key, got {len(tls)} of them; give all three"
+        )
+    return ClusterChoice(checked_name(cluster), hand_over=hand_over, tls=tls)
 
 
 def check_packages() -> None:

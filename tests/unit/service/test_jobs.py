@@ -288,5 +288,4 @@ def test_one_hundred_streams_are_open_at_once_and_no_more(server: Server) -> Non
     server.post(f"/v1/jobs/{job}/cancel")
     for each in threads:
         each.join(60)
-    assert len(opened) + len(refused) == 105
-    assert set(refused) == {503}, "one that comes while another begins may be let in, too"
+    assert (len(opened), refused) == (100, [503] * 5)
