@@ -19,8 +19,9 @@ from tuner.store import Store, retracting, snapshots
 
 #: Seconds between two looks at database and files.
 LOOK_EVERY_S = 0.5
-#: A snapshot is followed by the next after this many times as long as it took to open, at the least.
-REST = 10.0
+#: A snapshot is followed by the next after this many times as long as it took to open, at the least; but a
+#: rollback answers within 5 s.
+REST, MOST_REST_S = 10.0, 3.5
 #: Earlier snapshots that are kept open.
 KEPT_OPEN = 3
 
@@ -126,7 +127,8 @@ class Shelf:
             self._earlier[manifest.number] = before
             while len(self._earlier) > KEPT_OPEN:
                 self._earlier.popitem(last=False)[1].close()
-        self._rest_until_s = time.monotonic() + REST * (time.monotonic() - begun_s)
+        now_s = time.monotonic()
+        self._rest_until_s = now_s + min(REST * (now_s - begun_s), MOST_REST_S)
         return True
 
     def retracted(self, view: View, asked: Asked) -> str:

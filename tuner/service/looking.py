@@ -43,7 +43,7 @@ def overview_values(service: Service) -> dict[str, Any]:
         "changes": changes[:CHANGES], "counts": counts,
         "devices": [each | {"here": each["name"] in here} for each in devices],
         "device_names": [*names, *missing], "running": [asked_jobs.job_json(job) for job in running],
-        "queued": jobs.counts(service.store)[jobs.QUEUED],
+        "queued": jobs.counts(service.store)[jobs.QUEUED], "night": overview.watched_night(service.store),
     }  # fmt: skip
 
 

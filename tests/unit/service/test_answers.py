@@ -176,6 +176,40 @@ def test_a_snapshot_keeps_the_model_that_it_was_taken_with(server: Server) -> No
         assert again.content == earlier.content
 
 
+def test_a_rollback_answers_within_seconds(server: Server) -> None:
+    first = server.get("/v1/best", **ASKED).json()
+    assert (
+        run(
+            [
+                "champions",
+                "rollback",
+                *["gemm", "512", "512", "512", "--layout", "nn", "--why", "slower"],
+                "--db",
+                server.db,
+            ]
+        )
+        == 0
+    )
+    told = eventually(
+        lambda: (a := server.get("/v1/best", **ASKED).json())["record_id"] != first["record_id"] and a, 5
+    )
+    assert told["snapshot"] > first["snapshot"]
+    assert server.get("/v1/best", **ASKED, snapshot=first["snapshot"]).json() == first
+    assert (
+        run(
+            [
+                "champions",
+                "unpin",
+                *["gemm", "512", "512", "512", "--layout", "nn", "--why", "back"],
+                "--db",
+                server.db,
+            ]
+        )
+        == 0
+    )
+    eventually(lambda: server.get("/v1/best", **ASKED).json()["record_id"] == first["record_id"], 5)
+
+
 def test_no_change_makes_no_snapshot(server: Server) -> None:
     number = server.get("/v1/snapshots/latest").json()["snapshot"]
     for _ in range(3):

@@ -97,7 +97,7 @@ def test_a_device_that_the_fleet_lacks_is_refused(server: Server) -> None:
 
 @pytest.mark.parametrize("text", ["tcp://10.0.0.1:8786", "tls://head:8786", "slurm:/site.toml"])
 def test_a_sqlite_file_and_several_machines_are_refused_with_the_reason(text: str) -> None:
-    with pytest.raises(InputError, match="written by one machine alone.*--db postgresql.*--hand-over"):
+    with pytest.raises(InputError, match=r"written by one machine alone.*--db postgresql.*--hand-over"):
         ClusterChoice(text).check("sqlite:///studies.db")
     ClusterChoice(text, hand_over=True).check("sqlite:///studies.db")
     ClusterChoice(text).check("postgresql://tuner@head/tuner")

@@ -209,19 +209,25 @@ def test_a_file_that_has_changed_since_is_not_run(server: Server, folder: Path, 
 
 
 def test_a_server_that_is_killed_five_times_loses_no_trial(tmp_path: Path, db: str) -> None:
-    """The job's process is killed, too, as by a machine that goes down; the last time it goes on."""
-    slow = write_device(tmp_path / "slow.json", baseline_s=1e-3, pace=4.0)
-    running = Server(db, tmp_path, "--local-admin", "--device", slow)
+    """The job's process is killed, too, as by a machine that goes down; the last time it goes on.
+
+    Until the last start, the device is so slow that the job cannot end before it is killed.
+    """
+    spec = write_device(tmp_path / "slow.json", baseline_s=1e-3, pace=20.0)
+    running = Server(db, tmp_path, "--local-admin", "--device", spec)
     try:
         job = running.post("/v1/jobs", json=toy(9000, trials=LEGAL)).json()["id"]
         trials = 0
         for number in range(5):
             trials = eventually(lambda now=running, more=trials: _trials(now, job, more))
+            assert number == 4 or trials < LEGAL, "the job was to be killed in the middle"
             mine = processes(job)
             running.kill()
             for each in mine if number < 4 else []:
                 each.kill()
-            running = Server(db, tmp_path, "--local-admin", "--device", slow)
+            if number == 3:
+                write_device(tmp_path / "slow.json", baseline_s=1e-3, pace=0.1)
+            running = Server(db, tmp_path, "--local-admin", "--device", spec)
         told = ended(running, job)
     finally:
         running.close()
