@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from fixtures.lookup_records import crown
+from fixtures.lookup_records import crown, tiled
 from fixtures.postgres import Databases
 from fixtures.server import BOARD, CPU, TUNED, Server, eventually, fill, library, record, serving
 
@@ -177,37 +177,19 @@ def test_a_snapshot_keeps_the_model_that_it_was_taken_with(server: Server) -> No
 
 
 def test_a_rollback_answers_within_seconds(server: Server) -> None:
-    first = server.get("/v1/best", **ASKED).json()
-    assert (
-        run(
-            [
-                "champions",
-                "rollback",
-                *["gemm", "512", "512", "512", "--layout", "nn", "--why", "slower"],
-                "--db",
-                server.db,
-            ]
-        )
-        == 0
-    )
-    told = eventually(
-        lambda: (a := server.get("/v1/best", **ASKED).json())["record_id"] != first["record_id"] and a, 5
-    )
+    asked = ASKED | {"dims": "1024,1024,1024"}
+    before = server.get("/v1/best", **asked).json()
+    other = record(TUNED[2], 5e-4, role=Role.FINAL, kernel="tiled", config=tiled(16))
+    with Store.open(server.db) as store:
+        crown(store, other, library(TUNED[2], 1e-3), 2.0)
+    answers = lambda: server.get("/v1/best", **asked).json()
+    first = eventually(lambda: (told := answers())["record_id"] == other.id and told, 20)
+    words = "gemm 1024 1024 1024 --layout nn --why tried"
+    place = [*words.split(), "--device", BOARD.name, "--db", server.db]
+    assert run(["champions", "rollback", *place]) == 0
+    told = eventually(lambda: (told := answers())["record_id"] == before["record_id"] and told, 5)
     assert told["snapshot"] > first["snapshot"]
-    assert server.get("/v1/best", **ASKED, snapshot=first["snapshot"]).json() == first
-    assert (
-        run(
-            [
-                "champions",
-                "unpin",
-                *["gemm", "512", "512", "512", "--layout", "nn", "--why", "back"],
-                "--db",
-                server.db,
-            ]
-        )
-        == 0
-    )
-    eventually(lambda: server.get("/v1/best", **ASKED).json()["record_id"] == first["record_id"], 5)
+    assert server.get("/v1/best", **asked, snapshot=first["snapshot"]).json() == first
 
 
 def test_no_change_makes_no_snapshot(server: Server) -> None:

@@ -87,6 +87,15 @@ def test_a_job_on_the_fleet_that_is_cancelled_keeps_what_it_measured(server: Ser
     assert stored() >= before
 
 
+def test_a_job_waits_for_a_scheduler_that_does_not_answer(db: str, tmp_path: Path) -> None:
+    with serving(db, tmp_path, "--local-admin", "--cluster", "tcp://127.0.0.1:1") as own:
+        plan = f'[[problems]]\nfile = "{TOY}"\nsquares = [600]\ntrials = 2\n'
+        job = own.post("/v1/jobs", json={"plan": plan, "device": "*board*"}).json()["id"]
+        told = eventually(lambda: "no scheduler answers" in (s := state(own, job))["why"] and s)
+        assert (told["state"], told["starts"]) == ("queued", 1)
+        assert own.post(f"/v1/jobs/{job}/cancel").json()["state"] == "cancelled"
+
+
 def test_a_device_that_the_fleet_lacks_is_refused(server: Server) -> None:
     refused = server.post(
         "/v1/jobs", json={"problem": {"file": str(TOY), "dims": {"n": 9}}, "device": "NVIDIA H900"}
