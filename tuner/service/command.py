@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -74,10 +75,7 @@ def _here(context: click.Context, parameter: click.Parameter, incomplete: str) -
     metavar="URL",
     help="Database; the variable TUNER_DB sets it, too.",
 )
-def serve(
-    host: str, port: int, local_admin: bool, devices: tuple[str, ...], no_jobs: bool, hosts: tuple[str, ...],
-    root_path: str, behind_proxy: bool, db: str, **fleet: Any,
-) -> None:  # fmt: skip
+def serve(root_path: str, devices: tuple[str, ...], hosts: tuple[str, ...], db: str, **asked: Any) -> None:
     """Serve answers, records, jobs and pages over HTTP.
 
     Without tokens (`tuner token create`), only this machine is served, and may only read unless --local-admin
@@ -87,24 +85,26 @@ def serve(
     if root_path and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", root_path):
         raise InputError(f"--root-path is a path such as /tuner, without a slash at its end, got {root_path!r}")
     settings = Settings(
-        db, host, port, devices, local_admin, hosts, root_path, behind_proxy, jobs=not no_jobs,
-        cluster=cluster_of(**fleet),
+        db, asked["host"], asked["port"], devices, asked["local_admin"], hosts, root_path,
+        asked["behind_proxy"], jobs=not asked["no_jobs"], cluster=cluster_of(asked),
     )  # fmt: skip
     from tuner.service.running import run
 
     run(settings)
 
 
-def cluster_of(
-    cluster: str, hand_over: bool, tls_ca: Path | None, tls_cert: Path | None, tls_key: Path | None
-) -> ClusterChoice | None:
+def cluster_of(asked: Mapping[str, Any]) -> ClusterChoice | None:
     """The cluster that runs jobs; None without one.
+
+    Args:
+        asked: Values of the command's options.
 
     Raises:
         InputError: It is no cluster, or its options are incomplete.
         EnvironmentTrouble: The packages of a fleet are not installed.
     """
-    tls = tuple(path.absolute() for path in (tls_ca, tls_cert, tls_key) if path is not None)
+    cluster, hand_over = asked["cluster"], asked["hand_over"]
+    tls = tuple(asked[name].absolute() for name in ("tls_ca", "tls_cert", "tls_key") if asked[name] is not None)
     if not cluster:
         if hand_over or tls:
             raise InputError(
