@@ -65,6 +65,7 @@ def run(settings: Settings) -> None:
         # second each time.
         gc.collect()
         gc.freeze()
+        gc.enable()
         try:
             server.run()
         except SystemExit as error:

@@ -48,6 +48,7 @@ def test_jobs_run_on_the_fleet_one_after_the_other_and_show_its_workers(server: 
     assert (first["what"], first["device"]) == ("plan of 3 problems", "any")
     problem = {"file": str(TOY), "dims": {"n": 400}}
     second = server.post("/v1/jobs", json={"problem": problem, "trials": 6}).json()["id"]
+    eventually(lambda: "which runs on the fleet" in state(server, second)["why"])
 
     def at_work() -> dict[str, Any] | None:
         told = state(server, first["id"])
@@ -58,7 +59,6 @@ def test_jobs_run_on_the_fleet_one_after_the_other_and_show_its_workers(server: 
     told = eventually(at_work)
     assert {each["device"] for each in told["fleet"]["workers"]} == {"Fake board"}
     assert len(told["fleet"]["workers"]) == 2
-    assert "which runs on the fleet" in state(server, second)["why"]
     page = server.get(f"/jobs/{first['id']}").text
     assert '<h2 id="workers">Fleet</h2>' in page
     over = eventually(lambda: (s := state(server, first["id"]))["ended_at"] and s)
@@ -87,7 +87,9 @@ def test_a_job_on_the_fleet_that_is_cancelled_keeps_what_it_measured(server: Ser
     assert stored() >= before
 
 
-def test_a_job_waits_for_a_scheduler_that_does_not_answer(db: str, tmp_path: Path) -> None:
+def test_a_job_waits_for_a_scheduler_that_does_not_answer(tmp_path: Path) -> None:
+    db = f"sqlite:///{tmp_path}/studies.db"
+    assert run(["allow", str(TOY), "--db", db]) == 0
     with serving(db, tmp_path, "--local-admin", "--cluster", "tcp://127.0.0.1:1") as own:
         plan = f'[[problems]]\nfile = "{TOY}"\nsquares = [600]\ntrials = 2\n'
         job = own.post("/v1/jobs", json={"plan": plan, "device": "*board*"}).json()["id"]
@@ -101,7 +103,7 @@ def test_a_device_that_the_fleet_lacks_is_refused(server: Server) -> None:
         "/v1/jobs", json={"problem": {"file": str(TOY), "dims": {"n": 9}}, "device": "NVIDIA H900"}
     )
     assert refused.status_code == 422
-    assert "this machine's fleet has Fake board, Fake board" in refused.json()["error"]["message"]
+    assert "the fleet of this machine has Fake board, Fake board" in refused.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("text", ["tcp://10.0.0.1:8786", "tls://head:8786", "slurm:/site.toml"])
@@ -137,7 +139,7 @@ def test_the_plan_of_a_problem_says_all_of_it(tmp_path: Path) -> None:
     path = tmp_path / "plan.toml"
     path.write_text(ClusterChoice("tcp://head:8786").plan_text(job, 12.5))
     (item,) = read_plan(path).items
-    assert (str(item.problem), item.regime, item.kernels) == ("gemm 8x16x32 float32 nt", "hot", ("tiled",))
+    assert (str(item.problem), item.regime, item.kernels) == ("gemm 8 x 16 x 32 float32 nt", "hot", ("tiled",))
     assert (item.seconds, item.trials, item.devices) == (12.5, 7, ("*H200*",))
 
 
