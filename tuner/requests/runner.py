@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
+from tuner.declare.hardware import DeviceInfo
 from tuner.devices.device_lock import device_holder
 from tuner.errors import EnvironmentTrouble, InputError, TunerError
 from tuner.requests import allowed
@@ -16,6 +18,7 @@ from tuner.requests.processes import JobProcess, overlapping, seconds_left
 from tuner.results.record import utc_now
 from tuner.store import Store, jobs
 from tuner.store.jobs import CANCELLED, DONE, FAILED, QUEUED, RUNNING, STOPPING, Job
+from tuner.study.locks import Occupancy
 
 #: Seconds between two looks at processes and queue.
 LOOK_EVERY_S = 0.25
@@ -38,7 +41,11 @@ _LOG = logging.getLogger(__name__)
 
 
 class Runner:
-    """Starts, watches and ends the processes of jobs, in a thread of its own."""
+    """Starts, watches and ends the processes of jobs, in a thread of its own.
+
+    Of several servers of one machine with one database, one runs the jobs: two would each take the other's
+    processes for their own. When it ends, however it does, the next one takes over.
+    """
 
     def __init__(self, store: Store, url: str, offer: Offer, folder: Path | None = None) -> None:
         """Takes over the jobs that an earlier server has left, whether their processes are still there or not.
@@ -74,17 +81,22 @@ class Runner:
             self._thread.join()
 
     def _run(self) -> None:
-        complained = ""
-        while not self._stopped.is_set():
-            try:
-                self.look()
-                complained = ""
-            except (TunerError, OSError) as error:
-                if str(error) != complained:
-                    complained = str(error)
-                    _LOG.warning("jobs wait: %s", error)
-            self._wake.wait(LOOK_EVERY_S)
-            self._wake.clear()
+        complained, turn = "", DeviceInfo("the jobs of this machine", "jobs", uuid=f"jobs of {allowed.node()}")
+        with contextlib.ExitStack() as held:
+            has_turn = False
+            while not self._stopped.is_set():
+                try:
+                    if not has_turn:
+                        held.enter_context(Occupancy(self._url, turn, "tuner serve"))
+                        has_turn = True
+                    self.look()
+                    complained = ""
+                except (TunerError, OSError) as error:
+                    if str(error) != complained:
+                        complained = str(error)
+                        _LOG.warning("jobs wait: %s", error)
+                self._wake.wait(LOOK_EVERY_S)
+                self._wake.clear()
 
     def look(self) -> None:
         """Looks at every unfinished job once.

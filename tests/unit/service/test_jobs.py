@@ -17,8 +17,9 @@ from fixtures.server import Server, eventually, serving
 from tuner.cli.main import run
 from tuner.devices.detect import find
 from tuner.requests.jobs import Offer, Submission, submit
+from tuner.requests.runner import Runner
 from tuner.results.record import Role
-from tuner.store import Store
+from tuner.store import Store, jobs
 
 PLAN = """
 [[problems]]
@@ -208,11 +209,34 @@ def test_a_file_that_has_changed_since_is_not_run(server: Server, folder: Path, 
     assert str(own) not in server.get("/v1/allowed").text
 
 
-def test_a_server_that_is_killed_five_times_loses_no_trial(tmp_path: Path, db: str) -> None:
+def test_one_server_of_several_runs_the_jobs_and_the_next_takes_over(
+    tmp_path: Path, spec: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two would each take the other's processes for their own, and restart what still runs."""
+    url = f"sqlite:///{tmp_path}/studies.db"
+    assert run(["allow", str(TOY), "--db", url]) == 0
+    with Store.open(url) as store, serving(url, tmp_path, "--local-admin", "--device", spec) as first:
+        eventually(lambda: list(tmp_path.glob("studies.db.jobs-*.lock")))
+        second = Runner(store, url, Offer.of([find(spec)]))
+        second.start()
+        try:
+            eventually(lambda: "jobs wait: one process at a time works with a database" in caplog.text)
+            job = first.post("/v1/jobs", json=toy(9100, trials=3)).json()["id"]
+            eventually(lambda: jobs.job(store, job).progress)
+            first.kill()
+            told = eventually(lambda: (now := jobs.job(store, job)).ended_at and now)
+        finally:
+            second.close()
+    assert (told.state, told.starts) == ("done", 1)
+
+
+def test_a_server_that_is_killed_five_times_loses_no_trial(tmp_path: Path) -> None:
     """The job's process is killed, too, as by a machine that goes down; the last time it goes on.
 
     Until the last start, the device is so slow that the job cannot end before it is killed.
     """
+    db = f"sqlite:///{tmp_path}/studies.db"
+    assert run(["allow", str(TOY), "--db", db]) == 0
     spec = write_device(tmp_path / "slow.json", baseline_s=1e-3, pace=20.0)
     running = Server(db, tmp_path, "--local-admin", "--device", spec)
     try:
