@@ -4,6 +4,7 @@ import contextlib
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from tuner.cli.main import run
 from tuner.devices.detect import find
 from tuner.requests.jobs import Offer, Submission, submit
 from tuner.requests.runner import Runner
-from tuner.results.record import Role
+from tuner.results.record import Role, new_id
 from tuner.store import Store, jobs
 
 PLAN = """
@@ -282,12 +283,12 @@ def processes(job: str) -> list[psutil.Process]:
 def test_a_thousand_jobs_are_shown_in_a_fair_order(tmp_path: Path, spec: str) -> None:
     url = f"sqlite:///{tmp_path}/studies.db"
     with Store.open(url) as store:
-        offer = Offer.of([find(spec)])
-        for number in range(990):
-            asked = {"operation": "gemm", "dims": [64, 64, number + 1]}
-            submit(store, offer, Submission(asked, priority=number % 3), "greedy")
-        for number in range(10):
-            submit(store, offer, Submission({"operation": "gemm", "dims": [64, 65, number + 1]}), "modest")
+        asked = Submission({"operation": "gemm", "dims": [64, 64, 64]})
+        one = submit(store, Offer.of([find(spec)]), asked, "greedy")[0]
+        for number in range(999):
+            submitter, priority = ("greedy", number % 3) if number < 989 else ("modest", 0)
+            more = {"id": new_id(), "same": str(number), "submitter": submitter, "priority": priority}
+            jobs.submit(store, replace(one, **more))
     with serving(url, tmp_path, "--no-jobs", "--device", spec) as server:
         told = server.get("/v1/jobs", limit=1000).json()
         order = sorted(told["jobs"], key=lambda job: job["position"])
