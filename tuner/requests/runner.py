@@ -13,7 +13,8 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.devices.device_lock import device_holder
 from tuner.errors import EnvironmentTrouble, InputError, TunerError
 from tuner.requests import allowed
-from tuner.requests.jobs import Offer, fair
+from tuner.requests.jobs import fair
+from tuner.requests.offer import Offer
 from tuner.requests.processes import JobProcess, overlapping, seconds_left
 from tuner.results.record import utc_now
 from tuner.store import Store, jobs

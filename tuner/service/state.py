@@ -12,7 +12,7 @@ import anyio
 from tuner.declare.hardware import DeviceInfo
 from tuner.devices.detect import find
 from tuner.requests.catalogue import own_devices
-from tuner.requests.jobs import Offer
+from tuner.requests.offer import Offer
 from tuner.requests.runner import Runner
 from tuner.requests.shelf import Shelf
 from tuner.requests.tokens import Brake, Keeper

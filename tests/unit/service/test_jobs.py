@@ -17,7 +17,8 @@ from fixtures.server import Server, eventually, serving
 
 from tuner.cli.main import run
 from tuner.devices.detect import find
-from tuner.requests.jobs import Offer, Submission, submit
+from tuner.requests.jobs import Submission, submit
+from tuner.requests.offer import Offer
 from tuner.requests.runner import Runner
 from tuner.results.record import Role, new_id
 from tuner.store import Store, jobs
