@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -134,37 +134,36 @@ def is_point(parameters: Sequence[Parameter], config: Mapping[str, Any]) -> bool
     )
 
 
-def nearby(kernel: Kernel, config: Mapping[str, Any]) -> list[Config]:
-    """The config with one parameter changed, every way there is, the nearest values first."""
-    found: list[tuple[int, Config]] = []
-    for each in kernel.parameters:
-        at = each.values.index(config[each.name])
-        for other, value in enumerate(each.values):
-            if other != at:
-                changed = {**config, each.name: value}
-                found.append((abs(other - at), Config({x.name: changed[x.name] for x in kernel.parameters})))
-    return [config for _, config in sorted(found, key=lambda pair: pair[0])]
+class Choices:
+    """Configs of several kernels to choose from, as their kernels are declared now."""
 
+    def __init__(self, configs: Sequence[tuple[str, Mapping[str, Any]]], kernels: Iterable[Kernel]) -> None:
+        """Takes configs.
 
-def steps(kernel: Kernel, config: Mapping[str, Any]) -> Iterator[list[dict[str, Any]]]:
-    """The configs one step from a config, then those two steps from it: to the next value of a parameter."""
-    names = [each.name for each in kernel.parameters]
-    values = [each.values for each in kernel.parameters]
-    start = tuple(of.index(config[name]) for name, of in zip(names, values, strict=True))
-    near, seen = _next_to(start, values), {start}
-    for numbers in (near, [each for one in near for each in _next_to(one, values)]):
-        fresh = [each for each in dict.fromkeys(numbers) if each not in seen]
-        seen.update(fresh)
-        yield [{name: of[at] for name, of, at in zip(names, values, each, strict=True)} for each in fresh]
+        Args:
+            configs: Kernel and config.
+            kernels: Configs of a kernel that is missing, or that are not points of its parameters any more, are
+                never legal.
+        """
+        self._configs = configs
+        self._kernels = {each.name: each for each in kernels}
+        self._points: list[tuple[list[int], Points]] = []
+        for name, kernel in self._kernels.items():
+            numbers = [at for at, (of, _) in enumerate(configs) if of == name]
+            if numbers:
+                self._points.append((numbers, Points(kernel, [configs[at][1] for at in numbers])))
 
+    def legal(self, problem: Problem, device: DeviceInfo) -> NDArray[np.int64]:
+        """Numbers of the configs that obey all constraints; where none does, of those that are legal."""
+        right, fast = (np.zeros(len(self._configs), dtype=bool) for _ in range(2))
+        for numbers, points in self._points:
+            right[numbers], fast[numbers] = points.flags(problem, device)
+        return np.flatnonzero(fast if fast.any() else right)
 
-def _next_to(at: tuple[int, ...], values: Sequence[Sequence[Any]]) -> list[tuple[int, ...]]:
-    return [
-        (*at[:place], number, *at[place + 1 :])
-        for place, of in enumerate(values)
-        for number in (at[place] - 1, at[place] + 1)
-        if 0 <= number < len(of)
-    ]
+    def named(self, number: int) -> tuple[str, Config]:
+        """A legal config, with its parameters in its kernel's order, in which files do not keep them."""
+        name, config = self._configs[number]
+        return name, Config({each.name: config[each.name] for each in self._kernels[name].parameters})
 
 
 def default_among(

@@ -361,7 +361,7 @@ def test_what_is_not_tuned_is_answered_from_what_is_near(told: Told, here: Path,
     assert matched("5", "--device", device, "--db", "sqlite:///x.db") == "default"
     assert not (here / "x.db").exists()
     told("tune", str(TOY), "5", "--device", device, "--trials", "1", "--quiet")
-    assert matched("6", "--device", device) == "nearest-shape"
+    assert matched("6", "--device", device) == "predicted"
     other = write_device(here / "other.json", info={"name": "Other board", "uuid": "OTHER-1"})
     assert matched("5", "--device", other) == "similar-device"
     assert matched("5", "--device", device, "--regime", "hot") == "exact"  # of another regime, and told so

@@ -16,7 +16,7 @@ from tuner.declare.problem import IEEE, Problem
 from tuner.declare.space import Config
 from tuner.errors import InputError
 from tuner.lookup.features import Floats
-from tuner.lookup.legality import Points
+from tuner.lookup.legality import Choices
 from tuner.lookup.model.calibrate import FIRST, Calibration
 from tuner.lookup.model.data import Numbers
 from tuner.lookup.model.evidence import WEIGHT, Evidence
@@ -213,12 +213,7 @@ class Predictor:
         """
         self.model, self._device = model, device or model.device
         self._kept: dict[tuple[str, Problem], Prediction] = {}
-        self._points: dict[str, tuple[list[int], Points]] = {}
-        self._orders = {name: [each.name for each in kernel.parameters] for name, kernel in kernels.items()}
-        for name in dict.fromkeys(name for name, _ in model.configs):
-            if name in kernels:
-                numbers = [at for at, (of, _) in enumerate(model.configs) if of == name]
-                self._points[name] = numbers, Points(kernels[name], [model.configs[at][1] for at in numbers])
+        self._choices = Choices(model.configs, kernels.values())
 
     def answer(self, problem: Problem) -> Prediction:
         """What to run for a problem; the last few thousand answers are kept.
@@ -270,12 +265,13 @@ class Predictor:
             The numbers; how far behind the fastest each is expected to be by what was timed near by; and, of
             all configs, log(library / config) near by.
         """
-        legal, evidence, count = self._legal(problem), self.model.evidence, len(self.model.configs)
+        legal, evidence = self._choices.legal(problem, self._device), self.model.evidence
+        count = len(self.model.configs)
         if evidence is None:
             return legal, np.zeros(len(legal)), np.full(count, np.inf)
         kind = list(self.model.traits).index((problem.dtype, problem.layout))
         behind, gains = evidence.around(problem, kind, count)
-        if not math.isfinite(evidence.library.max(initial=-np.inf)):  # there is no library
+        if not np.isfinite(evidence.library).any():  # there is no library
             gains = np.full(count, np.inf)
         good = legal[np.isfinite(behind[legal])]
         return (good, behind[good], gains) if len(good) else (legal, np.zeros(len(legal)), gains)
@@ -289,16 +285,4 @@ class Predictor:
         return [(int(legal[screened[at]]), float(log_s[at])) for at in best]
 
     def _candidate(self, at: int, log_s: float) -> Candidate:
-        """A config with its parameters in its kernel's order, in which a model's text does not keep them."""
-        name, config = self.model.configs[at]
-        return Candidate(name, Config({each: config[each] for each in self._orders[name]}), math.exp(log_s))
-
-    def _legal(self, problem: Problem) -> Numbers:
-        """Numbers of the configs that obey all constraints; where none does, of those that are right.
-
-        A survey times what obeys all constraints: of anything else a model knows little.
-        """
-        right, fast = (np.zeros(len(self.model.configs), dtype=bool) for _ in range(2))
-        for numbers, points in self._points.values():
-            right[numbers], fast[numbers] = points.flags(problem, self._device)
-        return np.flatnonzero(fast if fast.any() else right)
+        return Candidate(*self._choices.named(at), math.exp(log_s))
