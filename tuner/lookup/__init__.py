@@ -122,7 +122,11 @@ def answer_within(
     """
     known = snapshot.devices()
     here = isinstance(device, DeviceInfo)
-    where = device if isinstance(device, DeviceInfo) else known_device(device, known)
+    where = (
+        device
+        if isinstance(device, DeviceInfo)
+        else snapshot.known(("named", device), lambda: known_device(str(device), known))
+    )
     full = snapshot.known(("completed", where), lambda: completed(where, known))
     question = Question(problem, full, regime, kernel or "", catalogue, confirmed)
     declared = catalogue or builtin_now()

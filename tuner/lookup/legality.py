@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,11 @@ from tuner.declare.space import Config, Constraint, Parameter
 from tuner.errors import DeclarationError
 
 Flags = NDArray[np.bool_]
+
+#: What a problem tells whatever its shape.
+SHAPELESS = ("operation", "dtype", "layout", "precision")
+#: Dtypes and layouts, and devices, of which is kept what holds at any shape.
+KEPT = 64
 
 #: What every CUDA device since compute capability 7.5 has at the least (CUDA C++ Programming Guide, "Compute
 #: Capabilities"), for a GPU of which nothing else is known.
@@ -75,6 +80,7 @@ class Points:
         self.arrays = {
             each.name: value_array([config[each.name] for config in points]) for each in kernel.parameters
         }
+        self._kept: dict[tuple[Any, ...], _AnyShape] = {}
 
     def flags(self, problem: Problem, device: DeviceInfo, among: Flags | None = None) -> tuple[Flags, Flags]:
         """Which configs obey the constraints.
@@ -87,28 +93,74 @@ class Points:
         Returns:
             Two flags a config: legal; and, beyond that, worth trying by the constraints that are for speed.
         """
-        fits = self.fits if among is None else self.fits & among
-        right, fast = fits.copy(), fits.copy()
-        arrays = self.arrays
-        if among is not None:
-            some = among[self.fits]
-            arrays = {name: each[some] for name, each in arrays.items()}
-        count = int(np.count_nonzero(fits))
-        if not count:
-            return right, fast
-        these_right, these_fast = np.ones(count, bool), np.ones(count, bool)
-        for constraint in self.kernel.constraints:
-            obeyed = _obeyed(constraint, problem, device, arrays, count)
-            these_fast &= obeyed
-            if not constraint.for_speed:
-                these_right &= obeyed
-        right[fits] = these_right
-        fast[fits] = these_fast
+        right, fast = np.zeros((2, len(self.fits)), bool)
+        anywhere = self._at_any_shape(problem, device)
+        asked = anywhere.right if among is None else anywhere.right & among[self.fits]
+        at = np.flatnonzero(asked)
+        if len(at):
+            arrays = {name: each[at] for name, each in self.arrays.items()}
+            these_right, these_fast = np.ones(len(at), bool), anywhere.fast[at]
+            for constraint in anywhere.left:
+                obeyed = _obeyed(constraint, problem, device, arrays, len(at))
+                these_fast &= obeyed
+                if not constraint.for_speed:
+                    these_right &= obeyed
+            places = np.flatnonzero(self.fits)[at]
+            right[places], fast[places] = these_right, these_fast & these_right
         return right, fast
+
+    def _at_any_shape(self, problem: Problem, device: DeviceInfo) -> _AnyShape:
+        """What holds at any shape, told apart once for each dtype and layout on a device."""
+        key = problem.dtype, problem.layout, problem.precision, device
+        found = self._kept.get(key)
+        if found is None:
+            if len(self._kept) >= KEPT:
+                self._kept.clear()
+            found = self._kept[key] = self._told_apart(problem, device)
+        return found
+
+    def _told_apart(self, problem: Problem, device: DeviceInfo) -> _AnyShape:
+        count = int(np.count_nonzero(self.fits))
+        right, fast = np.ones(count, bool), np.ones(count, bool)
+        left = []
+        for constraint in self.kernel.constraints if count else ():
+            watched = _Watched(problem)
+            obeyed = _obeyed(constraint, watched, device, self.arrays, count)
+            if watched.seen:
+                left.append(constraint)
+                continue
+            fast &= obeyed
+            if not constraint.for_speed:
+                right &= obeyed
+        return _AnyShape(right, fast, tuple(left))
+
+
+@dataclass(frozen=True)
+class _AnyShape:
+    """Flags of the configs that are points, by constraints that read no shape; and the other constraints."""
+
+    right: Flags
+    fast: Flags
+    left: tuple[Constraint, ...]
+
+
+class _Watched:
+    """A problem that remembers whether anything of its shape was read."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem, self.seen = problem, False
+
+    def __getattr__(self, name: str) -> Any:
+        self.seen = self.seen or name not in SHAPELESS
+        return getattr(self._problem, name)
 
 
 def _obeyed(
-    constraint: Constraint, problem: Problem, device: DeviceInfo, arrays: Mapping[str, Any], count: int
+    constraint: Constraint,
+    problem: Problem | _Watched,
+    device: DeviceInfo,
+    arrays: Mapping[str, Any],
+    count: int,
 ) -> Flags:
     """Whether each obeys; none does where the rule cannot be asked, for limits that are not known say."""
     try:
@@ -117,6 +169,8 @@ def _obeyed(
             constraint.sentence, Columns(arrays), count,
         )  # fmt: skip
     except DeclarationError:
+        if isinstance(problem, _Watched):  # a rule may ask for a problem itself
+            problem.seen = True
         return np.zeros(count, bool)
 
 
@@ -147,17 +201,25 @@ class Choices:
         """
         self._configs = configs
         self._kernels = {each.name: each for each in kernels}
-        self._points: list[tuple[list[int], Points]] = []
+        self._points: list[tuple[NDArray[np.int64], Points]] = []
         for name, kernel in self._kernels.items():
-            numbers = [at for at, (of, _) in enumerate(configs) if of == name]
-            if numbers:
+            numbers = np.array([at for at, (of, _) in enumerate(configs) if of == name], np.int64)
+            if len(numbers):
                 self._points.append((numbers, Points(kernel, [configs[at][1] for at in numbers])))
 
-    def legal(self, problem: Problem, device: DeviceInfo) -> NDArray[np.int64]:
-        """Numbers of the configs that obey all constraints; where none does, of those that are legal."""
-        right, fast = (np.zeros(len(self._configs), dtype=bool) for _ in range(2))
+    def legal(self, problem: Problem, device: DeviceInfo, among: Flags | None = None) -> NDArray[np.int64]:
+        """Numbers of the configs that obey all constraints; where none does, of those that are legal.
+
+        Args:
+            problem: What is to be computed.
+            device: Where.
+            among: Per config: whether it is asked about; all when None.
+        """
+        right, fast = np.zeros((2, len(self._configs)), bool)
         for numbers, points in self._points:
-            right[numbers], fast[numbers] = points.flags(problem, device)
+            some = None if among is None else among[numbers]
+            if some is None or some.any():
+                right[numbers], fast[numbers] = points.flags(problem, device, some)
         return np.flatnonzero(fast if fast.any() else right)
 
     def named(self, number: int) -> tuple[str, Config]:

@@ -70,6 +70,14 @@ class Prediction:
 
 
 @dataclass(frozen=True)
+class _Fixed:
+    """What configs' own features leave of all trees, and of the first, shape (configs, trees)."""
+
+    whole: Bits
+    screen: Bits
+
+
+@dataclass(frozen=True)
 class Model:
     """Predicts times of a shortlist of configs, and of the library, on one device.
 
@@ -98,7 +106,7 @@ class Model:
     calibration: Calibration
     provenance: Mapping[str, Any] = field(default_factory=dict)
     evidence: Evidence | None = None
-    _fixed: dict[tuple[str, str, DeviceInfo], Bits] = field(default_factory=dict, compare=False, repr=False)
+    _fixed: dict[tuple[str, str, DeviceInfo], _Fixed] = field(default_factory=dict, compare=False, repr=False)
 
     def knows(self, problem: Problem) -> bool:
         """Whether such problems were surveyed: operation, dtype and layout; surveys are in full precision."""
@@ -144,12 +152,13 @@ class Model:
         numbers = np.arange(len(self.configs)) if among is None else np.asarray(among, dtype=np.int64)
         return There(self, problem, device or self.device, numbers)
 
-    def fixed_bits(self, key: tuple[str, str], device: DeviceInfo) -> Bits:
+    def fixed_bits(self, key: tuple[str, str], device: DeviceInfo) -> _Fixed:
         """What the configs' own features leave of the trees, for a dtype and layout."""
         at = (*key, device)
         if at not in self._fixed:
             features = fixed_features(self.parameters, device, self.traits[key])
-            self._fixed[at] = self.forest.bits(0, features)
+            whole = self.forest.bits(0, features)
+            self._fixed[at] = _Fixed(whole, np.ascontiguousarray(whole[:, :SCREEN_TREES]))
         return self._fixed[at]
 
 
@@ -168,7 +177,7 @@ class There:
         self._model, self._problem, self._device = model, problem, device
         key = problem.dtype, problem.layout
         self._roofline = math.log(model.limits.roofline_s(problem))
-        self._fixed = model.fixed_bits(key, device)[among]
+        self._fixed, self._among = model.fixed_bits(key, device), among
         self._shared = problem_features(problem, model.limits)
         mixed, estimate = config_features(problem, device, model.traits[key].some(among), model.limits)
         self._reference = (estimate + self._roofline) / 2
@@ -178,15 +187,17 @@ class There:
 
     def coarse(self) -> Floats:
         """Logs of seconds of the configs by the first trees."""
-        some, screen = slice(SCREEN_TREES), self._model.screen
-        bits = screen.bits_at(self._places) & self._fixed[:, some] & self._left[:, some]
+        screen = self._model.screen
+        bits = screen.bits_at(self._places) & self._left[:, :SCREEN_TREES]
+        bits &= self._fixed.screen[self._among]
         found: Floats = screen.sums(bits) + self._reference
         return found
 
     def log_s(self, places: Numbers | None = None) -> Floats:
         """Logs of predicted seconds of the configs, or of those at some places among them."""
         some = slice(None) if places is None else places
-        bits = self._model.forest.bits_at(self._places[:, some]) & self._fixed[some] & self._left
+        bits = self._model.forest.bits_at(self._places[:, some]) & self._left
+        bits &= self._fixed.whole[self._among[some]]
         found: Floats = self._model.forest.sums(bits) + self._reference[some]
         return found
 
@@ -265,16 +276,19 @@ class Predictor:
             The numbers; how far behind the fastest each is expected to be by what was timed near by; and, of
             all configs, log(library / config) near by.
         """
-        legal, evidence = self._choices.legal(problem, self._device), self.model.evidence
-        count = len(self.model.configs)
+        evidence, count = self.model.evidence, len(self.model.configs)
         if evidence is None:
+            legal = self._choices.legal(problem, self._device)
             return legal, np.zeros(len(legal)), np.full(count, np.inf)
         kind = list(self.model.traits).index((problem.dtype, problem.layout))
         behind, gains = evidence.around(problem, kind, count)
         if not np.isfinite(evidence.library).any():  # there is no library
             gains = np.full(count, np.inf)
-        good = legal[np.isfinite(behind[legal])]
-        return (good, behind[good], gains) if len(good) else (legal, np.zeros(len(legal)), gains)
+        good = self._choices.legal(problem, self._device, np.isfinite(behind))
+        if len(good):
+            return good, behind[good], gains
+        legal = self._choices.legal(problem, self._device)
+        return legal, np.zeros(len(legal)), gains
 
     def _fastest(self, there: There, legal: Numbers, behind: Floats, count: int) -> list[tuple[int, float]]:
         """Number and log of seconds of the most promising configs, the best first."""
