@@ -171,7 +171,11 @@ def _line(progress: SurveyProgress) -> str:
 def _rows(progress: SurveyProgress) -> list[tuple[str, str]]:
     return [
         ("timings", f"{progress.timings} in {clock(progress.elapsed_s)}"),
-        ("a second", f"{progress.timings / max(progress.timing_s, 1e-9):.0f} while timing"),
+        (
+            "a second",
+            f"{progress.timings / max(progress.timing_s, 1e-9):.0f} while timing; {progress.preparing_s:.0f} "
+            f"of {progress.timing_s:.0f} s went into arrays and references",
+        ),
         ("problems", f"{progress.problems}, and {progress.before} of earlier runs"),
         ("too large", str(progress.skipped)),
         (

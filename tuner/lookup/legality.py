@@ -75,12 +75,13 @@ class Points:
             configs: Any mappings; what is not a point of the kernel's parameters is not legal.
         """
         self.kernel = kernel
-        self.fits = np.array([is_point(kernel.parameters, config) for config in configs], dtype=bool)
-        points = [config for config, fits in zip(configs, self.fits, strict=True) if fits]
+        every = [dict(config.items()) for config in configs]
+        self.fits = np.array([is_point(kernel.parameters, config) for config in every], dtype=bool)
+        points = [config for config, fits in zip(every, self.fits, strict=True) if fits]
         self.arrays = {
             each.name: value_array([config[each.name] for config in points]) for each in kernel.parameters
         }
-        self._kept: dict[tuple[Any, ...], _AnyShape] = {}
+        self._kept: dict[tuple[Any, ...], _AnyShape | None] = {}
 
     def flags(self, problem: Problem, device: DeviceInfo, among: Flags | None = None) -> tuple[Flags, Flags]:
         """Which configs obey the constraints.
@@ -116,8 +117,14 @@ class Points:
         if found is None:
             if len(self._kept) >= KEPT:
                 self._kept.clear()
-            found = self._kept[key] = self._told_apart(problem, device)
+            again = key in self._kept
+            found = self._told_apart(problem, device) if again else self._not_told_apart()
+            self._kept[key] = found if again else None  # what is asked once is not asked twice
         return found
+
+    def _not_told_apart(self) -> _AnyShape:
+        all_fit = np.ones(int(np.count_nonzero(self.fits)), bool)
+        return _AnyShape(all_fit, all_fit, tuple(self.kernel.constraints))
 
     def _told_apart(self, problem: Problem, device: DeviceInfo) -> _AnyShape:
         count = int(np.count_nonzero(self.fits))
