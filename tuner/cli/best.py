@@ -46,7 +46,7 @@ def best(
 ) -> None:  # fmt: skip
     """Print the config to use for a problem, or the library. No device is touched.
 
-    The answer is the problem's own champion; without one it comes from the nearest shapes, from a similar
+    The answer is the problem's own champion; without one it comes from a model or tuned problems, from a similar
     device, or it is the kernel's default. `match` says which, `expected loss` what such answers have cost on
     known problems.
     """
