@@ -52,6 +52,7 @@ def _request(item: SurveyItem, found: DetectedDevice, seconds: float) -> SurveyR
     )
     plain = SurveyRequest(
         item.operation, kernels, found, seconds, item.regime or found.info.usual_regime, item.seed,
-        problems=item.problems, drawn=item.drawn, configs=item.configs or CONFIGS, per_problem=item.per_problem or PER_PROBLEM,
+        problems=item.problems, drawn=item.drawn, configs=item.configs or CONFIGS,
+        per_problem=item.per_problem or PER_PROBLEM,
     )  # fmt: skip
     return replace(plain, ranges=replace(plain.limits, most=item.most, layouts=item.layouts, dtype=item.dtype))
