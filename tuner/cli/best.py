@@ -46,9 +46,9 @@ def best(
 ) -> None:  # fmt: skip
     """Print the config to use for a problem, or the library. No device is touched.
 
-    The answer is the problem's own champion; without one it comes from a model or tuned problems, from a similar
-    device, or it is the kernel's default. `match` says which, `expected loss` what such answers have cost on
-    known problems.
+    The answer is the problem's own champion; without one it comes from a model or tuned problems, from a
+    similar device, or it is the kernel's default. `match` says which, `expected loss` what such answers have
+    cost on known problems.
     """
     catalogue, problem = parse_problem(target, dims, sets, dtype, layout, precision)
     if server:
@@ -94,9 +94,8 @@ def lookup_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = [row for row in answer_rows(answer) if exact or row[0] not in ("use", "trials")]
     if not exact:
         sizes = " x ".join(str(size) for size in record["shape"].values())
-        what = "regime" if answer["match"] == "exact" else "problem"
         place = f"{sizes} {record['layout']} on {record['device']['name']}, timed {record['regime']}"
-        rows.append(("figures of", f"{place}; not of this {what}"))
+        rows.append(("figures of", f"{place}; not of this regime"))
         rows.append(("use", answer["use"]))
     finals = [versus(pair) for pair in answer["pairs"] if pair["one"] == answer["pairs"][0]["one"]]
     rows += [("against", f"{other}, {time}: {how}") for other, time, how in finals]

@@ -6,6 +6,7 @@ import io
 import json
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from fixtures.lookup_records import crown
@@ -13,6 +14,7 @@ from fixtures.postgres import Databases
 from fixtures.server import BOARD, CPU, TUNED, Server, eventually, fill, library, record, serving
 
 from tuner.cli.main import run
+from tuner.lookup.model.stored import from_bytes, to_bytes
 from tuner.published import tuned_folder
 from tuner.results.record import Retraction, Role, utc_now
 from tuner.store import Store, models
@@ -155,10 +157,10 @@ def test_a_snapshot_keeps_the_model_that_it_was_taken_with(server: Server) -> No
     before = server.get("/v1/best", **asked)
     number = before.json()["snapshot"]
     path = next(tuned_folder().glob("nvidia-h200/models/gemm.json"))
-    told = json.loads(path.read_text())
-    told["provenance"]["fitted_at"] = utc_now()
+    told = from_bytes(path.read_bytes())
+    text = to_bytes(replace(told, provenance={**told.provenance, "fitted_at": utc_now()}))
     with Store.open(server.db) as store:
-        models.add(store, "gemm", BOARD.name, "cold", json.dumps(told).encode())
+        models.add(store, "gemm", BOARD.name, "cold", text)
     eventually(lambda: server.get("/v1/best", **asked).json()["snapshot"] > number, 30)
     middle = server.get("/v1/best", **asked)
     assert {**middle.json(), "snapshot": 0} == {**before.json(), "snapshot": 0}, "the same model"
@@ -169,7 +171,7 @@ def test_a_snapshot_keeps_the_model_that_it_was_taken_with(server: Server) -> No
         again = server.get("/v1/best", **asked, snapshot=earlier.json()["snapshot"])
         assert again.content == earlier.content
     with Store.open(server.db) as store:
-        models.add(store, "gemm", BOARD.name, "cold", json.dumps(told).encode())
+        models.add(store, "gemm", BOARD.name, "cold", text)
 
 
 def test_no_change_makes_no_snapshot(server: Server) -> None:

@@ -5,6 +5,7 @@ A file is ``<device>/models/<operation>.json``. Of two models of a device the on
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,7 +48,7 @@ def models(
         operation: Its name.
         regime: How the times that a model predicts were taken.
         directory: Folder of published results; the project's own when None.
-        store: Has models of its own; None without a database.
+        store: Has models of its own, of which damaged ones are left out; None without a database.
 
     Raises:
         InputError: A file cannot be read; the message names it.
@@ -64,7 +65,8 @@ def models(
 
         for device, (fitted_at, text) in latest(store, operation, regime).items():
             if device not in found or fitted_at > fitted_at_of(found[device]):
-                found[device] = _unpacked(text)
+                with contextlib.suppress(InputError):  # a damaged one must not keep others from answering
+                    found[device] = _unpacked(text)
     return list(found.values())
 
 
