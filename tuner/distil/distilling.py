@@ -164,7 +164,8 @@ class _Configs:
             for turn in range(len(AWKWARD_DIMS)):
                 sizes = [AWKWARD_DIMS[(turn + 3 * at) % len(AWKWARD_DIMS)] for at in range(len(operation.dims))]
                 dims = dict(zip(operation.dims, sizes, strict=True))
-                found &= self.legal(operation.problem(dims, like.dtype, layout, like.precision), device)
+                problem = operation.problem(dims, like.dtype, layout, like.precision, like.epilogue)
+                found &= self.legal(problem, device)
         return found
 
 

@@ -19,7 +19,7 @@ from tuner.errors import DeclarationError
 Flags = NDArray[np.bool_]
 
 #: What a problem tells whatever its shape.
-SHAPELESS = ("operation", "dtype", "layout", "precision")
+SHAPELESS = ("operation", "dtype", "layout", "precision", "epilogue")
 #: Dtypes and layouts, and devices, of which is kept what holds at any shape.
 KEPT = 64
 
@@ -112,7 +112,7 @@ class Points:
 
     def _at_any_shape(self, problem: Problem, device: DeviceInfo) -> _AnyShape:
         """What holds at any shape, told apart once for each dtype and layout on a device."""
-        key = problem.dtype, problem.layout, problem.precision, device
+        key = problem.dtype, problem.layout, problem.precision, problem.epilogue, device
         found = self._kept.get(key)
         if found is None:
             if len(self._kept) >= KEPT:

@@ -145,7 +145,7 @@ def from_tuned(known: Remembered, question: Question, problem: Problem, alike: s
     if found is None:
         return None
     baseline = problem.operation.baselines.get(question.device.kind)
-    library = baseline.named(problem.dtype) if baseline else ""
+    library = baseline.named(problem) if baseline else ""
     faster = found.told.speedup > LEAD
     if faster and known.near(problem) >= LEAST_NEAR and not (alike and question.device.kind == "cpu"):
         library = ""

@@ -157,7 +157,7 @@ class _Gathered:
         """A problem; None where the operation has no such problem any more."""
         if key not in self.problems:
             try:
-                problem = self._operation.problem(key.dims, key.dtype, key.layout, key.precision)
+                problem = key.of_operation(self._operation)
             except (TunerError, ValueError, KeyError):
                 return None
             self.problems[key] = Tuned(problem, device)
