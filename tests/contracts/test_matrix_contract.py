@@ -45,7 +45,6 @@ def test_the_fastest_times_come_for_each_problem_and_device(store: Store) -> Non
         "aaaa",
     )
     assert (first.config, first.role) == ('{"BM":32}', Role.TRIAL)
-    assert matrix.numbered(store, [first.number])[first.number].id == quick.id
     named = matrix.fastest(store, ASKED._replace(device="NVIDIA L4"), 1000)
     assert [[row.problem for row in rows] for rows in named] == [[square(128)]]
 
@@ -65,10 +64,8 @@ def test_the_last_champion_of_each_problem_comes_with_its_library(store: Store) 
     first, second = matrix.crowned(store, ASKED)
     assert (first.record.time_s, first.baseline, first.speedup) == (1e-3, "cuBLAS", 3.0)
     assert first.beside is not None
-    assert matrix.numbered(store, [first.beside])[first.beside].id == library.id
     assert (second.record.problem, second.baseline, second.beside) == (square(128), "", None)
-    assert matrix.tuned(store, ASKED) == 2
-    assert matrix.tuned(store, ASKED._replace(device="nothing")) == 0
+    assert matrix.crowned(store, ASKED._replace(device="nothing")) == []
 
 
 def test_the_stamp_changes_with_what_is_added(store: Store) -> None:

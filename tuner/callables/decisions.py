@@ -152,7 +152,7 @@ def _judged(bare: Decision) -> Decision:
         told = "; ".join((how, *found.reasons))
     fallback = found.record.versions.get("fallback", "") if found.record is not None else ""
     kernel = kernel.as_recorded(fallback, problem, device)
-    return replace(bare, why=told, kernel=kernel, config=config, saves_s=_saves_s(problem, found))
+    return replace(bare, why=told, kernel=kernel, config=config, saves_s=_saves_s(found))
 
 
 def _in_every_regime(found: Decision, key: ProblemKey) -> Decision:
@@ -193,18 +193,15 @@ def _legal_config(
     return config, ""
 
 
-def _saves_s(problem: Problem, found: Answer) -> float:
-    """By the model, or the record's times, scaled by work if it is another shape's; less what may be lost."""
+def _saves_s(found: Answer) -> float:
+    """By the model or the record's times, less what may be lost."""
     if found.predicted is not None:
         kept_s = found.predicted.kernel_s / (1.0 - reckoned(found.loss))
         return max(0.0, (found.predicted.library_s or 0.0) - kept_s)
     if found.champion is None or not found.champion.speedup:
         return 0.0
-    record = found.champion.record
-    ours_s = record.measurement.time_s or 0.0
-    unit = "flops" if record.work.get("flops") else "bytes"
-    scale = getattr(problem.work, unit) / record.work[unit]
-    return float(scale * ours_s * (found.champion.speedup - 1.0 / (1.0 - reckoned(found.loss))))
+    ours_s = found.champion.record.measurement.time_s or 0.0
+    return float(ours_s * (found.champion.speedup - 1.0 / (1.0 - reckoned(found.loss))))
 
 
 def _looked_up(key: ProblemKey, device: DeviceInfo | str, regime: str = "cold") -> Answer:

@@ -38,8 +38,8 @@ class Explanation:
         kernel: Kernel that the records name, run or not; empty where they name none.
         config: Its config.
         fallback: Kernel and config that compute inputs that the kernel does not take; empty if it takes all.
-        match: What the answer rests on: ``exact``, ``predicted``, ``nearest-shape``, ``similar-device``,
-            ``default``; empty without an answer.
+        match: What the answer rests on: ``exact``, ``predicted``, ``similar-device``, ``default``;
+            empty without an answer.
         expected_loss: Fraction of speed that such an answer costs; 1 where that is not known.
         loss_said: What that figure rests on.
         speedup: Of the kernel over the library, by the record or the model; 0 where that is unknown.

@@ -45,9 +45,9 @@ confirmed_option = click.option(
 def best(target: str, dims: tuple[str, ...], server: str, db: str, as_json: bool, **asked: Any) -> None:
     """Print the config to use for a problem, or the library. No device is touched.
 
-    The answer is the problem's own champion; without one it comes from the nearest shapes, from a similar
-    device, or it is the kernel's default. `match` says which, `expected loss` what such answers have cost on
-    known problems.
+    The answer is the problem's own champion; without one it comes from a model or tuned problems, from a
+    similar device, or it is the kernel's default. `match` says which, `expected loss` what such answers have
+    cost on known problems.
     """
     catalogue, problem = _problem(target, dims, asked)
     if server:
@@ -103,8 +103,8 @@ def lookup_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = [row for row in answer_rows(answer) if exact or row[0] not in ("use", "trials")]
     if not exact:
         sizes = " x ".join(str(size) for size in record["shape"].values())
-        what = "regime" if answer["match"] == "exact" else "problem"
         place = f"{sizes} {record['layout']} on {record['device']['name']}, timed {record['regime']}"
+        what = "regime" if answer["match"] == "exact" else "problem"
         rows.append(("figures of", f"{place}; not of this {what}"))
         rows.append(("use", answer["use"]))
     finals = [versus(pair) for pair in answer["pairs"] if pair["one"] == answer["pairs"][0]["one"]]

@@ -45,7 +45,9 @@ def distil(
     with shapes_known(operation, device, dtype, regime, db) as shapes:
 
         def choose() -> Distilled:
-            return distilled(shapes_of(shapes.data(), shapes.device, library=library), count)
+            return distilled(
+                shapes_of(shapes.tuned(), shapes.subject, shapes.catalogue, library=library), count
+            )
 
         found, left = shapes.measured(choose, missing, measure, seconds)
         text = python_text(found)
@@ -83,7 +85,7 @@ def _show_distilled(found: Distilled, left: list[Wanted], output: Path | None, t
         named = shapes.columns[column]
         best = sum(int(max(found.chosen, key=lambda c: row[c]) == column) for row in shapes.speeds)
         kernel, config = (named[0], config_text(named[1])) if named else ("the library", "-")
-        rows.append((str(number), kernel, config, f"{best} of {len(shapes.places)}"))
+        rows.append((str(number), kernel, config, f"{best} of {len(shapes.rows)}"))
     table("The configs", ("", "kernel", "config", "best for"), rows)
     table(
         "What they cost, as a fraction of speed",

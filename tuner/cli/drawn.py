@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,10 +23,6 @@ if TYPE_CHECKING:
 
 #: Answers are what the lookup predicts.
 PREDICT = "predict"
-#: Seconds of each study unless given.
-SECONDS = 13.0
-#: Kind of device -> how large drawn problems are at the most; as in surveys where none is given.
-MOST: dict[str, dict[str, Any]] = {"cpu": {"most_flops": 2e10, "most_bytes": 5e8}}
 COLUMNS = ("problem", "match", "use", "said", "answer", "library", "champion", "loss", "library / answer")
 
 
@@ -37,21 +33,21 @@ class DrawnRequest:
     Attributes:
         operation: Its name.
         count: Problems to draw.
+        seconds: Of each study.
         seed: Of problems and studies; drawn where None.
-        seconds: Of each study; `SECONDS` where None.
         device: Where.
         dtype: Element type.
-        regime: How time is taken.
+        regime: How time is taken; as usual on the device where None.
         on_miss: ``predict`` for what the lookup answers, ``measure`` for what it answers after a first use.
     """
 
     operation: str
     count: int
+    seconds: float
     seed: int | None
-    seconds: float | None
     device: str
     dtype: str
-    regime: str
+    regime: str | None
     on_miss: str
 
 
@@ -65,28 +61,26 @@ def lookup_quality_drawn(
     """
     from tuner.devices.detect import find
     from tuner.lookup.declared import builtin_now
-    from tuner.lookup.model.design import Ranges, draw
     from tuner.study.drawn import measured, summary
     from tuner.study.locks import occupied
+    from tuner.study.survey_design import draw_for
 
     if not measure:
-        raise InputError("--drawn times answers on the device; give --measure, too")
-    if asked.count < 1:
-        raise InputError(f"--drawn is 1 or more, got {asked.count}; give e.g. 32")
+        raise InputError("answers are timed on the device, which takes it for minutes; say so by --measure")
     catalogue, found = builtin_now(), find(asked.device)
+    regime = asked.regime or found.info.usual_regime
     seed = secrets.randbits(32) if asked.seed is None else asked.seed
-    ranges, seconds = Ranges(dtype=asked.dtype, **MOST.get(found.target, {})), asked.seconds or SECONDS
-    problems = draw(catalogue.operation(asked.operation), ranges, asked.count, seed)
+    problems = draw_for(catalogue.operation(asked.operation), asked.dtype, found.target, asked.count, seed)
     first = ", measured at first use" if asked.on_miss != PREDICT else ""
-    title = f"Drawn problems of {asked.operation} on {found.info.name}, {asked.regime}, seed {seed}{first}"
+    title = f"Drawn problems of {asked.operation} on {found.info.name}, {regime}, seed {seed}{first}"
     cases: list[Drawn] = []
-    answered = partial(_answered, asked, found, catalogue, db)
+    answered = partial(_answered, replace(asked, regime=regime), found, catalogue, db)
     with occupied(db, (found,), title):
-        for each in measured(problems, answered, catalogue, found, seconds, asked.regime, seed):
+        for each in measured(problems, answered, catalogue, found, asked.seconds, regime, seed):
             cases.append(each)
             click.echo(f"{len(cases)} of {asked.count}: {' | '.join(row(each))}", err=True)
             if output is not None:
-                _write(output, title, cases, summary(cases), seconds)
+                _write(output, title, cases, summary(cases), asked.seconds)
     told = summary(cases)
     if as_json:
         print_json({"title": title, "summary": told.to_json(), "cases": [each.to_json() for each in cases]})
@@ -103,6 +97,7 @@ def _answered(
     from tuner.lookup import answer
     from tuner.lookup.asking import kept_open, parse_device, parse_key
 
+    assert asked.regime is not None, "it was chosen"
     if asked.on_miss == PREDICT:
         return answer(kept_open(db), parse_key(problem), parse_device(asked.device), asked.regime)
     from tuner.study.first_use_answer import answer_at_first_use

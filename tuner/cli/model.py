@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tuner.cli.formatting import pairs, print_json
-from tuner.cli.options import DEVICE, database_option, json_option, writable_file
+from tuner.cli.options import DEVICE, database_option, json_option, usual_regime_option, writable_file
 from tuner.errors import InputError, NothingFound
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tuner.lookup.model.predict import Model
 
 
@@ -23,63 +25,61 @@ def model() -> None:
 @model.command()
 @click.argument("operation")
 @click.option(
-    "--device",
-    shell_complete=DEVICE,
-    default="",
+    "--device", shell_complete=DEVICE, default="",
     help='Where the survey was made: cpu, cuda:N, or e.g. "NVIDIA H200".',
-)
+)  # fmt: skip
 @click.option(
-    "--survey",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    "--survey", type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="Timings as arrays, FILE.npz (docs/lookup.md), in place of the database's surveys.",
-)
+)  # fmt: skip
 @click.option("--dtype", default="", help="Of the survey's problems; the operation's first unless given.")
-@click.option("--regime", default="cold", show_default=True, help="How the survey's times were taken.")
+@usual_regime_option
 @click.option("--measured-at", default="", help="When the survey was made, where its file does not tell.")
 @click.option("--seed", default=0, show_default=True, help="Of folds and samples.")
 @click.option(
-    "-o",
-    "output",
-    type=click.Path(path_type=Path),
-    default=None,
+    "-o", "output", type=click.Path(path_type=Path), default=None,
     help="File to write; unless given the one that lookups read, configs/tuned/DEVICE/models/OPERATION.json.",
-)
+)  # fmt: skip
 @database_option
-def fit(
-    operation: str, device: str, survey: Path | None, dtype: str, regime: str, measured_at: str, seed: int,
-    output: Path | None, db: str,
-) -> None:  # fmt: skip
+def fit(operation: str, device: str, output: Path | None, db: str, **options: Any) -> None:
     """Fit a model to the database's surveys, store it there, and publish it.
 
     Needs LightGBM: pip install 'tile-tuner[model]'.
     """
     from tuner.declare.folders import in_checkout
-    from tuner.lookup.declared import builtin_now
-    from tuner.lookup.devices import device_in_full
-    from tuner.lookup.model.refit import circumstances, fit_to, refit
     from tuner.lookup.model.shelf import path_of
     from tuner.lookup.model.stored import to_bytes
-    from tuner.lookup.model.survey_file import read_survey
-    from tuner.store import Store
 
-    catalogue, where = builtin_now(), device_in_full(device, db)
-    declared = catalogue.operation(operation)
     writable_file(output)
-    kernels = {each.name: each for each in catalogue.of(operation, where.kind)}
-    path = output or (path_of(operation, where.name) if in_checkout() else None)
-    if survey is not None:
-        if path is None:
-            raise InputError("an installed package's own results are not written; name a file by -o")
-        told = circumstances(regime) | ({"measured_at": measured_at} if measured_at else {})
-        found = fit_to(read_survey(survey, declared, dtype, told), kernels, where, seed)
-    else:
-        with Store.open(db) as store:
-            found = refit(store, declared, kernels.values(), where, regime, seed)
-    pairs(f"Model of {operation} on {where.name}", _rows(found))
+    if options["survey"] is not None and output is None and not in_checkout():
+        raise InputError("an installed package's own results are not written; name a file by -o")
+    found = _fitted(operation, device, options, db)
+    pairs(f"Model of {operation} on {found.device.name}", _rows(found))
+    path = output or (path_of(operation, found.device.name) if in_checkout() else None)
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(to_bytes(found) + b"\n")
         click.echo(str(path), err=True)
+
+
+def _fitted(operation: str, device: str, options: Mapping[str, Any], db: str) -> Model:
+    """The model of a file of timings, or of the database's surveys, which is stored there."""
+    from tuner.lookup.declared import builtin_now
+    from tuner.lookup.devices import device_in_full
+    from tuner.lookup.model.refit import circumstances, fit_to, refit
+    from tuner.lookup.model.survey_file import read_survey
+    from tuner.store import Store
+
+    catalogue, where, survey = builtin_now(), device_in_full(device, db), options["survey"]
+    declared, regime = catalogue.operation(operation), options["regime"] or where.usual_regime
+    kernels = {each.name: each for each in catalogue.of(operation, where.kind)}
+    if survey is None:
+        with Store.open(db) as store:
+            return refit(store, declared, kernels.values(), where, regime, options["seed"])
+    told = circumstances(regime)
+    if options["measured_at"]:
+        told["measured_at"] = options["measured_at"]
+    return fit_to(read_survey(survey, declared, options["dtype"], told), kernels, where, options["seed"])
 
 
 @model.command()
@@ -87,10 +87,10 @@ def fit(
 @click.option(
     "--device", shell_complete=DEVICE, default="", help='cpu, cuda:N, or a name such as "NVIDIA H200".'
 )
-@click.option("--regime", default="cold", show_default=True, help="How its times were taken.")
+@usual_regime_option
 @database_option
 @json_option
-def show(operation: str, device: str, regime: str, db: str, as_json: bool) -> None:
+def show(operation: str, device: str, regime: str | None, db: str, as_json: bool) -> None:
     """What a model was fitted to, and what its answers lost at problems left out."""
     from tuner.lookup.declared import builtin_now
     from tuner.lookup.devices import device_in_full
@@ -99,6 +99,7 @@ def show(operation: str, device: str, regime: str, db: str, as_json: bool) -> No
 
     builtin_now().operation(operation)
     where = device_in_full(device, db)
+    regime = regime or where.usual_regime
     try:
         with Store.open(db, read_only=True) as store:
             every = models(operation, regime, store=store)

@@ -73,6 +73,15 @@ def regime_option(command: F) -> F:
     return decorate(command)
 
 
+def usual_regime_option(command: F) -> F:
+    """``--regime`` of surveys and models: how time is taken; None for what is usual on the device."""
+    decorate = click.option(
+        "--regime", type=click.Choice(REGIMES), default=None,
+        help="How time is taken; cold on a GPU, hot on a CPU unless given.",
+    )  # fmt: skip
+    return decorate(command)
+
+
 def json_option(command: F) -> F:
     """``--json``: one JSON document on stdout."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)

@@ -57,8 +57,7 @@ def check(rescue: Path | None, complete: bool, db: str, as_json: bool) -> None:
     if saved:
         click.echo(
             f"rescued into {rescue}: {saved.from_tables} from the tables, {saved.from_copy} more from the "
-            f"second copy, {saved.from_pages} more from the file's pages. What Optuna's dashboard shows is "
-            f"rebuilt by the next study",
+            f"second copy, {saved.from_pages} more from the file's pages",
             err=True,
         )
     elif not found.sound:

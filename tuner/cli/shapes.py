@@ -16,7 +16,8 @@ from tuner.errors import DeviceTrouble
 
 if TYPE_CHECKING:
     from tuner.devices.detect import DetectedDevice
-    from tuner.lookup.snapshot import Snapshot, SubjectData
+    from tuner.lookup.snapshot import Snapshot
+    from tuner.lookup.tuned import Tuned
     from tuner.store import Store
     from tuner.study.remeasure import Wanted
 
@@ -58,6 +59,8 @@ class ShapesKnown:
 
     Attributes:
         device: The device, complete.
+        subject: What is asked about.
+        catalogue: The kernels.
     """
 
     def __init__(
@@ -80,33 +83,35 @@ class ShapesKnown:
         from tuner.lookup.declared import builtin_now
         from tuner.lookup.device_similarity import known_device
         from tuner.lookup.legality import completed
-        from tuner.lookup.matrix import Subject
+        from tuner.lookup.tuned import Subject
 
         self._store, self._db, self._spec = store, db, device
-        self._catalogue = builtin_now()
-        declared = self._catalogue.operation(operation)
+        self.catalogue = builtin_now()
+        declared = self.catalogue.operation(operation)
         known, where = self._snapshot().devices(), parse_device(device)
         self.device = completed(known_device(where, known) if isinstance(where, str) else where, known)
         problem = declared.problem(dict.fromkeys(declared.dims, 1), dtype)
-        self._subject = Subject(operation, problem.dtype, self.device.kind, regime or REGIMES[0])
+        self.subject = Subject(
+            operation, problem.dtype, self.device.kind, regime or REGIMES[0], self.device.name
+        )
         for each in REGIMES[1:] if regime is None else ():
             if not self._is_known():
-                self._subject = replace(self._subject, regime=each)
+                self.subject = replace(self.subject, regime=each)
         if not self._is_known():
-            self._subject = replace(self._subject, regime=regime or REGIMES[0])
+            self.subject = replace(self.subject, regime=regime or REGIMES[0])
 
     def _is_known(self) -> bool:
         """Whether anything was timed in the regime on the device."""
-        return any(place.device.name == self.device.name for place in self.data().matrix.places)
+        return bool(self.tuned())
 
     def _snapshot(self) -> Snapshot:
         from tuner.lookup.snapshot import Snapshot
 
         return Snapshot.open(self._store)
 
-    def data(self) -> SubjectData:
-        """The times that are known now."""
-        return self._snapshot().data(self._subject, self._catalogue)
+    def tuned(self) -> list[Tuned]:
+        """What is tuned now."""
+        return self._snapshot().tuned(self.subject, self.catalogue)
 
     def measured(
         self,
@@ -155,11 +160,11 @@ class ShapesKnown:
         from tuner.study.remeasure import Remeasuring
 
         deadline_s = None if seconds is None else time.monotonic() + seconds
-        study = f"{ELSEWHERE} {self._subject.operation}"
+        study = f"{ELSEWHERE} {self.subject.operation}"
         tried: set[tuple[Any, ...]] = set()
         with Store.open(self._db) as store, occupied(self._db, (here,), study):
             before, self._store = self._store, store
-            measuring = Remeasuring(store, here, self._subject.regime, study)
+            measuring = Remeasuring(store, here, self.subject.regime, study)
             try:
                 for _ in range(ROUNDS):
                     found = choose()

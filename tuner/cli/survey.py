@@ -18,7 +18,7 @@ from tuner.cli.options import (
     dry_run_option,
     json_option,
     output_options,
-    regime_option,
+    usual_regime_option,
 )
 from tuner.cli.previews import previewed_survey
 from tuner.declare import catalogue
@@ -49,7 +49,7 @@ TOLD_EVERY_S = 10.0
     "--kernel", "kernels", shell_complete=KERNEL, multiple=True,
     help="Only this kernel; may be given several times.",
 )  # fmt: skip
-@regime_option
+@usual_regime_option
 @click.option("--configs", type=click.IntRange(1), default=CONFIGS, show_default=True, help="Configs in all.")
 @click.option(
     "--per-problem", type=click.IntRange(1), default=PER_PROBLEM, show_default=True,
@@ -118,7 +118,8 @@ def _request(target: str, options: dict[str, Any], found: DetectedDevice) -> Sur
     dtype = options["dtype"] or operation.dtypes[0]
     kernels = known.of(operation.name, found.target, options["kernels"], dtype=dtype)
     plain = SurveyRequest(
-        operation, tuple(kernels), found, options["seconds"], options["regime"], options["seed"],
+        operation, tuple(kernels), found, options["seconds"],
+        options["regime"] or found.info.usual_regime, options["seed"],
         problems=_listed(options["shapes"], operation), drawn=not options["only_shapes"],
         configs=options["configs"], per_problem=options["per_problem"],
         deep=options["deep"],
@@ -170,7 +171,11 @@ def _line(progress: SurveyProgress) -> str:
 def _rows(progress: SurveyProgress) -> list[tuple[str, str]]:
     return [
         ("timings", f"{progress.timings} in {clock(progress.elapsed_s)}"),
-        ("a second", f"{progress.timings / max(progress.timing_s, 1e-9):.0f} while timing"),
+        (
+            "a second",
+            f"{progress.timings / max(progress.timing_s, 1e-9):.0f} while timing; {progress.preparing_s:.0f} "
+            f"of {progress.timing_s:.0f} s went into arrays and references",
+        ),
         ("problems", f"{progress.problems}, and {progress.before} of earlier runs"),
         ("too large", str(progress.skipped)),
         (

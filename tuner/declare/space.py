@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -93,6 +93,10 @@ class Config(Mapping[str, Value]):
 
     def __len__(self) -> int:
         return len(self._items)
+
+    def items(self) -> ItemsView[str, Value]:
+        """Names and values; quicker than by name, one after the other."""
+        return dict(self._items).items()
 
     def __hash__(self) -> int:
         return hash(frozenset(self._items))

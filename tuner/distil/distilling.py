@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import functools
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
+from tuner.declare.catalogue import Catalogue
 from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.distil.cover import Floats, cover
 from tuner.distil.tree import Rows, Tree, grow, ranking
 from tuner.errors import NothingFound
-from tuner.lookup.estimate import likely_loss
-from tuner.lookup.legality import Flags
-from tuner.lookup.matrix import Column, Place
-from tuner.lookup.snapshot import SubjectData
-from tuner.lookup.transfer import Numbers
+from tuner.lookup.legality import Flags, Points
+from tuner.lookup.tuned import Column, Subject, Tuned
 from tuner.study.remeasure import Wanted
 
 #: A config that always answers must be legal at these dims.
 AWKWARD_DIMS = (1, 2, 3, 7, 17, 127, 1001, 4099)
+#: Log of time that a config is expected to fall behind for each doubling of a dim from where it was timed.
+FALLS_BEHIND = 0.05
+
+Numbers = NDArray[np.intp]
 
 
 @dataclass(frozen=True)
@@ -30,25 +34,22 @@ class Shapes:
     """Known shapes of an operation on a device, and configs for them.
 
     Attributes:
-        data: What is known.
-        places: Numbers of the places, which are the rows.
+        rows: The shapes.
+        regime: How they were timed.
+        kernels: By name.
         columns: Kernel and config of each column; the library's last, if it may be chosen.
         speeds: Shape (rows, columns): relative to the best of the row, 0 if a column is not legal.
-        measured: True for the measured ones of `speeds`; the others are estimated from the records.
+        measured: True for the measured ones of `speeds`; the others are expected from the nearest shape.
         always: Per column: legal at the most edge shapes.
     """
 
-    data: SubjectData
-    places: tuple[int, ...]
+    rows: tuple[Tuned, ...]
+    regime: str
+    kernels: Mapping[str, Kernel]
     columns: tuple[Column | None, ...]
     speeds: Floats
     measured: Floats
     always: tuple[bool, ...]
-
-    @property
-    def rows(self) -> list[Place]:
-        """The places."""
-        return [self.data.matrix.places[number] for number in self.places]
 
     @property
     def losses(self) -> Floats:
@@ -101,89 +102,89 @@ class Distilled:
     @functools.cached_property
     def left_out(self) -> Losses:
         """What it costs at shapes that neither configs nor tree were chosen by; takes a while."""
-        rows = range(len(self.shapes.places))
+        rows = range(len(self.shapes.rows))
         return _costs(self.shapes, [(row, _without(self.shapes, row, self.count)) for row in rows])
 
 
-def shapes_of(data: SubjectData, device: DeviceInfo, *, library: bool = False) -> Shapes:
-    """Returns the known shapes on a device, with every config known there.
+def shapes_of(
+    tuned: Sequence[Tuned], subject: Subject, catalogue: Catalogue, *, library: bool = False
+) -> Shapes:
+    """Returns the tuned shapes of a subject, with every config known there.
 
     Args:
-        data: What is known.
-        device: By name.
+        tuned: What was tuned.
+        subject: Of what, and where.
+        catalogue: The kernels.
         library: True if the library may be chosen, too.
 
     Raises:
         NothingFound: Fewer than two shapes were tuned on the device.
     """
-    landscape, matrix = data.landscape, data.matrix
-    places = [
-        number
-        for number, place in enumerate(matrix.places)
-        if place.device.name == device.name and place.champion is not None
-    ]
-    if len(places) < 2 or landscape is None:
+    rows = tuple(each for each in tuned if each.champion is not None)
+    if len(rows) < 2:
         raise NothingFound(
-            f"to distil needs two tuned shapes or more, {len(places)} of {matrix.subject.operation} "
-            f"{matrix.subject.dtype} are tuned {matrix.subject.regime} on {device.name}; run `tuner nightly` "
-            "on a plan of shapes first"
+            f"to distil needs two tuned shapes or more, {len(rows)} of {subject.operation} {subject.dtype} are "
+            f"tuned {subject.regime} on {subject.device}; run `tuner nightly` on a plan of shapes first"
         )
-    rows = [matrix.places[number] for number in places]
-    legal = np.stack([landscape.legal(place.problem, place.device)[0] for place in rows])
-    known = landscape.known_at(data.places(lambda place: place in places))
-    used = np.flatnonzero(legal.any(axis=0) & known)
-    speeds = np.zeros((len(places), len(used)))
-    measured = np.zeros_like(speeds)
-    for row, number in enumerate(places):
-        at = np.flatnonzero(legal[row, used])
-        speeds[row, at], measured[row, at] = _speeds(data, number, used[at])
-    columns: list[Column | None] = [matrix.columns[number] for number in used]
-    always = [bool(each) for each in _always(data, matrix.places[places[0]], used)]
+    kernels = {each.name: each for each in catalogue.of(subject.operation, subject.kind)}
+    columns: list[Column | None] = list(dict.fromkeys(column for each in rows for column in each.times))
+    configs = _Configs([column for column in columns if column is not None], kernels)
+    legal = np.stack([configs.legal(each.problem, each.device) for each in rows])
+    speeds, measured = _speeds(rows, configs.columns)
+    speeds, always = np.where(legal, speeds, 0.0), configs.always(rows[0].problem, rows[0].device).tolist()
     if library:
-        theirs = np.exp(-np.nan_to_num(matrix.library[places], nan=np.inf))
+        theirs = np.array([np.nan_to_num(each.best_s / each.library_s) for each in rows])
         speeds, measured = np.c_[speeds, theirs], np.c_[measured, theirs > 0]
         columns, always = [*columns, None], [*always, True]
         speeds = speeds / np.maximum(1.0, theirs)[:, None]
-    return Shapes(data, tuple(places), tuple(columns), speeds, measured, tuple(always))
+    return Shapes(rows, subject.regime, kernels, tuple(columns), speeds, measured, tuple(always))
 
 
-def _speeds(data: SubjectData, number: int, columns: Numbers) -> tuple[Floats, Floats]:
-    """Returns relative speeds at a place, and which of them were measured."""
-    assert data.landscape is not None, "asked only where there are places"
-    place = data.matrix.places[number]
-    elsewhere = data.places(lambda other: data.matrix.places[other].device.name == place.device.name)
-    estimate = data.landscape.estimate(data.model(), place.problem, place.device, elsewhere, columns)
-    loss = likely_loss(estimate.slower + _cost_of_blocks(data, place)[columns], estimate.variance)
-    times = [place.times.get(data.matrix.columns[column]) for column in columns]
-    known = np.array([place.best_s / time.time_s if time else np.nan for time in times])
-    measured = ~np.isnan(known)
-    return np.where(measured, np.minimum(known, 1.0), 1 - loss), measured.astype(float)
+class _Configs:
+    """Columns, and where they are legal."""
+
+    def __init__(self, columns: Sequence[Column], kernels: Mapping[str, Kernel]) -> None:
+        self.columns = columns
+        self._points = []
+        for name, kernel in kernels.items():
+            numbers = [at for at, (of, _) in enumerate(columns) if of == name]
+            self._points.append((numbers, Points(kernel, [columns[at][1] for at in numbers])))
+
+    def legal(self, problem: Problem, device: DeviceInfo) -> Flags:
+        """Per column: whether it is legal."""
+        found = np.zeros(len(self.columns), bool)
+        for numbers, points in self._points:
+            found[numbers] = points.flags(problem, device)[0]
+        return found
+
+    def always(self, like: Problem, device: DeviceInfo) -> Flags:
+        """Per column: whether it is legal for every shape and layout, as tested at edge shapes."""
+        operation, found = like.operation, np.ones(len(self.columns), bool)
+        for layout in operation.layouts:
+            for turn in range(len(AWKWARD_DIMS)):
+                sizes = [AWKWARD_DIMS[(turn + 3 * at) % len(AWKWARD_DIMS)] for at in range(len(operation.dims))]
+                dims = dict(zip(operation.dims, sizes, strict=True))
+                problem = operation.problem(dims, like.dtype, layout, like.precision, like.epilogue)
+                found &= self.legal(problem, device)
+        return found
 
 
-def _cost_of_blocks(data: SubjectData, place: Place) -> Floats:
-    """Per column: what its whole blocks cost at a place, beyond what those of the champion do."""
-    assert data.landscape is not None, "asked only where there are places"
-    costs: Floats = data.model().trust @ data.landscape.costs(place.problem, place.device)
-    if place.champion is None:
-        return costs
-    beyond: Floats = costs - costs[data.matrix.columns.index(place.champion)]
-    return beyond
-
-
-def _always(data: SubjectData, place: Place, columns: Numbers) -> Flags:
-    """Returns the columns that are legal for every shape and layout, as tested at edge shapes."""
-    assert data.landscape is not None, "asked only where there are places"
-    operation, found = place.problem.operation, np.ones(len(data.matrix.columns), bool)
-    for layout in operation.layouts:
-        for turn in range(len(AWKWARD_DIMS)):
-            sizes = [AWKWARD_DIMS[(turn + 3 * at) % len(AWKWARD_DIMS)] for at in range(len(operation.dims))]
-            dims = dict(zip(operation.dims, sizes, strict=True))
-            problem = operation.problem(
-                dims, place.problem.dtype, layout, place.problem.precision, place.problem.epilogue
-            )
-            found &= data.landscape.legal(problem, place.device)[0]
-    always: Flags = found[columns]
-    return always
+def _speeds(rows: Sequence[Tuned], columns: Sequence[Column]) -> tuple[Floats, Floats]:
+    """Relative speeds, and which of them were measured; the others as at the nearest shape, and less."""
+    behind = np.full((len(rows), len(columns)), np.nan)
+    for row, each in enumerate(rows):
+        for at, column in enumerate(columns):
+            if column in each.times:
+                behind[row, at] = max(np.log(each.times[column].time_s / each.best_s), 0.0)
+    measured = ~np.isnan(behind)
+    places = np.log2([[size for _, size in each.problem.shape] for each in rows])
+    apart = np.sqrt(((places[:, None] - places[None]) ** 2).sum(axis=2))
+    # Per row and column the nearest row that knows the column; its own, if that does.
+    nearest = np.where(measured[None], apart[:, :, None], np.inf).argmin(axis=1)
+    expected = np.take_along_axis(behind, nearest, axis=0) + FALLS_BEHIND * np.take_along_axis(
+        apart, nearest, 1
+    )
+    return np.exp(-np.where(measured, behind, expected)), measured.astype(float)
 
 
 def distilled(shapes: Shapes, count: int) -> Distilled:
@@ -193,10 +194,10 @@ def distilled(shapes: Shapes, count: int) -> Distilled:
         shapes: The shapes and configs to choose from.
         count: Largest number of configs.
     """
-    everything = np.arange(len(shapes.places))
+    everything = np.arange(len(shapes.rows))
     chosen = _chosen(shapes, everything, count)
     tree = _tree(shapes, everything, chosen)
-    rows = range(len(shapes.places))
+    rows = range(len(shapes.rows))
     best = [(row, max(chosen, key=lambda column: shapes.speeds[row, column])) for row in rows]
     decided = [(row, _decided(shapes, row, tree, chosen)) for row in rows]
     return Distilled(shapes, tuple(chosen), tree, _costs(shapes, best), _costs(shapes, decided), count)
@@ -239,7 +240,7 @@ def _decided(shapes: Shapes, row: int, tree: Tree, chosen: Sequence[int]) -> int
 
 def _without(shapes: Shapes, row: int, count: int) -> int | None:
     """Like `_decided`, with configs and a tree that were chosen without that row."""
-    rows = np.array([each for each in range(len(shapes.places)) if each != row])
+    rows = np.array([each for each in range(len(shapes.rows)) if each != row])
     chosen = _chosen(shapes, rows, count)
     return _decided(shapes, row, _tree(shapes, rows, chosen), chosen)
 
@@ -257,7 +258,7 @@ def missing(found: Distilled) -> list[Wanted]:
         named = shapes.columns[column]
         if named is None:
             continue
-        kernel, config = shapes.data.matrix.kernels[named[0]], named[1]
+        kernel, config = shapes.kernels[named[0]], named[1]
         for row, place in enumerate(shapes.rows):
             if shapes.speeds[row, column] > 0 and not shapes.measured[row, column]:
                 wanted.append(Wanted(place.problem, kernel, config, place.best_s))

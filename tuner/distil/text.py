@@ -12,7 +12,7 @@ from tuner.declare.problem import Operation
 from tuner.distil.distilling import Distilled
 from tuner.distil.tree import Fork, Tree
 from tuner.export.symbolic import in_python, traced
-from tuner.lookup.matrix import Column, Place
+from tuner.lookup.tuned import Column, Tuned
 from tuner.version import __version__
 
 #: Length of lines.
@@ -49,14 +49,14 @@ def python_text(found: Distilled) -> str:
     return "\n\n\n".join(parts) + "\n"
 
 
-def _about(found: Distilled, place: Place) -> str:
-    problem, subject = place.problem, found.shapes.data.matrix.subject
+def _about(found: Distilled, place: Tuned) -> str:
+    problem = place.problem
     lines = [
         f"Which of {len(found.chosen)} configs to use for {problem.operation.name} {problem.dtype} on "
         f"{place.device.name}, whatever the shape.",
         "",
-        f"Written by `tuner distil` of tile-tuner {__version__} from {len(found.shapes.places)} tuned "
-        f"shapes, timed {subject.regime}. It imports nothing. Cost as a fraction of the best known speed:",
+        f"Written by `tuner distil` of tile-tuner {__version__} from {len(found.shapes.rows)} tuned "
+        f"shapes, timed {found.shapes.regime}. It imports nothing. Cost as a fraction of the best known speed:",
         f"- the best of these configs: {found.best}",
         f"- the one that `choose` takes: {found.decided}",
         f"- at shapes left out of all choices: {found.left_out}",
@@ -132,7 +132,7 @@ def _conditions(found: Distilled, column: Column | None) -> dict[str, list[str]]
     if column is None:
         return {}
     shapes = found.shapes
-    kernel = shapes.data.matrix.kernels[column[0]]
+    kernel = shapes.kernels[column[0]]
     operation, device = shapes.rows[0].problem.operation, shapes.rows[0].device
     by_rule: dict[str, list[str]] = {}
     for layout in operation.layouts:
@@ -147,7 +147,7 @@ def _conditions(found: Distilled, column: Column | None) -> dict[str, list[str]]
 
 
 def _rule_of(
-    kernel: Kernel, column: Column, rows: Sequence[Place], layout: str, device: DeviceInfo
+    kernel: Kernel, column: Column, rows: Sequence[Tuned], layout: str, device: DeviceInfo
 ) -> str | None:
     """The conditions under which the rules hold as they do at a shape where they all do; None without one."""
     operation = rows[0].problem.operation

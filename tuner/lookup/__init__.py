@@ -1,8 +1,8 @@
 """Answers which kernel and config to use for a problem on a device; no device is touched.
 
 Tiers answer in turn: the problem's own champion (or the best trial of a study whose finals never came), the
-nearest shapes on the same device, a similar device; then the same in another regime; the kernel's default.
-Each says what such answers have cost on known problems, and says so where the library is the better choice.
+device's model or what was tuned there, a similar device; then the same in another regime; the kernel's default.
+Each says what such answers have cost where that was measured, and where the library is the safer choice.
 """
 
 from __future__ import annotations
@@ -123,7 +123,11 @@ def answer_within(
     """
     known = snapshot.devices()
     here = isinstance(device, DeviceInfo)
-    where = device if isinstance(device, DeviceInfo) else known_device(device, known)
+    where = (
+        device
+        if isinstance(device, DeviceInfo)
+        else snapshot.known(("named", device), lambda: known_device(str(device), known))
+    )
     full = snapshot.known(("completed", where), lambda: completed(where, known))
     question = Question(problem, full, regime, kernel or "", catalogue, confirmed)
     declared = catalogue or builtin_now()

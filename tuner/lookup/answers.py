@@ -19,8 +19,6 @@ from tuner.results.record import Champion, ProblemKey, Record
 
 #: How near the record of an answer is to the question.
 EXACT, PREDICTED, SIMILAR_DEVICE, DEFAULT = "exact", "predicted", "similar-device", "default"
-#: What answers on a device that has no model.
-NEAREST_SHAPE = "nearest-shape"
 #: Loss told where none could be measured: all that can be said is that it is no more.
 UNMEASURED = 1.0
 #: Loss that is reckoned with where none could be measured.
@@ -107,12 +105,9 @@ class Answer:
     """What a lookup found.
 
     Attributes:
-        champion: The record that the answer comes from, with the library's from beside it. For ``exact`` the
-            problem's champion; for ``nearest-shape`` and ``similar-device`` the config's record at the place
-            that counted most; None for ``predicted`` and ``default``, which come from no record.
-        match: What the answer rests on: ``exact``, ``predicted``, ``nearest-shape``, ``similar-device`` or
-            ``default``.
-        loss: Fraction of speed that such an answer costs, as measured by leaving known problems out.
+        champion: The problem's champion, with the library's record beside it; None unless it is ``exact``.
+        match: What the answer rests on: ``exact``, ``predicted``, ``similar-device`` or ``default``.
+        loss: Fraction of speed that such an answer costs, as measured at problems left out.
         provisional: True where finals were never held and the best trial answers.
         stale: True where kernel, compiler or driver have changed since it was measured; None where that is
             not known.

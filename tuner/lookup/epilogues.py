@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tuner.declare.catalogue import Catalogue
-from tuner.lookup.answers import EXACT, NEAREST_SHAPE, UNMEASURED, Answer, Loss, declared_problem
+from tuner.lookup.answers import EXACT, PREDICTED, UNMEASURED, Answer, Loss, declared_problem
 from tuner.lookup.legality import legal
 from tuner.lookup.tiers import Case
 
@@ -70,5 +70,5 @@ def _told(case: Case, found: Answer) -> Answer:
         library = baseline.named(case.problem) if baseline is not None else found.use
     if found.match == EXACT:
         said = f"not measured: timed for this very problem without {epilogue}"
-        found = replace(found, match=NEAREST_SHAPE, loss=Loss(UNMEASURED, 0, said))
+        found = replace(found, match=PREDICTED, loss=Loss(UNMEASURED, 0, said))
     return replace(found, question=case.question, library=library, reasons=(reason, *found.reasons))

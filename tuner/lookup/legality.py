@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,11 @@ from tuner.declare.space import Config, Constraint, Parameter
 from tuner.errors import DeclarationError
 
 Flags = NDArray[np.bool_]
+
+#: What a problem tells whatever its shape.
+SHAPELESS = ("operation", "dtype", "layout", "precision", "epilogue")
+#: Dtypes and layouts, and devices, of which is kept what holds at any shape.
+KEPT = 64
 
 #: What every CUDA device since compute capability 7.5 has at the least (CUDA C++ Programming Guide, "Compute
 #: Capabilities"), for a GPU of which nothing else is known.
@@ -70,11 +75,13 @@ class Points:
             configs: Any mappings; what is not a point of the kernel's parameters is not legal.
         """
         self.kernel = kernel
-        self.fits = np.array([is_point(kernel.parameters, config) for config in configs], dtype=bool)
-        points = [config for config, fits in zip(configs, self.fits, strict=True) if fits]
+        every = [dict(config.items()) for config in configs]
+        self.fits = np.array([is_point(kernel.parameters, config) for config in every], dtype=bool)
+        points = [config for config, fits in zip(every, self.fits, strict=True) if fits]
         self.arrays = {
             each.name: value_array([config[each.name] for config in points]) for each in kernel.parameters
         }
+        self._kept: dict[tuple[Any, ...], _AnyShape | None] = {}
 
     def flags(self, problem: Problem, device: DeviceInfo, among: Flags | None = None) -> tuple[Flags, Flags]:
         """Which configs obey the constraints.
@@ -87,28 +94,80 @@ class Points:
         Returns:
             Two flags a config: legal; and, beyond that, worth trying by the constraints that are for speed.
         """
-        fits = self.fits if among is None else self.fits & among
-        right, fast = fits.copy(), fits.copy()
-        arrays = self.arrays
-        if among is not None:
-            some = among[self.fits]
-            arrays = {name: each[some] for name, each in arrays.items()}
-        count = int(np.count_nonzero(fits))
-        if not count:
-            return right, fast
-        these_right, these_fast = np.ones(count, bool), np.ones(count, bool)
-        for constraint in self.kernel.constraints:
-            obeyed = _obeyed(constraint, problem, device, arrays, count)
-            these_fast &= obeyed
-            if not constraint.for_speed:
-                these_right &= obeyed
-        right[fits] = these_right
-        fast[fits] = these_fast
+        right, fast = np.zeros((2, len(self.fits)), bool)
+        anywhere = self._at_any_shape(problem, device)
+        asked = anywhere.right if among is None else anywhere.right & among[self.fits]
+        at = np.flatnonzero(asked)
+        if len(at):
+            arrays = {name: each[at] for name, each in self.arrays.items()}
+            these_right, these_fast = np.ones(len(at), bool), anywhere.fast[at]
+            for constraint in anywhere.left:
+                obeyed = _obeyed(constraint, problem, device, arrays, len(at))
+                these_fast &= obeyed
+                if not constraint.for_speed:
+                    these_right &= obeyed
+            places = np.flatnonzero(self.fits)[at]
+            right[places], fast[places] = these_right, these_fast & these_right
         return right, fast
+
+    def _at_any_shape(self, problem: Problem, device: DeviceInfo) -> _AnyShape:
+        """What holds at any shape, told apart once for each dtype and layout on a device."""
+        key = problem.dtype, problem.layout, problem.precision, problem.epilogue, device
+        found = self._kept.get(key)
+        if found is None:
+            if len(self._kept) >= KEPT:
+                self._kept.clear()
+            again = key in self._kept
+            found = self._told_apart(problem, device) if again else self._not_told_apart()
+            self._kept[key] = found if again else None  # what is asked once is not asked twice
+        return found
+
+    def _not_told_apart(self) -> _AnyShape:
+        all_fit = np.ones(int(np.count_nonzero(self.fits)), bool)
+        return _AnyShape(all_fit, all_fit, tuple(self.kernel.constraints))
+
+    def _told_apart(self, problem: Problem, device: DeviceInfo) -> _AnyShape:
+        count = int(np.count_nonzero(self.fits))
+        right, fast = np.ones(count, bool), np.ones(count, bool)
+        left = []
+        for constraint in self.kernel.constraints if count else ():
+            watched = _Watched(problem)
+            obeyed = _obeyed(constraint, watched, device, self.arrays, count)
+            if watched.seen:
+                left.append(constraint)
+                continue
+            fast &= obeyed
+            if not constraint.for_speed:
+                right &= obeyed
+        return _AnyShape(right, fast, tuple(left))
+
+
+@dataclass(frozen=True)
+class _AnyShape:
+    """Flags of the configs that are points, by constraints that read no shape; and the other constraints."""
+
+    right: Flags
+    fast: Flags
+    left: tuple[Constraint, ...]
+
+
+class _Watched:
+    """A problem that remembers whether anything of its shape was read."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem, self.seen = problem, False
+
+    def __getattr__(self, name: str) -> Any:
+        self.seen = self.seen or name not in SHAPELESS
+        return getattr(self._problem, name)
 
 
 def _obeyed(
-    constraint: Constraint, problem: Problem, device: DeviceInfo, arrays: Mapping[str, Any], count: int
+    constraint: Constraint,
+    problem: Problem | _Watched,
+    device: DeviceInfo,
+    arrays: Mapping[str, Any],
+    count: int,
 ) -> Flags:
     """Whether each obeys; none does where the rule cannot be asked, for limits that are not known say."""
     try:
@@ -117,6 +176,8 @@ def _obeyed(
             constraint.sentence, Columns(arrays), count,
         )  # fmt: skip
     except DeclarationError:
+        if isinstance(problem, _Watched):  # a rule may ask for a problem itself
+            problem.seen = True
         return np.zeros(count, bool)
 
 
@@ -134,37 +195,44 @@ def is_point(parameters: Sequence[Parameter], config: Mapping[str, Any]) -> bool
     )
 
 
-def nearby(kernel: Kernel, config: Mapping[str, Any]) -> list[Config]:
-    """The config with one parameter changed, every way there is, the nearest values first."""
-    found: list[tuple[int, Config]] = []
-    for each in kernel.parameters:
-        at = each.values.index(config[each.name])
-        for other, value in enumerate(each.values):
-            if other != at:
-                changed = {**config, each.name: value}
-                found.append((abs(other - at), Config({x.name: changed[x.name] for x in kernel.parameters})))
-    return [config for _, config in sorted(found, key=lambda pair: pair[0])]
+class Choices:
+    """Configs of several kernels to choose from, as their kernels are declared now."""
 
+    def __init__(self, configs: Sequence[tuple[str, Mapping[str, Any]]], kernels: Iterable[Kernel]) -> None:
+        """Takes configs.
 
-def steps(kernel: Kernel, config: Mapping[str, Any]) -> Iterator[list[dict[str, Any]]]:
-    """The configs one step from a config, then those two steps from it: to the next value of a parameter."""
-    names = [each.name for each in kernel.parameters]
-    values = [each.values for each in kernel.parameters]
-    start = tuple(of.index(config[name]) for name, of in zip(names, values, strict=True))
-    near, seen = _next_to(start, values), {start}
-    for numbers in (near, [each for one in near for each in _next_to(one, values)]):
-        fresh = [each for each in dict.fromkeys(numbers) if each not in seen]
-        seen.update(fresh)
-        yield [{name: of[at] for name, of, at in zip(names, values, each, strict=True)} for each in fresh]
+        Args:
+            configs: Kernel and config.
+            kernels: Configs of a kernel that is missing, or that are not points of its parameters any more, are
+                never legal.
+        """
+        self._configs = configs
+        self._kernels = {each.name: each for each in kernels}
+        self._points: list[tuple[NDArray[np.int64], Points]] = []
+        for name, kernel in self._kernels.items():
+            numbers = np.array([at for at, (of, _) in enumerate(configs) if of == name], np.int64)
+            if len(numbers):
+                self._points.append((numbers, Points(kernel, [configs[at][1] for at in numbers])))
 
+    def legal(self, problem: Problem, device: DeviceInfo, among: Flags | None = None) -> NDArray[np.int64]:
+        """Numbers of the configs that obey all constraints; where none does, of those that are legal.
 
-def _next_to(at: tuple[int, ...], values: Sequence[Sequence[Any]]) -> list[tuple[int, ...]]:
-    return [
-        (*at[:place], number, *at[place + 1 :])
-        for place, of in enumerate(values)
-        for number in (at[place] - 1, at[place] + 1)
-        if 0 <= number < len(of)
-    ]
+        Args:
+            problem: What is to be computed.
+            device: Where.
+            among: Per config: whether it is asked about; all when None.
+        """
+        right, fast = np.zeros((2, len(self._configs)), bool)
+        for numbers, points in self._points:
+            some = None if among is None else among[numbers]
+            if some is None or some.any():
+                right[numbers], fast[numbers] = points.flags(problem, device, some)
+        return np.flatnonzero(fast if fast.any() else right)
+
+    def named(self, number: int) -> tuple[str, Config]:
+        """A legal config, with its parameters in its kernel's order, in which files do not keep them."""
+        name, config = self._configs[number]
+        return name, Config({each.name: config[each.name] for each in self._kernels[name].parameters})
 
 
 def default_among(

@@ -59,8 +59,7 @@ def from_model(
     name = baseline.named(problem) if baseline else "the library"
     library_s = found.library_s if math.isfinite(found.library_s) else None
     told = Predicted(found.best.time_s, library_s, None if alike else found.time_interval_s)
-    # Nobody has measured how far predictions are off on a device that is only alike.
-    least = 1 / (1 - RECKONED) if alike else math.exp(model.calibration.margin)
+    least = _least_lead(model, question.device, bool(alike))
     by_library = library_s is not None and not told.speedup > least
     stale, why = staleness_of(model, question.device, kernels)
     return Answer(
@@ -69,6 +68,17 @@ def from_model(
         reasons=(*([alike] if alike else []), _reason(model, found.best.kernel, told, name, least)),
         predicted=told,
     )  # fmt: skip
+
+
+def _least_lead(model: Model, device: DeviceInfo, alike: bool) -> float:
+    """How many times as fast as the library a kernel must be predicted to be.
+
+    Nobody has measured how far predictions are off on a device that is only alike; none is
+    trusted from another CPU: their libraries, cores and caches differ more.
+    """
+    if not alike:
+        return math.exp(model.calibration.margin)
+    return math.inf if device.kind == "cpu" else 1 / (1 - RECKONED)
 
 
 def _loss(model: Model, found: Prediction, alike: str) -> Loss:
@@ -96,9 +106,8 @@ def _reason(model: Model, kernel: str, told: Predicted, library: str, least: flo
         return rests
     if told.speedup > least:
         return f"{rests}: {kernel} is {told.speedup:.2f} x as fast as {library}"
-    return (
-        f"{rests}: {library} is the safer choice, {kernel} is {told.speedup:.2f} x as fast, below {least:.2f} x"
-    )
+    why = f"below {least:.2f} x" if math.isfinite(least) else "on another CPU"
+    return f"{rests}: {library} is the safer choice, {kernel} is {told.speedup:.2f} x as fast, {why}"
 
 
 def staleness_of(model: Model, device: DeviceInfo, kernels: Sequence[Kernel]) -> tuple[bool, str]:

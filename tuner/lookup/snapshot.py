@@ -1,24 +1,21 @@
-"""What lookups have read, kept while it is true: matrices and what was learnt from them, in this process."""
+"""What lookups have read, kept while it is true, in this process."""
 
 from __future__ import annotations
 
 import os
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
 
 from tuner.declare.catalogue import Catalogue
 from tuner.declare.hardware import DeviceInfo
 from tuner.lookup.answers import Question
-from tuner.lookup.matrix import Matrix, Subject, gather
 from tuner.lookup.model.predict import Model as TimeModel
 from tuner.lookup.model.shelf import models
-from tuner.lookup.transfer import Landscape, Model
+from tuner.lookup.remembered import Remembered
+from tuner.lookup.tuned import Subject, Tuned, gather
 from tuner.published import Published, entries, standing, tuned_folder
 from tuner.results.record import Champion, ProblemKey
 
@@ -27,43 +24,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Tuned problems on one device with which those on others add nothing to an answer.
-MANY_PROBLEMS = 64
-#: Subjects whose data is kept while nothing changes; every catalogue that is read anew has its own.
+#: Subjects that are kept while nothing changes; every catalogue that is read anew has its own.
 SUBJECTS_KEPT = 16
 #: Answers kept while nothing changes.
 ANSWERS_KEPT = 10_000
-#: State of store and files on which a subject's data rests.
+#: State of store and files on which answers rest.
 State = tuple[Any, ...]
-
-
-@dataclass
-class SubjectData:
-    """All that is known of a subject, ready to be asked.
-
-    Attributes:
-        matrix: Places and configs.
-        landscape: What is computed from it; None without places.
-        kept: What else was computed from it, by name.
-    """
-
-    matrix: Matrix
-    landscape: Landscape | None
-    _models: dict[tuple[int, ...], Model] = field(default_factory=dict)
-    kept: dict[Any, Any] = field(default_factory=dict)
-
-    def places(self, fits: Callable[[int], bool]) -> NDArray[np.float64]:
-        """Per place 1.0 where it fits, else 0.0."""
-        return np.array([float(fits(number)) for number in range(len(self.matrix.places))])
-
-    def model(self, left_out: int | None = None) -> Model:
-        """What was learnt from all places, or from all but one."""
-        assert self.landscape is not None, "a subject without places has nothing to learn from"
-        learns = left_out is not None and self.landscape.learns_from(left_out)
-        key = (left_out,) if left_out is not None and learns else ()
-        if key not in self._models:
-            self._models[key] = self.landscape.fit(self.places(lambda place: place != left_out))
-        return self._models[key]
 
 
 @dataclass(frozen=True)
@@ -99,29 +65,32 @@ class Snapshot:
         found: dict[Any, Any] = kept[self.published][1]
         return found
 
-    def data(self, subject: Subject, catalogue: Catalogue) -> SubjectData:
-        """All that is known of a subject, by kernels as they are now."""
+    def tuned(self, subject: Subject, catalogue: Catalogue) -> list[Tuned]:
+        """The tuned problems of a subject, by kernels as they are now."""
         kept, key = self._kept.setdefault("subjects", {}), (subject, id(catalogue))
         if key not in kept:
             if len(kept) >= SUBJECTS_KEPT:
                 kept.clear()
-            matrix = gather(self.store, subject, catalogue, self.published)
-            kept[key] = SubjectData(matrix, Landscape(matrix) if matrix.places else None)
-            kept[key].kept["catalogue"] = catalogue  # while it is kept, no other has its id
-        found: SubjectData = kept[key]
+            # While the catalogue is kept, no other has its id.
+            kept[key] = gather(self.store, subject, catalogue, self.published), catalogue
+        found: list[Tuned] = kept[key][0]
         return found
 
-    def near(self, subject: Subject, device: str) -> Subject:
-        """The subject on one device alone, where so much is known of that one that others add nothing."""
-        if self.store is None:
-            return subject
-        kept, key = self._kept, ("tuned", subject, device)
-        if key not in kept:
-            from tuner.store.matrix import MatrixQuery, tuned
-
-            query = MatrixQuery(subject.operation, subject.dtype, subject.kind, subject.regime, device)
-            kept[key] = tuned(self.store, query)
-        return replace(subject, device=device) if kept[key] >= MANY_PROBLEMS else subject
+    def remembered(self, subject: Subject, catalogue: Catalogue, kernel: str = "") -> Remembered | None:
+        """What the tuned problems of a subject say of others, by all kernels or one; None without any."""
+        tuned = self.tuned(subject, catalogue)
+        kernels = [
+            each
+            for each in catalogue.kernels
+            if (each.operation, each.target) == (subject.operation, subject.kind) and kernel in ("", each.name)
+        ]
+        if not tuned:
+            return None
+        kept = self._kept.setdefault("remembered", {})
+        found: tuple[Remembered, list[Tuned]] | None = kept.get((subject, id(catalogue), kernel))
+        if found is None or found[1] is not tuned:
+            found = kept[subject, id(catalogue), kernel] = Remembered(tuned, kernels), tuned
+        return found[0]
 
     def once(self, key: tuple[Any, ...], answer: Callable[[], T], resting_on: object) -> T:
         """What was answered to a question in this state, or is now.
@@ -152,14 +121,14 @@ class Snapshot:
         """
         before, kept = earlier._kept, self._kept
         for key, value in list(before.items()):
-            if isinstance(key, tuple) and (key[0] != "tuned" or holds(key[1])):
+            if isinstance(key, tuple):
                 kept[key] = value
         subjects = kept.setdefault("subjects", {})
-        for (subject, catalogue), data in list(before.get("subjects", {}).items()):
+        for (subject, number), read in list(before.get("subjects", {}).items()):
             if holds(subject):
-                subjects[subject, catalogue] = data
+                subjects[subject, number] = read
             else:
-                self.data(subject, data.kept["catalogue"])
+                self.tuned(subject, read[1])
 
     def known(self, key: Any, read: Callable[[], T]) -> T:
         """What was read in this state under a key, or is now."""

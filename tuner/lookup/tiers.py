@@ -2,51 +2,27 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from tuner.declare.catalogue import Catalogue
-from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
-from tuner.lookup.answers import (
-    DEFAULT,
-    NEAREST_SHAPE,
-    SIMILAR_DEVICE,
-    UNMEASURED,
-    Answer,
-    Loss,
-    Question,
-)
-from tuner.lookup.choice import (
-    Choice,
-    choose,
-    library_name,
-    library_reasons,
-    reasons_for,
-    time_of,
-)
+from tuner.lookup.answers import DEFAULT, UNMEASURED, Answer, Loss, Question
 from tuner.lookup.device_similarity import alike
-from tuner.lookup.features import Floats
 from tuner.lookup.legality import default_among, legal
-from tuner.lookup.matrix import Subject
 from tuner.lookup.model.predict import Model as TimeModel
 from tuner.lookup.predicted import from_model
-from tuner.lookup.quality import expected_loss
-from tuner.lookup.snapshot import Snapshot, SubjectData
+from tuner.lookup.remembered import Remembered, from_tuned
+from tuner.lookup.snapshot import Snapshot
 from tuner.lookup.stale import staleness
+from tuner.lookup.tuned import Subject
 from tuner.results.record import Champion, Record, Role, rank_in_time
 
 if TYPE_CHECKING:
     from tuner.store import Store
-
-#: A problem tells of another one's library only if no dim differs by a larger factor.
-NEAR = 4.0
 
 
 @dataclass(frozen=True)
@@ -66,22 +42,6 @@ class Case:
     problem: Problem | None
 
     @property
-    def subject(self) -> Subject:
-        """What the question is about, whatever its shape."""
-        asked = self.question
-        return Subject(asked.problem.operation, asked.problem.arithmetic, asked.device.kind, asked.regime)
-
-    @property
-    def data(self) -> SubjectData:
-        """What is known of the subject."""
-        return self.snapshot.data(self.subject, self.catalogue)
-
-    @property
-    def own_data(self) -> SubjectData:
-        """What is known of the subject on the device, with others where that is little."""
-        return self.snapshot.data(self.snapshot.near(self.subject, self.question.device.name), self.catalogue)
-
-    @property
     def store(self) -> Store | None:
         """The store, where it may have a record of the problem itself."""
         return self.snapshot.store if self.snapshot.has_problem(self.question.problem) else None
@@ -97,8 +57,13 @@ class Case:
 
     def models(self) -> list[TimeModel]:
         """The models of the operation, one for each device that has one."""
-        of = self.question.problem.operation, self.question.regime
-        return self.snapshot.models(*of)
+        return self.snapshot.models(self.question.problem.operation, self.question.regime)
+
+    def remembered(self, device: str) -> Remembered | None:
+        """The problems that were tuned on a device; None where none was."""
+        asked = self.question
+        of = asked.problem.operation, asked.problem.arithmetic, asked.device.kind
+        return self.snapshot.remembered(Subject(*of, asked.regime, device), self.catalogue, asked.kernel)
 
     def may_run(self, record: Record) -> bool:
         """False where a record's config breaks a rule of its kernel as it is now.
@@ -156,158 +121,55 @@ def best_trial(case: Case) -> Answer | None:
 
 
 def predicted(case: Case) -> Answer | None:
-    """What the device's model of times says."""
-    if case.problem is None:
-        return None
-    found = [each for each in case.models() if each.device.name == case.question.device.name]
-    return from_model(found[0], case.question, case.problem, case.kernels()) if found else None
-
-
-def nearest_shape(case: Case) -> Answer | None:
-    """A config that was timed at other shapes on this device, where that has no model."""
-    asked = case.question
-    if case.problem is None:
-        return None
-    places = case.own_data.matrix.places
-
-    def fits(number: int) -> bool:
-        place = places[number]
-        return place.device.name == asked.device.name and place.problem != case.problem
-
-    return _from_elsewhere(case, case.own_data, case.own_data.places(fits), NEAREST_SHAPE, [])
+    """What the device's model says, or the problems that were tuned there."""
+    return _of_device(case, case.question.device.name)
 
 
 def similar_device(case: Case) -> Answer | None:
-    """A config that was timed on a device that is like this one."""
+    """What is known of a device that is like this one, whose own loss nobody has measured."""
+    where, operation = case.question.device, case.question.problem.operation
+    what, kin = alike(where, [*(each.device for each in case.models()), *case.snapshot.devices()])
+    for name in dict.fromkeys(device.name for device in kin):
+        found = _of_device(case, name, f"no {operation} is known on {where.name}; {name} is {what}")
+        if found is not None:
+            cores = next(device.cores for device in kin if device.name == name)
+            return _with_all_cores(case, found, cores)
+    return None
+
+
+def _of_device(case: Case, name: str, alike: str = "") -> Answer | None:
+    """What the model of a device says, or without one the problems that were tuned there.
+
+    Args:
+        case: What is asked.
+        name: Of the device.
+        alike: In what it is like the question's; empty where it is the same.
+    """
     if case.problem is None:
         return None
-    found = _by_model_of_a_similar_device(case, case.problem)
-    if found is not None:
-        return found
-    places = case.data.matrix.places
-    what, kin = alike(case.question.device, (place.device for place in places))
-    names = {device.name for device in kin}
-    if not names:
-        return None
-    named = ", ".join(sorted(names))
-    why = [f"no {case.subject.operation} is known on {case.question.device.name}; {named} is {what}"]
-    asked = case.data.places(lambda at: places[at].device.name in names)
-    return _from_elsewhere(case, case.data, asked, SIMILAR_DEVICE, why)
+    model = next((each for each in case.models() if each.device.name == name), None)
+    found = None
+    if model is not None:
+        found = from_model(model, case.question, case.problem, case.kernels(), alike)
+    if found is None and (tuned := case.remembered(name)) is not None:
+        found = from_tuned(tuned, case.question, case.problem, alike)
+    return found
 
 
-def _by_model_of_a_similar_device(case: Case, problem: Problem) -> Answer | None:
-    """What the model of a device like this one says of it, whose own loss nobody has measured."""
-    models = case.models()
-    what, kin = alike(case.question.device, (each.device for each in models))
-    why = f"{case.subject.operation} was not surveyed on {case.question.device.name}; {{}} is {what}"
-    told = (
-        from_model(each, case.question, problem, case.kernels(), why.format(each.device.name))
-        for each in models
-        if each.device in kin
-    )
-    return next((each for each in told if each is not None), None)
-
-
-def _from_elsewhere(case: Case, data: SubjectData, asked: Floats, match: str, why: list[str]) -> Answer | None:
-    problem, question = case.problem, case.question
-    assert problem is not None, "asked only for a declared problem"
-    choice = choose(data, problem, question.device, asked, kernel=question.kernel)
-    if choice is None:
-        return None
-    choice = _with_all_cores(case, data, choice)
-    loss = expected_loss(data, match, problem, question.device)
-    library, told = _safer(data, problem, question.device, choice, loss)
-    reasons = [*why, *reasons_for(data, choice), *told]
-    time = time_of(data, choice)
-    if time.record is not None and time.runner_up is not None and not time.runner_up.record_id:
-        reasons.append(f"its time was published beside record {time.record.id}, without its own record's id")
-    return Answer(
-        _champion(case, data, choice), match, loss, question=question, library=library, reasons=tuple(reasons)
-    )
-
-
-def _safer(
-    data: SubjectData, problem: Problem, device: DeviceInfo, choice: Choice, loss: Loss
-) -> tuple[str, list[str]]:
-    """The library's name unless the config is expected to be faster by more than such answers lose; and why."""
-    order = [int(at) for at in np.argsort(-choice.weights, kind="stable") if choice.weights[at] > 0]
-    library = library_name(data, problem, device, order)
-    if not library:
-        return "", []
-    if math.isnan(choice.library):
-        return library, [f"{library} was not timed beside any near problem, and is the safer choice"]
-    gain, may_lose = (1 - choice.loss) / (1 - choice.library), loss.expected
-    if may_lose >= UNMEASURED:
-        return library, [f"{library} is the safer choice: what such answers lose was not measured"]
-    if not _is_near(data, problem, order):
-        return library, [f"{library} is the safer choice: no known problem has all dims within {NEAR:g} x"]
-    if gain * (1 - may_lose) > 1:
-        return "", []
-    where = "; ".join(library_reasons(data, choice))
-    if choice.by_library:
-        return library, [f"{library} is expected to be {1 / gain - 1:.1%} faster than this config: {where}"]
-    return library, [
-        f"{library} is the safer choice: this config is expected to be {gain - 1:.1%} faster, and such answers "
-        f"may lose {may_lose:.1%} of speed; {where}"
-    ]
-
-
-def _is_near(data: SubjectData, problem: Problem, order: Sequence[int]) -> bool:
-    """Whether one of the places has every dim within a factor of this problem's."""
-    known = [data.matrix.places[at].problem.dims for at in order]
-    return any(all(1 / NEAR <= each[dim] / size <= NEAR for dim, size in problem.shape) for each in known)
-
-
-def _with_all_cores(case: Case, data: SubjectData, choice: Choice) -> Choice:
+def _with_all_cores(case: Case, found: Answer, before: int) -> Answer:
     """On a CPU with more or fewer cores, threads in proportion, where that is legal and worth trying."""
-    kernel = data.matrix.kernels[choice.kernel]
-    name = kernel.threads
-    threads, cores = data.matrix.columns[choice.column][1].get(name), case.question.device.cores
-    before = data.matrix.places[choice.place].device.cores
-    if not isinstance(threads, int) or threads < 2 or not cores or not before or cores == before:
-        return choice
+    kernel = next(each for each in case.kernels() if each.name == found.kernel)
+    name, cores = kernel.threads, case.question.device.cores
+    threads = found.config.get(name)
+    if not isinstance(threads, int) or threads < 2 or not cores or not before or case.problem is None:
+        return found
     values = [value for each in kernel.parameters if each.name == name for value in each.values]
     fitting = [value for value in values if isinstance(value, int) and value <= threads * cores / before]
-    if not fitting or max(fitting) == choice.config[name] or case.problem is None:
-        return choice
-    config = Config({**choice.config, name: max(fitting)})
-    if not legal(kernel, case.problem, case.question.device, [config])[1][0]:
-        return choice
-    others = [each for each in choice.changed.split(", ") if each and not each.startswith(f"{name}=")]
-    what = f"{name}={max(fitting)} for {name}={threads}, since {cores} cores are not {before}"
-    return replace(choice, config=config, changed=", ".join([*others, what]))
-
-
-def _stored(data: SubjectData, store: Store | None, numbers: Sequence[int]) -> dict[int, Record]:
-    """A store's records by number, each read once."""
-    read: dict[int, Record] = data.kept.setdefault("records", {})
-    missing = [number for number in numbers if number not in read]
-    if store is not None and missing:
-        from tuner.store.matrix import numbered
-
-        read |= numbered(store, missing)
-    return read
-
-
-def _champion(case: Case, data: SubjectData, choice: Choice) -> Champion:
-    """The record that a choice rests on, with the library's from beside it."""
-    store = case.snapshot.store
-    place, time = data.matrix.places[choice.place], time_of(data, choice)
-    numbers = [each for each in (time.number, place.beside) if isinstance(each, int)]
-    stored = _stored(data, store, numbers)
-    if time.number is not None:
-        record = stored[time.number]
-    else:
-        assert time.record is not None, "a time is a store's or published"
-        record = time.runner_up.as_record(time.record) if time.runner_up is not None else time.record
-    if choice.config != record.config:
-        record = replace(record, config=dict(choice.config))
-    beside = stored.get(place.beside) if isinstance(place.beside, int) else place.beside
-    speedup = 0.0
-    if place.champion is not None and place.speedup > 0:
-        # A lucky time of a search is no better than the champion of the finals.
-        speedup = place.speedup * place.times[place.champion].time_s / max(time.time_s, place.best_s)
-    return Champion(record, beside, speedup, "ambiguous", {})
+    config = Config({**found.config, name: max(fitting, default=threads)})
+    if config == found.config or not legal(kernel, case.problem, case.question.device, [config])[1][0]:
+        return found
+    why = f"{name}={config[name]} for {name}={threads}, since {cores} cores are not {before}"
+    return replace(found, default=(found.kernel, config), reasons=(*found.reasons, why))
 
 
 def default(case: Case) -> Answer | None:
@@ -330,11 +192,11 @@ def default(case: Case) -> Answer | None:
     if library:
         reasons.append(f"{library} is the safer choice: no kernel was seen to be faster here")
     return Answer(
-        None, DEFAULT, expected_loss(case.data, DEFAULT, problem, question.device), question=question,
+        None, DEFAULT, Loss(UNMEASURED, 0, "not measured: nothing is known here"), question=question,
         default=(kernel.name, config), library=library, reasons=tuple(reasons), stale=False,
     )  # fmt: skip
 
 
 #: What rests on records, in the order in which it is asked: those of the problem itself, and of others.
 OWN: tuple[Callable[[Case], Answer | None], ...] = (exact, best_trial)
-TIERS: tuple[Callable[[Case], Answer | None], ...] = (*OWN, predicted, nearest_shape, similar_device)
+TIERS: tuple[Callable[[Case], Answer | None], ...] = (*OWN, predicted, similar_device)

@@ -20,6 +20,8 @@ ONCE_S = 0.02
 FIRST_FLOOR_S, FIRST_FACTOR = 4.0, 20.0
 #: Samples of what is not cut off.
 SAMPLES = 3
+#: Samples of the library, with which all configs are compared: what fits into these seconds, so many at most.
+LIBRARY_S, LIBRARY_SAMPLES = 0.01, 9
 
 
 def first_limit_s(best_s: float | None) -> float:
@@ -56,6 +58,8 @@ class SurveyBench:
             self.device.synchronize()
             before = self.workload.inputs.shuffle if self.regime.startswith("cold") else None
             samples = self.device.samples_s(run, SAMPLES, self.regime, before)
+            more = min(int(LIBRARY_S / max(samples[-1], 1e-9)), LIBRARY_SAMPLES) - SAMPLES
+            samples = samples + (self.device.samples_s(run, more, self.regime, before) if more > 0 else [])
         except (LaunchFailed, MemoryError) as failure:
             self.unwell = isinstance(failure, MemoryError) or failure.device_unwell
             return Measurement(Outcome.LAUNCH_FAILED, str(failure))

@@ -39,7 +39,7 @@ def run_surveys(plan: Plan, store: Store, found: DetectedDevice, deadline_s: flo
         progress = run_survey(request, store)
         told = f"{progress.timings} timings at {progress.problems} problems"
         if progress.problems:
-            asked = item.operation, request.kernels, found.info, item.regime
+            asked = item.operation, request.kernels, found.info, request.regime
             told = f"{told}; {refit_if_possible(store, *asked)}"
         yield f"survey of {item.operation.name}: {told}"
 
@@ -51,7 +51,8 @@ def _request(item: SurveyItem, found: DetectedDevice, seconds: float) -> SurveyR
         )
     )
     plain = SurveyRequest(
-        item.operation, kernels, found, seconds, item.regime, item.seed, problems=item.problems,
-        drawn=item.drawn, configs=item.configs or CONFIGS, per_problem=item.per_problem or PER_PROBLEM,
+        item.operation, kernels, found, seconds, item.regime or found.info.usual_regime, item.seed,
+        problems=item.problems, drawn=item.drawn, configs=item.configs or CONFIGS,
+        per_problem=item.per_problem or PER_PROBLEM,
     )  # fmt: skip
     return replace(plain, ranges=replace(plain.limits, most=item.most, layouts=item.layouts, dtype=item.dtype))

@@ -14,7 +14,7 @@ from tuner.declare.catalogue import Catalogue
 from tuner.declare.hardware import DeviceInfo
 from tuner.errors import TunerError
 from tuner.lookup import Answer, answer_within
-from tuner.lookup.answers import EXACT, declared_problem
+from tuner.lookup.answers import EXACT, PREDICTED, UNMEASURED, declared_problem
 from tuner.lookup.declared import builtin_now
 from tuner.lookup.demand import COLD, DEMAND, Tally
 from tuner.lookup.snapshot import Snapshot
@@ -31,7 +31,7 @@ MOST_ANSWERS = 20_000
 #: Size of the dims of the problem that is asked first.
 WARM_SIZE = 1001
 #: Matches of answers that rest on records of other problems.
-FROM_ELSEWHERE = ("nearest-shape", "similar-device", "default")
+FROM_ELSEWHERE = ("similar-device", "default")
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,8 @@ class Touched:
 
     def spares(self, problem: ProblemKey, told: Answer) -> bool:
         """True if an answer is the same after it."""
-        if told.match in FROM_ELSEWHERE:
+        by_records = told.match == PREDICTED and told.expected_loss >= UNMEASURED
+        if told.match in FROM_ELSEWHERE or by_records:
             return problem.operation not in self.operations
         if told.match == "exact" and not told.provisional:
             return problem not in self.crowned

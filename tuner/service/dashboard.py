@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import io
-import json
 import threading
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any
@@ -13,11 +12,11 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import RedirectResponse, Response
 
 from tuner.errors import NothingFound
+from tuner.requests.dashboard import show, show_last, shown
 from tuner.requests.tokens import Caller
 from tuner.service.access import reads, service_of
 from tuner.service.responses import working
 from tuner.service.state import Service
-from tuner.store import listing
 
 router = APIRouter(include_in_schema=False)
 Reads = Annotated[Caller, Depends(reads)]
@@ -31,12 +30,7 @@ async def study(request: Request, caller: Reads, name: str = "") -> Response:
     """Leads from the name of a study to its page."""
     service = service_of(request)
 
-    def number() -> int | None:
-        _, _, body = _asked(service, "/api/studies", "")
-        found = json.loads(body)["study_summaries"]
-        return next((each["study_id"] for each in found if each["study_name"] == name), None)
-
-    found = await working(service, number)
+    found = await working(service, lambda: show(service.store, name, shown(service.settings.db)))
     root = request.scope.get("root_path", "")
     where = f"{root}{HOME}/dashboard" + (f"/studies/{found}" if found is not None else "")
     return RedirectResponse(where, 303)
@@ -73,9 +67,10 @@ def _placed(body: bytes, home: str) -> bytes:
 
 def _asked(service: Service, path: str, query: str) -> tuple[int, list[tuple[str, str]], bytes]:
     """Status, headers and body of a GET to the dashboard."""
-    if not listing.has_optuna_tables(service.store):
-        raise NothingFound("no study was kept for optuna-dashboard in this database; tune something first")
     with _OPENING:
+        storage = shown(service.settings.db).storage
+        if not storage.get_all_studies() and not show_last(service.store, shown(service.settings.db)):
+            raise NothingFound("no study is kept in this database; tune something first")
         application = _application(service.settings.db)
     told: list[Any] = []
     environ = {
@@ -101,5 +96,5 @@ def _application(url: str) -> Callable[..., Iterable[bytes]]:
     """The dashboard over the studies of a database; slow to load, so at its first use."""
     import optuna_dashboard
 
-    found: Callable[..., Iterable[bytes]] = optuna_dashboard.wsgi(url)
+    found: Callable[..., Iterable[bytes]] = optuna_dashboard.wsgi(shown(url).storage)
     return found

@@ -159,7 +159,15 @@ def champions_of(store: Reader, problems: Sequence[ProblemKey]) -> list[Champion
     return found
 
 
-def has_optuna_tables(store: Reader) -> bool:
-    """True if Optuna has kept studies in the same database."""
+def last_studies(store: Reader, count: int) -> list[str]:
+    """Names of the studies with the latest runs, oldest first."""
+    of = tables.runs.c
+    wanted = (
+        sa.select(of.study)
+        .where(of.study != "")
+        .group_by(of.study)
+        .order_by(sa.func.max(of.number).desc())
+        .limit(count)
+    )
     with opening.reading(store._where), store._engine.connect() as connection:
-        return sa.inspect(connection).has_table("studies")
+        return list(connection.execute(wanted).scalars())[::-1]

@@ -5,7 +5,6 @@ They do not read full records: a row has what ranking needs, and its record's nu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,7 +13,7 @@ import sqlalchemy as sa
 from tuner.declare.hardware import DeviceInfo
 from tuner.results.equivalence import latest_hash
 from tuner.results.measurement import Outcome
-from tuner.results.record import ProblemKey, Record
+from tuner.results.record import ProblemKey
 from tuner.store import opening, queries, rows, tables
 
 if TYPE_CHECKING:
@@ -84,19 +83,6 @@ class MatrixQuery(NamedTuple):
     kind: str
     regime: str
     device: str = ""
-
-
-def tuned(store: Reader, query: MatrixQuery) -> int:
-    """Counts the problems that have a champion."""
-    champion = tables.champions.c
-    wanted = (
-        sa.select(sa.func.count(sa.distinct(champion.problem)))
-        .join(tables.problems, champion.problem == tables.problems.c.number)
-        .join(tables.devices, champion.device == tables.devices.c.number)
-        .where(*_these(query), champion.regime == query.regime, queries.reigns())
-    )
-    with opening.reading(store._where), store._engine.connect() as connection:
-        return int(connection.execute(wanted).scalar_one())
 
 
 def problems_after(store: Reader, number: int) -> dict[ProblemKey, int]:
@@ -196,12 +182,6 @@ def crowned(store: Reader, query: MatrixQuery) -> list[Crowned]:
             name = names.kernel(connection, library_kernel)[0] if number is not None else ""
             found.append(Crowned(best, name, speedup, number, crowned_at))
     return found
-
-
-def numbered(store: Reader, numbers: Sequence[int]) -> dict[int, Record]:
-    """Returns records by their numbers in this database."""
-    with opening.reading(store._where), store._engine.connect() as connection:
-        return store._by_number(connection, sorted(numbers))
 
 
 def _these(query: MatrixQuery) -> tuple[Any, ...]:

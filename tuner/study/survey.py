@@ -198,5 +198,6 @@ class Survey:
         if (more := self._design.again(turn, self._fresh)) is not None:
             self._queue(more)
         self.progress.timing_s += time.monotonic() - begun_s
+        self.progress.preparing_s = self._timer.preparing_s
         if self._part.full:
             self._part.store(self._store)

@@ -23,8 +23,10 @@ from tuner.results.survey import LIBRARY, Timing
 from tuner.study.survey_pool import Named, Pool, Strangers
 from tuner.study.survey_seen import Seen
 
-#: Configs that a survey times, and those of them timed at one problem, at the most and at the least.
-CONFIGS, PER_PROBLEM, LEAST = 10_000, 40, 8
+#: Configs that a survey times, and those of them timed at one problem, at the most.
+CONFIGS, PER_PROBLEM = 10_000, 40
+#: The least number of configs timed at one problem, by the kind of device.
+LEAST = {"cuda": 8, "cpu": 4}
 #: Seconds for the configs of a problem, by the kind of device: long problems get fewer configs.
 TURN_S = {"cuda": 0.12, "cpu": 1.5}
 #: Seconds that a timing takes beside its runs, and runs of a timing.
@@ -42,7 +44,7 @@ OF_TURNS, OF_DEPTH = 1, 1 << 20
 #: Share of drawn problems at which the library alone is timed.
 LIBRARY_ALONE = 0.4
 #: Bytes and operations of a drawn problem at the most, by the kind of device.
-MOST = {"cuda": (4e9, 1e12), "cpu": (2.5e8, 2e10)}
+MOST = {"cuda": (4e9, 1e12), "cpu": (2e8, 8e9)}
 #: Problems drawn at a time.
 DRAWN_AT_ONCE = 256
 
@@ -84,6 +86,13 @@ class SurveyRequest:
         """What problems are drawn from."""
         most_bytes, most_flops = MOST[self.found.target]
         return self.ranges or Ranges(most_bytes=most_bytes, most_flops=most_flops)
+
+
+def draw_for(operation: Operation, dtype: str, kind: str, count: int, seed: int) -> list[Problem]:
+    """Draws problems as surveys on such a device do; empty dtype: the operation's first."""
+    most_bytes, most_flops = MOST[kind]
+    ranges = Ranges(dtype=dtype, most_bytes=most_bytes, most_flops=most_flops)
+    return draw(operation, ranges, count, seed)
 
 
 @dataclass(frozen=True)
@@ -201,7 +210,8 @@ class Design:
     def _count(self, problem: Problem) -> int:
         """Configs to time at a problem: as many as its time allows."""
         each_s = TIMING_S + RUNS * self.seen.expected_s(problem)
-        return min(max(round(TURN_S[self.device.kind] / each_s), LEAST), self.request.per_problem)
+        count = max(round(TURN_S[self.device.kind] / each_s), LEAST[self.device.kind])
+        return min(count, self.request.per_problem)
 
     def learn(self, problem: Problem, timings: list[Timing]) -> None:
         """Takes in what a turn told."""

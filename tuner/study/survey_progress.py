@@ -23,6 +23,7 @@ class SurveyProgress:
         skipped: Problems that do not fit into memory.
         outcomes: Outcome -> how many.
         timing_s: Seconds spent timing, preparing problems among it.
+        preparing_s: Seconds of these until arrays and references were there.
         waiting_s: Seconds in which nothing was compiled that could be timed.
         elapsed_s: Seconds since the start.
         compiled: Sources compiled.
@@ -37,6 +38,7 @@ class SurveyProgress:
     skipped: int = 0
     outcomes: dict[str, int] = field(default_factory=dict)
     timing_s: float = 0.0
+    preparing_s: float = 0.0
     waiting_s: float = 0.0
     elapsed_s: float = 0.0
     compiled: int = 0

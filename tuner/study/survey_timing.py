@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -62,7 +63,11 @@ def _nothing() -> None:
 
 
 class Timer:
-    """Times configs at problems through one device worker."""
+    """Times configs at problems through one device worker.
+
+    Attributes:
+        preparing_s: Seconds until the arrays and references of problems were there.
+    """
 
     def __init__(self, worker: DeviceWorker, regime: str, meanwhile: Callable[[], None] = _nothing) -> None:
         """Takes the device.
@@ -74,6 +79,7 @@ class Timer:
         """
         self._worker, self._regime, self._meanwhile = worker, regime, meanwhile
         self._sent: set[str] = set()
+        self.preparing_s = 0.0
 
     def time(self, problem: Problem, codes: Sequence[tuple[int, Code]]) -> list[Timing]:
         """Times the library and configs at a problem.
@@ -115,12 +121,14 @@ class Timer:
     ) -> tuple[list[Timing | None], _Ended | None]:
         """Answers for the first items, None where there is no library; and how it ended if that was early."""
         answers: list[Timing | None] = []
-        prepared = False
+        prepared, begun_s = False, time.monotonic()
         try:
             for data in self._worker.stream(*self._message(problem, items, best_s), ANSWER_LIMIT_S):
                 if "trouble" in data:
                     self._replace()
                     return answers, _Ended(data["trouble"], prepared)
+                if not prepared:
+                    self.preparing_s += time.monotonic() - begun_s
                 prepared = True
                 if "timing" in data:
                     told = data["timing"]

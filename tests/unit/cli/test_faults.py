@@ -154,7 +154,7 @@ def filled(here: Path) -> str:
     [
         ["records", "export"],
         ["distil", "gemm", "--device", "NVIDIA H200", "--no-measure", "-o"],
-        ["lookup-quality", "gemm", "--device", "NVIDIA H200", "--no-measure", "-o"],
+        ["lookup-quality", "gemm", "--device", "NVIDIA H200", "-o"],
         ["records", "publish", "-o"],
     ],
 )

@@ -361,12 +361,12 @@ def test_what_is_not_tuned_is_answered_from_what_is_near(told: Told, here: Path,
     assert matched("5", "--device", device, "--db", "sqlite:///x.db") == "default"
     assert not (here / "x.db").exists()
     told("tune", str(TOY), "5", "--device", device, "--trials", "1", "--quiet")
-    assert matched("6", "--device", device) == "nearest-shape"
+    assert matched("6", "--device", device) == "predicted"
     other = write_device(here / "other.json", info={"name": "Other board", "uuid": "OTHER-1"})
     assert matched("5", "--device", other) == "similar-device"
     assert matched("5", "--device", device, "--regime", "hot") == "exact"  # of another regime, and told so
     assert_refused(told("best", str(TOY), "5", "--device", "Fake bored"), 2, "did you mean Fake board")
-    assert "not of this problem" in told("best", str(TOY), "6", "--device", device)[1]
+    assert "no survey was made" in told("best", str(TOY), "6", "--device", device)[1]
     refused = told("export", str(TOY), "6", "--device", device, "-o", "out")
     assert_refused(refused, 1, "toy 6 float32 plain on Fake board (cold) is not tuned", "tuner tune")
 

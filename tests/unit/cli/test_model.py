@@ -52,4 +52,7 @@ def test_bad_input_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert run(["model", "fit", "gemm", *arguments, "--db", db]) == 2
     assert "a survey is a NumPy file of shape" in capsys.readouterr().err
     assert run(["lookup-quality", "gemm", "--drawn", "2", "--db", db]) == 2
-    assert "--drawn times answers on the device; give --measure" in capsys.readouterr().err
+    assert (
+        "answers are timed on the device, which takes it for minutes; say so by --measure"
+        in capsys.readouterr().err
+    )

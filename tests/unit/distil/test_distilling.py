@@ -25,8 +25,7 @@ from tuner.distil import Distilled, distilled, missing, python_text, shapes_of
 from tuner.distil.cover import cover
 from tuner.distil.tree import Leaf, Rows, grow, ranking
 from tuner.errors import NothingFound
-from tuner.lookup.matrix import Subject
-from tuner.lookup.snapshot import Snapshot, SubjectData
+from tuner.lookup.tuned import Subject, Tuned, gather
 from tuner.results.record import Role
 from tuner.store import Store
 
@@ -40,6 +39,7 @@ SHAPES = (
 )  # fmt: skip
 #: Kernels of which one asks nothing of the shape.
 KERNELS = ("naive", "register_tiled", "warp_tiled")
+SUBJECT = Subject("gemm", "float32", "cuda", "cold", BOARD.name)
 Choose = Callable[..., tuple[str | None, Mapping[str, Any]]]
 
 
@@ -98,17 +98,17 @@ def study(store: Store, shape: tuple[int, int, int, str], chance: random.Random)
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SubjectData]:
+def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Tuned]]:
     chance = random.Random(3)
     with Store.open(f"sqlite:///{tmp_path_factory.mktemp('shapes')}/studies.db") as store:
         for shape in SHAPES:
             study(store, shape, chance)
-        yield Snapshot.open(store, NOWHERE).data(Subject("gemm", "float32", "cuda", "cold"), CATALOGUE)
+        yield gather(store, SUBJECT, CATALOGUE, NOWHERE)
 
 
 @pytest.fixture(scope="module")
-def found(data: SubjectData) -> Distilled:
-    return distilled(shapes_of(data, BOARD), 4)
+def found(data: list[Tuned]) -> Distilled:
+    return distilled(shapes_of(data, SUBJECT, CATALOGUE), 4)
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +124,7 @@ def test_few_configs_are_chosen_and_what_they_cost_is_told(found: Distilled) -> 
     assert 0 <= found.best.mean <= found.decided.mean <= 1
     assert found.best.worst >= found.best.mean
     assert {losses.shapes for losses in (found.best, found.decided, found.left_out)} == {len(SHAPES)}
-    every = distilled(shapes_of(found.shapes.data, BOARD), 100)
+    every = distilled(found.shapes, 100)
     assert every.best.mean == pytest.approx(0.0, abs=1e-6)
 
 
@@ -161,8 +161,8 @@ def test_the_function_answers_nothing_illegal(choose: Choose, m: int, n: int, k:
     assert all(bool(each.rule(problem, BOARD, Config(values))) for each in binding)
 
 
-def test_the_library_may_be_among_the_chosen(data: SubjectData) -> None:
-    shapes = shapes_of(data, BOARD, library=True)
+def test_the_library_may_be_among_the_chosen(data: list[Tuned]) -> None:
+    shapes = shapes_of(data, SUBJECT, CATALOGUE, library=True)
     assert shapes.columns[-1] is None
     found = distilled(shapes, 3)
     if len(shapes.columns) - 1 in found.chosen:
@@ -170,11 +170,11 @@ def test_the_library_may_be_among_the_chosen(data: SubjectData) -> None:
     assert found.best.mean <= 1
 
 
-def test_too_few_shapes_are_told(data: SubjectData) -> None:
+def test_too_few_shapes_are_told() -> None:
     with pytest.raises(
         NothingFound, match="two tuned shapes or more, 0 of gemm float32 are tuned cold on Other"
     ):
-        shapes_of(data, replace(BOARD, name="Other"))
+        shapes_of([], replace(SUBJECT, device="Other"), CATALOGUE)
 
 
 # --- what is missing is timed ---------------------------------------
@@ -218,19 +218,6 @@ def test_distil_times_what_is_missing_on_the_device(on_fake: tuple[str, str], tm
     assert len(fresh) >= len(before["missing"])
 
 
-def test_lookup_quality_times_what_was_never_timed(on_fake: tuple[str, str], tmp_path: Path) -> None:
-    spec, url = on_fake
-    arguments = ("lookup-quality", "gemm", "--device", spec, "--db", url)
-    before = told(*arguments, "--no-measure")
-    assert (before["tier"], len(before["cases"])) == ("nearest-shape", 3)
-    after = told(*arguments, "--measure", "-o", str(tmp_path / "quality.md"))
-    assert after["measured"] == 3
-    assert 0 <= after["mean"] <= after["worst"] < 1
-    table = (tmp_path / "quality.md").read_text()
-    assert table.startswith("# Lookups of gemm float32 on Fake board, cold\n")
-    assert table.count("\n| gemm ") == 3
-
-
 def test_where_nothing_was_timed_cold_another_regime_is_asked(tmp_path: Path) -> None:
     url, device = f"sqlite:///{tmp_path}/studies.db", replace(BOARD, name="Warm board", uuid="")
     with Store.open(url) as store:
@@ -238,10 +225,10 @@ def test_where_nothing_was_timed_cold_another_regime_is_asked(tmp_path: Path) ->
             more = {"kernel": "tiled", "config": tiled(block), "source_hash": source_hash("tiled")}
             of = record(gemm(size, size, size), device=device, regime="hot", role=Role.FINAL, **more)
             crown(store, of, library(gemm(size, size, size), device=device, regime="hot"), 0.4)
-    arguments = ("lookup-quality", "gemm", "--device", "warm board", "--db", url, "--no-measure")
-    assert len(told(*arguments)["cases"]) == 3
-    assert told(*arguments, "--regime", "cold")["cases"] == []
-    assert len(told("distil", "gemm", "--device", "warm board", "--db", url, "--no-measure")["shapes"]) == 3
+    arguments = ["distil", "gemm", "--device", "warm board", "--db", url, "--no-measure"]
+    assert len(told(*arguments)["shapes"]) == 3
+    refused = CliRunner().invoke(command_line, [*arguments, "--regime", "cold"])
+    assert "0 of gemm float32 are tuned cold on Warm board" in str(refused.exception)
 
 
 def test_a_device_that_is_elsewhere_cannot_be_timed_on(on_fake: tuple[str, str]) -> None:

@@ -42,7 +42,7 @@ def test_its_own_champion_answers_and_no_other_problem_is_told_of_it(store: Stor
 def test_the_problem_without_it_answers_and_says_so(store: Store) -> None:
     crown(store, final(PLAIN), library(PLAIN), 2.0)
     found = answer(store, FINISHED, BOARD)
-    assert (found.match, found.kernel, found.use) == ("nearest-shape", "naive", "kernel")
+    assert (found.match, found.kernel, found.use) == ("predicted", "naive", "kernel")
     assert "nothing was timed with epilogue bias-col+gelu" in found.reasons[0]
     assert "without bias-col+gelu" in found.loss.said
     assert found.record is not None

@@ -91,7 +91,10 @@ def test_a_hair_more_exact_is_no_difference(values: list[float], share: float) -
 # --- studies -----------------------------------------------------------------------------------------------
 
 
-def test_a_study_of_time_and_energy_keeps_a_front_and_crowns_the_fastest(tmp_path: Path, board: str) -> None:
+def test_a_study_of_time_and_energy_keeps_a_front_and_crowns_the_fastest(
+    tmp_path: Path, board: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNER_DASHBOARD", "1")
     result = study(tmp_path, board, objectives=BOTH, storage_url=database(tmp_path))
     trials = stored(tmp_path)
     # A config that is slow may save energy: nothing is stopped for its time.

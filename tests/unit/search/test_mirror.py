@@ -17,6 +17,7 @@ pytestmark = pytest.mark.usefixtures("one_blas_thread")
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The copying process, which is the last to be served on a busy machine, has the time it needs."""
+    monkeypatch.setenv("TUNER_DASHBOARD", "1")
     monkeypatch.setattr("tuner.search.mirror.CLOSE_WITHIN_S", 120.0)
 
 
@@ -57,7 +58,7 @@ def test_a_storage_that_cannot_be_written_is_no_harm_but_said(tmp_path: Path) ->
 
 
 def test_nothing_is_copied_where_nobody_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TUNER_DASHBOARD", "0")
+    monkeypatch.delenv("TUNER_DASHBOARD", raising=False)
     url = f"sqlite:///{tmp_path / 'studies.db'}"
     search = Search({"k": SPACE}, SearchOptions(seed=1, study_name="s", storage_url=url))
     for each in search.ask(3):

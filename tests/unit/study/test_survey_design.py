@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from fixtures.lookup_records import BOARD
+from fixtures.lookup_records import BOARD, CPU
 from fixtures.model_survey import BLOCKS, GEMM, KERNELS, time_s
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -209,3 +209,7 @@ def test_at_some_problems_the_search_goes_on_and_times_nothing_twice() -> None:
     assert min(design.seen.at(rounds[0].problem).values()) == best_s(rounds[0].problem)
     shallow = Design(replace(REQUEST, deep=0.0), BOARD, nothing)
     assert shallow.again(rounds[0], 12) is None
+
+
+def test_cpus_are_surveyed_hot_as_their_results_are_published() -> None:
+    assert (CPU.usual_regime, replace(CPU, kind="cuda").usual_regime) == ("hot", "cold")

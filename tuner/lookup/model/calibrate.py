@@ -21,12 +21,12 @@ from tuner.lookup.model.evidence import WEIGHT
 if TYPE_CHECKING:
     from tuner.lookup.model.table import Table
 
-#: Gains that must be predicted before a kernel is preferred to the library, tried on the cases.
-MARGINS = np.arange(0.0, 0.2, 0.01)
+#: Gains that must be predicted before a kernel is preferred to the library, tried on cases; the last: never.
+MARGINS = np.array([*np.arange(0.0, 0.2, 0.01), 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 9.0])
 #: An answer slower than the library by more than this breaks the promise of callables...
 SLOWER = 0.03
-#: ...and counts as a loss of so much more when the margin is chosen.
-PENALTY = 0.2
+#: ...and counts as a loss of so much more when the margin is chosen. At most this share of the cases may be.
+PENALTY, MOST_SLOWER = 0.2, 1 / 32
 #: Cases that speak for an answer, and the weight of the mean of all beside them.
 NEAREST, PRIOR = 40, 5.0
 #: Log of the predicted gain, and of a dim, that make two cases differ.
@@ -250,9 +250,9 @@ def calibrate(known: Cases) -> Calibration:
         known: At least a few dozen cases.
     """
 
-    def cost(margin: float) -> float:
-        slower = known.answered_s(margin) > (1 + SLOWER) * known.library_s
-        return float(known.loss(margin).mean() + PENALTY * slower.mean())
+    def cost(margin: float) -> tuple[bool, float]:
+        slower = (known.answered_s(margin) > (1 + SLOWER) * known.library_s).mean()
+        return bool(slower > MOST_SLOWER), float(known.lost(margin).mean() + PENALTY * slower)
 
     margin = float(min(MARGINS, key=cost))
     errors = np.where(known.used(margin), known.error[:, 0], known.error[:, 1])

@@ -65,18 +65,20 @@ class Evidence:
         """
         place = np.log2([size for _, size in problem.shape])
         apart = np.sqrt(((self.places - place) ** 2).sum(axis=1)) + OTHER_KIND * (self.kinds != kind)
-        behind, gains, weights = np.full(count, np.inf), np.zeros(count), np.zeros(count)
-        for at in np.argsort(apart, kind="stable")[:NEAREST]:
-            mine = slice(int(self.starts[at]), int(self.starts[at + 1]))
-            configs, lost = self.configs[mine], self.behind[mine]
-            good = lost <= GOOD
-            behind[configs[good]] = np.minimum(behind[configs[good]], lost[good] + FALLS_BEHIND * apart[at])
-            if math.isfinite(self.library[at]):
-                weight = 1 / (SOFTLY + apart[at]) ** 2
-                gains[configs] += weight * (self.library[at] - lost)
-                weights[configs] += weight
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return behind, np.where(weights > 0, gains / weights, -np.inf)
+        near = np.argpartition(apart, NEAREST)[:NEAREST] if len(apart) > NEAREST else np.arange(len(apart))
+        first, counts = self.starts[near], self.starts[near + 1] - self.starts[near]
+        # Row by row: the near problem that it is of, and its place among all rows.
+        of = np.repeat(np.arange(len(near)), counts)
+        rows = np.arange(len(of)) + np.repeat(first - np.cumsum(counts) + counts, counts)
+        configs, lost, apart = self.configs[rows], self.behind[rows], apart[near]
+        behind, good = np.full(count, np.inf), lost <= GOOD
+        np.minimum.at(behind, configs[good], lost[good] + FALLS_BEHIND * apart[of[good]])
+        library = self.library[near]
+        weight = np.where(np.isfinite(library), 1 / (SOFTLY + apart) ** 2, 0.0)[of]
+        gain = np.nan_to_num(library, posinf=0.0, neginf=0.0)[of] - lost
+        weights = np.bincount(configs, weight, count)
+        gains = np.bincount(configs, weight * gain, count)
+        return behind, np.divide(gains, weights, out=np.full(count, -np.inf), where=weights > 0)
 
 
 def evidence(

@@ -16,7 +16,7 @@ from tuner.declare.problem import IEEE, Problem
 from tuner.declare.space import Config
 from tuner.errors import InputError
 from tuner.lookup.features import Floats
-from tuner.lookup.legality import Flags, Points
+from tuner.lookup.legality import Choices
 from tuner.lookup.model.calibrate import FIRST, Calibration
 from tuner.lookup.model.data import Numbers
 from tuner.lookup.model.evidence import WEIGHT, Evidence
@@ -70,6 +70,14 @@ class Prediction:
 
 
 @dataclass(frozen=True)
+class _Fixed:
+    """What configs' own features leave of all trees, and of the first, shape (configs, trees)."""
+
+    whole: Bits
+    screen: Bits
+
+
+@dataclass(frozen=True)
 class Model:
     """Predicts times of a shortlist of configs, and of the library, on one device.
 
@@ -98,7 +106,7 @@ class Model:
     calibration: Calibration
     provenance: Mapping[str, Any] = field(default_factory=dict)
     evidence: Evidence | None = None
-    _fixed: dict[tuple[str, str, DeviceInfo], Bits] = field(default_factory=dict, compare=False, repr=False)
+    _fixed: dict[tuple[str, str, DeviceInfo], _Fixed] = field(default_factory=dict, compare=False, repr=False)
 
     def knows(self, problem: Problem) -> bool:
         """Whether such problems were surveyed: dtype and layout; surveys have full precision, no epilogues."""
@@ -144,12 +152,13 @@ class Model:
         numbers = np.arange(len(self.configs)) if among is None else np.asarray(among, dtype=np.int64)
         return There(self, problem, device or self.device, numbers)
 
-    def fixed_bits(self, key: tuple[str, str], device: DeviceInfo) -> Bits:
+    def fixed_bits(self, key: tuple[str, str], device: DeviceInfo) -> _Fixed:
         """What the configs' own features leave of the trees, for a dtype and layout."""
         at = (*key, device)
         if at not in self._fixed:
             features = fixed_features(self.parameters, device, self.traits[key])
-            self._fixed[at] = self.forest.bits(0, features)
+            whole = self.forest.bits(0, features)
+            self._fixed[at] = _Fixed(whole, np.ascontiguousarray(whole[:, :SCREEN_TREES]))
         return self._fixed[at]
 
 
@@ -168,7 +177,7 @@ class There:
         self._model, self._problem, self._device = model, problem, device
         key = problem.dtype, problem.layout
         self._roofline = math.log(model.limits.roofline_s(problem))
-        self._fixed = model.fixed_bits(key, device)[among]
+        self._fixed, self._among = model.fixed_bits(key, device), among
         self._shared = problem_features(problem, model.limits)
         mixed, estimate = config_features(problem, device, model.traits[key].some(among), model.limits)
         self._reference = (estimate + self._roofline) / 2
@@ -178,15 +187,17 @@ class There:
 
     def coarse(self) -> Floats:
         """Logs of seconds of the configs by the first trees."""
-        some, screen = slice(SCREEN_TREES), self._model.screen
-        bits = screen.bits_at(self._places) & self._fixed[:, some] & self._left[:, some]
+        screen = self._model.screen
+        bits = screen.bits_at(self._places) & self._left[:, :SCREEN_TREES]
+        bits &= self._fixed.screen[self._among]
         found: Floats = screen.sums(bits) + self._reference
         return found
 
     def log_s(self, places: Numbers | None = None) -> Floats:
         """Logs of predicted seconds of the configs, or of those at some places among them."""
         some = slice(None) if places is None else places
-        bits = self._model.forest.bits_at(self._places[:, some]) & self._fixed[some] & self._left
+        bits = self._model.forest.bits_at(self._places[:, some]) & self._left
+        bits &= self._fixed.whole[self._among[some]]
         found: Floats = self._model.forest.sums(bits) + self._reference[some]
         return found
 
@@ -213,12 +224,7 @@ class Predictor:
         """
         self.model, self._device = model, device or model.device
         self._kept: dict[tuple[str, Problem], Prediction] = {}
-        self._points: dict[str, tuple[list[int], Points]] = {}
-        self._orders = {name: [each.name for each in kernel.parameters] for name, kernel in kernels.items()}
-        for name in dict.fromkeys(name for name, _ in model.configs):
-            if name in kernels:
-                numbers = [at for at, (of, _) in enumerate(model.configs) if of == name]
-                self._points[name] = numbers, Points(kernels[name], [model.configs[at][1] for at in numbers])
+        self._choices = Choices(model.configs, kernels.values())
 
     def answer(self, problem: Problem) -> Prediction:
         """What to run for a problem; the last few thousand answers are kept.
@@ -272,20 +278,17 @@ class Predictor:
         """
         evidence, count = self.model.evidence, len(self.model.configs)
         if evidence is None:
-            legal = self._legal(problem)
+            legal = self._choices.legal(problem, self._device)
             return legal, np.zeros(len(legal)), np.full(count, np.inf)
         kind = list(self.model.traits).index((problem.dtype, problem.layout))
         behind, gains = evidence.around(problem, kind, count)
-        if not math.isfinite(evidence.library.max(initial=-np.inf)):  # there is no library
+        if not np.isfinite(evidence.library).any():  # there is no library
             gains = np.full(count, np.inf)
-        # Checking all configs takes most of the time of an answer; these are few.
-        good = self._obedient(problem, np.isfinite(behind))[1]
-        if good.any():
-            return np.flatnonzero(good), behind[good], gains
-        legal = self._legal(problem)
-        good = np.isfinite(behind[legal])
-        legal = legal[good] if good.any() else legal
-        return legal, behind[legal] if good.any() else np.zeros(len(legal)), gains
+        good = self._choices.legal(problem, self._device, np.isfinite(behind))
+        if len(good):
+            return good, behind[good], gains
+        legal = self._choices.legal(problem, self._device)
+        return legal, np.zeros(len(legal)), gains
 
     def _fastest(self, there: There, legal: Numbers, behind: Floats, count: int) -> list[tuple[int, float]]:
         """Number and log of seconds of the most promising configs, the best first."""
@@ -296,28 +299,4 @@ class Predictor:
         return [(int(legal[screened[at]]), float(log_s[at])) for at in best]
 
     def _candidate(self, at: int, log_s: float) -> Candidate:
-        """A config with its parameters in its kernel's order, in which a model's text does not keep them."""
-        name, config = self.model.configs[at]
-        return Candidate(name, Config({each: config[each] for each in self._orders[name]}), math.exp(log_s))
-
-    def _legal(self, problem: Problem) -> Numbers:
-        """Numbers of the configs that obey all constraints; where none does, of those that are right.
-
-        A survey times what obeys all constraints: of anything else a model knows little.
-        """
-        right, fast = self._obedient(problem)
-        return np.flatnonzero(fast if fast.any() else right)
-
-    def _obedient(self, problem: Problem, among: Flags | None = None) -> tuple[Flags, Flags]:
-        """Which configs are right, and which of them obey the constraints that are for speed, too.
-
-        Args:
-            problem: What is asked.
-            among: Only these configs; all when None.
-        """
-        right, fast = (np.zeros(len(self.model.configs), dtype=bool) for _ in range(2))
-        for numbers, points in self._points.values():
-            some = None if among is None else among[numbers]
-            if some is None or some.any():
-                right[numbers], fast[numbers] = points.flags(problem, self._device, some)
-        return right, fast
+        return Candidate(*self._choices.named(at), math.exp(log_s))

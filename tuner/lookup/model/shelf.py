@@ -44,13 +44,11 @@ def models(
 ) -> list[Model]:
     """The models of an operation, one for each device. Files are read once, and again when they change.
 
-    A model in the database that is damaged is left out.
-
     Args:
         operation: Its name.
         regime: How the times that a model predicts were taken.
         directory: Folder of published results; the project's own when None.
-        store: Has models of its own; None without a database.
+        store: Has models of its own, of which damaged ones are left out; None without a database.
 
     Raises:
         InputError: A file cannot be read; the message names it.
@@ -67,7 +65,7 @@ def models(
 
         for device, (fitted_at, text) in latest(store, operation, regime).items():
             if device not in found or fitted_at > fitted_at_of(found[device]):
-                with contextlib.suppress(InputError):  # it is damaged, and can be fitted again
+                with contextlib.suppress(InputError):  # a damaged one must not keep others from answering
                     found[device] = _unpacked(text)
     return list(found.values())
 

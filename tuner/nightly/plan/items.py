@@ -77,7 +77,7 @@ class SurveyItem:
         operation: What is surveyed.
         catalogue: Where its kernels are found.
         seconds: Wall time in a night.
-        regime: How time is taken.
+        regime: How time is taken; as usual on the device where empty.
         problems: Problems of one's own, which come first.
         drawn: False to time only those.
         most: Dim -> the longest that is drawn.
@@ -92,7 +92,7 @@ class SurveyItem:
     operation: Operation
     catalogue: Catalogue = field(compare=False, repr=False)
     seconds: float
-    regime: str = "cold"
+    regime: str = ""
     problems: tuple[Problem, ...] = ()
     drawn: bool = True
     most: Mapping[str, int] = field(default_factory=dict)

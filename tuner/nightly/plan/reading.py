@@ -141,7 +141,7 @@ class _Reader:
         )  # fmt: skip
 
     def _surveys(self, table: PlanTable) -> tuple[SurveyItem, ...]:
-        read = SurveyReader(self._path, self._complain, listed_problems, table.defaults.regime or "cold")
+        read = SurveyReader(self._path, self._complain, listed_problems, table.defaults.regime or "")
         return tuple(read.item(("surveys", index), each) for index, each in enumerate(table.surveys))
 
     def _items(self, at: KeyPath, table: ProblemTable, defaults: DefaultsTable) -> Iterator[PlanItem]:

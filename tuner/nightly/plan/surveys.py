@@ -31,7 +31,7 @@ class SurveyReader:
             path: The plan.
             complain: Makes errors.
             listed: Reads the problems of another plan.
-            regime: Of surveys that name none.
+            regime: Of surveys that name none; empty for what is usual on the device.
         """
         self._path, self._complain, self._listed, self._regime = path, complain, listed, regime
 

@@ -133,3 +133,19 @@ def test_the_margin_keeps_uncertain_kernels_from_being_slower_than_the_library()
     assert np.mean(said) == pytest.approx(cases.loss(found.margin).mean(), rel=0.2)
     near, far = (found.figures(cases.dims[0], gain)[0] for gain in (0.05, 0.6))
     assert near > far  # a close call costs more than a clear one
+
+
+def test_where_kernels_are_too_often_slower_the_library_is_always_the_answer() -> None:
+    """All are predicted to be twice as fast, and one in ten is half as fast."""
+    count, rng = 200, np.random.default_rng(0)
+    kernel_s = np.where(np.arange(count) % 10 == 0, 2.0, 0.5)
+    cases = Cases(
+        rng.uniform(0, 9, (count, 3)), np.full(count, 0.7), np.zeros((count, 2)), kernel_s, kernel_s,
+        np.ones(count), np.minimum(kernel_s, 1.0),
+    )  # fmt: skip
+    assert not cases.used(calibrate(cases).margin).any()
+    rare = Cases(
+        cases.dims, cases.gain, cases.error, np.full(count, 0.5), np.full(count, 0.5), np.ones(count),
+        np.full(count, 0.5),
+    )  # fmt: skip
+    assert rare.used(calibrate(rare).margin).all()

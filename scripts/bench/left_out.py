@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """What a model's answers lose at problems that it was not fitted to, from a survey.
 
-    scripts/bench/answers.py SURVEY [--operation gemm] [--target cuda] [--device-file
+    scripts/bench/left_out.py SURVEY [--operation gemm] [--target cuda] [--device-file
         configs/tuned/nvidia-h200/gemm.json] [--repeats 3] [--fresh 100] [--fitted 568] [--seed 0]
 
 SURVEY is the URL of a database, or a file of arrays, .npz. Each repeat draws `--fresh` problems of the survey,
 fits to others, answers, and compares with the survey's times. Configs that were not timed at a problem cannot
 be answered there. Printed: time of the answer over the best of configs and library, minus 1; library over
-answer; the number slower than the library by over 3 %; the same loss with the best eight timed; and how well
-the figures hold that come with answers. Needs LightGBM.
+answer; the number slower than the library by over 3 %; the same loss with the best eight timed; how many of the
+configs timed at a problem are tried in the model's order, and at random, until one is within 1 % of their best;
+and how well the figures hold that come with answers. Needs LightGBM.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.lookup.model.calibrate import HELD, SLOWER, Cases, Said, cases
 from tuner.lookup.model.data import Timings, from_arrays
+from tuner.lookup.model.evidence import WEIGHT
 from tuner.lookup.model.fit import fit
 from tuner.lookup.model.predict import Model, Predictor
 from tuner.lookup.model.stored import to_bytes
@@ -40,8 +42,14 @@ from tuner.lookup.model.table import table
 Floats = NDArray[np.float64]
 
 
-def predicted(model: Model, fresh: Timings, kernels: Mapping[str, Kernel]) -> Cases:
-    """The fresh problems as cases."""
+#: A config this much slower than the best is as good; problems with fewer timings tell nothing of trials.
+WITHIN, TIMED = 0.01, 20
+
+
+def predicted(
+    model: Model, fresh: Timings, kernels: Mapping[str, Kernel]
+) -> tuple[Cases, list[int], list[float]]:
+    """The fresh problems as cases; trials to within 1 % of the best in the model's order, and at random."""
     data, count = table(fresh, kernels, model.device), len(fresh.problems)
     log_s, behind, gain = (np.full(len(data.problem), np.inf) for _ in range(3))
     library, place = np.full(count, np.inf), {named: place for place, named in enumerate(model.configs)}
@@ -57,7 +65,21 @@ def predicted(model: Model, fresh: Timings, kernels: Mapping[str, Kernel]) -> Ca
         behind[mine], gain[mine] = near[0][known], near[1][known]
         log_s[mine] = np.where(np.isfinite(behind[mine]), there.log_s(), np.inf)
     dims = np.log([[size for _, size in each.shape] for each in fresh.problems])
-    return cases(np.unique(data.problem), dims, data, Said(log_s, behind, gain, library))
+    said = Said(log_s, behind, gain, library)
+    ordered, at_random = trials(data.problem, data.time_s, np.nan_to_num(log_s + WEIGHT * behind, nan=np.inf))
+    return cases(np.unique(data.problem), dims, data, said), ordered, at_random
+
+
+def trials(problem: NDArray[np.int64], time_s: Floats, order: Floats) -> tuple[list[int], list[float]]:
+    """Configs tried at each problem to within 1 % of the best: in order, and expected at random."""
+    ordered, at_random = [], []
+    for number in np.unique(problem):
+        mine = problem == number
+        good = time_s[mine] <= time_s[mine].min() * (1 + WITHIN)
+        if len(good) >= TIMED:
+            ordered.append(1 + int(np.argmax(good[np.argsort(order[mine], kind="stable")])))
+            at_random.append((len(good) + 1) / (good.sum() + 1))
+    return ordered, at_random
 
 
 def losses(of: Cases, margin: float) -> str:
@@ -126,9 +148,15 @@ def main() -> None:
         begin = time.thread_time()
         model = fit(survey.of(some), kernels, where, seed)
         took = time.thread_time() - begin
-        of = predicted(model, fresh, kernels)
+        of, ordered, at_random = predicted(model, fresh, kernels)
         print(f"seed {seed}, {len(some)} problems: {losses(of, model.calibration.margin)}")
         print(f"  {calibration(of, model)}; margin {model.calibration.margin:.2f}")
+        if ordered:
+            print(
+                f"  trials to within {WITHIN:.0%} of the best timed, at {len(ordered)} problems: median "
+                f"{np.median(ordered):.0f}, mean {np.mean(ordered):.1f}; at random {np.median(at_random):.0f}, "
+                f"{np.mean(at_random):.1f}"
+            )
         print(
             f"  fit {took:.0f} s of a core, {len(to_bytes(model)):,} bytes; {answering(model, kernels, fresh)}",
             flush=True,
