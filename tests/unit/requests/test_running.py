@@ -12,7 +12,7 @@ from fixtures.own_kernels import double
 from tuner.devices.detect import find
 from tuner.errors import InputError
 from tuner.requests.running import Runner
-from tuner.requests.tuning import resolved
+from tuner.requests.resolving import resolved
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from tuner.devices.detect import find
 from tuner.errors import InputError, NothingFound, UnknownName
 from tuner.measuring.inputs import Inputs
 from tuner.requests.tuned import Tuned
-from tuner.requests.tuning import resolved
+from tuner.requests.resolving import resolved
 
 pytestmark = pytest.mark.usefixtures("no_mirror")
 
@@ -148,7 +148,6 @@ def test_ctrl_c_returns_what_there_is(here: Path) -> None:
         ({"what": "gem 1 1 1"}, UnknownName, "unknown operation 'gem'; did you mean gemv, gemm"),
         ({"what": "gemm 1 1 1", "block": "1"}, InputError, "block goes with a kernel of your own"),
         ({"what": "gemm 1 1 1", "second": 1}, UnknownName, "unknown option 'second'; did you mean seconds"),
-        ({"what": 7}, InputError, "a problem in words, a file, CUDA text or a function, got int"),
         ({"what": double}, InputError, "is tuned by its parameters, got none"),
         ({"what": double, "params": {"BLOCK": [1]}}, InputError, "tuned on arguments like those of a call"),
         ({"what": "gemm 8 8 8", "seconds": -1}, InputError, "is a number above 0, got -1"),
