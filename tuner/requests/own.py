@@ -39,6 +39,7 @@ def declared(code: Code, arguments: object, options: Mapping[str, Any]) -> Own:
     values = named(arguments, code.takes, code.name)
     taken = {each.name: each for each in (taken_by(code.text, code.name) if code.text else ())}
     given = [described(name, value, _dtype(taken.get(name))) for name, value in values.items()]
+    given = [replace(each, free=each.name in free_numbers(code, options)) for each in given]
     for each in given:
         _check_type(each, taken.get(each.name))
     given = list(with_outputs(given, _outputs(code, taken, options, values)))
@@ -49,6 +50,20 @@ def declared(code: Code, arguments: object, options: Mapping[str, Any]) -> Own:
     )  # fmt: skip
     own = with_reference(own, code, values, options)
     return replace(own, launch=launch_of(own, options)) if code.target == "cuda" else own
+
+
+def free_numbers(code: Code, options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Names of the whole numbers that are no sizes.
+
+    Raises:
+        InputError: The kernel takes no such argument.
+    """
+    told = options.get("numbers") or ()
+    names = (told,) if isinstance(told, str) else tuple(told)
+    for name in names:
+        if name not in code.takes:
+            raise InputError(f"numbers= names arguments ({', '.join(code.takes)}), got {name!r}; correct it")
+    return names
 
 
 def _rules(told: object) -> tuple[str, ...]:

@@ -111,11 +111,12 @@ class Tuned:
 
     @cached_property
     def _runner(self) -> Runner:
-        return Runner(self._declared, self.problem, self.config, self.record.device)
+        spec = self.asked.request.found[0].spec
+        return Runner(self._declared, self.problem, self.config, self.record.device, spec)
 
-    def __call__(self, *arrays: Any, **outputs: Any) -> Any:
+    def __call__(self, *arrays: Any, **named: Any) -> Any:
         """Runs the champion on arrays; see `tuner.requests.running.Runner`."""
-        return self._runner(*arrays, **outputs)
+        return self._runner(*arrays, **named)
 
     def export(self, format: str = "source", folder: str | Path = ".") -> list[Path]:
         """Writes the champion so that it runs without tile-tuner.

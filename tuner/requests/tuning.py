@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
 from tuner.declare.catalogue import Catalogue
@@ -44,6 +44,8 @@ class OwnOptions(TypedDict, total=False):
         outputs: Names of the arrays that the kernel writes; by default those that are not ``const`` in CUDA,
             those whose elements are set in Python.
         shapes: Array -> its extents: ``{"a": "m k", "b": "k n"}``; by default they are found by their sizes.
+        numbers: Names of whole numbers that are no sizes, such as a step's number: one config serves all their
+            values. Floating-point numbers are none anyway.
         restrictions: Rules that a config obeys, as expressions: ``"BLOCK * ITEMS <= n"``.
         grid: Blocks of a CUDA launch, as expressions: ``"ceil_div(n, BLOCK)"``, or a tuple of them.
         block: Threads of a block, likewise; by default the parameters ``block_size_x`` and so on.
@@ -65,6 +67,7 @@ class OwnOptions(TypedDict, total=False):
     answer: Any
     outputs: Sequence[str]
     shapes: Mapping[str, Any]
+    numbers: Sequence[str]
     restrictions: Sequence[str]
     grid: Any
     block: Any
@@ -142,12 +145,9 @@ def _check_options(what: object, name: str, arguments: object, params: object, o
 
     Raises:
         UnknownName: There is no such option.
-        InputError: It goes with something else.
+        InputError: One goes with something else.
     """
-    known = {**Options.__annotations__}
-    for option in options:
-        if option not in known:
-            raise UnknownName("option", option, known)
+    refuse_unknown(options, Options.__annotations__)
     if is_own(what, arguments, params):
         wrong = [option for option in ProblemOptions.__annotations__ if option in options]
         if wrong:
@@ -164,6 +164,17 @@ def _check_options(what: object, name: str, arguments: object, params: object, o
             f"{wrong[0]} goes with a kernel of your own, given as CUDA text or as a function, "
             "with arguments and params; leave it out"
         )
+
+
+def refuse_unknown(options: Iterable[str], known: Collection[str], kind: str = "option") -> None:
+    """Refuses options by names that nobody knows.
+
+    Raises:
+        UnknownName: There is no such option; the message says which are alike.
+    """
+    for option in options:
+        if option not in known:
+            raise UnknownName(kind, option, known)
 
 
 def _targets(catalogue: Catalogue, problem: Problem, what: object) -> set[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("no_mirror")
 
 
 @pytest.fixture
-def toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+def toy(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The toy's file, imported as a user's module is."""
     spec = importlib.util.spec_from_file_location("users_toy", TOY)
     assert spec is not None
@@ -32,7 +31,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "users_toy", module)
     spec.loader.exec_module(module)
-    yield module
+    return module
 
 
 def about(what: Any, **options: Any) -> Any:

@@ -22,8 +22,8 @@ from tuner.declare.space import Space
 from tuner.devices.detect import find
 from tuner.errors import InputError, NothingFound, UnknownName
 from tuner.measuring.inputs import Inputs
-from tuner.requests.tuned import Tuned
 from tuner.requests.resolving import resolved
+from tuner.requests.tuned import Tuned
 
 pytestmark = pytest.mark.usefixtures("no_mirror")
 
