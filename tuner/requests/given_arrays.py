@@ -34,7 +34,8 @@ def seen(name: str, array: Any) -> Any:
     if family is not None and (family.name != "PyTorch" or str(array.device).startswith("cuda")):
         return array
     try:
-        return view(array)
+        # NumPy takes what PyTorch shares by DLPack for memory that may only be read.
+        return array.numpy() if family is not None else view(array)
     except (BufferError, TypeError, RuntimeError) as error:
         raise InputError(
             f"{name} shares its memory by DLPack or the CUDA array interface, {type(array).__name__} does not: "

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import difflib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -36,6 +38,8 @@ def declared(code: Code, arguments: object, options: Mapping[str, Any]) -> Own:
         InputError: The arguments do not suit the kernel, or leave something open; the message says what.
         DeclarationError: Something that was given as text or function cannot be read.
     """
+    if code.function is not None:
+        _check_used(code, ast.unparse(definition(unwrapped(code.function)[0])), options, later=True)
     values = named(arguments, code.takes, code.name)
     taken = {each.name: each for each in (taken_by(code.text, code.name) if code.text else ())}
     given = [described(name, value, _dtype(taken.get(name))) for name, value in values.items()]
@@ -48,8 +52,34 @@ def declared(code: Code, arguments: object, options: Mapping[str, Any]) -> Own:
         code.name, code.target, source_of(code, given), tuple(given), shapes, code.parameters,
         _rules(options.get("restrictions") or ()), more=_more(code, options),
     )  # fmt: skip
+    _check_used(code, own.source, options)
     own = with_reference(own, code, values, options)
     return replace(own, launch=launch_of(own, options)) if code.target == "cuda" else own
+
+
+def _check_used(code: Code, source: str, options: Mapping[str, Any], later: bool = False) -> None:
+    """Refuses parameters that nothing uses: each of their values would be tried in vain.
+
+    Args:
+        code: The kernel.
+        source: Where its parameters are used, beside its launch and restrictions.
+        options: What `tuner.tune` takes of `OwnOptions`.
+        later: True if more of the source is read later: only what looks like a slip is refused.
+
+    Raises:
+        InputError: A parameter is not used.
+    """
+    beside = ("restrictions", "grid", "block", "shared_bytes", *GRID_DIVISORS)
+    words = set(re.findall(r"\w+", " ".join([source, *(str(options.get(name)) for name in beside)])))
+    used = words | {THREADS, *BLOCK_SIZES}
+    known = [name for name in (*code.parameters, *code.takes) if name in used and name.isupper()]
+    slips = not later or any(name not in code.parameters for name in known)
+    for name in code.parameters:
+        if slips and name not in used:
+            capitals = {*known, *(word for word in words if word.isupper() and code.text)}
+            nearest = difflib.get_close_matches(name, sorted(capitals), n=1, cutoff=0.5)
+            hint = f"; did you mean {nearest[0]}?" if nearest else "; correct its name, or leave it out"
+            raise InputError(f"neither {code.name} nor its launch uses the parameter {name!r}{hint}")
 
 
 def free_numbers(code: Code, options: Mapping[str, Any]) -> tuple[str, ...]:

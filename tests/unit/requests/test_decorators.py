@@ -83,8 +83,9 @@ def test_a_function_of_numba_runs_on_the_cpu_as_it_does_without(here: Path) -> N
 
 
 def fill(x: Any, out: Any, alpha: float, step: int, BLOCK: int = 64) -> None:
-    for i in range(x.size):
-        out[i] = alpha * x[i] + step
+    for start in range(0, x.size, BLOCK):
+        for i in range(start, min(start + BLOCK, x.size)):
+            out[i] = alpha * x[i] + step
 
 
 def test_numbers_that_are_no_sizes_do_not_tune_again(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

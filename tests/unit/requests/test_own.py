@@ -114,6 +114,20 @@ def two_outputs(x: Any, low: Any, high: Any, CHUNK: int = 1) -> None:
         (lambda: own(VECTOR_ADD, []), InputError, "CUDA text goes with the name of its function"),
         (lambda: own(VECTOR_ADD, [], "add"), DeclarationError, "it has vector_add; give the name"),
         (lambda: of_double(outputs="n"), InputError, r"outputs= names arrays \(x, out\), got 'n'"),
+        (
+            lambda: own(double, [1, 2, 3], params={"BLOK": [1]}),
+            InputError, "neither double nor its launch uses the parameter 'BLOK'; did you mean BLOCK?",
+        ),
+        (
+            lambda: of_double(numbers=["m"]), InputError, r"numbers= names arguments \(x, out, n\), got 'm'",
+        ),
+        (
+            lambda: own(
+                VECTOR_ADD, add_arguments(), "vector_add", PARAMS | {"ITEMS": [1]}, problem_size=1000,
+                reference=numpy.add,
+            ),
+            InputError, "uses the parameter 'ITEMS'; correct its name, or leave it out",
+        ),
         (lambda: of_double(inputs="mine"), UnknownName, "unknown way to draw inputs 'mine'"),
         (lambda: of_double(reference=numpy.ones(3)), InputError, "an array goes to answer="),
         (lambda: of_double(reference=lambda p, q, r, s: p), InputError, r"takes the kernel's inputs \(x\)"),
@@ -148,7 +162,7 @@ def two_outputs(x: Any, low: Any, high: Any, CHUNK: int = 1) -> None:
             InputError, "a launch has a grid, got neither grid= nor problem_size=",
         ),
         (
-            lambda: own(VECTOR_ADD, add_arguments(), "vector_add", {"B": [32]}, reference=numpy.add, grid="n"),
+            lambda: own(VECTOR_ADD, add_arguments(), "vector_add", {"B": [32]}, reference=numpy.add, grid="n // B"),
             InputError, 'a block has a size, got no block= .* block="BLOCK"',
         ),
         (

@@ -76,6 +76,17 @@ def test_an_answer_is_enough_and_is_told_as_what_it_is(device: str) -> None:
         _ = found_of_a_wrong_answer(device, a, b).config
 
 
+def test_what_agreed_with_one_reference_is_checked_again_by_another(device: str) -> None:
+    first = tune_add(device)
+    other = tune_add(device, reference=lambda a, b: b + a)
+    assert other.champion is not None
+    assert other.champion != first.champion
+    assert len(other.trials) == len(first.trials)
+    assert not {each.id for each in first.trials} & {each.id for each in other.trials}
+    # The first one is asked again: its trials count, and no other's.
+    assert {each.id for each in tune_add(device).trials} == {each.id for each in first.trials}
+
+
 def found_of_a_wrong_answer(device: str, a: Any, b: Any) -> Tuned:
     # The fake device writes what the reference says, so that it needs a fault to be wrong.
     wrong = plain_device(Path("wrong.json"), rules=[{"where": {}, "fault": "wrong_result"}])
