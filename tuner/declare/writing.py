@@ -118,8 +118,10 @@ class Own:
 
     @property
     def checked_by(self) -> str:
-        """Names what configs are compared with: a config that agrees with one reference is not known to agree
-        with another, so that it is checked again."""
+        """A name for what configs are compared with.
+
+        A config that agrees with one reference is not known to agree with another, so that it is checked again.
+        """
         told = [
             self.reference.module,
             self.reference.name,

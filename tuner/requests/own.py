@@ -145,18 +145,14 @@ def _outputs(
 
 
 def _written_by(function: Any, names: Sequence[str]) -> tuple[str, ...]:
-    """Arguments to whose elements a function assigns.
-
-    Raises:
-        InputError: It also reads one of them: outputs hold NaN before a run.
-    """
-    node = definition(unwrapped(function)[0])
-    written: dict[str, None] = {}
-    for each in ast.walk(node):
-        targets = each.targets if isinstance(each, ast.Assign) else [getattr(each, "target", None)]
-        for target in targets:
-            if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
-                written[target.value.id] = None
+    """Arguments to whose elements a function assigns."""
+    written = set()
+    for each in ast.walk(definition(unwrapped(function)[0])):
+        if isinstance(each, ast.Subscript) and isinstance(each.ctx, ast.Store):
+            array = each.value
+            while isinstance(array, ast.Subscript):
+                array = array.value
+            written.add(getattr(array, "id", ""))
     return tuple(name for name in names if name in written)
 
 
