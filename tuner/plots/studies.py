@@ -29,14 +29,21 @@ from tuner.results.record import Record
 OURS, LIBRARY, STOPPED, FAILED = "#2a6f97", "#c1666b", "#a9b8bd", "#d9a441"
 
 
-def figures(seen: Seen) -> dict[str, go.Figure]:
+class Figures(dict[str, go.Figure]):
+    """Figures by name; a shell shows their names."""
+
+    def __repr__(self) -> str:
+        return f"<figures: {', '.join(self)}>"
+
+
+def figures(seen: Seen) -> Figures:
     """Figures by name; those that the study has no data for are left out."""
     draw: Mapping[str, Callable[[Seen], go.Figure | None]] = {
         "history": history, "importance": importances, "pairs": pairs, "parallel": parallel,
         "failures": failures, "time": time_spent,
     }  # fmt: skip
     found = {name: each(seen) for name, each in draw.items()}
-    return {name: each for name, each in found.items() if each is not None}
+    return Figures({name: each for name, each in found.items() if each is not None})
 
 
 def _titled(figure: go.Figure, title: str, height: int = 420) -> go.Figure:

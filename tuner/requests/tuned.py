@@ -68,6 +68,8 @@ class Tuned:
         return min(timed, key=lambda each: each.measurement.time_s or 0.0)
 
     def _why_none(self) -> str:
+        if any(each.measurement.outcome == "MEASURED" for each in self.trials):
+            return f"no finals were held, or none passed them ({self.stopped})"
         reasons = "; ".join(failures(self.progress.reasons))
         if not reasons:
             spent = where_time_went(self.progress)

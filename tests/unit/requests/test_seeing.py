@@ -68,6 +68,7 @@ def test_its_numbers_add_up(seen: Seen) -> None:
 def test_in_python_it_is_figures(seen: Seen, tmp_path: Path) -> None:
     found = tuner.show("toy 1000")
     assert list(found) == FIGURES
+    assert repr(found) == f"<figures: {', '.join(FIGURES)}>"
     points = sum(len(each.x) for each in found["history"].data if each.mode == "markers")
     assert points == len(seen.timed)
     with pytest.raises(UnknownName, match="unknown option 'dir'"):

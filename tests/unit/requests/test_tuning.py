@@ -160,6 +160,8 @@ found = tuner.tune(
     VECTOR_ADD, "vector_add", add_arguments(), params, problem_size=1000, reference=numpy.add, device=device,
     seconds=120, progress=report,
 )
+try: found.export()
+except tuner.errors.NothingFound as nothing: print(nothing)
 print(found.interrupted, found.champion, len(found.trials) >= 3, found.config["block_size_x"] >= 32)
 """
 
@@ -175,6 +177,7 @@ def test_ctrl_c_returns_what_there_is(here: Path) -> None:
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert out.splitlines()[-1] == "True None True True", err
+    assert "has no champion: no finals were held, or none passed them (interrupted;" in out
     assert "interrupted; every finished trial is kept" in err
 
 
