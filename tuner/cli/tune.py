@@ -86,7 +86,8 @@ def tune(
             "objective": options["objective"], "error_limit": options["error_limit"], "db": options["db"],
         },
     )  # fmt: skip
-    with Events(options["log"], options["verbose"]) as events, ProgressView(problem, options["quiet"]) as view:
+    view = ProgressView(problem, options["quiet"], study.request.trials)
+    with Events(options["log"], options["verbose"]) as events, view:
         events.tell("begin", problem=str(problem), device=study.request.found[0].info.name, db=study.db)
         result = run(study, events.follow(problem, view), warned)
         events.tell("end", problem=str(problem), stopped=result.stopped, champion=_told(catalogue, result))

@@ -54,7 +54,7 @@ def run_shown(study: Asked, progress: bool | Callable[[Progress], None]) -> Tune
         KeyboardInterrupt: It was interrupted before anything was measured, or twice.
     """
     last: list[Progress] = [Progress()]
-    view = ProgressView(study.request.problem, quiet=progress is not True)
+    view = ProgressView(study.request.problem, progress is not True, study.request.trials)
 
     def report(now: Progress) -> None:
         last[0] = now
