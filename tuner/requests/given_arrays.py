@@ -71,6 +71,12 @@ def check(tensors: Sequence[Tensor], arrays: Sequence[Any], kind: str, dense: bo
             f"{one.name} on {other.device}" for one, other in zip(tensors, operands, strict=True)
         )
         raise InputError(f"all arrays of a call lie on one device, got {places}; bring them together")
+    families = sorted({each.family for each in operands})
+    if len(families) > 1:  # each of them has streams of its own
+        raise InputError(
+            f"all arrays of a call are of one library, got {' and '.join(families)}; convert some, e.g. "
+            "by cupy.from_dlpack"
+        )
     if kind == "cpu" and devices != ["cpu"]:
         raise InputError(
             f"the kernel is for the CPU, got arrays on {devices[0]}; pass arrays of the host's memory"

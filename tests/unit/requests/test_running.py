@@ -148,6 +148,10 @@ def test_other_arrays_are_refused(runner: Runner, arrays: Any, outputs: Any, mes
             lambda: (CupyArray(ramp()), CupyArray(ramp(), 1)),
             "all arrays of a call lie on one device, got out on cuda:1, x on cuda:0",
         ),
+        (
+            lambda: (CupyArray(ramp()), TorchTensor(ramp())),
+            "all arrays of a call are of one library, got CuPy and PyTorch; convert",
+        ),
         (lambda: (CupyArray(ramp()), numpy.ones(60, "float32")), "got out on cpu, x on cuda:0; bring them"),
     ],
 )
