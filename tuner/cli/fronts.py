@@ -43,7 +43,8 @@ def front(target: str, dims: tuple[str, ...], sets: tuple[str, ...], **options: 
     if len(objectives) == 1:
         raise InputError("a front has several objectives, got time alone; give e.g. --objective time,energy")
     check_plot(options["folder"], several=True)
-    _, problem = parse_problem(target, dims, sets, options["dtype"], options["layout"], options["precision"])
+    words = (options[name] for name in ("dtype", "layout", "precision", "epilogue"))
+    _, problem = parse_problem(target, dims, sets, *words)
     found, champion = _known(problem, objectives, options)
     if options["as_json"]:
         where = champion.record.device

@@ -102,7 +102,7 @@ def candidates(read: Plan) -> list[Candidate]:
 @json_option
 def explain(
     target: str, dims: tuple[str, ...], sets: tuple[str, ...], dtype: str, layout: str, precision: str,
-    regime: str, device: str, other: str, db: str, as_json: bool,
+    epilogue: str,     regime: str, device: str, other: str, db: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Try what can be swapped for a problem that changed: its old machine code, another compiler or board."""
     from tuner.devices.detect import find
@@ -110,7 +110,7 @@ def explain(
     from tuner.watch.choosing import Candidate
     from tuner.watch.explaining import explain as tried
 
-    catalogue, problem = parse_problem(target, dims, sets, dtype, layout, precision)
+    catalogue, problem = parse_problem(target, dims, sets, dtype, layout, precision, epilogue)
     found = find(device)
     boards = [find(other)] if other else []
     with Store.open(db) as store:

@@ -18,7 +18,7 @@ from tuner.requests.code import is_cuda, read_code
 from tuner.requests.own import own_problem
 
 #: Options of a problem beside its shape, in the order in which `Operation.problem` takes them.
-_HOW = ("dtype", "layout", "precision")
+_HOW = ("dtype", "layout", "precision", "epilogue")
 
 
 def resolved(
@@ -60,7 +60,7 @@ def resolved(
     catalogue = builtin()
     words = " ".join([str(what), *(str(options[key]) for key in _HOW if options.get(key))])
     key = parse_key(words, catalogue)
-    return catalogue, catalogue.operation(key.operation).problem(key.dims, key.dtype, key.layout, key.precision)
+    return catalogue, key.of_operation(catalogue.operation(key.operation))
 
 
 def is_own(what: object, arguments: object, params: object) -> bool:
@@ -110,7 +110,8 @@ def _of_problem(problem: Problem) -> tuple[Catalogue, Problem]:
         return catalogue, problem
     catalogue = from_file(_file_of(operation, "operation"))
     same = catalogue.operation(operation.name)
-    return catalogue, same.problem(problem.dims, problem.dtype, problem.layout, problem.precision)
+    how = (problem.dtype, problem.layout, problem.precision, problem.epilogue)
+    return catalogue, same.problem(problem.dims, *how)
 
 
 def _same(known: Operation | None, operation: Operation) -> bool:

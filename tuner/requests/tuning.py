@@ -26,12 +26,14 @@ class ProblemOptions(TypedDict, total=False):
         dtype: Element type; by default the operation's first.
         layout: e.g. ``nt``; by default the operation's first.
         precision: ``ieee``, or ``emulated``.
+        epilogue: What is done to the result, such as ``bias-col+gelu``.
     """
 
     shape: Mapping[str, int] | Sequence[int]
     dtype: str
     layout: str
     precision: str
+    epilogue: str
 
 
 class OwnOptions(TypedDict, total=False):
