@@ -381,7 +381,8 @@ def test_a_store_as_of_a_snapshot_stays_as_it_was(store: Store, url: str) -> Non
         assert _all_of(now, problem, other) == _all_of(store, problem, other) != before
     assert before[0] == crowned
     found = snapshots.problems_since(store, manifest.positions)
-    assert found == ({problem, square(256)}, {problem})
+    assert (found.recorded, found.crowned) == ({problem, square(256)}, {problem})
+    assert not found.ruled_for_all
 
 
 def _all_of(store: Store, *problems: ProblemKey) -> list[object]:

@@ -13,7 +13,9 @@ from tuner.cli.options import DEVICE, KERNEL, database_option, json_option, pars
 from tuner.requests.answers import FORMATS, answered, exported
 
 if TYPE_CHECKING:
+    from tuner.declare.catalogue import Catalogue
     from tuner.declare.problem import Problem
+    from tuner.lookup import Answer
 
 #: For programs that take no chances.
 confirmed_option = click.option(
@@ -40,23 +42,20 @@ confirmed_option = click.option(
 @confirmed_option
 @database_option
 @json_option
-def best(
-    target: str, dims: tuple[str, ...], sets: tuple[str, ...], dtype: str, layout: str, precision: str,
-    epilogue: str, regime: str, kernel: str, device: str, server: str, confirmed: bool, db: str, as_json: bool,
-) -> None:  # fmt: skip
+def best(target: str, dims: tuple[str, ...], server: str, db: str, as_json: bool, **asked: Any) -> None:
     """Print the config to use for a problem, or the library. No device is touched.
 
     The answer is the problem's own champion; without one it comes from the nearest shapes, from a similar
     device, or it is the kernel's default. `match` says which, `expected loss` what such answers have cost on
     known problems.
     """
-    catalogue, problem = parse_problem(target, dims, sets, dtype, layout, precision, epilogue)
+    catalogue, problem = _problem(target, dims, asked)
     if server:
-        found = _from_server(server, problem, device, regime, kernel, confirmed)
+        found = _from_server(server, problem, asked)
     else:
         from tuner.lookup.demand import DEMAND
 
-        answer = answered(catalogue, problem, device, regime, kernel, db, confirmed)
+        answer = _answer(catalogue, problem, db, asked)
         DEMAND.asked(answer, catalogue, db)
         found = answer.to_json()
     if as_json:
@@ -65,16 +64,26 @@ def best(
         pairs(f"Best for {problem}", lookup_rows(found))
 
 
-def _from_server(
-    server: str, problem: Problem, device: str, regime: str, kernel: str, confirmed: bool
-) -> dict[str, Any]:
+def _problem(target: str, dims: tuple[str, ...], asked: Mapping[str, Any]) -> tuple[Catalogue, Problem]:
+    parts = (asked[name] for name in ("sets", "dtype", "layout", "precision", "epilogue"))
+    return parse_problem(target, dims, *parts)
+
+
+def _answer(catalogue: Catalogue, problem: Problem, db: str, asked: Mapping[str, Any]) -> Answer:
+    return answered(
+        catalogue, problem, asked["device"], asked["regime"], asked["kernel"], db, asked["confirmed"]
+    )
+
+
+def _from_server(server: str, problem: Problem, asked: Mapping[str, Any]) -> dict[str, Any]:
     """The answer of a server, or its last one where it is away; devices of this machine are told by name."""
     from tuner.lookup.asking import parse_device
     from tuner.requests.client import connect
 
-    where = parse_device(device)
+    where = parse_device(asked["device"])
     name = where if isinstance(where, str) else where.name
-    told = connect(server).best(problem, name, regime=regime, kernel=kernel, confirmed=confirmed)
+    chosen = {each: asked[each] for each in ("regime", "kernel", "confirmed")}
+    told = connect(server).best(problem, name, **chosen)
     return {**told.told, "age_days": told.age_days, "from_cache": told.from_cache}
 
 
@@ -130,14 +139,11 @@ def _predicted_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
 @click.option("-o", "folder", type=click.Path(path_type=Path), required=True, help="Folder to write to.")
 @confirmed_option
 @database_option
-def export(
-    target: str, dims: tuple[str, ...], sets: tuple[str, ...], dtype: str, layout: str, precision: str,
-    epilogue: str, regime: str, kernel: str, device: str, form: str, folder: Path, confirmed: bool, db: str,
-) -> None:  # fmt: skip
+def export(target: str, dims: tuple[str, ...], form: str, folder: Path, db: str, **asked: Any) -> None:
     """Write the champion as source, binary, Python module or JSON. None of them needs tuner."""
     from tuner.export import write_file
 
-    catalogue, problem = parse_problem(target, dims, sets, dtype, layout, precision, epilogue)
-    found = answered(catalogue, problem, device, regime, kernel, db, confirmed)
+    catalogue, problem = _problem(target, dims, asked)
+    found = _answer(catalogue, problem, db, asked)
     for file in exported(found, catalogue, problem, form):
         click.echo(str(write_file(folder, file.name, file.data)))

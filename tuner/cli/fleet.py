@@ -12,9 +12,9 @@ import click
 
 from tuner.cli.fleet_view import workers_table
 from tuner.cli.night_result import NightResult
-from tuner.devices.detect import DetectedDevice, find, gpus
 from tuner.errors import EnvironmentTrouble, Interrupted
 from tuner.nightly.plan import Plan, PlanItem
+from tuner.requests import job_files
 
 if TYPE_CHECKING:
     from tuner.fleet.clusters import Cluster
@@ -79,7 +79,7 @@ def run_fleet(
         EnvironmentTrouble: The cluster or the database cannot be used.
     """
     from tuner.cli.watch import attended
-    from tuner.fleet.clusters import ClusterRequest
+    from tuner.fleet.clusters import ClusterRequest, local_devices
     from tuner.fleet.coordinator import opened
     from tuner.fleet.security import Certificates
     from tuner.study.interruption import INTERRUPTED
@@ -89,14 +89,14 @@ def run_fleet(
     if plan.wanted:
         click.echo("tuner: what is wanted is tuned on one machine; a cluster leaves it out", err=True)
     result = NightResult()
-    found = _local_devices(request.device or plan.device) if request.cluster == "local" else ()
+    found = local_devices(request.device or plan.device) if request.cluster == "local" else ()
     wanted = ClusterRequest(request.cluster, found, Certificates(*request.tls))
     with opened(db, wanted, request.hand_over) as fleet:
         watch = attended(fleet.store, (), plan, request.quiet)
         watch.begin((), 0)
         watch.watching.why_none = "a cluster's night times none; run `tuner watch` on a node"
         night = _night(plan, fleet, request)
-        with _shown(night, fleet.cluster, request.quiet):
+        with _shown(night, fleet.cluster, request.quiet), job_files.telling_of_fleet(night.snapshot):
             try:
                 for item in night.run():
                     result.items.append(item)
@@ -125,14 +125,6 @@ def _night(plan: Plan, fleet: Fleet, request: FleetRequest) -> FleetNight:
 
 def _is_fake(devices: tuple[str, ...]) -> bool:
     return any(name.startswith("fake:") for name in devices)
-
-
-def _local_devices(text: str) -> tuple[DetectedDevice, ...]:
-    """The devices of this machine that ``--device`` names; by default every GPU, or else the CPU."""
-    if text in ("", "cuda"):
-        found = tuple(gpus())
-        return found or (find(text),)
-    return tuple(find(spec) for spec in text.split(","))
 
 
 def _said(item: PlanItem, slices: int, gain: float | None) -> None:

@@ -23,6 +23,7 @@ from tuner.cli.previews import previewed_night
 from tuner.cli.worker import tls_options
 from tuner.errors import InputError, NothingFound
 from tuner.nightly.plan import Plan, clock_time, read_plan, seconds_until
+from tuner.requests import job_files
 from tuner.requests.events import Events
 
 
@@ -130,6 +131,7 @@ def _run(path: Path, db: str, asked: Mapping[str, Any]) -> NightResult:
     with Events(asked["log"], asked["verbose"]) as events:
         events.tell("begin", plan=str(path), problems=len(plan.items), db=db)
         told = ToldItems(asked["quiet"], events, len(plan.items))
+        job_files.count(0, max(1, len(plan.items)))
         if not asked["cluster"]:
             return run_here(plan, db, asked["device"], deadline_s, seed, asked["again"], told)
         tls = asked["tls_ca"], asked["tls_cert"], asked["tls_key"]

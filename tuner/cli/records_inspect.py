@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -151,10 +151,7 @@ def show(text: str, db: str, as_json: bool) -> None:
 @click.option("--undo", is_flag=True, help="Undo: these records count again.")
 @database_option
 @json_option
-def forget(
-    ids: tuple[str, ...], before: str, after: str, device: str, alone: bool, reason: str, undo: bool, db: str,
-    as_json: bool,
-) -> None:  # fmt: skip
+def forget(ids: tuple[str, ...], alone: bool, undo: bool, db: str, as_json: bool, **asked: Any) -> None:
     """Take records back. Nothing is deleted; --undo undoes it.
 
     Records taken back no longer answer lookups or guide searches, and they are not exported.
@@ -163,6 +160,7 @@ def forget(
     """
     from tuner.store import Store, retracting
 
+    before, after, device = asked["before"], asked["after"], asked["device"]
     if bool(ids) == bool(before or after or device) or (alone and not ids):
         raise InputError(
             "records are taken back by ID (--alone goes with it), or by --before, --after and --device; give "
@@ -171,7 +169,7 @@ def forget(
     named = tuple(checked_id(each) for each in ids)
     chosen = retracting.Chosen(named, alone, _moment("--before", before), _moment("--after", after), device)
     with Store.open(db) as store:
-        count = (retracting.give_back if undo else retracting.take_back)(store, chosen, reason)
+        count = (retracting.give_back if undo else retracting.take_back)(store, chosen, asked["reason"])
     if as_json:
         print_json({"undone" if undo else "taken_back": count})
     elif undo:

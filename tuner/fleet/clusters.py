@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tuner.devices.detect import DetectedDevice
+from tuner.devices.detect import DetectedDevice, find, gpus
 from tuner.errors import EnvironmentTrouble, InputError
 from tuner.fleet.jobs import queue_class, script_of
 from tuner.fleet.security import Certificates
@@ -189,6 +189,14 @@ def local_workers(
             except subprocess.TimeoutExpired:
                 each.kill()
                 each.wait()
+
+
+def local_devices(text: str) -> tuple[DetectedDevice, ...]:
+    """The devices of this machine that ``--device`` names; by default every GPU, or else the CPU."""
+    if text in ("", "cuda"):
+        found = tuple(gpus())
+        return found or (find(text),)
+    return tuple(find(spec) for spec in text.split(","))
 
 
 @contextlib.contextmanager

@@ -206,19 +206,27 @@ class Snapshot:
 
     def published_champion(self, question: Question) -> Champion | None:
         """The published champion of this very problem and device."""
+        by_place = self._published(question.problem.operation)
+        device = question.device.kind, question.device.name
+        found = by_place.get((question.problem, question.regime), {}).get(device, ())
+        return next((each for each in found if question.kernel in ("", each.record.kernel)), None)
 
-        def read() -> dict[Any, list[Champion]]:
-            found: dict[Any, list[Champion]] = {}
-            for each in self.standing(question.problem.operation):
+    def has_published(self, problem: ProblemKey, regime: str) -> bool:
+        """Whether there is a published champion of a problem, on whatever device."""
+        return (problem, regime) in self._published(problem.operation)
+
+    def _published(self, operation: str) -> dict[Any, dict[Any, list[Champion]]]:
+        """Published champions by problem and regime, then by kind and name of the device."""
+
+        def read() -> dict[Any, dict[Any, list[Champion]]]:
+            found: dict[Any, dict[Any, list[Champion]]] = {}
+            for each in self.standing(operation):
                 record = each.champion.record
-                place = record.problem, record.regime, record.device.kind, record.device.name
-                found.setdefault(place, []).append(each.champion)
+                place = found.setdefault((record.problem, record.regime), {})
+                place.setdefault((record.device.kind, record.device.name), []).append(each.champion)
             return found
 
-        by_place = self.known(("published", question.problem.operation), read)
-        asked = question.problem, question.regime, question.device.kind, question.device.name
-        named = (each for each in by_place.get(asked, ()) if question.kernel in ("", each.record.kernel))
-        return next(named, None)
+        return self.known(("published", operation), read)
 
 
 def _files(folder: str) -> list[tuple[str, int, int]]:

@@ -36,7 +36,6 @@ from tuner.lookup.features import Floats
 from tuner.lookup.legality import default_among, legal
 from tuner.lookup.matrix import Subject
 from tuner.lookup.model.predict import Model as TimeModel
-from tuner.lookup.model.shelf import models
 from tuner.lookup.predicted import from_model
 from tuner.lookup.quality import expected_loss
 from tuner.lookup.snapshot import Snapshot, SubjectData
@@ -99,7 +98,7 @@ class Case:
     def models(self) -> list[TimeModel]:
         """The models of the operation, one for each device that has one."""
         of = self.question.problem.operation, self.question.regime
-        return self.snapshot.known(("models", *of), lambda: models(*of, self.snapshot.published))
+        return self.snapshot.models(*of)
 
     def may_run(self, record: Record) -> bool:
         """False where a record's config breaks a rule of its kernel as it is now.

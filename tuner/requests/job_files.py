@@ -8,8 +8,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +18,12 @@ if TYPE_CHECKING:
     from tuner.declare.problem import Problem
     from tuner.study.progress import Progress
 
-#: Names the folder.
-VARIABLE = "TUNER_JOB"
+#: Name the folder, and the seconds that the job has run before.
+VARIABLE, SPENT = "TUNER_JOB", "TUNER_JOB_SPENT_S"
 #: Seconds between two notes of progress.
 EVERY_S = 0.3
+#: Seconds between two notes of a fleet's progress, and workers that they name.
+FLEET_EVERY_S, MOST_WORKERS = 1.0, 64
 
 
 class _Told:
@@ -29,6 +32,8 @@ class _Told:
     stage = ""
     at_s = 0.0
     done, of = 0, 1
+    begun_s = 0.0
+    is_night = False
 
 
 def announce() -> None:
@@ -36,6 +41,7 @@ def announce() -> None:
     if os.environ.get(VARIABLE):
         import psutil
 
+        _Told.begun_s = time.monotonic()
         _write("process", {"pid": os.getpid(), "started": psutil.Process().create_time()})
 
 
@@ -47,7 +53,13 @@ def ended(code: int) -> None:
 
 def count(done: int, of: int) -> None:
     """Sets how many problems of a plan are done, for the next note of progress."""
-    _Told.done, _Told.of = done, of
+    _Told.done, _Told.of, _Told.is_night = done, of, True
+
+
+def _spent_s(of_study_s: float = 0.0) -> float:
+    """Seconds that the job has run: those of its study, or of its night, and of processes before this one."""
+    before_s = float(os.environ.get(SPENT) or 0.0)
+    return round(before_s + (time.monotonic() - _Told.begun_s if _Told.is_night else of_study_s), 1)
 
 
 def tell(problem: Problem, progress: Progress) -> None:
@@ -66,11 +78,62 @@ def tell(problem: Problem, progress: Progress) -> None:
             "problem": str(problem), "stage": progress.stage, "trials": progress.trials,
             "outcomes": dict(progress.outcomes), "best": progress.best, "best_s": best_s,
             "library_s": progress.baseline_s, "tflops": work.flops / best_s / 1e12 if best_s else None,
-            "elapsed_s": round(progress.elapsed_s, 1),
+            "elapsed_s": round(progress.elapsed_s, 1), "spent_s": _spent_s(progress.elapsed_s),
             "left_s": None if progress.left_s is None else round(progress.left_s, 1),
             "busy": list(progress.busy), "done": _Told.done, "of": _Told.of,
         },
     )  # fmt: skip
+
+
+@contextlib.contextmanager
+def telling_of_fleet(snapshot: Callable[[], Mapping[str, Any]]) -> Iterator[None]:
+    """Tells how far a night on a fleet is, every second while the block runs, from a thread of its own.
+
+    Args:
+        snapshot: `tuner.fleet.night.FleetNight.snapshot`.
+    """
+    if not os.environ.get(VARIABLE):
+        yield
+        return
+    ended = threading.Event()
+
+    def tell_on() -> None:
+        while not ended.wait(FLEET_EVERY_S):
+            with contextlib.suppress(
+                RuntimeError
+            ):  # the night has changed what was read; the next note will do
+                _write("progress", _of_fleet(snapshot()))
+
+    thread = threading.Thread(target=tell_on, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        _write("progress", _of_fleet(snapshot()))
+
+
+def _of_fleet(told: Mapping[str, Any]) -> dict[str, Any]:
+    """A fleet's progress, with the keys of a study's where they mean the same."""
+    workers = told["workers"]
+    timed = [each for each in workers if each["best_s"]]
+    first = min(timed, key=lambda each: float(each["best_s"]), default=None)
+    names = ("name", "device", "state", "doing", "slices", "trials", "trials_per_minute", "best_s")
+    busy = sum(each["state"] == "works" for each in workers)
+    return {
+        "problem": "", "stage": f"{busy} of {len(workers)} workers at work",
+        "trials": sum(each["trials"] for each in workers), "best": first["best"] if first else "",
+        "best_s": first["best_s"] if first else None, "library_s": first["baseline_s"] if first else None,
+        "tflops": None, "elapsed_s": round(told["elapsed_s"], 1), "spent_s": _spent_s(),
+        "left_s": None if told["left_s"] is None else round(told["left_s"], 1), "busy": [],
+        "done": _Told.done, "of": _Told.of,
+        "fleet": {
+            "trials_per_minute": round(told["trials_per_minute"], 1), "slices": told["slices"],
+            "problems_left": told["problems_left"],
+            "workers": [{name: each[name] for name in names} for each in workers[:MOST_WORKERS]],
+        },
+    }  # fmt: skip
 
 
 def _write(name: str, told: Mapping[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -12,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from tuner.declare import catalogue
-from tuner.declare.problem import PRECISIONS, check_sizes
-from tuner.devices.detect import DetectedDevice
+from tuner.declare.catalogue import Catalogue
+from tuner.declare.problem import PRECISIONS, Problem, check_sizes
 from tuner.devices.protocol import REGIMES
 from tuner.errors import InputError, NothingFound, PlanError, UnknownName
 from tuner.lookup.declared import builtin_now
 from tuner.nightly.plan import document_of, plan_of
 from tuner.requests import allowed
+from tuner.requests.offer import Offer
 from tuner.requests.questions import LARGEST_DIM
 from tuner.store import Store, jobs
 from tuner.store.jobs import Job
@@ -35,43 +37,6 @@ LARGEST_PRIORITY = 100
 MOST_OF_ONE, MOST_JOBS = 1000, 5000
 #: What errors call a plan that was submitted.
 SHOWN = Path("plan")
-
-
-@dataclass(frozen=True)
-class Offer:
-    """The devices that a node offers to jobs.
-
-    Attributes:
-        devices: Spec -> the devices that it names.
-    """
-
-    devices: Mapping[str, tuple[DetectedDevice, ...]]
-
-    @classmethod
-    def of(cls, found: Sequence[DetectedDevice]) -> Offer:
-        """Devices of this machine, each by its spec; ``cuda`` names all GPUs where they are of one kind."""
-        named: dict[str, tuple[DetectedDevice, ...]] = {each.spec: (each,) for each in found}
-        gpus = tuple(each for each in found if each.spec.startswith("cuda:"))
-        if len(gpus) > 1 and len({each.info.name for each in gpus}) == 1:
-            named["cuda"] = gpus
-        return cls(named)
-
-    def spec(self, text: str) -> str:
-        """The spec of a device that is named by spec, name or uuid; the first if empty.
-
-        Raises:
-            UnknownName: It is not offered.
-            NothingFound: No device is offered.
-        """
-        if not self.devices:
-            raise NothingFound("this node offers no device to jobs; start it with --device SPEC")
-        if not text:
-            return next(iter(self.devices))
-        for spec, found in self.devices.items():
-            if text in (spec, found[0].info.uuid) or text.casefold() == found[0].info.name.casefold():
-                return spec
-        names = [*self.devices, *(found[0].info.name for found in self.devices.values())]
-        raise UnknownName("device of this node", text[:200], names)
 
 
 @dataclass(frozen=True)
@@ -116,10 +81,10 @@ def submit(store: Store, offer: Offer, told: Submission, submitter: str) -> tupl
     deadline = _deadline(told.deadline)
     if told.problem is not None:
         spec = offer.spec(told.device)
-        asked = _problem(store, told.problem, offer.devices[spec][0].target)
+        asked = _problem(store, told.problem, offer.targets(spec))
     else:
         asked, device = _plan(store, told.plan)
-        spec = offer.spec(told.device or device)
+        spec = offer.spec(told.device or (device if offer.cluster is None else ""))
     asked |= {"seconds": told.seconds, "trials": told.trials}
     same = hashlib.sha256(json.dumps([asked, spec, allowed.node()], sort_keys=True).encode()).hexdigest()
     _check_room(store, submitter)
@@ -202,7 +167,7 @@ def title(job: Job) -> str:
     return " ".join(word for word in words if word not in ("", "ieee", "cold"))
 
 
-def _problem(store: Store, told: Mapping[str, Any], target: str) -> dict[str, Any]:
+def _problem(store: Store, told: Mapping[str, Any], targets: Sequence[str]) -> dict[str, Any]:
     """A checked problem, written out in full."""
     known = ("operation", "file", "dims", "dtype", "layout", "precision", "epilogue", "regime", "kernels")
     for name in told:
@@ -229,14 +194,30 @@ def _problem(store: Store, told: Mapping[str, Any], target: str) -> dict[str, An
     problem = operation.problem(dims, dtype, layout, precision, epilogue)
     check_sizes(problem)
     only = tuple(str(name) for name in told.get("kernels") or ())
-    if not kernels.serving(problem, target, only):
-        raise InputError(f"{operation.name} has no kernel for {target} that is for {problem}")
+    _check_kernels(kernels, problem, targets, only)
     full = {
         "operation": operation.name, "shape": dict(problem.shape), "dtype": problem.dtype,
         "layout": problem.layout, "precision": problem.precision, "regime": regime, "kernels": list(only),
         "file": str(file) if file else "", **problem.told_epilogue,
     }  # fmt: skip
     return {"kind": "problem", "problem": full}
+
+
+def _check_kernels(kernels: Catalogue, problem: Problem, targets: Sequence[str], only: tuple[str, ...]) -> None:
+    """Refuses a problem that has no kernel for any of some targets.
+
+    Raises:
+        InputError: It has none.
+        UnknownName: No kernel is called like that.
+    """
+    for target in targets[:-1]:
+        with contextlib.suppress(UnknownName):
+            if kernels.serving(problem, target, only):
+                return
+    if not kernels.serving(problem, targets[-1], only):
+        raise InputError(
+            f"{problem.operation.name} has no kernel for {' or '.join(targets)} that is for {problem}"
+        )
 
 
 def _plan(store: Store, text: str) -> tuple[dict[str, Any], str]:
@@ -261,7 +242,9 @@ def _plan(store: Store, text: str) -> tuple[dict[str, Any], str]:
     if len(plan.items) > MOST_PROBLEMS:
         rule = f"problems: a plan that is submitted has at most {MOST_PROBLEMS} problems"
         raise complaints.about(("problems",), f"{rule}, got {len(plan.items)}; split it")
-    return {"kind": "plan", "plan": text, "problems": len(plan.items)}, plan.device
+    until = plan.until.isoformat("minutes") if plan.until is not None else ""
+    limits = {"plan_seconds": plan.seconds, "until": until}
+    return {"kind": "plan", "plan": text, "problems": len(plan.items), **limits}, plan.device
 
 
 def _check_file(store: Store, text: str) -> None:

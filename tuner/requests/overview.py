@@ -8,13 +8,15 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from tuner.results.record import Champion, ProblemKey
-from tuner.store import Store, listing
+from tuner.store import Store, listing, watched
 from tuner.watch.crowns import Place, same
 
 #: Champions that are looked at, and hours that a night has before the last of them.
 LOOKED_AT, NIGHT_H = 100, 24
 #: By less than this fraction a champion is neither faster nor slower.
 SAME = 0.01
+#: Events of nights that are looked at for the last report.
+EVENTS = 6
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,20 @@ def _histories(store: Store, champions: Sequence[Champion]) -> dict[Place, list[
     for champion in listing.champions_of(store, problems):
         found.setdefault(Place.of(champion), []).append(champion)
     return found
+
+
+def watched_night(store: Store) -> dict[str, Any] | None:
+    """What the sentinels of the last night with a report came to; None if there was no such night."""
+    ended = [each.data for each in watched.events(store, limit=EVENTS) if each.event == watched.ENDED]
+    if not ended:
+        return None
+    told = ended[-1]
+    return {
+        "begun_at": told["begun_at"], "ended_at": told["ended_at"], "stopped": told["stopped"],
+        "sentinels": len(told["sentinels"]), "no_sentinels": told["no_sentinels"],
+        "alerts": told["alerts"], "behind": told["behind"], "confirmed": len(told["confirmed"]),
+        "rolled_back": told["rolled_back"],
+    }  # fmt: skip
 
 
 def change_json(change: Change) -> dict[str, Any]:

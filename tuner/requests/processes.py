@@ -17,10 +17,15 @@ from typing import Any
 import psutil
 
 from tuner.devices.cache_folder import cache_root
+from tuner.nightly.plan.items import clock_time, seconds_until
+from tuner.requests.fleet_jobs import ClusterChoice
+from tuner.requests.job_files import SPENT, VARIABLE
 from tuner.store.jobs import Job
 
 #: Largest file of a job that is read back, in bytes: the report of a plan of 10,000 problems has 20 MB.
 LARGEST_BYTES = 64 << 20
+#: Seconds that a job is given at the least, so that it comes to a report.
+LEAST_S = 1.0
 #: Characters of what a failed job said last.
 LONGEST_WHY = 2000
 
@@ -39,21 +44,30 @@ class JobProcess:
         self._child: subprocess.Popen[bytes] | None = None
         self._seen: tuple[int, int] = (0, 0)
 
-    def start(self, job: Job, url: str) -> None:
+    def start(self, job: Job, url: str, cluster: ClusterChoice | None = None) -> None:
         """Starts the process.
+
+        Args:
+            job: The job.
+            url: The database.
+            cluster: Where the job runs; on this machine when None.
 
         Raises:
             OSError: It cannot be started, or its folder not be made.
         """
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
-        if job.asked["kind"] == "plan":
+        left_s = seconds_left(job)
+        if cluster is not None:
+            (self.folder / "plan.toml").write_text(cluster.plan_text(job, left_s), encoding="utf-8")
+        elif job.asked["kind"] == "plan":
             (self.folder / "plan.toml").write_text(job.asked["plan"], encoding="utf-8")
+        command = cluster.arguments(job, self.folder, left_s) if cluster else arguments(job, self.folder)
         # The URL may hold a password, and all users can see arguments.
-        environment = os.environ | {"TUNER_DB": url, "TUNER_JOB": str(self.folder)}
+        environment = os.environ | {"TUNER_DB": url, VARIABLE: str(self.folder), SPENT: str(spent_s(job))}
         with (self.folder / "out").open("wb") as out, (self.folder / "err").open("wb") as err:
             self._child = subprocess.Popen(
-                [sys.executable, "-m", "tuner", *arguments(job, self.folder)], env=environment,
+                [sys.executable, "-m", "tuner", *command], env=environment,
                 stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True,
             )  # fmt: skip
 
@@ -166,15 +180,29 @@ def arguments(job: Job, folder: Path) -> list[str]:
 def seconds_left(job: Job) -> float | None:
     """Seconds that a job may still take: of its budget, and until its deadline; None for no limit."""
     asked, limits = job.asked, []
-    spent_s = float(job.progress.get("elapsed_s", 0.0)) if asked["kind"] == "problem" else 0.0
-    if asked["seconds"]:
-        limits.append(max(1.0, asked["seconds"] - spent_s))
+    budget_s = asked["seconds"] or asked.get("plan_seconds")
+    if budget_s:
+        limits.append(max(LEAST_S, budget_s - spent_s(job)))
+    if asked.get("until") and job.started_at:
+        limits.append(max(LEAST_S, _seconds_until(asked["until"], job.started_at)))
     if job.deadline:
         left = datetime.fromisoformat(job.deadline) - datetime.now(UTC)
         limits.append(left.total_seconds())
         if asked["kind"] == "problem" and not asked["seconds"] and not asked["trials"]:
             limits.append(60.0)
     return min(limits, default=None)
+
+
+def spent_s(job: Job) -> float:
+    """Seconds that a job has run, in all processes that it had."""
+    return float(job.progress.get("spent_s", 0.0))
+
+
+def _seconds_until(clock: str, started_at: str) -> float:
+    """Seconds until a clock of this machine first shows a time of day after a job was first started."""
+    started = datetime.fromisoformat(started_at).astimezone().replace(tzinfo=None)
+    ends_s = started.timestamp() + seconds_until(clock_time(clock), started)
+    return ends_s - datetime.now().timestamp()
 
 
 def overlapping(one: Sequence[Any], other: Sequence[Any]) -> bool:

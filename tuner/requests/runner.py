@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
+from tuner.declare.hardware import DeviceInfo
 from tuner.devices.device_lock import device_holder
 from tuner.errors import EnvironmentTrouble, InputError, TunerError
 from tuner.requests import allowed
-from tuner.requests.jobs import Offer, fair
+from tuner.requests.jobs import fair
+from tuner.requests.offer import Offer
 from tuner.requests.processes import JobProcess, overlapping, seconds_left
 from tuner.results.record import utc_now
 from tuner.store import Store, jobs
 from tuner.store.jobs import CANCELLED, DONE, FAILED, QUEUED, RUNNING, STOPPING, Job
+from tuner.study.locks import Occupancy
 
 #: Seconds between two looks at processes and queue.
 LOOK_EVERY_S = 0.25
@@ -29,12 +33,20 @@ GRACE_S = 60.0
 MOST_STARTS = 20
 #: Seconds before a job whose device was taken is tried again.
 RETRY_S = 2.0
+#: The same for a fleet that cannot be reached, or that another coordinator has.
+FLEET_RETRY_S = 15.0
+#: Exit code of a night whose sentinels have found something.
+ALERTS = 4
 
 _LOG = logging.getLogger(__name__)
 
 
 class Runner:
-    """Starts, watches and ends the processes of jobs, in a thread of its own."""
+    """Starts, watches and ends the processes of jobs, in a thread of its own.
+
+    Of several servers of one machine with one database, one runs the jobs: two would each take the other's
+    processes for their own. When it ends, however it does, the next one takes over.
+    """
 
     def __init__(self, store: Store, url: str, offer: Offer, folder: Path | None = None) -> None:
         """Takes over the jobs that an earlier server has left, whether their processes are still there or not.
@@ -70,17 +82,22 @@ class Runner:
             self._thread.join()
 
     def _run(self) -> None:
-        complained = ""
-        while not self._stopped.is_set():
-            try:
-                self.look()
-                complained = ""
-            except (TunerError, OSError) as error:
-                if str(error) != complained:
-                    complained = str(error)
-                    _LOG.warning("jobs wait: %s", error)
-            self._wake.wait(LOOK_EVERY_S)
-            self._wake.clear()
+        complained, turn = "", DeviceInfo("the jobs of this machine", "jobs", uuid=f"jobs of {allowed.node()}")
+        with contextlib.ExitStack() as held:
+            has_turn = False
+            while not self._stopped.is_set():
+                try:
+                    if not has_turn:
+                        held.enter_context(Occupancy(self._url, turn, "tuner serve"))
+                        has_turn = True
+                    self.look()
+                    complained = ""
+                except (TunerError, OSError) as error:
+                    if str(error) != complained:
+                        complained = str(error)
+                        _LOG.warning("jobs wait: %s", error)
+                self._wake.wait(LOOK_EVERY_S)
+                self._wake.clear()
 
     def look(self) -> None:
         """Looks at every unfinished job once.
@@ -127,20 +144,24 @@ class Runner:
         code, report = process.exit_code(), process.report()
         if job.state == STOPPING:
             self._finish(job, CANCELLED, "cancelled; what was measured is kept", report)
-        elif code == 0:
-            self._finish(job, DONE, "", report)
+        elif code in (0, ALERTS):
+            self._finish(job, DONE, "" if code == 0 else "its sentinels found something slower", report)
         elif code is None:
             self._again(job, "its process was killed")
         elif job.id in self._interrupted:
             self._finish(job, DONE, "it was ended at its deadline; what was measured is kept", report)
-        elif code == EnvironmentTrouble.exit_code and self._holder(job):
-            self._not_before_s[job.id] = time.monotonic() + RETRY_S
-            self._again(job, self._holder(job))
+        elif code == EnvironmentTrouble.exit_code and (why := self._passing(job, process)):
+            self._not_before_s[job.id] = time.monotonic() + (FLEET_RETRY_S if self._offer.cluster else RETRY_S)
+            self._again(job, why)
         else:
             self._finish(job, FAILED, process.last_words() or f"it ended with exit code {code}", report)
         process.forget()
         for kept in (self._processes, self._interrupted, self._told_s):
             kept.pop(job.id, None)
+
+    def _passing(self, job: Job, process: JobProcess) -> str:
+        """The trouble of a job, if it may pass: its device is taken, its scheduler away; else empty."""
+        return process.last_words() if self._offer.cluster is not None else self._holder(job)
 
     def _finish(self, job: Job, state: str, why: str, report: Any) -> None:
         jobs.change(
@@ -168,6 +189,9 @@ class Runner:
 
     def _obstacle(self, job: Job, running: list[Job]) -> str:
         """Why a job cannot start now; empty if it can."""
+        if self._offer.cluster is not None:
+            first = next((f"it waits for job {other.id}, which runs on the fleet" for other in running), "")
+            return first or self._resting(job)
         if job.device not in self._offer.devices:
             return f"it waits for the device {job.device}, which this node does not offer now"
         mine = self._offer.devices[job.device]
@@ -175,9 +199,11 @@ class Runner:
             theirs = self._offer.devices.get(other.device, ())
             if overlapping(mine, theirs):
                 return f"it waits for job {other.id}, which runs on {other.device}"
-        if time.monotonic() < self._not_before_s.get(job.id, 0.0):
-            return job.why
-        return self._holder(job)
+        return self._resting(job) or self._holder(job)
+
+    def _resting(self, job: Job) -> str:
+        """Why a job that has met trouble is not yet tried again; empty if it is."""
+        return job.why if time.monotonic() < self._not_before_s.get(job.id, 0.0) else ""
 
     def _holder(self, job: Job) -> str:
         """Who else holds a job's device; empty if nobody does."""
@@ -204,7 +230,7 @@ class Runner:
             return False
         self._processes[job.id] = process
         try:
-            process.start(job, self._url)
+            process.start(job, self._url, self._offer.cluster)
         except OSError as error:
             self._finish(job, FAILED, f"its process could not be started: {error}", None)
             return False

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tuner.declare.hardware import DeviceInfo
@@ -19,8 +19,9 @@ from tuner.store import Store, retracting, snapshots
 
 #: Seconds between two looks at database and files.
 LOOK_EVERY_S = 0.5
-#: A snapshot is followed by the next after this many times as long as it took to open, at the least.
-REST = 10.0
+#: A snapshot is followed by the next after this many times as long as it took to open, at the least; but a
+#: rollback answers within 5 s.
+REST, MOST_REST_S = 10.0, 3.5
 #: Earlier snapshots that are kept open.
 KEPT_OPEN = 3
 
@@ -61,7 +62,7 @@ class Shelf:
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self.present = self._open(self._take(), self._url)
-        self.present.warm()
+        self.present.warm(layouts=1)
 
     def start(self) -> None:
         """Starts looking for changes."""
@@ -120,12 +121,14 @@ class Shelf:
         touched = self._touched(before, after)
         if touched is not None:
             after.inherit(before, touched)
+        after.warm()
         self.present = after
         with self._lock:
             self._earlier[manifest.number] = before
             while len(self._earlier) > KEPT_OPEN:
                 self._earlier.popitem(last=False)[1].close()
-        self._rest_until_s = time.monotonic() + REST * (time.monotonic() - begun_s)
+        now_s = time.monotonic()
+        self._rest_until_s = now_s + min(REST * (now_s - begun_s), MOST_REST_S)
         return True
 
     def retracted(self, view: View, asked: Asked) -> str:
@@ -164,19 +167,22 @@ class Shelf:
         return View(manifest, store, published, self._here, differs, demand)
 
     def _touched(self, before: View, after: View) -> Touched | None:
-        """What has come since; None if more than new records and champions."""
+        """What has come since; None if more than records, champions, and rulings on those of a problem."""
         then, now = before.manifest, after.manifest
         same = (then.published, then.code) == (now.published, now.code)
-        ruling = ("tuner_retractions", "tuner_crowns", "tuner_models")
-        if not same or any(then.positions.get(name) != now.positions.get(name) for name in ruling):
+        others = ("tuner_retractions", "tuner_models")
+        if not same or any(then.positions.get(name) != now.positions.get(name) for name in others):
             return None
-        if before.snapshot.devices() != after.snapshot.devices():
+        if not _only_strangers(before.snapshot.devices(), after.snapshot.devices()):
             return None
-        recorded, crowned = snapshots.problems_since(after.store, then.positions)
-        return Touched(frozenset(recorded), frozenset(crowned))
+        came = snapshots.problems_since(after.store, then.positions)
+        if came.ruled_for_all:
+            return None
+        return Touched(came.recorded, came.crowned)
 
     def _watch(self) -> None:
         complained = ""
+        self.present.warm()
         while not self._stopped.wait(LOOK_EVERY_S):
             if time.monotonic() < self._rest_until_s:
                 continue
@@ -187,3 +193,12 @@ class Shelf:
                 if not isinstance(error, StoreTrouble) or str(error) != complained:
                     complained = str(error)
                     logging.getLogger(__name__).warning("the last snapshot goes on answering: %s", error)
+
+
+def _only_strangers(before: Sequence[DeviceInfo], after: Sequence[DeviceInfo]) -> bool:
+    """True if no device that came has name or architecture of an earlier one, and so changes no answer."""
+    known = {(each.kind, each.name) for each in before} | {(each.kind, each.architecture) for each in before}
+    came = [each for each in after if each not in before]
+    return all(each in after for each in before) and not any(
+        (each.kind, each.name) in known or (each.kind, each.architecture) in known for each in came
+    )

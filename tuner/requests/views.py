@@ -21,7 +21,7 @@ from tuner.lookup.snapshot import Snapshot
 from tuner.requests.answers import told_as_json
 from tuner.requests.questions import Asked
 from tuner.results.record import ProblemKey
-from tuner.store import Store
+from tuner.store.frozen import FrozenStore
 from tuner.store.snapshots import Manifest
 
 T = TypeVar("T")
@@ -94,7 +94,7 @@ class View:
     """
 
     def __init__(
-        self, manifest: Manifest, store: Store, published: Path, here: Callable[[str], DeviceInfo | str],
+        self, manifest: Manifest, store: FrozenStore, published: Path, here: Callable[[str], DeviceInfo | str],
         differs: str = "", demand: str = "",
     ) -> None:  # fmt: skip
         """Opens a snapshot.
@@ -125,7 +125,7 @@ class View:
         self._store.close()
 
     @property
-    def store(self) -> Store:
+    def store(self) -> FrozenStore:
         """The database as it was then."""
         return self._store
 
@@ -137,11 +137,19 @@ class View:
             UnknownName: The device is unknown.
         """
         where = self._here(asked.device)
-        return answer_within(self.snapshot, asked.problem, where, asked.regime, asked.kernel or None, catalogue)
+        return answer_within(
+            self.snapshot, asked.problem, where, asked.regime, asked.kernel or None, catalogue,
+            confirmed=asked.confirmed,
+        )  # fmt: skip
 
-    def known(self, asked: Asked) -> Body | None:
-        """The answer, if it was given before."""
-        return self._bodies.get(asked)
+    def is_known(self, asked: Asked) -> bool:
+        """Whether a question was answered before."""
+        return asked in self._bodies
+
+    def is_quick(self, asked: Asked) -> bool:
+        """Whether an answer takes a look at records only, and no model or search for similar ones."""
+        of = asked.problem, asked.regime
+        return self._store.has_champion(*of) or self.snapshot.has_published(*of)
 
     def body(self, asked: Asked) -> Body:
         """The answer to a question, ready to be sent.
@@ -174,13 +182,19 @@ class View:
         DEMAND.add(problem, found.question.device, found, tally, self._demand)
         return tally
 
-    def warm(self) -> None:
-        """Reads what the first questions need: kernels, models, champions; the answers are not kept."""
+    def warm(self, layouts: int | None = None) -> None:
+        """Reads what the first questions need: kernels, models and what is worked out from them.
+
+        Args:
+            layouts: Of so many dtypes and layouts of each operation; of all when None.
+        """
         for operation in builtin_now().operations.values():
-            for model in self.snapshot.models(operation.name, COLD):
-                problem = operation.problem(dict.fromkeys(operation.dims, WARM_SIZE))
-                with contextlib.suppress(TunerError):
-                    answer_within(self.snapshot, ProblemKey.of(problem), model.device)
+            with contextlib.suppress(TunerError):  # a question will tell
+                for model in self.snapshot.models(operation.name, COLD):
+                    where = self._here(model.device.name)
+                    for dtype, layout in list(model.traits)[:layouts]:
+                        problem = operation.problem(dict.fromkeys(operation.dims, WARM_SIZE), dtype, layout)
+                        answer_within(self.snapshot, ProblemKey.of(problem), where)
 
     def inherit(self, earlier: View, touched: Touched) -> None:
         """Takes over what an earlier snapshot has read and answered, as far as it still holds.

@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_ndtr  # type: ignore[import-untyped]
 
 from tuner.search.history import Observations
 from tuner.search.surrogate import Hyperparameters, Posterior
@@ -40,6 +39,8 @@ class Failures:
         Args:
             candidates: Positions; the same array as last time unless it changed.
         """
+        from scipy.special import log_ndtr  # type: ignore[import-untyped]
+
         in_flight = self._observations.in_flight
         told = [row for row in self._observations.asked if row not in in_flight]
         if len(told) >= self._fit_at:
@@ -53,6 +54,7 @@ class Failures:
         self._posterior.add(np.array(fresh, np.intp), self._labels(fresh))
         self._followed.update(fresh)
         spread = np.sqrt(self._posterior.variance + THRESHOLD_VARIANCE)
+
         found: Floats = log_ndtr(self._posterior.mean / spread)
         return found
 

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_ndtr  # type: ignore[import-untyped]
 
 from tuner.results.measurement import Outcome
 from tuner.search.design import spread
@@ -42,10 +41,13 @@ def log_expected_improvement(mean: Floats, deviation: Floats, level: float) -> F
         deviation: Standard deviation of X.
         level: Value to improve on.
     """
+    from scipy.special import log_ndtr  # type: ignore[import-untyped]
+
     z = (level - mean) / deviation
     log_density = -0.5 * z * z - 0.5 * math.log(2 * math.pi)
     # E = deviation * density(z) * (1 + z * cdf(z) / density(z)). Far below 0 the bracket cancels and tends
     # to 1 / z**2; far above, E tends to deviation * z.
+
     ratio = np.exp(np.minimum(log_ndtr(z) - log_density, 50.0))
     bracket = np.where(z < -30, 1 / np.maximum(z * z, 1.0), np.maximum(1 + z * ratio, 1e-300))
     inside = np.where(z > 8, np.log(np.maximum(z, 1.0)), log_density + np.log(bracket))

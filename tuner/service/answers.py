@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Mapping
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from tuner.errors import InputError, TunerError, UnknownName
+from tuner.errors import UnknownName
 from tuner.lookup.declared import builtin_now
 from tuner.requests.answers import FORMATS, ExportedFile, exported
-from tuner.requests.questions import KEYS, LONGEST_TEXT, Asked, asked_of
+from tuner.requests.questions import KEYS, LONGEST_TEXT
 from tuner.requests.tokens import Caller
-from tuner.requests.views import Body, View, etag, manifest_json
+from tuner.requests.views import etag, manifest_json
 from tuner.service.access import reads, service_of
-from tuner.service.errors import told as error_told
-from tuner.service.responses import answering, tagged, told, working
-from tuner.service.state import Service
+from tuner.service.first_answers import KnownBodies, answers_in_turns, asked_in, first_answer, number_of
+from tuner.service.responses import tagged, told, working
 
 router = APIRouter(prefix="/v1", tags=["answers"])
 Reads = Annotated[Caller, Depends(reads)]
 #: Problems of one request.
 MOST_PROBLEMS = 1000
-#: Bodies that are remembered by the text of their query; forgotten with each snapshot.
-MOST_QUERIES, LONGEST_QUERY = 20_000, 600
 
 _EXAMPLES = {
     "problem": "gemm 4096 4096 4096 float32 nt", "operation": "gemm", "dims": "4096,4096,4096",
@@ -127,12 +123,12 @@ async def best(request: Request, caller: Reads) -> Response:
     With `If-None-Match` and the entity tag of an earlier answer, an unchanged one is 304.
     """
     service, query = service_of(request), request.scope["query_string"]
-    present, known = service.shelf.present, request.app.state.bodies
-    if known.number != present.manifest.number:
-        known = request.app.state.bodies = KnownBodies(present.manifest.number)
+    number, known = service.shelf.present.manifest.number, request.app.state.bodies
+    if known.number != number:
+        known = request.app.state.bodies = KnownBodies(number)
     found = known.get(query)
     if found is None:
-        found = await answering(service, lambda: _answered(service, request.query_params))
+        found = await first_answer(service, request.query_params)
         if found.number == known.number:
             known.put(query, found)
     service.metrics.answer(found.told.answer.match)
@@ -140,107 +136,19 @@ async def best(request: Request, caller: Reads) -> Response:
     return tagged(request, found.body, found.tag, found.number)
 
 
-class Answered(NamedTuple):
-    """An answer as it is sent.
-
-    Attributes:
-        body: The whole JSON text.
-        tag: Its entity tag.
-        number: Of the snapshot.
-        told: What it was made of.
-    """
-
-    body: bytes
-    tag: str
-    number: int
-    told: Body
-
-
-class KnownBodies:
-    """Answers of the present snapshot by the text of their query."""
-
-    def __init__(self, number: int = 0) -> None:
-        self.number = number
-        self._kept: dict[bytes, Answered] = {}
-
-    def get(self, query: bytes) -> Answered | None:
-        """Body, entity tag, snapshot and match, if the same query was answered before."""
-        return self._kept.get(query)
-
-    def put(self, query: bytes, found: Answered) -> None:
-        """Remembers an answer."""
-        if len(query) <= LONGEST_QUERY and b"snapshot" not in query:
-            if len(self._kept) >= MOST_QUERIES:
-                self._kept.clear()
-            self._kept[query] = found
-
-
-def _answered(service: Service, query: Mapping[str, str]) -> Answered:
-    view, asked = asked_in(service, query)
-    found = view.body(asked)
-    more = service.shelf.retracted(view, asked)
-    if view.differs:
-        more += f',"differs":{_text(view.differs)}'
-    body = found.with_number(view.manifest.number, more)
-    return Answered(body, etag(body), view.manifest.number, found)
-
-
-def asked_in(service: Service, query: Mapping[str, str], also: tuple[str, ...] = ()) -> tuple[View, Asked]:
-    """The snapshot and the question of a query."""
-    known = (*KEYS, "snapshot", *also)
-    for name in query:
-        if name not in known:
-            raise UnknownName("parameter", name[:80], known)
-    told = {name: value for name, value in query.items() if name in KEYS}
-    view = service.shelf.view(_number(query.get("snapshot", "")))
-    return view, asked_of(told, builtin_now(), {})
-
-
-def _number(text: str) -> int | None:
-    if not text:
-        return None
-    if not text.isdecimal() or not 0 < int(text) < 2**62:
-        raise InputError(
-            f"a snapshot is named by its number, got {text[:40]!r}; an answer tells the present one"
-        )
-    return int(text)
-
-
-def _text(said: str) -> str:
-    import json
-
-    return json.dumps(said)
-
-
 @router.post("/best", summary="Answers for up to 1,000 problems at once, from one snapshot")
 async def best_of_many(request: Request, caller: Reads, questions: Questions) -> Response:
     """Answers in the order of the questions; one that has none is `{"refused": ...}` in its place."""
     service = service_of(request)
-
-    def answered() -> tuple[list[Any], int]:
-        view = service.shelf.view(questions.snapshot)
-        catalogue, found = builtin_now(), []
-        defaults = {"device": questions.device, "regime": questions.regime}
-        for each in questions.problems:
-            try:
-                told = each if isinstance(each, str) else each.model_dump(exclude_none=True)
-                asked = asked_of(told, catalogue, {name: value for name, value in defaults.items() if value})
-                more, body = service.shelf.retracted(view, asked), view.body(asked)
-                body.count()
-                found.append(body.with_number(view.manifest.number, more))
-            except TunerError as error:
-                found.append(_text_of({"refused": error_told(error)}))
-        return found, view.manifest.number
-
-    found, number = await answering(service, answered)
-    body = b'{"snapshot":%d,"answers":[%s]}' % (number, b",".join(found))
-    return tagged(request, body, etag(body), number)
-
-
-def _text_of(data: Any) -> bytes:
-    from tuner.requests.answers import told_as_json
-
-    return told_as_json(data).encode()
+    view = await working(service, lambda: service.shelf.view(questions.snapshot))
+    defaults = {"device": questions.device, "regime": questions.regime}
+    given = {name: value for name, value in defaults.items() if value}
+    told = [
+        each if isinstance(each, str) else each.model_dump(exclude_none=True) for each in questions.problems
+    ]
+    found = await answers_in_turns(service, view, told, given)
+    body = b'{"snapshot":%d,"answers":[%s]}' % (view.manifest.number, b",".join(found))
+    return tagged(request, body, etag(body), view.manifest.number)
 
 
 @router.get("/export", openapi_extra=parameters(_FORMAT, _FILE), summary="The champion as files to take away")
@@ -294,7 +202,7 @@ def _base64(digest: str) -> str:
 async def snapshot(request: Request, caller: Reads, number: str) -> Response:
     """The manifest of a snapshot by its number, or of the present one: `latest`."""
     service = service_of(request)
-    wanted = None if number == "latest" else _number(number)
+    wanted = None if number == "latest" else number_of(number)
     view = await working(service, lambda: service.shelf.view(wanted))
     return told(request, manifest_json(view), view.manifest.number)
 

@@ -8,6 +8,7 @@ from starlette.exceptions import HTTPException
 
 from tuner.errors import TunerError
 from tuner.service import answers, dashboard, errors, jobs, logins, machine, pages, records, reference
+from tuner.service.first_answers import KnownBodies
 from tuner.service.guard import Guard
 from tuner.service.state import Service
 from tuner.version import __version__
@@ -29,7 +30,7 @@ def create_app(service: Service) -> Guard:
         docs_url=None, redoc_url=None, openapi_url=None,
     )  # fmt: skip
     app.state.service = service
-    app.state.bodies = answers.KnownBodies()
+    app.state.bodies = KnownBodies()
     app.state.streams = 0
     app.state.error_page = pages.error_page
     for module in (machine, answers, records, jobs, pages, logins, reference, dashboard):

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import click
 
 from tuner.errors import EnvironmentTrouble, InputError
+from tuner.requests.fleet_jobs import ClusterChoice, checked_name
 from tuner.service.settings import HOST, PORT, Settings
 
 #: Packages without which there is no server.
@@ -43,6 +48,16 @@ def _here(context: click.Context, parameter: click.Parameter, incomplete: str) -
 )
 @click.option("--no-jobs", is_flag=True, help="Run no jobs here.")
 @click.option(
+    "--cluster",
+    default="",
+    metavar="CLUSTER",
+    help="Run jobs on a fleet: local, tcp://HOST:8786, slurm:FILE.toml or pbs:FILE.toml (docs/fleet.md).",
+)
+@click.option("--hand-over", is_flag=True, help="With --cluster: workers keep records, and hand them over.")
+@click.option("--tls-ca", type=click.Path(path_type=Path), help="With --cluster: the authority, PEM.")
+@click.option("--tls-cert", type=click.Path(path_type=Path), help="With --cluster: the certificate, PEM.")
+@click.option("--tls-key", type=click.Path(path_type=Path), help="With --cluster: the private key, PEM.")
+@click.option(
     "--allow-host",
     "hosts",
     multiple=True,
@@ -61,10 +76,7 @@ def _here(context: click.Context, parameter: click.Parameter, incomplete: str) -
     metavar="URL",
     help="Database; the variable TUNER_DB sets it, too.",
 )
-def serve(
-    host: str, port: int, local_admin: bool, devices: tuple[str, ...], no_jobs: bool, hosts: tuple[str, ...],
-    root_path: str, behind_proxy: bool, db: str,
-) -> None:  # fmt: skip
+def serve(root_path: str, devices: tuple[str, ...], hosts: tuple[str, ...], db: str, **asked: Any) -> None:
     """Serve answers, records, jobs and pages over HTTP.
 
     Without tokens (`tuner token create`), only this machine is served, and may only read unless --local-admin
@@ -73,10 +85,39 @@ def serve(
     check_packages()
     if root_path and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", root_path):
         raise InputError(f"--root-path is a path such as /tuner, without a slash at its end, got {root_path!r}")
-    settings = Settings(db, host, port, devices, local_admin, hosts, root_path, behind_proxy, jobs=not no_jobs)
+    settings = Settings(
+        db, asked["host"], asked["port"], devices, asked["local_admin"], hosts, root_path,
+        asked["behind_proxy"], jobs=not asked["no_jobs"], cluster=cluster_of(asked),
+    )  # fmt: skip
+    gc.disable()  # what is read until the server answers stays: looking through it takes a sixth of the start
     from tuner.service.running import run
 
     run(settings)
+
+
+def cluster_of(asked: Mapping[str, Any]) -> ClusterChoice | None:
+    """The cluster that runs jobs; None without one.
+
+    Args:
+        asked: Values of the command's options.
+
+    Raises:
+        InputError: It is no cluster, or its options are incomplete.
+        EnvironmentTrouble: The packages of a fleet are not installed.
+    """
+    cluster, hand_over = asked["cluster"], asked["hand_over"]
+    tls = tuple(asked[name].absolute() for name in ("tls_ca", "tls_cert", "tls_key") if asked[name] is not None)
+    if not cluster:
+        if hand_over or tls:
+            raise InputError(
+                "--hand-over and --tls-... belong to --cluster, got none; add it, or leave them out"
+            )
+        return None
+    if tls and len(tls) < 3:
+        raise InputError(
+            f"TLS takes --tls-ca, --tls-cert and --tls-key, got {len(tls)} of them; give all three"
+        )
+    return ClusterChoice(checked_name(cluster), hand_over=hand_over, tls=tls)
 
 
 def check_packages() -> None:

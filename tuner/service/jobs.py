@@ -7,10 +7,11 @@ import json
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Header, Query, Request
+from fastapi import APIRouter, Depends, FastAPI, Header, Query, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 from sse_starlette import EventSourceResponse, ServerSentEvent
+from starlette.types import Receive, Scope, Send
 
 from tuner.requests import allowed
 from tuner.requests import jobs as asked
@@ -151,28 +152,39 @@ async def events(
     """
     service = service_of(request)
     job = await working(service, lambda: asked.found(service.store, job_id))
-    if request.app.state.streams >= MOST_STREAMS:
+    if request.app.state.streams >= MOST_STREAMS:  # no `await` from here until it is counted
         why = f"{MOST_STREAMS} event streams are open; ask for the job itself"
         raise Refused(503, why, {"retry-after": "5"})
     after = int(last_event_id) if last_event_id.isdecimal() and len(last_event_id) < 19 else 0
-    return EventSourceResponse(_events(request, service, job, after), ping=15)
-
-
-async def _events(request: Request, service: Service, job: Job, after: int) -> AsyncIterator[ServerSentEvent]:
     request.app.state.streams += 1
-    try:
-        clock = asyncio.get_running_loop().time
-        until_s = clock() + STREAM_S
-        while clock() < until_s:
-            found, ended = await working(service, lambda last=after: _news(service, job, last))  # type: ignore[misc]
-            for each in found:
-                after = each.number
-                yield _event(each)
-            if ended:
-                return
-            await asyncio.sleep(LOOK_EVERY_S)
-    finally:
-        request.app.state.streams -= 1
+    return _Counted(_events(service, job, after), ping=15, app=request.app)
+
+
+class _Counted(EventSourceResponse):
+    """A stream that is counted from when it is admitted until it ends, whether it was ever read or not."""
+
+    def __init__(self, events: AsyncIterator[ServerSentEvent], *, ping: int, app: FastAPI) -> None:
+        super().__init__(events, ping=ping)
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._app.state.streams -= 1
+
+
+async def _events(service: Service, job: Job, after: int) -> AsyncIterator[ServerSentEvent]:
+    clock = asyncio.get_running_loop().time
+    until_s = clock() + STREAM_S
+    while clock() < until_s:
+        found, ended = await working(service, lambda last=after: _news(service, job, last))  # type: ignore[misc]
+        for each in found:
+            after = each.number
+            yield _event(each)
+        if ended:
+            return
+        await asyncio.sleep(LOOK_EVERY_S)
 
 
 def _news(service: Service, job: Job, after: int) -> tuple[list[JobEvent], bool]:

@@ -102,8 +102,8 @@ async def _jobs(
     fields = ("problem", "plan", "seconds", "device", "priority")
     values = {
         "jobs": found["jobs"], "counts": found["counts"], "next": found["next"], "chosen": chosen,
-        "may_submit": caller.may(SUBMIT) and bool(service.offer.devices), "refused": refused,
-        "specs": list(service.offer.devices), "form": {name: form.get(name, "") for name in fields},
+        "may_submit": caller.may(SUBMIT) and bool(service.offer.names), "refused": refused,
+        "specs": service.offer.names, "form": {name: form.get(name, "") for name in fields},
     }  # fmt: skip
     return page(request, "jobs", caller, values, status)
 

@@ -19,7 +19,7 @@ from tuner.requests.questions import Asked
 from tuner.requests.views import View
 from tuner.results.record import Champion, Record
 from tuner.service import words
-from tuner.service.answers import asked_in
+from tuner.service.first_answers import asked_in
 from tuner.service.state import Service
 from tuner.store import demand, jobs, listing
 from tuner.store.streams import Selection
@@ -34,7 +34,8 @@ def overview_values(service: Service) -> dict[str, Any]:
     changes, devices = view.once("overview", lambda: _measured(view))
     kinds = ("faster", "slower", "same", "new")
     counts = {kind: sum(each["what"] == kind for each in changes) for kind in kinds}
-    here = {found[0].info.name for found in service.offer.devices.values()}
+    elsewhere = service.offer.cluster is not None and not service.offer.cluster.is_local
+    here = set() if elsewhere else {found[0].info.name for found in service.offer.devices.values()}
     running = jobs.latest(service.store, (jobs.RUNNING, jobs.STOPPING), 20)
     names = [each["name"] for each in devices]
     missing = [name for name in dict.fromkeys(here) if name not in names]
@@ -42,7 +43,7 @@ def overview_values(service: Service) -> dict[str, Any]:
         "changes": changes[:CHANGES], "counts": counts,
         "devices": [each | {"here": each["name"] in here} for each in devices],
         "device_names": [*names, *missing], "running": [asked_jobs.job_json(job) for job in running],
-        "queued": jobs.counts(service.store)[jobs.QUEUED],
+        "queued": jobs.counts(service.store)[jobs.QUEUED], "night": overview.watched_night(service.store),
     }  # fmt: skip
 
 
@@ -129,6 +130,8 @@ def _job_device(service: Service, device: DeviceInfo, origin: str) -> str:
     """Spec of the device of this node that could tune a problem; empty where none can."""
     if origin:
         return ""
+    if service.offer.cluster is not None and not service.offer.cluster.is_local:
+        return device.name
     return next(
         (spec for spec, found in service.offer.devices.items() if found[0].info.name == device.name), ""
     )

@@ -17,7 +17,8 @@ from tuner.requests.tokens import Caller
 from tuner.results.measurement import Outcome
 from tuner.results.record import Role
 from tuner.service.access import reads, sends_records, service_of
-from tuner.service.answers import asked_in, parameters
+from tuner.service.answers import parameters
+from tuner.service.first_answers import asked_in
 from tuner.service.responses import told, working
 from tuner.store import demand
 

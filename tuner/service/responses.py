@@ -20,14 +20,14 @@ JSON = "application/json"
 SNAPSHOT = "x-tuner-snapshot"
 
 
-async def answering(service: Service, work: Callable[[], T]) -> T:
-    """Answers a question, in a thread: few at a time, since they compute."""
-    return await anyio.to_thread.run_sync(work, limiter=service.answering)
+async def in_thread(limit: anyio.CapacityLimiter, work: Callable[[], T]) -> T:
+    """Does work that computes, in a thread, as soon as a limit admits it."""
+    return await anyio.to_thread.run_sync(work, limiter=limit)
 
 
 async def working(service: Service, work: Callable[[], T]) -> T:
     """Does what reads or writes the database, in a thread."""
-    return await anyio.to_thread.run_sync(work, limiter=service.working)
+    return await in_thread(service.working, work)
 
 
 def tagged(request: Request, body: bytes, tag: str, snapshot: int, media: str = JSON, **more: str) -> Response:

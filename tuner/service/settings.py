@@ -6,6 +6,7 @@ import ipaddress
 from dataclasses import dataclass
 
 from tuner.errors import InputError
+from tuner.requests.fleet_jobs import ClusterChoice
 
 #: Default address and port.
 HOST, PORT = "127.0.0.1", 8421
@@ -25,6 +26,7 @@ class Settings:
         root_path: Path under which a proxy serves it; empty for none.
         proxied: True to believe a proxy on this machine about the client's address and scheme.
         jobs: False to run no jobs here: they are taken and shown, and wait.
+        cluster: What runs the jobs, in place of this machine's devices; None for those.
     """
 
     db: str
@@ -36,6 +38,7 @@ class Settings:
     root_path: str = ""
     proxied: bool = False
     jobs: bool = True
+    cluster: ClusterChoice | None = None
 
     @property
     def is_loopback(self) -> bool:

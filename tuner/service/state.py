@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import anyio
@@ -12,7 +12,7 @@ import anyio
 from tuner.declare.hardware import DeviceInfo
 from tuner.devices.detect import find
 from tuner.requests.catalogue import own_devices
-from tuner.requests.jobs import Offer
+from tuner.requests.offer import Offer
 from tuner.requests.runner import Runner
 from tuner.requests.shelf import Shelf
 from tuner.requests.tokens import Brake, Keeper
@@ -23,8 +23,8 @@ from tuner.store import Store
 
 #: Seconds that a write waits for another process.
 PATIENCE_S = 10.0
-#: Questions that are answered at once, and other work that blocks.
-ANSWERING, WORKING = 2, 8
+#: Threads that answer from records, that answer by models or many questions, and that do other work.
+QUICK, DEEP, WORKING = 2, 1, 8
 
 
 @dataclass
@@ -41,7 +41,8 @@ class Service:
         offer: Devices for jobs.
         runner: Runs the jobs; None where it runs none.
         metrics: What is counted.
-        answering: Limits the threads that answer questions.
+        quick: Limits the threads that answer from records.
+        deep: Limits the threads that answer by models, or many questions of one request.
         working: Limits the threads that do other work.
         taking: Records are taken in one stream after the other.
     """
@@ -55,7 +56,8 @@ class Service:
     offer: Offer
     runner: Runner | None
     metrics: Metrics
-    answering: anyio.CapacityLimiter
+    quick: anyio.CapacityLimiter
+    deep: anyio.CapacityLimiter
     working: anyio.CapacityLimiter
     taking: anyio.Semaphore
 
@@ -76,7 +78,11 @@ class Service:
             InputError: A device is named wrongly, or the settings would let strangers in.
         """
         found = tuple(map(find, settings.devices)) or own_devices()
-        offer = Offer.of(found)
+        cluster = settings.cluster
+        if cluster is not None:
+            cluster.check(settings.db)
+            cluster = replace(cluster, found=found) if cluster.is_local else cluster
+        offer = Offer.of(found, cluster)
         with contextlib.ExitStack() as stack:
             store = stack.enter_context(Store.open(settings.db, patience_s=PATIENCE_S))
             keeper = Keeper(store, settings.local_admin)
@@ -94,7 +100,8 @@ class Service:
             keeper.start()
             yield cls(
                 settings, store, shelf, keeper, Brake(), Sessions(), offer, runner, Metrics(store, shelf),
-                anyio.CapacityLimiter(ANSWERING), anyio.CapacityLimiter(WORKING), anyio.Semaphore(1),
+                anyio.CapacityLimiter(QUICK), anyio.CapacityLimiter(DEEP), anyio.CapacityLimiter(WORKING),
+                anyio.Semaphore(1),
             )  # fmt: skip
 
 

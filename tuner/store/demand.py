@@ -6,10 +6,9 @@ It is a help for the next night, and no measurement: it is neither exported nor 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from tuner.results.record import utc_now
 from tuner.results.wanted import Wanted
@@ -43,7 +42,7 @@ def add(store: Store, wanted: Iterable[Wanted]) -> None:
     ]  # fmt: skip
     if not added:
         return
-    insert: Any = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}[store._engine.dialect.name](table)
+    insert = store._plain_insert(table)
     merged = insert.on_conflict_do_update(
         index_elements=list(_NAMES),
         set_={

@@ -83,6 +83,10 @@ class FrozenStore(Store):
             return None
         return self._champion(max(alike, key=lambda each: (rank_in_time(each.crowned_at), each.id)).number)
 
+    def has_champion(self, problem: ProblemKey, regime: str) -> bool:
+        """Whether a problem has a champion that may answer, on whatever device."""
+        return (problem, regime) in self._index().champions
+
     def best_record(
         self,
         problem: ProblemKey,

@@ -112,15 +112,33 @@ def _manifest(row: sa.Row[Any]) -> Manifest:
     )
 
 
-def problems_since(store: Reader, before: Mapping[str, int]) -> tuple[set[ProblemKey], set[ProblemKey]]:
-    """The problems that have records, and those that have champions, after earlier positions."""
+@dataclass(frozen=True)
+class Came:
+    """What came after earlier positions.
+
+    Attributes:
+        recorded: Problems with new records.
+        crowned: Problems with new champions, or new entries in the crown log.
+        ruled_for_all: True if an entry of the crown log is about no problem in particular.
+    """
+
+    recorded: frozenset[ProblemKey]
+    crowned: frozenset[ProblemKey]
+    ruled_for_all: bool
+
+
+def problems_since(store: Reader, before: Mapping[str, int]) -> Came:
+    """The problems about which something came after earlier positions."""
     problem, found = tables.problems, []
+    crown = tables.crowns.c
+    general = crown.problem.is_(None) & (crown.number > before.get(tables.crowns.name, 0))
     with opening.reading(store._where), store._engine.connect() as connection:
-        for table in (tables.records, tables.champions):
+        for table in (tables.records, tables.champions, tables.crowns):
             later = sa.select(table.c.problem).where(table.c.number > before.get(table.name, 0)).distinct()
             rows_of = connection.execute(sa.select(problem).where(problem.c.number.in_(later))).mappings()
-            found.append({rows.problem_of(dict(row)) for row in rows_of})
-    return found[0], found[1]
+            found.append(frozenset(rows.problem_of(dict(row)) for row in rows_of))
+        for_all = bool(connection.execute(sa.select(sa.func.count()).where(general)).scalar_one())
+    return Came(found[0], found[1] | found[2], for_all)
 
 
 def as_of(url: str, manifest: Manifest, patience_s: float = 30.0) -> FrozenStore:

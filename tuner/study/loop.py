@@ -138,12 +138,17 @@ class SearchLoop:
             return
         wanted = 2 * self._pool.size + len(self._workers) - self._under_way
         if self._shares_cores:
-            wanted = max(self._pool.size, LEAST_BATCH) if self._under_way == 0 else 0
+            wanted = self._batch if self._under_way == 0 else 0
         if self._limit is not None:
             wanted = min(wanted, self._limit - self._budget.progress.trials - self._under_way)
         self.search.want(wanted)
         for candidate in self.search.take():
             self._begin(candidate)
+
+    @property
+    def _batch(self) -> int:
+        """Configs that are compiled before some are timed; of a new study one, whose time comes soon then."""
+        return max(self._pool.size, LEAST_BATCH) if self._budget.progress.trials else 1
 
     def _begin(self, candidate: Candidate) -> None:
         trial = self._trials[candidate.number] = _Trial(candidate)

@@ -6,13 +6,15 @@ import io
 import json
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
-from fixtures.lookup_records import crown
+from fixtures.lookup_records import crown, tiled
 from fixtures.postgres import Databases
 from fixtures.server import BOARD, CPU, TUNED, Server, eventually, fill, library, record, serving
 
 from tuner.cli.main import run
+from tuner.lookup.model.stored import from_bytes, to_bytes
 from tuner.published import tuned_folder
 from tuner.results.record import Retraction, Role, utc_now
 from tuner.store import Store, models
@@ -155,21 +157,39 @@ def test_a_snapshot_keeps_the_model_that_it_was_taken_with(server: Server) -> No
     before = server.get("/v1/best", **asked)
     number = before.json()["snapshot"]
     path = next(tuned_folder().glob("nvidia-h200/models/gemm.json"))
-    told = json.loads(path.read_text())
-    told["provenance"]["fitted_at"] = utc_now()
+    published = from_bytes(path.read_bytes())
+    fitted = dict(published.provenance) | {"fitted_at": utc_now(), "timings": 12345}
     with Store.open(server.db) as store:
-        models.add(store, "gemm", BOARD.name, "cold", json.dumps(told).encode())
+        models.add(store, "gemm", BOARD.name, "cold", to_bytes(replace(published, provenance=fitted)))
     eventually(lambda: server.get("/v1/best", **asked).json()["snapshot"] > number, 30)
     middle = server.get("/v1/best", **asked)
-    assert {**middle.json(), "snapshot": 0} == {**before.json(), "snapshot": 0}, "the same model"
+    assert "predicted from 12345 timings" in middle.json()["reasons"][0]
+    assert "12345" not in before.json()["reasons"][0]
     with Store.open(server.db) as store:
         models.add(store, "gemm", BOARD.name, "cold", b"no model")
-    eventually(lambda: server.get("/v1/best", **asked).content != middle.content, 30)
+    later = middle.json()["snapshot"]
+    eventually(lambda: server.get("/v1/best", **asked).json()["snapshot"] > later, 30)
+    last = server.get("/v1/best", **asked)
+    assert last.json()["reasons"] == before.json()["reasons"], "one that is damaged is left out"
     for earlier in (before, middle):
         again = server.get("/v1/best", **asked, snapshot=earlier.json()["snapshot"])
         assert again.content == earlier.content
+
+
+def test_a_rollback_answers_within_seconds(server: Server) -> None:
+    asked = ASKED | {"dims": "1024,1024,1024"}
+    before = server.get("/v1/best", **asked).json()
+    other = record(TUNED[2], 5e-4, role=Role.FINAL, kernel="tiled", config=tiled(16))
     with Store.open(server.db) as store:
-        models.add(store, "gemm", BOARD.name, "cold", json.dumps(told).encode())
+        crown(store, other, library(TUNED[2], 1e-3), 2.0)
+    answers = lambda: server.get("/v1/best", **asked).json()
+    first = eventually(lambda: (told := answers())["record_id"] == other.id and told, 20)
+    words = "gemm 1024 1024 1024 --layout nn --why tried"
+    place = [*words.split(), "--device", BOARD.name, "--db", server.db]
+    assert run(["champions", "rollback", *place]) == 0
+    told = eventually(lambda: (told := answers())["record_id"] == before["record_id"] and told, 5)
+    assert told["snapshot"] > first["snapshot"]
+    assert server.get("/v1/best", **asked, snapshot=first["snapshot"]).json() == first
 
 
 def test_no_change_makes_no_snapshot(server: Server) -> None:
@@ -276,3 +296,9 @@ def test_what_has_no_exact_answer_is_counted_as_wanted(server: Server) -> None:
 
     found = eventually(counted, 60)
     assert (found["calls"], found["device"]["name"], found["match"]) == (3, BOARD.name, "predicted")
+
+
+def test_only_what_won_again_answers_where_that_is_asked_for(server: Server) -> None:
+    plain, confirmed = (server.get("/v1/best", **ASKED | more).json() for more in ({}, {"confirmed": "true"}))
+    assert plain["match"] == "exact"
+    assert confirmed.get("record_id") != plain["record_id"], "no champion of this database won again"

@@ -16,9 +16,10 @@ from fixtures.server import Server, eventually, fill, serving
 
 from tuner.cli.main import run
 from tuner.requests import tokens
+from tuner.results.record import new_id
 from tuner.service.logins import local
 from tuner.service.words import as_json
-from tuner.store import Store
+from tuner.store import Store, watched
 
 pytestmark = pytest.mark.skipif(
     may_be_missing(), reason="there is no Chromium, and it cannot be installed here"
@@ -164,6 +165,31 @@ def test_optuna_dashboard_opens_on_the_study_one_came_from(server: Server, chrom
     for method in ("DELETE", "POST", "PUT"):
         assert httpx.request(method, f"{server.base}/optuna/api/studies/1").status_code == 405
     seen.context.close()
+
+
+def test_the_overview_tells_what_the_sentinels_of_the_last_night_found(server: Server) -> None:
+    alert = {
+        "told": "the driver changed", "why": "the driver was 1.0 and is 2.0", "change": 0.043,
+        "since": "2026-01-01T22:00:00+00:00", "command": "tuner watch explain gemm 512 512 512",
+        "problems": [{}, {}],
+    }  # fmt: skip
+    behind = {"problem": "gemm 7 x 7 x 7", "command": "tuner champions rollback gemm 7 7 7"}
+    report = {
+        "begun_at": "2026-01-01T22:00:00+00:00", "ended_at": "2026-01-02T06:30:00+00:00", "stopped": "",
+        "sentinels": [{}] * 3, "no_sentinels": None, "alerts": [alert], "behind": [behind], "confirmed": [],
+        "rolled_back": [],
+    }  # fmt: skip
+    with Store.open(server.db) as store:
+        watched.note(store, watched.NightEvent(new_id(), watched.ENDED, report))
+    text = httpx.get(server.base, headers=HTML).text
+    assert "<strong>The driver changed</strong>: 2 problems slower by 4.3 %" in text
+    assert "3 sentinels timed, 0 champions confirmed" in text
+    assert (alert["command"] in text, behind["command"] in text) == (True, True)
+    with Store.open(server.db) as store:
+        calm = report | {"alerts": [], "behind": [], "sentinels": [{}]}
+        watched.note(store, watched.NightEvent(new_id(), watched.ENDED, calm))
+    text = httpx.get(server.base, headers=HTML).text
+    assert "1 sentinel timed, 0 champions confirmed, nothing slower." in text
 
 
 def test_an_empty_database_says_what_to_do(tmp_path: Path, chromium: Any) -> None:

@@ -16,7 +16,7 @@ from tuner.declare.problem import IEEE, Problem
 from tuner.declare.space import Config
 from tuner.errors import InputError
 from tuner.lookup.features import Floats
-from tuner.lookup.legality import Points
+from tuner.lookup.legality import Flags, Points
 from tuner.lookup.model.calibrate import FIRST, Calibration
 from tuner.lookup.model.data import Numbers
 from tuner.lookup.model.evidence import WEIGHT, Evidence
@@ -270,15 +270,22 @@ class Predictor:
             The numbers; how far behind the fastest each is expected to be by what was timed near by; and, of
             all configs, log(library / config) near by.
         """
-        legal, evidence, count = self._legal(problem), self.model.evidence, len(self.model.configs)
+        evidence, count = self.model.evidence, len(self.model.configs)
         if evidence is None:
+            legal = self._legal(problem)
             return legal, np.zeros(len(legal)), np.full(count, np.inf)
         kind = list(self.model.traits).index((problem.dtype, problem.layout))
         behind, gains = evidence.around(problem, kind, count)
         if not math.isfinite(evidence.library.max(initial=-np.inf)):  # there is no library
             gains = np.full(count, np.inf)
-        good = legal[np.isfinite(behind[legal])]
-        return (good, behind[good], gains) if len(good) else (legal, np.zeros(len(legal)), gains)
+        # Checking all configs takes most of the time of an answer; these are few.
+        good = self._obedient(problem, np.isfinite(behind))[1]
+        if good.any():
+            return np.flatnonzero(good), behind[good], gains
+        legal = self._legal(problem)
+        good = np.isfinite(behind[legal])
+        legal = legal[good] if good.any() else legal
+        return legal, behind[legal] if good.any() else np.zeros(len(legal)), gains
 
     def _fastest(self, there: There, legal: Numbers, behind: Floats, count: int) -> list[tuple[int, float]]:
         """Number and log of seconds of the most promising configs, the best first."""
@@ -298,7 +305,19 @@ class Predictor:
 
         A survey times what obeys all constraints: of anything else a model knows little.
         """
+        right, fast = self._obedient(problem)
+        return np.flatnonzero(fast if fast.any() else right)
+
+    def _obedient(self, problem: Problem, among: Flags | None = None) -> tuple[Flags, Flags]:
+        """Which configs are right, and which of them obey the constraints that are for speed, too.
+
+        Args:
+            problem: What is asked.
+            among: Only these configs; all when None.
+        """
         right, fast = (np.zeros(len(self.model.configs), dtype=bool) for _ in range(2))
         for numbers, points in self._points.values():
-            right[numbers], fast[numbers] = points.flags(problem, self._device)
-        return np.flatnonzero(fast if fast.any() else right)
+            some = None if among is None else among[numbers]
+            if some is None or some.any():
+                right[numbers], fast[numbers] = points.flags(problem, self._device, some)
+        return right, fast

@@ -5,6 +5,7 @@ A file is ``<device>/models/<operation>.json``. Of two models of a device the on
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,6 +44,8 @@ def models(
 ) -> list[Model]:
     """The models of an operation, one for each device. Files are read once, and again when they change.
 
+    A model in the database that is damaged is left out.
+
     Args:
         operation: Its name.
         regime: How the times that a model predicts were taken.
@@ -64,7 +67,8 @@ def models(
 
         for device, (fitted_at, text) in latest(store, operation, regime).items():
             if device not in found or fitted_at > fitted_at_of(found[device]):
-                found[device] = _unpacked(text)
+                with contextlib.suppress(InputError):  # it is damaged, and can be fitted again
+                    found[device] = _unpacked(text)
     return list(found.values())
 
 

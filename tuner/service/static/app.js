@@ -22,6 +22,26 @@
     }
   };
 
+  // The workers of a fleet, as they are now.
+  const fleet = (told) => {
+    const place = document.querySelector("#fleet");
+    if (!told.fleet) return;
+    if (!place) { if (document.querySelector("#live")) location.reload(); return; }
+    bind(place, told.fleet);
+    const rows = told.fleet.workers.map((each) => {
+      const row = document.createElement("tr");
+      const cells = [each.name, each.device || "-", each.doing, Math.round(each.trials_per_minute), each.slices,
+        each.best_s ? duration(each.best_s) : "-"];
+      cells.forEach((text, at) => {
+        const cell = row.insertCell();
+        cell.textContent = String(text);
+        if (at > 2) cell.className = "n";
+      });
+      return row;
+    });
+    place.querySelector("tbody").replaceChildren(...rows);
+  };
+
   for (const each of document.querySelectorAll("[data-job]")) {
     const scope = each.id === "live" ? document : each;
     const known = each.querySelector(".state")?.textContent;
@@ -31,6 +51,7 @@
       const place = each.querySelector(".progress .dim, td.progress .dim");
       if (place) location.reload();
       bind(scope, told);
+      fleet(told);
     });
     source.addEventListener("state", (event) => {
       const state = JSON.parse(event.data).state;
