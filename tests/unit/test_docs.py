@@ -50,15 +50,42 @@ def script(page: str, without: str = "") -> str:
     return "\n".join(parts)
 
 
-def executed(text: str, here: Path) -> str:
-    """Runs a script without a guard of `__main__`, on the CPU and on a fake board; returns what it prints."""
-    (here / "tuner.toml").write_text(f'device = "{plain_device(here / "device.json")}"\n')
-    (here / "page.py").write_text(text, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "page.py"], capture_output=True, text=True, check=False, env=ENVIRONMENT
-    )
+#: Runs pages one after the other, each as a script of its own; libraries are loaded once.
+RUNNER = """
+import runpy
+for page in {pages!r}:
+    print("==", page)
+    runpy.run_path(page, run_name="__main__")
+"""
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """The samples of all pages, run without a guard of `__main__` on the CPU and on a fake board.
+
+    Returns:
+        The folder that they ran in, and what each page printed.
+    """
+    here = tmp_path_factory.mktemp("pages")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(here)
+        (here / "tuner.toml").write_text(f'device = "{plain_device(here / "device.json")}"\n')
+        texts = {
+            "own-kernels": script("own-kernels.md"),
+            "python": script("python.md"),
+            "kernel-tuner-users": script("kernel-tuner-users.md", without="# Kernel Tuner") + "\nprint(best)\n",
+        }
+        files = {name: here / f"{name}-page.py" for name in texts}
+        for name, text in texts.items():
+            files[name].write_text(text, encoding="utf-8")
+        (here / "all.py").write_text(RUNNER.format(pages=list(map(str, files.values()))))
+        done = subprocess.run(
+            [sys.executable, "all.py"], capture_output=True, text=True, check=False, env=ENVIRONMENT
+        )
+        (here / "tuner.toml").unlink()
     assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
+    printed = [part.partition("\n")[2] for part in done.stdout.split("== ")[1:]]
+    return here, dict(zip(texts, printed, strict=True))
 
 
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
@@ -83,23 +110,26 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     assert not list((tmp_path / "site").glob("README*"))
 
 
-def test_every_sample_about_own_kernels_runs(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = executed(script("own-kernels.md"), here)
-    assert "smooth 10000 x 3 float32" in out
-    (here / "tuner.toml").unlink()
+def test_every_sample_about_own_kernels_runs(
+    pages: tuple[Path, dict[str, str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, printed = pages
+    assert "smooth 10000 x 3 float32" in printed["own-kernels"]
+    monkeypatch.chdir(folder)
     (commands,) = blocks("own-kernels.md", "bash")
     for line in commands.splitlines():
         assert run(shlex.split(line)[1:]) == 0, capsys.readouterr().err
     assert "Champion of axpy 100000 float32" in capsys.readouterr().out
-    assert list((here / "out").glob("axpy*.py"))
+    assert list((folder / "out").glob("axpy*.py"))
 
 
-def test_every_sample_about_python_runs(here: Path) -> None:
-    assert "| problem |" in executed(script("python.md"), here)
-    assert {path.name for path in here.iterdir()} >= {"study", "out", "studies.db"}
+def test_every_sample_about_python_runs(pages: tuple[Path, dict[str, str]]) -> None:
+    folder, printed = pages
+    assert "| problem |" in printed["python"]
+    assert {path.name for path in folder.iterdir()} >= {"study", "out", "studies.db"}
 
 
-def test_a_kernel_for_kernel_tuner_and_for_us(here: Path) -> None:
+def test_a_kernel_for_kernel_tuner_and_for_us(pages: tuple[Path, dict[str, str]]) -> None:
     theirs, ours = (
         next(each for each in blocks("kernel-tuner-users.md", "python") if each.startswith(f"# {name}\n"))
         for name in ("Kernel Tuner", "tile-tuner")
@@ -109,7 +139,7 @@ def test_a_kernel_for_kernel_tuner_and_for_us(here: Path) -> None:
         lines = [line for line in code.splitlines() if line.strip() and not line.startswith("#")]
         assert f"{name}, {len(lines)} lines:" in text
     compile(theirs, "theirs", "exec")
-    executed(script("kernel-tuner-users.md", without="# Kernel Tuner") + "\nprint(best)\n", here)
+    assert "block_size_x" in pages[1]["kernel-tuner-users"]
 
 
 @pytest.mark.parametrize("page", ["own-kernels.md", "kernel-tuner-users.md"])
@@ -127,7 +157,7 @@ def test_cuda_samples_compile(page: str) -> None:
 def test_the_messages_of_mistakes_are_those_of_the_code() -> None:
     table = (DOCS / "own-kernels.md").read_text(encoding="utf-8").partition("## Common mistakes")[2]
     told = [found[1] for found in re.finditer(r"^\| [^|]+ \| `([^`]+)` \|$", table, re.MULTILINE)]
-    assert len(told) == 10
+    assert len(told) == 12
     code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tuner").rglob("*.py"))
     seen = re.sub(r'"\s*\n\s*f?"', "", code)
     missing = [message for message in told if message not in seen and message != MISCALLED]
@@ -143,22 +173,27 @@ def smooth(signal: object, smoothed: object, n: int, radius: int, BLOCK: int = 6
     """As in the page."""
 
 
-@pytest.mark.parametrize("name", ["tune-and-export", "own-kernel"])
-def test_a_notebook_runs(name: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_notebooks_run(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after the other in one kernel, which is emptied in between."""
     for variable, value in ENVIRONMENT.items():
         monkeypatch.setenv(variable, value)
-    book = nbformat.read(ROOT / "examples" / f"{name}.ipynb", as_version=4)
-    assert all(not cell.outputs for cell in book.cells if cell.cell_type == "code"), "keep it without outputs"
-    for cell in book.cells:
+    first, second = (
+        nbformat.read(ROOT / "examples" / f"{name}.ipynb", as_version=4)
+        for name in ("tune-and-export", "own-kernel")
+    )
+    every = [*first.cells, *second.cells]
+    assert all(not cell.outputs for cell in every if cell.cell_type == "code"), "keep them without outputs"
+    first.cells += [nbformat.v4.new_code_cell("%reset -f"), *second.cells]
+    for cell in first.cells:
         cell.source = cell.source.replace('BUDGET = {"seconds": 30}', 'BUDGET = {"seconds": 60, "trials": 1}')
     NotebookClient(
-        book, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(here)}}
+        first, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(here)}}
     ).execute()
     printed = "".join(
         each.get("text", "")
-        for cell in book.cells
+        for cell in first.cells
         for each in cell.get("outputs", ())
         if each.get("name") == "stdout"
     )
-    assert "champion: " in printed
-    assert "1 measured" in printed
+    assert printed.count("champion: ") == 2
+    assert printed.count("1 measured") == 2

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -15,6 +17,7 @@ from tuner.cli.options import (
     problem_options,
     writable_folder,
 )
+from tuner.declare.problem import Problem
 from tuner.errors import InputError
 from tuner.results.objectives import Front, Point, read_objectives
 from tuner.results.record import Champion
@@ -30,37 +33,46 @@ from tuner.results.record import Champion
 @click.option("-o", "folder", type=click.Path(path_type=Path), help="Write a plot of the front to this folder.")
 @database_option
 @json_option
-def front(
-    target: str, dims: tuple[str, ...], sets: tuple[str, ...], dtype: str, layout: str, precision: str,
-    epilogue: str,     regime: str, device: str, objective: str, folder: Path | None, db: str, as_json: bool,
-) -> None:  # fmt: skip
+def front(target: str, dims: tuple[str, ...], sets: tuple[str, ...], **options: Any) -> None:
     """Show the Pareto front of a problem. No device is touched.
 
     The points are the measurements that have all these objectives, from any study of the problem; without
     one they are the published results.
     """
+    objectives = read_objectives(options["objective"])
+    if len(objectives) == 1:
+        raise InputError("a front has several objectives, got time alone; give e.g. --objective time,energy")
+    check_plot(options["folder"], several=True)
+    words = (options[name] for name in ("dtype", "layout", "precision", "epilogue"))
+    _, problem = parse_problem(target, dims, sets, *words)
+    found, champion = _known(problem, objectives, options)
+    if options["as_json"]:
+        where = champion.record.device
+        named = {"device": {"name": where.name, "kind": where.kind}, "regime": options["regime"]}
+        print_json(problem.to_json() | named | found.as_keys())
+    else:
+        show_front(found, champion)
+    plot_front(found, champion, options["folder"])
+
+
+def _known(problem: Problem, objectives: tuple[str, ...], options: Mapping[str, Any]) -> tuple[Front, Champion]:
+    """The front of what was measured, and the champion.
+
+    Raises:
+        NothingFound: Nothing was measured.
+    """
     from tuner.lookup.asking import opened, parse_device
     from tuner.study.fronts import known_front
     from tuner.study.setup import key_of
 
-    objectives = read_objectives(objective)
-    if len(objectives) == 1:
-        raise InputError("a front has several objectives, got time alone; give e.g. --objective time,energy")
-    check_plot(folder, several=True)
-    _, problem = parse_problem(target, dims, sets, dtype, layout, precision, epilogue)
-    store = opened(db)
+    store = opened(options["db"])
     try:
-        found, champion = known_front(store, key_of(problem), parse_device(device), regime, objectives)
+        return known_front(
+            store, key_of(problem), parse_device(options["device"]), options["regime"], objectives
+        )
     finally:
         if store is not None:
             store.close()
-    if as_json:
-        where = champion.record.device
-        named = {"device": {"name": where.name, "kind": where.kind}, "regime": regime}
-        print_json(problem.to_json() | named | found.as_keys())
-    else:
-        show_front(found, champion)
-    plot_front(found, champion, folder)
 
 
 def show_front(front: Front, champion: Champion) -> None:

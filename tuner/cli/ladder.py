@@ -25,6 +25,7 @@ from tuner.devices.detect import DetectedDevice, find
 from tuner.errors import InputError
 from tuner.ladder.plan import ladder_of
 from tuner.ladder.reading import read_ladder_plan
+from tuner.results.measurement import headline
 from tuner.results.rungs import Ladder, slower_steps
 from tuner.results.steps import LadderPlan
 
@@ -182,7 +183,7 @@ def _cells(row: Mapping[str, Any], ends: bool, told: bool) -> list[str]:
     label = f"{row['label']}\n  {config_text(row['config'])}"
     published = [published_text(row["published"])] if told else []
     if time_s is None:
-        said = f"{row['outcome']}: {row['reason'].splitlines()[0][:80] if row['reason'] else ''}"
+        said = f"{row['outcome']}: {headline(row['reason'])[:80]}"
         return [label, said, *[""] * (7 + ends), *published]
     whole = row.get("end_to_end")
     return [

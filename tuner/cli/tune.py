@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from tuner.cli.formatting import answer_rows, clock, pairs, print_json, table, versus
+from tuner.cli.formatting import answer_rows, pairs, print_json, table, versus
 from tuner.cli.fronts import check_plot, plot_front, show_front
 from tuner.cli.options import (
     DEVICE,
@@ -30,8 +30,10 @@ from tuner.requests.events import Events
 from tuner.requests.launching import run
 from tuner.requests.progress import ProgressView
 from tuner.requests.studies import asked, budget, competitors
+from tuner.requests.words import where_time_went
+from tuner.results.measurement import headline
 from tuner.results.objectives import read_objectives
-from tuner.study.progress import Progress, Result
+from tuner.study.progress import Result
 
 
 @click.command()
@@ -86,7 +88,8 @@ def tune(
             "objective": options["objective"], "error_limit": options["error_limit"], "db": options["db"],
         },
     )  # fmt: skip
-    with Events(options["log"], options["verbose"]) as events, ProgressView(problem, options["quiet"]) as view:
+    view = ProgressView(problem, options["quiet"], study.request.trials)
+    with Events(options["log"], options["verbose"]) as events, view:
         events.tell("begin", problem=str(problem), device=study.request.found[0].info.name, db=study.db)
         result = run(study, events.follow(problem, view), warned)
         events.tell("end", problem=str(problem), stopped=result.stopped, champion=_told(catalogue, result))
@@ -155,24 +158,10 @@ def _show(catalogue: Catalogue, result: Result, as_json: bool) -> None:
         table("Dropped kernels", ("kernel", "why"), list(progress.dropped.items()))
     if progress.reasons:
         failed = [
-            (name, str(progress.outcomes[name]), reason.splitlines()[0][:200])
+            (name, str(progress.outcomes[name]), headline(reason)[:200])
             for name, reason in progress.reasons.items()
         ]
         table("Failed trials", ("outcome", "count", "first reason"), failed)
     if result.unplayed:
         click.echo(f"finals: {result.unplayed}", err=True)
     click.echo(f"{result.stopped}; {where_time_went(progress)}", err=True)
-
-
-def where_time_went(progress: Progress) -> str:
-    """One line that says what the seconds of a run were spent on."""
-
-    def listed(*names: str) -> str:
-        told = [
-            f"{name} {progress.spent_s[name]:.1f} s" for name in names if progress.spent_s.get(name, 0) >= 0.05
-        ]
-        return ", ".join(told) or "nothing"
-
-    wall = listed("opening", "measuring", "compiling", "searching", "bookkeeping", "finals")
-    device, beside = listed("load", "verify", "time", "power"), listed("compile", "thinking", "storing")
-    return f"{clock(progress.elapsed_s)} in all: {wall}; of measuring: {device}; beside it: {beside}"

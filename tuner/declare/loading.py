@@ -28,6 +28,21 @@ _FOLDERS: dict[str, Path] = {}
 _LOADING = threading.RLock()
 
 
+class _Reading(threading.local):
+    """Files of declarations that this thread is running, the innermost last."""
+
+    def __init__(self) -> None:
+        self.files: list[Path] = []
+
+
+_READING = _Reading()
+
+
+def being_read() -> Path | None:
+    """The file of declarations that calls this, directly or through others, while it is read."""
+    return _READING.files[-1] if _READING.files else None
+
+
 class _FileLoader(Loader):
     """Runs a module from the bytes of its file."""
 
@@ -113,6 +128,7 @@ def _run(path: Path, spec: ModuleSpec) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     # The file's classes look for their module here.
     sys.modules[spec.name] = module
+    _READING.files.append(path)
     try:
         assert spec.loader is not None
         spec.loader.exec_module(module)
@@ -120,4 +136,6 @@ def _run(path: Path, spec: ModuleSpec) -> ModuleType:
         raise
     except (Exception, SystemExit) as error:
         raise DeclarationError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+    finally:
+        _READING.files.pop()
     return module

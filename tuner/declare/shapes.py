@@ -23,6 +23,7 @@ class Given:
         shape: Of an array; None for a number.
         value: Of a number.
         output: True for an array that the kernel writes.
+        free: True for a number that is no size, be it whole: a config does not depend on it.
     """
 
     name: str
@@ -30,11 +31,12 @@ class Given:
     shape: tuple[int, ...] | None = None
     value: float = 0
     output: bool = False
+    free: bool = False
 
     @property
     def is_size(self) -> bool:
-        """True for a whole number of 1 or more."""
-        return self.shape is None and self.dtype in ("int32", "int64") and self.value >= 1
+        """True for a whole number of 1 or more that an author did not call free."""
+        return self.shape is None and not self.free and self.dtype in ("int32", "int64") and self.value >= 1
 
 
 @dataclass(frozen=True)

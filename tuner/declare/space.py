@@ -376,38 +376,3 @@ def _positions(parameter: Parameter) -> NDArray[np.float64] | None:
     width = values.max() - values.min()
     positions: NDArray[np.float64] = (values - values.min()) / (width or 1.0)
     return positions
-
-
-def check_constraints_agree(
-    parameters: Sequence[Parameter],
-    constraints: Sequence[Constraint],
-    problem: Any,
-    device: Any,
-    *,
-    configs: int = 200,
-    seed: int = 0,
-) -> None:
-    """Compares every constraint on scalars and on arrays, on random raw combinations.
-
-    Raises:
-        DeclarationError: A rule gives different results, or fails on one of the two.
-    """
-    rng = np.random.default_rng(seed)
-    codes = [rng.integers(0, len(each.values), configs) for each in parameters]
-    arrays = {each.name: value_array(each.values)[code] for each, code in zip(parameters, codes, strict=True)}
-    for constraint in constraints:
-        truths = holds(_bound(constraint, problem, device), constraint.sentence, Columns(arrays), configs)
-        for row, truth in enumerate(truths):
-            config = Config(
-                {each.name: each.values[code[row]] for each, code in zip(parameters, codes, strict=True)}
-            )
-            try:
-                scalar: Any = bool(constraint.rule(problem, device, config))
-            except Exception as error:
-                scalar = f"{type(error).__name__}: {error}"
-            if scalar is not bool(truth):
-                raise DeclarationError(
-                    "a constraint must give the same on scalars and on arrays; "
-                    f'"{constraint.sentence}" gives {scalar} and {bool(truth)} for {config}; '
-                    "look for ~ on a Python bool, / for //, or a division by zero"
-                )

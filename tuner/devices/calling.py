@@ -8,6 +8,7 @@ memory; these are kept for each stream.
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 import threading
 import weakref
@@ -54,6 +55,18 @@ def adopted(array: Any) -> Any:
     if not hasattr(array, "__cuda_array_interface__"):
         raise TypeError(f"{type(array).__name__} offers neither DLPack nor the CUDA array interface")
     return cupy.asarray(array)
+
+
+def to_gpu(array: Any, index: int) -> Any:
+    """A CuPy array with the content of one of NumPy, on the GPU with this number."""
+    with cupy.cuda.Device(index):
+        return cupy.asarray(array)
+
+
+def to_host(array: Any, into: Any) -> None:
+    """Copies a CuPy array into one of NumPy, after the work that is queued on the current stream."""
+    with array.device:
+        array.get(out=into)
 
 
 @dataclass(frozen=True)
@@ -187,6 +200,22 @@ class Loaded:
         """From now on runs take an input as it was packed in that memory, which stays with them."""
         self._series = Series(self._module, self._launch, self._problem, packing)
         self._packed = (memory,)
+
+    def with_scalars(self, scalars: Sequence[Any]) -> Loaded:
+        """The same kernel with other values for the problem's scalars.
+
+        Args:
+            scalars: NumPy's numbers of the dtypes that the problem declares, in its order.
+        """
+        if tuple(scalars) == self._scalars:
+            return self
+        other = copy.copy(self)
+        other._scalars, other._token = (
+            tuple(scalars),
+            object(),
+        )  # what is kept for a stream has the scalars in it
+        weakref.finalize(other, _forget, other._token)
+        return other
 
     def run(self, *arrays: Any) -> None:
         """Queues a run on the current stream; the GPU must be the current device.

@@ -51,7 +51,7 @@ def study_figures(seen: Seen) -> dict[str, Any]:
     with _plotting():
         from tuner.plots.studies import figures
 
-        return dict(figures(seen))
+        return figures(seen)
 
 
 def write_study(seen: Seen, folder: Path) -> list[Path]:

@@ -7,9 +7,9 @@ from html import escape
 from typing import Any
 
 import plotly.graph_objects as go
-from plotly.offline import get_plotlyjs
 
-from tuner.plots.study_page import STYLE, cells
+from tuner.plots import live_page
+from tuner.plots.live_page import cells, drawn
 
 #: Verdict of the second side -> colour.
 COLOURS = {"faster": "#2a9d5c", "same": "#9aa5a8", "slower": "#c1666b", "ambiguous": "#d9a441"}
@@ -50,7 +50,6 @@ def figure(compared: Mapping[str, Any]) -> go.Figure:
 def page(compared: Mapping[str, Any]) -> str:
     """The page as HTML, with Plotly's script inside."""
     title = f"{compared['other']} against {compared['one']}"
-    drawn = figure(compared).to_html(full_html=False, include_plotlyjs=False, div_id="ratios")
     rows = [
         (
             f"{each['problem']}, {each['regime']}", each["ratio"], each["low"], each["high"], each["verdict"],
@@ -66,13 +65,9 @@ def page(compared: Mapping[str, Any]) -> str:
         for side in ("one", "other")
         if compared[f"only_{side}"]
     )
-    return "\n".join(
-        [
-            "<!doctype html>", '<html lang="en"><head><meta charset="utf-8">',
-            f"<title>{escape(title)}</title><style>{STYLE}</style>",
-            f"<script>{get_plotlyjs()}</script></head><body><h1>{escape(title)}</h1>",
-            f"<p>A is {escape(compared['one'])}, B is {escape(compared['other'])}. A ratio above 1 says that B "
-            f"is faster; intervals are of 95 %. Geometric mean {compared['mean_ratio']:.3f}: {counts}.</p>",
-            drawn, cells(columns, rows), alone, "</body></html>", "",
-        ]
-    )  # fmt: skip
+    about = (
+        f"<p>A is {escape(compared['one'])}, B is {escape(compared['other'])}. A ratio above 1 says that B "
+        f"is faster; intervals are of 95 %. Geometric mean {compared['mean_ratio']:.3f}: {counts}.</p>"
+    )
+    ratios = drawn(figure(compared), "ratios", 560)
+    return live_page.page(title, [about, ratios, cells(columns, rows), alone])

@@ -9,6 +9,7 @@ from string import Template
 from typing import Any
 
 from tuner.declare.problem import Problem
+from tuner.results.measurement import headline
 from tuner.results.rungs import Ladder, slower_steps
 
 _PAGE = Template("""\
@@ -155,7 +156,7 @@ def _cells(row: Mapping[str, Any], problem: Problem, ends: bool) -> list[str]:
     config = " ".join(f"{name}={value}" for name, value in row["config"].items())
     first = f'{escape(row["label"])}<br><span class="config">{escape(config)}</span>'
     if not row["time_s"]:
-        said = escape(f"{row['outcome']} {row['reason'].splitlines()[0][:100] if row['reason'] else ''}")
+        said = escape(f"{row['outcome']} {headline(row['reason'])[:100]}")
         return [first, said, *[""] * (9 if ends else 8), _published(row["published"])]
     error, whole = row["error"], row.get("end_to_end")
     return [

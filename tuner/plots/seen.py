@@ -11,7 +11,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from tuner.results.measurement import Outcome
+from tuner.results.measurement import Outcome, headline
 from tuner.results.record import Record
 
 #: Flops per byte above which speed is shown in TFLOPS rather than GB/s.
@@ -142,7 +142,7 @@ def reasons(seen: Seen) -> dict[tuple[str, str], int]:
     found: dict[tuple[str, str], int] = {}
     for each in seen.trials:
         if each.measurement.outcome is not Outcome.MEASURED:
-            reason = (each.measurement.reason.splitlines() or [""])[0][:160]
+            reason = headline(each.measurement.reason)[:160]
             key = each.measurement.outcome.value, "" if each.measurement.outcome is Outcome.PRUNED else reason
             found[key] = found.get(key, 0) + 1
     return dict(sorted(found.items(), key=lambda each: -each[1]))

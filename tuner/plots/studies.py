@@ -7,6 +7,7 @@ same as PNG.
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Mapping
 
 import plotly.graph_objects as go
@@ -28,14 +29,21 @@ from tuner.results.record import Record
 OURS, LIBRARY, STOPPED, FAILED = "#2a6f97", "#c1666b", "#a9b8bd", "#d9a441"
 
 
-def figures(seen: Seen) -> dict[str, go.Figure]:
+class Figures(dict[str, go.Figure]):
+    """Figures by name; a shell shows their names."""
+
+    def __repr__(self) -> str:
+        return f"<figures: {', '.join(self)}>"
+
+
+def figures(seen: Seen) -> Figures:
     """Figures by name; those that the study has no data for are left out."""
     draw: Mapping[str, Callable[[Seen], go.Figure | None]] = {
         "history": history, "importance": importances, "pairs": pairs, "parallel": parallel,
         "failures": failures, "time": time_spent,
     }  # fmt: skip
     found = {name: each(seen) for name, each in draw.items()}
-    return {name: each for name, each in found.items() if each is not None}
+    return Figures({name: each for name, each in found.items() if each is not None})
 
 
 def _titled(figure: go.Figure, title: str, height: int = 420) -> go.Figure:
@@ -89,24 +97,36 @@ def history(seen: Seen) -> go.Figure | None:
     return _titled(figure, f"Speed by trial: {seen.title}")
 
 
+def _bars(found: Mapping[str, float], shown: str, said: str, least: float = 0.0) -> go.Figure:
+    """A bar for each name, the first on top.
+
+    Args:
+        found: Name -> value.
+        shown: Format of a value.
+        said: Title of the axis.
+        least: Width of the axis at least.
+    """
+    names = list(found)[::-1]
+    figure = go.Figure(
+        go.Bar(
+            x=[found[name] for name in names], y=names, orientation="h", marker_color=OURS,
+            text=[shown.format(found[name]) for name in names], textposition="outside", cliponaxis=False,
+            hovertemplate="%{y}: %{text}<extra></extra>",
+        )
+    )  # fmt: skip
+    figure.update_xaxes(title=said, range=[0, max(least, 1.15 * max(found.values()))])
+    figure.update_yaxes(automargin=True)
+    return figure
+
+
 def importances(seen: Seen) -> go.Figure | None:
     """How much each parameter explains."""
     found = importance(seen)
     if not found:
         return None
-    names = list(reversed(found))
-    figure = go.Figure(
-        go.Bar(
-            x=[found[name] for name in names], y=names, orientation="h", marker_color=OURS,
-            text=[f"{found[name]:.0%}" for name in names], textposition="outside", cliponaxis=False,
-            hovertemplate="%{y}: %{x:.1%}<extra></extra>",
-        )
-    )  # fmt: skip
-    figure.update_xaxes(
-        title="share of the variance of log time that its values explain alone", tickformat=".0%",
-        range=[0, max(0.1, 1.15 * max(found.values()))],
-    )  # fmt: skip
-    return _titled(figure, f"What matters in {seen.kernel}", 140 + 32 * len(names))
+    figure = _bars(found, "{:.1%}", "share of the variance of log time that its values explain alone", 0.1)
+    figure.update_xaxes(tickformat=".0%")
+    return _titled(figure, f"What matters in {seen.kernel}", 140 + 32 * len(found))
 
 
 def pairs(seen: Seen) -> go.Figure | None:
@@ -116,7 +136,7 @@ def pairs(seen: Seen) -> go.Figure | None:
         return None
     wide = min(len(shown), 3)
     tall = math.ceil(len(shown) / wide)
-    figure = make_subplots(tall, wide, horizontal_spacing=0.09, vertical_spacing=0.2 / tall)
+    figure = make_subplots(tall, wide, horizontal_spacing=0.13, vertical_spacing=0.2 / tall)
     for number, (one, other) in enumerate(shown):
         row, column = divmod(number, wide)
         figure.add_heatmap(
@@ -159,7 +179,7 @@ def failures(seen: Seen) -> go.Figure | None:
     counts |= reasons(seen)
     shown = list(reversed(counts.items()))[-12:]
     colours = {Outcome.MEASURED.value: OURS, Outcome.PRUNED.value: STOPPED}
-    labels = [ended(outcome, why) for (outcome, why), _ in shown]
+    labels = ["<br>".join(textwrap.wrap(ended(outcome, why), 34)) for (outcome, why), _ in shown]
     figure = go.Figure(
         go.Bar(
             x=[count for _, count in shown], y=labels, orientation="h", text=[str(count) for _, count in shown],
@@ -171,7 +191,7 @@ def failures(seen: Seen) -> go.Figure | None:
     )  # fmt: skip
     figure.update_xaxes(title="trials")
     figure.update_yaxes(automargin=True)
-    return _titled(figure, "How trials ended, and why", 140 + 36 * len(shown))
+    return _titled(figure, "How trials ended, and why", 140 + 44 * len(shown))
 
 
 def time_spent(seen: Seen) -> go.Figure | None:
@@ -179,13 +199,5 @@ def time_spent(seen: Seen) -> go.Figure | None:
     spent = seconds_by_stage(seen)
     if not spent:
         return None
-    names = list(reversed(spent))
-    figure = go.Figure(
-        go.Bar(
-            x=[spent[name] for name in names], y=names, orientation="h", marker_color=OURS,
-            text=[f"{spent[name]:.3g} s" for name in names], textposition="outside", cliponaxis=False,
-            hovertemplate="%{y}: %{x:.3g} s<extra></extra>",
-        )
-    )  # fmt: skip
-    figure.update_xaxes(title="seconds; compile workers and the search work beside the device")
-    return _titled(figure, "Where the time went", 140 + 32 * len(names))
+    figure = _bars(spent, "{:.3g} s", "seconds; compile workers and the search work beside the device")
+    return _titled(figure, "Where the time went", 140 + 32 * len(spent))

@@ -118,14 +118,10 @@ def on_host(array: Any) -> numpy.ndarray[Any, Any]:
 
 
 def key_of(value: Any) -> Hashable:
-    """All of an argument that a prepared run depends on."""
-    if not is_array(value):
-        return value  # type: ignore[no-any-return]
+    """All of an argument that a prepared run depends on: an array that was `seen`, or a number."""
     found = family_of(value)
-    if found is not None and type(value) is found.base:
-        key: Hashable = found.key(value)
-        return key
-    return tuple(value.shape), str(value.dtype), str(getattr(value, "device", ""))
+    key: Hashable = value if found is None else found.key(value)
+    return key
 
 
 def device_of(values: Any, target: str) -> str:

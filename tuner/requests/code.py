@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 import inspect
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -19,6 +19,8 @@ from tuner.errors import InputError
 
 #: Parameter that sets the number of Numba's threads.
 THREADS = "THREADS"
+#: Endings of files of CUDA source.
+_CUDA_FILES = (".cu", ".cuh")
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,8 @@ def read_code(what: object, name: str, params: object) -> Code:
         InputError: Parameters without values, or that the function does not take.
     """
     parameters = _parameters(params)
-    if isinstance(what, str):
+    if isinstance(what, str | Path):
+        what = cuda_text(what)
         if not name:
             raise InputError(
                 'CUDA text goes with the name of its function, got none; tune(source, "name", ...)'
@@ -148,6 +151,26 @@ def _entry(code: Code, order: Sequence[str]) -> str:
     return "\n".join([*lines, ""])
 
 
-def is_cuda(text: str) -> bool:
-    """True for CUDA source rather than a problem in words or a path."""
-    return re.search(r"__global__", text) is not None
+def is_cuda(what: object) -> bool:
+    """True for CUDA source or its file, rather than a problem in words or a file of declarations."""
+    if isinstance(what, Path):
+        return what.suffix in _CUDA_FILES
+    return isinstance(what, str) and ("__global__" in what or _is_file_name(what))
+
+
+def _is_file_name(text: str) -> bool:
+    return "\n" not in text and text.strip().endswith(_CUDA_FILES)
+
+
+def cuda_text(what: object) -> str:
+    """CUDA source, given as such or by its file.
+
+    Raises:
+        InputError: The file cannot be read.
+    """
+    if not isinstance(what, Path) and not _is_file_name(str(what)):
+        return str(what)
+    try:
+        return Path(str(what).strip()).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"CUDA source is a text or a file that can be read, got {what}: {error}") from error

@@ -157,6 +157,9 @@ class Compared:
     only_one: Sequence[str] = field(default=())
     only_other: Sequence[str] = field(default=())
 
+    def __str__(self) -> str:
+        return self.markdown()
+
     @property
     def mean(self) -> float:
         """Geometric mean of the ratios."""

@@ -7,18 +7,20 @@ from collections.abc import Callable, Hashable, Mapping
 from functools import update_wrapper
 from typing import Any, Unpack
 
+import numpy
+
 from tuner.declare.problem import Problem
 from tuner.devices.detect import DetectedDevice, find
-from tuner.errors import UnknownName
 from tuner.lookup import Answer
-from tuner.requests.arguments import device_of, key_of, named
+from tuner.requests.arguments import device_of, is_array, key_of, named
 from tuner.requests.code import Code, read_code
 from tuner.requests.first_call import FirstCall, declared_by, policy
-from tuner.requests.own import own_problem
+from tuner.requests.given_arrays import check, seen
+from tuner.requests.own import free_numbers, own_problem
 from tuner.requests.running import Runner
 from tuner.requests.studies import StudyOptions, database_url
 from tuner.requests.tuned import Tuned
-from tuner.requests.tuning import OwnOptions, tune_problem
+from tuner.requests.tuning import OwnOptions, refuse_unknown, tune_problem
 
 
 class KernelOptions(OwnOptions, total=False):
@@ -59,9 +61,7 @@ def kernel(**options: Any) -> Callable[[Callable[..., Any]], TunedFunction]:
     """
     params = {name: values for name, values in options.items() if name.isupper()}
     rest = {name: value for name, value in options.items() if name not in params}
-    for name in rest:
-        if name not in _KNOWN:
-            raise UnknownName("option (parameters are in capitals)", name, _KNOWN)
+    refuse_unknown(rest, _KNOWN, "option (parameters are in capitals)")
     policy(rest.get("on_miss"))
 
     def decorate(function: Callable[..., Any]) -> TunedFunction:
@@ -85,9 +85,7 @@ def cuda_kernel(
         DeclarationError: There is no such function in the source.
         UnknownName: There is no such option.
     """
-    for each in options:
-        if each not in _KNOWN:
-            raise UnknownName("option", each, _KNOWN)
+    refuse_unknown(options, _KNOWN)
     policy(options.get("on_miss"))
     return TunedFunction(read_code(source, name, params), dict(options))
 
@@ -103,27 +101,32 @@ class TunedFunction:
 
     def __init__(self, code: Code, options: Mapping[str, Any]) -> None:
         """Keeps code and options; nothing is looked up before the first call."""
-        self._code, self._options = code, dict(options)
+        self._code, self._options, self._free = code, dict(options), free_numbers(code, options)
         self._first = FirstCall(
             database_url(options.get("db") or ""), options.get("regime") or "cold", options.get("on_miss"),
             options.get("seconds"),
         )  # fmt: skip
-        self._runners: dict[Hashable, tuple[Runner, list[int]]] = {}
+        self._runners: dict[Hashable, Runner] = {}
         self._lock = threading.Lock()
         if code.function is not None:
             update_wrapper(self, code.function)
 
     def __call__(self, *arguments: Any, **by_name: Any) -> None:
         """Runs the champion for arrays and numbers like these."""
-        values = self._named(arguments, by_name)
-        key = tuple(key_of(each) for each in values.values())
-        found = self._runners.get(key)
-        if found is None:
+        values = {
+            name: seen(name, each) if is_array(each) else each
+            for name, each in self._named(arguments, by_name).items()
+        }
+        key = tuple(
+            type(each) if name in self._free or isinstance(each, float | numpy.floating) else key_of(each)
+            for name, each in values.items()
+        )
+        runner = self._runners.get(key)
+        if runner is None:
             with self._lock:
-                found = self._runners.get(key) or self._runners.setdefault(key, self._prepared(values))
-        runner, places = found
-        given = list(values.values())
-        runner.run(*(given[place] for place in places))
+                runner = self._runners.get(key) or self._runners.setdefault(key, self._prepared(values))
+        arrays = (values[each.name] for each in runner.problem.tensors)
+        runner.run(*arrays, numbers={name: values[name] for name in runner.numbers})
 
     def tune(self, *arguments: Any, progress: bool = True, **options: Unpack[StudyOptions]) -> Tuned:
         """Tunes for arrays and numbers like these; later calls run the champion.
@@ -165,16 +168,18 @@ class TunedFunction:
     def _declared(self, values: Mapping[str, Any]) -> tuple[Problem, DetectedDevice]:
         """The problem for these arguments, and the device that they are on."""
         _, problem = own_problem(self._code, values, self._options)
-        spec = self._options.get("device") or device_of(values.values(), self._code.target)
-        return problem, find(spec)
+        at = "cpu" if self._code.target == "cpu" else device_of(values.values(), "cuda")
+        return problem, find(self._options.get("device") or at)
 
-    def _prepared(self, values: Mapping[str, Any]) -> tuple[Runner, list[int]]:
-        """What runs for these arguments, and which of them are its tensors."""
+    def _prepared(self, values: Mapping[str, Any]) -> Runner:
+        """What runs for these arguments, and for others like them.
+
+        Raises:
+            InputError: An array does not lie as the kernel reads it; nothing was tuned.
+        """
         problem, found = self._declared(values)
+        tensors = problem.tensors
+        check(tensors, [values[each.name] for each in tensors], found.info.kind, found.info.kind != "cpu")
         config = self._first.config(problem, found)
         [declared_kernel] = declared_by(problem).of(problem.operation.name)
-        order = list(values)
-        return (
-            Runner(declared_kernel, problem, config, found.info),
-            [order.index(each.name) for each in problem.tensors],
-        )
+        return Runner(declared_kernel, problem, config, found.info, found.spec)

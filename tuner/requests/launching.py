@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from tuner.declare.kernel import Kernel
 from tuner.errors import Interrupted
 from tuner.requests.progress import ProgressView
 from tuner.requests.studies import Asked
 from tuner.requests.tuned import Tuned
-from tuner.results.record import ProblemKey, Record, Role
+from tuner.results.record import ProblemKey, Record, Role, measured_as_now
 from tuner.store import Store, retracting
 from tuner.study.locks import occupied
 from tuner.study.opening import run_study
-from tuner.study.progress import Progress, Result
+from tuner.study.progress import Progress, Request, Result
 from tuner.study.setup import study_name
 
 
@@ -55,7 +54,7 @@ def run_shown(study: Asked, progress: bool | Callable[[Progress], None]) -> Tune
         KeyboardInterrupt: It was interrupted before anything was measured, or twice.
     """
     last: list[Progress] = [Progress()]
-    view = ProgressView(study.request.problem, quiet=progress is not True)
+    view = ProgressView(study.request.problem, progress is not True, study.request.trials)
 
     def report(now: Progress) -> None:
         last[0] = now
@@ -92,23 +91,26 @@ def gathered(asked: Asked, progress: Progress, result: Result | None, stopped: s
     name = study_name(
         key, request.found[0].info, request.regime, request.kernels, request.objectives, request.error_limit
     )
-    own = [each for each in every if each.study == name or _same_sources(each, request.kernels, request.regime)]
     champion = result.champion if result is not None else None
-    baseline = champion.baseline if champion is not None else _last_baseline(own)
+    baseline = champion.baseline if champion is not None else _last_baseline(every, name)
     origin = request.problem.operation.origin
+    trials = (each for each in every if each.role is Role.TRIAL and each.regime == request.regime)
     return Tuned(
-        request.problem, champion, tuple(each for each in own if each.role is Role.TRIAL), baseline,
+        request.problem, champion, tuple(each for each in trials if _is_of(each, request)), baseline,
         replace(progress), result.stopped if result is not None else stopped, result is None, origin, asked,
         result,
     )  # fmt: skip
 
 
-def _same_sources(record: Record, kernels: Sequence[Kernel], regime: str) -> bool:
-    hashes: Mapping[str, str] = {kernel.name: kernel.source_hash for kernel in kernels}
-    return (
-        record.regime == regime and bool(record.source_hash) and hashes.get(record.kernel) == record.source_hash
+def _is_of(record: Record, request: Request) -> bool:
+    """True for a trial of a kernel of the study, as the kernel is now."""
+    return any(
+        record.kernel == each.name and measured_as_now(record, each, request.problem)
+        for each in request.kernels
     )
 
 
-def _last_baseline(records: Sequence[Record]) -> Record | None:
-    return next((each for each in reversed(records) if each.role is Role.BASELINE), None)
+def _last_baseline(records: Sequence[Record], study: str) -> Record | None:
+    return next(
+        (each for each in reversed(records) if each.role is Role.BASELINE and each.study == study), None
+    )

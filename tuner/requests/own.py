@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import difflib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -36,9 +38,12 @@ def declared(code: Code, arguments: object, options: Mapping[str, Any]) -> Own:
         InputError: The arguments do not suit the kernel, or leave something open; the message says what.
         DeclarationError: Something that was given as text or function cannot be read.
     """
+    if code.function is not None:
+        _check_used(code, ast.unparse(definition(unwrapped(code.function)[0])), options, later=True)
     values = named(arguments, code.takes, code.name)
     taken = {each.name: each for each in (taken_by(code.text, code.name) if code.text else ())}
     given = [described(name, value, _dtype(taken.get(name))) for name, value in values.items()]
+    given = [replace(each, free=each.name in free_numbers(code, options)) for each in given]
     for each in given:
         _check_type(each, taken.get(each.name))
     given = list(with_outputs(given, _outputs(code, taken, options, values)))
@@ -47,8 +52,48 @@ def declared(code: Code, arguments: object, options: Mapping[str, Any]) -> Own:
         code.name, code.target, source_of(code, given), tuple(given), shapes, code.parameters,
         _rules(options.get("restrictions") or ()), more=_more(code, options),
     )  # fmt: skip
+    _check_used(code, own.source, options)
     own = with_reference(own, code, values, options)
     return replace(own, launch=launch_of(own, options)) if code.target == "cuda" else own
+
+
+def _check_used(code: Code, source: str, options: Mapping[str, Any], later: bool = False) -> None:
+    """Refuses parameters that nothing uses: each of their values would be tried in vain.
+
+    Args:
+        code: The kernel.
+        source: Where its parameters are used, beside its launch and restrictions.
+        options: What `tuner.tune` takes of `OwnOptions`.
+        later: True if more of the source is read later: only what looks like a slip is refused.
+
+    Raises:
+        InputError: A parameter is not used.
+    """
+    beside = ("restrictions", "grid", "block", "shared_bytes", *GRID_DIVISORS)
+    words = set(re.findall(r"\w+", " ".join([source, *(str(options.get(name)) for name in beside)])))
+    used = words | {THREADS, *BLOCK_SIZES}
+    known = [name for name in (*code.parameters, *code.takes) if name in used and name.isupper()]
+    slips = not later or any(name not in code.parameters for name in known)
+    for name in code.parameters:
+        if slips and name not in used:
+            capitals = {*known, *(word for word in words if word.isupper() and code.text)}
+            nearest = difflib.get_close_matches(name, sorted(capitals), n=1, cutoff=0.5)
+            hint = f"; did you mean {nearest[0]}?" if nearest else "; correct its name, or leave it out"
+            raise InputError(f"neither {code.name} nor its launch uses the parameter {name!r}{hint}")
+
+
+def free_numbers(code: Code, options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Names of the whole numbers that are no sizes.
+
+    Raises:
+        InputError: The kernel takes no such argument.
+    """
+    told = options.get("numbers") or ()
+    names = (told,) if isinstance(told, str) else tuple(told)
+    for name in names:
+        if name not in code.takes:
+            raise InputError(f"numbers= names arguments ({', '.join(code.takes)}), got {name!r}; correct it")
+    return names
 
 
 def _rules(told: object) -> tuple[str, ...]:
@@ -100,18 +145,14 @@ def _outputs(
 
 
 def _written_by(function: Any, names: Sequence[str]) -> tuple[str, ...]:
-    """Arguments to whose elements a function assigns.
-
-    Raises:
-        InputError: It also reads one of them: outputs hold NaN before a run.
-    """
-    node = definition(unwrapped(function)[0])
-    written: dict[str, None] = {}
-    for each in ast.walk(node):
-        targets = each.targets if isinstance(each, ast.Assign) else [getattr(each, "target", None)]
-        for target in targets:
-            if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
-                written[target.value.id] = None
+    """Arguments to whose elements a function assigns."""
+    written = set()
+    for each in ast.walk(definition(unwrapped(function)[0])):
+        if isinstance(each, ast.Subscript) and isinstance(each.ctx, ast.Store):
+            array = each.value
+            while isinstance(array, ast.Subscript):
+                array = array.value
+            written.add(getattr(array, "id", ""))
     return tuple(name for name in names if name in written)
 
 

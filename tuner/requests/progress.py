@@ -40,8 +40,15 @@ class _Cell:
 class ProgressView:
     """Shows a study's progress while it is entered; silent when quiet."""
 
-    def __init__(self, problem: Problem, quiet: bool) -> None:
-        self._problem, self._quiet = problem, quiet
+    def __init__(self, problem: Problem, quiet: bool, trials: int | None = None) -> None:
+        """Shows nothing yet.
+
+        Args:
+            problem: What is tuned.
+            quiet: True to show nothing.
+            trials: Trials after which the study ends; None without such a limit.
+        """
+        self._problem, self._quiet, self._limit = problem, quiet, trials
         self._live: Any = None
         self._cell: _Cell | None = None
         self._shown_s = 0.0
@@ -92,7 +99,8 @@ class ProgressView:
                 print(told, file=sys.stderr)
 
     def _line(self, progress: Progress) -> str:
-        parts = [progress.stage, f"{progress.trials} trials"]
+        of = f" of {self._limit}" if self._limit else ""
+        parts = [progress.stage, f"{progress.trials}{of} trials"]
         if progress.best_s is not None:
             work = self._problem.work
             parts.append(f"best {speed(work.flops, work.bytes, progress.best_s)} ({duration(progress.best_s)})")
@@ -111,15 +119,14 @@ class ProgressView:
         ]
         if failures:
             parts.append(", ".join(failures))
-        if progress.left_s is not None:
-            redrawn = self._live is not None or self._cell is not None
-            bar = f"{self._bar(progress)} " if redrawn else ""
-            parts.append(f"{bar}{clock(progress.left_s)} left")
-        return " | ".join(parts)
+        redrawn = self._live is not None or self._cell is not None
+        left = f"{clock(progress.left_s)} left" if progress.left_s is not None else ""
+        ending = [self._bar(progress) if redrawn and (left or self._limit) else "", left]
+        return " | ".join([*parts, *([" ".join(filter(None, ending))] if any(ending) else [])])
 
-    @staticmethod
-    def _bar(progress: Progress) -> str:
-        """How much of the time has passed."""
+    def _bar(self, progress: Progress) -> str:
+        """How much of the time, or of the trials, has passed: of what ends first."""
         whole = progress.elapsed_s + (progress.left_s or 0.0)
-        done = round(BAR * progress.elapsed_s / whole) if whole else 0
+        timed = progress.elapsed_s / whole if whole and progress.left_s is not None else 0.0
+        done = round(BAR * min(max(timed, progress.trials / self._limit if self._limit else 0.0), 1.0))
         return f"{'━' * done}{'╌' * (BAR - done)}"

@@ -42,7 +42,7 @@ class StudyOptions(TypedDict, total=False):
     """
 
     device: str
-    kernels: Sequence[str]
+    kernels: Sequence[str] | str
     seconds: float | None
     trials: int | None
     regime: str
@@ -88,7 +88,8 @@ def asked(catalogue: Catalogue, problem: Problem, options: StudyOptions) -> Aske
     objectives = read_objectives(options.get("objective") or "time")
     found = find_all(options.get("device") or setting("device", "tune") or "")
     check_power(objectives, found[0])
-    only, db = tuple(options.get("kernels") or ()), database_url(options.get("db") or "")
+    told = options.get("kernels") or ()
+    only, db = (told,) if isinstance(told, str) else tuple(told), database_url(options.get("db") or "")
     seconds, trials = options.get("seconds"), options.get("trials")
     seconds, trials = budget(setting("seconds", "tune") if seconds is trials is None else seconds, trials)
     seed = options.get("seed")
@@ -115,10 +116,10 @@ def budget(seconds: float | None, trials: int | None) -> tuple[float | None, int
     Raises:
         InputError: One is not above 0.
     """
-    if seconds is not None and not 0 < seconds < math.inf:
-        raise InputError(f"--seconds is a number above 0, got {seconds}; give e.g. 60")
-    if trials is not None and trials < 1:
-        raise InputError(f"--trials is 1 or more, got {trials}; give e.g. 100")
+    if seconds is not None and not (isinstance(seconds, int | float) and 0 < seconds < math.inf):
+        raise InputError(f"--seconds is a number above 0, got {seconds!r}; give e.g. 60")
+    if trials is not None and not (isinstance(trials, int) and trials >= 1):
+        raise InputError(f"--trials is 1 or more, got {trials!r}; give e.g. 100")
     return (DEFAULT_SECONDS if seconds is None and trials is None else seconds), trials
 
 

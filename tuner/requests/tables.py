@@ -111,6 +111,9 @@ class Table(Sequence[Mapping[str, Any]]):
             import pandas
         return pandas.DataFrame(list(self.rows), columns=list(self.columns))
 
+    def __repr__(self) -> str:
+        return f"<{len(self)} rows of {len(self.columns)} columns; to_dataframe() makes a data frame of them>"
+
     def _repr_html_(self) -> str:
         """In a notebook the first rows, if pandas is there."""
         with contextlib.suppress(EnvironmentTrouble):

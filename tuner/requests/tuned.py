@@ -15,7 +15,7 @@ from tuner.lookup import Answer, staleness
 from tuner.plots import Seen, study_figures, write_study
 from tuner.requests.running import Runner
 from tuner.requests.studies import Asked
-from tuner.requests.words import clock, config_text, duration, speed
+from tuner.requests.words import config_text, duration, failures, speed, where_time_went
 from tuner.results.record import Champion, Record
 from tuner.study.progress import Progress, Result
 
@@ -68,10 +68,16 @@ class Tuned:
         return min(timed, key=lambda each: each.measurement.time_s or 0.0)
 
     def _why_none(self) -> str:
-        reasons = "; ".join(
-            f"{_small(name)}: {_first(reason)}" for name, reason in self.progress.reasons.items()
-        )
-        return reasons or self.stopped or "none was measured; give it more seconds"
+        if any(each.measurement.outcome == "MEASURED" for each in self.trials):
+            return f"no finals were held, or none passed them ({self.stopped})"
+        reasons = "; ".join(failures(self.progress.reasons))
+        if not reasons:
+            spent = where_time_went(self.progress)
+            return f"no trial was finished ({self.stopped}): {spent}. Give it more seconds"
+        if "unwritten" in reasons and self.declaration is not None:
+            names = ", ".join(each.name for each in self.problem.outputs)
+            reasons += f". What a kernel writes (here {names}; outputs= names it) holds NaN before each run"
+        return reasons
 
     @property
     def kernel(self) -> str:
@@ -111,11 +117,12 @@ class Tuned:
 
     @cached_property
     def _runner(self) -> Runner:
-        return Runner(self._declared, self.problem, self.config, self.record.device)
+        spec = self.asked.request.found[0].spec
+        return Runner(self._declared, self.problem, self.config, self.record.device, spec)
 
-    def __call__(self, *arrays: Any, **outputs: Any) -> Any:
+    def __call__(self, *arrays: Any, **named: Any) -> Any:
         """Runs the champion on arrays; see `tuner.requests.running.Runner`."""
-        return self._runner(*arrays, **outputs)
+        return self._runner(*arrays, **named)
 
     def export(self, format: str = "source", folder: str | Path = ".") -> list[Path]:
         """Writes the champion so that it runs without tile-tuner.
@@ -184,16 +191,6 @@ class Tuned:
             f"{count} {name.lower().replace('_', ' ')}" for name, count in progress.outcomes.items()
         )
         yield f"  trials: {progress.trials} ({counts or 'none'}); {self.stopped or 'ended'}"
-        for name, reason in progress.reasons.items():
-            yield f"    {_small(name)}: {_first(reason)}"
-        spent = {name: progress.spent_s.get(name, 0.0) for name in ("compile", "verify", "time", "thinking")}
-        told = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in spent.items())
-        yield f"  {clock(progress.elapsed_s)} in all; {told}"
-
-
-def _first(reason: str) -> str:
-    return (reason.splitlines() or [""])[0]
-
-
-def _small(name: str) -> str:
-    return name.lower().replace("_", " ")
+        for failure in failures(progress.reasons):
+            yield f"    {failure}"
+        yield f"  {where_time_went(progress)}"

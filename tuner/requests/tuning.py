@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
-from tuner.declare.catalogue import Catalogue, builtin, from_file
+from tuner.declare.catalogue import Catalogue
+from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.devices.settings import setting
 from tuner.errors import InputError, UnknownName
-from tuner.lookup.asking import parse_key
 from tuner.requests.arguments import device_of
-from tuner.requests.code import is_cuda, read_code
 from tuner.requests.launching import run_shown
-from tuner.requests.own import own_problem
+from tuner.requests.resolving import is_own, resolved
 from tuner.requests.studies import StudyOptions, asked
 from tuner.requests.tuned import Tuned
 from tuner.study.progress import Progress
@@ -24,14 +22,14 @@ class ProblemOptions(TypedDict, total=False):
     """What names a problem of a declared operation, beside its name.
 
     Attributes:
-        shape: Dim -> size, for a file of declarations.
+        shape: Dim -> size, or the sizes in order, for a file of declarations and for a declared kernel.
         dtype: Element type; by default the operation's first.
         layout: e.g. ``nt``; by default the operation's first.
         precision: ``ieee``, or ``emulated``.
         epilogue: What is done to the result, such as ``bias-col+gelu``.
     """
 
-    shape: Mapping[str, int]
+    shape: Mapping[str, int] | Sequence[int]
     dtype: str
     layout: str
     precision: str
@@ -48,6 +46,8 @@ class OwnOptions(TypedDict, total=False):
         outputs: Names of the arrays that the kernel writes; by default those that are not ``const`` in CUDA,
             those whose elements are set in Python.
         shapes: Array -> its extents: ``{"a": "m k", "b": "k n"}``; by default they are found by their sizes.
+        numbers: Names of whole numbers that are no sizes, such as a step's number: one config serves all their
+            values. Floating-point numbers are none anyway.
         restrictions: Rules that a config obeys, as expressions: ``"BLOCK * ITEMS <= n"``.
         grid: Blocks of a CUDA launch, as expressions: ``"ceil_div(n, BLOCK)"``, or a tuple of them.
         block: Threads of a block, likewise; by default the parameters ``block_size_x`` and so on.
@@ -69,6 +69,7 @@ class OwnOptions(TypedDict, total=False):
     answer: Any
     outputs: Sequence[str]
     shapes: Mapping[str, Any]
+    numbers: Sequence[str]
     restrictions: Sequence[str]
     grid: Any
     block: Any
@@ -115,7 +116,8 @@ def tune(
     Ctrl-C ends the search, and what was found is returned (`Tuned.interrupted`); the second one raises.
 
     Args:
-        what: A problem in words, a `tuner.Problem`, a file of declarations, CUDA text, or a function.
+        what: A problem in words, a `tuner.Problem`, a file of declarations, a `tuner.Kernel` (which then
+            competes alone) or a `tuner.Operation` of such a file, CUDA text, or a function.
         name: Name of the function in CUDA text.
         arguments: Arrays and numbers that the kernel takes, in its order or by name, parameters left out.
         params: Parameter -> its values.
@@ -130,80 +132,81 @@ def tune(
         EnvironmentTrouble: A device or the database cannot be used, or another process has them.
         KeyboardInterrupt: A second Ctrl-C, or one before anything was measured; finished trials are kept.
     """
-    known = {**Options.__annotations__}
-    for option in options:
-        if option not in known:
-            raise UnknownName("option", option, known)
+    _check_options(what, name, arguments, params, options)
     catalogue, problem = resolved(what, name, arguments, params, options)
-    if arguments is not None and not options.get("device"):
-        options["device"] = default_device(catalogue.of(problem.operation.name)[0].target, arguments)
-    study = asked(catalogue, problem, StudyOptions(**{key: options[key] for key in _STUDY if key in options}))  # type: ignore[literal-required,typeddict-item]
-    return run_shown(study, options.get("progress", True))
+    if not options.get("device"):
+        options["device"] = default_device(_targets(catalogue, problem, what), arguments)
+    told = StudyOptions(**{key: options[key] for key in _STUDY if key in options})  # type: ignore[literal-required,typeddict-item]
+    if isinstance(what, Kernel):
+        told.setdefault("kernels", (what.name,))
+    return run_shown(asked(catalogue, problem, told), options.get("progress", True))
 
 
-def default_device(target: str, arguments: object) -> str:
-    """Where a kernel of one's own is tuned: a function on the CPU, CUDA text where its arrays are."""
-    if target == "cpu":
-        return "cpu"
-    found = device_of(arguments.values() if isinstance(arguments, Mapping) else arguments, target)
-    told = str(setting("device", "tune") or "")
-    return told or found if found == "cuda:0" else found
-
-
-def resolved(
-    what: object, name: str, arguments: object, params: object, options: Mapping[str, Any]
-) -> tuple[Catalogue, Problem]:
-    """The problem that a call of `tune` is about, and the catalogue with its kernels.
+def _check_options(what: object, name: str, arguments: object, params: object, options: Options) -> None:
+    """Refuses options that do not go with what is tuned.
 
     Raises:
-        InputError: It is about none, or options are given that do not go with it.
+        UnknownName: There is no such option.
+        InputError: One goes with something else.
     """
-    own = arguments is not None or params is not None or (isinstance(what, str) and is_cuda(what))
-    if own or (callable(what) and not isinstance(what, Problem)):
-        return _own(what, name, arguments, params, options)
+    refuse_unknown(options, Options.__annotations__)
+    if is_own(what, arguments, params):
+        wrong = [option for option in ProblemOptions.__annotations__ if option in options]
+        if wrong:
+            raise InputError(
+                f"{wrong[0]}= goes with a declared operation; a kernel of your own has the sizes and dtypes of "
+                "its arguments, and shapes= says which size an extent is; leave it out"
+            )
+        return
     wrong = [option for option in OWN if option in options]
-    if wrong or name:
+    given = (("arguments", arguments), ("params", params), ("name", name or None))
+    wrong += [option for option, value in given if value is not None]
+    if wrong:
         raise InputError(
-            f"{(wrong or ['name'])[0]} goes with a kernel of your own, given as CUDA text or as a function, "
+            f"{wrong[0]} goes with a kernel of your own, given as CUDA text or as a function, "
             "with arguments and params; leave it out"
         )
-    if isinstance(what, Problem):
-        origin = what.operation.origin
-        return (from_file(origin) if origin else builtin()), what
-    if not isinstance(what, str | Path):
-        raise InputError(
-            f"what is tuned is a problem in words, a file, CUDA text or a function, got {type(what).__name__}"
-        )
-    if str(what).endswith(".py"):
-        catalogue = from_file(Path(what))
-        operation = catalogue.operations[catalogue.kernels[-1].operation]
-        shape = options.get("shape") or {}
-        how = (options.get(word) or "" for word in ("dtype", "layout", "precision", "epilogue"))
-        return catalogue, operation.problem(shape, *how)
-    catalogue = builtin()
-    words = " ".join(
-        [
-            str(what),
-            *(str(options[key]) for key in ("dtype", "layout", "precision", "epilogue") if options.get(key)),
-        ]
+
+
+def refuse_unknown(options: Iterable[str], known: Collection[str], kind: str = "option") -> None:
+    """Refuses options by names that nobody knows.
+
+    Raises:
+        UnknownName: There is no such option; the message says which are alike.
+    """
+    for option in options:
+        if option not in known:
+            raise UnknownName(kind, option, known)
+
+
+def _targets(catalogue: Catalogue, problem: Problem, what: object) -> set[str]:
+    return (
+        {what.target}
+        if isinstance(what, Kernel)
+        else {each.target for each in catalogue.of(problem.operation.name)}
     )
-    key = parse_key(words, catalogue)
-    return catalogue, key.of_operation(catalogue.operation(key.operation))
+
+
+def default_device(targets: Collection[str], arguments: object) -> str:
+    """Where a problem is tuned if nobody says: on the CPU if all kernels are for it, or where its arrays are.
+
+    Args:
+        targets: Of the problem's kernels.
+        arguments: Of a kernel of one's own; None for others.
+
+    Returns:
+        A device; empty for the one that is used where none is named.
+    """
+    told = str(setting("device", "tune") or "")
+    if set(targets) == {"cpu"}:
+        return "cpu" if arguments is not None else told or "cpu"
+    if arguments is None:
+        return told
+    found = device_of(arguments.values() if isinstance(arguments, Mapping) else arguments, "cuda")
+    return told or found if found == "cuda:0" else found
 
 
 def tune_problem(problem: Problem, options: StudyOptions, progress: bool) -> Tuned:
     """Tunes a problem of a declared operation; see `tune`."""
     catalogue, problem = resolved(problem, "", None, None, {})
     return run_shown(asked(catalogue, problem, options), progress)
-
-
-def _own(
-    what: object, name: str, arguments: object, params: object, options: Mapping[str, Any]
-) -> tuple[Catalogue, Problem]:
-    """A kernel of a user's own, declared in a file that is written for it."""
-    code = read_code(what, name, params)
-    if arguments is None:
-        raise InputError(f"{code.name} is tuned on arguments like those of a call, got none; give arguments=")
-    _, problem = own_problem(code, arguments, options)
-    assert problem.operation.origin is not None, "it was read from a file"
-    return from_file(problem.operation.origin), problem

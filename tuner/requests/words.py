@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tuner.results.measurement import headline
+from tuner.study.progress import Progress
+
 #: Flops per byte above which speed is shown in TFLOPS rather than GB/s.
 COMPUTE_BOUND = 4.0
 
@@ -31,6 +34,29 @@ def clock(seconds: float) -> str:
     """Minutes and seconds."""
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes}:{rest:02d}"
+
+
+def failures(reasons: Mapping[str, str]) -> list[str]:
+    """How trials failed, a line for each outcome.
+
+    Args:
+        reasons: Outcome -> its first reason.
+    """
+    return [f"{name.lower().replace('_', ' ')}: {headline(reason)}" for name, reason in reasons.items()]
+
+
+def where_time_went(progress: Progress) -> str:
+    """One line that says what the seconds of a run were spent on."""
+
+    def listed(*names: str) -> str:
+        told = [
+            f"{name} {progress.spent_s[name]:.1f} s" for name in names if progress.spent_s.get(name, 0) >= 0.05
+        ]
+        return ", ".join(told) or "nothing"
+
+    wall = listed("opening", "measuring", "compiling", "searching", "bookkeeping", "finals")
+    device, beside = listed("load", "verify", "time", "power"), listed("compile", "thinking", "storing")
+    return f"{clock(progress.elapsed_s)} in all: {wall}; of measuring: {device}; beside it: {beside}"
 
 
 def speed(flops: float, moved_bytes: float, time_s: float) -> str:

@@ -141,3 +141,10 @@ def under(seen: Mapping[str, float], measured: Iterable[Measurement]) -> list[Me
         replace(each, circumstances={**each.circumstances, **seen}) if each.samples_s else each
         for each in measured
     ]
+
+
+def headline(reason: str) -> str:
+    """The line of a reason that says most: Numba's errors begin with one that names a step of its own."""
+    lines = [line.strip() for line in reason.splitlines() if line.strip()] or [""]
+    kind, step, _ = lines[0].partition("Failed in nopython mode pipeline")
+    return (kind + lines[1] if step and len(lines) > 1 else lines[0]).rstrip(": ")

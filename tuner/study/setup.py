@@ -166,7 +166,9 @@ def starting_points(
     # The last step of a ladder goes first: its time lets slow first steps be pruned early.
     declared = reversed(tuple(kernels))
     starts = [(kernel.name, config) for kernel in declared for config in kernel.first_configs()]
-    known = store.champions(operation=problem.operation, device=device)
+    known = [
+        each for each in store.champions(operation=problem.operation, device=device) if _alike(problem, each)
+    ]
     nearest = sorted(known, key=lambda each: _distance(problem, each))[:NEIGHBOURS]
     return [*starts, *((each.record.kernel, Config(each.record.config)) for each in nearest)]
 
@@ -186,6 +188,7 @@ def trials_elsewhere(
         if each.record.device.kind == device.kind
         and (each.record.problem, each.record.device.name) != (problem, device.name)
         and each.record.problem.arithmetic == problem.arithmetic
+        and _alike(problem, each)
     ]
     if not known:
         return []
@@ -201,6 +204,11 @@ def trials_elsewhere(
 def nearness(problem: ProblemKey, device: DeviceInfo, champion: Champion) -> tuple[bool, bool, float, float]:
     """Sorts champions, the one on the most similar device at the nearest shape first."""
     return *_unlike(device, champion.record.device), _distance(problem, champion)
+
+
+def _alike(problem: ProblemKey, champion: Champion) -> bool:
+    """False for another operation that once had the same name: authors of kernels change their sizes."""
+    return champion.record.problem.dims.keys() == problem.dims.keys()
 
 
 def _distance(problem: ProblemKey, champion: Champion) -> float:

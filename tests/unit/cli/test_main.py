@@ -1,4 +1,4 @@
-"""The command line, called in this process: what is answered, and what bad input is told."""
+"""The command line, called in this process: what is answered."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures.fake_device import BEST, BEST_S, LEGAL, ROOT, TOY, command, stored, write_device
+from fixtures.commands import Told, device, told
+from fixtures.fake_device import BEST, BEST_S, LEGAL, TOY, stored, write_device
 
 import tuner
 from tuner.cli import health
 from tuner.cli.formatting import clock, duration, speed
-from tuner.cli.main import COMMANDS, GROUPS, run
+from tuner.cli.main import COMMANDS, GROUPS
 from tuner.declare import catalogue
 from tuner.devices.detect import find
 from tuner.devices.device_lock import device_lock
@@ -29,39 +29,8 @@ CONTRACT = {
     "tflops", "gbps", "baseline", "speedup", "error", "match", "expected_loss", "trials", "record_id",
     "measured_at",
 }  # fmt: skip
-Told = Callable[..., tuple[int, str, str]]
+__all__ = ["device", "told"]
 pytestmark = pytest.mark.usefixtures("no_mirror")
-
-
-@pytest.fixture
-def told(here: Path, capsys: pytest.CaptureFixture[str]) -> Told:
-    """Runs a command in an empty folder: exit code, stdout, stderr."""
-
-    def called(*arguments: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = run(list(arguments))
-        shown = capsys.readouterr()
-        return code, shown.out, shown.err
-
-    return called
-
-
-@pytest.fixture
-def device(here: Path) -> str:
-    return write_device(here / "device.json", baseline_s=2 * BEST_S)
-
-
-def assert_refused(answer: tuple[int, str, str], code: int, *parts: str) -> None:
-    """One clear message on stderr, nothing on stdout."""
-    got, out, err = answer
-    assert (got, out) == (code, ""), err
-    assert "Traceback" not in err
-    message = err[err.index("tuner: ") :]
-    for part in parts:
-        assert part in message
-
-
-# --- what works ----------------------------------------
 
 
 def test_tune_and_best_agree_and_keep_the_contract(told: Told, device: str, here: Path) -> None:
@@ -210,218 +179,3 @@ def test_numbers_are_told_with_their_unit() -> None:
     assert speed(2e12, 1e9, 1.0) == "2.00 TFLOPS"
     assert speed(2e9, 1e8, 1.0) == "2.0 GFLOPS"
     assert speed(1e9, 1e9, 1e-3) == "1000.0 GB/s"
-
-
-# --- bad input ----------------------------------------
-
-
-BAD = {
-    "zero": (["gemm", "0", "1", "1"], "a dim is a whole number of 1 or more, got m=0"),
-    "negative": (["gemm", "-5", "1", "1"], "a dim is a whole number of 1 or more, got -5"),
-    "fraction": (["gemm", "1", "1.5", "1"], "a dim is a whole number of 1 or more, got n='1.5'"),
-    "word": (["gemm", "1", "1", "big"], "a dim is a whole number of 1 or more, got k='big'"),
-    "few dims": (["gemm", "1", "1"], "gemm takes M N K: 3 dims, got 2"),
-    "many dims": (["gemm", "1", "1", "1", "1"], "gemm takes M N K: 3 dims, got 4"),
-    "no dims": (["gemm"], "gemm takes M N K; m, n, k missing"),
-    "operation": (["gemmm", "1", "1", "1"], "unknown operation 'gemmm'; did you mean gemm"),
-    "dtype": (
-        ["gemm", "1", "1", "1", "--dtype", "float23"],
-        "'float23'; did you mean float32",
-    ),
-    "layout": (["gemm", "1", "1", "1", "--layout", "nm"], "unknown layout of gemm 'nm'; did you mean"),
-    "regime": (["gemm", "1", "1", "1", "--regime", "warm"], "'warm' is not one of 'cold', 'hot'"),
-    "no file": (["gone.py", "--set", "n=1"], "a kernel file must exist, found none at"),
-    "set": ([str(TOY), "--set", "n"], "--set takes NAME=VALUE, got 'n'; give e.g. --set n=1000"),
-    "set word": ([str(TOY), "--set", "n=x"], "got n='x'"),
-    "set name": ([str(TOY), "--set", "m=1"], "unknown dim of toy 'm'; choose one of: n"),
-    "nothing": ([], "Missing argument"),
-    "option": (["gemm", "1", "1", "1", "--colour"], "No such option '--colour'"),
-}
-
-
-@pytest.mark.parametrize("command", ["tune", "best"])
-@pytest.mark.parametrize("case", BAD)
-def test_bad_problems_are_refused_by_whatever_is_asked(told: Told, command: str, case: str) -> None:
-    arguments, message = BAD[case]
-    assert_refused(told(command, *arguments), 2, message)
-    assert list(Path().iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("options", "code", "message"),
-    [
-        (["--device", "tpu"], 2, "a device is cpu, cuda or cuda:N, got 'tpu'"),
-        (["--device", "fake:gone.json"], 3, "cannot read 'gone.json'"),
-        (
-            ["--device", "cpu", "--kernel", "bloked"],
-            2,
-            "unknown cpu kernel of gemm 'bloked'; did you mean blocked",
-        ),
-        (["--device", "cpu", "--regime", "hot-graph"], 2, "a CPU is timed cold or hot, got regime 'hot-graph'"),
-        (["--device", "cpu", "--seconds", "0"], 2, "--seconds is a number above 0, got 0"),
-        (["--device", "cpu", "--seconds", "nan"], 2, "--seconds is a number above 0, got nan"),
-        (["--device", "cpu", "--seconds", "inf"], 2, "--seconds is a number above 0, got inf"),
-        (["--device", "cpu", "--seconds", "soon"], 2, "'soon' is not a valid float"),
-        (["--device", "cpu", "--trials", "0"], 2, "--trials is 1 or more, got 0"),
-        (["--device", "cpu", "--sampler", "tilde"], 2, "unknown sampler 'tilde'; did you mean tile"),
-        (["--device", "cpu", "--db", "my.db"], 3, "got 'my.db'; did you mean sqlite:///my.db?"),
-        (["--device", "cpu", "--db", "sqlite:////nowhere/my.db"], 3, "cannot be opened"),
-        (["--device", "cpu", "--db", "sqlite:///text.txt"], 3, "it is no SQLite database"),
-    ],
-)
-def test_bad_options_of_tune_are_refused(
-    told: Told, here: Path, options: list[str], code: int, message: str
-) -> None:
-    (here / "text.txt").write_text("something else\n")
-    assert_refused(told("tune", "gemm", "8", "8", "8", *options), code, message)
-    assert (here / "text.txt").read_text() == "something else\n"
-
-
-def test_a_gpu_asked_for_where_there_is_none_is_trouble(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    for name in ("cuda", "cuda:0"):
-        answer = told("tune", "gemm", "8", "8", "8", "--device", name)
-        assert_refused(
-            answer, 3, f"device {name} needs an NVIDIA GPU and its driver, found none; use --device cpu"
-        )
-
-
-def test_a_problem_that_does_not_fit_is_refused_and_nothing_is_stored(
-    told: Told, here: Path, device: str
-) -> None:
-    answer = told("tune", str(TOY), "2000000000", "--device", device)
-    assert_refused(answer, 2, "must fit into free memory (16 GiB on Fake board)", "choose smaller dims")
-    assert (
-        json.loads(told("best", str(TOY), "2000000000", "--device", device, "--json")[1])["match"] == "default"
-    )
-
-
-def test_an_empty_space_lists_what_each_constraint_rejects(told: Told, here: Path) -> None:
-    small = write_device(here / "small.json", info={"max_threads_per_block": 1})
-    answer = told("tune", str(TOY), "5", "--device", small)
-    assert_refused(answer, 1, "60 break: a block has no more threads than the device allows")
-
-
-def test_an_operation_without_a_kernel_for_the_device_says_which_it_has(told: Told, here: Path) -> None:
-    text = TOY.read_text()
-    only = text[: text.index('    Kernel(\n        operation="toy",\n        name="chunks"')] + ")\n"
-    (here / "toy.py").write_text(only)
-    answer = told("tune", "toy.py", "--set", "n=5", "--device", "cpu")
-    assert_refused(answer, 2, "toy has no kernel for cpu; it has some for cuda")
-
-
-def test_16_bit_products_on_a_cpu_are_refused(told: Told) -> None:
-    answer = told("tune", "gemm", "8", "8", "8", "--dtype", "bfloat16", "--device", "cpu")
-    assert_refused(answer, 2, "gemm in bfloat16 has no kernel for cpu; it has some for cuda")
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "code", "message"),
-    [
-        ("OPERATION = Operation(", "OPERATION = Operation(((", 2, "toy.py cannot be imported: SyntaxError"),
-        ("KERNELS = (", "KERNELS = 1 / 0, (", 2, "cannot be imported: ZeroDivisionError: division by zero"),
-        ('source=Path("toy.cu")', 'source=Path("gone.cu")', 2, "source of kernel 'blocks' cannot be read"),
-        (
-            "reference=reference",
-            "reference=lambda *a: {}",
-            2,
-            "the reference of operation 'toy' gives each output",
-        ),
-        (
-            "work=work",
-            "work=lambda p: None",
-            2,
-            "tensors, work, scalars and terms of operation 'toy' must hold",
-        ),
-        ("c.BLOCK * c.ITEMS <= 8192", "c.BLOK <= 8192", 2, "a constraint must work on arrays as on scalars"),
-        ("Launch(grid", "Lunch(grid", 1, "INVALID: cannot be rendered: NameError: name 'Lunch' is not defined"),
-        ('target="cuda"', 'target="gpu"', 2, "target of kernel 'blocks' is one of cuda, cpu, got 'gpu'"),
-        ("KERNELS = (", "KERNELS = len(", 2, "cannot be imported: TypeError"),
-    ],
-)
-def test_a_users_file_with_a_mistake_is_told_where(
-    told: Told, here: Path, device: str, old: str, new: str, code: int, message: str
-) -> None:
-    text = TOY.read_text()
-    assert old in text
-    (here / "toy.py").write_text(text.replace(old, new))
-    (here / "toy.cu").write_text(TOY.with_suffix(".cu").read_text())
-    (here / "toy.numba.py").write_text(TOY.with_suffix(".numba.py").read_text())
-    answer = told("tune", "toy.py", "--set", "n=500", "--device", device, "--trials", "2")
-    assert_refused(answer, code, message)
-
-
-def test_what_is_not_tuned_is_answered_from_what_is_near(told: Told, here: Path, device: str) -> None:
-    def matched(*arguments: str) -> str:
-        code, out, err = told("best", str(TOY), *arguments, "--json")
-        assert (code, err) == (0, "")
-        return str(json.loads(out)["match"])
-
-    assert matched("5", "--device", device) == "default"
-    assert matched("5", "--device", device, "--db", "sqlite:///x.db") == "default"
-    assert not (here / "x.db").exists()
-    told("tune", str(TOY), "5", "--device", device, "--trials", "1", "--quiet")
-    assert matched("6", "--device", device) == "predicted"
-    other = write_device(here / "other.json", info={"name": "Other board", "uuid": "OTHER-1"})
-    assert matched("5", "--device", other) == "similar-device"
-    assert matched("5", "--device", device, "--regime", "hot") == "exact"  # of another regime, and told so
-    assert_refused(told("best", str(TOY), "5", "--device", "Fake bored"), 2, "did you mean Fake board")
-    assert "no survey was made" in told("best", str(TOY), "6", "--device", device)[1]
-    refused = told("export", str(TOY), "6", "--device", device, "-o", "out")
-    assert_refused(refused, 1, "toy 6 float32 plain on Fake board (cold) is not tuned", "tuner tune")
-
-
-def test_an_export_that_cannot_be_written_is_told(told: Told, here: Path, device: str) -> None:
-    arguments = (str(TOY), "--set", "n=5", "--device", device)
-    assert told("tune", *arguments, "--trials", "1", "--quiet")[0] == 0
-    (here / "file").write_text("mine")
-    assert_refused(told("export", *arguments, "-o", "file"), 2, "an export needs a folder that can be written")
-    assert_refused(told("export", *arguments, "-o", "out", "--format", "sauce"), 2, "'sauce' is not one of")
-    assert_refused(told("export", *arguments), 2, "Missing option '-o'")
-    assert (here / "file").read_text() == "mine"
-
-
-def test_an_unknown_command_or_operation_is_told(told: Told) -> None:
-    assert_refused(told("tone"), 2, "No such command 'tone'")
-    assert_refused(told("kernels", "gem"), 2, "unknown operation 'gem'; did you mean")
-
-
-def test_the_database_comes_from_the_environment(
-    told: Told, here: Path, device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TUNER_DB", "sqlite:///from_environment.db")
-    assert told("tune", str(TOY), "5", "--device", device, "--trials", "1", "--quiet")[0] == 0
-    assert (here / "from_environment.db").exists()
-    assert not (here / "studies.db").exists()
-
-
-def test_a_second_process_is_told_who_holds_the_device(told: Told, device: str, here: Path) -> None:
-    from tuner.devices.detect import find
-    from tuner.study.locks import occupied
-
-    with occupied("sqlite:///studies.db", [find(device)], "tune something"):
-        answer = told("tune", str(TOY), "5", "--device", device)
-    assert_refused(answer, 3, f"process {os.getpid()} on ", "(tune something, since ", "works with Fake board")
-
-
-# --- in a process of its own ----------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["tune", "gemm", "x", "1", "1"], 2, "tuner: a dim is a whole number"),
-        (
-            ["best", "gemm", "1", "1", "1", "--device", "cpu", "--kernel", "x", "--db", "sqlite:///none.db"],
-            1,
-            "no kernel x is declared",
-        ),
-    ],
-)
-def test_exit_codes_are_those_of_the_process(here: Path, arguments: list[str], code: int, message: str) -> None:
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    asked = command(*arguments)
-    done = subprocess.run(asked, capture_output=True, text=True, env=environment, cwd=here, check=False)
-    assert (done.returncode, done.stdout) == (code, "")
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr

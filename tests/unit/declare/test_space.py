@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fixtures.agreement import check_constraints_agree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +16,6 @@ from tuner.declare.space import (
     Constraint,
     Parameter,
     Space,
-    check_constraints_agree,
     choice,
     powers_of_two,
 )

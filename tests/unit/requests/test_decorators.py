@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy
 import pytest
+from fixtures.fake_gpu import CupyArray, TorchTensor, aligned, install, on_gpu
 from fixtures.own_kernels import PARAMS, VECTOR_ADD, add_arguments, double, plain_device
 
 import tuner
@@ -24,11 +25,11 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
 
     class Ran(Runner):
-        def __init__(self, kernel: Any, problem: Any, config: Any, device: Any) -> None:
-            super().__init__(kernel, problem, config, device)
+        def __init__(self, kernel: Any, problem: Any, config: Any, *where: Any) -> None:
+            super().__init__(kernel, problem, config, *where)
             self._config = dict(config)
 
-        def run(self, *arrays: Any) -> None:
+        def run(self, *arrays: Any, numbers: Any = None) -> None:
             found.append(self._config | {"shapes": [each.shape for each in arrays]})
 
     monkeypatch.setattr("tuner.requests.decorators.Runner", Ran)
@@ -79,6 +80,48 @@ def test_a_function_of_numba_runs_on_the_cpu_as_it_does_without(here: Path) -> N
     assert (out == 2 * x).all()
     assert tuned.__name__ == "double"
     assert "double(x, out, n); BLOCK: 2 values" in repr(tuned)
+
+
+def fill(x: Any, out: Any, alpha: float, step: int, BLOCK: int = 64) -> None:
+    for start in range(0, x.size, BLOCK):
+        for i in range(start, min(start + BLOCK, x.size)):
+            out[i] = alpha * x[i] + step
+
+
+def test_numbers_that_are_no_sizes_do_not_tune_again(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared: list[object] = []
+    plain = TunedFunction._prepared
+    monkeypatch.setattr(
+        TunedFunction, "_prepared", lambda self, values: prepared.append(values) or plain(self, values)
+    )
+    tuned = tuner.kernel(BLOCK=[16, 64], on_miss="library", numbers="step")(fill)
+    x = numpy.arange(100, dtype="float64")
+    out = numpy.zeros_like(x)
+    for alpha, step in ((1.5, 1), (2.5, 0), (-1.0, 7)):
+        tuned(x, out, alpha, step)
+        assert (out == alpha * x + step).all()
+    assert len(prepared) == 1
+    # Every second number of an array is another case, and no other result.
+    tuned(x[::2], out[:50], 2.0, 1)
+    assert (out[:50] == 2 * x[::2] + 1).all()
+
+
+@pytest.mark.parametrize("kind", [CupyArray, TorchTensor])
+def test_cuda_text_runs_on_the_arrays_of_a_gpu(here: Path, kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = install(monkeypatch)
+    add = adder(here, on_miss="library")
+    c, a, b, n = add_arguments(500)
+    arrays = [kind(on_gpu(each)) for each in (c, a, b)]
+    for _ in range(2):
+        add(*arrays, n)
+    assert (arrays[0].host == a + b).all()
+    assert log.runs == ["vector_add 500 float32"] * 2
+    # A part of an array is refused before anything is tuned, even where one like it has run before.
+    gaps = kind(aligned((1000,), "float32")[::2])
+    with pytest.raises(InputError, match="a lies in memory row by row without gaps"):
+        add(arrays[0], gaps, arrays[2], n)
+    with pytest.raises(InputError, match="a begins at a multiple of 16 bytes"):
+        add(arrays[0], kind(on_gpu(a, 4)), arrays[2], n)
 
 
 WRONG = (

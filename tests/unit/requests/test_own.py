@@ -105,7 +105,29 @@ def test_arrays_of_any_library_are_taken() -> None:
 
 def two_outputs(x: Any, low: Any, high: Any, CHUNK: int = 1) -> None:
     for i in range(x.size):
-        low[i], high[i] = x[i] - 1, x[i] + 1
+        low[i], high[i] = x[i] - CHUNK, x[i] + CHUNK
+
+
+def silent(x: Any, CHUNK: int = 1) -> None:
+    x.sum(CHUNK)
+
+
+def rows(x: Any, sums: Any, CHUNK: int = 1) -> None:
+    for i in range(len(x)):
+        sums[i][0] = CHUNK * 0
+        sums[i][1] += x[i]
+
+
+def test_arrays_whose_elements_are_set_are_outputs() -> None:
+    x, y = numpy.ones(3), numpy.ones((3, 2))
+    pair = own(two_outputs, [x, x, x], params={"CHUNK": [1]}, restrictions="CHUNK > 0", reference=two_sides)
+    assert [each.name for each in pair.tensors if each.output] == ["low", "high"]
+    nested = own(rows, [x, y], params={"CHUNK": [1]}, reference=lambda x: x)
+    assert [each.name for each in nested.tensors if each.output] == ["sums"]
+
+
+def two_sides(x: Any) -> Any:
+    return x - 1, x + 1
 
 
 @pytest.mark.parametrize(
@@ -114,6 +136,24 @@ def two_outputs(x: Any, low: Any, high: Any, CHUNK: int = 1) -> None:
         (lambda: own(VECTOR_ADD, []), InputError, "CUDA text goes with the name of its function"),
         (lambda: own(VECTOR_ADD, [], "add"), DeclarationError, "it has vector_add; give the name"),
         (lambda: of_double(outputs="n"), InputError, r"outputs= names arrays \(x, out\), got 'n'"),
+        (
+            lambda: own(double, [1, 2, 3], params={"BLOK": [1]}),
+            InputError, "neither double nor its launch uses the parameter 'BLOK'; did you mean BLOCK?",
+        ),
+        (
+            lambda: of_double(numbers=["m"]), InputError, r"numbers= names arguments \(x, out, n\), got 'm'",
+        ),
+        (
+            lambda: own(
+                VECTOR_ADD, add_arguments(), "vector_add", PARAMS | {"ITEMS": [1]}, problem_size=1000,
+                reference=numpy.add,
+            ),
+            InputError, "uses the parameter 'ITEMS'; correct its name, or leave it out",
+        ),
+        (
+            lambda: own(silent, [numpy.ones(3)], params={"CHUNK": [1]}),
+            InputError, "a kernel writes an array, and nothing tells which of x; name it by outputs=",
+        ),
         (lambda: of_double(inputs="mine"), UnknownName, "unknown way to draw inputs 'mine'"),
         (lambda: of_double(reference=numpy.ones(3)), InputError, "an array goes to answer="),
         (lambda: of_double(reference=lambda p, q, r, s: p), InputError, r"takes the kernel's inputs \(x\)"),
@@ -148,7 +188,9 @@ def two_outputs(x: Any, low: Any, high: Any, CHUNK: int = 1) -> None:
             InputError, "a launch has a grid, got neither grid= nor problem_size=",
         ),
         (
-            lambda: own(VECTOR_ADD, add_arguments(), "vector_add", {"B": [32]}, reference=numpy.add, grid="n"),
+            lambda: own(
+                VECTOR_ADD, add_arguments(), "vector_add", {"B": [32]}, reference=numpy.add, grid="n // B"
+            ),
             InputError, 'a block has a size, got no block= .* block="BLOCK"',
         ),
         (
@@ -161,7 +203,7 @@ def two_outputs(x: Any, low: Any, high: Any, CHUNK: int = 1) -> None:
         ),
         (
             lambda: own(two_outputs, [numpy.ones(3)] * 3, params={"CHUNK": [1]}, answer=numpy.ones(3)),
-            InputError, "a kernel writes an array, and nothing tells which",
+            InputError, "answer= has an array for each of low, high; give them by name",
         ),
     ],
 )  # fmt: skip

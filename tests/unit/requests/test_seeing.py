@@ -6,12 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fixtures.browser import browser, may_be_missing
 from fixtures.fake_device import TOY, rule, study, write_device
 
 import tuner
 from tuner.cli.main import run
 from tuner.errors import NothingFound, UnknownName
 from tuner.plots.seen import Seen, best_by_pair, importance, pairs_shown, reasons, seconds_by_stage
+from tuner.plots.study_page import page
 from tuner.requests.seeing import study_seen
 
 FIGURES = ["history", "importance", "pairs", "parallel", "failures", "time"]
@@ -66,6 +68,7 @@ def test_its_numbers_add_up(seen: Seen) -> None:
 def test_in_python_it_is_figures(seen: Seen, tmp_path: Path) -> None:
     found = tuner.show("toy 1000")
     assert list(found) == FIGURES
+    assert repr(found) == f"<figures: {', '.join(FIGURES)}>"
     points = sum(len(each.x) for each in found["history"].data if each.mode == "markers")
     assert points == len(seen.timed)
     with pytest.raises(UnknownName, match="unknown option 'dir'"):
@@ -81,6 +84,25 @@ def test_the_page_needs_no_other_file(seen: Seen, tmp_path: Path, capsys: pytest
     assert "<script src=" not in page
     assert '<link rel="stylesheet"' not in page
     assert "wrong result" in page
+
+
+@pytest.mark.skipif(may_be_missing(), reason="Chromium is missing, and this user cannot install it")
+def test_the_page_can_be_hovered_and_suits_a_narrow_dark_screen(seen: Seen, tmp_path: Path) -> None:
+    (tmp_path / "study.html").write_text(page(seen))
+    troubles: list[str] = []
+    with browser() as opened:
+        tab = opened.new_page(viewport={"width": 400, "height": 800}, color_scheme="dark")
+        tab.on("pageerror", lambda error: troubles.append(str(error)))
+        tab.on("request", lambda asked: troubles.append(asked.url) if asked.url.startswith("http") else None)
+        tab.goto((tmp_path / "study.html").as_uri())
+        assert tab.evaluate("document.documentElement.scrollWidth") <= 400
+        assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 25, 27)"
+        assert tab.evaluate("document.getElementById('history').layout.font.color") == "#dfe7ea"
+        tab.locator("#importance").scroll_into_view_if_needed()
+        tab.locator("#importance .bars .point path").last.hover(force=True)
+        tab.wait_for_selector("#importance .hoverlayer .hovertext")
+        assert "BLOCK" in tab.locator("#importance .hoverlayer .hovertext").first.text_content()
+    assert troubles == []
 
 
 def test_the_terminal_gets_tables(seen: Seen, capsys: pytest.CaptureFixture[str]) -> None:

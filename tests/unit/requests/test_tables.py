@@ -30,6 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_records_are_a_table_in_python(folder: Path) -> None:
     table = tuner.records(db=database(folder), operation="toy", role="trial")
     assert len(table) == LEGAL
+    assert repr(table).startswith(f"<{LEGAL} rows of ")
     assert list(table.columns) == [*COLUMNS, "dim.n", "config.BLOCK", "config.ITEMS", "config.ORDER"]
     assert {row["dim.n"] for row in table} == {1000}
     frame = table.to_dataframe()

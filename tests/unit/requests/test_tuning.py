@@ -22,8 +22,8 @@ from tuner.declare.space import Space
 from tuner.devices.detect import find
 from tuner.errors import InputError, NothingFound, UnknownName
 from tuner.measuring.inputs import Inputs
+from tuner.requests.resolving import resolved
 from tuner.requests.tuned import Tuned
-from tuner.requests.tuning import resolved
 
 pytestmark = pytest.mark.usefixtures("no_mirror")
 
@@ -76,10 +76,46 @@ def test_an_answer_is_enough_and_is_told_as_what_it_is(device: str) -> None:
         _ = found_of_a_wrong_answer(device, a, b).config
 
 
+def test_what_agreed_with_one_reference_is_checked_again_by_another(device: str) -> None:
+    first = tune_add(device)
+    other = tune_add(device, reference=lambda a, b: b + a)
+    assert other.champion is not None
+    assert other.champion != first.champion
+    assert len(other.trials) == len(first.trials)
+    assert not {each.id for each in first.trials} & {each.id for each in other.trials}
+    # The first one is asked again: its trials count, and no other's.
+    assert {each.id for each in tune_add(device).trials} == {each.id for each in first.trials}
+
+
 def found_of_a_wrong_answer(device: str, a: Any, b: Any) -> Tuned:
     # The fake device writes what the reference says, so that it needs a fault to be wrong.
     wrong = plain_device(Path("wrong.json"), rules=[{"where": {}, "fault": "wrong_result"}])
     return tune_add(wrong, reference=None, answer=a - b, db="sqlite:///wrong.db")
+
+
+SQUARES = """
+__global__ void vector_add(float *c, const float *a, int n, int m) {
+    int i = blockIdx.x * BLOCK + threadIdx.x;
+    if (i < n * m) c[i] = a[i] * a[i];
+}
+"""
+
+
+def test_another_kernel_may_have_the_name_of_an_earlier_one(device: str) -> None:
+    """Its sizes and parameters are others, so that nothing is to be learnt from the first."""
+    tune_add(device)
+    a = numpy.ones(1200, "float32")
+    options = {"grid": "ceil_div(n * m, BLOCK)", "block": "BLOCK", "reference": numpy.square}
+    call = (SQUARES, "vector_add", [a, a, 30, 40], {"BLOCK": [32, 64]})
+    shapes = {"a": "n*m", "c": "n*m"}
+    found = tuner.tune(*call, shapes=shapes, device=device, trials=5, progress=False, **options)  # type: ignore[arg-type]
+    assert found.config["BLOCK"] in (32, 64)
+    function = tuner.cuda_kernel(
+        SQUARES, "vector_add", {"BLOCK": [32, 64]}, shapes=shapes, device=device, **options
+    )  # type: ignore[arg-type]
+    assert function.explain(a, a, 30, 40).match == "exact"
+    b = numpy.ones(600, "float32")
+    assert function.explain(b, b, 30, 20).match != "exact"
 
 
 def test_it_works_in_a_thread_and_reports_to_a_function(device: str) -> None:
@@ -124,6 +160,8 @@ found = tuner.tune(
     VECTOR_ADD, "vector_add", add_arguments(), params, problem_size=1000, reference=numpy.add, device=device,
     seconds=120, progress=report,
 )
+try: found.export()
+except tuner.errors.NothingFound as nothing: print(nothing)
 print(found.interrupted, found.champion, len(found.trials) >= 3, found.config["block_size_x"] >= 32)
 """
 
@@ -139,6 +177,7 @@ def test_ctrl_c_returns_what_there_is(here: Path) -> None:
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert out.splitlines()[-1] == "True None True True", err
+    assert "has no champion: no finals were held, or none passed them (interrupted;" in out
     assert "interrupted; every finished trial is kept" in err
 
 
@@ -148,7 +187,6 @@ def test_ctrl_c_returns_what_there_is(here: Path) -> None:
         ({"what": "gem 1 1 1"}, UnknownName, "unknown operation 'gem'; did you mean gemv, gemm"),
         ({"what": "gemm 1 1 1", "block": "1"}, InputError, "block goes with a kernel of your own"),
         ({"what": "gemm 1 1 1", "second": 1}, UnknownName, "unknown option 'second'; did you mean seconds"),
-        ({"what": 7}, InputError, "a problem in words, a file, CUDA text or a function, got int"),
         ({"what": double}, InputError, "is tuned by its parameters, got none"),
         ({"what": double, "params": {"BLOCK": [1]}}, InputError, "tuned on arguments like those of a call"),
         ({"what": "gemm 8 8 8", "seconds": -1}, InputError, "is a number above 0, got -1"),
