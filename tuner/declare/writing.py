@@ -34,7 +34,7 @@ from tuner import Baseline, Constraint, Kernel, Launch, Operation, Scalar, Step,
 IN_FLOAT64 = '''
 def reference(xp, p, arrays):
     """In float64, on the host."""
-    host = {each.name: numpy.empty(each.shape, each.dtype) for each in p.outputs}
+    host = {each.name: numpy.zeros(each.shape, each.dtype) for each in p.outputs}
     for each in p.inputs:
         host[each.name] = arrays[each.name] if xp is numpy else xp.asnumpy(arrays[each.name])
     for name, array in host.items():

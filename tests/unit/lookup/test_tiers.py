@@ -363,7 +363,7 @@ def test_best_takes_words_and_keeps_the_database_open(store: Store, tmp_path: Pa
     assert tuner.best(problem, BOARD, db=url) == tuner.best(gemm(64, 64, 64), BOARD, db=url)
     with pytest.raises(InputError, match="gemm takes M N K: 3 dims, got 2 in 'gemm 64 64'"):
         tuner.best("gemm 64 64", "h200", db=url)
-    with pytest.raises(InputError, match="one dtype, one layout and one precision, got nn nt"):
+    with pytest.raises(InputError, match="one layout, one precision and one epilogue, got nn nt"):
         tuner.best("gemm 64 64 64 nn nt", "h200", db=url)
     assert tuner.best("gemm 8 8 8", "cpu", db="sqlite:///none.db").kernel in {
         each.name for each in BUILTIN.of("gemm", "cpu")
