@@ -25,7 +25,7 @@ from tuner.devices.device_lock import device_lock
 from tuner.errors import Interrupted, TunerError
 from tuner.fleet.condition import Condition, complaints
 from tuner.fleet.identity import identity_of
-from tuner.fleet.orders import Greeting, Order, Report
+from tuner.fleet.orders import DATABASE_VARIABLE, Greeting, Order, Report
 from tuner.fleet.studies import Studies
 from tuner.nightly.plan.items import PlanItem
 from tuner.study.progress import Progress
@@ -34,8 +34,6 @@ from tuner.study.progress import Progress
 TELL_EVERY_S, END_WITHIN_S = 0.5, 3.0
 #: Stages whose seconds grow only if something was done.
 WORKED = ("opening", "baseline", "compile", "load", "verify", "time", "power", "finals")
-#: Environment variable with the URL by which this machine reaches the database.
-DATABASE_VARIABLE = "TUNER_WORKER_DB"
 #: Seconds to wait for a device that another process still holds.
 LOCK_WAIT_S = 15.0
 

@@ -101,7 +101,9 @@ class Desk:
     def _with_records(self, place: Place, work: Work, order: Order) -> Order:
         """Adds what the worker's own file lacks of the problem, and says what was stored of it."""
         node = self._nodes.setdefault(place.name, _Node())
-        told = packed(self._lacking(node, place, work)) if self._is_behind(node, order) else b""
+        told = b""
+        if self._is_behind(node, order):
+            told = packed(patiently(lambda: self._lacking(node, place, work)))
         order = replace(order, lines=told, stored=node.stored, taken=node.taken)
         node.taken = ()
         return order
@@ -133,8 +135,11 @@ class Desk:
             for claim, line in report.champions:
                 told = lines.parsed(line)
                 if isinstance(told, Champion):
-                    self._crown(told, self._claims.ends(claim, told.record.study))
+                    self._crown(told, self._ends(claim, told.record.study))
                 node.taken = (*node.taken, claim)
+
+    def _ends(self, claim: int, study: str) -> bool:
+        return patiently(lambda: self._claims.ends(claim, study))
 
     def accept(self, answer: Answer) -> Done | None:
         """Stores what a worker brings.

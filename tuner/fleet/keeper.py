@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import DeviceTrouble, TunerError
-from tuner.fleet.child import DATABASE_VARIABLE
-from tuner.fleet.orders import Answer, Greeting, Order, Report
+from tuner.fleet.orders import DATABASE_VARIABLE, Answer, Greeting, Order, Report
 from tuner.nightly.work import Done
 
 #: Seconds between two looks at the study process.

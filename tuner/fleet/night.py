@@ -21,6 +21,7 @@ from tuner.nightly.plan.items import Plan, PlanItem, asks_for
 from tuner.nightly.standing import Standing
 from tuner.nightly.work import Done, Place, Work
 from tuner.store import Store
+from tuner.store.patience import patiently
 
 #: Seconds between two looks for workers while there is none.
 LOOK_S = 0.5
@@ -159,17 +160,22 @@ class FleetNight:
 
     def _lane_of(self, place: Place) -> Lane:
         """The lane of a place's model; the first place of a model opens it."""
+        model = place.info.name
+        if model not in self._lanes:
+            self._lanes[model] = patiently(lambda: self._new_lane(place))
+        return self._lanes[model]
+
+    def _new_lane(self, place: Place) -> Lane:
+        """A lane with the plan's problems for the model of a place, and what is stored of them."""
         info = place.info
-        if info.name not in self._lanes:
-            model = info.name
-            lane = self._lanes[model] = Lane(self._rules, lambda: self.runner.places_of(model))
-            standing = Standing(self.store, info, self._versions(place))
-            for number, item in enumerate(self.plan.items):
-                if asks_for(self._names_of(item), info):
-                    self._enlisted.add(number)
-                    lane.tell(lane.enlist(f"{number}: {item.problem}", item, info, standing))
-            lane.begin(standing)
-        return self._lanes[info.name]
+        lane = Lane(self._rules, lambda: self.runner.places_of(info.name))
+        standing = Standing(self.store, info, self._versions(place))
+        for number, item in enumerate(self.plan.items):
+            if asks_for(self._names_of(item), info):
+                self._enlisted.add(number)
+                lane.tell(lane.enlist(f"{number}: {item.problem}", item, info, standing))
+        lane.begin(standing)
+        return lane
 
     def _versions(self, place: Place) -> dict[str, str]:
         reports = (each.report for each in self.members if each.place is place)

@@ -18,6 +18,9 @@ from tuner.nightly.plan.items import PlanItem
 from tuner.nightly.work import Done, Work
 from tuner.results.measurement import Measurement
 
+#: Environment variable of a study process with the URL by which its machine reaches the database.
+DATABASE_VARIABLE = "TUNER_WORKER_DB"
+
 
 @dataclass(frozen=True)
 class ItemTold:
