@@ -155,6 +155,8 @@ class ClusterRunner:
             StoreTrouble: The database stays away.
         """
         found: list[tuple[Place, Work, Done]] = []
+        # By now the workers that were free have their orders.
+        self._desk.settle()
         with contextlib.suppress(queue.Empty):
             address, future = self._done.get(timeout=seconds)
             # A worker may be lost whose records are here already: its work goes on from them.
