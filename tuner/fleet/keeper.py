@@ -80,6 +80,7 @@ class Keeper:
     """One device of a worker.
 
     Attributes:
+        place: Where and how it works.
         idle_since_s: `time.monotonic` since which nothing is to be done; None while something is.
     """
 
@@ -89,12 +90,17 @@ class Keeper:
         Args:
             place: Where and how.
         """
-        self._place = place
+        self.place = place
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
         self._stopping = ""
         self._claim = 0
         self.idle_since_s: float | None = time.monotonic()
+
+    @property
+    def pid(self) -> int | None:
+        """Of the study process; None if there is none."""
+        return self._process.pid if self._process is not None else None
 
     def greet(self, greeting: Greeting) -> Report:
         """Looks at the device, and says what this machine is.
@@ -107,7 +113,7 @@ class Keeper:
         if isinstance(found, TunerError):
             raise found
         if not isinstance(found, Report):
-            raise DeviceTrouble(f"the study process of {self._place.spec} cannot start: {found}")
+            raise DeviceTrouble(f"the study process of {self.place.spec} cannot start: {found}")
         return found
 
     def work(self, order: Order, told: Callable[[dict[str, Any]], None]) -> Answer:
@@ -119,7 +125,7 @@ class Keeper:
         """
         begun_s = time.monotonic()
         with self._busy(order.claim):
-            found = self._asked(order, _Watch(self._place.stall_s), told)
+            found = self._asked(order, _Watch(self.place.stall_s), told)
         if isinstance(found, Answer):
             return found
         seconds = time.monotonic() - begun_s
@@ -185,7 +191,7 @@ class Keeper:
                 if kind == "answer":
                     return content
         self._end(kill=True)
-        return f"{self._stopping}, and its study process took longer than {STOP_WITHIN_S:.0f} s to end"
+        return f"{self._stopping}, and its study process took longer than {STOP_WITHIN_S:g} s to end"
 
     def _start(self) -> bool:
         """Starts a study process unless one lives; True if it did."""
@@ -194,7 +200,7 @@ class Keeper:
         self._end()
         ours, theirs = Pipe()
         life, self._life = os.pipe()
-        place = self._place
+        place = self.place
         path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
         variables = {**os.environ, "PYTHONPATH": path, DATABASE_VARIABLE: place.url}
         arguments = [*place.command, str(theirs.fileno()), str(life), place.spec, str(place.folder)]

@@ -167,7 +167,7 @@ class Studies:
 
 
 def _stage(store: Store, found: DetectedDevice, view: View) -> Stage:
-    """A stage with the device. Searches take a second to import, which the worker's greeting does not wait for."""
+    """A stage with the device; what searches import takes a second that a worker without one need not spend."""
     from tuner.nightly.stage import Stage
 
     return Stage(store, (found,), view)
