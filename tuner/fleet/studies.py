@@ -16,7 +16,7 @@ from tuner.fleet.own_file import Outbox
 from tuner.nightly.standing import kernels_of, study_of
 from tuner.nightly.work import Done, Work
 from tuner.store import Store
-from tuner.store.patience import PatientStore
+from tuner.store.patience import PatientStore, patiently
 
 if TYPE_CHECKING:
     from tuner.nightly.stage import Stage, View
@@ -71,7 +71,8 @@ class Studies:
             return
         self.close()
         if database.url:
-            self._store = PatientStore.open(self._url or database.url)
+            url = self._url or database.url
+            self._store = patiently(lambda: PatientStore.open(url), waiting=self._waiting)
             self._store.waiting = self._waiting
             if self._store.identity != database.identity:
                 raise InputError(
