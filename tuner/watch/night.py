@@ -8,11 +8,10 @@ from tuner.devices.detect import DetectedDevice
 from tuner.errors import DeviceTrouble
 from tuner.store import Store, watched
 from tuner.watch.analysing import Watch, alerts_of
-from tuner.watch.code import Watched
+from tuner.watch.code import Code, Watched
 from tuner.watch.confirming import confirm_again, go_back
 from tuner.watch.detecting import REPEATS
 from tuner.watch.histories import history_of, last_changes
-from tuner.watch.once import code_for
 from tuner.watch.timing import CONFIRMING, Pass
 from tuner.watch.watching import Rules, Watching
 
@@ -82,12 +81,12 @@ class NightWatch:
         """
         board = self._boards[0]
         again = Pass(night, CONFIRMING, self._rules.terms, processes=1)
-        timed = again.over(board, code_for(board, chosen), chosen) if chosen else []
+        timed = again.over(board, Code(board.opening), chosen) if chosen else []
         watched.add(self._store, timed)
         return confirm_again(self._store, [Watch([], each, []) for each in timed])
 
     def _board(self, board: DetectedDevice, chosen: Sequence[Watched], night: str) -> list[Watch]:
-        code = code_for(board, chosen)
+        code = Code(board.opening)
         timed = Pass(night, 1, self._rules.terms).over(board, code, chosen)
         watched.add(self._store, timed)
         said = last_changes(self._store)
