@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tuner.fleet.coordinator import Fleet
     from tuner.fleet.night import FleetNight
     from tuner.nightly.items import NightItem
+    from tuner.watch.attending import Attended
 
 
 @dataclass(frozen=True)
@@ -93,9 +94,9 @@ def run_fleet(
     wanted = ClusterRequest(request.cluster, found, Certificates(*request.tls))
     with opened(db, wanted, request.hand_over) as fleet:
         watch = attended(fleet.store, (), plan, request.quiet)
-        watch.begin((), 0)
-        watch.watching.why_none = "a cluster's night times none; run `tuner watch` on a node"
-        night = _night(plan, fleet, request)
+        watch.note()
+        watch.watching.why_none = "no worker came"
+        night = _night(plan, fleet, request, lambda night: _sentinels(watch, plan, night))
         with _shown(night, fleet.cluster, request.quiet):
             try:
                 for item in night.run():
@@ -113,12 +114,22 @@ def run_fleet(
     return result
 
 
-def _night(plan: Plan, fleet: Fleet, request: FleetRequest) -> FleetNight:
+def _sentinels(watch: Attended, plan: Plan, night: FleetNight) -> None:
+    """Has each worker time the sentinels of its board, before any slice."""
+    from tuner.cli.watch import candidates
+    from tuner.fleet.sentinels import of_models
+
+    watch.begin(candidates(plan), plan.watch.problems, night.left_s(), of_models(night))
+
+
+def _night(
+    plan: Plan, fleet: Fleet, request: FleetRequest, greeted: Callable[[FleetNight], None]
+) -> FleetNight:
     devices = tuple(name for name in request.device.split(",") if name)
     return fleet.night(
         plan, request.seed, request.deadline_s,
         devices=() if request.cluster == "local" or _is_fake(devices) else devices,
-        again=request.again, warned=lambda text: click.echo(f"tuner: {text}", err=True),
+        again=request.again, greeted=greeted, warned=lambda text: click.echo(f"tuner: {text}", err=True),
         said=_nothing if request.quiet else _said,
     )  # fmt: skip
 

@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import DeviceTrouble, TunerError
-from tuner.fleet.orders import DATABASE_VARIABLE, Answer, Greeting, Order, Report
+from tuner.fleet.orders import DATABASE_VARIABLE, Answer, Greeting, Order, Report, WatchOrder
 from tuner.nightly.work import Done
+from tuner.results.sentinel import Sentinel
 
 #: Seconds between two looks at the study process.
 LOOK_S = 0.1
@@ -115,6 +116,18 @@ class Keeper:
         if not isinstance(found, Report):
             raise DeviceTrouble(f"the study process of {self.place.spec} cannot start: {found}")
         return found
+
+    def time(self, order: WatchOrder) -> list[list[Sentinel]]:
+        """Times sentinels, a list for each pass.
+
+        Raises:
+            TunerError: The device cannot be used, or time is up.
+        """
+        with self._busy(0):
+            found = self._asked(order, _Watch(order.limit_s, stage="searching"), lambda progress: None)
+        if isinstance(found, list):
+            return found
+        raise found if isinstance(found, TunerError) else DeviceTrouble(str(found))
 
     def work(self, order: Order, told: Callable[[dict[str, Any]], None]) -> Answer:
         """Does a piece of work; whatever happens to the study process becomes an answer.

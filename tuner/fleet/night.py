@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import socket
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,9 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.errors import EnvironmentTrouble, Interrupted
 from tuner.fleet.desk import Desk
 from tuner.fleet.identity import identity_of
+from tuner.fleet.keeper import START_LIMIT_S
 from tuner.fleet.members import Member, State
+from tuner.fleet.orders import WatchOrder
 from tuner.fleet.runner import RECHECK_S, SILENT_S, ClusterRunner, Conditions
 from tuner.nightly.items import NightItem
 from tuner.nightly.lane import Lane, Rules, play
@@ -52,6 +54,7 @@ class FleetNight:
         silent_s: Seconds without progress after which a worker counts as lost.
         recheck_s: Seconds after which a refused worker is looked at again.
         stopped: Asked now and then; a reason ends the night.
+        greeted: Called once the workers that are there were greeted, before any slice.
     """
 
     plan: Plan
@@ -68,6 +71,7 @@ class FleetNight:
     silent_s: float = SILENT_S
     recheck_s: float = RECHECK_S
     stopped: Callable[[], str] = lambda: ""
+    greeted: Callable[[FleetNight], None] = lambda night: None
     _lanes: dict[str, Lane] = field(default_factory=dict, init=False)
     _enlisted: set[int] = field(default_factory=set, init=False)
 
@@ -91,6 +95,7 @@ class FleetNight:
         try:
             runner = _Stopping(self.runner, self.stopped)
             self._wait_for_workers(runner)
+            self.greeted(self)
             for place in self.runner.free():
                 self._lane_of(place)
             yield from play(self._lane_of, self._all_lanes, runner)
@@ -115,6 +120,33 @@ class FleetNight:
         until_s = time.monotonic() + GREET_WITHIN_S
         while self.runner.checking and self.left_s() > 0 and time.monotonic() < until_s:
             runner.wait(LOOK_S)
+
+    def ask(self, orders: Mapping[str, WatchOrder]) -> dict[str, Any]:
+        """Has free workers time sentinels, and waits for them.
+
+        Args:
+            orders: Worker -> what it is to time.
+
+        Returns:
+            Worker -> a list for each pass, or why it has none. One that is not free any more has no entry.
+
+        Raises:
+            Interrupted: The night was ended from outside.
+            EnvironmentTrouble: The scheduler is gone.
+        """
+        runner = _Stopping(self.runner, self.stopped)
+        asked = [place for place in self.runner.free() if place.name in orders]
+        for place in asked:
+            self.runner.ask(place, orders[place.name])
+        # A worker ends what takes longer, so that this is for one that says nothing.
+        until_s = (
+            time.monotonic() + START_LIMIT_S + max((each.limit_s for each in orders.values()), default=0.0)
+        )
+        while self.runner.timing and time.monotonic() < until_s:
+            runner.wait(LOOK_S)
+        while self.runner.checking and time.monotonic() < until_s:
+            runner.wait(LOOK_S)
+        return {place.name: self.runner.timed[place.name] for place in asked if place.name in self.runner.timed}
 
     def left_s(self) -> float:
         """Seconds left; infinite without an end."""

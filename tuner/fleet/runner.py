@@ -22,7 +22,7 @@ from tuner.fleet import node
 from tuner.fleet.desk import Desk
 from tuner.fleet.identity import Identity, difference
 from tuner.fleet.members import Member, State
-from tuner.fleet.orders import Answer, Greeting, Handed, Report
+from tuner.fleet.orders import Answer, Greeting, Handed, Report, WatchOrder
 from tuner.nightly.work import Done, Place, Work
 
 #: Seconds without a word of progress after which a worker counts as lost. A worker itself kills a study process
@@ -62,6 +62,7 @@ class ClusterRunner:
 
     Attributes:
         members: All workers that were ever seen, by address.
+        timed: Worker -> its latest sentinels, a list for each pass, or why it has none.
     """
 
     def __init__(self, client: Any, desk: Desk, conditions: Conditions) -> None:
@@ -73,6 +74,7 @@ class ClusterRunner:
             conditions: Which workers may take part.
         """
         self.members: dict[str, Member] = {}
+        self.timed: dict[str, Any] = {}
         self._client, self._desk, self._conditions = client, desk, conditions
         self._greeting = Greeting(desk.night, conditions.identity, desk.database)
         self._done: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
@@ -134,6 +136,18 @@ class ClusterRunner:
         member.becomes(State.WORKS)
         self._by_claim[order.claim] = member
         self._submit(member, node.work, order, f"tile-tuner-{self._desk.night[:8]}-{order.claim}")
+
+    def ask(self, place: Place, order: WatchOrder) -> None:
+        """Has a free place time sentinels; `timed` has them once it is free again."""
+        member = next(each for each in self.members.values() if each.place is place)
+        self.timed.pop(place.name, None)
+        member.becomes(State.TIMES)
+        self._submit(member, node.time, order, f"tile-tuner-sentinels-{time.monotonic_ns()}")
+
+    @property
+    def timing(self) -> bool:
+        """True while some worker times sentinels."""
+        return any(each.state is State.TIMES for each in self.members.values())
 
     def _submit(self, member: Member, function: Any, message: Any, key: str) -> None:
         if self._client.status != "running":
@@ -230,7 +244,19 @@ class ClusterRunner:
         if member.state is State.CHECKED:
             self._judge(member, result)
             return []
+        if member.state is State.TIMES:
+            return self._has_timed(member, result)
         return self._worked(member, result)
+
+    def _has_timed(self, member: Member, result: Any) -> list[tuple[Place, Work, Done]]:
+        """A worker has timed sentinels, or could not: then it is looked at anew."""
+        assert member.place is not None
+        self.timed[member.place.name] = result if isinstance(result, list) else _said(result)
+        if isinstance(result, list):
+            member.becomes(State.FREE)
+        else:
+            self._check_again(member)
+        return []
 
     def _judge(self, member: Member, result: Any) -> None:
         """Takes a worker in, or refuses it with the reason."""
@@ -334,12 +360,12 @@ class ClusterRunner:
         """Ends all work, and takes what it brings within some seconds."""
         found: list[tuple[Place, Work, Done]] = []
         until_s = time.monotonic() + within_s
-        busy = [each.address for each in self.at_work]
+        busy = [each.address for each in self.members.values() if each.state in (State.WORKS, State.TIMES)]
         if not busy or self._client.status != "running":
             return found
         with contextlib.suppress(Exception):
             self._client.run(node.stop, why, workers=busy, wait=False)
-        while self.at_work and time.monotonic() < until_s:
+        while (self.at_work or self.timing) and time.monotonic() < until_s:
             with contextlib.suppress(queue.Empty, TunerError):
                 address, future = self._done.get(timeout=0.1)
                 found += self._ended(self.members[address], future)

@@ -17,10 +17,17 @@ BY_ITSELF = "tuner nightly"
 def confirm_again(store: Store, watches: Iterable[Watch]) -> list[str]:
     """Confirms champions that won again in a fresh process, or notes that they did not.
 
+    One that did not on one of several boards is not confirmed by another.
+
+    Args:
+        store: The database.
+        watches: Of all boards of a model.
+
     Returns:
         The problems whose champion was confirmed, in words.
     """
-    found = []
+    told: dict[str, list[tuple[bool, str]]] = {}
+    champions: dict[str, Champion] = {}
     for watch in watches:
         now = watch.tonight
         reign = crowns.reign(store, now.problem, now.device.name, now.regime)
@@ -29,10 +36,13 @@ def confirm_again(store: Store, watches: Iterable[Watch]) -> list[str]:
             continue
         won, why = has_won(watch, champion, reign)
         if won is not None:
-            crowns.confirm(store, champion, won, why, BY_ITSELF)
-        if won:
-            found.append(str(now.problem))
-    return found
+            champions[champion.id] = champion
+            told.setdefault(champion.id, []).append((won, why))
+    for known, verdicts in told.items():
+        # False comes first.
+        crowns.confirm(store, champions[known], *min(verdicts), BY_ITSELF)
+    won_again = (champions[known] for known, verdicts in told.items() if min(verdicts)[0])
+    return [str(each.record.problem) for each in won_again]
 
 
 def go_back(store: Store, watches: Iterable[Watch]) -> list[str]:
