@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from tuner.fleet.coordinator import Fleet
     from tuner.fleet.night import FleetNight
     from tuner.nightly.items import NightItem
-    from tuner.watch.attending import Attended
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def run_fleet(
         InputError: The cluster or an option is wrong.
         EnvironmentTrouble: The cluster or the database cannot be used.
     """
-    from tuner.cli.watch import attended
+    from tuner.cli.watch import attended, begin_on_workers
     from tuner.fleet.clusters import ClusterRequest
     from tuner.fleet.coordinator import opened
     from tuner.fleet.security import Certificates
@@ -96,7 +96,7 @@ def run_fleet(
         watch = attended(fleet.store, (), plan, request.quiet)
         watch.note()
         watch.watching.why_none = "no worker came"
-        night = _night(plan, fleet, request, lambda night: _sentinels(watch, plan, night))
+        night = _night(plan, fleet, request, partial(begin_on_workers, watch, plan))
         with _shown(night, fleet.cluster, request.quiet):
             try:
                 for item in night.run():
@@ -112,14 +112,6 @@ def run_fleet(
         result.items.sort(key=lambda each: places[each.item.key])
         result.report = watch.end([each.to_json() for each in result.items], str(result.stopped or ""))
     return result
-
-
-def _sentinels(watch: Attended, plan: Plan, night: FleetNight) -> None:
-    """Has each worker time the sentinels of its board, before any slice."""
-    from tuner.cli.watch import candidates
-    from tuner.fleet.sentinels import of_models
-
-    watch.begin(candidates(plan), plan.watch.problems, night.left_s(), of_models(night))
 
 
 def _night(

@@ -84,6 +84,13 @@ def attended(store: Store, found: Any, read: Plan, quiet: bool) -> Attended:
     return Attended.of(store, found, str(read.path), say, seconds=rules.seconds, automatic=rules.automatic)
 
 
+def begin_on_workers(watch: Attended, read: Plan, night: Any) -> None:
+    """Has each worker of a fleet time the sentinels of its board, before any slice."""
+    from tuner.fleet.sentinels import of_models
+
+    watch.begin(candidates(read), read.watch.problems, night.left_s(), of_models(night))
+
+
 def candidates(read: Plan) -> list[Candidate]:
     """The problems of a plan, each once."""
     from tuner.watch.choosing import Candidate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -129,6 +129,15 @@ class Desk:
         fresh = {each.id: each for each in found if each.id not in node.sent}
         node.sent |= set(fresh)
         return list(fresh.values())
+
+    @staticmethod
+    def read(call: Callable[[], T]) -> T:
+        """Repeats what reads the database while that is away.
+
+        Raises:
+            StoreTrouble: It stays away.
+        """
+        return patiently(call)
 
     def greeted(self, place: Place, report: Report) -> None:
         """Stores what a worker hands over at the beginning, and champions whose claims still run."""

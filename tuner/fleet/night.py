@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import socket
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,9 +13,7 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.errors import EnvironmentTrouble, Interrupted
 from tuner.fleet.desk import Desk
 from tuner.fleet.identity import identity_of
-from tuner.fleet.keeper import START_LIMIT_S
 from tuner.fleet.members import Member, State
-from tuner.fleet.orders import WatchOrder
 from tuner.fleet.runner import RECHECK_S, SILENT_S, ClusterRunner, Conditions
 from tuner.nightly.items import NightItem
 from tuner.nightly.lane import Lane, Rules, play
@@ -23,7 +21,6 @@ from tuner.nightly.plan.items import Plan, PlanItem, asks_for
 from tuner.nightly.standing import Standing
 from tuner.nightly.work import Done, Place, Work
 from tuner.store import Store
-from tuner.store.patience import patiently
 
 #: Seconds between two looks for workers while there is none.
 LOOK_S = 0.5
@@ -121,32 +118,14 @@ class FleetNight:
         while self.runner.checking and self.left_s() > 0 and time.monotonic() < until_s:
             runner.wait(LOOK_S)
 
-    def ask(self, orders: Mapping[str, WatchOrder]) -> dict[str, Any]:
-        """Has free workers time sentinels, and waits for them.
-
-        Args:
-            orders: Worker -> what it is to time.
-
-        Returns:
-            Worker -> a list for each pass, or why it has none. One that is not free any more has no entry.
+    def pause(self) -> None:
+        """Waits a moment for workers.
 
         Raises:
             Interrupted: The night was ended from outside.
             EnvironmentTrouble: The scheduler is gone.
         """
-        runner = _Stopping(self.runner, self.stopped)
-        asked = [place for place in self.runner.free() if place.name in orders]
-        for place in asked:
-            self.runner.ask(place, orders[place.name])
-        # A worker ends what takes longer, so that this is for one that says nothing.
-        until_s = (
-            time.monotonic() + START_LIMIT_S + max((each.limit_s for each in orders.values()), default=0.0)
-        )
-        while self.runner.timing and time.monotonic() < until_s:
-            runner.wait(LOOK_S)
-        while self.runner.checking and time.monotonic() < until_s:
-            runner.wait(LOOK_S)
-        return {place.name: self.runner.timed[place.name] for place in asked if place.name in self.runner.timed}
+        _Stopping(self.runner, self.stopped).wait(LOOK_S)
 
     def left_s(self) -> float:
         """Seconds left; infinite without an end."""
@@ -194,7 +173,7 @@ class FleetNight:
         """The lane of a place's model; the first place of a model opens it."""
         model = place.info.name
         if model not in self._lanes:
-            self._lanes[model] = patiently(lambda: self._new_lane(place))
+            self._lanes[model] = self.desk.read(lambda: self._new_lane(place))
         return self._lanes[model]
 
     def _new_lane(self, place: Place) -> Lane:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 #: Seconds that a pass over sentinels may take: to begin, for each problem beside its rounds, and as a multiple.
 BEGIN_S, BESIDE_S, SLACK = 60.0, 10.0, 3.0
+#: Seconds beyond these that a worker may take to start its study process.
+START_LIMIT_S = 180.0
 
 
 class Workers:
@@ -55,8 +58,22 @@ class Workers:
             )
             for name, problems in wanted.items()
         }  # fmt: skip
-        found = self._night.ask(orders)
+        found = self._asked(orders)
         return {name: _timed(name, found.get(name)) for name in wanted}
+
+    def _asked(self, orders: Mapping[str, WatchOrder]) -> dict[str, Any]:
+        """Has free workers time sentinels, and waits: worker -> a list for each pass, or why it has none."""
+        runner = self._night.runner
+        asked = [place for place in runner.free() if place.name in orders]
+        for place in asked:
+            runner.ask(place, orders[place.name])
+        # A worker ends what takes longer, so that this is for one that says nothing.
+        until_s = (
+            time.monotonic() + START_LIMIT_S + max((each.limit_s for each in orders.values()), default=0.0)
+        )
+        while (runner.timing or runner.checking) and time.monotonic() < until_s:
+            self._night.pause()
+        return {place.name: runner.timed[place.name] for place in asked if place.name in runner.timed}
 
 
 def of_models(night: FleetNight) -> list[Workers]:

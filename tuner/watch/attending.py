@@ -15,7 +15,6 @@ from typing import Any
 from tuner.devices.detect import DetectedDevice
 from tuner.errors import DeviceTrouble, TunerError
 from tuner.results.record import utc_now
-from tuner.results.sentinel import Terms
 from tuner.store import Store, demand, watched
 from tuner.version import __version__
 from tuner.watch.boards import Boards, Here
@@ -71,7 +70,7 @@ class Attended:
             seconds: Wall time of each problem's rounds.
             automatic: True to go back by itself from a champion that became slower than the one before.
         """
-        return cls(store, boards, Rules(Terms(seconds), automatic), plan, say)
+        return cls(store, boards, Rules.of(seconds, automatic), plan, say)
 
     def note(self, boards: Sequence[str] = ()) -> None:
         """Notes that the night has begun; only the first time counts.

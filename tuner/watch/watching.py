@@ -22,6 +22,11 @@ class Rules:
     terms: Terms = field(default_factory=Terms)
     automatic: bool = False
 
+    @classmethod
+    def of(cls, seconds: float, automatic: bool) -> Rules:
+        """By a plan: seconds of each problem's rounds, and whether it goes back by itself."""
+        return cls(Terms(seconds), automatic)
+
 
 @dataclass
 class Watching:
