@@ -48,22 +48,36 @@ def confirm_again(store: Store, watches: Iterable[Watch]) -> list[str]:
 def go_back(store: Store, watches: Iterable[Watch]) -> list[str]:
     """Goes back from champions that are slower than the one before in a night's pass and all its repeats.
 
+    Args:
+        store: The database.
+        watches: Of all boards of a model; each that timed a champion beside the one before must say so.
+
     Returns:
         What it went back from, in words.
     """
-    found = []
+    places: dict[tuple[object, ...], list[Watch]] = {}
     for watch in watches:
         now = watch.tonight
+        if now.shift(CHAMPION, BEFORE) is not None:
+            places.setdefault((now.problem, now.device.name, now.regime), []).append(watch)
+    found = []
+    for beside in places.values():
+        now = beside[0].tonight
         reign = crowns.reign(store, now.problem, now.device.name, now.regime)
-        shift = now.shift(CHAMPION, BEFORE)
-        if not watch.again or shift is None or watch.behind() != BEFORE:
+        if reign.rules.pinned or reign.before is None or not all(map(goes_back, beside)):
             continue
-        if reign.rules.pinned or reign.before is None:
-            continue
-        why = f"{shift.log_ratio:.1%} slower than the champion before in each of {1 + len(watch.again)} passes"
+        shifts = [shift for watch in beside if (shift := watch.tonight.shift(CHAMPION, BEFORE)) is not None]
+        slower = min(each.log_ratio for each in shifts)
+        passes = sum(1 + len(watch.again) for watch in beside)
+        why = f"{slower:.1%} slower than the champion before, and slower in each of {passes} passes"
         crowns.rollback(store, reign, why, BY_ITSELF)
         found.append(f"{now.problem}: {why}")
     return found
+
+
+def goes_back(watch: Watch) -> bool:
+    """True if the champion is slower than the one before in the night's pass and in all its repeats."""
+    return bool(watch.again) and watch.is_behind
 
 
 def has_won(watch: Watch, champion: Champion, reign: crowns.Reign) -> tuple[bool | None, str]:
