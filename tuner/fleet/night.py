@@ -74,7 +74,7 @@ class FleetNight:
 
     def __post_init__(self) -> None:
         self.desk = Desk(self.store, self.url)
-        self._begun_s = time.monotonic()
+        self._begun_s = self._slices_from_s = time.monotonic()
         files = {str(item.file) for item in self.plan.items if item.file is not None}
         host = "" if self.anywhere else socket.gethostname()
         conditions = Conditions(identity_of(files), self._wanted, host, self.silent_s, self.recheck_s)
@@ -93,6 +93,7 @@ class FleetNight:
             runner = _Stopping(self.runner, self.stopped)
             self._wait_for_workers(runner)
             self.greeted(self)
+            self._slices_from_s = time.monotonic()
             for place in self.runner.free():
                 self._lane_of(place)
             yield from play(self._lane_of, self._all_lanes, runner)
@@ -144,6 +145,7 @@ class FleetNight:
             "night": self.desk.night,
             "left_s": None if math.isinf(self.left_s()) else max(self.left_s(), 0.0),
             "elapsed_s": self.elapsed_s,
+            "slices_s": time.monotonic() - self._slices_from_s,
             "problems_left": sum(lanes),
             "slices": self.desk.slices,
             "trials_per_minute": sum(each.trials for each in self.members) / minutes,
