@@ -46,7 +46,7 @@ def confirm_again(store: Store, watches: Iterable[Watch]) -> list[str]:
 
 
 def go_back(store: Store, watches: Iterable[Watch]) -> list[str]:
-    """Goes back from champions that are slower than the one before in a night's pass and all its repeats.
+    """Goes back from champions that are slower than the one before in all passes of two nights in a row.
 
     Args:
         store: The database.
@@ -69,15 +69,18 @@ def go_back(store: Store, watches: Iterable[Watch]) -> list[str]:
         shifts = [shift for watch in beside if (shift := watch.tonight.shift(CHAMPION, BEFORE)) is not None]
         slower = min(each.log_ratio for each in shifts)
         passes = sum(1 + len(watch.again) for watch in beside)
-        why = f"{slower:.1%} slower than the champion before, and slower in each of {passes} passes"
+        why = f"{slower:.1%} slower than the champion before, in each of {passes} passes, and in the last night"
         crowns.rollback(store, reign, why, BY_ITSELF)
         found.append(f"{now.problem}: {why}")
     return found
 
 
 def goes_back(watch: Watch) -> bool:
-    """True if the champion is slower than the one before in the night's pass and in all its repeats."""
-    return bool(watch.again) and watch.is_behind
+    """True if the champion is slower than the one before in all passes of this night, and was in the last.
+
+    All passes of a night share what the night does: only another one tells it from a champion's own slowness.
+    """
+    return bool(watch.again) and watch.is_behind and watch.was_behind
 
 
 def has_won(watch: Watch, champion: Champion, reign: crowns.Reign) -> tuple[bool | None, str]:

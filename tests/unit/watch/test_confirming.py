@@ -35,12 +35,12 @@ def bench() -> ModuleType:
     return made
 
 
-def watch(board: str, slower: float, wrong: str = "") -> Watch:
-    """A board's night and its repeats, with a champion that is so much slower than the one before."""
+def watch(board: str, slower: float, wrong: str = "", last: float | None = None) -> Watch:
+    """A night of a board and its repeats; the champion is so much slower, and was in the last night."""
     device = DeviceInfo.from_json({**BOARD, "uuid": board})
     random = np.random.default_rng(1)
 
-    def timed(process: int) -> Sentinel:
+    def timed(process: int, slower: float = slower) -> Sentinel:
         noise = random.normal(0, 0.001, 40)
         rounds = () if wrong else tuple((1e-3 * (1 + slower) * np.exp(noise)).tolist())
         players = (
@@ -49,7 +49,9 @@ def watch(board: str, slower: float, wrong: str = "") -> Watch:
         )
         return Sentinel(KEY, device, "cold", "night", process, players)
 
-    return Watch([], timed(1), [timed(process) for process in range(2, 6)])
+    return Watch(
+        [timed(1, slower if last is None else last)], timed(1), [timed(process) for process in range(2, 6)]
+    )
 
 
 @pytest.fixture
@@ -79,6 +81,12 @@ def test_a_night_goes_back_once_and_only_if_all_boards_say_so(
         assert len(reign.log) == gone
 
 
+def test_one_slow_night_is_not_enough_to_go_back(store: Store) -> None:
+    with store:
+        assert go_back(store, [watch("FAKE-1", 0.03, last=0.0)]) == []
+        assert len(go_back(store, [watch("FAKE-1", 0.03)])) == 1
+
+
 def test_a_champion_that_is_wrong_on_one_board_is_not_confirmed_by_another(store: Store) -> None:
     with store:
         boards = [watch("FAKE-1", -0.03), watch("FAKE-2", 0.0, wrong="its result is wrong")]
@@ -91,4 +99,4 @@ def test_nights_in_which_nothing_changed_do_not_go_back(bench: ModuleType) -> No
     told = bench.rehearsed(15, 1)
     assert told["same"] > 200
     assert told["gone back"] == 0
-    assert bench.rehearsed(1, 1, behind=0.05)["gone back"] >= 18, "it would be seen"
+    assert bench.rehearsed(2, 1, behind=0.05)["gone back"] >= 18, "it would be seen"

@@ -196,7 +196,11 @@ def test_a_champion_behind_the_one_before_is_reported_and_taken_back_only_if_the
         crown(store, OTHER, 1)
         crown(store, BEST, 2)
     board(folder, best_s=6.4e-4)
-    code, found = ran("watch", "plan.toml", "--quiet", watch='rollback = "automatic"' if automatic else "")
+    rule = 'rollback = "automatic"' if automatic else ""
+    if automatic:
+        code, found = ran("watch", "plan.toml", "--quiet", watch=rule)
+        assert (code, len(found["behind"]), found["rolled_back"]) == (4, 1, []), "one night is not enough"
+    code, found = ran("watch", "plan.toml", "--quiet", watch=rule)
     assert code == 4
     (behind,) = found["behind"]
     assert behind["command"].startswith("tuner champions rollback toy 1000")
