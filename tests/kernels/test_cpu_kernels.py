@@ -228,9 +228,10 @@ def sampled(kernel: Kernel, count: int) -> tuple[Config, list[Config]]:
 def test_each_constraint_rejects_something_and_the_default_is_legal(name: str) -> None:
     kernel = KERNELS[name]
     columns, _ = sampled(kernel, 2000)
-    usual = problem(1024, 1024, 1024)
+    usual, thin = problem(1024, 1024, 1024), problem(1, 9, 9, "tt")
+    half = CATALOGUE.operation("gemm").problem({"m": 9, "n": 9, "k": 9}, "float16")
     for constraint in kernel.constraints:
-        verdicts = [np.atleast_1d(constraint.rule(p, SMALL, columns)) for p in (problem(1, 9, 9, "tt"), usual)]
+        verdicts = [np.atleast_1d(constraint.rule(p, SMALL, columns)) for p in (thin, half, usual)]
         assert {bool(each) for verdict in verdicts for each in verdict} == {True, False}, constraint.sentence
     default = kernel.default_config()
     assert default is not None

@@ -17,6 +17,7 @@ from tuner.results.error_limit import told
 
 if TYPE_CHECKING:
     from tuner.nightly.items import NightItem
+    from tuner.nightly.plan.items import PlanItem
 
 #: Problems not reached that are listed one by one; a plan may have thousands.
 UNREACHED_TOLD = 20
@@ -94,7 +95,7 @@ def show_night(result: NightResult, as_json: bool) -> None:
 
 def _row(item: NightItem, limited: bool) -> tuple[str, ...]:
     """The row of a problem in the report, with its error if the plan limits errors."""
-    after, row = item.after, (str(item.item.problem), item.state)
+    after, row = item.after, (_named(item.item), item.state)
     error = (_error(item),) if limited else ()
     time_s = after.record.measurement.time_s if after else None
     if after is None or not time_s:
@@ -109,6 +110,12 @@ def _row(item: NightItem, limited: bool) -> tuple[str, ...]:
     if after.doubts:
         ratio += " (provisional)"
     return (*row, f"{record.kernel} {config_text(record.config)}", shown, ratio, *error, change, item.why)
+
+
+def _named(item: PlanItem) -> str:
+    """The problem, and how often it was asked for if that is why it was tuned."""
+    calls = item.wanted.calls if item.wanted is not None else 0
+    return f"{item.problem}, wanted ({calls:,} call{'s' if calls != 1 else ''})" if calls else str(item.problem)
 
 
 def _error(each: NightItem) -> str:

@@ -13,6 +13,13 @@ from tuner.service.settings import HOST, PORT, Settings
 NEEDED = ("fastapi", "jinja2", "multipart", "prometheus_client", "sse_starlette", "uvicorn")
 
 
+def _here(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Devices of this machine, for the shell's completion."""
+    from tuner.devices.detect import find, gpus
+
+    return [each.spec for each in (*gpus(), find("cpu")) if each.spec.startswith(incomplete)]
+
+
 @click.command()
 @click.option(
     "--host",
@@ -31,6 +38,7 @@ NEEDED = ("fastapi", "jinja2", "multipart", "prometheus_client", "sse_starlette"
     "devices",
     multiple=True,
     metavar="SPEC",
+    shell_complete=_here,
     help="Let jobs use this device only; repeat for several.  [default: all of this machine]",
 )
 @click.option("--no-jobs", is_flag=True, help="Run no jobs here.")

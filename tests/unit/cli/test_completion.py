@@ -31,7 +31,7 @@ def suggested(line: str, incomplete: str) -> dict[str, str]:
         ("tune gemm --device", "c", {"cpu", "cuda"}, set()),
         ("tune gemm --sampler", "t", {"tile", "tpe"}, {"random"}),
         ("tune gemm --layout", "", {"nn", "tt"}, set()),
-        ("tune gemm --dtype", "", {"float32"}, {"float16"}),
+        ("tune gemm --dtype", "", {"float32", "bfloat16"}, {"int8"}),
         ("tune gemm --regime", "", {"cold", "hot"}, set()),
     ],
 )

@@ -104,7 +104,8 @@ def test_what_was_stored_stays_as_it_was(url: str) -> None:
     assert after[tables.VERSION_TABLE] == [(tables.SCHEMAS[-1],)]
     since_the_first = {
         "tuner_identity", "tuner_retractions", "tuner_shared", "tuner_surveys", "tuner_claims", "tuner_crowns",
-        "tuner_sentinels", "tuner_nights", "tuner_demand", "tuner_models",
+        "tuner_sentinels", "tuner_nights", "tuner_demand", "tuner_models", "tuner_tokens",
+        "tuner_allowed_files", "tuner_jobs", "tuner_job_events", "tuner_snapshots",
     }  # fmt: skip
     assert after.keys() - before.keys() == since_the_first - before.keys()
     assert _shared_again(url) == _shared(after)
