@@ -83,13 +83,11 @@ def run_fleet(
     from tuner.fleet.clusters import ClusterRequest
     from tuner.fleet.coordinator import opened
     from tuner.fleet.security import Certificates
-    from tuner.study.interruption import INTERRUPTED
 
     if plan.surveys:
         click.echo("tuner: the plan's surveys run on one machine; give them to `tuner survey` there", err=True)
     if plan.wanted:
         click.echo("tuner: what is wanted is tuned on one machine; a cluster leaves it out", err=True)
-    result = NightResult()
     found = _local_devices(request.device or plan.device) if request.cluster == "local" else ()
     wanted = ClusterRequest(request.cluster, found, Certificates(*request.tls))
     with opened(db, wanted, request.hand_over) as fleet:
@@ -98,19 +96,28 @@ def run_fleet(
         watch.watching.why_none = "no worker came"
         night = _night(plan, fleet, request, partial(begin_on_workers, watch, plan))
         with _shown(night, fleet.cluster, request.quiet):
-            try:
-                for item in night.run():
-                    result.items.append(item)
-                    ended(item)
-            except (Interrupted, EnvironmentTrouble) as error:
-                result.stopped = error
-            except KeyboardInterrupt:
-                result.stopped = Interrupted(INTERRUPTED)
-            result.items += night.unfinished(str(result.stopped))
+            result = _tuned(night, ended)
         result.snapshot = night.snapshot()
         places = {item.key: place for place, item in enumerate(plan.items)}
         result.items.sort(key=lambda each: places[each.item.key])
         result.report = watch.end([each.to_json() for each in result.items], str(result.stopped or ""))
+    return result
+
+
+def _tuned(night: FleetNight, ended: Callable[[NightItem], None]) -> NightResult:
+    """The night's problems, until it ends or is stopped."""
+    from tuner.study.interruption import INTERRUPTED
+
+    result = NightResult()
+    try:
+        for item in night.run():
+            result.items.append(item)
+            ended(item)
+    except (Interrupted, EnvironmentTrouble) as error:
+        result.stopped = error
+    except KeyboardInterrupt:
+        result.stopped = Interrupted(INTERRUPTED)
+    result.items += night.unfinished(str(result.stopped))
     return result
 
 

@@ -107,17 +107,14 @@ def candidates(read: Plan) -> list[Candidate]:
 @click.option("--other", default="", help="Another board to try: cuda:N.")
 @database_option
 @json_option
-def explain(
-    target: str, dims: tuple[str, ...], sets: tuple[str, ...], dtype: str, layout: str, precision: str,
-    regime: str, device: str, other: str, db: str, as_json: bool,
-) -> None:  # fmt: skip
+def explain(device: str, other: str, db: str, as_json: bool, regime: str, **named: Any) -> None:
     """Try what can be swapped for a problem that changed: its old machine code, another compiler or board."""
     from tuner.devices.detect import find
     from tuner.store import Store
     from tuner.watch.choosing import Candidate
     from tuner.watch.explaining import explain as tried
 
-    catalogue, problem = parse_problem(target, dims, sets, dtype, layout, precision)
+    catalogue, problem = parse_problem(**named)
     found = find(device)
     boards = [find(other)] if other else []
     with Store.open(db) as store:

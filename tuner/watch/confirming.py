@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from tuner.results.record import Champion
@@ -10,6 +11,8 @@ from tuner.store import Store
 from tuner.watch import crowns
 from tuner.watch.analysing import Watch
 
+#: A night goes back by itself only from a champion that is slower by this share in each of its passes.
+GO_BACK_BEYOND = 0.02
 #: Who says so.
 BY_ITSELF = "tuner nightly"
 
@@ -80,7 +83,9 @@ def goes_back(watch: Watch) -> bool:
 
     All passes of a night share what the night does: only another one tells it from a champion's own slowness.
     """
-    return bool(watch.again) and watch.is_behind and watch.was_behind
+    shifts = [each.shift(CHAMPION, BEFORE) for each in (watch.tonight, *watch.again)]
+    far = all(each is not None and each.log_ratio >= math.log1p(GO_BACK_BEYOND) for each in shifts)
+    return far and bool(watch.again) and watch.is_behind and watch.was_behind
 
 
 def has_won(watch: Watch, champion: Champion, reign: crowns.Reign) -> tuple[bool | None, str]:
