@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
 import io
 import json
@@ -25,7 +26,8 @@ from tuner.declare.source_text import cpp_tokens, measured_text
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "kernels" / "equivalent_sources.toml"
 HEAD = """# Older source hashes of each kernel and the hash that took their place, by scripts/equivalents.
-# Each pair is proven for published and drawn configs: the same launch, and the same tokens or machine code.
+# Each pair is proven for published and drawn configs: the same launch, and the same tokens, as the preprocessor
+# leaves them, or the same machine code.
 """
 #: Architectures that drawn configs of CUDA kernels are compiled for: that of the published results.
 ARCHITECTURE = "sm_90a"
@@ -132,6 +134,27 @@ def drawn_cases(count: int) -> Iterator[tuple[str, list[Any]]]:
                 yield key, [problem.dims, dtype, layout, dict(space[int(rng.integers(len(space)))])]
 
 
+@functools.cache
+def preprocessed(text: str) -> str:
+    """A CUDA source behind the preprocessor, as for `ARCHITECTURE`; empty where there is no preprocessor."""
+    capability = "".join(each for each in ARCHITECTURE if each.isdigit()) + "0"
+    try:
+        done = subprocess.run(
+            ["cpp", "-P", "-nostdinc", "-undef", f"-D__CUDA_ARCH__={capability}", "-x", "c++", "-"], input=text,
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    except FileNotFoundError:
+        return ""
+    return "" if done.returncode else cpp_tokens(done.stdout)
+
+
+def same_tokens(target: str, one: str, other: str) -> bool:
+    """Whether two sources have the same tokens, for CUDA as the preprocessor leaves them."""
+    if measured_text(one, target) == measured_text(other, target):
+        return True
+    return target == "cuda" and preprocessed(one) == preprocessed(other) != ""
+
+
 def without_defaults(launch: Any) -> Any:
     """A launch without empty fields: later versions have more of them."""
     if isinstance(launch, dict):
@@ -222,7 +245,7 @@ def proven(target: str, then: dict[str, Any], now: dict[str, Any]) -> str:
     for old, new in pairs:
         if without_defaults(old[4]) != without_defaults(new[4]) or old[2:4] != new[2:4]:
             return f"launched otherwise at {old[0]}"
-        if measured_text(old[1], target) != measured_text(new[1], target):
+        if not same_tokens(target, old[1], new[1]):
             only_names = target == "cuda" and is_renamed(old[1], new[1])
             (renamed if only_names else different).append((old, new))
     spaced = [

@@ -23,10 +23,20 @@ if TYPE_CHECKING:
         precision,
         transpose,
     )
+    from tuner.declare.epilogue import Epilogue
     from tuner.declare.fallback import Fallback
     from tuner.declare.kernel import Kernel
     from tuner.declare.launch import Launch, Packing, Padded, Pieces, Step, Workspace, ceil_div
-    from tuner.declare.problem import DTYPE_BYTES, Baseline, Operation, Problem, Scalar, Tensor, Work
+    from tuner.declare.problem import (
+        DTYPE_BYTES,
+        Baseline,
+        Operation,
+        Problem,
+        Scalar,
+        Tensor,
+        Work,
+        dims_as_scalars,
+    )
     from tuner.declare.space import Config, Constraint, Value, choice, powers_of_two
     from tuner.declare.tensor_map import TensorMap
     from tuner.lookup import best
@@ -50,7 +60,9 @@ _AT_FIRST_USE = {
     "Tuned": "tuner.requests.tuned",
     "tune": "tuner.requests.tuning",
     "connect": "tuner.requests.client",
+    "Epilogue": "tuner.declare.epilogue",
     "Fallback": "tuner.declare.fallback",
+    "dims_as_scalars": "tuner.declare.problem",
     "Kernel": "tuner.declare.kernel",
     **dict.fromkeys(
         ("Launch", "Packing", "Padded", "Pieces", "Step", "Workspace", "ceil_div"), "tuner.declare.launch"
@@ -68,6 +80,7 @@ __all__ = [
     "Baseline",
     "Config",
     "Constraint",
+    "Epilogue",
     "Fallback",
     "Kernel",
     "Launch",
@@ -94,6 +107,7 @@ __all__ = [
     "compare",
     "connect",
     "cuda_kernel",
+    "dims_as_scalars",
     "explain",
     "fallbacks",
     "gemv",

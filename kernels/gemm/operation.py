@@ -1,16 +1,25 @@
 """gemm: C = op(A) op(B), row-major C of M x N, op(A) of M x K, op(B) of K x N.
 
 The layout's two letters say how A and B are stored: ``n`` as used, ``t`` transposed. So ``nt`` stores A as
-M x K and B as N x K. Every array is dense and row-major.
+M x K and B as N x K. Every array is dense and row-major. An epilogue changes the result before it is stored:
+activation(alpha * op(A) op(B) + beta * c_in + bias) + residual, of which a problem declares parts.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
-from tuner import Baseline, Operation, Problem, Tensor, Work
+from tuner import Baseline, Epilogue, Operation, Problem, Scalar, Tensor, Work, dims_as_scalars
 
 #: 16-bit dtypes: operands and result are in them, sums in float32.
 HALVES = ("float16", "bfloat16")
+#: Dtypes that results with an epilogue may have.
+FINISHED = ("float32", *HALVES)
+#: alpha and beta while kernels are verified and timed: neither 1 nor 0, exact in every dtype.
+FACTORS = {"alpha": 0.75, "beta": 0.5}
+#: Parts of an epilogue by their numbers in epilogue.cuh.
+BIASES = ("", "bias-row", "bias-col")
+ACTIVATIONS = ("", "relu", "gelu", "gelu-tanh", "silu")
 #: Kernels in the order of the published ladders; ours come last.
 LADDER = (
     "naive", "vectorised", "blocked", "direct", "packed",
@@ -23,15 +32,33 @@ LADDER = (
 def _tensors(p: Problem) -> tuple[Tensor, ...]:
     a = (p.m, p.k) if p.layout[0] == "n" else (p.k, p.m)
     b = (p.k, p.n) if p.layout[1] == "n" else (p.n, p.k)
+    epilogue = Epilogue.read(p.epilogue)
     return (
         Tensor("a", a, p.dtype),
         Tensor("b", b, p.dtype),
+        *(Tensor(name, epilogue.shape_of(name, p.m, p.n), p.dtype) for name in epilogue.operands),
         Tensor("c", (p.m, p.n), p.dtype, output=True),
     )
 
 
+def _scalars(p: Problem) -> tuple[Scalar, ...]:
+    factors = Epilogue.read(p.epilogue).factors
+    return (*dims_as_scalars(p), *(Scalar(name, "float32", FACTORS[name], given=True) for name in factors))
+
+
 def _work(p: Problem) -> Work:
-    return Work(flops=2.0 * p.m * p.n * p.k, bytes=float(sum(tensor.bytes for tensor in p.tensors)))
+    bytes_ = float(sum(tensor.bytes for tensor in p.tensors))
+    flops = 2.0 * p.m * p.n * p.k
+    if p.epilogue:
+        flops = flops + float(Epilogue.read(p.epilogue).flops) * p.m * p.n
+    return Work(flops=flops, bytes=bytes_)
+
+
+def _draws(p: Problem, tensor: Tensor, generator: Any, count: int) -> Any:
+    """With an epilogue, sums of the size of its operands: an activation is then met where it bends."""
+    if not p.epilogue or tensor.name != "a":
+        return None
+    return generator.standard_normal(count, dtype="float32") / math.sqrt(p.k)
 
 
 def _operands(p: Problem, arrays: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -41,15 +68,32 @@ def _operands(p: Problem, arrays: Mapping[str, Any]) -> tuple[Any, Any]:
 
 def _reference(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> Any:
     a, b = _operands(p, arrays)
-    return xp.matmul(a.astype(xp.float64), b.astype(xp.float64))
+    sums = xp.matmul(a.astype(xp.float64), b.astype(xp.float64))
+    return Epilogue.read(p.epilogue).of(xp, sums, arrays | _factors(p)) if p.epilogue else sums
+
+
+def _factors(p: Problem) -> dict[str, float]:
+    return {each.name: each.value for each in p.scalars if each.given}
 
 
 def _numpy(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> None:
     a, b = _operands(p, arrays)
-    if p.dtype in HALVES:  # NumPy has no fast product in them; some dtypes of ml_dtypes have none at all
+    if p.epilogue:
+        _finish(xp, p, arrays, a, b)
+    elif p.dtype in HALVES:  # NumPy has no fast product in them; some dtypes of ml_dtypes have none at all
         arrays["c"][...] = xp.matmul(a.astype(xp.float32), b.astype(xp.float32))
     else:
         xp.matmul(a, b, out=arrays["c"])
+
+
+def _finish(xp: Any, p: Problem, arrays: Mapping[str, Any], a: Any, b: Any) -> None:
+    """NumPy's product, then one pass of NumPy after the other."""
+    c = arrays["c"]
+    sums = c if p.dtype == "float32" else xp.empty(c.shape, "float32")
+    xp.matmul(a.astype(xp.float32, copy=False), b.astype(xp.float32, copy=False), out=sums)
+    result = Epilogue.read(p.epilogue).of(xp, sums, arrays | _factors(p))
+    if result is not c:
+        c[...] = result
 
 
 def _cublas(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> None:
@@ -62,6 +106,11 @@ def _cublas(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> None:
 
     from tuner.devices import cublas
 
+    if p.epilogue:
+        from tuner.devices.cublas_epilogue import best_product as best_finished
+
+        best_finished(p, arrays)
+        return
     if p.dtype in HALVES:
         from tuner.devices.cublas_half import best_product
 
@@ -79,15 +128,44 @@ def _cublas(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> None:
 
 
 def _choose_cublas(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> None:
-    """Times cuBLAS's ways to multiply 16-bit matrices: `_cublas` takes the fastest."""
-    if p.dtype in HALVES:
+    """Times cuBLAS's ways to multiply 16-bit matrices, or to finish a product: `_cublas` takes the fastest."""
+    if p.epilogue:
+        from tuner.devices.cublas_epilogue import choose as choose_finished
+
+        choose_finished(p, arrays)
+    elif p.dtype in HALVES:
         from tuner.devices.cublas_half import choose
 
         choose(p, arrays["a"], arrays["b"], arrays["c"])
 
 
+def _library_names(p: Problem) -> str:
+    """What users have today on a GPU: cuBLASLt's epilogue, as far as it goes, and a kernel for the rest."""
+    fused, rest = Epilogue.read(p.epilogue).in_cublas
+    fused_by = "cuBLASLt epilogue" if fused.bias or fused.activation else "cuBLAS"
+    return f"{fused_by} + element-wise" if rest else fused_by
+
+
+def _epilogue_constants(p: Problem, target: str) -> dict[str, Any]:
+    """What epilogue.cuh and epilogue.numba.py read; nothing where there is none."""
+    if not p.epilogue:
+        return {}
+    if target == "cpu":
+        return {"EPILOGUE": p.epilogue}
+    epilogue = Epilogue.read(p.epilogue)
+    return {
+        "EPILOGUE": 1, "EPILOGUE_ALPHA": epilogue.alpha, "EPILOGUE_BETA": epilogue.beta,
+        "EPILOGUE_BIAS": BIASES.index(epilogue.bias),
+        "EPILOGUE_ACTIVATION": ACTIVATIONS.index(epilogue.activation),
+        "EPILOGUE_RESIDUAL": epilogue.residual,
+    }  # fmt: skip
+
+
 def _source_constants(p: Problem, target: str) -> dict[str, Any]:
-    stored = {"A_TRANSPOSED": p.layout[0] == "t", "B_TRANSPOSED": p.layout[1] == "t"}
+    stored = _epilogue_constants(p, target) | {
+        "A_TRANSPOSED": p.layout[0] == "t",
+        "B_TRANSPOSED": p.layout[1] == "t",
+    }
     if target == "cuda" and p.dtype in HALVES:
         return stored | {"BFLOAT": p.dtype == "bfloat16"}
     return stored | ({"SCALAR": "float" if p.dtype == "float32" else "double"} if target == "cuda" else {})
@@ -101,6 +179,29 @@ for (long long p = 0; p < k; ++p) {
     const double right = b[B_TRANSPOSED ? column * k + p : p * n + column];
     sum += left * right;
 }
+#if EPILOGUE
+#if EPILOGUE_ALPHA
+sum *= alpha;
+#endif
+#if EPILOGUE_BETA
+sum += beta * double(c_in[index]);
+#endif
+#if EPILOGUE_BIAS
+sum += double(bias[EPILOGUE_BIAS == 1 ? row : column]);
+#endif
+#if EPILOGUE_ACTIVATION == 1
+sum = sum > 0 ? sum : 0;
+#elif EPILOGUE_ACTIVATION == 2
+sum = 0.5 * sum * (1 + erf(sum * 0.70710678118654752));
+#elif EPILOGUE_ACTIVATION == 3
+sum = 0.5 * sum * (1 + tanh(0.79788456080286536 * (sum + 0.044715 * sum * sum * sum)));
+#elif EPILOGUE_ACTIVATION == 4
+sum = sum / (1 + exp(-sum));
+#endif
+#if EPILOGUE_RESIDUAL
+sum += double(residual[index]);
+#endif
+#endif
 return sum;
 """
 
@@ -111,15 +212,23 @@ OPERATION = Operation(
     dtypes=("float32", "float64", *HALVES),
     layouts=("nn", "nt", "tn", "tt"),
     emulated=("float32",),
+    epilogues=FINISHED,
     sums=dict.fromkeys(HALVES, "float32"),
     tensors=_tensors,
+    scalars=_scalars,
+    draws=_draws,
     work=_work,
     reference=_reference,
     terms=lambda p: p.k,
     constants=_source_constants,
     c_reference={"c": C_REFERENCE},
     baselines={
-        "cuda": Baseline("cuBLAS", _cublas, prepare=_choose_cublas),
-        "cpu": Baseline("NumPy", _numpy, names=dict.fromkeys(HALVES, "NumPy in float32")),
+        "cuda": Baseline("cuBLAS", _cublas, finishing=_library_names, prepare=_choose_cublas),
+        "cpu": Baseline(
+            "NumPy",
+            _numpy,
+            names=dict.fromkeys(HALVES, "NumPy in float32"),
+            finishing=lambda p: "NumPy + element-wise",
+        ),
     },
 )

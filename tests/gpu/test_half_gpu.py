@@ -13,7 +13,7 @@ from fixtures.callable_records import crowned, empty_database, own_records
 from fixtures.exported import champion, imported
 
 import tuner
-from tuner.callables.dispatch import device_info
+from tuner.callables.deciding import device_info
 from tuner.declare.catalogue import builtin
 from tuner.declare.kernel import Kernel, render
 from tuner.declare.problem import Problem

@@ -37,7 +37,7 @@ MEANT_FOR: Mapping[str, Mapping[str, int]] = {
     "small": {"m": 256, "n": 256, "k": 256},
 }
 #: Elements of the largest problem that is run on the CPU, as the product of its dims.
-LARGEST = 600_000
+LARGEST = 450_000
 #: Threads of the largest launch that is run on the CPU.
 MOST_THREADS = 60_000
 

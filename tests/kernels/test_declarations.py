@@ -6,6 +6,7 @@ import ast
 import math
 import random
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -45,9 +46,10 @@ def problems(operation: Operation) -> list[Problem]:
 
 
 def in_every_dtype(operation: Operation) -> list[Problem]:
-    """The usual problem in all dtypes that the project declares for the operation."""
+    """The usual problem in all dtypes that the project declares for the operation, and with an epilogue."""
     declared = builtin().operations.get(operation.name, operation)
-    return [usual_problem(declared, dtype=dtype) for dtype in declared.dtypes]
+    found = [usual_problem(declared, dtype=dtype) for dtype in declared.dtypes]
+    return found + [replace(each, epilogue="bias-col") for each in found if each.dtype in declared.epilogues]
 
 
 def raw_columns(kernel: Kernel) -> tuple[SimpleNamespace, int]:

@@ -7,11 +7,13 @@ depend on, `Family.operand` says the same in words.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy
+
+from tuner.declare.epilogue import Epilogue
 
 
 @dataclass(frozen=True)
@@ -124,9 +126,26 @@ class Family(Protocol):
         """The library's own product."""
         ...
 
+    def finish(self, product: Any, epilogue: Epilogue, given: Mapping[str, Any]) -> Any:
+        """A product's result, by the library's element-wise functions; 16-bit numbers are finished in float32.
+
+        Args:
+            product: The library's, which may be written.
+            epilogue: What is done.
+            given: The further arrays and numbers by name.
+        """
+        ...
+
     def transpose(self, a: Any, out: Any) -> Any:
         """The library's own transpose, as a new row-major array or into `out`."""
         ...
+
+
+def finished(xp: Any, product: Any, epilogue: Epilogue, given: Mapping[str, Any]) -> Any:
+    """`Family.finish` of NumPy and CuPy."""
+    narrow = product.dtype.itemsize < 4
+    result = epilogue.of(xp, product.astype(numpy.float32) if narrow else product, given)
+    return result.astype(product.dtype) if narrow else result
 
 
 class NumpyFamily:
@@ -176,6 +195,10 @@ class NumpyFamily:
     def matmul(self, a: Any, b: Any, out: Any) -> Any:
         """``numpy.matmul``."""
         return numpy.matmul(a, b) if out is None else numpy.matmul(a, b, out=out)
+
+    def finish(self, product: Any, epilogue: Epilogue, given: Mapping[str, Any]) -> Any:
+        """See `Family`."""
+        return finished(numpy, product, epilogue, given)
 
     def transpose(self, a: Any, out: Any) -> Any:
         """``numpy.copyto`` of the transposed view."""

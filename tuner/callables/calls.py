@@ -137,7 +137,9 @@ def _on_host(rendered: Rendered, request: Request, decision: Decision) -> Runs:
     if all(operand.writable for operand in request.operands.values()):
         if len(request.tensors) == 2:
             return lambda a, out: entry(a, out, *scalars)
-        return lambda a, b, out: entry(a, b, out, *scalars)
+        if len(request.tensors) == 3:
+            return lambda a, b, out: entry(a, b, out, *scalars)
+        return lambda *arrays: entry(*arrays, *scalars)
     # Numba would compile anew for arrays that cannot be written.
     return lambda *arrays: entry(
         *(each if each.flags.writeable else _posing(each) for each in arrays), *scalars
@@ -169,7 +171,7 @@ def _kernel_call(request: Request, family: Family, run: Runs, turn: bool) -> Pre
     order = [argument for argument in request.operands if argument != "out"]
     places = [order.index(each.argument) for each in request.tensors[:-1]]
     takes = [_taking(each, family, turn) for each in request.tensors[:-1]]
-    if not any(takes) and places == sorted(places):
+    if not any(takes) and places == sorted(places) and len(order) <= 2:
         return _direct(request, family, run, turn)
     write = _writing(request, family, run, turn)
     if len(order) == 1:
@@ -177,6 +179,13 @@ def _kernel_call(request: Request, family: Family, run: Runs, turn: bool) -> Pre
         assert take is not None
         return lambda a, out: write((take(a),), (a,), out)
     pairs = list(zip(places, takes, strict=True))
+    if len(order) > 2:
+
+        def several(*given: Any) -> Any:
+            *arrays, out = given
+            return write([take(arrays[at]) if take else arrays[at] for at, take in pairs], arrays, out)
+
+        return several
 
     def call(a: Any, b: Any, out: Any) -> Any:
         given = (a, b)

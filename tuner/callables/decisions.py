@@ -79,7 +79,7 @@ def problem_of(key: ProblemKey) -> Problem:
         InputError: A dim that is missing or below 1.
     """
     operation = builtin_now().operation(key.operation)
-    return operation.problem(key.dims, key.dtype, key.layout, key.precision)
+    return key.of_operation(operation)
 
 
 def decide(key: ProblemKey, device: DeviceInfo | str) -> Decision:
@@ -123,7 +123,7 @@ def _decided(key: ProblemKey, device: DeviceInfo | str) -> Decision:
 def _bare(problem: Problem, device: DeviceInfo, found: Answer | None = None) -> Decision:
     """Before it is decided: the library's."""
     baseline = problem.operation.baselines.get(device.kind)
-    return Decision(problem, device, baseline.named(problem.dtype) if baseline else "library", "", found)
+    return Decision(problem, device, baseline.named(problem) if baseline else "library", "", found)
 
 
 def _judged(bare: Decision) -> Decision:

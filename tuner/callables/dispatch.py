@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Hashable
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import numpy
 
@@ -19,9 +19,9 @@ from tuner.callables.calls import Prepared
 from tuner.callables.deciding import forget_all, keep
 from tuner.callables.decisions import REREADING
 from tuner.callables.families import family_of, shares_memory_with_others
-from tuner.callables.misses import consult, forget_measured, is_miss
-from tuner.callables.policy import chosen as chosen_policy
-from tuner.callables.precision import CHOSEN, chosen
+from tuner.callables.finishing import PREPARED, Finish, product
+from tuner.callables.misses import check_policy, consult, forget_measured, is_miss
+from tuner.callables.precision import CHOSEN, check_finished, chosen
 from tuner.callables.preparing import decision_or_none, prepare
 from tuner.callables.requests import Request, gemv_request, matmul_request, transpose_request
 from tuner.declare.problem import EMULATED, IEEE
@@ -49,7 +49,7 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def matmul(a: Any, b: Any, out: Any = None, *, precision: str = "") -> Any:
+def matmul(a: Any, b: Any, out: Any = None, *, precision: str = "", **finish: Unpack[Finish]) -> Any:
     """The product of two arrays, by the kernel that was measured to be fastest, or the library where it is.
 
     Args:
@@ -60,6 +60,8 @@ def matmul(a: Any, b: Any, out: Any = None, *, precision: str = "") -> Any:
         precision: ``ieee``, products and sums in the dtype itself; or ``emulated``, any arithmetic that is as
             exact as the library's for the inputs at hand, for float32. Empty: that of the surrounding
             `tuner.precision`, else of the environment's TUNER_PRECISION, else ``ieee``.
+        finish: What is done to the product before it is stored, in precision ``ieee``: ``activation(alpha *
+            a @ b + beta * c + bias) + residual``, by arguments of these names; see `Finish`.
 
     Returns:
         The result, an array of the same library, or `out`. On a GPU it is queued on the library's current
@@ -71,6 +73,9 @@ def matmul(a: Any, b: Any, out: Any = None, *, precision: str = "") -> Any:
         UnknownName: No such precision, or policy in the environment (`tuner.on_miss`).
         InputError: `precision` is ``emulated``, or `b` packed, and an array is not float32.
     """
+    if finish:
+        check_finished(precision, isinstance(b, Opaque))
+        return product(a, b, out, finish)
     try:
         prepared = _matmul[precision or CHOSEN.get()]
         if out is None:
@@ -136,6 +141,7 @@ def clear_caches() -> None:
     with _lock:
         for prepared in (*_prepared.values(), *_matmul.values()):
             prepared.clear()
+        PREPARED.clear()
         forget_all()
         forget_measured()
 
@@ -152,7 +158,7 @@ def _first(function: str, arrays: tuple[Any, ...], out: Any, asked: str = "") ->
     if isinstance(arrays[-1], Opaque) and function == "matmul":
         return arrays[-1].product(arrays[0], out, asked)
     precision = chosen(asked) if function == "matmul" else IEEE
-    chosen_policy()  # or say that there is no such policy, before anything is prepared
+    check_policy()  # or say that there is no such policy, before anything is prepared
     arrays = tuple(numpy.asarray(each) if _is_nested(each) else each for each in arrays)
     family = common_family(function, arrays, out)
     given = (*arrays, *(() if out is None else (out,)))

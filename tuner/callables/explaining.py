@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy
@@ -15,6 +15,7 @@ from tuner.callables.dispatch import ARGUMENTS, REQUESTS, common_family, request
 from tuner.callables.foreign import view
 from tuner.callables.precision import chosen
 from tuner.callables.requests import Request
+from tuner.declare.epilogue import Epilogue
 from tuner.errors import UnknownName
 from tuner.lookup.answers import UNMEASURED
 from tuner.results.record import ProblemKey
@@ -111,6 +112,7 @@ def explain(
     layout: str = "",
     device: str = "",
     precision: str = "",
+    epilogue: str = "",
     **dims: int,
 ) -> Explanation:
     """What `matmul`, `gemv` or `transpose` would run, and why. Nothing is computed or compiled.
@@ -126,6 +128,7 @@ def explain(
         device: ``cpu``, ``cuda:0``, or the name of a device that need not be here; the GPU if there is one,
             else the CPU, unless given.
         precision: As for `matmul`.
+        epilogue: Parts of an epilogue, such as ``bias-col+gelu``.
         dims: Dims of the operation, in place of arrays.
 
     Raises:
@@ -137,7 +140,7 @@ def explain(
     """
     function, arrays = _function_of(call, shapes, dims)
     if arrays:
-        return _of_arrays(function, arrays, out, precision)
+        return _of_arrays(function, arrays, out, (precision, epilogue))
     where = device or _here()
     if dims:
         request = _of_dims(function, dims, dtype, layout, where)
@@ -145,11 +148,16 @@ def explain(
         given = tuple(_row_major(tuple(shape), dtype, where) for shape in shapes or ())
         _check_count(function, given)
         request = REQUESTS[function](*given, None)
-    request = _precise(request, precision)
+    request = _precise(request, precision, epilogue)
     return _explained(request, _decision(request, where))
 
 
-def _precise(request: Request, asked: str) -> Request:
+def _precise(request: Request, asked: str, epilogue: str) -> Request:
+    text = Epilogue.read(epilogue).text
+    if text and request.problem is not None:
+        problem = replace(request.problem, epilogue=text)
+        problem_of(problem)  # or say that there is none
+        return replace(request, problem=problem)
     return request.in_precision(chosen(asked), asked) if request.function == "matmul" else request
 
 
@@ -177,14 +185,14 @@ def _function_of(
     return "gemv" if ndims == [2, 1] else "matmul", call
 
 
-def _of_arrays(function: str, arrays: tuple[Any, ...], out: Any, precision: str) -> Explanation:
+def _of_arrays(function: str, arrays: tuple[Any, ...], out: Any, how: tuple[str, str]) -> Explanation:
     _check_count(function, arrays)
     arrays = tuple(numpy.asarray(each) if isinstance(each, (list, tuple)) else each for each in arrays)
     family = common_family(function, arrays, out)
     if family is None:
         views = tuple(view(each) for each in arrays)
-        return _of_arrays(function, views, None if out is None else view(out), precision)
-    request = _precise(request_of(function, family, arrays, out), precision)
+        return _of_arrays(function, views, None if out is None else view(out), how)
+    request = _precise(request_of(function, family, arrays, out), *how)
     return _explained(request, decision_for(request))
 
 
@@ -236,7 +244,7 @@ def _explained(request: Request, decision: Decision | None) -> Explanation:
     operands = tuple(f"{name} {operand.dtype} {operand.shape}" for name, operand in request.operands.items())
     found = decision.answer if decision else None
     record = found.record if found else None
-    names = [tensor.name for tensor in decision.problem.tensors] if decision else []
+    names = _names(decision, len(request.tensors)) if decision else []
     return Explanation(
         function=request.function,
         operands=operands,
@@ -258,6 +266,12 @@ def _explained(request: Request, decision: Decision | None) -> Explanation:
         memory={name: str(of) for name, of in zip(names, request.tensors, strict=False)},
         copies=tuple(str(of) for of in request.copied),
     )
+
+
+def _names(decision: Decision, count: int) -> list[str]:
+    """Names of the tensors that a request places: of an epilogue's inputs it may know none."""
+    inputs = [tensor.name for tensor in decision.problem.inputs]
+    return [*inputs[: count - 1], *(tensor.name for tensor in decision.problem.outputs)]
 
 
 def _library(request: Request, decision: Decision | None) -> str:

@@ -30,7 +30,7 @@ def called(function: Callable[..., Any], arrays: tuple[Any, ...], out: Any) -> A
     if out is not None:
         function(*views, out=view(out))
         return out
-    return _given_back(function(*views), arrays[0])
+    return given_back(function(*views), arrays[0])
 
 
 def view(array: Any) -> Any:
@@ -43,7 +43,7 @@ def view(array: Any) -> Any:
     return adopted(array)
 
 
-def _given_back(result: Any, like: Any) -> Any:
+def given_back(result: Any, like: Any) -> Any:
     """The result as an array of the library of another: by the array API standard's ``from_dlpack``."""
     namespace = getattr(like, "__array_namespace__", None)
     library = namespace() if namespace else sys.modules.get(type(like).__module__.partition(".")[0])

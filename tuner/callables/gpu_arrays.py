@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
-from tuner.callables.arrays import Operand, dense_strides, index_of
+from tuner.callables.arrays import Operand, dense_strides, finished, index_of
+from tuner.declare.epilogue import Epilogue
 
 #: GPU kernels read whole vectors: an array begins at a multiple of this.
 ALIGNMENT_BYTES = 16
@@ -78,6 +79,10 @@ class CupyFamily:
         if out is None and a.ndim <= 2 and b.ndim <= 2:
             return a.dot(b)
         return self._xp.matmul(a, b) if out is None else self._xp.matmul(a, b, out=out)
+
+    def finish(self, product: Any, epilogue: Epilogue, given: Mapping[str, Any]) -> Any:
+        """See `Family`."""
+        return finished(self._xp, product, epilogue, given)
 
     def transpose(self, a: Any, out: Any) -> Any:
         """CuPy's copy of the transposed view."""
@@ -159,6 +164,29 @@ class TorchFamily:
     def matmul(self, a: Any, b: Any, out: Any) -> Any:
         """``torch.matmul``."""
         return self._torch.matmul(a, b) if out is None else self._torch.matmul(a, b, out=out)
+
+    def finish(self, product: Any, epilogue: Epilogue, given: Mapping[str, Any]) -> Any:
+        """See `Family`; gradients pass."""
+        torch, dtype = self._torch, product.dtype
+        result = product.float() if product.element_size() < 4 else product
+        if epilogue.alpha:
+            result = result * given["alpha"]
+        if epilogue.beta:
+            result = result + given["beta"] * given["c_in"]
+        if epilogue.bias:
+            bias = given["bias"]
+            result = result + (bias[:, None] if epilogue.bias == "bias-row" else bias)
+        if epilogue.activation:
+            result = self._activated(result, epilogue.activation)
+        if epilogue.residual:
+            result = result + given["residual"]
+        return result if torch.is_tensor(result) and result.dtype == dtype else result.to(dtype)
+
+    def _activated(self, values: Any, activation: str) -> Any:
+        functional = self._torch.nn.functional
+        if activation.startswith("gelu"):
+            return functional.gelu(values, approximate="tanh" if activation == "gelu-tanh" else "none")
+        return getattr(functional, activation)(values)
 
     def transpose(self, a: Any, out: Any) -> Any:
         """PyTorch's copy of the transposed view."""

@@ -75,7 +75,7 @@ class Asked:
         key = self.problem
         problem = {
             "operation": key.operation, "shape": key.dims, "dtype": key.dtype, "layout": key.layout,
-            "precision": key.precision,
+            "precision": key.precision, **key.told_epilogue,
         }  # fmt: skip
         asked = {
             "id": number, "problem": problem, "device": self.device, "seconds": self.seconds,

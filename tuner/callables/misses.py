@@ -45,6 +45,15 @@ def is_miss(request: Request, decision: Decision | None) -> bool:
     return found is None or found.match != EXACT or not own
 
 
+def check_policy() -> None:
+    """Says if there is no such policy as the environment names.
+
+    Raises:
+        UnknownName: There is none.
+    """
+    chosen()
+
+
 def by_policy(decision: Decision) -> Decision:
     """The decision for a miss, by the policy that holds."""
     if chosen().how != LIBRARY or decision.kernel is None:
@@ -94,6 +103,16 @@ class Miss:
             self.tally.close()
         self.runs[surrounding] = self._last
         return self._last
+
+    def run(self, array: Any) -> Prepared:
+        """What runs for a call, which is counted, by the policy that surrounds it.
+
+        Args:
+            array: One of the call's.
+        """
+        self.tally.hits[0] += 1
+        found = self.runs.get(CHOSEN.get())
+        return self.decided(array) if found is None else found
 
     def call(self) -> Prepared:
         """The call as it is kept: it counts, and asks what runs."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy
@@ -9,6 +10,7 @@ import numpy
 from tuner.callables.arrays import Operand
 from tuner.callables.layouts import Placed, flipped, is_row_major, letter, placed, turned
 from tuner.callables.precision import EMULATED_DTYPES, check_dtypes
+from tuner.declare.epilogue import Epilogue
 from tuner.declare.problem import INT32_MAX
 from tuner.results.record import ProblemKey
 
@@ -19,6 +21,8 @@ DTYPES = {
     "transpose": ("float32", "float64", "int32"),
 }
 GPU_DTYPES = {"gemm": ("float16", "bfloat16")}
+#: Dtypes of products that kernels finish with an epilogue.
+FINISHED = ("float32", "float16", "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,57 @@ def matmul_request(a: Operand, b: Operand, out: Operand | None) -> Request:
     if b.ndim == 1:
         return _gemv(request, placed("a", a), placed("b", b))
     return _gemm(request, a, b, out)
+
+
+def finished_request(request: Request, epilogue: Epilogue, more: Mapping[str, Operand]) -> Request:
+    """A product's request with an epilogue.
+
+    Args:
+        request: The product's.
+        epilogue: What is done to its result.
+        more: The further arrays by argument, in a kernel's order; a bias is a vector.
+
+    Raises:
+        ValueError: The product is no matrix, or `c` or `residual` have another shape.
+        TypeError: The numbers are whole or complex.
+    """
+    shape = request.shape
+    if len(shape) < 2:
+        raise ValueError(f"matmul: an epilogue is for products that are matrices, got one of shape {shape}")
+    for name, each in more.items():
+        if name != "bias" and each.shape != shape:
+            raise ValueError(f"matmul: {name} has the shape of the result, {shape}, got {each.shape}")
+    operands = {name: each for name, each in request.operands.items() if name != "out"} | dict(more)
+    operands |= {name: each for name, each in request.operands.items() if name == "out"}
+    dtypes = {each.dtype for each in operands.values()}
+    others = sorted(each for each in dtypes if not each.lstrip("b").startswith("float"))
+    if others:
+        raise TypeError(
+            f"matmul: an epilogue is for floating-point numbers, got {others[0]}; convert the arrays"
+        )
+    made = replace(request, operands=operands)
+    if request.problem is None or request.problem.operation != "gemm":
+        return replace(made, problem=None)
+    made = _as_problem(made, "gemm", request.problem.shape, request.problem.layout, request.tensors)
+    if made.problem is None or made.problem.dtype not in FINISHED:
+        known = " and ".join(FINISHED)
+        return replace(made, problem=None, why=made.why or f"kernels with an epilogue compute in {known}")
+    a, b, out = request.tensors
+    tensors = (a, b, *(_as_it_lies(name, each) for name, each in more.items()), out)
+    return replace(made, problem=replace(made.problem, epilogue=epilogue.text), tensors=tensors)
+
+
+def is_written_directly(out: Operand) -> bool:
+    """Whether a kernel may write a caller's array as it lies, row-major."""
+    return is_row_major(out) and out.aligned
+
+
+def _as_it_lies(name: str, operand: Operand) -> Placed:
+    """A further array, which kernels read row-major."""
+    found = placed(name, operand)
+    if not found.turned:
+        return found
+    return Placed(name, copied=found.copied or "it is column-major, and kernels read it row-major")
 
 
 def gemv_request(a: Operand, x: Operand, out: Operand | None) -> Request:

@@ -42,7 +42,7 @@ confirmed_option = click.option(
 @json_option
 def best(
     target: str, dims: tuple[str, ...], sets: tuple[str, ...], dtype: str, layout: str, precision: str,
-    regime: str, kernel: str, device: str, server: str, confirmed: bool, db: str, as_json: bool,
+    epilogue: str, regime: str, kernel: str, device: str, server: str, confirmed: bool, db: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Print the config to use for a problem, or the library. No device is touched.
 
@@ -50,7 +50,7 @@ def best(
     device, or it is the kernel's default. `match` says which, `expected loss` what such answers have cost on
     known problems.
     """
-    catalogue, problem = parse_problem(target, dims, sets, dtype, layout, precision)
+    catalogue, problem = parse_problem(target, dims, sets, dtype, layout, precision, epilogue)
     if server:
         found = _from_server(server, problem, device, regime, kernel, confirmed)
     else:
@@ -132,12 +132,12 @@ def _predicted_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
 @database_option
 def export(
     target: str, dims: tuple[str, ...], sets: tuple[str, ...], dtype: str, layout: str, precision: str,
-    regime: str, kernel: str, device: str, form: str, folder: Path, confirmed: bool, db: str,
+    epilogue: str, regime: str, kernel: str, device: str, form: str, folder: Path, confirmed: bool, db: str,
 ) -> None:  # fmt: skip
     """Write the champion as source, binary, Python module or JSON. None of them needs tuner."""
     from tuner.export import write_file
 
-    catalogue, problem = parse_problem(target, dims, sets, dtype, layout, precision)
+    catalogue, problem = parse_problem(target, dims, sets, dtype, layout, precision, epilogue)
     found = answered(catalogue, problem, device, regime, kernel, db, confirmed)
     for file in exported(found, catalogue, problem, form):
         click.echo(str(write_file(folder, file.name, file.data)))

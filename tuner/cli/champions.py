@@ -50,7 +50,7 @@ def _reign(store: Store, asked: dict[str, Any]) -> Reign:
     from tuner.results.record import ProblemKey
     from tuner.watch.crowns import reign
 
-    names = ("target", "dims", "sets", "dtype", "layout", "precision")
+    names = ("target", "dims", "sets", "dtype", "layout", "precision", "epilogue")
     _, problem = parse_problem(*(asked[name] for name in names))
     return reign(store, ProblemKey.of(problem), asked["device"], asked["regime"])
 

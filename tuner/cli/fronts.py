@@ -32,7 +32,7 @@ from tuner.results.record import Champion
 @json_option
 def front(
     target: str, dims: tuple[str, ...], sets: tuple[str, ...], dtype: str, layout: str, precision: str,
-    regime: str, device: str, objective: str, folder: Path | None, db: str, as_json: bool,
+    epilogue: str,     regime: str, device: str, objective: str, folder: Path | None, db: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Show the Pareto front of a problem. No device is touched.
 
@@ -47,7 +47,7 @@ def front(
     if len(objectives) == 1:
         raise InputError("a front has several objectives, got time alone; give e.g. --objective time,energy")
     check_plot(folder, several=True)
-    _, problem = parse_problem(target, dims, sets, dtype, layout, precision)
+    _, problem = parse_problem(target, dims, sets, dtype, layout, precision, epilogue)
     store = opened(db)
     try:
         found, champion = known_front(store, key_of(problem), parse_device(device), regime, objectives)

@@ -75,7 +75,8 @@ def ladder(
     if folder is not None:
         writable_folder(folder)
     plan, found = _plan(
-        target, dims, (sets, dtype, layout, options["precision"]), options["device"],
+        target, dims, (sets, dtype, layout, options["precision"], options["epilogue"]),
+        options["device"],
         (options["kernels"], sweeps),
     )  # fmt: skip
     if options["sweeps"] is False:
@@ -94,7 +95,7 @@ def ladder(
 
 
 def _plan(
-    target: str, dims: tuple[str, ...], rest: tuple[tuple[str, ...], str, str, str], device: str,
+    target: str, dims: tuple[str, ...], rest: tuple[tuple[str, ...], str, str, str, str], device: str,
     choice: tuple[tuple[str, ...], bool],
 ) -> tuple[LadderPlan, DetectedDevice]:  # fmt: skip
     """The plan that the arguments name, and the device to measure it on."""

@@ -36,6 +36,13 @@ def problem_options(command: F) -> F:
             help="emulated allows any arithmetic that is as exact as the library's.  [default: ieee]",
         ),
         click.option(
+            "--epilogue",
+            default="",
+            metavar="PART+PART",
+            help="What is done to the result: alpha, beta, bias-row, bias-col, relu, gelu, gelu-tanh, silu, "
+            "residual, joined by +.",
+        ),
+        click.option(
             "--layout", shell_complete=LAYOUT, default="", help="Layout, e.g. nn, nt, tn or tt for gemm."
         ),
         click.option(
@@ -148,9 +155,15 @@ def writable_file(file: Path | None) -> None:
 
 
 def parse_problem(
-    target: str, dims: Sequence[str], sets: Sequence[str], dtype: str, layout: str, precision: str = ""
+    target: str, dims: Sequence[str], sets: Sequence[str], *words: str
 ) -> tuple[Catalogue, Problem]:
     """The problem that the arguments name, and the catalogue that has its kernels.
+
+    Args:
+        target: Name of an operation, or a user's file.
+        dims: Sizes in the operation's order.
+        sets: ``name=size``.
+        words: Dtype, layout, precision and epilogue, as many as there are.
 
     Raises:
         InputError: They name no problem; the message says why.
@@ -161,7 +174,7 @@ def parse_problem(
     else:
         catalogue = builtin()
         operation = catalogue.operation(target)
-    return catalogue, operation.problem(_shape(operation, dims, sets), dtype, layout, precision)
+    return catalogue, operation.problem(_shape(operation, dims, sets), *words)
 
 
 def _own_operation(catalogue: Catalogue) -> Operation:

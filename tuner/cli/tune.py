@@ -71,7 +71,9 @@ def tune(
     """
     objectives = read_objectives(options["objective"])
     check_plot(options["folder"], len(objectives) > 1)
-    catalogue, problem = parse_problem(target, dims, sets, dtype, layout, options["precision"])
+    catalogue, problem = parse_problem(
+        target, dims, sets, dtype, layout, options["precision"], options["epilogue"]
+    )
     if options["dry_run"]:
         previewed(catalogue, problem, kernels, device, regime, options)
         return

@@ -107,18 +107,22 @@ def candidates(read: Plan) -> list[Candidate]:
 @click.option("--other", default="", help="Another board to try: cuda:N.")
 @database_option
 @json_option
-def explain(device: str, other: str, db: str, as_json: bool, regime: str, **named: Any) -> None:
+def explain(
+    target: str, dims: tuple[str, ...], sets: tuple[str, ...], device: str, other: str, db: str, as_json: bool,
+    **words: str,
+) -> None:  # fmt: skip
     """Try what can be swapped for a problem that changed: its old machine code, another compiler or board."""
     from tuner.devices.detect import find
     from tuner.store import Store
     from tuner.watch.choosing import Candidate
     from tuner.watch.explaining import explain as tried
 
-    catalogue, problem = parse_problem(**named)
+    named = (words[name] for name in ("dtype", "layout", "precision", "epilogue"))
+    catalogue, problem = parse_problem(target, dims, sets, *named)
     found = find(device)
     boards = [find(other)] if other else []
     with Store.open(db) as store:
-        swaps = tried(store, found, boards, Candidate(problem, catalogue, regime))
+        swaps = tried(store, found, boards, Candidate(problem, catalogue, words["regime"]))
     if as_json:
         print_json([each.to_json() for each in swaps])
         return

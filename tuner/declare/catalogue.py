@@ -10,9 +10,12 @@ from types import ModuleType
 from tuner.declare.folders import kernels_folder
 from tuner.declare.kernel import Kernel
 from tuner.declare.loading import Declarations
-from tuner.declare.problem import Operation
+from tuner.declare.problem import Operation, Problem
 from tuner.declare.space import Constraint
 from tuner.errors import DeclarationError, InputError, UnknownName
+
+#: Rule of kernels that apply no epilogues.
+NO_EPILOGUE = "the result is stored without an epilogue"
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,7 @@ class Catalogue:
         only: tuple[str, ...] = (),
         precision: str = "",
         dtype: str = "",
+        epilogue: str = "",
     ) -> tuple[Kernel, ...]:
         """Returns the kernels of an operation.
 
@@ -55,6 +59,7 @@ class Catalogue:
             only: Kernel names to keep; all if empty.
             precision: Only kernels that serve it; all if empty.
             dtype: Only kernels that compute in it; all if empty.
+            epilogue: Only kernels that apply epilogues; all if empty.
 
         Raises:
             UnknownName: There is no such operation, or no kernel has a name in `only`.
@@ -65,12 +70,27 @@ class Catalogue:
             if kernel.operation == operation and target in ("", kernel.target)
             and (not precision or kernel.serves(precision))
             and (not dtype or dtype in computed_dtypes(kernel, declared))
+            and (not epilogue or kernel.epilogues)
         ]  # fmt: skip
         for name in only:
             if name not in {kernel.name for kernel in found}:
                 known = [kernel.name for kernel in found]
                 raise UnknownName(f"{target} kernel of {operation}".strip(), name, known)
         return tuple(kernel for kernel in found if not only or kernel.name in only)
+
+    def serving(self, problem: Problem, target: str, only: tuple[str, ...] = ()) -> tuple[Kernel, ...]:
+        """Returns the kernels that serve a problem's precision, dtype and epilogue.
+
+        Args:
+            problem: Of an operation of this catalogue.
+            target: ``cuda`` or ``cpu``.
+            only: Kernel names to keep; all if empty.
+
+        Raises:
+            UnknownName: As `of`.
+        """
+        name = problem.operation.name
+        return self.of(name, target, only, problem.precision, problem.dtype, problem.epilogue)
 
 
 def computed_dtypes(kernel: Kernel, operation: Operation) -> tuple[str, ...]:
@@ -98,23 +118,32 @@ def builtin() -> Catalogue:
         order = list(getattr(module, "LADDER", ()))
         found.sort(key=lambda kernel: order.index(kernel.name) if kernel.name in order else len(order))
         kernels += found
-    kernels = _with_dtypes(kernels, operations)
+    kernels = _with_rules(kernels, operations)
     usual = [kernel for kernel in kernels if not kernel.shown]
     return Catalogue(operations, _with_fallbacks(usual), tuple(kernel for kernel in kernels if kernel.shown))
 
 
-def _with_dtypes(kernels: Sequence[Kernel], operations: Mapping[str, Operation]) -> list[Kernel]:
-    """Kernels that have no legal config in dtypes that they do not compute in."""
+def _with_rules(kernels: Sequence[Kernel], operations: Mapping[str, Operation]) -> list[Kernel]:
+    """Kernels that have no legal config in dtypes, or for epilogues, that they do not compute."""
     found = []
     for kernel in kernels:
+        if operations[kernel.operation].epilogues and not kernel.epilogues:
+            kernel = _with(kernel, Constraint(NO_EPILOGUE, lambda p, d, c: not p.epilogue))
         dtypes = computed_dtypes(kernel, operations[kernel.operation])
         sentence = f"elements are {' or '.join(dtypes)}"
         missing = len(dtypes) < len(operations[kernel.operation].dtypes)
-        if missing and all(each.sentence != sentence for each in kernel.constraints):
+        if missing:
             rule = Constraint(sentence, lambda p, d, c, dtypes=dtypes: p.dtype in dtypes)  # type: ignore[misc]
-            kernel = replace(kernel, constraints=(rule, *kernel.constraints))
+            kernel = _with(kernel, rule)
         found.append(kernel)
     return found
+
+
+def _with(kernel: Kernel, rule: Constraint) -> Kernel:
+    """A kernel with one more rule, in front, unless it has it."""
+    if any(each.sentence == rule.sentence for each in kernel.constraints):
+        return kernel
+    return replace(kernel, constraints=(rule, *kernel.constraints))
 
 
 def _with_fallbacks(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
@@ -163,7 +192,7 @@ def from_file(path: Path) -> Catalogue:
     for kernel in kernels:
         if kernel.operation not in base.operations:
             raise UnknownName(f"operation of kernel {kernel.name!r}", kernel.operation, base.operations)
-    known = _with_dtypes((*base.kernels, *kernels), base.operations)
+    known = _with_rules((*base.kernels, *kernels), base.operations)
     return Catalogue(base.operations, _with_fallbacks(known))
 
 

@@ -60,6 +60,9 @@ class Kernel:
         precisions: What it may be used for, of `tuner.declare.problem.PRECISIONS`. A kernel that serves
             ``ieee`` serves every other one as well.
         dtypes: What it computes in; by default all dtypes of the operation but those of `Operation.sums`.
+        epilogues: True if it applies a problem's epilogue; else it has no legal config where there is one.
+        finishing: A source that is put behind the kernel's own where a problem has an epilogue, and applies it;
+            CPU only. `epilogues` is then True.
     """
 
     operation: str
@@ -80,6 +83,8 @@ class Kernel:
     threads: str = ""
     precisions: tuple[str, ...] = (IEEE,)
     dtypes: tuple[str, ...] = ()
+    epilogues: bool = False
+    finishing: Path | None = None
     fallback: Fallback | None = None
     architecture: str = ""
     shown: float = 0.0
@@ -106,6 +111,8 @@ class Kernel:
                 )
         if any(len(config) != len(names) for config in self.starts):
             raise DeclarationError(f"each of the starts of kernel {self.name!r} names all of {names}")
+        if self.finishing is not None:
+            object.__setattr__(self, "epilogues", True)
         if not self.entry:
             object.__setattr__(self, "entry", self.operation)
         self._check_precisions()
@@ -159,6 +166,18 @@ class Kernel:
             raise DeclarationError(f"source of kernel {self.name!r} cannot be read: {error}") from error
 
     @cached_property
+    def finishing_text(self) -> str:
+        """The text of `finishing`; empty if there is none.
+
+        Raises:
+            DeclarationError: The file cannot be read.
+        """
+        try:
+            return "" if self.finishing is None else self.finishing.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise DeclarationError(f"finishing= of kernel {self.name!r} cannot be read: {error}") from error
+
+    @cached_property
     def source_hash(self) -> str:
         """Hash of what all configs of the kernel share: source with includes, entry, options.
 
@@ -171,10 +190,15 @@ class Kernel:
     def launch_hash(self, problem: Problem, config: Mapping[str, Value]) -> str:
         """Hash of what rendering adds to source and config: the operation's constants and the launch.
 
-        It ignores launch fields that have their default values, so that adding a field changes no hash.
+        It ignores launch fields that have their default values, so that adding a field changes no hash. What is
+        put behind the source for an epilogue is part of it.
         """
         launch = self.launch(problem, Config(config)) if self.launch else None
-        return hash_of_launch(problem.operation.constants(problem, self.target), launch)
+        constants = problem.operation.constants(problem, self.target)
+        if problem.epilogue and self.finishing is not None:
+            finishing = measured_text(self.finishing_text, self.target)
+            constants = {**constants, "finishing": hashlib.sha256(finishing.encode()).hexdigest()[:16]}
+        return hash_of_launch(constants, launch)
 
     def launched(self, problem: Problem, config: Config) -> Launch | None:
         """The launch rule's answer, with the fallback's launch behind it; None for a CPU kernel.
@@ -243,8 +267,9 @@ class Kernel:
         """Returns the kernel with absolute paths, resolved from the file that declares it."""
         folder = where.parent
         includes = tuple((folder / path).resolve() for path in self.includes)
+        finishing = (folder / self.finishing).resolve() if self.finishing is not None else None
         source = (folder / self.source).resolve()
-        return replace(self, source=source, includes=includes, declared_in=where)
+        return replace(self, source=source, includes=includes, finishing=finishing, declared_in=where)
 
 
 @dataclass(frozen=True)
@@ -309,7 +334,8 @@ def render(kernel: Kernel, problem: Problem, config: Config) -> Rendered:
         text = "\n".join([*_c_constants(kernel, constants, config), "", kernel.text])
     else:
         lines = [f"{name} = {value!r}" for name, value in {**constants, **config}.items()]
-        text = "\n".join([*lines, "", kernel.text])
+        behind_it = ["", "", kernel.finishing_text] if problem.epilogue else []
+        text = "\n".join([*lines, "", kernel.text, *behind_it])
     if kernel.fallback is not None:
         plain = kernel.fallback.kernel
         other = render(plain, problem, Config(kernel.fallback.config(config)))

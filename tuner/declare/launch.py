@@ -52,6 +52,7 @@ class Padded:
                 tuple(ceil_div(size, unit) * unit for size, unit in zip(each.shape, units, strict=True)),
             )
             for each in tensors
+            if len(each.shape) == len(units)
         )
 
 

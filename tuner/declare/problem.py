@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from tuner.declare.epilogue import ROUNDINGS, Epilogue
 from tuner.errors import DeclarationError, InputError, UnknownName
 
 #: Dtypes that a tensor or a scalar may have, with the bytes of an element.
@@ -54,11 +55,19 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Scalar:
-    """One scalar argument of a kernel: its name, dtype and value."""
+    """One scalar argument of a kernel.
+
+    Attributes:
+        name: Its name.
+        dtype: Its dtype.
+        value: Its value; where a caller gives it, the one that kernels are verified and timed with.
+        given: True if callers give it: a factor, say. Exported functions then take it, too.
+    """
 
     name: str
     dtype: str
     value: float
+    given: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,6 +92,7 @@ class Baseline:
         call: ``call(xp, problem, arrays)`` writes the output arrays; ``xp`` is numpy or cupy and
             ``arrays`` maps tensor names to arrays.
         names: Dtype -> name, for dtypes for which the call uses another library.
+        finishing: Problem with an epilogue -> name; what the call then uses beside or instead of the library.
         blas: False if the call uses no BLAS on a CPU; it then runs on one thread.
         bind: Problem -> the library's own function for it. The function takes arrays in the order of the
             problem's tensors and queues a run on the current stream. Callables need it if the array library's
@@ -94,16 +104,24 @@ class Baseline:
     name: str
     call: Callable[[Any, Problem, Mapping[str, Any]], None]
     names: Mapping[str, str] = field(default_factory=dict)
+    finishing: Callable[[Problem], str] | None = None
     blas: bool = True
     bind: Callable[[Problem], Callable[..., None] | None] = lambda problem: None
     prepare: Callable[[Any, Problem, Mapping[str, Any]], None] = lambda xp, problem, arrays: None
 
-    def named(self, dtype: str) -> str:
-        """The library's name for a dtype."""
-        return self.names.get(dtype, self.name)
+    def named(self, problem: Problem) -> str:
+        """The library's name for a problem."""
+        if problem.epilogue and self.finishing is not None:
+            return self.finishing(problem)
+        return self.names.get(problem.dtype, self.name)
 
 
-def _dims_as_scalars(problem: Problem) -> tuple[Scalar, ...]:
+def dims_as_scalars(problem: Problem) -> tuple[Scalar, ...]:
+    """The dims as int32, in their order.
+
+    Raises:
+        InputError: A dim is too large for it.
+    """
     for name, value in problem.shape:
         if value > INT32_MAX:
             raise InputError(
@@ -129,6 +147,8 @@ class Operation:
         dtypes: Allowed dtypes; the first is the default.
         layouts: Allowed layouts; the first is the default. ``("",)`` if there is only one.
         emulated: Dtypes that the ``emulated`` precision may be chosen for.
+        epilogues: Dtypes in which a result may have an epilogue (`tuner.declare.epilogue`): `tensors`,
+            `scalars`, `work` and `reference` then heed `Problem.epilogue`.
         sums: Dtype -> wider dtype in which its products are summed; the result is rounded once. Only kernels
             whose `Kernel.dtypes` name such a dtype compute in it.
         scalars: Problem -> scalar arguments; by default the dims as int32.
@@ -157,8 +177,9 @@ class Operation:
     dtypes: tuple[str, ...] = ("float32",)
     layouts: tuple[str, ...] = ("",)
     emulated: tuple[str, ...] = ()
+    epilogues: tuple[str, ...] = ()
     sums: Mapping[str, str] = field(default_factory=dict)
-    scalars: Callable[[Problem], tuple[Scalar, ...]] = _dims_as_scalars
+    scalars: Callable[[Problem], tuple[Scalar, ...]] = dims_as_scalars
     constants: Callable[[Problem, str], Mapping[str, Any]] = lambda problem, target: {}
     terms: Callable[[Problem], int] = lambda problem: 1
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
@@ -178,19 +199,27 @@ class Operation:
             object.__setattr__(self, "verb", self.name)
 
     def problem(
-        self, shape: Mapping[str, int], dtype: str = "", layout: str = "", precision: str = ""
+        self,
+        shape: Mapping[str, int],
+        dtype: str = "",
+        layout: str = "",
+        precision: str = "",
+        epilogue: str = "",
     ) -> Problem:
-        """Fixes shape, dtype, layout and precision.
+        """Fixes shape, dtype, layout, precision and epilogue.
 
         Args:
             shape: Sizes of 1 or more, one for each of `dims`.
             dtype: One of `dtypes`; the first if empty.
             layout: One of `layouts`; the first if empty.
             precision: One of `PRECISIONS`; the first if empty.
+            epilogue: Words as `tuner.declare.epilogue.Epilogue.read` takes them; none if empty.
 
         Raises:
-            UnknownName: The operation has no such dim, dtype or layout; there is no such precision.
-            InputError: A dim is missing, is not a whole number, or is below 1; the precision is not for it.
+            UnknownName: The operation has no such dim, dtype or layout; there is no such precision, or no such
+                part of an epilogue.
+            InputError: A dim is missing, is not a whole number, or is below 1; the precision or the epilogue is
+                not for it.
         """
         for name in shape:
             if name not in self.dims:
@@ -208,7 +237,9 @@ class Operation:
         if layout not in self.layouts:
             raise UnknownName(f"layout of {self.name}", layout, self.layouts)
         precision = self.check_precision(precision or IEEE, dtype)
-        return Problem(self, tuple((name, shape[name]) for name in self.dims), dtype, layout, precision)
+        sizes = tuple((name, shape[name]) for name in self.dims)
+        text = self.check_epilogue(epilogue, dtype, precision) if epilogue else ""
+        return Problem(self, sizes, dtype, layout, precision, text)
 
     def check_precision(self, precision: str, dtype: str) -> str:
         """The precision, if the operation may be computed so.
@@ -227,10 +258,29 @@ class Operation:
             )
         return precision
 
+    def check_epilogue(self, epilogue: str, dtype: str, precision: str) -> str:
+        """The canonical text of an epilogue, if the operation may have it.
+
+        Raises:
+            UnknownName: No such part.
+            InputError: The words contradict each other; the operation has none in that dtype or precision.
+        """
+        text = Epilogue.read(epilogue).text
+        if text and dtype not in self.epilogues:
+            known = f"{self.name} in {', '.join(self.epilogues)}" if self.epilogues else "gemm"
+            raise InputError(
+                f"epilogue {text!r} is for {known}, got {self.name} in {dtype}; leave it out, or choose that"
+            )
+        if text and precision != IEEE:
+            raise InputError(
+                f"an epilogue is for precision {IEEE!r}, got {text!r} with {precision!r}; leave one of them out"
+            )
+        return text
+
 
 @dataclass(frozen=True)
 class Problem:
-    """An operation with shape, dtype, layout and precision fixed. Dims are attributes: ``problem.m``.
+    """An operation with shape, dtype, layout, precision and epilogue fixed. Dims are attributes: ``problem.m``.
 
     Attributes:
         operation: The operation.
@@ -238,6 +288,8 @@ class Problem:
         dtype: Element type.
         layout: e.g. ``nn``; empty where the operation has none.
         precision: One of `PRECISIONS`.
+        epilogue: What is done to the result before it is stored: `Epilogue.text`.
+        values: Values of scalars that a caller gives, by name; no part of what the problem is.
     """
 
     operation: Operation = field(compare=False, repr=False)
@@ -245,6 +297,12 @@ class Problem:
     dtype: str
     layout: str
     precision: str = IEEE
+    epilogue: str = ""
+    values: tuple[tuple[str, float], ...] = field(default=(), compare=False, repr=False)
+
+    def with_values(self, values: Mapping[str, float]) -> Problem:
+        """The same problem with other values of scalars that callers give."""
+        return replace(self, values=tuple(values.items()))
 
     def at(self, shape: Mapping[str, int]) -> Problem:
         """The same problem at another shape.
@@ -252,7 +310,7 @@ class Problem:
         Raises:
             InputError: As `Operation.problem`.
         """
-        return self.operation.problem(shape, self.dtype, self.layout, self.precision)
+        return self.operation.problem(shape, self.dtype, self.layout, self.precision, self.epilogue)
 
     def __getattr__(self, name: str) -> int:
         for dim, value in self.__dict__.get("shape", ()):
@@ -283,7 +341,11 @@ class Problem:
     @property
     def scalars(self) -> tuple[Scalar, ...]:
         """The scalar arguments, after the tensors in argument order."""
-        return self.operation.scalars(self)
+        found = self.operation.scalars(self)
+        if not self.values:
+            return found
+        values = dict(self.values)
+        return tuple(replace(each, value=values.get(each.name, each.value)) for each in found)
 
     @cached_property
     def work(self) -> Work:
@@ -306,20 +368,30 @@ class Problem:
 
         ``TOLERANCE_FACTOR * u * sqrt(terms)`` where u is the unit roundoff of the dtype of the sums. Where that
         is not the output's (`Operation.sums`), the rounding of the result to the output's dtype comes on top.
+        An epilogue adds its own roundings, and its activation may let those of the sums grow.
         """
         rounding, sums = roundings(self.operation, self.outputs[0].dtype)
-        return float(rounding + TOLERANCE_FACTOR * sums * math.sqrt(self.operation.terms(self)))
+        of_sums = TOLERANCE_FACTOR * sums * math.sqrt(self.operation.terms(self))
+        if self.epilogue:
+            of_sums = Epilogue.read(self.epilogue).growth * of_sums + ROUNDINGS * sums
+        return float(rounding + of_sums)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the fields that name the problem: operation, shape, dtype, layout, precision."""
-        return {
+        """Returns the fields that name the problem; no epilogue where it has none."""
+        named = {
             "operation": self.operation.name, "shape": self.dims, "dtype": self.dtype, "layout": self.layout,
             "precision": self.precision,
         }  # fmt: skip
+        return named | self.told_epilogue
+
+    @property
+    def told_epilogue(self) -> dict[str, str]:
+        """The epilogue as a field of JSON; no field where there is none, as before there were any."""
+        return {"epilogue": self.epilogue} if self.epilogue else {}
 
     def __str__(self) -> str:
         sizes = " x ".join(str(value) for _, value in self.shape)
-        return worded(self.operation.name, sizes, self.dtype, self.layout, self.precision)
+        return worded(self.operation.name, sizes, self.dtype, self.layout, self.precision, self.epilogue)
 
 
 def roundings(operation: Operation, dtype: str) -> tuple[float, float]:
@@ -333,9 +405,9 @@ def roundings(operation: Operation, dtype: str) -> tuple[float, float]:
     return (0.0 if wider == dtype else 2.0 ** -SIGNIFICANDS[dtype]), 2.0 ** -SIGNIFICANDS[wider]
 
 
-def worded(operation: str, sizes: str, dtype: str, layout: str, precision: str) -> str:
+def worded(operation: str, sizes: str, dtype: str, layout: str, precision: str, epilogue: str = "") -> str:
     """A problem in words; the usual precision goes without saying."""
-    parts = (operation, sizes, dtype, layout, "" if precision == IEEE else precision)
+    parts = (operation, sizes, dtype, layout, "" if precision == IEEE else precision, epilogue)
     return " ".join(part for part in parts if part)
 
 

@@ -279,7 +279,9 @@ def padded_only_where_needed() -> Constraint:
     """Rows are padded to multiples of PITCH only if some are not such multiples already."""
     return for_speed(
         "rows are padded only if some do not have such a length already",
-        lambda p, d, c: (c.PITCH == 1) | (sum(each.shape[1] % c.PITCH for each in p.tensors) > 0),
+        lambda p, d, c: (
+            (c.PITCH == 1) | (sum(each.shape[1] % c.PITCH for each in p.tensors if len(each.shape) == 2) > 0)
+        ),
     )
 
 

@@ -1,5 +1,7 @@
 """cuBLAS's fastest product of 16-bit matrices: cublasGemmEx, or one of the algorithms that cuBLASLt proposes.
 
+Where PyTorch is installed, torch.matmul is one more.
+
 All of them sum in float32. Which is fastest is timed once for a problem, in turn and with the last-level cache
 flushed; from then on it is called directly, so that nothing is copied or allocated.
 """
@@ -7,9 +9,11 @@ flushed; from then on it is called directly, so that nothing is copied or alloca
 from __future__ import annotations
 
 import ctypes
+import importlib
 import re
 import statistics
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -22,15 +26,38 @@ from tuner.devices.protocol import LaunchFailed
 
 #: ``cudaDataType`` and ``cublasComputeType`` (library_types.h, cublas_api.h).
 FLOAT32, COMPUTE_32F = 0, 68
-DATA_TYPES = {"float16": 2, "bfloat16": 14}
+DATA_TYPES = {"float32": 0, "float16": 2, "bfloat16": 14}
 DEFAULT_ALGORITHM = -1
 #: Attributes of cuBLASLt (cublasLt.h): the operands' operations, and the largest workspace.
 TRANS_A, TRANS_B, MAX_WORKSPACE = 3, 4, 1
+#: Of a finished result: which epilogue, the bias's address, its dtype; and the epilogue that does nothing.
+EPILOGUE, BIAS_POINTER, BIAS_TYPE, DEFAULT_EPILOGUE = 7, 8, 26, 1
 #: Proposals that are timed; a workspace as large as cuBLAS's own on Hopper; timings of each.
 PROPOSALS, WORKSPACE_BYTES, SAMPLES = 8, 32 << 20, 7
 
-#: Something that queues a product of the arrays at these addresses: of B, A and C.
-Product = Callable[[int, int, int], None]
+#: Something that queues a product of the arrays at these addresses: of B, A and C; then that of what is added,
+#: and of a bias, where it is finished by an epilogue.
+Product = Callable[..., None]
+
+
+@dataclass(frozen=True)
+class Fused:
+    """What cuBLASLt does to a result: ``epilogue(alpha * product + beta * added + bias)``.
+
+    Attributes:
+        epilogue: ``cublasLtEpilogue_t``.
+        alpha: Factor of the product.
+        beta: Factor of the matrix that is added.
+        biased: True if it is given a bias.
+    """
+
+    epilogue: int = DEFAULT_EPILOGUE
+    alpha: float = 1.0
+    beta: float = 0.0
+    biased: bool = False
+
+
+NOTHING = Fused()
 
 
 class _Proposal(ctypes.Structure):
@@ -74,14 +101,14 @@ def best_product(problem: Problem, a: Any, b: Any, c: Any) -> None:
 
 
 def candidates(problem: Problem) -> dict[str, Product]:
-    """All products by name: cublasGemmEx, and what cuBLASLt proposes, its first choice first."""
-    proposed = _proposed(problem)
-    return {"cublasGemmEx": partial(_by_gemm_ex, problem)} | {
-        f"cublasLtMatmul {place}": each for place, each in enumerate(proposed)
+    """All products by name: cublasGemmEx, what cuBLASLt proposes, its first choice first, and PyTorch's."""
+    named = {"cublasGemmEx": partial(_by_gemm_ex, problem)} | {
+        f"cublasLtMatmul {place}": each for place, each in enumerate(proposed(problem))
     }
+    return named | ({"torch.matmul": by_torch} if (by_torch := torch_product(problem)) else {})
 
 
-def fastest(products: dict[str, Product], addresses: tuple[int, int, int]) -> Product:
+def fastest(products: dict[str, Product], addresses: tuple[int, ...]) -> Product:
     """The one with the least median time; one that fails is passed over."""
     index = cupy.cuda.runtime.getDevice()
     flush = cupy.empty(max(cupy.cuda.Device(index).attributes["L2CacheSize"], 1 << 20), dtype=cupy.uint8)
@@ -107,6 +134,42 @@ def _timed(run: Callable[[], None], flush: Any) -> float:
     after.record()
     after.synchronize()
     return float(cupy.cuda.get_elapsed_time(before, after))
+
+
+def torch_product(problem: Problem) -> Product | None:
+    """``torch.matmul`` on the same memory, where PyTorch is installed and finds the GPU; None elsewhere."""
+    try:
+        torch: Any = importlib.import_module("torch")
+    except ImportError:
+        return None
+    if not torch.cuda.is_available():
+        return None
+    seen: dict[int, Any] = {}
+
+    def tensor(address: int, shape: tuple[int, ...], letter: str) -> Any:
+        if address not in seen:
+            size = 2 * shape[0] * shape[1]
+            index = cupy.cuda.runtime.getDevice()
+            memory = cupy.cuda.MemoryPointer(cupy.cuda.UnownedMemory(address, size, None, index), 0)
+            # By way of whole numbers: DLPack of CuPy has no bfloat16 in every version.
+            bits = torch.from_dlpack(cupy.ndarray(shape, "int16", memory))
+            seen[address] = bits.view(getattr(torch, problem.dtype))
+        return seen[address].T if letter == "t" else seen[address]
+
+    to_a, to_b = problem.layout[0], problem.layout[1]
+    m, n, k = problem.m, problem.n, problem.k
+
+    def product(b: int, a: int, c: int) -> None:
+        left = tensor(a, (m, k) if to_a == "n" else (k, m), to_a)
+        right = tensor(b, (k, n) if to_b == "n" else (n, k), to_b)
+        stream = cupy.cuda.get_current_stream().ptr
+        try:
+            with torch.cuda.stream(torch.cuda.ExternalStream(stream)):
+                torch.matmul(left, right, out=tensor(c, (m, n), "n"))
+        except RuntimeError as error:
+            raise LaunchFailed(f"torch.matmul: {error}") from error
+
+    return product
 
 
 def _by_gemm_ex(problem: Problem, b: int, a: int, c: int) -> None:
@@ -160,8 +223,13 @@ def _set(setter: Any, of: Any, attribute: int, value: Any) -> None:
     cublas.check(setter(of, attribute, ctypes.byref(value), ctypes.c_size_t(ctypes.sizeof(value))))
 
 
-def _proposed(problem: Problem) -> list[Product]:
-    """Products by the algorithms that cuBLASLt proposes; none if it proposes none."""
+def proposed(problem: Problem, fused: Fused = NOTHING) -> list[Product]:
+    """Products by the algorithms that cuBLASLt proposes; none if it proposes none.
+
+    Args:
+        problem: gemm in a dtype of `DATA_TYPES`.
+        fused: What cuBLASLt does to the result.
+    """
     lt, kind = _library(), DATA_TYPES[problem.dtype]
     handle, workspace = _context(cupy.cuda.runtime.getDevice())
     description, preference = ctypes.c_void_p(), ctypes.c_void_p()
@@ -169,6 +237,10 @@ def _proposed(problem: Problem) -> list[Product]:
     for attribute, letter in ((TRANS_A, problem.layout[1]), (TRANS_B, problem.layout[0])):
         operation = ctypes.c_int32(cublas.OPERATION[letter])
         _set(lt.cublasLtMatmulDescSetAttribute, description, attribute, operation)
+    if fused.epilogue != DEFAULT_EPILOGUE:
+        _set(lt.cublasLtMatmulDescSetAttribute, description, EPILOGUE, ctypes.c_int32(fused.epilogue))
+    if fused.biased:
+        _set(lt.cublasLtMatmulDescSetAttribute, description, BIAS_TYPE, ctypes.c_int32(kind))
     ld_b, ld_a = _pitches(problem)
     m, n, k = problem.m, problem.n, problem.k
     of_b = _layout(kind, *((n, k) if problem.layout[1] == "n" else (k, n)), ld_b)
@@ -183,14 +255,16 @@ def _proposed(problem: Problem) -> list[Product]:
     )
     if status:
         return []
-    one, zero = cublas.one_and_zero("float32")
+    alpha, beta = ctypes.byref(ctypes.c_float(fused.alpha)), ctypes.byref(ctypes.c_float(fused.beta))
 
-    def product(proposal: _Proposal, b: int, a: int, c: int) -> None:
+    def product(proposal: _Proposal, b: int, a: int, c: int, added: int = 0, bias: int = 0) -> None:
         stream = cupy.cuda.get_current_stream().ptr
-        at_c = ctypes.c_void_p(c)
+        at_c, at_added = ctypes.c_void_p(c), ctypes.c_void_p(added or c)
+        if fused.biased:
+            _set(lt.cublasLtMatmulDescSetAttribute, description, BIAS_POINTER, ctypes.c_void_p(bias))
         status = lt.cublasLtMatmul(
-            handle, description, one, ctypes.c_void_p(b), of_b, ctypes.c_void_p(a), of_a, zero, at_c, of_c,
-            at_c, of_c, ctypes.byref(proposal, _Proposal.algorithm.offset),
+            handle, description, alpha, ctypes.c_void_p(b), of_b, ctypes.c_void_p(a), of_a, beta, at_added,
+            of_c, at_c, of_c, ctypes.byref(proposal, _Proposal.algorithm.offset),
             ctypes.c_void_p(workspace.data.ptr), ctypes.c_size_t(WORKSPACE_BYTES), ctypes.c_void_p(stream),
         )  # fmt: skip
         cublas.check(status)

@@ -178,7 +178,9 @@ def _always(data: SubjectData, place: Place, columns: Numbers) -> Flags:
         for turn in range(len(AWKWARD_DIMS)):
             sizes = [AWKWARD_DIMS[(turn + 3 * at) % len(AWKWARD_DIMS)] for at in range(len(operation.dims))]
             dims = dict(zip(operation.dims, sizes, strict=True))
-            problem = operation.problem(dims, place.problem.dtype, layout, place.problem.precision)
+            problem = operation.problem(
+                dims, place.problem.dtype, layout, place.problem.precision, place.problem.epilogue
+            )
             found &= data.landscape.legal(problem, place.device)[0]
     always: Flags = found[columns]
     return always

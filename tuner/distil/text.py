@@ -152,7 +152,9 @@ def _rule_of(
     """The conditions under which the rules hold as they do at a shape where they all do; None without one."""
     operation = rows[0].problem.operation
     for place in rows:
-        problem = operation.problem(place.problem.dims, place.problem.dtype, layout, place.problem.precision)
+        problem = operation.problem(
+            place.problem.dims, place.problem.dtype, layout, place.problem.precision, place.problem.epilogue
+        )
         binding = [each for each in kernel.constraints if not each.for_speed]
         if not all(bool(each.rule(problem, device, column[1])) for each in binding):
             continue

@@ -44,7 +44,8 @@ class Exported:
         sizes = "x".join(str(size) for _, size in self.problem.shape)
         where = self.champion.record.device.architecture if self.kernel.target == "cuda" else "cpu"
         problem = self.problem
-        parts = (problem.operation.name, self.kernel.name, sizes, problem.dtype, problem.layout, where)
+        how = problem.dtype, problem.layout, problem.epilogue
+        parts = (problem.operation.name, self.kernel.name, sizes, *how, where)
         return re.sub(r"\W", "_", "_".join(part for part in parts if part))
 
 

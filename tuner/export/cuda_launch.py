@@ -67,6 +67,8 @@ def _array(argument: Argument, instead: dict[str, str]) -> str:
 
 
 def _scalar(scalar: Scalar) -> str:
+    if scalar.given:
+        return scalar.name
     return f"static_cast<{C_TYPES[scalar.dtype]}>({in_c(scalar.value)})"
 
 

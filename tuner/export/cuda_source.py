@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import textwrap
 
+from tuner.declare.epilogue import ROUNDINGS, Epilogue
 from tuner.declare.kernel import Rendered
 from tuner.declare.launch import Launch
 from tuner.declare.problem import TOLERANCE_FACTOR, roundings
-from tuner.export.cuda_launch import HEADERS, c_type, extents, launch_text
+from tuner.export.cuda_launch import C_TYPES, HEADERS, c_type, extents, launch_text
 from tuner.export.cuda_text import COUNTER, FINGERPRINT, GEOMETRY, MAIN, PADDED_COPY, POINTER, REFERENCE, WHOLE
 from tuner.export.fingerprint import SUMS, Fingerprint, fingerprints
 from tuner.export.interface import UNASKED_SHARED_BYTES, Argument, Interface
@@ -41,13 +42,23 @@ def cuda_source(header: list[str], rendered: Rendered, face: Interface) -> str:
         includes=_includes(face),
         kernel=rendered.text.strip(),
         arrays="\n".join(f"//     {_described(argument)}" for argument in face.arguments),
-        parameters=", ".join([*pointers, *(f"long long {dim}" for dim in dims)]),
+        parameters=", ".join([*pointers, *(f"long long {dim}" for dim in dims), *_taken(face)]),
         checks=_checks(face),
         geometry="" if launch.steps else _geometry(rendered.entry, launch),
         helpers=_helpers(face, launch),
         launch=launch_text(rendered.entry, face),
     )
     return whole + _main(face)
+
+
+def _taken(face: Interface) -> list[str]:
+    """Numbers that the function takes behind the dims."""
+    return [f"{C_TYPES[scalar.dtype]} {scalar.name}" for scalar in face.given]
+
+
+def _values(face: Interface) -> list[str]:
+    """What the self-check gives it for them."""
+    return [f"{C_TYPES[scalar.dtype]}({scalar.value!r})" for scalar in face.given]
 
 
 def _geometry(entry: str, launch: Launch) -> str:
@@ -117,7 +128,9 @@ def _main(face: Interface) -> str:
         dims=", ".join(f"long long {name}" for name in names),
         prepare=_prepare(face),
         compare="\n".join(_compare(face, argument) for argument in face.outputs),
-        on_device=", ".join([*(f"{argument.name}_device" for argument in face.arguments), *names]),
+        on_device=", ".join(
+            [*(f"{argument.name}_device" for argument in face.arguments), *names, *_values(face)]
+        ),
         flops=in_c(face.flops),
         free="\n".join(
             f'    must(cudaFree({argument.name}_device), "freeing");' for argument in face.arguments
@@ -154,7 +167,11 @@ def _prepare(face: Interface) -> str:
                 f'    must(cudaMemset({name}_device, 0xff, {name}.size() * sizeof({kind})), "poisoning");'
             )
     words = ", ".join(
-        [*(f"{argument.name}_device" for argument in face.arguments), *(n for n, _ in face.problem.shape)]
+        [
+            *(f"{argument.name}_device" for argument in face.arguments),
+            *(n for n, _ in face.problem.shape),
+            *_values(face),
+        ]
     )
     lines += [
         f'    must(launch_{face.problem.operation.verb}({words}), "launch");',
@@ -206,10 +223,15 @@ def _comparison(face: Interface, argument: Argument, known: list[Fingerprint]) -
         given,
         inputs=", ".join(f"const {c_type(each)}* {each.name}" for each in face.inputs),
         input_names=", ".join(each.name for each in face.inputs),
-        body=textwrap.indent(textwrap.dedent(body).strip(), "    "),
+        body=textwrap.indent("\n".join([*_factors(face), textwrap.dedent(body).strip()]), "    "),
         size=_size(argument),
         tolerance=rounding,
     )
+
+
+def _factors(face: Interface) -> list[str]:
+    """The numbers of the self-check as the reference has them."""
+    return [f"const double {scalar.name} = {scalar.value!r};" for scalar in face.given]
 
 
 def _tolerance(face: Interface, dtype: str) -> str:
@@ -218,6 +240,9 @@ def _tolerance(face: Interface, dtype: str) -> str:
     if not of_sums:
         return "0.0"
     grown = f"{TOLERANCE_FACTOR!r} * ldexp(1.0, {round(math.log2(of_sums))}) * sqrt(double({in_c(face.terms)}))"
+    if face.problem.epilogue:
+        growth = Epilogue.read(face.problem.epilogue).growth
+        grown = f"({growth!r} * {grown} + {ROUNDINGS * of_sums!r})"
     return f"({of_result!r} + {grown})" if of_result else grown
 
 

@@ -79,6 +79,11 @@ class Interface:
         return tuple(argument for argument in self.arguments if not argument.tensor.output)
 
     @property
+    def given(self) -> tuple[Scalar, ...]:
+        """The scalars that the function takes from its caller."""
+        return tuple(scalar for scalar in self.scalars if scalar.given)
+
+    @property
     def outputs(self) -> tuple[Argument, ...]:
         """The arrays that are written."""
         return tuple(argument for argument in self.arguments if argument.tensor.output)

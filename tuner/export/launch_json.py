@@ -24,9 +24,12 @@ def geometry(face: Interface, rendered: Rendered, architecture: str) -> dict[str
         for each in face.arguments
     ]  # fmt: skip
     scalars = [
-        {"name": each.name, "kind": "value", "dtype": each.dtype, "value": in_python(each.value)}
+        {
+            "name": each.name, "kind": "value", "dtype": each.dtype,
+            "value": None if each.given else in_python(each.value),
+        }
         for each in face.scalars
-    ]
+    ]  # fmt: skip
     return {
         "entry": rendered.entry,
         "architecture": architecture,

@@ -7,7 +7,7 @@ from string import Template
 
 from tuner.declare.kernel import Kernel, Rendered
 from tuner.declare.launch import Launch, Pieces, Workspace
-from tuner.declare.problem import Tensor
+from tuner.declare.problem import Scalar, Tensor
 from tuner.export.interface import UNASKED_SHARED_BYTES, Argument, Interface
 from tuner.export.symbolic import in_python
 from tuner.export.tensor_maps import PYTHON_HELPER, in_module
@@ -141,6 +141,7 @@ def python_module(header: list[str], kernel: Kernel, rendered: Rendered, face: I
     cuda = rendered.target == "cuda"
     missing = [dim for dim, _ in face.problem.shape if dim not in face.sources and dim not in face.fixed]
     given = [argument.name for argument in face.inputs]
+    named = [*missing, *(scalar.name for scalar in face.given)]
     imports = "import functools\n\nimport cupy\nimport numpy\n"
     maps = rendered.launch.maps if rendered.launch else ()
     imports = f"import ctypes\n{imports}" if maps else imports
@@ -155,7 +156,7 @@ def python_module(header: list[str], kernel: Kernel, rendered: Rendered, face: I
         arrays="cupy" if cuda else "numpy",
         verb=operation.verb,
         dense=(PYTHON_HELPER if maps else "") + (_DENSE_CUPY if cuda else _DENSE_NUMPY),
-        signature=f"{operation.verb}({', '.join([*given, *(['*', *missing] if missing else [])])})",
+        signature=f"{operation.verb}({', '.join([*given, *(['*', *named] if named else [])])})",
         what=f"{operation.name} in {face.problem.dtype}, as tuned for {face.problem}.",
         arguments=_arguments(face, missing),
         returns="".join(f"        {_described(argument)}\n" for argument in face.outputs),
@@ -204,6 +205,7 @@ def _arguments(face: Interface, missing: list[str]) -> str:
         stored = "column-major" if argument.transposed else "row-major"
         lines.append(f"        {_described(argument)} Read as it lies where it is {stored}.")
     lines += [f"        {dim}: A whole number of 1 or more." for dim in missing]
+    lines += [f"        {scalar.name}: A number, {scalar.dtype}." for scalar in face.given]
     return "\n".join(lines) + "\n"
 
 
@@ -251,10 +253,10 @@ def _run(face: Interface) -> list[str]:
         for each in face.arguments
     }
     if face.launch is None:
-        scalars = [f"{_cast(scalar.dtype)}({in_python(scalar.value)})" for scalar in face.scalars]
+        scalars = [f"{_cast(scalar.dtype)}({_value(scalar)})" for scalar in face.scalars]
         return [*lines, f"    _entry({', '.join([*arrays.values(), *scalars])})"]
     lines += [*([] if face.launch.steps else _geometry(face.launch)), *_larger(face, arrays)]
-    scalars = [f"numpy.{scalar.dtype}({in_python(scalar.value)})" for scalar in face.scalars]
+    scalars = [f"numpy.{scalar.dtype}({_value(scalar)})" for scalar in face.scalars]
     if face.launch.steps:
         return [*lines, *_in_steps(face, arrays, scalars), *_results(face)]
     if face.launch.workspace:
@@ -353,6 +355,10 @@ def _in_pieces(pieces: Pieces, arrays: dict[str, str], passed: Callable[..., str
         "        _piece.copy_from_device_async(_whole.data + _first * _whole.itemsize, _bytes)",
         f"        _launched(_grid, _block, ({passed('numpy.int32(_first)')},), shared_mem=_shared_bytes)",
     ]
+
+
+def _value(scalar: Scalar) -> str:
+    return scalar.name if scalar.given else in_python(scalar.value)
 
 
 def _cast(dtype: str) -> str:

@@ -332,4 +332,6 @@ def traced(problem: Problem) -> tuple[TracedProblem, Trace]:
     """The problem with its dims as expressions, and the trace of what is done with it."""
     trace = Trace()
     shape: Any = tuple((name, Expression(trace, "dim", (name,), value)) for name, value in problem.shape)
-    return TracedProblem(problem.operation, shape, problem.dtype, problem.layout, problem.precision), trace
+    return TracedProblem(
+        problem.operation, shape, problem.dtype, problem.layout, problem.precision, problem.epilogue
+    ), trace

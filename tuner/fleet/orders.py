@@ -34,6 +34,7 @@ class ItemTold:
     dtype: str
     layout: str
     precision: str
+    epilogue: str
     regime: str
     kernels: tuple[str, ...]
     trials: int | None
@@ -46,7 +47,8 @@ class ItemTold:
         problem = item.problem
         return cls(
             problem.operation.name, str(item.file or ""), dict(problem.shape), problem.dtype, problem.layout,
-            problem.precision, item.regime, item.kernels, item.trials, item.objectives, item.error_limit,
+            problem.precision, problem.epilogue, item.regime, item.kernels, item.trials, item.objectives,
+            item.error_limit,
         )  # fmt: skip
 
     def found(self, known: dict[str, Catalogue]) -> PlanItem:
@@ -62,7 +64,7 @@ class ItemTold:
             known[self.file] = catalogue.from_file(Path(self.file)) if self.file else catalogue.builtin()
         declared = known[self.file]
         problem = declared.operation(self.operation).problem(
-            dict(self.shape), self.dtype, self.layout, self.precision
+            dict(self.shape), self.dtype, self.layout, self.precision, self.epilogue
         )  # fmt: skip
         return PlanItem(
             problem, declared, Path(self.file) if self.file else None, self.regime, self.kernels, None,

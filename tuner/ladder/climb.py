@@ -142,7 +142,7 @@ class Climb:
             Rung(each.step, problem, each.config, each.measurement, each.trials) for each in attempts
         ]
         if library is not None:
-            name = problem.operation.baselines[ladder.device.kind].named(problem.dtype)
+            name = problem.operation.baselines[ladder.device.kind].named(problem)
             ladder.libraries.append(Library(name, problem, library))
 
     def _sweep(self, ladder: Ladder, sweep: Sweep) -> None:

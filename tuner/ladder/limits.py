@@ -114,4 +114,4 @@ def further_library(problem: Problem, kind: str) -> tuple[str, dict[str, Any]] |
         return None
     alike, _, origin = limit_problem(file, problem.dims, problem.dtype)
     baseline = alike.operation.baselines.get(kind)
-    return (baseline.named(problem.dtype), {**alike.to_json(), "origin": origin}) if baseline else None
+    return (baseline.named(problem), {**alike.to_json(), "origin": origin}) if baseline else None

@@ -51,7 +51,9 @@ def _steps(catalogue: Catalogue, problem: Problem, target: str, only: tuple[str,
         if (each.operation, each.target) == (name, target) and each.serves(precision)
     ]
     kept = tuple(each for each in only if each not in {kernel.name for kernel in shown})
-    usual = catalogue.of(name, target, kept, precision, problem.dtype) if kept or not only else ()
+    usual = (
+        catalogue.of(name, target, kept, precision, problem.dtype, problem.epilogue) if kept or not only else ()
+    )
     if precision != IEEE and not only:
         usual = tuple(each for each in usual if not each.serves(IEEE))
     return (*(each for each in shown if not only or each.name in only), *usual)

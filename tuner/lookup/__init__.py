@@ -21,11 +21,12 @@ from tuner.lookup.asking import kept_open, parse_device, parse_key
 from tuner.lookup.declared import builtin_now
 from tuner.lookup.demand import DEMAND
 from tuner.lookup.device_similarity import known_device
+from tuner.lookup.epilogues import from_plain
 from tuner.lookup.legality import completed
 from tuner.lookup.regimes import of_another_regime, other_regimes
 from tuner.lookup.snapshot import Snapshot
 from tuner.lookup.stale import installed_compiler, staleness
-from tuner.lookup.tiers import TIERS, Case, default
+from tuner.lookup.tiers import OWN, TIERS, Case, default
 from tuner.results.record import ProblemKey
 
 if TYPE_CHECKING:
@@ -155,7 +156,12 @@ def _first_answer(case: Case, versions: Mapping[str, str]) -> Answer:
 
 
 def _by_record(case: Case) -> Answer | None:
-    return next((found for tier in TIERS if (found := tier(case)) is not None), None)
+    own = next((found for tier in OWN if (found := tier(case)) is not None), None)
+    if own is None and case.question.problem.epilogue:
+        own = from_plain(case, TIERS)
+    if own is not None:
+        return own
+    return next((found for tier in TIERS[len(OWN) :] if (found := tier(case)) is not None), None)
 
 
 def _nothing(case: Case) -> str:

@@ -233,6 +233,7 @@ class Answer:
             "busy": list(_complaints(champion)),
             "precision": problem.precision,
             "predicted": self.predicted.to_json() if self.predicted else None,
+            **problem.told_epilogue,
         }
 
     def _subject(self) -> tuple[ProblemKey, DeviceInfo, str]:
@@ -299,7 +300,7 @@ def declared_problem(question: Question, catalogue: Catalogue) -> Problem | None
         return None
     key = question.problem
     try:
-        return operation.problem(key.dims, key.dtype, key.layout, key.precision)
+        return key.of_operation(operation)
     except TunerError:
         return None
 
@@ -323,6 +324,7 @@ def tune_command(question: Question, origin: str = "") -> str:
         "--dtype": problem.dtype if problem.dtype != "float32" else "",
         "--layout": problem.layout,
         "--precision": problem.precision if problem.precision != IEEE else "",
+        "--epilogue": problem.epilogue,
         "--regime": question.regime if question.regime != "cold" else "",
     }
     return " ".join([*words, *(f"{option} {value}" for option, value in chosen.items() if value)])

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner.declare.catalogue import Catalogue
+from tuner.declare.epilogue import WORDS
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import PRECISIONS, Problem
 from tuner.devices.detect import find
@@ -108,8 +109,8 @@ def parse_key(problem: Problem | ProblemKey | str, catalogue: Catalogue | None =
     """The key of a problem.
 
     Args:
-        problem: A problem, its key, or words: an operation, its dims, and maybe dtype, layout and precision,
-            such as ``gemm 4096 4096 4096 float32 nt``.
+        problem: A problem, its key, or words: an operation, its dims, and maybe dtype, layout, precision and
+            epilogue, such as ``gemm 4096 4096 4096 float32 nt``.
         catalogue: Operations; the built-in ones when None.
 
     Raises:
@@ -132,9 +133,12 @@ def _problem_of(words: str, catalogue: Catalogue) -> Problem:
     others = [word for word in rest if not word.isdigit()]
     dtype = next((word for word in others if word in operation.dtypes), "")
     precision = next((word for word in others if word in PRECISIONS), "")
-    layout = next((word for word in others if word not in (dtype, precision)), "")
-    if len(others) > sum(each != "" for each in (dtype, layout, precision)):
+    epilogue = next((word for word in others if word.partition("+")[0] in WORDS), "")
+    layout = next((word for word in others if word not in (dtype, precision, epilogue)), "")
+    if len(others) > sum(each != "" for each in (dtype, layout, precision, epilogue)):
         raise InputError(
-            f"a problem has one dtype, one layout and one precision, got {' '.join(others)} in {words!r}"
+            "a problem has one dtype, one layout, one precision and one epilogue, got "
+            f"{' '.join(others)} in {words!r}"
         )
-    return operation.problem(dict(zip(operation.dims, sizes, strict=True)), dtype, layout, precision)
+    shape = dict(zip(operation.dims, sizes, strict=True))
+    return operation.problem(shape, dtype, layout, precision, epilogue)

@@ -231,4 +231,4 @@ def library_name(data: SubjectData, problem: Problem, device: DeviceInfo, places
         if data.matrix.places[number].library:
             return data.matrix.places[number].library
     baseline = problem.operation.baselines.get(device.kind)
-    return baseline.named(problem.dtype) if baseline else ""
+    return baseline.named(problem) if baseline else ""

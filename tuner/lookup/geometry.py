@@ -58,7 +58,7 @@ class KernelConfigs:
         """
         self.kernel, self.points = kernel, Points(kernel, configs)
         self._configs = [config for config, fits in zip(configs, self.points.fits, strict=True) if fits]
-        self._blocks: dict[tuple[str, str, str], Blocks | None] = {}
+        self._blocks: dict[tuple[str, ...], Blocks | None] = {}
 
     def costs(self, problem: Problem, device: DeviceInfo) -> Floats:
         """Logarithms of time that whole blocks cost: waves and padding.
@@ -110,7 +110,7 @@ class KernelConfigs:
         return Blocks(tiles, np.ones(count))
 
     def _learnt(self, problem: Problem) -> Blocks | None:
-        key = problem.dtype, problem.layout, problem.precision
+        key = problem.dtype, problem.layout, problem.precision, problem.epilogue
         if key not in self._blocks:
             known = next((each for each in self._blocks.values() if each is not None), None)
             if known is None or not self._holds(known, problem):

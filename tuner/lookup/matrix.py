@@ -202,7 +202,7 @@ class _Places:
         where = key, device.name
         if where not in self.found:
             try:
-                problem = self._operation.problem(key.dims, key.dtype, key.layout, key.precision)
+                problem = key.of_operation(self._operation)
             except ValueError:
                 return None
             except Exception:  # dims or layouts that are no longer declared

@@ -56,7 +56,7 @@ def from_model(
     if found.best is None:
         return None
     baseline = problem.operation.baselines.get(question.device.kind)
-    name = baseline.named(problem.dtype) if baseline else "the library"
+    name = baseline.named(problem) if baseline else "the library"
     library_s = found.library_s if math.isfinite(found.library_s) else None
     told = Predicted(found.best.time_s, library_s, None if alike else found.time_interval_s)
     # Nobody has measured how far predictions are off on a device that is only alike.

@@ -66,7 +66,7 @@ def _by_source(record: Record, catalogue: Catalogue | None) -> tuple[bool | None
 
 def _by_launch(record: Record, kernel: Kernel, operation: Operation) -> tuple[bool, str]:
     key = record.problem
-    problem = operation.problem(key.dims, key.dtype, key.layout, key.precision)
+    problem = key.of_operation(operation)
     if measured_as_now(record, kernel, problem):
         return False, ""
     return True, f"kernel {record.kernel!r} is launched otherwise than when it was measured; tune again"

@@ -324,7 +324,7 @@ def default(case: Case) -> Answer | None:
         return None
     kernel, config = found
     baseline = problem.operation.baselines.get(question.device.kind)
-    library = baseline.named(problem.dtype) if baseline else ""
+    library = baseline.named(problem) if baseline else ""
     reasons = [
         f"nothing is known of {question.problem.operation} on {question.device.name} or a device like it"
     ]
@@ -336,7 +336,6 @@ def default(case: Case) -> Answer | None:
     )  # fmt: skip
 
 
-#: What rests on records, in the order in which it is asked.
-TIERS: tuple[Callable[[Case], Answer | None], ...] = (
-    exact, best_trial, predicted, nearest_shape, similar_device,
-)  # fmt: skip
+#: What rests on records, in the order in which it is asked: those of the problem itself, and of others.
+OWN: tuple[Callable[[Case], Answer | None], ...] = (exact, best_trial)
+TIERS: tuple[Callable[[Case], Answer | None], ...] = (*OWN, predicted, nearest_shape, similar_device)

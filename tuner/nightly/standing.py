@@ -24,8 +24,7 @@ def kernels_of(item: PlanItem, target: str) -> tuple[Kernel, ...]:
     Raises:
         InputError: There is no kernel for the target.
     """
-    problem = item.problem
-    found = item.catalogue.of(problem.operation.name, target, item.kernels, problem.precision, problem.dtype)
+    found = item.catalogue.serving(item.problem, target, item.kernels)
     if not found:
         raise InputError(f"{item.problem.operation.name} has no kernel for {target}")
     return found

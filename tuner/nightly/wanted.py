@@ -39,7 +39,7 @@ def _item(plan: Plan, wanted: Wanted, catalogue: Catalogue) -> PlanItem | None:
     key = wanted.problem
     try:
         operation = catalogue.operation(key.operation)
-        problem = operation.problem(key.dims, key.dtype, key.layout, key.precision)
+        problem = key.of_operation(operation)
     except InputError:
         return None
     limit = limit_for(key.precision, None)

@@ -17,7 +17,8 @@ def reign_json(found: Reign) -> dict[str, Any]:
     place, rules = found.place, found.rules
     return {
         "operation": place.problem.operation, "shape": place.problem.dims, "dtype": place.problem.dtype,
-        "layout": place.problem.layout, "precision": place.problem.precision, "device": place.device,
+        "layout": place.problem.layout, "precision": place.problem.precision,
+        **place.problem.told_epilogue, "device": place.device,
         "regime": place.regime, "champion": found.champion and champion_json(found, found.champion),
         "before": found.before and champion_json(found, found.before), "pinned": rules.pinned or None,
         "frozen_at": rules.frozen_at or None,

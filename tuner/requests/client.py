@@ -199,6 +199,7 @@ class Client:
             for each in told["champions"]:
                 dims = ",".join(f"{name}={size}" for name, size in each["shape"].items())
                 words = {name: each[name] for name in ("operation", "dtype", "layout", "precision")}
+                words["epilogue"] = each.get("epilogue", "")
                 self._fetch(words | {"dims": dims, "device": each["device"], "regime": each["regime"]})
                 count += 1
             if told["next"] is None:
@@ -331,7 +332,7 @@ def question(problem: Problem | ProblemKey | str) -> dict[str, str]:
     dims = ",".join(f"{name}={size}" for name, size in problem.shape)
     return {
         "operation": operation, "dims": dims, "dtype": problem.dtype, "layout": problem.layout,
-        "precision": problem.precision,
+        "precision": problem.precision, "epilogue": problem.epilogue,
     }  # fmt: skip
 
 

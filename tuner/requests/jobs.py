@@ -197,13 +197,14 @@ def title(job: Job) -> str:
         return f"plan of {many} problem{'s' if many != 1 else ''}"
     told = asked["problem"]
     sizes = " x ".join(str(size) for size in told["shape"].values())
-    words = [told["operation"], sizes, told["dtype"], told["layout"], told["precision"], told["regime"]]
+    more = told["layout"], told["precision"], told.get("epilogue", ""), told["regime"]
+    words = told["operation"], sizes, told["dtype"], *more
     return " ".join(word for word in words if word not in ("", "ieee", "cold"))
 
 
 def _problem(store: Store, told: Mapping[str, Any], target: str) -> dict[str, Any]:
     """A checked problem, written out in full."""
-    known = ("operation", "file", "dims", "dtype", "layout", "precision", "regime", "kernels")
+    known = ("operation", "file", "dims", "dtype", "layout", "precision", "epilogue", "regime", "kernels")
     for name in told:
         if name not in known:
             raise UnknownName("key of a problem", str(name)[:80], known)
@@ -224,15 +225,16 @@ def _problem(store: Store, told: Mapping[str, Any], target: str) -> dict[str, An
         raise UnknownName("regime", regime[:80], REGIMES)
     if precision and precision not in PRECISIONS:
         raise UnknownName("precision", precision[:80], PRECISIONS)
-    problem = operation.problem(dims, str(told.get("dtype") or ""), str(told.get("layout") or ""), precision)
+    dtype, layout, epilogue = (str(told.get(name) or "") for name in ("dtype", "layout", "epilogue"))
+    problem = operation.problem(dims, dtype, layout, precision, epilogue)
     check_sizes(problem)
     only = tuple(str(name) for name in told.get("kernels") or ())
-    if not kernels.of(operation.name, target, only, problem.precision):
-        raise InputError(f"{operation.name} has no kernel for {target} of precision {problem.precision}")
+    if not kernels.serving(problem, target, only):
+        raise InputError(f"{operation.name} has no kernel for {target} that is for {problem}")
     full = {
         "operation": operation.name, "shape": dict(problem.shape), "dtype": problem.dtype,
         "layout": problem.layout, "precision": problem.precision, "regime": regime, "kernels": list(only),
-        "file": str(file) if file else "",
+        "file": str(file) if file else "", **problem.told_epilogue,
     }  # fmt: skip
     return {"kind": "problem", "problem": full}
 

@@ -92,6 +92,7 @@ def change_json(change: Change) -> dict[str, Any]:
     return {
         "operation": record.problem.operation, "shape": record.problem.dims, "dtype": record.problem.dtype,
         "layout": record.problem.layout, "precision": record.problem.precision,
+        **record.problem.told_epilogue,
         "device": record.device.name, "regime": record.regime, "what": change.what, "ratio": change.ratio,
         "kernel": record.kernel, "time_s": record.measurement.time_s, "tflops": record.tflops,
         "speedup": change.now.speedup or None, "crowned_at": change.now.crowned_at,

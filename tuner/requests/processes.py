@@ -155,6 +155,7 @@ def arguments(job: Job, folder: Path) -> list[str]:
     told = asked["problem"]
     dims = [f"--set={name}={size}" for name, size in told["shape"].items()]
     chosen = {"dtype": told["dtype"], "layout": told["layout"], "precision": told["precision"]}
+    chosen["epilogue"] = told.get("epilogue", "")
     options = [f"--{name}={value}" for name, value in chosen.items() if value]
     kernels = [f"--kernel={name}" for name in told["kernels"]]
     trials = [f"--trials={asked['trials']}"] if asked["trials"] else []

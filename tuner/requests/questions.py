@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tuner.declare.catalogue import Catalogue
+from tuner.declare.epilogue import Epilogue
 from tuner.declare.problem import IEEE, PRECISIONS
 from tuner.devices.protocol import REGIMES
 from tuner.errors import InputError, UnknownName
@@ -21,8 +22,8 @@ LONGEST_TEXT = 200
 MOST_DIMS = 16
 #: Keys of a question.
 KEYS = (
-    "problem", "operation", "dims", "dtype", "layout", "precision", "regime", "device", "kernel",
-    "confirmed",
+    "problem", "operation", "dims", "dtype", "layout", "precision", "epilogue", "regime", "device",
+    "kernel", "confirmed",
 )  # fmt: skip
 
 #: Dims by place, or by name.
@@ -73,7 +74,9 @@ def asked_of(told: Mapping[str, Any] | str, catalogue: Catalogue, defaults: Mapp
     if regime not in REGIMES:
         raise UnknownName("regime", regime, REGIMES)
     if words is not None:
-        mixed = [name for name in ("operation", "dims", "dtype", "layout", "precision") if name in named]
+        mixed = [
+            name for name in ("operation", "dims", "dtype", "layout", "precision", "epilogue") if name in named
+        ]
         if mixed:
             raise InputError(f"problem says all of a problem in words, got {mixed[0]} beside it; keep one")
         key = parse_key(_text("problem", words), catalogue)
@@ -83,7 +86,7 @@ def asked_of(told: Mapping[str, Any] | str, catalogue: Catalogue, defaults: Mapp
             raise InputError(f"{rule}, got no operation; add one, e.g. gemm")
         key = key_of(
             catalogue, text["operation"], _dims(given.get("dims")), text["dtype"], text["layout"],
-            text["precision"],
+            text["precision"], text["epilogue"],
         )  # fmt: skip
     if any(not 1 <= size <= LARGEST_DIM for _, size in key.shape):
         raise InputError(f"a dim is a whole number of 1 to {LARGEST_DIM}, got {dict(key.shape)}; correct it")
@@ -91,7 +94,13 @@ def asked_of(told: Mapping[str, Any] | str, catalogue: Catalogue, defaults: Mapp
 
 
 def key_of(
-    catalogue: Catalogue, operation: str, dims: Dims, dtype: str = "", layout: str = "", precision: str = ""
+    catalogue: Catalogue,
+    operation: str,
+    dims: Dims,
+    dtype: str = "",
+    layout: str = "",
+    precision: str = "",
+    epilogue: str = "",
 ) -> ProblemKey:
     """The key of a problem.
 
@@ -102,6 +111,7 @@ def key_of(
         dtype: Element type; the operation's first if empty.
         layout: Layout; the operation's first if empty.
         precision: ``ieee`` or ``emulated``; ``ieee`` if empty.
+        epilogue: Its parts, joined by ``+``; none if empty.
 
     Raises:
         InputError: They are no problem.
@@ -109,14 +119,15 @@ def key_of(
     declared = catalogue.operations.get(operation)
     if declared is None:
         if isinstance(dims, Mapping) and dims and dtype and precision in ("", *PRECISIONS):
-            return ProblemKey(operation, tuple(dims.items()), dtype, layout, precision or IEEE)
+            text = Epilogue.read(epilogue).text
+            return ProblemKey(operation, tuple(dims.items()), dtype, layout, precision or IEEE, text)
         raise UnknownName("operation", operation, catalogue.operations)
     if not isinstance(dims, Mapping):
         if len(dims) != len(declared.dims):
             wanted = " ".join(name.upper() for name in declared.dims)
             raise InputError(f"{operation} takes {wanted}: {len(declared.dims)} dims, got {len(dims)}")
         dims = dict(zip(declared.dims, dims, strict=True))
-    return ProblemKey.of(declared.problem(dims, dtype, layout, precision))
+    return ProblemKey.of(declared.problem(dims, dtype, layout, precision, epilogue))
 
 
 def _dims(told: Any) -> Dims:

@@ -129,7 +129,7 @@ def competitors(catalogue: Catalogue, problem: Problem, target: str, only: Seque
         UnknownName: No kernel has one of the names.
         InputError: The operation has no kernel for the target.
     """
-    found = catalogue.of(problem.operation.name, target, tuple(only), problem.precision, problem.dtype)
+    found = catalogue.serving(problem, target, tuple(only))
     if not found:
         name, dtype = problem.operation.name, problem.dtype
         others = sorted({kernel.target for kernel in catalogue.of(name, dtype=dtype)})

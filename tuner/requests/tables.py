@@ -33,6 +33,7 @@ COLUMNS: Mapping[str, tuple[type, Callable[[Record], Any]]] = {
     "dtype": (str, lambda r: r.problem.dtype),
     "layout": (str, lambda r: r.problem.layout),
     "precision": (str, lambda r: r.problem.precision),
+    "epilogue": (str, lambda r: r.problem.epilogue),
     "device": (str, lambda r: r.device.name),
     "device_uuid": (str, lambda r: r.device.uuid),
     "regime": (str, lambda r: r.regime),

@@ -28,12 +28,14 @@ class ProblemOptions(TypedDict, total=False):
         dtype: Element type; by default the operation's first.
         layout: e.g. ``nt``; by default the operation's first.
         precision: ``ieee``, or ``emulated``.
+        epilogue: What is done to the result, such as ``bias-col+gelu``.
     """
 
     shape: Mapping[str, int]
     dtype: str
     layout: str
     precision: str
+    epilogue: str
 
 
 class OwnOptions(TypedDict, total=False):
@@ -176,14 +178,17 @@ def resolved(
         catalogue = from_file(Path(what))
         operation = catalogue.operations[catalogue.kernels[-1].operation]
         shape = options.get("shape") or {}
-        how = (options.get("dtype") or "", options.get("layout") or "", options.get("precision") or "")
+        how = (options.get(word) or "" for word in ("dtype", "layout", "precision", "epilogue"))
         return catalogue, operation.problem(shape, *how)
     catalogue = builtin()
     words = " ".join(
-        [str(what), *(str(options[key]) for key in ("dtype", "layout", "precision") if options.get(key))]
+        [
+            str(what),
+            *(str(options[key]) for key in ("dtype", "layout", "precision", "epilogue") if options.get(key)),
+        ]
     )
     key = parse_key(words, catalogue)
-    return catalogue, catalogue.operation(key.operation).problem(key.dims, key.dtype, key.layout, key.precision)
+    return catalogue, key.of_operation(catalogue.operation(key.operation))
 
 
 def tune_problem(problem: Problem, options: StudyOptions, progress: bool) -> Tuned:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import enum
 import uuid
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from tuner.declare.hardware import DeviceInfo
-from tuner.declare.problem import IEEE, worded
+from tuner.declare.problem import IEEE, PRECISIONS, worded
 from tuner.results.doubts import doubts
 from tuner.results.measurement import Measurement
 from tuner.results.statistics import Comparison
 
 if TYPE_CHECKING:
     from tuner.declare.kernel import Kernel
-    from tuner.declare.problem import Problem
+    from tuner.declare.problem import Operation, Problem
 
 #: The clocks of two machines may differ by this much.
 CLOCKS_APART = timedelta(days=1)
@@ -73,6 +73,7 @@ class ProblemKey:
         dtype: Element type.
         layout: Layout or empty.
         precision: One of `tuner.declare.problem.PRECISIONS`.
+        epilogue: `tuner.declare.epilogue.Epilogue.text`; empty for none.
     """
 
     operation: str
@@ -80,28 +81,54 @@ class ProblemKey:
     dtype: str
     layout: str
     precision: str = IEEE
+    epilogue: str = ""
 
     @classmethod
     def of(cls, problem: Problem) -> ProblemKey:
         """The key of a problem."""
-        return cls(problem.operation.name, problem.shape, problem.dtype, problem.layout, problem.precision)
+        return cls(
+            problem.operation.name, problem.shape, problem.dtype, problem.layout, problem.precision,
+            problem.epilogue,
+        )  # fmt: skip
+
+    def of_operation(self, operation: Operation) -> Problem:
+        """The problem of a declared operation that the key names.
+
+        Raises:
+            UnknownName: The operation has no such dim, dtype or layout; no such precision or epilogue.
+            InputError: A dim is missing or below 1; precision or epilogue are not for it.
+        """
+        return operation.problem(self.dims, self.dtype, self.layout, self.precision, self.epilogue)
 
     @classmethod
     def stored(
         cls, operation: str, shape: tuple[tuple[str, int], ...], arithmetic: str, layout: str
     ) -> ProblemKey:
         """The key whose `arithmetic` was stored."""
-        dtype, _, precision = arithmetic.partition(" ")
-        return cls(operation, shape, dtype, layout, precision or IEEE)
+        dtype, *words = arithmetic.split(" ")
+        precision = next((word for word in words if word in PRECISIONS), IEEE)
+        epilogue = next((word for word in words if word not in PRECISIONS), "")
+        return cls(operation, shape, dtype, layout, precision, epilogue)
 
     @property
     def arithmetic(self) -> str:
-        """Dtype and precision as one text, as it is stored: ``float32``, ``float32 emulated``.
+        """Dtype, precision and epilogue as one text, as it is stored: ``float32``, ``float32 emulated``.
 
-        The usual precision is not told: records and sums of before there was another one say the same, and
-        a version that knows no other takes ``float32 emulated`` for a dtype that it does not have.
+        The usual precision and no epilogue are not told: records and sums of before there were others say the
+        same, and a version that knows no other takes ``float32 emulated`` for a dtype that it does not have.
         """
-        return self.dtype if self.precision == IEEE else f"{self.dtype} {self.precision}"
+        words = (self.dtype, "" if self.precision == IEEE else self.precision, self.epilogue)
+        return " ".join(word for word in words if word)
+
+    @property
+    def told_epilogue(self) -> dict[str, str]:
+        """The epilogue as a field of JSON; no field where there is none, as before there were any."""
+        return {"epilogue": self.epilogue} if self.epilogue else {}
+
+    @property
+    def plain(self) -> ProblemKey:
+        """The same without an epilogue."""
+        return replace(self, epilogue="") if self.epilogue else self
 
     @property
     def dims(self) -> dict[str, int]:
@@ -110,7 +137,7 @@ class ProblemKey:
 
     def __str__(self) -> str:
         sizes = " x ".join(str(value) for _, value in self.shape)
-        return worded(self.operation, sizes, self.dtype, self.layout, self.precision)
+        return worded(self.operation, sizes, self.dtype, self.layout, self.precision, self.epilogue)
 
 
 @dataclass(frozen=True)

@@ -127,7 +127,7 @@ class Sentinel:
         problem = data["problem"]
         key = ProblemKey(
             problem["operation"], tuple(problem["shape"].items()), problem["dtype"], problem["layout"],
-            problem["precision"],
+            problem["precision"], problem.get("epilogue", ""),
         )  # fmt: skip
         players = tuple(Player(**{**each, "rounds_s": tuple(each["rounds_s"])}) for each in data["players"])
         plain = {name: value for name, value in data.items() if name not in ("problem", "device", "players")}

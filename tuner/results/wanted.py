@@ -38,7 +38,7 @@ class Wanted:
         problem = self.problem
         return {
             "operation": problem.operation, "shape": problem.dims, "dtype": problem.dtype,
-            "layout": problem.layout, "precision": problem.precision,
+            "layout": problem.layout, "precision": problem.precision, **problem.told_epilogue,
             "device": {"name": self.device, "kind": self.kind}, "match": self.match,
             **self.counts(), "first_at": self.first_at, "last_at": self.last_at,
         }  # fmt: skip

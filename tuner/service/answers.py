@@ -31,8 +31,8 @@ MOST_QUERIES, LONGEST_QUERY = 20_000, 600
 
 _EXAMPLES = {
     "problem": "gemm 4096 4096 4096 float32 nt", "operation": "gemm", "dims": "4096,4096,4096",
-    "dtype": "float32", "layout": "nn", "precision": "ieee", "regime": "cold", "device": "NVIDIA H200",
-    "kernel": "",
+    "dtype": "float32", "layout": "nn", "precision": "ieee", "epilogue": "", "regime": "cold",
+    "device": "NVIDIA H200", "kernel": "",
 }  # fmt: skip
 _ABOUT = {
     "problem": "The problem in words; instead of operation, dims, dtype, layout and precision.",
@@ -41,6 +41,7 @@ _ABOUT = {
     "dtype": "Element type; the operation's first by default.",
     "layout": "Layout; the operation's first by default.",
     "precision": "ieee, or emulated for any arithmetic that is as exact as the library's.",
+    "epilogue": "What is done to the result: parts joined by +, such as bias-col+gelu; none by default.",
     "regime": "How time was taken: cold, hot, cold-graph or hot-graph; cold by default.",
     "device": "Name or uuid of a device in the records, or cpu, cuda:N of the server; its first by default.",
     "kernel": "Only this kernel.",
@@ -91,6 +92,7 @@ class Question(BaseModel):
     dtype: str | None = Field(None, max_length=LONGEST_TEXT, description=_ABOUT["dtype"])
     layout: str | None = Field(None, max_length=LONGEST_TEXT, description=_ABOUT["layout"])
     precision: str | None = Field(None, max_length=LONGEST_TEXT, description=_ABOUT["precision"])
+    epilogue: str | None = Field(None, max_length=LONGEST_TEXT, description=_ABOUT["epilogue"])
     regime: str | None = Field(None, max_length=LONGEST_TEXT, description=_ABOUT["regime"])
     device: str | None = Field(None, max_length=LONGEST_TEXT, description=_ABOUT["device"])
     kernel: str | None = Field(None, max_length=LONGEST_TEXT, description=_ABOUT["kernel"])
@@ -254,7 +256,7 @@ async def export(request: Request, caller: Reads) -> Response:
         view, asked = asked_in(service, query, ("format", "file"))
         catalogue = builtin_now()
         key = asked.problem
-        problem = catalogue.operation(key.operation).problem(key.dims, key.dtype, key.layout, key.precision)
+        problem = key.of_operation(catalogue.operation(key.operation))
         return exported(view.answer(asked, catalogue), catalogue, problem, form), view.manifest.number
 
     found, number = await working(service, files)

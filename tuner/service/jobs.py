@@ -41,6 +41,7 @@ class ProblemOfJob(BaseModel):
     dtype: str = Field("", max_length=LONGEST_TEXT)
     layout: str = Field("", max_length=LONGEST_TEXT)
     precision: str = Field("", max_length=LONGEST_TEXT)
+    epilogue: str = Field("", max_length=LONGEST_TEXT)
     regime: str = Field("cold", max_length=LONGEST_TEXT)
     kernels: list[Annotated[str, Field(max_length=LONGEST_TEXT)]] = Field(
         default_factory=list, max_length=100, description="Only these kernels compete."

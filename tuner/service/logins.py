@@ -133,7 +133,7 @@ def _submission(told: dict[str, str]) -> asked.Submission:
     key = parse_key(told.get("problem", "")[:200])
     problem = {
         "operation": key.operation, "dims": key.dims, "dtype": key.dtype, "layout": key.layout,
-        "precision": key.precision,
+        "precision": key.precision, **key.told_epilogue,
     }  # fmt: skip
     return asked.Submission(problem, "", told.get("device", ""), seconds, None, priority)
 

@@ -95,7 +95,8 @@ def _told(asked: Asked, device: DeviceInfo) -> dict[str, Any]:
     key = asked.problem
     return {
         "operation": key.operation, "shape": key.dims, "dtype": key.dtype, "layout": key.layout,
-        "precision": key.precision, "regime": asked.regime, "device": device.name,
+        "precision": key.precision, **key.told_epilogue, "regime": asked.regime,
+        "device": device.name,
     }  # fmt: skip
 
 
@@ -110,7 +111,8 @@ def _trial(record: Record) -> dict[str, Any]:
 def _ask_command(asked: Asked, device: DeviceInfo) -> str:
     key = asked.problem
     sizes = " ".join(str(size) for _, size in key.shape)
-    options = {"--dtype": key.dtype, "--layout": key.layout, "--device": device.name}
+    options = {"--dtype": key.dtype, "--layout": key.layout, "--epilogue": key.epilogue,
+               "--device": device.name}  # fmt: skip
     chosen = " ".join(f"{name} {shlex.quote(value)}" for name, value in options.items() if value)
     return f"tuner best {shlex.quote(key.operation)} {sizes} {chosen} --json"
 
@@ -119,7 +121,8 @@ def _words(asked: Asked) -> str:
     key = asked.problem
     precision = key.precision if key.precision != "ieee" else ""
     sizes = (str(size) for _, size in key.shape)
-    return " ".join(each for each in (key.operation, *sizes, key.dtype, key.layout, precision) if each)
+    words = key.operation, *sizes, key.dtype, key.layout, precision, key.epilogue
+    return " ".join(each for each in words if each)
 
 
 def _job_device(service: Service, device: DeviceInfo, origin: str) -> str:

@@ -54,7 +54,7 @@ async def ask(request: Request, caller: Reads, q: str = "", device: str = "") ->
     key = asked.problem
     told = {
         "operation": key.operation, "shape": key.dims, "dtype": key.dtype, "layout": key.layout,
-        "precision": key.precision, "regime": asked.regime, "device": device[:200],
+        "precision": key.precision, **key.told_epilogue, "regime": asked.regime, "device": device[:200],
     }  # fmt: skip
     return RedirectResponse(f"{request.scope.get('root_path', '')}/problem?{words.question(told)}", 303)
 

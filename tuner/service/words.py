@@ -50,7 +50,7 @@ def problem(told: Mapping[str, Any]) -> str:
     """A problem in a few words."""
     sizes = " x ".join(str(size) for size in told["shape"].values())
     layout, precision = told.get("layout", ""), told.get("precision", "ieee")
-    return worded(told["operation"], sizes, told["dtype"], layout, precision)
+    return worded(told["operation"], sizes, told["dtype"], layout, precision, told.get("epilogue", ""))
 
 
 def question(told: Mapping[str, Any]) -> str:
@@ -63,6 +63,7 @@ def question(told: Mapping[str, Any]) -> str:
             "dtype": told["dtype"], "layout": told.get("layout", ""),
             "precision": told.get("precision", "ieee"), "regime": told.get("regime", "cold"),
             "device": device["name"] if isinstance(device, Mapping) else device,
+            **({"epilogue": told["epilogue"]} if told.get("epilogue") else {}),
         }
     )  # fmt: skip
 

@@ -46,7 +46,7 @@ class MeasuredProblem:
         key, device = self.problem, self.device
         return {
             "operation": key.operation, "shape": key.dims, "dtype": key.dtype, "layout": key.layout,
-            "precision": key.precision, "regime": self.regime,
+            "precision": key.precision, **key.told_epilogue, "regime": self.regime,
             "device": {"name": device.name, "kind": device.kind, "uuid": device.uuid},
             "records": self.records, "timed": self.timed, "champions": self.champions,
             "crowned_at": self.crowned_at or None,

@@ -57,7 +57,8 @@ problems = Table(
     _number(),
     Column("operation", String(200), nullable=False),
     Column("shape", String(1000), nullable=False),
-    Column("dtype", String(40), nullable=False),
+    # With precision and epilogue behind it.
+    Column("dtype", String(100), nullable=False),
     Column("layout", String(40), nullable=False),
     UniqueConstraint("operation", "shape", "dtype", "layout", name="tuner_problems_once"),
 )
@@ -271,7 +272,8 @@ demand = Table(
     _number(),
     Column("operation", String(200), nullable=False),
     Column("shape", String(1000), nullable=False),
-    Column("dtype", String(40), nullable=False),
+    # With precision and epilogue behind it.
+    Column("dtype", String(100), nullable=False),
     Column("layout", String(40), nullable=False),
     Column("kind", String(40), nullable=False),
     Column("device", String(400), nullable=False),

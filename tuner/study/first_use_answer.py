@@ -34,7 +34,7 @@ def answer_at_first_use(
         InputError: The problem does not fit into memory.
         DeviceTrouble: The device stays unwell.
     """
-    kernels = catalogue.of(problem.operation.name, device.target, (), problem.precision, problem.dtype)
+    kernels = catalogue.serving(problem, device.target)
     begun_s = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, Store.open(f"sqlite:///{folder}/first.db") as store:
         with open_workers([device]) as workers:

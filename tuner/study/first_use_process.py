@@ -82,7 +82,8 @@ def answered(asked: Mapping[str, Any], devices: Devices) -> tuple[str, str]:
     while True:
         try:
             operation = builtin_now().operation(told["operation"])
-            problem = operation.problem(told["shape"], told["dtype"], told["layout"], told["precision"])
+            words = told["dtype"], told["layout"], told["precision"], told.get("epilogue", "")
+            problem = operation.problem(told["shape"], *words)
             found = find(asked["device"])
             with Store.open(asked["db"]) as store, occupied(asked["db"], (found,), f"first use of {problem}"):
                 return _measured(problem, found, store, asked["seconds"], devices)
@@ -108,7 +109,7 @@ def _measured(
     # Another process may have measured it while this one waited.
     if answer(store, key_of(problem), worker.info).match == "exact":
         return KNOWN, ""
-    kernels = builtin_now().of(problem.operation.name, found.target, (), problem.precision, problem.dtype)
+    kernels = builtin_now().serving(problem, found.target)
     champion = measure(FirstUse(problem, kernels, seconds), store, [worker], MachineWatch((found,)))
     if champion is None:
         return NOTHING, "none of its most promising configs could be measured"

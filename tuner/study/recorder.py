@@ -73,7 +73,7 @@ class Recorder:
 
     def of_baseline(self, measurement: Measurement) -> Record:
         """Makes a record of the library, with its number of threads, without storing it."""
-        name = self.problem.operation.baselines[self.device.kind].named(self.problem.dtype)
+        name = self.problem.operation.baselines[self.device.kind].named(self.problem)
         record = self._record(Role.BASELINE, name, {}, "", measurement)
         if "threads" not in measurement.circumstances:
             return record

@@ -101,9 +101,11 @@ class Remeasuring:
         for each in wanted:
             by_problem.setdefault(each.problem, []).append(each)
         found = Remeasured()
-        groups: dict[tuple[str, str, str], list[Problem]] = {}
+        groups: dict[tuple[str, ...], list[Problem]] = {}
         for problem in sorted(by_problem, key=lambda each: each.memory_bytes):
-            groups.setdefault((problem.dtype, problem.layout, problem.precision), []).append(problem)
+            groups.setdefault((problem.dtype, problem.layout, problem.precision, problem.epilogue), []).append(
+                problem
+            )
         for problems in groups.values():
             compiled = self._compile([each for problem in problems for each in by_problem[problem]])
             for problem in problems:

@@ -161,7 +161,8 @@ def _times_of_champions(store: Store, problem: Mapping[str, Any]) -> list[float]
 def _words(problem: Mapping[str, Any]) -> str:
     sizes = " x ".join(str(each) for each in problem["shape"].values())
     precision = problem.get("precision", "ieee")
-    parts = [problem["operation"], sizes, problem["dtype"], problem["layout"], precision]
+    parts = [problem["operation"], sizes, problem["dtype"], problem["layout"], precision,
+             problem.get("epilogue", "")]  # fmt: skip
     return " ".join(each for each in parts if each and each != "ieee")
 
 

@@ -107,6 +107,6 @@ def _players(watched: Watched, code: Mapping[str, CompiledConfig], turns: Turns)
         )  # fmt: skip
     if LIBRARY in turns.rounds_s:
         kind = watched.contenders[0].kernel.target
-        name = watched.problem.operation.baselines[kind].named(watched.problem.dtype)
+        name = watched.problem.operation.baselines[kind].named(watched.problem)
         players.append(Player(LIBRARY, name, {}, tuple(turns.rounds_s[LIBRARY])))
     return players

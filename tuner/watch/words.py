@@ -11,5 +11,6 @@ def arguments(problem: ProblemKey, regime: str = "cold") -> str:
     dims = " ".join(str(size) for _, size in problem.shape)
     more = [f"--layout {problem.layout}"] if problem.layout else []
     more += [f"--precision {problem.precision}"] if problem.precision != IEEE else []
+    more += [f"--epilogue {problem.epilogue}"] if problem.epilogue else []
     more += [f"--regime {regime}"] if regime != "cold" else []
     return " ".join([problem.operation, dims, f"--dtype {problem.dtype}", *more])

@@ -56,7 +56,7 @@ def problem_from(data: dict[str, Any]) -> Problem:
     origin = data.get("origin", "")
     found = catalogue.from_file(Path(origin)) if origin else catalogue.builtin()
     return found.operation(data["operation"]).problem(
-        data["shape"], data["dtype"], data["layout"], data["precision"]
+        data["shape"], data["dtype"], data["layout"], data["precision"], data.get("epilogue", "")
     )
 
 

@@ -10,6 +10,7 @@ KERNEL = Kernel(
     name="blocked",
     target="cpu",
     source=Path("blocked.numba.py"),
+    finishing=Path("epilogue.numba.py"),
     idea="cache blocks; a vectorised inner loop; each block of C accumulated apart and written once",
     parameters=(
         powers_of_two("BLOCK", 8, 1024),

@@ -10,6 +10,7 @@ KERNEL = Kernel(
     name="naive",
     target="cpu",
     source=Path("naive.numba.py"),
+    finishing=Path("epilogue.numba.py"),
     idea="three nested loops; a thread takes whole rows of C",
     parameters=(powers_of_two("THREADS", 1, 256),),
     constraints=(

@@ -13,6 +13,7 @@ KERNEL = Kernel(
     name="vectorised",
     target="cpu",
     source=Path("vectorised.numba.py"),
+    finishing=Path("epilogue.numba.py"),
     includes=(Path("../../vectors.numba.py"), Path("../../threads.numba.py")),
     idea="the inner loop in vectors: a value of A times a vector of B; no blocks",
     parameters=(choice("WIDTH", 4, 8, 16, 32, 64, 128), powers_of_two("THREADS", 1, 256)),

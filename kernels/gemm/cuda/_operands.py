@@ -24,13 +24,21 @@ def along_k(p: Problem) -> tuple[int, int]:
 
 def lines(p: Problem) -> tuple[int, int]:
     """Elements of a stored row of A and of B."""
-    a, b = p.inputs
+    a, b = p.inputs[:2]
     return a.shape[1], b.shape[1]
 
 
 def padded_rows(p: Problem, c: Any) -> tuple[Padded, ...]:
     """All three matrices with rows padded to multiples of PITCH; none if PITCH is 1."""
     return Padded.rows_of(p.tensors, c.PITCH) if c.PITCH > 1 else ()
+
+
+def finished_as_they_lie() -> Constraint:
+    """An epilogue's operands are dense, as a result that it is applied to."""
+    return Constraint(
+        "an epilogue's operands are read as they lie: rows are not padded",
+        lambda p, d, c: (p.epilogue == "") | (c.PITCH == 1),
+    )
 
 
 def grouped(p: Problem) -> int:

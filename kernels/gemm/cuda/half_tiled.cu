@@ -23,11 +23,15 @@ __device__ __forceinline__ void put(float (&tile)[BK][LINES + 1], const unsigned
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-gemm(const unsigned short* __restrict__ a, const unsigned short* __restrict__ b, unsigned short* __restrict__ c, int m, int n, int k)
+gemm(const unsigned short* __restrict__ a, const unsigned short* __restrict__ b, EPILOGUE_OPERANDS unsigned short* __restrict__ c,
+     int m, int n, int k EPILOGUE_FACTORS)
 {
     __shared__ float left[BK][BM + 1], right[BK][BN + 1];
     const int tiles_n = (n - 1) / BN + 1, row = blockIdx.x / tiles_n * BM, column = blockIdx.x % tiles_n * BN;
     const int y = threadIdx.x / ACROSS, x = threadIdx.x % ACROSS;
+#if EPILOGUE
+    const Epilogue epilogue = EPILOGUE_GIVEN;
+#endif
     float sum[TM][TN] = {};
     for (int term = 0; term < k; term += BK) {
         put<BM, !A_TRANSPOSED>(left, a, row, m, term, k);
@@ -52,6 +56,7 @@ gemm(const unsigned short* __restrict__ a, const unsigned short* __restrict__ b,
 #pragma unroll
         for (int j = 0; j < TN; ++j) {
             const int to_row = row + i * DOWN + y, to_column = column + j * ACROSS + x;
-            if (to_row < m && to_column < n) c[(size_t)to_row * n + to_column] = rounded(sum[i][j]);
+            if (to_row < m && to_column < n)
+                c[(size_t)to_row * n + to_column] = rounded(EPILOGUE_RESULT(sum[i][j], to_row, to_column, n));
         }
 }

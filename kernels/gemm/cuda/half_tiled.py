@@ -23,9 +23,10 @@ KERNEL = Kernel(
     name="half_tiled",
     target="cuda",
     source=Path("half_tiled.cu"),
-    includes=(Path("half.cuh"),),
+    includes=(Path("half.cuh"), Path("epilogue.cuh")),
     idea="16-bit elements widened into tiles in shared memory, TM x TN sums in a thread's registers",
     dtypes=("float16", "bfloat16"),
+    epilogues=True,
     parameters=(
         choice("BM", 32, 64, 128),
         choice("BN", 32, 64, 128),

@@ -10,7 +10,8 @@
 //          PITCH        elements that the length of every row is padded to a multiple of
 
 extern "C" __global__ void __launch_bounds__(BLOCK_X * BLOCK_Y)
-gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restrict__ c, int m, int n, int k)
+gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, EPILOGUE_OPERANDS SCALAR* __restrict__ c, int m,
+     int n, int k EPILOGUE_FACTORS)
 {
     // One-dimensional grid: its x extent alone holds more than 65535 blocks.
     const unsigned blocks_per_row = ((unsigned)n + BLOCK_X - 1) / BLOCK_X;
@@ -26,5 +27,8 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
 
     Sum sum;
     for (int p = 0; p < k; ++p) sum.add(from_a[p * step_a], from_b[p * step_b]);
-    c[(size_t)row * pitch(n, PITCH) + column] = sum.total;
+#if EPILOGUE
+    const Epilogue epilogue = EPILOGUE_GIVEN;
+#endif
+    c[(size_t)row * pitch(n, PITCH) + column] = EPILOGUE_RESULT(sum.total, row, column, n);
 }

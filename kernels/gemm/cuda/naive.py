@@ -5,7 +5,7 @@ from pathlib import Path
 from tuner import Config, Kernel, Launch, Problem, ceil_div, choice
 from tuner.declare.rules import padded_only_where_needed, threads_fit
 
-from ._operands import padded_rows
+from ._operands import finished_as_they_lie, padded_rows
 
 
 def _launch(p: Problem, c: Config) -> Launch:
@@ -18,7 +18,7 @@ KERNEL = Kernel(
     name="naive",
     target="cuda",
     source=Path("naive.cu"),
-    includes=(Path("sum.cuh"),),
+    includes=(Path("sum.cuh"), Path("epilogue.cuh")),
     idea="a thread per element of C, operands read from global memory",
     parameters=(
         choice("BLOCK_X", 4, 8, 16, 32, 64, 128, 256),
@@ -29,7 +29,9 @@ KERNEL = Kernel(
     constraints=(
         threads_fit(lambda p, c: c.BLOCK_X * c.BLOCK_Y),
         padded_only_where_needed(),
+        finished_as_they_lie(),
     ),
+    epilogues=True,
     launch=_launch,
     tiles=lambda p, c: {"m": c.BLOCK_Y, "n": c.BLOCK_X},
     defaults={"BLOCK_X": 32, "BLOCK_Y": 8, "ACCUMULATE": "plain", "PITCH": 1},

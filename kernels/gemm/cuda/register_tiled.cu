@@ -107,7 +107,8 @@ using OperandB = PrefetchedOperand<BN, B_TRANSPOSED>;
 constexpr int STAGE = OperandA::SIZE + OperandB::SIZE;
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
-gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restrict__ c, int m, int n, int k)
+gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, EPILOGUE_OPERANDS SCALAR* __restrict__ c, int m,
+     int n, int k EPILOGUE_FACTORS)
 {
     extern __shared__ __align__(16) SCALAR shared[];
 
@@ -170,5 +171,5 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
         if (tiles_left == 0) break;
     }
 
-    write_tile(sum, c, first_row, first_column, thread_row, thread_column, m, n);
+    write_tile(sum, c, first_row, first_column, thread_row, thread_column, m, n EPILOGUE_OF_KERNEL);
 }

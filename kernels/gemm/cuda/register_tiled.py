@@ -39,7 +39,8 @@ KERNEL = Kernel(
     name="register_tiled",
     target="cuda",
     source=Path("register_tiled.cu"),
-    includes=(Path("copies.cuh"), Path("lanes.cuh"), Path("tiles.cuh")),
+    includes=(Path("epilogue.cuh"), Path("copies.cuh"), Path("lanes.cuh"), Path("tiles.cuh")),
+    epilogues=True,
     idea="tiles in shared memory, TM x TN elements of C in a thread's registers, the next tile prefetched",
     parameters=(
         choice("BM", 32, 64, 96, 128, 192, 256),

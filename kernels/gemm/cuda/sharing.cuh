@@ -126,7 +126,7 @@ __device__ __forceinline__ void spill_partials(const SCALAR (&sum)[TM][TN], cons
 
 // Adds up pack `p` of all peers and stores it: few registers, so that the loop over k is compiled as without it.
 __device__ __forceinline__ void add_up(int p, const Work& work, unsigned char* workspace, SCALAR* c, unsigned row,
-                                       unsigned column, unsigned m, unsigned n)
+                                       unsigned column, unsigned m, unsigned n EPILOGUE_PARAMETER)
 {
     Pack<GROUPED> total{};
     const unsigned peers = BLOCKS > 0 ? work.peers : SPLIT_K;
@@ -139,6 +139,11 @@ __device__ __forceinline__ void add_up(int p, const Work& work, unsigned char* w
     const int i = p * GROUPED / TN, j = p * GROUPED % TN;
     const unsigned at_row = row + i / GROUPED * GROUPED * LANES_M + i % GROUPED, at_column = column + j * LANES_N;
     if (at_row >= m) return;
+#if EPILOGUE
+#pragma unroll
+    for (int e = 0; e < GROUPED; ++e)
+        if (at_column + e < n) total.element[e] = epilogue(total.element[e], at_row, at_column + e, n);
+#endif
     SCALAR* to = c + (size_t)at_row * n + at_column;
     if (n % GROUPED == 0 && at_column < n) *(Pack<GROUPED>*)to = total;
     if (n % GROUPED == 0) return;
@@ -150,7 +155,7 @@ __device__ __forceinline__ void add_up(int p, const Work& work, unsigned char* w
 // Meets the peers, and adds up as much of the tile as falls to this block. The first thread speaks for all.
 // mine: shared memory, by turns the first of the packs that this block adds up; PACKS or more where none is left.
 __device__ __forceinline__ void share_out(const Work& work, unsigned char* workspace, unsigned (&mine)[2], SCALAR* c,
-                                          unsigned row, unsigned column, unsigned m, unsigned n)
+                                          unsigned row, unsigned column, unsigned m, unsigned n EPILOGUE_PARAMETER)
 {
     TileCounters& counters = work.counters(workspace);
     const bool speaks = threadIdx.x == 0;
@@ -171,7 +176,7 @@ __device__ __forceinline__ void share_out(const Work& work, unsigned char* works
         const unsigned first = mine[turn];
         if (speaks) mine[1 - turn] = claim();
 #pragma unroll 4
-        for (int p = 0; p < PACKS_AT_ONCE; ++p) add_up(first + p, work, workspace, c, row, column, m, n);
+        for (int p = 0; p < PACKS_AT_ONCE; ++p) add_up(first + p, work, workspace, c, row, column, m, n EPILOGUE_PASSED);
         __syncthreads();
     }
     if (speaks && atomicInc(&counters.gone, work.peers - 1) == work.peers - 1) {

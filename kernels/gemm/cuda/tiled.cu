@@ -17,7 +17,8 @@
 constexpr int UNIT = CHECKED || PITCH > BLOCK ? PITCH : BLOCK;
 
 extern "C" __global__ void __launch_bounds__(BLOCK * BLOCK)
-gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restrict__ c, int m, int n, int k)
+gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, EPILOGUE_OPERANDS SCALAR* __restrict__ c, int m,
+     int n, int k EPILOGUE_FACTORS)
 {
     // One more column: a transposing store then meets every bank.
     __shared__ SCALAR tile_a[BLOCK][BLOCK + A_TRANSPOSED], tile_b[BLOCK][BLOCK + B_TRANSPOSED];
@@ -42,6 +43,9 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
 #pragma unroll
         for (int q = 0; q < BLOCK; ++q) sum.add(tile_a[y][q], tile_b[q][x]);
     }
+#if EPILOGUE
+    const Epilogue epilogue = EPILOGUE_GIVEN;
+#endif
     if (!CHECKED || (top + y < (unsigned)m && left + x < (unsigned)n))
-        c[(top + y) * pitch(n, UNIT) + left + x] = sum.total;
+        c[(top + y) * pitch(n, UNIT) + left + x] = EPILOGUE_RESULT(sum.total, top + y, left + x, n);
 }

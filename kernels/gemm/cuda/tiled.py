@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from tuner import Config, Kernel, Launch, Padded, Problem, ceil_div, choice
+from tuner import Config, Constraint, Kernel, Launch, Padded, Problem, ceil_div, choice
 from tuner.declare.rules import padded_only_where_needed
 
-from ._operands import padded_rows
+from ._operands import finished_as_they_lie, padded_rows
 
 
 def _launch(p: Problem, c: Config) -> Launch:
@@ -21,7 +21,7 @@ KERNEL = Kernel(
     name="tiled",
     target="cuda",
     source=Path("tiled.cu"),
-    includes=(Path("sum.cuh"),),
+    includes=(Path("sum.cuh"), Path("epilogue.cuh")),
     idea="square tiles of A and B in shared memory, a thread per element of C",
     parameters=(
         choice("BLOCK", 4, 8, 16, 32),
@@ -29,7 +29,15 @@ KERNEL = Kernel(
         choice("ACCUMULATE", "plain", "kahan"),
         choice("PITCH", 1, 32, 128),
     ),
-    constraints=(padded_only_where_needed(),),
+    constraints=(
+        padded_only_where_needed(),
+        finished_as_they_lie(),
+        Constraint(
+            "an epilogue's operands are not copied to whole tiles",
+            lambda p, d, c: (p.epilogue == "") | (c.BORDER == "check"),
+        ),
+    ),
+    epilogues=True,
     launch=_launch,
     tiles=lambda p, c: {"m": c.BLOCK, "n": c.BLOCK},
     defaults={"BLOCK": 32, "BORDER": "check", "ACCUMULATE": "plain", "PITCH": 1},

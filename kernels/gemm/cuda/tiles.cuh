@@ -1,6 +1,6 @@
 // Says which thread computes and writes which piece of C, for kernels that keep a TM x TN piece in every thread's registers.
 //
-// Comes after copies.cuh and lanes.cuh. A warp has LANES_M lanes down C and LANES_N along its rows. A thread's rows and
+// Comes after epilogue.cuh, copies.cuh and lanes.cuh. A warp has LANES_M lanes down C and LANES_N along its rows. A thread's rows and
 // columns come in groups of GROUPED neighbours (one 128-bit access), LANES_M * GROUPED rows or LANES_N * GROUPED columns
 // apart.
 
@@ -20,7 +20,8 @@ __device__ void place_tile(unsigned number, unsigned m, unsigned n, unsigned& fi
 }
 
 template <int WIDTH, bool INSIDE>
-__device__ void write_packs(const SCALAR (&sum)[TM][TN], SCALAR* c, unsigned row, unsigned column, unsigned m, unsigned n)
+__device__ void write_packs(const SCALAR (&sum)[TM][TN], SCALAR* c, unsigned row, unsigned column, unsigned m,
+                            unsigned n EPILOGUE_PARAMETER)
 {
 #pragma unroll
     for (int i = 0; i < TM; ++i) {
@@ -33,7 +34,7 @@ __device__ void write_packs(const SCALAR (&sum)[TM][TN], SCALAR* c, unsigned row
             if (!INSIDE && at_column >= n) continue;
             Pack<WIDTH> part;
 #pragma unroll
-            for (int e = 0; e < WIDTH; ++e) part.element[e] = sum[i][j + e];
+            for (int e = 0; e < WIDTH; ++e) part.element[e] = EPILOGUE_RESULT(sum[i][j + e], at_row, at_column + e, n);
             *(Pack<WIDTH>*)(line + at_column) = part;
         }
     }
@@ -57,14 +58,14 @@ __device__ __forceinline__ void untie(SCALAR (&sum)[TM][TN], int zero)
 
 // Writes a thread's piece of the tile at (first_row, first_column); wide stores where rows of C are aligned to them.
 __device__ void write_tile(const SCALAR (&sum)[TM][TN], SCALAR* c, unsigned first_row, unsigned first_column,
-                           unsigned thread_row, unsigned thread_column, unsigned m, unsigned n)
+                           unsigned thread_row, unsigned thread_column, unsigned m, unsigned n EPILOGUE_PARAMETER)
 {
     const unsigned row = first_row + thread_row, column = first_column + thread_column;
     if (n % GROUPED != 0)
-        write_packs<1, false>(sum, c, row, column, m, n);
+        write_packs<1, false>(sum, c, row, column, m, n EPILOGUE_PASSED);
     else if (first_row + BM <= m && first_column + BN <= n)
-        write_packs<GROUPED, true>(sum, c, row, column, m, n);
+        write_packs<GROUPED, true>(sum, c, row, column, m, n EPILOGUE_PASSED);
     else
-        write_packs<GROUPED, false>(sum, c, row, column, m, n);
+        write_packs<GROUPED, false>(sum, c, row, column, m, n EPILOGUE_PASSED);
 }
 

@@ -136,7 +136,8 @@ __device__ __forceinline__ void multiply(SCALAR (&sum)[TM][TN], const SCALAR (&a
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
-gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restrict__ c, int m, int n, int k
+gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, EPILOGUE_OPERANDS SCALAR* __restrict__ c, int m,
+     int n, int k EPILOGUE_FACTORS
 #if SPLIT_K > 1 || BLOCKS > 0
      , unsigned char* workspace
 #endif
@@ -232,10 +233,10 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restr
         __shared__ unsigned mine[2];
         if (work.peers > 1) {
             spill_partials(sum, work, workspace);
-            share_out(work, workspace, mine, c, first_row + thread_row, first_column + thread_column, m, n);
+            share_out(work, workspace, mine, c, first_row + thread_row, first_column + thread_column, m, n EPILOGUE_OF_KERNEL);
             continue;
         }
 #endif
-        write_tile(sum, c, first_row, first_column, thread_row, thread_column, m, n);
+        write_tile(sum, c, first_row, first_column, thread_row, thread_column, m, n EPILOGUE_OF_KERNEL);
     }
 }

@@ -122,7 +122,14 @@ KERNEL = Kernel(
     name="warp_tiled",
     target="cuda",
     source=Path("warp_tiled.cu"),
-    includes=(Path("copies.cuh"), Path("lanes.cuh"), Path("tiles.cuh"), Path("sharing.cuh")),
+    includes=(
+        Path("epilogue.cuh"),
+        Path("copies.cuh"),
+        Path("lanes.cuh"),
+        Path("tiles.cuh"),
+        Path("sharing.cuh"),
+    ),
+    epilogues=True,
     idea="register_tiled with asynchronous copies, several tiles ahead",
     parameters=(
         # First, since the device leaves few of their values: all else is then combined with those alone.

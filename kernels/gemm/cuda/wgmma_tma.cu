@@ -304,7 +304,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 __cluster_dims__(CLUSTER_M * CLUSTER_N, 1, 1)
 #endif
 gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b, const __grid_constant__ TensorMap map_c,
-     unsigned short* __restrict__ c, int m, int n, int k, unsigned* counters, float* parts)
+     unsigned short* __restrict__ c, EPILOGUE_OPERANDS int m, int n, int k, unsigned* counters, float* parts EPILOGUE_FACTORS)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
     __shared__ __align__(8) unsigned long long full[STAGES], empty[STAGES], turns[CONSUMERS];
@@ -368,6 +368,9 @@ gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap 
 #pragma unroll
             for (int r = 0; r < ROWS; ++r) {
                 const int row = item.row + ((IS_APART ? 0 : group * ROWS) + r) * 64 + warp * 16;
+#if EPILOGUE
+                finish_fragments(sum[r], EPILOGUE_GIVEN, row, item.column, m, n);
+#endif
                 store(sum[r], map_c, c, row, item.column, m, n, sheets, sheet);
             }
         }

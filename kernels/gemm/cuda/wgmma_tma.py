@@ -5,6 +5,7 @@ from typing import Any
 
 from tuner import (
     Constraint,
+    Epilogue,
     Kernel,
     Launch,
     Padded,
@@ -93,7 +94,9 @@ def _launch(p: Problem, c: Any) -> Launch:
     cluster = c.CLUSTER_M * c.CLUSTER_N
     blocks = c.BLOCKS * c.BLOCKS_PER_SM // cluster * cluster if c.BLOCKS else _blocks(p, c)
     own = ("counters", "parts") if c.SPLIT_K > 1 else ("", "")
-    given = ("map_a", "map_b", "map_c" if c.STORE == "tma" else "map_a", "c", "m", "n", "k", *own)
+    more = Epilogue.read(p.epilogue)
+    maps = "map_a", "map_b", "map_c" if c.STORE == "tma" else "map_a"
+    given = (*maps, "c", *more.operands, "m", "n", "k", *own, *more.factors)
     step = Step("gemm", (blocks,), (128 * (c.CONSUMERS + 1),), _shared_bytes(p, c), given)
     return Launch.of("gemm", (step,), _workspace(p, c), maps=_maps(p, c), padded=_padded(p, c))
 
@@ -102,7 +105,7 @@ def _padded(p: Problem, c: Any) -> tuple[Padded, ...]:
     """The operands whose rows are no multiple of 16 bytes, with longer rows."""
     if c.BORDER == "whole":
         return ()
-    short = [each for each, length in zip(p.inputs, _stored_rows(p), strict=True) if length % UNIT]
+    short = [each for each, length in zip(p.inputs[:2], _stored_rows(p), strict=True) if length % UNIT]
     return Padded.rows_of(short, UNIT)
 
 
@@ -145,10 +148,18 @@ KERNEL = Kernel(
     source=Path("wgmma_tma.cu"),
     includes=tuple(
         Path(name)
-        for name in ("hopper.cuh", "tensor_maps.cuh", "operand_layout.cuh", "wgmma_16.cuh", "tile_order.cuh")
+        for name in (
+            "hopper.cuh",
+            "tensor_maps.cuh",
+            "operand_layout.cuh",
+            "wgmma_16.cuh",
+            "tile_order.cuh",
+            "epilogue.cuh",
+        )
     ),
     idea="16-bit products on tensor cores: tensor maps fetch what warpgroups multiply",
     dtypes=("float16", "bfloat16"),
+    epilogues=True,
     architecture="sm_90a",
     parameters=(
         choice("BLOCKS", *BLOCKS),

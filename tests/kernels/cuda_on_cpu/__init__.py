@@ -134,8 +134,16 @@ def compile_runtime(folder: Path) -> Path:
     return target
 
 
+def compile_header(folder: Path) -> None:
+    """Compiles the header beside the sources, where g++ finds it: parsing it takes longer than most kernels."""
+    target = folder / "cuda_on_cpu.h.gch"
+    if not target.exists():
+        _compile(*LANGUAGE, *WATCHED, "-O1", "-x", "c++-header", str(HERE / "cuda_on_cpu.h"), "-o", str(target))
+
+
 def compile_for_cpu(rendered: Rendered, folder: Path) -> Program:
     """Compiles a rendered CUDA kernel as host C++ into a program of the folder (once per text)."""
+    compile_header(folder)
     pieces = rendered.launch.pieces if rendered.launch else None
     constant = (
         f"(unsigned char*){pieces.symbol}, sizeof {pieces.symbol}, sizeof *{pieces.symbol}" if pieces else ""

@@ -84,3 +84,16 @@ def test_the_fastest_is_kept_for_its_problem(half: Any, monkeypatch: pytest.Monk
 def test_a_proposal_is_laid_out_as_cublaslt_has_it(half: Any) -> None:
     proposal = half._Proposal
     assert (ctypes.sizeof(proposal), proposal.algorithm.offset, proposal.state.offset) == (96, 0, 72)
+
+
+def test_pytorch_is_one_more_where_it_is_installed(half: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = GEMM.problem({"m": 3, "n": 5, "k": 7}, "bfloat16", "nt")
+    monkeypatch.setattr(half, "proposed", lambda of: [])
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert list(half.candidates(problem)) == ["cublasGemmEx"]
+    torch = ModuleType("torch")
+    torch.cuda = SimpleNamespace(is_available=lambda: True)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    assert list(half.candidates(problem)) == ["cublasGemmEx", "torch.matmul"]
+    torch.cuda.is_available = lambda: False
+    assert list(half.candidates(problem)) == ["cublasGemmEx"]

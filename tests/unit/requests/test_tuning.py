@@ -157,3 +157,31 @@ def test_ctrl_c_returns_what_there_is(here: Path) -> None:
 def test_what_is_asked_wrongly_is_told(here: Path, arguments: dict[str, Any], kind: type, message: str) -> None:
     with pytest.raises(kind, match=message):
         tuner.tune(**arguments)
+
+
+def test_a_product_with_an_epilogue_is_tuned_looked_up_and_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of the way on a CPU: study, record, answer, export, callable."""
+    url = f"sqlite:///{tmp_path}/finished.db"
+    monkeypatch.setenv("TUNER_DB", url)
+    found = tuner.tune(
+        "gemm 40 24 16",
+        epilogue="silu+bias-row",
+        kernels=["naive"],
+        device="cpu",
+        trials=2,
+        db=url,
+        progress=False,
+    )
+    assert found.champion.record.problem.epilogue == "bias-row+silu"
+    assert found.champion.baseline.kernel == "NumPy + element-wise"
+    told = tuner.best("gemm 40 24 16 bias-row+silu", "cpu", db=url).to_json()
+    assert (told["match"], told["epilogue"]) == ("exact", "bias-row+silu")
+    rng = numpy.random.default_rng(1)
+    a, b, bias = (rng.standard_normal(shape, dtype="float32") for shape in ((40, 16), (16, 24), (40, 1)))
+    tuner.clear_caches()
+    x = a.astype(float) @ b + bias
+    got = tuner.matmul(a, b, bias=bias, activation="silu")
+    numpy.testing.assert_allclose(got, x / (1 + numpy.exp(-x)), rtol=1e-4, atol=1e-5)
+    tuner.clear_caches()

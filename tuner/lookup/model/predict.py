@@ -101,9 +101,9 @@ class Model:
     _fixed: dict[tuple[str, str, DeviceInfo], Bits] = field(default_factory=dict, compare=False, repr=False)
 
     def knows(self, problem: Problem) -> bool:
-        """Whether such problems were surveyed: operation, dtype and layout; surveys are in full precision."""
-        named = problem.operation.name, problem.precision
-        return named == (self.operation, IEEE) and (problem.dtype, problem.layout) in self.traits
+        """Whether such problems were surveyed: dtype and layout; surveys have full precision, no epilogues."""
+        named = problem.operation.name, problem.precision, problem.epilogue
+        return named == (self.operation, IEEE, "") and (problem.dtype, problem.layout) in self.traits
 
     @cached_property
     def screen(self) -> Forest:

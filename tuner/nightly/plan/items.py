@@ -57,7 +57,15 @@ class PlanItem:
         """Equal for items of the same work: everything but the budgets."""
         problem = self.problem
         name = problem.operation.name
-        what = name, self.file, problem.shape, problem.dtype, problem.layout, problem.precision
+        what = (
+            name,
+            self.file,
+            problem.shape,
+            problem.dtype,
+            problem.layout,
+            problem.precision,
+            problem.epilogue,
+        )
         return *what, self.regime, self.kernels, self.objectives, self.error_limit, self.devices
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.declare import catalogue
 from tuner.declare.catalogue import Catalogue
+from tuner.declare.epilogue import Epilogue
 from tuner.declare.problem import PRECISIONS, Operation, Problem, check_sizes
 from tuner.errors import InputError, PlanError, UnknownName
 from tuner.nightly.plan.complaints import Complaints
@@ -155,13 +156,14 @@ class _Reader:
         dtypes = self._choices(at, table, "dtype", defaults.dtype, operation.dtypes)
         layouts = self._choices(at, table, "layout", defaults.layout, operation.layouts)
         precisions = self._choices(at, table, "precision", defaults.precision, PRECISIONS)
+        epilogues = self._epilogues(at, table, defaults)
         objectives = self._objectives(at, table, defaults)
         trials = table.trials or defaults.trials
         seconds = table.seconds or defaults.seconds or (None if trials else DEFAULT_SECONDS)
         limit = read_error_limit(table.error_limit or defaults.error_limit)
         regime = table.regime or defaults.regime or "cold"
         for key, shape in self._shapes(at, table, operation):
-            for words in itertools.product(dtypes, layouts, precisions):
+            for words in itertools.product(dtypes, layouts, precisions, epilogues):
                 problem = self._problem((*at, key), operation, shape, words)
                 yield PlanItem(
                     problem, found, file, regime, kernels, seconds, trials, objectives,
@@ -214,6 +216,20 @@ class _Reader:
                 raise self._complain(place, UnknownName(key, name, known))
         return list(names)
 
+    def _epilogues(self, at: KeyPath, table: ProblemTable, defaults: DefaultsTable) -> list[str]:
+        """A problem's epilogues: its own, else the plan's default, else none; ``""`` and ``none`` are none."""
+        if table.epilogue is not None and table.epilogues is not None:
+            rule = "epilogues: epilogue and epilogues exclude each other, got both; keep one"
+            raise self._complain((*at, "epilogues"), rule)
+        own = table.epilogues or ([table.epilogue] if table.epilogue is not None else None)
+        place = (*at, "epilogues" if table.epilogues else "epilogue") if own else ("defaults", "epilogue")
+        try:
+            return [
+                Epilogue.read("" if text == "none" else text).text for text in own or [defaults.epilogue or ""]
+            ]
+        except InputError as error:
+            raise self._complain(place, f"epilogue: {error}") from None
+
     def _shapes(
         self, at: KeyPath, table: ProblemTable, operation: Operation
     ) -> Iterator[tuple[str, dict[str, int]]]:
@@ -258,7 +274,7 @@ class _Reader:
         return dict(table.__pydantic_extra__)
 
     def _problem(
-        self, at: KeyPath, operation: Operation, shape: Mapping[str, int], words: tuple[str, str, str]
+        self, at: KeyPath, operation: Operation, shape: Mapping[str, int], words: tuple[str, ...]
     ) -> Problem:
         by_name = at[-1] in operation.dims
         try:

@@ -23,6 +23,7 @@ _OBJECTIVE = 'objectives such as "time,energy", or a list of them'
 _ERROR_LIMIT = "a number of 1 or more, times the library's error, or inf for no limit"
 _SECONDS = "a number of seconds above 0"
 _PRECISION = "ieee or emulated"
+_EPILOGUE = "parts of an epilogue joined by +, such as bias-col+gelu; none for none"
 _TRIALS = "a whole number of 1 or more"
 
 
@@ -37,6 +38,7 @@ class DefaultsTable(BaseModel):
     dtype: str | None = Field(default=None, description="the name of a dtype")
     layout: str | None = Field(default=None, description="the name of a layout")
     precision: str | None = Field(default=None, description=_PRECISION)
+    epilogue: str | None = Field(default=None, description=_EPILOGUE)
     kernels: Names | None = Field(default=None, description=_NAMES)
     sampler: str = Field(default="tile", min_length=1, description="the name of a sampler")
     objective: str | Names | None = Field(default=None, description=_OBJECTIVE)
@@ -67,6 +69,8 @@ class ProblemTable(BaseModel):
     layouts: Names | None = Field(default=None, description=_NAMES)
     precision: str | None = Field(default=None, description=_PRECISION)
     precisions: Names | None = Field(default=None, description=_NAMES)
+    epilogue: str | None = Field(default=None, description=_EPILOGUE)
+    epilogues: Names | None = Field(default=None, description=_NAMES)
     regime: Regime | None = Field(default=None, description=_REGIME)
     kernels: Names | None = Field(default=None, description=_NAMES)
     devices: Names | None = Field(default=None, description=_NAMES)

@@ -125,6 +125,16 @@ def test_a_limit_of_the_error_makes_a_problem_of_its_own_and_infinity_lifts_it(r
     assert read(VALID).items[0].error_limit is None
 
 
+def test_epilogues_are_a_key_of_problems_and_of_the_defaults(read: Read) -> None:
+    plan = read(
+        "[defaults]\nepilogue = 'relu'\n"
+        f"{GEMM}squares = [8]\n"
+        f"{GEMM}squares = [8]\nepilogues = ['none', 'gelu+bias-col']\n"
+    )
+    assert [item.problem.epilogue for item in plan.items] == ["relu", "", "bias-col+gelu"]
+    assert len({item.key for item in plan.items}) == 3
+
+
 def test_a_users_own_file_counts_from_the_plan(read: Read, tmp_path: Path) -> None:
     plan = read('[[problems]]\nfile = "own.py"\nset = {n = [1000, 2000]}\ndtypes = ["float64", "float32"]\n')
     assert {item.file for item in plan.items} == {(tmp_path / "own.py").resolve()}
@@ -189,6 +199,13 @@ PROBLEM_MISTAKES = [
     ("squars = [8]", 3, r"unknown key 'squars'; did you mean .*squares"),
     ("squares = [8]\nm = 3", 4, r"a problem has one of .*, got squares and m; keep one"),
     ("squares = [8]\nlayout = 'nn'\nlayouts = ['nt']", 5, r"layout and layouts exclude each other"),
+    (
+        "squares = [8]\nepilogue = 'gellu'",
+        4,
+        r"epilogue: unknown part of an epilogue 'gellu'; did you mean gelu",
+    ),
+    ("squares = [8]\nepilogue = 'relu'\nepilogues = ['silu']", 5, r"epilogues: .* exclude each other"),
+    ("squares = [8]\ndtype = 'float64'\nepilogue = 'relu'", 3, r"squares: epilogue 'relu' is for gemm in"),
     ("squares = [8]\ndtype = 'float23'", 4, r"unknown dtype 'float23'; did you mean float32"),
     ("squares = [8]\nobjective = ['energy']", 4, r"objective: the objectives are time, or time with"),
     ("squares = [8]\nobjective = ''", 4, r"objective: unknown objective ''"),

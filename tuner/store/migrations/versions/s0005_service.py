@@ -13,7 +13,9 @@ _UUID = sa.Uuid(as_uuid=False)
 
 
 def upgrade() -> None:
-    """Adds their tables."""
+    """Adds their tables, and widens the column that has precision and epilogue behind the dtype."""
+    if op.get_bind().dialect.name != "sqlite":  # which heeds no lengths
+        op.alter_column("tuner_problems", "dtype", type_=sa.String(100), existing_nullable=False)
     _add_watch()
     _add_demand()
     _add_claims()

@@ -1,0 +1,217 @@
+// The epilogue of a product: activation(alpha * sum + beta * c_in + bias) + residual, between registers and memory.
+//
+// Comes before a kernel's source. Macros in front of the text say which parts
+// the problem declares: EPILOGUE (1), EPILOGUE_ALPHA, EPILOGUE_BETA, EPILOGUE_BIAS (1 for each row, 2 for each column),
+// EPILOGUE_ACTIVATION (1 relu, 2 GELU by erf, 3 GELU by tanh, 4 SiLU), EPILOGUE_RESIDUAL. Without them the sum is the result.
+// A kernel takes EPILOGUE_OPERANDS before C, and EPILOGUE_FACTORS behind its other scalars; its functions take
+// EPILOGUE_PARAMETER last and are given EPILOGUE_OF_KERNEL, or EPILOGUE_PASSED on; EPILOGUE_RESULT is what is stored for a sum.
+// Where there is no epilogue, none of these leaves anything: a kernel's source is then what it was without this file.
+//
+// Memory   c_in and residual are read once, m x n as C; a bias has an element for each row or column. All are dense.
+// Numbers  FP32, rounded once to C's elements.
+
+#ifdef SCALAR
+#define EPILOGUE_STORED SCALAR
+#else
+#define EPILOGUE_STORED unsigned short
+#endif
+#if EPILOGUE_BETA
+#define EPILOGUE_TAKES_C_IN const EPILOGUE_STORED* __restrict__ c_in,
+#define EPILOGUE_GIVES_C_IN c_in,
+#define EPILOGUE_TAKES_BETA , float beta
+#define EPILOGUE_GIVES_BETA beta,
+#else
+#define EPILOGUE_TAKES_C_IN
+#define EPILOGUE_GIVES_C_IN
+#define EPILOGUE_TAKES_BETA
+#define EPILOGUE_GIVES_BETA
+#endif
+#if EPILOGUE_BIAS
+#define EPILOGUE_TAKES_BIAS const EPILOGUE_STORED* __restrict__ bias,
+#define EPILOGUE_GIVES_BIAS bias,
+#else
+#define EPILOGUE_TAKES_BIAS
+#define EPILOGUE_GIVES_BIAS
+#endif
+#if EPILOGUE_RESIDUAL
+#define EPILOGUE_TAKES_RESIDUAL const EPILOGUE_STORED* __restrict__ residual,
+#define EPILOGUE_GIVES_RESIDUAL residual,
+#else
+#define EPILOGUE_TAKES_RESIDUAL
+#define EPILOGUE_GIVES_RESIDUAL
+#endif
+#if EPILOGUE_ALPHA
+#define EPILOGUE_TAKES_ALPHA , float alpha
+#define EPILOGUE_GIVES_ALPHA alpha,
+#else
+#define EPILOGUE_TAKES_ALPHA
+#define EPILOGUE_GIVES_ALPHA
+#endif
+#define EPILOGUE_OPERANDS EPILOGUE_TAKES_C_IN EPILOGUE_TAKES_BIAS EPILOGUE_TAKES_RESIDUAL
+#define EPILOGUE_FACTORS EPILOGUE_TAKES_ALPHA EPILOGUE_TAKES_BETA
+// What a kernel's arguments make of it.
+#define EPILOGUE_GIVEN                                                                                                         \
+    Epilogue { EPILOGUE_GIVES_C_IN EPILOGUE_GIVES_BIAS EPILOGUE_GIVES_RESIDUAL EPILOGUE_GIVES_ALPHA EPILOGUE_GIVES_BETA }
+
+#if EPILOGUE
+#define EPILOGUE_PARAMETER , const Epilogue& epilogue
+#define EPILOGUE_PASSED , epilogue
+#define EPILOGUE_OF_KERNEL , EPILOGUE_GIVEN
+#define EPILOGUE_RESULT(sum, row, column, n) epilogue(sum, row, column, n)
+
+// Two neighbours of a row.
+struct EpiloguePair {
+    float left, right;
+};
+
+__device__ __forceinline__ float epilogue_value(float x) { return x; }
+#ifndef SCALAR
+__device__ __forceinline__ float epilogue_value(unsigned short x)
+{
+#if BFLOAT
+    return __uint_as_float((unsigned)x << 16);
+#else
+    float wide;
+    asm volatile("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(x));
+    return wide;
+#endif
+}
+#endif
+
+// tanh and the logistic function, to about 1e-7 where the result is rounded to 16 bits, else as exact as CUDA's own.
+__device__ __forceinline__ float epilogue_tanh(float x)
+{
+#ifdef SCALAR
+    return tanhf(x);
+#else
+    return 1.0f - __fdividef(2.0f, 1.0f + __expf(2.0f * x));
+#endif
+}
+
+__device__ __forceinline__ float epilogue_activation(float x)
+{
+#if EPILOGUE_ACTIVATION == 1
+    return x < 0.0f ? 0.0f : x;  // NaN stays
+#elif EPILOGUE_ACTIVATION == 2
+    return 0.5f * x * (1.0f + erff(x * 0.70710678f));
+#elif EPILOGUE_ACTIVATION == 3
+    return 0.5f * x * (1.0f + epilogue_tanh(0.79788456f * (x + 0.044715f * x * x * x)));
+#elif EPILOGUE_ACTIVATION == 4
+#ifdef SCALAR
+    return x / (1.0f + expf(-x));
+#else
+    return __fdividef(x, 1.0f + __expf(-x));
+#endif
+#else
+    return x;
+#endif
+}
+
+struct Epilogue {
+#if EPILOGUE_BETA
+    const EPILOGUE_STORED* c_in;
+#endif
+#if EPILOGUE_BIAS
+    const EPILOGUE_STORED* bias;
+#endif
+#if EPILOGUE_RESIDUAL
+    const EPILOGUE_STORED* residual;
+#endif
+#if EPILOGUE_ALPHA
+    float alpha;
+#endif
+#if EPILOGUE_BETA
+    float beta;
+#endif
+
+    // The result of a sum in that row and column of C, whose rows have n elements.
+    __device__ __forceinline__ float operator()(float sum, unsigned row, unsigned column, unsigned n) const
+    {
+        const size_t at = (size_t)row * n + column;
+        (void)at;
+#if EPILOGUE_ALPHA
+        sum *= alpha;
+#endif
+#if EPILOGUE_BETA
+        sum += beta * epilogue_value(c_in[at]);
+#endif
+#if EPILOGUE_BIAS == 1
+        sum += epilogue_value(bias[row]);
+#elif EPILOGUE_BIAS == 2
+        sum += epilogue_value(bias[column]);
+#endif
+        sum = epilogue_activation(sum);
+#if EPILOGUE_RESIDUAL
+        sum += epilogue_value(residual[at]);
+#endif
+        return sum;
+    }
+
+#ifndef SCALAR
+    // Two elements of 16 bits at once, where they are aligned to it.
+    static __device__ __forceinline__ EpiloguePair pair_at(const unsigned short* from)
+    {
+        const unsigned both = *(const unsigned*)from;
+        return {epilogue_value((unsigned short)both), epilogue_value((unsigned short)(both >> 16))};
+    }
+
+    // The results of two neighbours of a row; the column is even, and so is n.
+    __device__ __forceinline__ void two(float& left, float& right, unsigned row, unsigned column, unsigned n) const
+    {
+        const size_t at = (size_t)row * n + column;
+        (void)at;
+#if EPILOGUE_ALPHA
+        left *= alpha, right *= alpha;
+#endif
+#if EPILOGUE_BETA
+        const EpiloguePair added = pair_at(c_in + at);
+        left += beta * added.left, right += beta * added.right;
+#endif
+#if EPILOGUE_BIAS == 1
+        const float of_row = epilogue_value(bias[row]);
+        left += of_row, right += of_row;
+#elif EPILOGUE_BIAS == 2
+        const EpiloguePair of_columns = pair_at(bias + column);
+        left += of_columns.left, right += of_columns.right;
+#endif
+        left = epilogue_activation(left), right = epilogue_activation(right);
+#if EPILOGUE_RESIDUAL
+        const EpiloguePair last = pair_at(residual + at);
+        left += last.left, right += last.right;
+#endif
+    }
+#endif
+};
+
+#ifndef SCALAR
+// Finishes what a thread of a warp has of the 16 rows from `row` on and COUNT / 4 times 8 columns from `column` on, as wgmma and
+// mma leave it: of each eight columns two neighbours, in rows eight apart.
+template <int COUNT>
+__device__ __forceinline__ void finish_fragments(float (&s)[COUNT], const Epilogue& epilogue, int row, int column, int m, int n)
+{
+    const int lane = threadIdx.x % 32;
+    const bool paired = n % 2 == 0;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        const int line = row + h * 8 + lane / 4;
+        if (line >= m) continue;
+#pragma unroll
+        for (int j = 0; j < COUNT / 4; ++j) {
+            const int x = column + j * 8 + lane % 4 * 2;
+            float &left = s[4 * j + 2 * h], &right = s[4 * j + 2 * h + 1];
+            if (paired) {
+                if (x < n) epilogue.two(left, right, line, x, n);
+            } else {
+                if (x < n) left = epilogue(left, line, x, n);
+                if (x + 1 < n) right = epilogue(right, line, x + 1, n);
+            }
+        }
+    }
+}
+#endif
+#else
+#define EPILOGUE_PARAMETER
+#define EPILOGUE_PASSED
+#define EPILOGUE_OF_KERNEL
+#define EPILOGUE_RESULT(sum, row, column, n) sum
+#endif

@@ -1,0 +1,222 @@
+"""Epilogues in kernels: results against float64 on poisoned outputs, and what compiles for which GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cuda_on_cpu import compile_for_cpu
+from gpu_models import H200
+
+from tuner.declare.catalogue import NO_EPILOGUE, builtin
+from tuner.declare.epilogue import Epilogue
+from tuner.declare.kernel import Rendered, render
+from tuner.declare.launch import Launch
+from tuner.declare.problem import Operation, Problem, Scalar, Tensor, Work
+from tuner.declare.space import Config, Space
+from tuner.devices.element_wise import element_wise_source
+from tuner.devices.numba_source import ready
+from tuner.devices.nvrtc import compile_cubin, read_report
+
+GEMM = builtin().operation("gemm")
+ALL = "alpha+beta+bias-col+gelu+residual"
+#: Parts alone and together; every part is in one of them.
+EPILOGUES = ("alpha+bias-row+relu", "beta+gelu-tanh", "bias-row+silu+residual", ALL)
+TILE = {"BM": 32, "BN": 32, "BK": 8, "TM": 4, "TN": 4, "LANES_M": 8, "SWATH": 1, "BLOCKS_PER_SM": 1}
+WARP = TILE | {
+    "STAGES": 2, "SPLIT_K": 1, "BLOCKS": 0, "TURN": "copy", "PITCH": 1, "ORDER": "rows", "ARRIVE": "end",
+    "UNTIE": 0,
+}  # fmt: skip
+#: Kernel, config, dtype and epilogue that are run on the CPU; the shapes have edges in every dim.
+EMULATED = [
+    ("tiled", {"BLOCK": 8, "BORDER": "check", "ACCUMULATE": "plain", "PITCH": 1}, "float32", EPILOGUES[0]),
+    ("tiled", {"BLOCK": 8, "BORDER": "check", "ACCUMULATE": "kahan", "PITCH": 1}, "float32", ALL),
+    ("register_tiled", TILE | {"VECTOR": 1}, "float32", EPILOGUES[1]),
+    ("warp_tiled", WARP | {"VECTOR": 1}, "float32", EPILOGUES[2]),
+    ("warp_tiled", WARP | {"VECTOR": 1, "SPLIT_K": 2}, "float32", ALL),
+    ("half_tiled", {"BM": 32, "BN": 32, "BK": 8, "TM": 4, "TN": 4}, "float16", ALL),
+    ("half_tiled", {"BM": 32, "BN": 32, "BK": 8, "TM": 4, "TN": 4}, "bfloat16", EPILOGUES[2]),
+]
+
+
+def kernel_of(target: str, name: str):  # noqa: ANN201
+    return builtin().of("gemm", target, (name,))[0]
+
+
+def problem(m: int, n: int, k: int, epilogue: str, dtype: str = "float32", layout: str = "nn") -> Problem:
+    return GEMM.problem({"m": m, "n": n, "k": k}, dtype, layout, "", epilogue)
+
+
+def drawn(of: Problem) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(3)
+    arrays = {each.name: rng.standard_normal(each.shape).astype("float32") for each in of.inputs}
+    arrays["a"] /= np.float32(np.sqrt(of.k))
+    return {name: each.astype(of.dtype) for name, each in arrays.items()}
+
+
+def assert_right(of: Problem, arrays: Mapping[str, np.ndarray], got: np.ndarray) -> None:
+    """Within the tolerance; and no other epilogue of the same operands is."""
+    expected = GEMM.reference(np, of, arrays)
+    allowed = of.tolerance * (np.sqrt(np.mean(expected**2)) + np.abs(expected))
+    wrong = ~(np.abs(got.astype("float64") - expected) <= allowed)
+    assert not wrong.any(), f"{of}: first wrong at {np.argwhere(wrong)[0]}"
+
+
+@pytest.mark.parametrize(("name", "config", "dtype", "epilogue"), EMULATED)
+def test_cuda_kernels_apply_it(name: str, config: dict, dtype: str, epilogue: str, folder: Path) -> None:
+    kernel = kernel_of("cuda", name)
+    program = None
+    for m, n, k in ((37, 29, 21), (24, 40, 16)):
+        each = problem(m, n, k, epilogue, dtype, "tn")
+        rendered = render(kernel, each, Config(config))
+        assert rendered.launch is not None
+        program = program or compile_for_cpu(rendered, folder)
+        arrays = drawn(each)
+        assert_right(each, arrays, program.run(each, rendered.launch, arrays, "random")["c"])
+
+
+#: A warp whose threads have the sums of 16 x 24 elements as wgmma leaves them; C is 13 x n.
+FRAGMENTS = """
+extern "C" __global__ void
+fragments(const unsigned short* sums, EPILOGUE_OPERANDS unsigned short* c, int n EPILOGUE_FACTORS)
+{
+    float s[12];
+    const int lane = threadIdx.x % 32, m = 13;
+    for (int i = 0; i < 12; ++i) {
+        const int row = i / 2 % 2 * 8 + lane / 4, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+        s[i] = row < m && column < n ? widened(sums[row * n + column]) : 0.0f;
+    }
+    finish_fragments(s, EPILOGUE_GIVEN, 0, 0, m, n);
+    for (int i = 0; i < 12; ++i) {
+        const int row = i / 2 % 2 * 8 + lane / 4, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+        if (row < m && column < n) c[row * n + column] = rounded(s[i]);
+    }
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("n", "epilogue"), [(22, ALL), (21, ALL), (22, "bias-row+silu"), (24, "beta+gelu-tanh")]
+)
+def test_fragments_of_tensor_cores_are_finished_where_they_lie(n: int, epilogue: str, folder: Path) -> None:
+    """What wgmma_tma adds to its plain form, which runs on no CPU."""
+    read = Epilogue.read(epilogue)
+    of_gemm = problem(13, n, 1, epilogue, "bfloat16")
+    fragments = Operation(
+        name="fragments", dims=("n",), dtypes=("bfloat16",), work=lambda p: Work(0.0, 0.0),
+        tensors=lambda p: (Tensor("sums", (13, n), "bfloat16"), *of_gemm.tensors[2:]),
+        scalars=lambda p: of_gemm.scalars[1:2] + of_gemm.scalars[3:],
+        reference=lambda xp, p, arrays: arrays["sums"],
+    )  # fmt: skip
+    each = fragments.problem({"n": n})
+    folder_of = Path(str(kernel_of("cuda", "half_tiled").source)).parent
+    constants = GEMM.constants(of_gemm, "cuda")
+    lines = [f"#define {name} {int(value)}" for name, value in constants.items()]
+    parts = [(folder_of / file).read_text() for file in ("half.cuh", "epilogue.cuh")]
+    text = "\n".join([*lines, *parts, FRAGMENTS])
+    rng = np.random.default_rng(4)
+    arrays = {name: array for name, array in drawn(of_gemm).items() if name in read.operands}
+    sums = rng.standard_normal((13, n)).astype("bfloat16")
+    program = compile_for_cpu(Rendered(text, "fragments", "cuda"), folder)
+    got = program.run(each, Launch(grid=(1,), block=(32,)), {"sums": sums, **arrays})["c"].astype("float64")
+    factors = {scalar.name: scalar.value for scalar in of_gemm.scalars if scalar.given}
+    expected = read.of(np, sums.astype("float64"), arrays | factors)
+    np.testing.assert_allclose(got, expected, rtol=2.0**-8, atol=2.0**-9)
+
+
+@pytest.mark.parametrize(
+    ("rest", "dtype"), [("bias-row+silu+residual", "float16"), ("bias-col+gelu", "float32")]
+)
+def test_the_librarys_kernel_behind_a_product_finishes_it(rest: str, dtype: str, folder: Path) -> None:
+    """What is timed beside kernels where cuBLASLt has no such epilogue."""
+    of_gemm = problem(11, 9, 1, rest, dtype)
+    finish = Operation(
+        name="finish", dims=("n",), dtypes=(dtype,), work=lambda p: Work(0.0, 0.0),
+        tensors=lambda p: (
+            Tensor("c", (11, 9), dtype), *of_gemm.tensors[2:-1], Tensor("out", (11, 9), dtype, output=True),
+        ),
+        scalars=lambda p: (Scalar("count", "int64", 99), Scalar("columns", "int32", 9)),
+        reference=lambda xp, p, arrays: arrays["c"],
+    )  # fmt: skip
+    # The runner gives back outputs alone, and C is finished in place: a copy of it goes out.
+    text = element_wise_source(of_gemm, Epilogue.read(rest))
+    kind = "unsigned short" if dtype == "float16" else "float"
+    operands = "".join(f"{kind}* {each.name}, " for each in of_gemm.tensors[2:-1])
+    passed = "".join(f"{each.name}, " for each in of_gemm.tensors[2:-1])
+    text += f"""
+extern "C" __global__ void copied({kind}* c, {operands}{kind}* out, long long count, int n)
+{{
+    for (int i = threadIdx.x; i < count; i += blockDim.x) out[i] = c[i];
+    __syncthreads();
+    finish(out, {passed}count, n);
+}}
+"""
+    arrays = drawn(of_gemm)
+    sums = np.random.default_rng(4).standard_normal((11, 9)).astype(dtype)
+    given = {"c": sums} | {each.name: arrays[each.name] for each in of_gemm.tensors[2:-1]}
+    program = compile_for_cpu(Rendered(text, "copied", "cuda"), folder)
+    got = program.run(finish.problem({"n": 9}), Launch(grid=(1,), block=(64,)), given)["out"].astype("float64")
+    expected = Epilogue.read(rest).of(np, sums.astype("float64"), arrays)
+    unit = 2.0**-11 if dtype == "float16" else 2.0**-22
+    np.testing.assert_allclose(got, expected, rtol=unit, atol=unit)
+    assert compile_cubin(element_wise_source(of_gemm, Epilogue.read(rest)), "sm_80")[0].startswith(b"\x7fELF")
+
+
+@pytest.mark.parametrize(("dtype", "epilogue", "more"), [
+    ("bfloat16", "bias-col+gelu-tanh", {"WIDTH": 128, "STAGES": 6}),
+    ("float16", ALL, {"STORE": "registers", "WIDTH": 128, "STAGES": 6}),
+])  # fmt: skip
+def test_wgmma_tma_compiles_with_it_and_keeps_sums_in_registers(dtype: str, epilogue: str, more: dict) -> None:
+    pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="NVRTC comes with the extras cuda12 and cuda13")
+    kernel = kernel_of("cuda", "wgmma_tma")
+    rendered = render(kernel, problem(512, 512, 512, epilogue, dtype), Config({**kernel.defaults, **more}))
+    cubin, log = compile_cubin(rendered.text, "sm_90a", rendered.options)
+    assert read_report(log, cubin).spill_bytes == 0
+    assert rendered.launch is not None
+    passed = rendered.launch.steps[0].arguments
+    read = Epilogue.read(epilogue)
+    assert passed[3 : -2 - len(read.factors)] == ("c", *read.operands, "m", "n", "k")
+    assert passed[len(passed) - len(read.factors) :] == read.factors
+
+
+@pytest.mark.parametrize("name", ["tiled", "register_tiled", "warp_tiled", "half_tiled"])
+def test_plain_kernels_compile_with_it_for_other_gpus(name: str) -> None:
+    pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="NVRTC comes with the extras cuda12 and cuda13")
+    kernel = kernel_of("cuda", name)
+    dtype = "bfloat16" if kernel.dtypes else "float32"
+    rendered = render(kernel, problem(512, 512, 512, "bias-col+gelu-tanh", dtype), Config(kernel.defaults))
+    assert compile_cubin(rendered.text, "sm_80", rendered.options)[0].startswith(b"\x7fELF")
+
+
+@pytest.mark.parametrize(("name", "config", "epilogue"), [
+    ("blocked", {"BLOCK": 16, "TRANSPOSE_B": False, "THREADS": 1}, ALL),
+    ("naive", {"THREADS": 1}, "bias-row+silu"),
+    ("naive", {"THREADS": 1}, "beta+gelu-tanh"),
+])  # fmt: skip
+def test_cpu_kernels_apply_it(name: str, config: dict, epilogue: str) -> None:
+    each = problem(37, 45, 29, epilogue)
+    entry = ready(render(kernel_of("cpu", name), each, Config(config)), each)
+    arrays = drawn(each)
+    got = np.full((37, 45), np.nan, "float32")
+    entry(*arrays.values(), got, *(np.dtype(s.dtype).type(s.value).item() for s in each.scalars))
+    assert_right(each, arrays, got)
+
+
+def test_other_kernels_have_no_config_for_it() -> None:
+    each = problem(4096, 4096, 4096, "bias-col")
+    without = {kernel.name for kernel in builtin().of("gemm", "cuda") if not kernel.epilogues}
+    assert "thin" in without
+    assert without.isdisjoint(kernel.name for kernel in builtin().of("gemm", "cuda", epilogue="bias-col"))
+    for kernel in builtin().of("gemm", "cuda", ("thin", "double_sums")):
+        assert NO_EPILOGUE in [rule.sentence for rule in kernel.constraints]
+        assert len(Space.build(kernel.parameters, kernel.constraints, each, H200)) == 0
+
+
+def test_a_source_is_rendered_as_before_where_there_is_none() -> None:
+    for kernel in builtin().of("gemm", "cuda"):
+        dtype = kernel.dtypes[0] if kernel.dtypes else "float32"
+        config = kernel.default_config() or kernel.first_configs()[0]
+        text = render(kernel, problem(512, 512, 512, "", dtype), config).text
+        assert "#define EPILOGUE 1" not in text

@@ -1,0 +1,158 @@
+"""Epilogues: their words, and what they compute, against formulas written out here."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tuner.declare.catalogue import builtin
+from tuner.declare.epilogue import ACTIVATIONS, BIASES, WORDS, Epilogue
+from tuner.errors import InputError, UnknownName
+
+GEMM = builtin().operation("gemm")
+EPILOGUES = st.builds(
+    Epilogue, st.booleans(), st.booleans(), st.sampled_from(["", *BIASES]), st.sampled_from(["", *ACTIVATIONS]),
+    st.booleans(),
+)  # fmt: skip
+DIMS = {"m": 5, "n": 7, "k": 3}
+
+
+@given(EPILOGUES, st.randoms())
+def test_words_in_any_order_are_one_text(epilogue: Epilogue, random: object) -> None:
+    words = epilogue.text.split("+") if epilogue.text else []
+    random.shuffle(words)
+    assert Epilogue.read(" + ".join(words)) == epilogue
+    assert [WORDS.index(word) for word in epilogue.text.split("+") if word] == sorted(map(WORDS.index, words))
+    assert bool(epilogue) == bool(words)
+
+
+@pytest.mark.parametrize("text", ["bias-row+bias-col", "relu+gelu", "alpha+alpha"])
+def test_words_that_exclude_each_other_are_refused(text: str) -> None:
+    with pytest.raises(InputError, match="each part once, at most one bias and one activation"):
+        Epilogue.read(text)
+
+
+def test_an_unknown_word_is_told() -> None:
+    with pytest.raises(UnknownName, match="unknown part of an epilogue 'gellu'; did you mean gelu"):
+        GEMM.problem(DIMS, epilogue="bias-col+gellu")
+
+
+def test_a_problem_without_one_is_what_it_was() -> None:
+    plain = GEMM.problem(DIMS)
+    assert "epilogue" not in plain.to_json()
+    assert [each.name for each in plain.tensors] == ["a", "b", "c"]
+    assert [each.name for each in plain.scalars] == ["m", "n", "k"]
+
+
+def test_a_problem_with_one_takes_its_operands_and_factors() -> None:
+    problem = GEMM.problem(DIMS, "bfloat16", epilogue="residual+gelu+bias-row+beta+alpha")
+    assert problem.epilogue == "alpha+beta+bias-row+gelu+residual"
+    assert str(problem) == "gemm 5 x 7 x 3 bfloat16 nn alpha+beta+bias-row+gelu+residual"
+    assert [(each.name, each.shape) for each in problem.tensors[2:]] == [
+        ("c_in", (5, 7)), ("bias", (5,)), ("residual", (5, 7)), ("c", (5, 7)),
+    ]  # fmt: skip
+    assert [each.name for each in problem.scalars if each.given] == ["alpha", "beta"]
+    assert problem.at({"m": 1, "n": 2, "k": 3}).epilogue == problem.epilogue
+    assert problem.with_values({"alpha": 3.0}) == problem
+    assert [each.value for each in problem.with_values({"alpha": 3.0}).scalars[3:]] == [3.0, 0.5]
+
+
+@pytest.mark.parametrize(("dtype", "precision"), [("float64", ""), ("float32", "emulated")])
+def test_dtypes_and_precisions_without_epilogues_say_so(dtype: str, precision: str) -> None:
+    with pytest.raises(InputError, match=r"epilogue.* is for .*leave"):
+        GEMM.problem(DIMS, dtype, "", precision, "relu")
+
+
+def test_another_operation_has_none() -> None:
+    with pytest.raises(InputError, match="epilogue 'relu' is for gemm, got gemv in float32"):
+        builtin().operation("gemv").problem({"m": 2, "n": 3}, epilogue="relu")
+
+
+FORMULAS = {
+    "": lambda x: x,
+    "relu": lambda x: max(x, 0.0),
+    "gelu": lambda x: x * 0.5 * (1 + math.erf(x / math.sqrt(2))),
+    "gelu-tanh": lambda x: 0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "silu": lambda x: x / (1 + math.exp(-x)),
+}
+
+
+@given(EPILOGUES, st.integers(0, 2**31))
+def test_the_reference_is_the_formula(epilogue: Epilogue, seed: int) -> None:
+    if not epilogue:
+        return
+    problem = GEMM.problem(DIMS, epilogue=epilogue.text)
+    rng = np.random.default_rng(seed)
+    arrays = {each.name: rng.standard_normal(each.shape).astype("float32") for each in problem.inputs}
+    got = GEMM.reference(np, problem, arrays)
+    for i, j in ((0, 0), (4, 6), (2, 3)):
+        x = float(arrays["a"][i].astype(float) @ arrays["b"][:, j].astype(float))
+        x = (0.75 if epilogue.alpha else 1.0) * x + (
+            0.5 * float(arrays["c_in"][i, j]) if epilogue.beta else 0.0
+        )
+        x += float(arrays["bias"][i if epilogue.bias == "bias-row" else j]) if epilogue.bias else 0.0
+        x = FORMULAS[epilogue.activation](x) + (float(arrays["residual"][i, j]) if epilogue.residual else 0.0)
+        assert got[i, j] == pytest.approx(x, rel=1e-12, abs=1e-12)
+
+
+@given(st.sampled_from(list(ACTIVATIONS)), st.floats(1e-3, 1e3))
+def test_errors_grow_by_no_more_than_the_tolerance_says(activation: str, size: float) -> None:
+    """Slope times the rms before, over the rms after."""
+    x = np.linspace(-6, 6, 4001) * size
+    weight = np.exp(-((x / size) ** 2) / 2)
+    y = Epilogue(activation=activation).of(np, x.copy(), {})
+    slope = np.abs(np.gradient(y, x)).max()
+    after, before = (math.sqrt(np.sum(weight * v**2) / np.sum(weight)) for v in (y, x))
+    assert slope * before / after <= ACTIVATIONS[activation] * 1.01
+
+
+def test_a_tolerance_has_room_for_the_epilogue_and_rejects_tf32() -> None:
+    plain, finished = (GEMM.problem({"m": 64, "n": 64, "k": 4096}, epilogue=e).tolerance for e in ("", "gelu"))
+    assert plain < finished < 3 * plain < 2.0**-11
+
+
+@pytest.mark.parametrize(
+    ("text", "fused", "rest"),
+    [
+        ("bias-col+gelu-tanh", "bias-col+gelu-tanh", ""),
+        ("alpha+beta+bias-col+relu", "alpha+beta+bias-col+relu", ""),
+        ("bias-col+gelu", "bias-col", "gelu"),
+        ("bias-row+relu", "", "bias-row+relu"),
+        ("bias-col+residual", "bias-col+residual", ""),
+        ("bias-col+relu+residual", "bias-col+relu", "residual"),
+        ("beta+silu", "beta", "silu"),
+    ],
+)
+def test_what_cublas_does_and_what_is_left(text: str, fused: str, rest: str) -> None:
+    assert tuple(each.text for each in Epilogue.read(text).in_cublas) == (fused, rest)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("bias-col+relu", "cuBLASLt epilogue"), ("bias-col+gelu", "cuBLASLt epilogue + element-wise"),
+        ("silu", "cuBLAS + element-wise"), ("alpha+beta", "cuBLAS"),
+    ],
+)  # fmt: skip
+def test_the_library_is_named_for_what_it_does(text: str, name: str) -> None:
+    problem = GEMM.problem(DIMS, "float16", epilogue=text)
+    assert GEMM.baselines["cuda"].named(problem) == name
+    assert GEMM.baselines["cpu"].named(problem) == "NumPy + element-wise"
+    assert GEMM.baselines["cuda"].named(GEMM.problem(DIMS)) == "cuBLAS"
+
+
+@pytest.mark.parametrize("text", ["alpha+beta+bias-col+gelu+residual", "bias-row+silu"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_numpys_way_is_within_the_tolerance(text: str, dtype: str) -> None:
+    problem = GEMM.problem({"m": 33, "n": 20, "k": 50}, dtype, "tn", "", text)
+    rng = np.random.default_rng(1)
+    arrays = {each.name: rng.standard_normal(each.shape).astype(dtype) for each in problem.inputs}
+    expected = GEMM.reference(np, problem, arrays)
+    c = np.full((33, 20), np.nan, "float32").astype(dtype)
+    GEMM.baselines["cpu"].call(np, problem, arrays | {"c": c})
+    allowed = problem.tolerance * (np.sqrt(np.mean(expected**2)) + np.abs(expected))
+    assert np.all(np.abs(c.astype(float) - expected) <= allowed)

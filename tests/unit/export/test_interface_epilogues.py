@@ -1,0 +1,80 @@
+"""Exports of products with an epilogue take its operands and factors."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fixtures.exported import CATALOGUE, GXX, champion, run_on_host
+
+from tuner.declare.kernel import Kernel
+from tuner.declare.problem import Problem
+from tuner.export import export
+
+ALL = "alpha+beta+bias-col+gelu+residual"
+
+
+def given(
+    name: str, target: str, epilogue: str, dims: tuple[int, int, int] = (67, 45, 33)
+) -> tuple[Kernel, Problem]:
+    shape = dict(zip("mnk", dims, strict=True))
+    kernel = CATALOGUE.of("gemm", target, (name,))[0]
+    dtype = "bfloat16" if name == "wgmma_tma" else ""
+    return kernel, CATALOGUE.operation("gemm").problem(shape, dtype, epilogue=epilogue)
+
+
+def exported(name: str, target: str, epilogue: str, form: str, folder: Path, **config: object) -> Path:
+    kernel, problem = given(name, target, epilogue)
+    return export(
+        champion(kernel, problem, {**kernel.default_config(), **config}), kernel, problem, form, folder
+    )[0]
+
+
+def test_a_python_module_takes_them_by_name(tmp_path: Path) -> None:
+    path = exported("naive", "cpu", ALL, "python", tmp_path, THREADS=1)
+    script = f"""
+import sys
+sys.path.insert(0, {str(tmp_path)!r})
+import math, numpy as np, {path.stem} as exported
+rng = np.random.default_rng(0)
+a, b, c, r = (rng.standard_normal(s).astype("f4") for s in ((9, 4), (4, 6), (9, 6), (9, 6)))
+bias = rng.standard_normal(6).astype("f4")
+x = 3.0 * (a.astype(float) @ b) - 2.0 * c + bias
+want = 0.5 * x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) + r
+got = exported.matmul(a, b, c, bias, r, alpha=3.0, beta=-2.0)
+assert np.abs(got - want).max() < 1e-5, np.abs(got - want).max()
+print("right")
+"""
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "right\n", done.stderr
+
+
+@GXX
+@pytest.mark.parametrize("epilogue", [ALL, "bias-row+gelu-tanh", "alpha+relu", "silu"])
+def test_a_cuda_source_checks_itself_with_it(epilogue: str, tmp_path: Path) -> None:
+    path = exported("naive", "cuda", epilogue, "source", tmp_path)
+    # The host's maths has these by other names.
+    path.write_text(f"#include <cmath>\n{path.read_text()}")
+    code, told = run_on_host(path)
+    assert (code, told.endswith("PASSED\n")) == (0, True), told
+
+
+@GXX
+def test_its_check_finds_a_wrong_epilogue(tmp_path: Path) -> None:
+    path = exported("naive", "cuda", "bias-col+gelu", "source", tmp_path)
+    code, told = run_on_host(path, change=("bias[column]", "bias[row % n]"))
+    assert (code, "FAILED" in told) == (1, True), told
+
+
+def test_the_signature_has_operands_before_the_result_and_factors_last(tmp_path: Path) -> None:
+    text = exported(
+        "wgmma_tma", "cuda", "beta+bias-col+gelu", "source", tmp_path, BORDER="pad", STORE="registers"
+    ).read_text()
+    taken = text[text.index("cudaError_t launch_matmul(") :].partition(")")[0]
+    assert [word.split()[-1].lstrip("*") for word in taken.partition("(")[2].split(",")] == [
+        "a", "b", "c_in", "bias", "c", "m", "n", "k", "beta", "0",
+    ]  # fmt: skip

@@ -1,0 +1,91 @@
+"""Lookups of problems with an epilogue: their own records first, then what is known without it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fixtures.lookup_records import BOARD, NAIVE, answer, crown, gemm, library, record, source_hash, tiled
+
+from tuner.lookup import best
+from tuner.lookup.answers import EXACT
+from tuner.results.record import ProblemKey, Role
+from tuner.store import Store, lines
+
+PLAIN = gemm(1024, 512, 256)
+FINISHED = replace(PLAIN, epilogue="bias-col+gelu")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(f"sqlite:///{tmp_path}/studies.db") as opened:
+        yield opened
+
+
+def final(problem: ProblemKey, kernel: str = "naive", time_s: float = 1e-3) -> object:
+    config = NAIVE if kernel == "naive" else tiled(16) if kernel == "tiled" else {}
+    return record(
+        problem, time_s, role=Role.FINAL, kernel=kernel, config=config, source_hash=source_hash(kernel)
+    )
+
+
+def test_its_own_champion_answers_and_no_other_problem_is_told_of_it(store: Store) -> None:
+    crown(store, final(PLAIN), library(PLAIN), 2.0)
+    crown(store, final(FINISHED, "tiled"), library(FINISHED), 3.0)
+    found, plain = answer(store, FINISHED, BOARD), answer(store, PLAIN, BOARD)
+    assert (found.match, found.kernel, found.to_json()["epilogue"]) == (EXACT, "tiled", "bias-col+gelu")
+    assert (plain.match, plain.kernel, "epilogue" in plain.to_json()) == (EXACT, "naive", False)
+
+
+def test_the_problem_without_it_answers_and_says_so(store: Store) -> None:
+    crown(store, final(PLAIN), library(PLAIN), 2.0)
+    found = answer(store, FINISHED, BOARD)
+    assert (found.match, found.kernel, found.use) == ("nearest-shape", "naive", "kernel")
+    assert "nothing was timed with epilogue bias-col+gelu" in found.reasons[0]
+    assert "without bias-col+gelu" in found.loss.said
+    assert found.record is not None
+    assert found.record.problem == PLAIN
+
+
+def test_a_kernel_that_applies_none_does_not_answer(store: Store) -> None:
+    other = record(PLAIN, 1e-3, role=Role.FINAL, kernel="thin", config={}, source_hash=source_hash("thin"))
+    crown(store, other, library(PLAIN), 2.0)
+    found = answer(store, FINISHED, BOARD)
+    assert found.kernel != "thin"
+    assert found.match == "default"
+
+
+def test_the_library_stays_the_library(store: Store) -> None:
+    crown(store, final(PLAIN), library(PLAIN), 0.5)
+    assert answer(store, FINISHED, BOARD).use == "cuBLASLt epilogue + element-wise"
+
+
+def test_a_model_answers_without_it() -> None:
+    """Published results of the H200 have a model; the words of a problem may have the epilogue."""
+    found = best("gemm 3000 2000 1000 nt gelu+bias-col", "NVIDIA H200", db="sqlite:////nothing/here.db")
+    assert found.question is not None
+    assert found.question.problem.epilogue == "bias-col+gelu"
+    assert found.match == "predicted"
+    assert any("answered without it" in reason for reason in found.reasons)
+    assert found.kernel in ("tiled", "register_tiled", "warp_tiled")
+
+
+def test_it_is_stored_behind_the_dtype_and_read_back(store: Store) -> None:
+    longest = replace(PLAIN, dtype="bfloat16", epilogue="alpha+beta+bias-col+gelu-tanh+residual")
+    assert ProblemKey.stored("gemm", longest.shape, longest.arithmetic, "nn") == longest
+    assert PLAIN.arithmetic == "float32"
+    assert longest.plain == replace(PLAIN, dtype="bfloat16")
+    stored = record(longest)
+    store.add(stored)
+    assert [each.problem for each in store.records(problem=longest)] == [longest]
+    assert lines.parsed(lines.line_of(stored)) == stored
+
+
+def test_the_command_to_tune_has_it(store: Store) -> None:
+    from tuner.lookup import tune_command
+
+    found = answer(store, FINISHED, BOARD)
+    assert found.question is not None
+    assert "--epilogue bias-col+gelu" in tune_command(found.question)
