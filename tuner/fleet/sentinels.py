@@ -99,7 +99,8 @@ def _told(watched: Watched) -> Told:
     problem, (first, *_) = watched.problem, watched.contenders
     item = ItemTold(
         problem.operation.name, str(problem.operation.origin or ""), dict(problem.shape), problem.dtype,
-        problem.layout, problem.precision, problem.epilogue, watched.regime, (first.kernel.name,), None, ("time",), None,
+        problem.layout, problem.precision, problem.epilogue, watched.regime, (first.kernel.name,), None,
+        ("time",), None,
     )  # fmt: skip
     return item, tuple((each.name, each.kernel.name, dict(each.config)) for each in watched.contenders)
 
