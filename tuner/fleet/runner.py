@@ -32,6 +32,8 @@ SILENT_S = 900.0
 RECHECK_S = 60.0
 #: Seconds within which all workers have stopped after Ctrl-C.
 STOP_WITHIN_S = 8.0
+#: Seconds after which workers that still work are told again to stop.
+STOP_AGAIN_S = 0.5
 #: Seconds between two looks at which workers there are.
 LOOK_EVERY_S = 0.5
 #: What is said of a scheduler that ended.
@@ -360,16 +362,21 @@ class ClusterRunner:
         """Ends all work, and takes what it brings within some seconds."""
         found: list[tuple[Place, Work, Done]] = []
         until_s = time.monotonic() + within_s
-        busy = [each.address for each in self.members.values() if each.state in (State.WORKS, State.TIMES)]
-        if not busy or self._client.status != "running":
-            return found
-        with contextlib.suppress(Exception):
-            self._client.run(node.stop, why, workers=busy, wait=False)
-        while (self.at_work or self.timing) and time.monotonic() < until_s:
+        again_s = 0.0
+        while (busy := self._busy()) and self._client.status == "running" and time.monotonic() < until_s:
+            if time.monotonic() > again_s:
+                # A worker that has not begun what it was sent last has nothing to stop yet.
+                with contextlib.suppress(Exception):
+                    self._client.run(node.stop, why, workers=busy, wait=False)
+                again_s = time.monotonic() + STOP_AGAIN_S
             with contextlib.suppress(queue.Empty, TunerError):
                 address, future = self._done.get(timeout=0.1)
                 found += self._ended(self.members[address], future)
         return found
+
+    def _busy(self) -> list[str]:
+        """Addresses of the workers that do something for this night."""
+        return [each.address for each in self.members.values() if each.state in (State.WORKS, State.TIMES)]
 
     def close(self) -> None:
         """Lets go of all tasks."""
