@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,34 +79,24 @@ def run_fleet(
         InputError: The cluster or an option is wrong.
         EnvironmentTrouble: The cluster or the database cannot be used.
     """
-    from tuner.cli.watch import attended
+    from tuner.cli.watch import attended, begin_on_workers
     from tuner.fleet.clusters import ClusterRequest, local_devices
     from tuner.fleet.coordinator import opened
     from tuner.fleet.security import Certificates
-    from tuner.study.interruption import INTERRUPTED
 
     if plan.surveys:
         click.echo("tuner: the plan's surveys run on one machine; give them to `tuner survey` there", err=True)
     if plan.wanted:
         click.echo("tuner: what is wanted is tuned on one machine; a cluster leaves it out", err=True)
-    result = NightResult()
     found = local_devices(request.device or plan.device) if request.cluster == "local" else ()
     wanted = ClusterRequest(request.cluster, found, Certificates(*request.tls))
     with opened(db, wanted, request.hand_over) as fleet:
         watch = attended(fleet.store, (), plan, request.quiet)
-        watch.begin((), 0)
-        watch.watching.why_none = "a cluster's night times none; run `tuner watch` on a node"
-        night = _night(plan, fleet, request)
+        watch.note()
+        watch.watching.why_none = "no worker came"
+        night = _night(plan, fleet, request, partial(begin_on_workers, watch, plan))
         with _shown(night, fleet.cluster, request.quiet), job_files.telling_of_fleet(night.snapshot):
-            try:
-                for item in night.run():
-                    result.items.append(item)
-                    ended(item)
-            except (Interrupted, EnvironmentTrouble) as error:
-                result.stopped = error
-            except KeyboardInterrupt:
-                result.stopped = Interrupted(INTERRUPTED)
-            result.items += night.unfinished(str(result.stopped))
+            result = _tuned(night, ended)
         result.snapshot = night.snapshot()
         places = {item.key: place for place, item in enumerate(plan.items)}
         result.items.sort(key=lambda each: places[each.item.key])
@@ -113,12 +104,31 @@ def run_fleet(
     return result
 
 
-def _night(plan: Plan, fleet: Fleet, request: FleetRequest) -> FleetNight:
+def _tuned(night: FleetNight, ended: Callable[[NightItem], None]) -> NightResult:
+    """The night's problems, until it ends or is stopped."""
+    from tuner.study.interruption import INTERRUPTED
+
+    result = NightResult()
+    try:
+        for item in night.run():
+            result.items.append(item)
+            ended(item)
+    except (Interrupted, EnvironmentTrouble) as error:
+        result.stopped = error
+    except KeyboardInterrupt:
+        result.stopped = Interrupted(INTERRUPTED)
+    result.items += night.unfinished(str(result.stopped))
+    return result
+
+
+def _night(
+    plan: Plan, fleet: Fleet, request: FleetRequest, greeted: Callable[[FleetNight], None]
+) -> FleetNight:
     devices = tuple(name for name in request.device.split(",") if name)
     return fleet.night(
         plan, request.seed, request.deadline_s,
         devices=() if request.cluster == "local" or _is_fake(devices) else devices,
-        again=request.again, warned=lambda text: click.echo(f"tuner: {text}", err=True),
+        again=request.again, greeted=greeted, warned=lambda text: click.echo(f"tuner: {text}", err=True),
         said=_nothing if request.quiet else _said,
     )  # fmt: skip
 

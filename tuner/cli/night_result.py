@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 #: Problems not reached that are listed one by one; a plan may have thousands.
 UNREACHED_TOLD = 20
 #: What ``--json`` gives of a night's report.
-REPORTED = ("night", "alerts", "behind", "rolled_back", "no_sentinels", "sentinels")
+REPORTED = ("night", "alerts", "behind", "confirmed", "rolled_back", "no_sentinels", "sentinels")
 
 
 @dataclass

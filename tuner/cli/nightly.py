@@ -65,7 +65,7 @@ def nightly(path: Path | None, db: str, as_json: bool, **asked: Any) -> int:
     device, driver and source are skipped, so the same command continues a night that was interrupted.
 
     Each night begins with its sentinels: champions beside the library, to see what became slower. Exit code 4
-    tells of alerts. A night on a cluster has none: run `tuner watch` on a node.
+    tells of alerts. On a cluster each worker times its own board.
     """
     from tuner.cli.install import install, tell_last
 

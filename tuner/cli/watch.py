@@ -84,6 +84,13 @@ def attended(store: Store, found: Any, read: Plan, quiet: bool) -> Attended:
     return Attended.of(store, found, str(read.path), say, seconds=rules.seconds, automatic=rules.automatic)
 
 
+def begin_on_workers(watch: Attended, read: Plan, night: Any) -> None:
+    """Has each worker of a fleet time the sentinels of its board, before any slice."""
+    from tuner.fleet.sentinels import of_models
+
+    watch.begin(candidates(read), read.watch.problems, night.left_s(), of_models(night))
+
+
 def candidates(read: Plan) -> list[Candidate]:
     """The problems of a plan, each once."""
     from tuner.watch.choosing import Candidate
@@ -101,8 +108,8 @@ def candidates(read: Plan) -> list[Candidate]:
 @database_option
 @json_option
 def explain(
-    target: str, dims: tuple[str, ...], sets: tuple[str, ...], dtype: str, layout: str, precision: str,
-    epilogue: str,     regime: str, device: str, other: str, db: str, as_json: bool,
+    target: str, dims: tuple[str, ...], sets: tuple[str, ...], device: str, other: str, db: str, as_json: bool,
+    **words: str,
 ) -> None:  # fmt: skip
     """Try what can be swapped for a problem that changed: its old machine code, another compiler or board."""
     from tuner.devices.detect import find
@@ -110,11 +117,12 @@ def explain(
     from tuner.watch.choosing import Candidate
     from tuner.watch.explaining import explain as tried
 
-    catalogue, problem = parse_problem(target, dims, sets, dtype, layout, precision, epilogue)
+    named = (words[name] for name in ("dtype", "layout", "precision", "epilogue"))
+    catalogue, problem = parse_problem(target, dims, sets, *named)
     found = find(device)
     boards = [find(other)] if other else []
     with Store.open(db) as store:
-        swaps = tried(store, found, boards, Candidate(problem, catalogue, regime))
+        swaps = tried(store, found, boards, Candidate(problem, catalogue, words["regime"]))
     if as_json:
         print_json([each.to_json() for each in swaps])
         return

@@ -25,17 +25,17 @@ from tuner.devices.device_lock import device_lock
 from tuner.errors import Interrupted, TunerError
 from tuner.fleet.condition import Condition, complaints
 from tuner.fleet.identity import identity_of
-from tuner.fleet.orders import Greeting, Order, Report
+from tuner.fleet.orders import DATABASE_VARIABLE, Greeting, Order, Report, WatchOrder
+from tuner.fleet.sentinels import time_here
 from tuner.fleet.studies import Studies
 from tuner.nightly.plan.items import PlanItem
+from tuner.results.sentinel import Sentinel
 from tuner.study.progress import Progress
 
 #: Seconds between two messages about the progress, and that the end may take once the worker is gone.
 TELL_EVERY_S, END_WITHIN_S = 0.5, 3.0
 #: Stages whose seconds grow only if something was done.
 WORKED = ("opening", "baseline", "compile", "load", "verify", "time", "power", "finals")
-#: Environment variable with the URL by which this machine reaches the database.
-DATABASE_VARIABLE = "TUNER_WORKER_DB"
 #: Seconds to wait for a device that another process still holds.
 LOCK_WAIT_S = 15.0
 
@@ -66,6 +66,7 @@ class Child:
         self._found = find(spec)
         self._working = False
         self._told_s = 0.0
+        self._code: Any = None
         self.studies = Studies(self._found, folder, url, self._view, self._waits)
         signal.signal(signal.SIGTERM, self._stop)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -91,11 +92,17 @@ class Child:
     def _answer(self, message: Any) -> Any:
         self._working = True
         try:
-            return self._report(message) if isinstance(message, Greeting) else self.work(message)
+            if isinstance(message, Greeting):
+                return self._report(message)
+            return self._timed(message) if isinstance(message, WatchOrder) else self.work(message)
         except (TunerError, KeyboardInterrupt) as error:
             return error if isinstance(error, TunerError) else Interrupted("interrupted")
         finally:
             self._working = False
+
+    def _timed(self, order: WatchOrder) -> list[list[Sentinel]]:
+        found, self._code = time_here(self._found, order, {}, self._code)
+        return found
 
     def work(self, order: Order) -> Any:
         """Does a piece of work."""

@@ -17,6 +17,7 @@ from typing import Any
 
 from tuner.devices.detect import DetectedDevice, find, gpus
 from tuner.errors import EnvironmentTrouble, InputError
+from tuner.fleet.cores import share_cores
 from tuner.fleet.jobs import queue_class, script_of
 from tuner.fleet.security import Certificates
 
@@ -179,6 +180,7 @@ def local_workers(
             workers.append(
                 subprocess.Popen(command, start_new_session=True, env={**os.environ, "PYTHONPATH": path})
             )
+        share_cores(found, [each.pid for each in workers])
         yield workers
     finally:
         for each in workers:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gzip
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
 from tuner.exchange.files import add_all
@@ -68,6 +69,7 @@ class Desk:
         self._changes: dict[str, int] = {}
         self._champions: dict[tuple[str, str], list[Champion]] = {}
         self._orders: dict[int, tuple[Place, Order]] = {}
+        self._unstored: list[tuple[_Node, Handed, str]] = []
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
@@ -101,7 +103,10 @@ class Desk:
     def _with_records(self, place: Place, work: Work, order: Order) -> Order:
         """Adds what the worker's own file lacks of the problem, and says what was stored of it."""
         node = self._nodes.setdefault(place.name, _Node())
-        told = packed(self._lacking(node, place, work)) if self._is_behind(node, order) else b""
+        told = b""
+        if self._is_behind(node, order):
+            self._store_handed()
+            told = packed(patiently(lambda: self._lacking(node, place, work)))
         order = replace(order, lines=told, stored=node.stored, taken=node.taken)
         node.taken = ()
         return order
@@ -125,16 +130,29 @@ class Desk:
         node.sent |= set(fresh)
         return list(fresh.values())
 
+    @staticmethod
+    def read(call: Callable[[], T]) -> T:
+        """Repeats what reads the database while that is away.
+
+        Raises:
+            StoreTrouble: It stays away.
+        """
+        return patiently(call)
+
     def greeted(self, place: Place, report: Report) -> None:
         """Stores what a worker hands over at the beginning, and champions whose claims still run."""
         with self._counted():
             node = self._nodes.setdefault(place.name, _Node())
-            self._take(node, report.handed, "")
+            self._take(node, report.handed)
+            self._store_handed()
             for claim, line in report.champions:
                 told = lines.parsed(line)
                 if isinstance(told, Champion):
-                    self._crown(told, self._claims.ends(claim, told.record.study))
+                    self._crown(told, self._ends(claim, told.record.study))
                 node.taken = (*node.taken, claim)
+
+    def _ends(self, claim: int, study: str) -> bool:
+        return patiently(lambda: self._claims.ends(claim, study))
 
     def accept(self, answer: Answer) -> Done | None:
         """Stores what a worker brings.
@@ -179,19 +197,34 @@ class Desk:
         of_finals = [each for each in (champion.record, champion.baseline) if each]
         patiently(lambda: self._store.add(of_finals))
 
-    def _take(self, node: _Node, handed: Handed | None, study: str) -> None:
+    def _take(self, node: _Node, handed: Handed | None, study: str = "") -> None:
+        """Takes records of a worker, of a study if it worked on one; `settle` stores them."""
         if handed is None:
             return
-        told = [lines.parsed(line) for line in gzip.decompress(handed.lines).decode().splitlines()]
-        records = [each for each in told if isinstance(each, Record)]
-        patiently(lambda: add_all(self._store, records))
-        node.sent |= {each.id for each in records}
-        node.stored = max(node.stored, handed.mark)
-        for name in {each.study for each in records}:
-            self._changed(name)
+        self._unstored.append((node, handed, study))
+        if study:
+            self._changed(study)
             # The worker itself is not behind.
-            if name == study and node.newest.get(name) == self._changes[name] - 1:
-                node.newest[name] = self._changes[name]
+            if node.newest.get(study) == self._changes[study] - 1:
+                node.newest[study] = self._changes[study]
+
+    def settle(self) -> None:
+        """Stores what was handed over. A worker that waits for its next order need not wait for this."""
+        with self._counted():
+            self._store_handed()
+
+    def _store_handed(self) -> None:
+        while self._unstored:
+            node, handed, study = self._unstored[0]
+            told = [lines.parsed(line) for line in gzip.decompress(handed.lines).decode().splitlines()]
+            # A worker that was not told yet that they are stored hands them over again.
+            records = [each for each in told if isinstance(each, Record) and each.id not in node.sent]
+            patiently(partial(add_all, self._store, records))
+            node.sent |= {each.id for each in records}
+            node.stored = max(node.stored, handed.mark)
+            for name in {each.study for each in records} - {study}:
+                self._changed(name)
+            del self._unstored[0]
 
     def _changed(self, study: str) -> None:
         self._changes[study] = self._changes.get(study, 0) + 1
@@ -208,6 +241,7 @@ class Desk:
 
     def close(self) -> None:
         """Ends the claims that are left of this night and of coordinators before it."""
+        self._store_handed()
         patiently(lambda: self._claims.abandon("its coordinator ended"))
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
+from unittest import mock
 
 from tuner.errors import InputError
 
@@ -45,10 +47,18 @@ def seconds_of(walltime: str) -> float | None:
     return float(((days * 24 + hours) * 60 + middle) * 60 + last)
 
 
+@contextlib.contextmanager
+def _own_signals() -> Iterator[None]:
+    """Leaves Ctrl-C as it is: importing dask-jobqueue would make it end the process, and fail in a thread."""
+    with mock.patch("signal.signal"):
+        yield
+
+
 def job_class(kind: str, options: Mapping[str, Any]) -> Any:
     """Returns dask-jobqueue's class of a job, with our command in place of Dask's."""
-    from dask_jobqueue.pbs import PBSJob
-    from dask_jobqueue.slurm import SLURMJob
+    with _own_signals():
+        from dask_jobqueue.pbs import PBSJob
+        from dask_jobqueue.slurm import SLURMJob
 
     base: Any = {"slurm": SLURMJob, "pbs": PBSJob}[kind]
 
@@ -67,7 +77,8 @@ def job_class(kind: str, options: Mapping[str, Any]) -> Any:
 
 def queue_class(kind: str, options: Mapping[str, Any]) -> Any:
     """Returns dask-jobqueue's class of a cluster, whose jobs run ``tuner worker``."""
-    from dask_jobqueue.core import JobQueueCluster
+    with _own_signals():
+        from dask_jobqueue.core import JobQueueCluster
 
     base: Any = JobQueueCluster
 

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import DeviceTrouble, TunerError
-from tuner.fleet.child import DATABASE_VARIABLE
-from tuner.fleet.orders import Answer, Greeting, Order, Report
+from tuner.fleet.orders import DATABASE_VARIABLE, Answer, Greeting, Order, Report, WatchOrder
 from tuner.nightly.work import Done
+from tuner.results.sentinel import Sentinel
 
 #: Seconds between two looks at the study process.
 LOOK_S = 0.1
@@ -81,6 +81,7 @@ class Keeper:
     """One device of a worker.
 
     Attributes:
+        place: Where and how it works.
         idle_since_s: `time.monotonic` since which nothing is to be done; None while something is.
     """
 
@@ -90,12 +91,17 @@ class Keeper:
         Args:
             place: Where and how.
         """
-        self._place = place
+        self.place = place
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
         self._stopping = ""
         self._claim = 0
         self.idle_since_s: float | None = time.monotonic()
+
+    @property
+    def pid(self) -> int | None:
+        """Of the study process; None if there is none."""
+        return self._process.pid if self._process is not None else None
 
     def greet(self, greeting: Greeting) -> Report:
         """Looks at the device, and says what this machine is.
@@ -108,8 +114,20 @@ class Keeper:
         if isinstance(found, TunerError):
             raise found
         if not isinstance(found, Report):
-            raise DeviceTrouble(f"the study process of {self._place.spec} cannot start: {found}")
+            raise DeviceTrouble(f"the study process of {self.place.spec} cannot start: {found}")
         return found
+
+    def time(self, order: WatchOrder) -> list[list[Sentinel]]:
+        """Times sentinels, a list for each pass.
+
+        Raises:
+            TunerError: The device cannot be used, or time is up.
+        """
+        with self._busy(0):
+            found = self._asked(order, _Watch(order.limit_s, stage="searching"), lambda progress: None)
+        if isinstance(found, list):
+            return found
+        raise found if isinstance(found, TunerError) else DeviceTrouble(str(found))
 
     def work(self, order: Order, told: Callable[[dict[str, Any]], None]) -> Answer:
         """Does a piece of work; whatever happens to the study process becomes an answer.
@@ -120,7 +138,7 @@ class Keeper:
         """
         begun_s = time.monotonic()
         with self._busy(order.claim):
-            found = self._asked(order, _Watch(self._place.stall_s), told)
+            found = self._asked(order, _Watch(self.place.stall_s), told)
         if isinstance(found, Answer):
             return found
         seconds = time.monotonic() - begun_s
@@ -186,7 +204,7 @@ class Keeper:
                 if kind == "answer":
                     return content
         self._end(kill=True)
-        return f"{self._stopping}, and its study process took longer than {STOP_WITHIN_S:.0f} s to end"
+        return f"{self._stopping}, and its study process took longer than {STOP_WITHIN_S:g} s to end"
 
     def _start(self) -> bool:
         """Starts a study process unless one lives; True if it did."""
@@ -195,7 +213,7 @@ class Keeper:
         self._end()
         ours, theirs = Pipe()
         life, self._life = os.pipe()
-        place = self._place
+        place = self.place
         path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
         variables = {**os.environ, "PYTHONPATH": path, DATABASE_VARIABLE: place.url}
         arguments = [*place.command, str(theirs.fileno()), str(life), place.spec, str(place.folder)]

@@ -17,6 +17,7 @@ class State(enum.StrEnum):
     CHECKED = "being checked"
     FREE = "waits"
     WORKS = "works"
+    TIMES = "times sentinels"
     REFUSED = "refused"
     SILENT = "silent"
     GONE = "gone"

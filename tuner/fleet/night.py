@@ -51,6 +51,7 @@ class FleetNight:
         silent_s: Seconds without progress after which a worker counts as lost.
         recheck_s: Seconds after which a refused worker is looked at again.
         stopped: Asked now and then; a reason ends the night.
+        greeted: Called once the workers that are there were greeted, before any slice.
     """
 
     plan: Plan
@@ -67,12 +68,13 @@ class FleetNight:
     silent_s: float = SILENT_S
     recheck_s: float = RECHECK_S
     stopped: Callable[[], str] = lambda: ""
+    greeted: Callable[[FleetNight], None] = lambda night: None
     _lanes: dict[str, Lane] = field(default_factory=dict, init=False)
     _enlisted: set[int] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
         self.desk = Desk(self.store, self.url)
-        self._begun_s = time.monotonic()
+        self._begun_s = self._slices_from_s = time.monotonic()
         files = {str(item.file) for item in self.plan.items if item.file is not None}
         host = "" if self.anywhere else socket.gethostname()
         conditions = Conditions(identity_of(files), self._wanted, host, self.silent_s, self.recheck_s)
@@ -90,6 +92,8 @@ class FleetNight:
         try:
             runner = _Stopping(self.runner, self.stopped)
             self._wait_for_workers(runner)
+            self.greeted(self)
+            self._slices_from_s = time.monotonic()
             for place in self.runner.free():
                 self._lane_of(place)
             yield from play(self._lane_of, self._all_lanes, runner)
@@ -115,6 +119,15 @@ class FleetNight:
         while self.runner.checking and self.left_s() > 0 and time.monotonic() < until_s:
             runner.wait(LOOK_S)
 
+    def pause(self) -> None:
+        """Waits a moment for workers.
+
+        Raises:
+            Interrupted: The night was ended from outside.
+            EnvironmentTrouble: The scheduler is gone.
+        """
+        _Stopping(self.runner, self.stopped).wait(LOOK_S)
+
     def left_s(self) -> float:
         """Seconds left; infinite without an end."""
         return math.inf if self.deadline_s is None else self.deadline_s - time.monotonic()
@@ -132,6 +145,7 @@ class FleetNight:
             "night": self.desk.night,
             "left_s": None if math.isinf(self.left_s()) else max(self.left_s(), 0.0),
             "elapsed_s": self.elapsed_s,
+            "slices_s": time.monotonic() - self._slices_from_s,
             "problems_left": sum(lanes),
             "slices": self.desk.slices,
             "trials_per_minute": sum(each.trials for each in self.members) / minutes,
@@ -159,17 +173,22 @@ class FleetNight:
 
     def _lane_of(self, place: Place) -> Lane:
         """The lane of a place's model; the first place of a model opens it."""
+        model = place.info.name
+        if model not in self._lanes:
+            self._lanes[model] = self.desk.read(lambda: self._new_lane(place))
+        return self._lanes[model]
+
+    def _new_lane(self, place: Place) -> Lane:
+        """A lane with the plan's problems for the model of a place, and what is stored of them."""
         info = place.info
-        if info.name not in self._lanes:
-            model = info.name
-            lane = self._lanes[model] = Lane(self._rules, lambda: self.runner.places_of(model))
-            standing = Standing(self.store, info, self._versions(place))
-            for number, item in enumerate(self.plan.items):
-                if asks_for(self._names_of(item), info):
-                    self._enlisted.add(number)
-                    lane.tell(lane.enlist(f"{number}: {item.problem}", item, info, standing))
-            lane.begin(standing)
-        return self._lanes[info.name]
+        lane = Lane(self._rules, lambda: self.runner.places_of(info.name))
+        standing = Standing(self.store, info, self._versions(place))
+        for number, item in enumerate(self.plan.items):
+            if asks_for(self._names_of(item), info):
+                self._enlisted.add(number)
+                lane.tell(lane.enlist(f"{number}: {item.problem}", item, info, standing))
+        lane.begin(standing)
+        return lane
 
     def _versions(self, place: Place) -> dict[str, str]:
         reports = (each.report for each in self.members if each.place is place)

@@ -10,7 +10,8 @@ from typing import Any
 
 from tuner.errors import EnvironmentTrouble
 from tuner.fleet.keeper import Keeper
-from tuner.fleet.orders import Answer, Greeting, Order, Report
+from tuner.fleet.orders import Answer, Greeting, Order, Report, WatchOrder
+from tuner.results.sentinel import Sentinel
 
 #: Topics of the messages about progress, and of records that are handed over during a slice.
 PROGRESS, RECORDS = "tile-tuner-progress", "tile-tuner-records"
@@ -32,6 +33,11 @@ def keeper() -> Keeper:
 def greet(greeting: Greeting) -> Report:
     """See `Keeper.greet`."""
     return keeper().greet(greeting)
+
+
+def time(order: WatchOrder) -> list[list[Sentinel]]:
+    """See `Keeper.time`."""
+    return keeper().time(order)
 
 
 def work(order: Order) -> Answer:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tuner.declare import catalogue
 from tuner.declare.catalogue import Catalogue
@@ -17,6 +18,10 @@ from tuner.fleet.identity import Identity
 from tuner.nightly.plan.items import PlanItem
 from tuner.nightly.work import Done, Work
 from tuner.results.measurement import Measurement
+from tuner.results.sentinel import Terms
+
+#: Environment variable of a study process with the URL by which its machine reaches the database.
+DATABASE_VARIABLE = "TUNER_WORKER_DB"
 
 
 @dataclass(frozen=True)
@@ -185,6 +190,27 @@ class Order:
             night, claim, study, ItemTold.of(work.item), work.name, work.turn, work.parts, work.why,
             work.seconds, work.finals_s, work.library, work.seed, work.sampler, work.storage_url, database,
         )  # fmt: skip
+
+
+#: A problem, and who takes part: name, kernel and config.
+Told = tuple[ItemTold, tuple[tuple[str, str, Mapping[str, Any]], ...]]
+
+
+@dataclass(frozen=True)
+class WatchOrder:
+    """Sentinels for a worker; it answers with a list of them for each pass.
+
+    Attributes:
+        night: Id of the run of the plan.
+        problems: What to time.
+        passes: The fields of `tuner.watch.timing.Pass`, for each pass.
+        limit_s: Seconds after which it has stalled.
+    """
+
+    night: str
+    problems: tuple[Told, ...]
+    passes: tuple[tuple[str, int, Terms, int], ...]
+    limit_s: float
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from tuner.fleet import node
 from tuner.fleet.desk import Desk
 from tuner.fleet.identity import Identity, difference
 from tuner.fleet.members import Member, State
-from tuner.fleet.orders import Answer, Greeting, Handed, Report
+from tuner.fleet.orders import Answer, Greeting, Handed, Report, WatchOrder
 from tuner.nightly.work import Done, Place, Work
 
 #: Seconds without a word of progress after which a worker counts as lost. A worker itself kills a study process
@@ -32,6 +32,8 @@ SILENT_S = 900.0
 RECHECK_S = 60.0
 #: Seconds within which all workers have stopped after Ctrl-C.
 STOP_WITHIN_S = 8.0
+#: Seconds after which workers that still work are told again to stop.
+STOP_AGAIN_S = 0.5
 #: Seconds between two looks at which workers there are.
 LOOK_EVERY_S = 0.5
 #: What is said of a scheduler that ended.
@@ -62,6 +64,7 @@ class ClusterRunner:
 
     Attributes:
         members: All workers that were ever seen, by address.
+        timed: Worker -> its latest sentinels, a list for each pass, or why it has none.
     """
 
     def __init__(self, client: Any, desk: Desk, conditions: Conditions) -> None:
@@ -73,6 +76,7 @@ class ClusterRunner:
             conditions: Which workers may take part.
         """
         self.members: dict[str, Member] = {}
+        self.timed: dict[str, Any] = {}
         self._client, self._desk, self._conditions = client, desk, conditions
         self._greeting = Greeting(desk.night, conditions.identity, desk.database)
         self._done: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
@@ -135,6 +139,18 @@ class ClusterRunner:
         self._by_claim[order.claim] = member
         self._submit(member, node.work, order, f"tile-tuner-{self._desk.night[:8]}-{order.claim}")
 
+    def ask(self, place: Place, order: WatchOrder) -> None:
+        """Has a free place time sentinels; `timed` has them once it is free again."""
+        member = next(each for each in self.members.values() if each.place is place)
+        self.timed.pop(place.name, None)
+        member.becomes(State.TIMES)
+        self._submit(member, node.time, order, f"tile-tuner-sentinels-{time.monotonic_ns()}")
+
+    @property
+    def timing(self) -> bool:
+        """True while some worker times sentinels."""
+        return any(each.state is State.TIMES for each in self.members.values())
+
     def _submit(self, member: Member, function: Any, message: Any, key: str) -> None:
         if self._client.status != "running":
             raise EnvironmentTrouble(GONE)
@@ -155,6 +171,8 @@ class ClusterRunner:
             StoreTrouble: The database stays away.
         """
         found: list[tuple[Place, Work, Done]] = []
+        # By now the workers that were free have their orders.
+        self._desk.settle()
         with contextlib.suppress(queue.Empty):
             address, future = self._done.get(timeout=seconds)
             # A worker may be lost whose records are here already: its work goes on from them.
@@ -228,7 +246,19 @@ class ClusterRunner:
         if member.state is State.CHECKED:
             self._judge(member, result)
             return []
+        if member.state is State.TIMES:
+            return self._has_timed(member, result)
         return self._worked(member, result)
+
+    def _has_timed(self, member: Member, result: Any) -> list[tuple[Place, Work, Done]]:
+        """A worker has timed sentinels, or could not: then it is looked at anew."""
+        assert member.place is not None
+        self.timed[member.place.name] = result if isinstance(result, list) else _said(result)
+        if isinstance(result, list):
+            member.becomes(State.FREE)
+        else:
+            self._check_again(member)
+        return []
 
     def _judge(self, member: Member, result: Any) -> None:
         """Takes a worker in, or refuses it with the reason."""
@@ -332,16 +362,21 @@ class ClusterRunner:
         """Ends all work, and takes what it brings within some seconds."""
         found: list[tuple[Place, Work, Done]] = []
         until_s = time.monotonic() + within_s
-        busy = [each.address for each in self.at_work]
-        if not busy or self._client.status != "running":
-            return found
-        with contextlib.suppress(Exception):
-            self._client.run(node.stop, why, workers=busy, wait=False)
-        while self.at_work and time.monotonic() < until_s:
+        again_s = 0.0
+        while (busy := self._busy()) and self._client.status == "running" and time.monotonic() < until_s:
+            if time.monotonic() > again_s:
+                # A worker that has not begun what it was sent last has nothing to stop yet.
+                with contextlib.suppress(Exception):
+                    self._client.run(node.stop, why, workers=busy, wait=False)
+                again_s = time.monotonic() + STOP_AGAIN_S
             with contextlib.suppress(queue.Empty, TunerError):
                 address, future = self._done.get(timeout=0.1)
                 found += self._ended(self.members[address], future)
         return found
+
+    def _busy(self) -> list[str]:
+        """Addresses of the workers that do something for this night."""
+        return [each.address for each in self.members.values() if each.state in (State.WORKS, State.TIMES)]
 
     def close(self) -> None:
         """Lets go of all tasks."""

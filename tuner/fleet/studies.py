@@ -6,18 +6,20 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tuner.declare.catalogue import Catalogue
 from tuner.devices.detect import DetectedDevice
 from tuner.errors import EnvironmentTrouble, InputError, Interrupted, TunerError
 from tuner.fleet.orders import Answer, Database, Handed, Order
 from tuner.fleet.own_file import Outbox
-from tuner.nightly.stage import Stage, View
 from tuner.nightly.standing import kernels_of, study_of
 from tuner.nightly.work import Done, Work
 from tuner.store import Store
-from tuner.store.patience import PatientStore
+from tuner.store.patience import PatientStore, patiently
+
+if TYPE_CHECKING:
+    from tuner.nightly.stage import Stage, View
 
 #: Seconds between two hand-overs of records during a slice.
 HAND_OVER_EVERY_S = 3.0
@@ -51,7 +53,7 @@ class Studies:
         """
         self.outbox: Outbox | None = None
         self._found, self._folder, self._url, self._waiting = found, folder, url, waiting
-        self._made = made or (lambda store: Stage(store, (found,), view))
+        self._made = made or (lambda store: _stage(store, found, view))
         self._known: dict[str, Catalogue] = {}
         self._database: Database | None = None
         self._store: Any = None
@@ -69,7 +71,8 @@ class Studies:
             return
         self.close()
         if database.url:
-            self._store = PatientStore.open(self._url or database.url)
+            url = self._url or database.url
+            self._store = patiently(lambda: PatientStore.open(url), waiting=self._waiting)
             self._store.waiting = self._waiting
             if self._store.identity != database.identity:
                 raise InputError(
@@ -162,3 +165,10 @@ class Studies:
         if self._store is not None:
             self._store.close()
         self.outbox = self.stage = self._store = self._database = None
+
+
+def _stage(store: Store, found: DetectedDevice, view: View) -> Stage:
+    """A stage with the device; what searches import takes a second that a worker without one need not spend."""
+    from tuner.nightly.stage import Stage
+
+    return Stage(store, (found,), view)

@@ -20,6 +20,7 @@ from tuner.devices.cache_folder import cache_root
 from tuner.devices.detect import DetectedDevice
 from tuner.errors import EnvironmentTrouble
 from tuner.fleet import node
+from tuner.fleet.cores import share_cores
 from tuner.fleet.keeper import Keeper, Place
 from tuner.fleet.security import Certificates
 
@@ -184,11 +185,15 @@ def serve_each(found: Sequence[DetectedDevice], arguments: Callable[[DetectedDev
         The largest exit code.
     """
     wards = [_Ward([sys.executable, "-m", "tuner", *arguments(each)]) for each in found]
+    share_cores(found, [each.pid for each in wards])
     ended: list[int] = []
     signal.signal(signal.SIGTERM, _raise)
     try:
         while len(ended) < len(wards):
+            before = [each.pid for each in wards]
             ended = [code for ward in wards if (code := ward.ended()) is not None]
+            if before != [each.pid for each in wards]:  # one that died was started again
+                share_cores(found, [each.pid for each in wards])
             time.sleep(LOOK_S)
     except KeyboardInterrupt:
         for ward in wards:
@@ -212,6 +217,11 @@ class _Ward:
     def _start(self) -> None:
         self._begun_s = time.monotonic()
         self._process = subprocess.Popen(self._arguments, start_new_session=True)
+
+    @property
+    def pid(self) -> int:
+        """Of its present process."""
+        return self._process.pid
 
     def ended(self) -> int | None:
         """Its exit code once it has ended by itself; None while it runs."""

@@ -95,6 +95,15 @@ class Watch:
         return self.behind() == BEFORE
 
     @property
+    def was_behind(self) -> bool:
+        """True if the same champion was slower than the same one before in the night before, too."""
+        if not self.history:
+            return False
+        last = self.history[-1]
+        same = all(_who(last, name) == _who(self.tonight, name) for name in (CHAMPION, BEFORE))
+        return same and last.verdict(BEFORE) == "slower"
+
+    @property
     def suspect(self) -> bool:
         """True if it is worth repeating in fresh processes."""
         found = self.first_look()

@@ -15,13 +15,13 @@ from typing import Any
 from tuner.devices.detect import DetectedDevice
 from tuner.errors import DeviceTrouble, TunerError
 from tuner.results.record import utc_now
-from tuner.results.sentinel import Terms
 from tuner.store import Store, demand, watched
 from tuner.version import __version__
+from tuner.watch.boards import Boards, Here
 from tuner.watch.choosing import Candidate, choose
 from tuner.watch.night import NightWatch
 from tuner.watch.reporting import summary
-from tuner.watch.watching import Rules, Watching
+from tuner.watch.watching import Rules, Watching, joined
 
 #: Share of a night's time that sentinels may take, and what they cost beside their rounds: seconds to begin,
 #: and for each problem, for arrays and checks.
@@ -53,6 +53,7 @@ class Attended:
     _begun_at: str = field(default_factory=utc_now, init=False)
     _candidates: Sequence[Candidate] = field(default=(), init=False)
     _until_s: float = field(default=math.inf, init=False)
+    _noted: bool = field(default=False, init=False)
 
     @classmethod
     def of(
@@ -69,38 +70,56 @@ class Attended:
             seconds: Wall time of each problem's rounds.
             automatic: True to go back by itself from a champion that became slower than the one before.
         """
-        return cls(store, boards, Rules(Terms(seconds), automatic), plan, say)
+        return cls(store, boards, Rules.of(seconds, automatic), plan, say)
 
-    def begin(self, candidates: Sequence[Candidate], most: int, left_s: float = math.inf) -> Watching:
+    def note(self, boards: Sequence[str] = ()) -> None:
+        """Notes that the night has begun; only the first time counts.
+
+        Args:
+            boards: UUIDs of its boards, as far as known.
+        """
+        if not self._noted:
+            told = {"plan": self.plan, "host": platform.node(), "boards": list(boards)}
+            begun = watched.NightEvent(self.watching.night, watched.BEGUN, told, at=self._begun_at)
+            watched.note(self.store, begun)
+            self._noted = True
+
+    def begin(
+        self, candidates: Sequence[Candidate], most: int, left_s: float = math.inf,
+        models: Sequence[Boards] | None = None,
+    ) -> Watching:  # fmt: skip
         """Notes the beginning, and times and judges the sentinels; no trouble with them ends the night.
 
         Args:
             candidates: Problems that may be watched.
-            most: At most so many.
+            most: At most so many on each board.
             left_s: Seconds that the night has.
+            models: Boards of each model; by default those of this machine.
         """
-        told = {"plan": self.plan, "host": platform.node(), "boards": [each.info.uuid for each in self.boards]}
-        watched.note(
-            self.store, watched.NightEvent(self.watching.night, watched.BEGUN, told, at=self._begun_at)
-        )
+        self.note([each.info.uuid for each in self.boards])
         self._candidates, self._until_s = candidates, time.monotonic() + left_s
         count = min(most, self._affordable(left_s))
         if count == 0:
             why = "the plan asks for none" if most == 0 else f"{left_s:.0f} s are too short for them"
             self.watching.why_none = why
             return self.watching
-        device = self.boards[0].info
-        uses = {each.problem: each.saves_s for each in demand.read(self.store, device=device.name)}
-        chosen, left = choose(self.store, device, candidates, uses, count)
-        try:
-            night = NightWatch(self.store, self.boards, self.rules, self.say)
-            self.watching = night.run(chosen, self.watching.night)
-        except DeviceTrouble as error:
-            self.watching.why_none = f"the device cannot be used: {error}"
-        except TunerError as error:
-            self.watching.why_none = str(error)
-        self.watching.left += left
+        of_models = [self._watched(each, count) for each in ([Here(self.boards)] if models is None else models)]
+        self.watching = joined(of_models, self.watching.night)
         return self.watching
+
+    def _watched(self, boards: Boards, count: int) -> Watching:
+        """What the sentinels of a model came to."""
+        device, night = boards.info, self.watching.night
+        uses = {each.problem: each.saves_s for each in demand.read(self.store, device=device.name)}
+        chosen, left = choose(self.store, device, self._candidates, uses, count)
+        try:
+            found = NightWatch(self.store, boards, self.rules, self.say).run(chosen, night)
+        except DeviceTrouble as error:
+            found = Watching(night, why_none=f"the device cannot be used: {error}")
+        except TunerError as error:
+            found = Watching(night, why_none=str(error))
+        found.left += left
+        return found
 
     def _affordable(self, left_s: float) -> int:
         """How many problems a share of the night's time holds."""
@@ -128,7 +147,7 @@ class Attended:
         device = self.boards[0].info
         chosen, _ = choose(self.store, device, fresh, {}, count)
         try:
-            night = NightWatch(self.store, self.boards, self.rules, self.say)
+            night = NightWatch(self.store, Here(self.boards), self.rules, self.say)
             self.watching.confirmed += night.confirm(chosen, self.watching.night)
         except TunerError as error:
             self.say(f"new champions were not confirmed: {error}")

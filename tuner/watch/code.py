@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 from tuner.measuring.bench import CompiledConfig
 from tuner.results.measurement import Measurement
-from tuner.workers.compile_pool import CompilePool
+from tuner.workers.compile_pool import CompilePool, workers_for
 
 
 @dataclass(frozen=True)
@@ -52,18 +53,22 @@ class Watched:
 class Code:
     """Machine code of all that takes part, compiled once for any number of passes."""
 
-    def __init__(self, opening: str, architecture: str) -> None:
+    def __init__(self, opening: str, architecture: str = "") -> None:
         """Compiles nothing yet.
 
         Args:
             opening: Spec of the compile workers; see `tuner.devices.detect.DetectedDevice.opening`.
-            architecture: To compile for.
+            architecture: To compile for; empty for that of the first board that is opened.
         """
         self._opening, self._architecture = opening, architecture
         self._found: dict[str, CompiledConfig | Measurement] = {}
 
-    def compile(self, watched: Iterable[Watched]) -> None:
+    def compile(self, watched: Iterable[Watched], architecture: str = "") -> None:
         """Compiles what is not compiled yet, and waits for it.
+
+        Args:
+            watched: What takes part.
+            architecture: Of the open board, which only its process knows.
 
         Raises:
             DeviceTrouble: The compiler is not there.
@@ -76,7 +81,9 @@ class Code:
                     wanted[rendered.hash] = rendered, each.named
         if not wanted:
             return
-        pool = CompilePool(self._opening, self._architecture, next(iter(wanted.values()))[1])
+        self._architecture = self._architecture or architecture
+        size = min(len(wanted), workers_for(len(os.sched_getaffinity(0)), 1))
+        pool = CompilePool(self._opening, self._architecture, next(iter(wanted.values()))[1], size)
         try:
             for ticket, (rendered, named) in enumerate(wanted.values()):
                 pool.submit(ticket, rendered, named)

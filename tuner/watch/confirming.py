@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from tuner.results.record import Champion
@@ -10,6 +11,8 @@ from tuner.store import Store
 from tuner.watch import crowns
 from tuner.watch.analysing import Watch
 
+#: A night goes back by itself only from a champion that is slower by this share in each of its passes.
+GO_BACK_BEYOND = 0.02
 #: Who says so.
 BY_ITSELF = "tuner nightly"
 
@@ -17,10 +20,17 @@ BY_ITSELF = "tuner nightly"
 def confirm_again(store: Store, watches: Iterable[Watch]) -> list[str]:
     """Confirms champions that won again in a fresh process, or notes that they did not.
 
+    One that did not on one of several boards is not confirmed by another.
+
+    Args:
+        store: The database.
+        watches: Of all boards of a model.
+
     Returns:
         The problems whose champion was confirmed, in words.
     """
-    found = []
+    told: dict[str, list[tuple[bool, str]]] = {}
+    champions: dict[str, Champion] = {}
     for watch in watches:
         now = watch.tonight
         reign = crowns.reign(store, now.problem, now.device.name, now.regime)
@@ -29,31 +39,53 @@ def confirm_again(store: Store, watches: Iterable[Watch]) -> list[str]:
             continue
         won, why = has_won(watch, champion, reign)
         if won is not None:
-            crowns.confirm(store, champion, won, why, BY_ITSELF)
-        if won:
-            found.append(str(now.problem))
-    return found
+            champions[champion.id] = champion
+            told.setdefault(champion.id, []).append((won, why))
+    for known, verdicts in told.items():
+        # False comes first.
+        crowns.confirm(store, champions[known], *min(verdicts), BY_ITSELF)
+    won_again = (champions[known] for known, verdicts in told.items() if min(verdicts)[0])
+    return [str(each.record.problem) for each in won_again]
 
 
 def go_back(store: Store, watches: Iterable[Watch]) -> list[str]:
-    """Goes back from champions that are slower than the one before in a night's pass and all its repeats.
+    """Goes back from champions that are slower than the one before in all passes of two nights in a row.
+
+    Args:
+        store: The database.
+        watches: Of all boards of a model; each that timed a champion beside the one before must say so.
 
     Returns:
         What it went back from, in words.
     """
-    found = []
+    places: dict[tuple[object, ...], list[Watch]] = {}
     for watch in watches:
         now = watch.tonight
+        if now.shift(CHAMPION, BEFORE) is not None:
+            places.setdefault((now.problem, now.device.name, now.regime), []).append(watch)
+    found = []
+    for beside in places.values():
+        now = beside[0].tonight
         reign = crowns.reign(store, now.problem, now.device.name, now.regime)
-        shift = now.shift(CHAMPION, BEFORE)
-        if not watch.again or shift is None or watch.behind() != BEFORE:
+        if reign.rules.pinned or reign.before is None or not all(map(goes_back, beside)):
             continue
-        if reign.rules.pinned or reign.before is None:
-            continue
-        why = f"{shift.log_ratio:.1%} slower than the champion before in each of {1 + len(watch.again)} passes"
+        shifts = [shift for watch in beside if (shift := watch.tonight.shift(CHAMPION, BEFORE)) is not None]
+        slower = min(each.log_ratio for each in shifts)
+        passes = sum(1 + len(watch.again) for watch in beside)
+        why = f"{slower:.1%} slower than the champion before, in each of {passes} passes, and in the last night"
         crowns.rollback(store, reign, why, BY_ITSELF)
         found.append(f"{now.problem}: {why}")
     return found
+
+
+def goes_back(watch: Watch) -> bool:
+    """True if the champion is slower than the one before in all passes of this night, and was in the last.
+
+    All passes of a night share what the night does: only another one tells it from a champion's own slowness.
+    """
+    shifts = [each.shift(CHAMPION, BEFORE) for each in (watch.tonight, *watch.again)]
+    far = all(each is not None and each.log_ratio >= math.log1p(GO_BACK_BEYOND) for each in shifts)
+    return far and bool(watch.again) and watch.is_behind and watch.was_behind
 
 
 def has_won(watch: Watch, champion: Champion, reign: crowns.Reign) -> tuple[bool | None, str]:

@@ -76,9 +76,13 @@ def systemd(setup: Setup, system: bool) -> dict[str, str]:
         setup: What is installed.
         system: True for units of the machine, which name the user; else they are the user's own.
     """
+    return {f"{setup.name}.service": _service(setup, system), f"{setup.name}.timer": _timer(setup)}
+
+
+def _service(setup: Setup, system: bool) -> str:
     user = f"User={getpass.getuser()}\n" if system else ""
     log = _escaped(setup.folder / "night.log")
-    service = f"""\
+    return f"""\
 [Unit]
 Description=A night of tile-tuner: {setup.plan.name}
 After=network-online.target nvidia-persistenced.service
@@ -101,7 +105,10 @@ TimeoutStopSec=120
 StandardOutput=append:{log}
 StandardError=append:{log}
 """
-    timer = f"""\
+
+
+def _timer(setup: Setup) -> str:
+    return f"""\
 [Unit]
 Description=Begins a night of tile-tuner: {setup.plan.name}
 
@@ -116,7 +123,6 @@ Unit={setup.name}.service
 [Install]
 WantedBy=timers.target
 """
-    return {f"{setup.name}.service": service, f"{setup.name}.timer": timer}
 
 
 def units_folder(system: bool) -> Path:

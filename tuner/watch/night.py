@@ -1,18 +1,18 @@
-"""The sentinels of a night on all its boards: timed, stored, repeated where suspect, judged."""
+"""The sentinels of a night on all boards of a model: timed, stored, repeated where suspect, judged."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tuner.devices.detect import DetectedDevice
 from tuner.errors import DeviceTrouble
+from tuner.results.sentinel import Sentinel
 from tuner.store import Store, watched
 from tuner.watch.analysing import Watch, alerts_of
+from tuner.watch.boards import Boards
 from tuner.watch.code import Watched
 from tuner.watch.confirming import confirm_again, go_back
 from tuner.watch.detecting import REPEATS
 from tuner.watch.histories import history_of, last_changes
-from tuner.watch.once import code_for
 from tuner.watch.timing import CONFIRMING, Pass
 from tuner.watch.watching import Rules, Watching
 
@@ -20,9 +20,7 @@ from tuner.watch.watching import Rules, Watching
 class NightWatch:
     """Times and judges sentinels on boards of one model."""
 
-    def __init__(
-        self, store: Store, boards: Sequence[DetectedDevice], rules: Rules, say: Callable[[str], None]
-    ) -> None:
+    def __init__(self, store: Store, boards: Boards, rules: Rules, say: Callable[[str], None]) -> None:
         """Opens nothing yet.
 
         Args:
@@ -47,25 +45,57 @@ class NightWatch:
         if not chosen:
             found.why_none = "no problem has a champion to watch yet"
             return found
-        of_boards: dict[str, list[Watch]] = {}
-        troubles: list[DeviceTrouble] = []
-        for board in self._boards:
-            try:
-                of_boards[board.info.uuid] = self._board(board, chosen, night)
-            except DeviceTrouble as error:
-                troubles.append(error)
-                found.left.append(f"{board.spec}: {error}")
-        if not of_boards:
-            raise troubles[0]
+        told = self._boards.timed(dict.fromkeys(self._boards.names, chosen), [self._pass(night, 1)])
+        troubles = {name: each for name, each in told.items() if isinstance(each, DeviceTrouble)}
+        first = {name: each[0] for name, each in told.items() if not isinstance(each, DeviceTrouble)}
+        found.left += [f"{name}: {error}" for name, error in troubles.items()]
+        if not first:
+            raise next(iter(troubles.values()))
+        of_boards = self._judged(first)
+        self._repeat(of_boards, chosen, night)
+        self._take(found, of_boards)
+        return found
+
+    def _pass(self, night: str, process: int) -> Pass:
+        return Pass(night, process, self._rules.terms)
+
+    def _judged(self, first: dict[str, list[Sentinel]]) -> dict[str, list[Watch]]:
+        """Stores the night's own sentinels of each board, and compares them with the nights before."""
+        for timed in first.values():
+            watched.add(self._store, timed)
+        said = last_changes(self._store)
+        return {
+            name: [Watch(history_of(self._store, each, said), each, []) for each in timed]
+            for name, timed in first.items()
+        }
+
+    def _repeat(self, of_boards: dict[str, list[Watch]], chosen: Sequence[Watched], night: str) -> None:
+        """Times again, in fresh processes, what is suspect."""
+        suspects = {
+            name: [(watch, what) for watch, what in zip(watches, chosen, strict=True) if watch.suspect]
+            for name, watches in of_boards.items()
+        }
+        wanted = {name: [what for _, what in found] for name, found in suspects.items() if found}
+        for name, problems in wanted.items():
+            named = ", ".join(str(what.problem) for what in problems)
+            self._say(f"{name}: repeated in fresh processes: {named}")
+        passes = [self._pass(night, process) for process in range(2, 2 + REPEATS)]
+        for name, told in self._boards.timed(wanted, passes).items() if wanted else ():
+            for again in [] if isinstance(told, DeviceTrouble) else told:
+                watched.add(self._store, again)
+                for (watch, _), each in zip(suspects[name], again, strict=True):
+                    watch.again.append(each)
+
+    def _take(self, found: Watching, of_boards: dict[str, list[Watch]]) -> None:
+        """Notes what all boards came to; champions that won are confirmed."""
         every = [watch for watches in of_boards.values() for watch in watches]
         found.sentinels = [each.tonight for each in every]
         found.left += [f"{each.tonight.problem}: {each.wrong}" for each in every if each.wrong]
-        found.alerts = alerts_of(of_boards)
+        found.alerts = alerts_of({watches[0].tonight.device.uuid: watches for watches in of_boards.values()})
         found.behind = [each.tonight for each in every if each.again and each.is_behind]
         found.confirmed = confirm_again(self._store, every)
         if self._rules.automatic:
             found.rolled_back = go_back(self._store, every)
-        return found
 
     def confirm(self, chosen: Sequence[Watched], night: str) -> list[str]:
         """Has new champions win again in a fresh process on the first board.
@@ -80,25 +110,12 @@ class NightWatch:
         Raises:
             DeviceTrouble: The board cannot be used.
         """
-        board = self._boards[0]
+        if not chosen:
+            return []
+        name = self._boards.names[0]
         again = Pass(night, CONFIRMING, self._rules.terms, processes=1)
-        timed = again.over(board, code_for(board, chosen), chosen) if chosen else []
-        watched.add(self._store, timed)
-        return confirm_again(self._store, [Watch([], each, []) for each in timed])
-
-    def _board(self, board: DetectedDevice, chosen: Sequence[Watched], night: str) -> list[Watch]:
-        code = code_for(board, chosen)
-        timed = Pass(night, 1, self._rules.terms).over(board, code, chosen)
-        watched.add(self._store, timed)
-        said = last_changes(self._store)
-        watches = [Watch(history_of(self._store, each, said), each, []) for each in timed]
-        suspects = [(watch, what) for watch, what in zip(watches, chosen, strict=True) if watch.suspect]
-        if suspects:
-            names = ", ".join(str(what.problem) for _, what in suspects)
-            self._say(f"{board.spec}: repeated in fresh processes: {names}")
-        for process in range(2, 2 + REPEATS if suspects else 2):
-            again = Pass(night, process, self._rules.terms).over(board, code, [what for _, what in suspects])
-            watched.add(self._store, again)
-            for (watch, _), each in zip(suspects, again, strict=True):
-                watch.again.append(each)
-        return watches
+        told = self._boards.timed({name: chosen}, [again])[name]
+        if isinstance(told, DeviceTrouble):
+            raise told
+        watched.add(self._store, told[0])
+        return confirm_again(self._store, [Watch([], each, []) for each in told[0]])

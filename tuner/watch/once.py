@@ -1,31 +1,16 @@
-"""Times one problem now, outside of a night; and the machine code that a board needs."""
+"""Times one problem now, outside of a night."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from tuner.devices.detect import DetectedDevice
 from tuner.measuring.bench import CompiledConfig
 from tuner.results.record import new_id
 from tuner.results.sentinel import Sentinel, Terms
-from tuner.study.session import open_workers
 from tuner.watch.code import Code, Watched
 from tuner.watch.timing import Pass
 
 #: Seconds of rounds.
 SECONDS = 1.0
-
-
-def code_for(board: DetectedDevice, watched: Sequence[Watched]) -> Code:
-    """Compiles what takes part, for a board.
-
-    Raises:
-        DeviceTrouble: The board cannot be opened, or there is no compiler.
-    """
-    with open_workers([board]) as (worker,):
-        code = Code(board.opening, worker.info.architecture)
-    code.compile(watched)
-    return code
 
 
 def timed(board: DetectedDevice, watched: Watched, instead: CompiledConfig | None = None) -> Sentinel:
@@ -39,7 +24,7 @@ def timed(board: DetectedDevice, watched: Watched, instead: CompiledConfig | Non
     Raises:
         DeviceTrouble: The board cannot be used.
     """
-    code = code_for(board, [watched])
+    code = Code(board.opening)
     if instead is not None:
         code.put(watched, watched.contenders[0], instead)
     return Pass(new_id(), 1, Terms(SECONDS)).over(board, code, [watched])[0]

@@ -55,13 +55,13 @@ class Pass:
         Raises:
             DeviceTrouble: The board cannot be opened, or stays unwell.
         """
-        code.compile(watched)
         machine = MachineWatch([found])
         # How busy others keep a board can be told only before this process uses it, too.
         before = {name: value for name, value in machine.load().seen.items() if name == OTHERS_GPU}
         timed: list[list[Sentinel]] = []
         for _ in range(self.processes):
             with open_workers([found]) as (worker,):
+                code.compile(watched, worker.info.architecture)
                 timed.append([self._timed(worker, machine, code, each) for each in watched])
         joined = [joined_of(each) for each in zip(*timed, strict=True)]
         return [replace(each, seen={**before, **each.seen}) for each in joined]

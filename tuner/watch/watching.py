@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tuner.results.record import new_id
@@ -20,6 +21,11 @@ class Rules:
 
     terms: Terms = field(default_factory=Terms)
     automatic: bool = False
+
+    @classmethod
+    def of(cls, seconds: float, automatic: bool) -> Rules:
+        """By a plan: seconds of each problem's rounds, and whether it goes back by itself."""
+        return cls(Terms(seconds), automatic)
 
 
 @dataclass
@@ -45,3 +51,19 @@ class Watching:
     behind: list[Sentinel] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
     why_none: str = ""
+
+
+def joined(parts: Sequence[Watching], night: str) -> Watching:
+    """What the sentinels of several models of device came to, as one.
+
+    Args:
+        parts: Of each model.
+        night: Id of the night.
+    """
+    found = Watching(night)
+    for name in ("sentinels", "alerts", "confirmed", "rolled_back", "behind", "left"):
+        setattr(found, name, [each for part in parts for each in getattr(part, name)])
+    if not found.sentinels:
+        found.why_none = "; ".join(dict.fromkeys(filter(None, (part.why_none for part in parts))))
+        found.why_none = found.why_none or "no board is there"
+    return found

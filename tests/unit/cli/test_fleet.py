@@ -26,6 +26,9 @@ PLAN = """
 sampler = "random"
 trials = 100
 
+[watch]
+seconds = 0.1
+
 [[problems]]
 file = "toy.py"
 n = [100, 200]
@@ -51,7 +54,7 @@ def start(folder: Path, *more: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def test_a_night_on_two_boards_then_ctrl_c_in_the_next(folder: Path) -> None:
+def test_a_night_on_two_boards_then_one_with_sentinels_then_ctrl_c(folder: Path) -> None:
     out, err = start(folder).communicate(timeout=300)
     report = json.loads(out)
     assert [each["state"] for each in report["problems"]] == ["tuned"] * 2, err
@@ -65,7 +68,26 @@ def test_a_night_on_two_boards_then_ctrl_c_in_the_next(folder: Path) -> None:
     assert "toy 100 float32 plain: tuned space covered" in err
     assert "scheduler tcp://127.0.0.1:" in err
     assert "Traceback" not in err
+    assert report["no_sentinels"] == "no problem has a champion to watch yet"
+    _sentinels(folder)
     _ctrl_c(folder)
+
+
+def _sentinels(folder: Path) -> None:
+    """Each worker times the champions on its own board; on one of them the champion's result is wrong."""
+    wrong = [{"fault": "wrong_result"}]
+    write_device(folder / "a.json", info={"uuid": "FAKE-a"}, baseline_s=2 * BEST_S, rules=wrong)
+    process = start(folder, "--quiet")
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 4, err
+    report = json.loads(out)
+    assert [each["state"] for each in report["problems"]] == ["done before"] * 2
+    assert {each["board"] for each in report["sentinels"]} == {"FAKE-a", "FAKE-b"}
+    assert report["no_sentinels"] is None
+    (alert,) = report["alerts"]
+    assert alert["cause"] == "wrong"
+    assert [each["board"] for each in alert["problems"]] == ["FAKE-a"] * 2
+    assert report["confirmed"] == [], "one of two boards says that it is wrong"
 
 
 def _ctrl_c(folder: Path) -> None:

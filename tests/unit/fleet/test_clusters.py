@@ -86,6 +86,20 @@ def test_the_documentation_shows_the_job_of_its_settings(
     assert "--job-script takes --cluster slurm:FILE.toml" in capsys.readouterr().err
 
 
+def test_jobs_of_a_batch_system_leave_ctrl_c_alone() -> None:
+    """In a process of its own: what an import does, it does once. A service asks for jobs in a thread."""
+    script = (
+        "import signal, sys, threading\n"
+        "from tuner.fleet.jobs import queue_class\n"
+        "thread = threading.Thread(target=queue_class, args=('slurm', {}))\n"
+        "thread.start()\n"
+        "thread.join()\n"
+        "assert 'dask_jobqueue.runner' in sys.modules\n"
+        "assert signal.getsignal(signal.SIGINT) is signal.default_int_handler\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
+
+
 def test_a_pbs_job_starts_a_worker(here: Path) -> None:
     (here / "site.toml").write_text(
         '[job]\nqueue = "gpu"\nwalltime = "00:30:00"\ncores = 8\nmemory = "16GB"\n'

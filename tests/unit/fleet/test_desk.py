@@ -90,6 +90,13 @@ def node(here: Path) -> Iterator[Callable[[str], Node]]:
         each.outbox.close()
 
 
+def accepted(desk: Desk, answer: Answer) -> Done | None:
+    """Takes an answer, and stores what it brings."""
+    done = desk.accept(answer)
+    desk.settle()
+    return done
+
+
 def configs(store: Store) -> list[int]:
     return sorted(each.config["n"] for each in store.records(role=Role.TRIAL))
 
@@ -98,14 +105,14 @@ def test_a_slice_goes_on_on_another_worker_with_what_the_first_measured(
     store: Store, work: Work, node: Callable[[str], Node]
 ) -> None:
     desk, one, other = Desk(store), node("a"), node("b")
-    desk.accept(one.obeys(work, desk.order(one.place, work), 3))
+    accepted(desk, one.obeys(work, desk.order(one.place, work), 3))
     second = desk.order(other.place, replace(work, turn=1))
     assert len(second.lines) > 0
-    desk.accept(other.obeys(work, second, 2))
+    accepted(desk, other.obeys(work, second, 2))
     assert configs(store) == [0, 1, 2, 3, 4]
     again = desk.order(other.place, replace(work, turn=2))
     assert again.lines == b"", "it has all there is"
-    desk.accept(other.obeys(work, again, 1))
+    accepted(desk, other.obeys(work, again, 1))
     assert configs(store) == [0, 1, 2, 3, 4, 5]
     assert {each.device.uuid for each in store.records()} == {"a", "b"}
     assert [claim.state for claim in Claims(store).of(desk.night)] == [DONE] * 3
@@ -118,7 +125,7 @@ def test_an_answer_that_gets_lost_is_handed_over_again_and_stored_once(
     desk, worker = Desk(store), node("a")
     worker.obeys(work, desk.order(worker.place, work), 3)
     answer = worker.obeys(work, desk.order(worker.place, work), 2)
-    desk.accept(answer)
+    accepted(desk, answer)
     assert configs(store) == [0, 1, 2, 3, 4], "those of the lost answer came with the next"
     again = worker.outbox.handed("a")
     assert again == answer.handed, "the worker does not know yet"
@@ -127,7 +134,7 @@ def test_an_answer_that_gets_lost_is_handed_over_again_and_stored_once(
     assert third.handed.mark == 6
     before = {each.id for each in store.records()}
     assert again is not None
-    desk.accept(replace(third, handed=again))
+    accepted(desk, replace(third, handed=again))
     assert {each.id for each in store.records()} == before, "taken twice, stored once"
 
 
@@ -138,10 +145,10 @@ def test_a_worker_that_comes_back_brings_records_and_no_champion(
     order = desk.order(late.place, replace(work, parts=()))
     desk.lost(order.claim, "it was silent")
     taken = desk.order(other.place, replace(work, parts=(), turn=1))
-    assert desk.accept(late.obeys(work, order, 2, finals=True)) is None
+    assert accepted(desk, late.obeys(work, order, 2, finals=True)) is None
     assert store.champions() == []
     assert configs(store) == [0, 1]
-    done = desk.accept(other.obeys(work, taken, 0, finals=True))
+    done = accepted(desk, other.obeys(work, taken, 0, finals=True))
     assert done is not None
     assert done.finished is not None
     (champion,) = store.champions()
@@ -161,7 +168,7 @@ def test_a_champion_is_dated_by_the_coordinator(
         with monkeypatch.context() as clock:
             clock.setattr("tuner.results.record.datetime", _Clock(shift))
             answer = each.obeys(work, order, 0, finals=True)
-        desk.accept(answer)
+        accepted(desk, answer)
     first, second = store.champions(history=True)
     assert (first.record.device.uuid, second.record.device.uuid) == ("a", "b")
     reigning = store.champion(second.record.problem, "Fake board", "cold")
@@ -194,7 +201,7 @@ def test_the_next_coordinator_takes_what_the_one_before_did_not(
     assert len(store.champions()) == 1, "its claim still ran"
     desk.greeted(worker.place, report)
     assert len(store.champions(history=True)) == 1
-    desk.accept(worker.obeys(work, desk.order(worker.place, work), 1))
+    accepted(desk, worker.obeys(work, desk.order(worker.place, work), 1))
     assert worker.outbox.kept() == ()
     assert worker.outbox.stored == 4
 
@@ -229,7 +236,7 @@ def test_the_end_of_a_night_leaves_no_claim(store: Store, work: Work, node: Call
     desk, worker = Desk(store), node("a")
     order = desk.order(worker.place, work)
     answer = worker.obeys(work, order, 1)
-    desk.accept(replace(answer, done=Done(lost="interrupted", cut=True)))
+    accepted(desk, replace(answer, done=Done(lost="interrupted", cut=True)))
     desk.order(worker.place, work)
     desk.close()
     assert [claim.state for claim in Claims(store).of()] == [STOPPED, LOST]

@@ -9,17 +9,20 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from fixtures.fleets import Fleet, scheduler_process
 from fixtures.postgres import Databases
 
-from tuner.errors import EnvironmentTrouble, Interrupted
+from tuner.errors import EnvironmentTrouble, Interrupted, StoreTrouble
 from tuner.fleet import clusters
 from tuner.fleet import night as night_module
 from tuner.fleet.members import State
 from tuner.nightly.items import NightItem
 from tuner.nightly.plan import read_plan
+from tuner.nightly.standing import Standing
 from tuner.results.record import Role
 from tuner.store import Store
 from tuner.store.claims import DONE, LOST, RUNNING, Claims
@@ -246,6 +249,25 @@ def test_workers_write_into_a_server_that_goes_away_for_a_while(fleet: Fleet, po
     check(fleet, items, url)
     assert night.desk.database.url == url
     assert not list((fleet.folder / "workers").rglob(f"{night.desk.database.identity}/records.db"))
+
+
+def test_a_database_that_is_away_as_a_night_opens_is_waited_for(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = StoreTrouble("cannot use the database: it takes no connections now")
+    away.__cause__ = sa.exc.OperationalError("", {}, Exception())
+    looks: list[object] = []
+
+    def standing(*told: Any) -> Standing:
+        looks.append(told)
+        if len(looks) == 1:
+            raise away
+        return Standing(*told)
+
+    monkeypatch.setattr(night_module, "Standing", standing)
+    items, _ = fleet.run(fleet.plan(2, seconds=20))
+    check(fleet, items)
+    assert len(looks) == 2
 
 
 def test_a_coordinator_that_is_killed_is_followed_by_another(fleet: Fleet) -> None:

@@ -22,10 +22,12 @@ from tuner.nightly.plan import PlanItem, read_plan
 from tuner.results.record import Role
 from tuner.store import Store
 from tuner.study.locks import occupied
+from tuner.watch.attending import Attended
+from tuner.workers import compile_pool
 
 Report = dict[str, Any]
 Told = Callable[..., tuple[int, str, str]]
-pytestmark = pytest.mark.usefixtures("no_mirror")
+pytestmark = pytest.mark.usefixtures("no_mirror", "nothing_watched")
 PLAN = """
 [defaults]
 sampler = "random"
@@ -37,11 +39,35 @@ trials = 100
 """
 
 
+#: The toy's values of its parameters in most tests, beside `BEST`'s: four configs, not 58.
+FEW = {
+    'powers_of_two("BLOCK", 32, 1024)': 'powers_of_two("BLOCK", 128, 256)',
+    'powers_of_two("ITEMS", 1, 16)': 'powers_of_two("ITEMS", 4, 4)',
+    '"ITEMS": 1,': '"ITEMS": 4,',
+}
+
+
+@pytest.fixture
+def nothing_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No sentinels, and no confirmation of new champions: each takes several processes; see tests/unit/watch.
+
+    One process compiles, which for a few configs is as quick as many.
+    """
+    monkeypatch.setattr(compile_pool, "WORKERS_PER_DEVICE", 1)
+    monkeypatch.setattr(Attended, "_affordable", lambda self, left_s: 0)
+    monkeypatch.setattr(Attended, "_confirm", lambda self, problems: None)
+
+
 @pytest.fixture
 def told(here: Path, capsys: pytest.CaptureFixture[str]) -> Told:
     """Runs `tuner nightly` on plan.toml: exit code, stdout, stderr."""
-    for name in ("toy.py", "toy.cu", "toy.numba.py"):
+    for name in ("toy.cu", "toy.numba.py"):
         shutil.copy(TOY.with_name(name), here)
+    toy = TOY.read_text()
+    for values, fewer in FEW.items():
+        assert values in toy
+        toy = toy.replace(values, fewer)
+    (here / "toy.py").write_text(toy)
     write_device(here / "device.json", baseline_s=2 * BEST_S)
 
     def called(plan: str, *arguments: str) -> tuple[int, str, str]:
@@ -126,7 +152,8 @@ def test_a_killed_night_goes_on_where_it_was(told: Told, here: Path) -> None:
 def test_an_interrupted_night_keeps_what_its_slices_measured(
     told: Told, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Slow enough that no slice is the last.
+    # Large and slow enough that no slice is the last.
+    shutil.copy(TOY, here)
     write_device(here / "device.json", baseline_s=2 * BEST_S, base_s=0.005, pace=1.0)
     (here / "plan.toml").write_text(PLAN.replace("trials = 100", "seconds = 1000"))
     heard: list[int] = []
@@ -154,6 +181,7 @@ def test_an_interrupted_night_keeps_what_its_slices_measured(
     assert not stored(here, role=Role.FINAL, n=100)
     # However often a night comes back to a problem, its library is measured before the search once.
     assert len(stored(here, role=Role.BASELINE, n=100)) == 1
+    write_device(here / "device.json", baseline_s=2 * BEST_S)
     answer = told(PLAN, "--json")
     assert states(answer)[0] == "tuned"
     trials = stored(here, n=100)

@@ -32,7 +32,7 @@ def toy(*configs: dict[str, object]) -> Watched:
 def timed(spec: str, *configs: dict[str, object]) -> Sentinel:
     """The toy's sentinel in a fresh process."""
     found = find(spec)
-    (sentinel,) = Pass("night", 1, TERMS).over(found, Code(found.opening, "sm_90"), [toy(*configs)])
+    (sentinel,) = Pass("night", 1, TERMS).over(found, Code(found.opening), [toy(*configs)])
     return sentinel
 
 
