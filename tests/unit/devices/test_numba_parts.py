@@ -23,6 +23,7 @@ DIRECT = {
     "WIDTH": 8, "MR": 6, "NR": 16, "KC": 64, "PACK_A": False, "PACK_B": False, "STREAM": False, "UNROLL": 1,
     "PREFETCH": 0, "THREADS": 2, "SPLIT": "both",
 }  # fmt: skip
+BUILTIN = builtin()
 
 
 @pytest.fixture(autouse=True)
@@ -32,11 +33,11 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def gemm() -> Problem:
-    return builtin().operation("gemm").problem({"m": 64, "n": 64, "k": 64})
+    return BUILTIN.operation("gemm").problem({"m": 64, "n": 64, "k": 64})
 
 
 def rendered(kernel: str, config: dict[str, object]) -> Rendered:
-    (found,) = builtin().of("gemm", "cpu", (kernel,))
+    (found,) = BUILTIN.of("gemm", "cpu", (kernel,))
     return render(found, gemm(), Config(config))  # type: ignore[arg-type]
 
 
@@ -47,7 +48,8 @@ def test_sixty_configs_of_packed_have_few_functions_to_compile() -> None:
     configs += [each | {"UNROLL": 2} for each in configs[:12]]
     assert len(configs) == 60
     functions = ("_take_part", "pack_a", "pack_b", "multiply_block")
-    parts = {name: {Parts(rendered("packed", each).text).of(name) for each in configs} for name in functions}
+    texts = [Parts(rendered("packed", each).text) for each in configs]
+    parts = {name: {each.of(name) for each in texts} for name in functions}
     # Blocks, threads and who packs are told when it runs; the innermost loop is another with another UNROLL.
     assert {name: len(found) for name, found in parts.items()} == {
         "_take_part": 1, "pack_a": 1, "pack_b": 1, "multiply_block": 2
