@@ -29,17 +29,22 @@ from tuner.store.claims import DONE, LOST, RUNNING, Claims
 
 
 def check(fleet: Fleet, items: list[NightItem], url: str = "") -> Store:
-    """Each trial is stored once, each problem has one champion, its best trial, and no claim is left."""
+    """Each problem has one champion, its best trial, and no claim is left.
+
+    Each trial is stored once; of a claim that ended badly, the one in flight may have been done again.
+    """
     with Store.open(url or f"sqlite:///{fleet.folder}/{fleet.database}") as store:
         trials = store.records(role=Role.TRIAL)
         seen = Counter((each.problem, each.config["n"]) for each in trials)
-        assert max(seen.values(), default=0) <= 1, "a trial was done twice"
-        by_problem = Counter(each.problem for each in trials)
+        badly = [each for each in Claims(store).of() if each.state not in (DONE, RUNNING)]
+        assert len(trials) - len(seen) <= len(badly), "a trial was done twice"
+        assert len({each.id for each in trials}) == len(trials)
+        stored, by_problem = Counter(each.problem for each in trials), Counter(problem for problem, _ in seen)
         for item in items:
             assert item.state == "tuned", item.why
             assert item.after is not None
             count = by_problem[item.after.record.problem]
-            assert item.trials["total"] == count
+            assert count <= item.trials["total"] <= stored[item.after.record.problem]
             assert item.after.record.config["n"] == count - 1, "the last is the fastest"
         champions = store.champions(history=True)
         assert len(champions) == len({each.record.problem for each in champions}) == len(items)

@@ -1,6 +1,7 @@
 """A database on a server: what a study, several writers and every kind of trouble make of it."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -32,8 +33,9 @@ def test_a_study_and_a_lookup_on_a_server(url: str, here: Path) -> None:
     device = write_device(here / "device.json", baseline_s=2 * BEST_S)
     asked = [str(TOY), "--set", "n=1000", "--device", device, "--db", url, "--json"]
     subprocess.run(
-        command("tune", *asked, "--sampler", "random", "--trials", "60", "--quiet"), check=True, cwd=here
-    )
+        command("tune", *asked, "--sampler", "random", "--trials", "60", "--quiet"), check=True, cwd=here,
+        env=os.environ | {"TUNER_DASHBOARD": "1"},
+    )  # fmt: skip
     done = subprocess.run(command("best", *asked), check=True, cwd=here, capture_output=True, text=True)
     assert json.loads(done.stdout)["config"] == BEST
     counted = subprocess.run(

