@@ -177,7 +177,7 @@ def _prepare_sqlite(engine: sa.Engine, *, read_only: bool, patience_s: float) ->
         connection.isolation_level = None
         cursor = connection.cursor()
         if not read_only:
-            cursor.execute("PRAGMA journal_mode=WAL")
+            _use_write_ahead_log(cursor, patience_s)
         cursor.execute("PRAGMA synchronous=FULL")
         cursor.execute("PRAGMA foreign_keys=ON")
         cursor.close()
@@ -193,6 +193,20 @@ def _prepare_sqlite(engine: sa.Engine, *, read_only: bool, patience_s: float) ->
 
     sa.event.listen(engine, "connect", connected)
     sa.event.listen(engine, "begin", begun)
+
+
+def _use_write_ahead_log(cursor: Any, patience_s: float) -> None:
+    """Switches a new file over. SQLite itself does not wait for another that does the same just then."""
+    until_s = time.monotonic() + patience_s
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > until_s:
+                raise
+            time.sleep(LOOK_FOR_LOCK_S)
+        else:
+            return
 
 
 def _wait_for_lock(connection: sa.Connection, patience_s: float) -> None:

@@ -6,6 +6,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -336,3 +337,11 @@ print([name for name in ("alembic", "optuna", "numpy", "cupy", "numba") if name 
     root = Path(tuner.__file__).parent.parent
     done = subprocess.run([sys.executable, "-c", script], cwd=root, check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_new_database_is_opened_by_several_at_once(tmp_path: Path) -> None:
+    for number in range(20):
+        url = f"sqlite:///{tmp_path}/{number}.db"
+        with ThreadPoolExecutor(4) as pool:
+            for store in pool.map(lambda _, url=url: Store.open(url), range(4)):
+                store.close()
