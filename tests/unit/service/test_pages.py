@@ -111,7 +111,11 @@ def test_plots_can_be_hovered_and_follow_the_choice(server: Server, chromium: An
     seen.context.close()
 
 
-def test_a_job_is_submitted_by_a_form_followed_and_cancelled(server: Server, chromium: Any) -> None:
+def test_a_job_is_submitted_by_a_form_followed_and_cancelled(
+    server: Server, folder: Path, chromium: Any
+) -> None:
+    # So slow that the job does not end before the page has shown some of its trials.
+    write_device(folder / "device.json", baseline_s=1e-3, pace=20.0)
     seen = Seen(chromium)
     seen.open(f"{server.base}/jobs")
     plan = f'[[problems]]\nfile = "{TOY}"\nsquares = [4000]\nseconds = 300\n'
@@ -124,13 +128,15 @@ def test_a_job_is_submitted_by_a_form_followed_and_cancelled(server: Server, chr
     seen.page.click("button:text-is('Submit')")
     seen.page.wait_for_url("**/jobs/*")
     trials = lambda: int(seen.page.inner_text("[data-bind=trials]"))
-    eventually(lambda: trials() > 0)  # without loading the page again: it was loaded before any
+    before = eventually(trials)
+    eventually(lambda: trials() > before)  # without loading the page again
     seen.open(f"{server.base}/")
     assert "plan of 1 problem" in seen.page.inner_text(".cards")
     seen.page.click(".cards a")
     seen.page.click("text=Cancel")
     seen.page.wait_for_selector("#live .state.cancelled", timeout=60_000)
     seen.context.close()
+    write_device(folder / "device.json", baseline_s=1e-3, pace=2.0)
 
 
 def test_a_page_is_usable_with_the_keyboard(server: Server, chromium: Any) -> None:
