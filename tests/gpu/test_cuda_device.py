@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from dataclasses import astuple, replace
 
+import numpy as np
 import pytest
 from contracts.device_suite import DeviceContract
 
 from tuner.declare.kernel import Rendered
 from tuner.declare.launch import Launch
+from tuner.devices import comparing
 from tuner.devices.nvrtc import NvrtcCompiler, compile_cubin
 from tuner.devices.protocol import REGIMES, Compiler, Device, LaunchFailed
 from tuner.measuring.workload import Workload
@@ -78,3 +81,35 @@ class TestCudaDevice(DeviceContract):
         with pytest.raises(LaunchFailed, match="cannot be"):
             self.load_and_run(device, greedy, code, workload)
         device.canary()
+
+    @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16", "int32"])
+    @pytest.mark.parametrize("count", [1, 1000, 3_000_001])
+    def test_it_compares_as_numpy_does(self, device: Device, dtype: str, count: int) -> None:
+        rng = np.random.default_rng(count)
+        values = rng.integers(-99, 99, count).astype(np.float64)
+        output = (values + (0 if dtype == "int32" else 0.25)).astype(dtype)
+        output[count // 2] += 3
+        wanted = comparing.differences(np, output, values, 1e-3, 0.5)
+        found = comparing.differences(
+            device.xp, device.xp.asarray(output), device.xp.asarray(values), 1e-3, 0.5
+        )
+        assert astuple(found) == pytest.approx(astuple(wanted), rel=1e-9)
+        if dtype != "int32":
+            output[-1] = np.nan
+            found = comparing.differences(
+                device.xp, device.xp.asarray(output), device.xp.asarray(values), 1e-3, 0.5
+            )
+            assert math.isnan(found.largest)
+            assert math.isnan(found.ratio)
+
+    @pytest.mark.parametrize("offset", [0, 1, 16])
+    def test_it_finds_any_byte_that_differs(self, device: Device, offset: int) -> None:
+        one = device.xp.zeros(1 << 20, dtype="uint8")[offset:]
+        for at in (0, 17, 12_345, one.size - 1):
+            other = one.copy()
+            other[at] = 1
+            assert comparing.unequal(device.xp, [(one, one), (one, other), (other, other)]) == [
+                False,
+                True,
+                False,
+            ]

@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 from fixtures.callable_records import crowned, empty_database, own_records
 from fixtures.exported import champion, imported
+from fixtures.gpu_starts import loaded, starts, wrong_starts
 
 import tuner
 from tuner.callables.deciding import device_info
 from tuner.declare.catalogue import builtin
 from tuner.declare.epilogue import Epilogue
-from tuner.declare.kernel import Kernel, render
 from tuner.declare.problem import Problem
-from tuner.declare.space import Config
 from tuner.devices.protocol import Device
 from tuner.export import export
 from tuner.measuring.workload import Workload
@@ -45,63 +44,41 @@ def problem_of(sizes: tuple[int, int, int], dtype: str, epilogue: str, layout: s
     return GEMM.problem(dict(zip("mnk", sizes, strict=True)), dtype, layout, "", epilogue)
 
 
-def starts(kernel: Kernel, problem: Problem, device: Device) -> list[Config]:
-    """The kernel's own configs that must be right for the problem."""
-    return [each for each in kernel.first_configs() if kernel.allows(problem, device.info, each)]
-
-
-def loaded(kernel: Kernel, problem: Problem, config: Config, device: Device, workload: Workload) -> Any:
-    from tuner.devices.nvrtc import NvrtcCompiler
-
-    rendered = render(kernel, problem, config)
-    code = NvrtcCompiler().compile(rendered, device.info.architecture, problem).code
-    return device.load(rendered, code, workload)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("epilogue", EPILOGUES)
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
-def test_every_start_of_every_kernel_is_right(
-    sizes: tuple[int, int, int], epilogue: str, dtype: str, device: Device
-) -> None:
+@pytest.mark.parametrize("turn", range(len(DTYPES)), ids=DTYPES.__getitem__)
+@pytest.mark.parametrize("number", range(len(SIZES)), ids=lambda number: str(SIZES[number]))
+def test_every_start_of_every_kernel_is_right(number: int, turn: int, device: Device) -> None:
+    sizes, dtype, epilogue = SIZES[number], DTYPES[turn], EPILOGUES[(number + turn) % len(EPILOGUES)]
     problem = problem_of(sizes, dtype, epilogue, GEMM.layouts[sum(sizes) % 4])
-    workload = Workload(device, problem, 3)
-    tried = 0
-    for kernel in CATALOGUE.of("gemm", "cuda", (), "ieee", dtype, epilogue):
-        for config in starts(kernel, problem, device):
-            run = loaded(kernel, problem, config, device, workload)
-            for draw in (workload.first, workload.second):
-                workload.begin(draw)
-                run()
-                device.synchronize()
-                assert workload.check()[1] == "", f"{kernel.name} {config}"
-            tried += 1
-    assert tried
+    kernels = CATALOGUE.of("gemm", "cuda", (), "ieee", dtype, epilogue)
+    found = [start for kernel in kernels for start in starts(kernel, problem, device)]
+    assert found
+    assert wrong_starts(problem, found, device) == []
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("epilogue", [*EPILOGUES, "bias-col+relu", "beta", "gelu", "residual"])
 def test_the_library_is_right(epilogue: str, dtype: str, device: Device) -> None:
-    workload = Workload(device, problem_of((520, 264, 136), dtype, epilogue, "tn"), 3)
+    problem = problem_of((520, 264, 136), dtype, epilogue, "tn")
+    workload = Workload(device, problem, 3)
     run = device.library(workload)
     assert run is not None
     workload.begin(workload.first)
     run()
     device.synchronize()
-    assert workload.check()[1] == ""
+    assert workload.check(GEMM.baselines["cuda"].allowance(problem))[1] == ""
 
 
 def test_a_cuda_graph_replays_it(device: Device) -> None:
     problem = problem_of((304, 512, 136), "bfloat16", ALL, "nt")
     workload = Workload(device, problem, 3)
     (kernel,) = CATALOGUE.of("gemm", "cuda", ("half_tiled",))
-    run = loaded(kernel, problem, starts(kernel, problem, device)[0], device, workload)
+    run = loaded(starts(kernel, problem, device)[0], problem, device, workload)
     for each in (run, device.library(workload)):
         workload.begin(workload.first)
         each()
         device.synchronize()
         assert device.samples_s(each, 2, "hot-graph")
-        assert workload.check()[1] == ""
+        assert workload.check(GEMM.baselines["cuda"].allowance(problem))[1] == ""
 
 
 def arrays_of(problem: Problem, seed: int = 1) -> dict[str, Any]:
@@ -154,10 +131,10 @@ def test_calls_with_arrays_of_a_gpu(library: str, dtype: str, is_champion: bool,
 def test_an_exported_module_takes_the_operands(name: str, device: Device, tmp_path: Path) -> None:
     (kernel,) = CATALOGUE.of("gemm", "cuda", (name,))
     problem = problem_of((304, 512, 136), "bfloat16" if kernel.dtypes else "float32", ALL)
-    configs = starts(kernel, problem, device)
-    if not configs:
+    found = starts(kernel, problem, device)
+    if not found:
         pytest.skip(f"{device.info.name} has no config of {name}")
-    (path,) = export(champion(kernel, problem, dict(configs[0])), kernel, problem, "python", tmp_path)
+    (path,) = export(champion(kernel, problem, dict(found[0][1])), kernel, problem, "python", tmp_path)
     arrays = arrays_of(problem)
     reference, allowed = wanted(problem, arrays)
     operands = [arrays[each] for each in Epilogue.read(ALL).operands]

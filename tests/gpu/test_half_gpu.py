@@ -6,18 +6,16 @@ Alone: ``pytest tests/gpu/test_half_gpu.py``; about a minute.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fixtures.callable_records import crowned, empty_database, own_records
 from fixtures.exported import champion, imported
+from fixtures.gpu_starts import loaded, starts, wrong_starts
 
 import tuner
 from tuner.callables.deciding import device_info
 from tuner.declare.catalogue import builtin
-from tuner.declare.kernel import Kernel, render
 from tuner.declare.problem import Problem
-from tuner.declare.space import Config
 from tuner.devices.protocol import Device
 from tuner.export import export
 from tuner.measuring.workload import Workload
@@ -55,39 +53,13 @@ def problem_of(sizes: tuple[int, int, int], dtype: str, layout: str = "nn") -> P
     return GEMM.problem(dict(zip("mnk", sizes, strict=True)), dtype, layout)
 
 
-def starts(kernel: Kernel, problem: Problem, device: Device) -> list[Config]:
-    """The kernel's own configs that must be right for the problem."""
-    rules = [each for each in kernel.constraints if not each.for_speed]
-    return [
-        config
-        for config in kernel.first_configs()
-        if all(each.rule(problem, device.info, config) for each in rules)
-    ]
-
-
-def loaded(kernel: Kernel, problem: Problem, config: Config, device: Device, workload: Workload) -> Any:
-    from tuner.devices.nvrtc import NvrtcCompiler
-
-    rendered = render(kernel, problem, config)
-    return device.load(
-        rendered, NvrtcCompiler().compile(rendered, device.info.architecture, problem).code, workload
-    )
-
-
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("layout", GEMM.layouts)
 def test_every_start_is_right(sizes: tuple[int, int, int], layout: str, device: Device) -> None:
     problem = problem_of(sizes, DTYPES[sum(sizes) % 2], layout)
-    workload = Workload(device, problem, 3)
-    found = [(KERNEL, config) for config in starts(KERNEL, problem, device)]
+    found = starts(KERNEL, problem, device)
     assert found
-    for kernel, config in [*found, *((PLAIN, config) for config in starts(PLAIN, problem, device))]:
-        run = loaded(kernel, problem, config, device, workload)
-        for draw in (workload.first, workload.second):
-            workload.begin(draw)
-            run()
-            device.synchronize()
-            assert workload.check()[1] == "", f"{kernel.name} {config}"
+    assert wrong_starts(problem, [*found, *starts(PLAIN, problem, device)], device) == []
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -108,7 +80,7 @@ def test_the_library_is_right_and_chosen(dtype: str, device: Device) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_tensors_of_pytorch_are_multiplied(dtype: str, device: Device) -> None:
     torch = pytest.importorskip("torch")
-    config = starts(KERNEL, problem_of((304, 512, 136), dtype, "nt"), device)[0]
+    _, config = starts(KERNEL, problem_of((304, 512, 136), dtype, "nt"), device)[0]
     crowned(
         "gemm",
         {"m": 304, "n": 512, "k": 136},
@@ -132,7 +104,7 @@ def test_tensors_of_pytorch_are_multiplied(dtype: str, device: Device) -> None:
 def test_a_cuda_graph_replays_it(device: Device) -> None:
     problem = problem_of((304, 512, 136), "bfloat16", "nt")
     workload = Workload(device, problem, 3)
-    run = loaded(KERNEL, problem, starts(KERNEL, problem, device)[0], device, workload)
+    run = loaded(starts(KERNEL, problem, device)[0], problem, device, workload)
     run()
     device.synchronize()
     assert device.samples_s(run, 2, "hot-graph")
@@ -144,7 +116,7 @@ def test_an_exported_module_makes_its_maps(
     sizes: tuple[int, int, int], layout: str, device: Device, tmp_path: Path
 ) -> None:
     problem = problem_of(sizes, "bfloat16", layout)
-    config = starts(KERNEL, problem, device)[0]
+    _, config = starts(KERNEL, problem, device)[0]
     (path,) = export(champion(KERNEL, problem, dict(config)), KERNEL, problem, "python", tmp_path)
     a, b = (
         cp.random.default_rng(1).standard_normal(shape, dtype="float32").astype("bfloat16")

@@ -99,6 +99,8 @@ class Baseline:
             own product or copy does not use that function; it returns None if it does.
         prepare: Called as `call` is, before calls are timed: where the library has several algorithms, to
             choose the fastest. It may write to outputs.
+        allowance: Problem -> so many times the usual tolerance is allowed to the call, because it rounds more
+            often than a kernel does.
     """
 
     name: str
@@ -108,6 +110,7 @@ class Baseline:
     blas: bool = True
     bind: Callable[[Problem], Callable[..., None] | None] = lambda problem: None
     prepare: Callable[[Any, Problem, Mapping[str, Any]], None] = lambda xp, problem, arrays: None
+    allowance: Callable[[Problem], float] = lambda problem: 1.0
 
     def named(self, problem: Problem) -> str:
         """The library's name for a problem."""

@@ -182,9 +182,11 @@ class Bench:
         if run is None:
             return None
         stages: dict[str, float] = {}
+        problem = self.workload.problem
+        allowance = problem.operation.baselines[self.device.info.kind].allowance(problem)
         with _stage(stages, "verify"):
-            error, wrong = self.verify_run(run)
-        samples = self._samples(run)
+            error, wrong = self.verify_run(run, allowance=allowance)
+        samples = self._samples(run, allowance)
         with _stage(stages, "time"):
             screened = screen_by(samples.take_s, None)
         stages["time"] -= samples.check_s

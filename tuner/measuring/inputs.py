@@ -15,13 +15,11 @@ import ml_dtypes  # noqa: F401  arrays may be bfloat16
 import numpy
 
 from tuner.declare.problem import DTYPE_BYTES, SIGNIFICANDS, Problem, Tensor
+from tuner.devices.comparing import unequal
 from tuner.errors import DeclarationError
 
 #: Elements by which a pool is longer than its input; and the step between offsets, which keeps copies aligned.
 ROOM, STEP = 1 << 16, 32
-#: Elements compared at a time. This bounds the memory for comparisons.
-COMPARED_AT_A_TIME = 1 << 22
-
 #: Name of an input -> its offset in its pool.
 Offsets = Mapping[str, int]
 
@@ -47,6 +45,7 @@ class Inputs:
         Raises:
             DeclarationError: The operation draws too few numbers, or numbers of no use.
         """
+        self._xp = xp
         self._random = random.Random(seed)
         self._fixed = problem.operation.fixed
         self._own: set[str] = set()
@@ -111,17 +110,12 @@ class Inputs:
     def changed(self) -> str:
         """Returns the name of the first input that differs in any bit from the draw; empty if none does."""
         self.unflip()
-        for name, cells in self._cells.items():
-            pool, offset = self._pools[name], self.placed[name]
-            pieces = []
-            for start in range(0, cells.size, COMPARED_AT_A_TIME):
-                piece = cells[start : start + COMPARED_AT_A_TIME]
-                expected = pool[offset + start : offset + start + piece.size]
-                # Results are read later, so that nothing waits for the device between the pieces.
-                pieces.append((piece != expected).any())
-            if any(bool(each) for each in pieces):
-                return name
-        return ""
+        pairs = [
+            (cells, self._pools[name][self.placed[name] : self.placed[name] + cells.size])
+            for name, cells in self._cells.items()
+        ]
+        differ = dict(zip(self._cells, unequal(self._xp, pairs), strict=True))
+        return next((name for name, found in differ.items() if found), "")
 
     def sound(self) -> bool:
         """False if the pools have changed: something wrote far outside of its arrays."""

@@ -56,8 +56,10 @@ def time_sentinel(bench: Bench, named: Sequence[tuple[str, CompiledConfig]], ter
         runs[LIBRARY] = library
     if CHAMPION not in runs:
         return found
+    allowances = {name: each.rendered.allowance for name, each in named}
     samples = {
-        name: CheckedSamples(bench.device, run, bench.regime, bench.workload) for name, run in runs.items()
+        name: CheckedSamples(bench.device, run, bench.regime, bench.workload, allowances.get(name, 1.0))
+        for name, run in runs.items()
     }
     try:
         _take_turns(bench, samples, runs, terms, found)
@@ -77,7 +79,7 @@ def _admitted(bench: Bench, compiled_config: CompiledConfig, wrong: dict[str, st
     """A config that is loaded and correct; None, with the reason in `wrong`, if it is not."""
     try:
         run = bench.device.load(compiled_config.rendered, compiled_config.code, bench.workload)
-        complaint = bench.verify_run(run)[1]
+        complaint = bench.verify_run(run, allowance=compiled_config.rendered.allowance)[1]
     except (LaunchFailed, MemoryError) as failure:
         complaint = bench.failed(failure, None, compiled_config.compiled, {}).reason
     if not complaint:

@@ -6,11 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from tuner.devices.comparing import differences
 from tuner.results.measurement import Error
-
-#: Elements compared at a time, by array module. Intermediate results stay in a core's cache, or in a bounded
-#: part of a GPU's memory.
-PIECE = {"numpy": 1 << 15, "cupy": 1 << 24}
 
 
 @dataclass(frozen=True)
@@ -36,22 +33,10 @@ class Expected:
             xp: The array module.
             output: The output, of the same shape.
         """
-        out, values = output.reshape(-1), self.values.reshape(-1)
-        parts: list[Any] = []
-        piece = PIECE[xp.__name__]
-        for start in range(0, values.size, piece):
-            value = values[start : start + piece]
-            difference = xp.abs(out[start : start + piece].astype(xp.float64, copy=False) - value)
-            # Integers are exact: any difference is an error.
-            allowed = xp.maximum(self.tolerance * (self.scale + xp.abs(value)), 1e-300)
-            ratio = (difference / allowed).max()
-            parts += [difference.max(), ratio, difference.sum(), (difference * difference).sum()]
-        # The results of all pieces are read together, with one wait for the device.
-        told = xp.stack(parts).reshape(-1, 4)
-        (largest, ratio), (total, squares) = told[:, :2].max(axis=0).tolist(), told[:, 2:].sum(axis=0).tolist()
-        unit = self.scale or 1.0
-        root = math.sqrt(squares / values.size)
-        return Error(largest / unit, root / unit, bound_ratio=ratio, mean_rel=total / values.size / unit)
+        found = differences(xp, output.reshape(-1), self.values.reshape(-1), self.tolerance, self.scale)
+        unit, count = self.scale or 1.0, self.values.size
+        root = math.sqrt(found.squares / count)
+        return Error(found.largest / unit, root / unit, found.ratio, mean_rel=found.total / count / unit)
 
 
 def worst_of(errors: list[Error]) -> Error:

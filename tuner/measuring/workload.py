@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from tuner.declare.problem import DTYPE_BYTES, Problem, Tensor
+from tuner.devices.comparing import unequal
 from tuner.devices.protocol import GUARD_BYTES, Device
 from tuner.errors import DeclarationError
 from tuner.measuring.inputs import Inputs, Offsets, bits, drawn, fingerprint, own_draw
@@ -38,11 +39,13 @@ class Draw:
         offsets: Offsets of the inputs in their pools.
         references: Name of an output -> float64 array of its shape.
         fingerprints: Fingerprints of the references, in their order.
+        rms: Name of an output -> root of the mean square of its reference.
     """
 
     offsets: Offsets
     references: Mapping[str, Any]
     fingerprints: tuple[int, ...]
+    rms: Mapping[str, float]
 
 
 class Workload:
@@ -76,13 +79,14 @@ class Workload:
         generator = device.random(seed) if generator is None else generator
         self.inputs = Inputs(self._xp, problem, generator, seed)
         self._guarded: dict[str, Any] = {}
+        self._guard = self._xp.full(GUARD_BYTES, POISON, dtype=self._xp.uint8)
         self.arrays: dict[str, Any] = {}
         for tensor in problem.tensors:
             self.arrays[tensor.name] = (
                 self._output(tensor) if tensor.output else self.inputs.arrays[tensor.name]
             )
         self.poison()
-        self.first = self._present = Draw(self.inputs.first, {}, ())
+        self.first = self._present = Draw(self.inputs.first, {}, (), {})
         self._more_rms: list[dict[str, float]] = []
         self._seed = seed
         if checked:
@@ -98,7 +102,8 @@ class Workload:
     def _draw(self, offsets: Offsets) -> Draw:
         """Returns the current inputs as a draw, with their references."""
         references = self._reference(self.arrays)
-        return Draw(offsets, references, tuple(fingerprint(bits(each)) for each in references.values()))
+        fingerprints = tuple(fingerprint(bits(each)) for each in references.values())
+        return Draw(offsets, references, fingerprints, {name: rms(each) for name, each in references.items()})
 
     def _rms_of_more_draws(self, generator: Any) -> list[dict[str, float]]:
         """Returns the rms of each output that has few elements, over several draws of the inputs."""
@@ -199,22 +204,23 @@ class Workload:
 
     def _worst(self, draw: Draw) -> Error:
         return worst_of(
-            [
-                self._expected(name, values).error_of(self._xp, self.arrays[name])
-                for name, values in draw.references.items()
-            ]
+            [self._expected(draw, name).error_of(self._xp, self.arrays[name]) for name in draw.references]
         )
 
-    def _expected(self, name: str, values: Any) -> Expected:
-        squares = [rms(values) ** 2, *(each[name] ** 2 for each in self._more_rms)]
-        return Expected(values, math.sqrt(sum(squares) / len(squares)), self.problem.tolerance)
+    def _expected(self, draw: Draw, name: str) -> Expected:
+        squares = [draw.rms[name] ** 2, *(each[name] ** 2 for each in self._more_rms)]
+        return Expected(draw.references[name], math.sqrt(sum(squares) / len(squares)), self.problem.tolerance)
 
     def _outside(self) -> str:
-        for name, whole in self._guarded.items():
-            low, high = whole[:GUARD_BYTES], whole[-GUARD_BYTES:]
-            if not bool((low == POISON).all() & (high == POISON).all()):
-                return f"wrote outside of {name}"
-        return ""
+        guards = [
+            (name, guard)
+            for name, whole in self._guarded.items()
+            for guard in (whole[:GUARD_BYTES], whole[-GUARD_BYTES:])
+        ]
+        spoilt = unequal(self._xp, [(guard, self._guard) for _, guard in guards])
+        return next(
+            (f"wrote outside of {name}" for (name, _), found in zip(guards, spoilt, strict=True) if found), ""
+        )
 
     def _stale(self, wrong: str) -> str:
         """Returns the complaint, or the stale message if the outputs are those of another draw."""
@@ -227,9 +233,14 @@ class Workload:
 
     def sound(self) -> bool:
         """False if pools or references have changed: configs judged by them may be innocent."""
-        return self.inputs.sound() and all(
-            draw.fingerprints == tuple(fingerprint(bits(each)) for each in draw.references.values())
-            for draw in self._known
+        guard = bool((self._guard == POISON).all())
+        return (
+            guard
+            and self.inputs.sound()
+            and all(
+                draw.fingerprints == tuple(fingerprint(bits(each)) for each in draw.references.values())
+                for draw in self._known
+            )
         )
 
 

@@ -143,7 +143,13 @@ def evidence(watches: Sequence[Watch], elsewhere: Mapping[str, bool]) -> list[Ev
     changed = told(watches)
     moved = [finding.moved for _, finding in changed]
     together = moved.count("all") / max(len(watches), 1)
-    power = {id(each): change for each in watches if (change := _power_change(each)) is not None}
+    # Where one alone moved, the board's power is that one's own: another algorithm draws another power.
+    alone = {id(watch) for watch, finding in changed if finding.moved != "all"}
+    power = {
+        id(each): change
+        for each in watches
+        if id(each) not in alone and (change := _power_change(each)) is not None
+    }
     found = []
     for watch, finding in changed:
         others = [change for name, change in power.items() if name != id(watch)]

@@ -6,6 +6,7 @@ Run as ``python -m tuner.workers.main FD ROLE SPEC``.
 from __future__ import annotations
 
 import ctypes
+import functools
 import gc
 import os
 import resource
@@ -23,6 +24,7 @@ from typing import Any
 import psutil
 
 from tuner.declare import catalogue
+from tuner.declare.catalogue import Catalogue
 from tuner.declare.kernel import Rendered
 from tuner.declare.launch import Launch
 from tuner.declare.problem import Problem
@@ -51,12 +53,18 @@ GARBAGE_THRESHOLDS = (100_000, 20, 20)
 Handler = Callable[[dict[str, Any], bytes], tuple[dict[str, Any] | Iterator[dict[str, Any]], bytes]]
 
 
+@functools.cache
+def _catalogue(origin: str) -> Catalogue:
+    """What a file declares, or the package; read once, for reading it takes longer than many configs."""
+    return catalogue.from_file(Path(origin)) if origin else catalogue.builtin()
+
+
 def problem_from(data: dict[str, Any]) -> Problem:
     """Returns the problem that a message names; `origin` is the file of a user's own operation, or empty."""
-    origin = data.get("origin", "")
-    found = catalogue.from_file(Path(origin)) if origin else catalogue.builtin()
-    return found.operation(data["operation"]).problem(
-        data["shape"], data["dtype"], data["layout"], data["precision"], data.get("epilogue", "")
+    return (
+        _catalogue(data.get("origin", ""))
+        .operation(data["operation"])
+        .problem(data["shape"], data["dtype"], data["layout"], data["precision"], data.get("epilogue", ""))
     )
 
 

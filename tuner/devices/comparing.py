@@ -1,0 +1,81 @@
+"""Compares arrays on a device: with a float64 reference, and byte by byte with what they were.
+
+A check follows every first run and ends every turn of samples, so that its cost limits how many configs are
+timed a second. On a GPU each comparison is one kernel (`tuner.devices.gpu_comparing`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+#: Elements that NumPy compares at a time: intermediate results stay in a core's cache.
+PIECE = 1 << 15
+#: Bytes that NumPy compares at a time, in which it looks for any difference.
+BYTES = 1 << 22
+
+
+@dataclass(frozen=True)
+class Differences:
+    """How an output differs from its reference; NaN in the output is NaN here.
+
+    Attributes:
+        largest: The largest difference.
+        ratio: The largest of difference over what is allowed.
+        total: Sum of the differences.
+        squares: Sum of their squares.
+    """
+
+    largest: float
+    ratio: float
+    total: float
+    squares: float
+
+
+def differences(xp: Any, output: Any, values: Any, tolerance: float, scale: float) -> Differences:
+    """Compares an output with its reference; tolerance * (scale + |reference|) is allowed.
+
+    Integers are exact: with a tolerance of 0, any difference exceeds what is allowed.
+
+    Args:
+        xp: The array module: numpy or cupy.
+        output: Flat array of numbers.
+        values: The reference: flat float64 array of as many.
+        tolerance: See `tuner.declare.problem.Problem.tolerance`.
+        scale: Is added to the size of each reference.
+    """
+    if xp.__name__ == "cupy":
+        from tuner.devices import gpu_comparing
+
+        return Differences(*gpu_comparing.differences(output, values, tolerance, scale))
+    found = []
+    for start in range(0, values.size, PIECE):
+        value = values[start : start + PIECE]
+        difference = xp.abs(output[start : start + PIECE].astype(xp.float64, copy=False) - value)
+        allowed = xp.maximum(tolerance * (scale + xp.abs(value)), 1e-300)
+        ratio = (difference / allowed).max()
+        found.append((difference.max(), ratio, difference.sum(), (difference * difference).sum()))
+    told = xp.array(found)
+    (largest, ratio), (total, squares) = told[:, :2].max(axis=0).tolist(), told[:, 2:].sum(axis=0).tolist()
+    return Differences(largest, ratio, total, squares)
+
+
+def unequal(xp: Any, pairs: Sequence[tuple[Any, Any]]) -> list[bool]:
+    """Tells of each pair of contiguous arrays, of the same size and dtype, whether they differ in any bit.
+
+    Args:
+        xp: The array module: numpy or cupy.
+        pairs: Arrays of unsigned integers; see `tuner.measuring.inputs.bits`.
+    """
+    if xp.__name__ == "cupy":
+        from tuner.devices import gpu_comparing
+
+        return gpu_comparing.unequal(pairs)
+    return [_unequal(one, other) for one, other in pairs]
+
+
+def _unequal(one: Any, other: Any) -> bool:
+    step = BYTES // one.itemsize
+    pieces = (slice(start, start + step) for start in range(0, one.size, step))
+    return any(bool((one[piece] != other[piece]).any()) for piece in pieces)
