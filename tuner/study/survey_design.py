@@ -31,8 +31,8 @@ LEAST = {"cuda": 8, "cpu": 4}
 TURN_S = {"cuda": 0.12, "cpu": 1.5}
 #: Seconds that a timing takes beside its runs, and runs of a timing.
 TIMING_S, RUNS = 0.002, 5
-#: Shares of a problem's configs that are children of good ones, and at random.
-CHILDREN, AT_RANDOM = 0.3, 0.15
+#: Shares of a problem's configs that are good ones fitted to it, if there are any, children, and at random.
+FITTED, CHILDREN, AT_RANDOM = 0.1, 0.3, 0.15
 #: Good configs that children are made of, and children made for each that is timed: most break a constraint.
 PARENTS, MADE = 12, 6
 #: Configs proposed by a model that come before those that were fast near by.
@@ -174,9 +174,13 @@ class Design:
         if not own and not depth and rng.random() < LIBRARY_ALONE:
             return Turn(problem, (), number)
         count = self._count(problem)
-        known, new, random = self._candidates(problem, count, rng)
+        known, fitted, new, random = self._candidates(problem, count, rng)
         picked = _Picking(self.pool, problem, fresh, self.seen.at(problem))
-        shares = [(known, 1.0 - CHILDREN - AT_RANDOM), (new, CHILDREN), (random, AT_RANDOM)]
+        standing_in = FITTED if fitted else 0.0
+        shares = [
+            (known, 1.0 - standing_in - CHILDREN - AT_RANDOM), (fitted, standing_in), (new, CHILDREN),
+            (random, AT_RANDOM),
+        ]  # fmt: skip
         # Good ones first: what is slow is then cut off early.
         for named, share in shares:
             picked.take(named, round(share * count), math.ceil(share * fresh))
@@ -197,15 +201,23 @@ class Design:
 
     def _candidates(
         self, problem: Problem, count: int, rng: np.random.Generator
-    ) -> tuple[list[Named], list[Named], list[Named]]:
-        """Configs worth trying: known ones, the most promising first; children of these; some at random."""
+    ) -> tuple[list[Named], list[Named], list[Named], list[Named]]:
+        """Configs worth trying, the most promising first.
+
+        Returns:
+            Known ones; what stands in for those of kernels that have no known one here; children of both; some
+            at random.
+        """
         near = [self.pool.named(at) for at in self.seen.promising(problem)[: 3 * count]]
         proposed = self._proposals(problem, PARENTS)
         mixed = [*proposed[:PROPOSED], *near, *proposed, *self._starts]
         known = self.pool.worth_trying(mixed, problem, self.device)
-        children = self.pool.children(known[:PARENTS], MADE * round(CHILDREN * count), rng)
+        at_hand = {name for name, _ in known}
+        lost = [each for each in dict.fromkeys(mixed) if each[0] not in at_hand]
+        fitted = self._strangers.fitted(lost[:PARENTS], problem)
+        children = self.pool.children([*known[:PARENTS], *fitted], MADE * round(CHILDREN * count), rng)
         new = self.pool.worth_trying(children, problem, self.device)
-        return known, new, self._strangers.some(problem, 2 * count, rng)
+        return known, fitted, new, self._strangers.some(problem, 2 * count, rng)
 
     def _count(self, problem: Problem) -> int:
         """Configs to time at a problem: as many as its time allows."""

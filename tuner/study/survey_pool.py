@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
@@ -26,6 +27,8 @@ REACH = 0.25
 SPACES, LOOKED_AT, OF_SPACE = 4, 48, 64
 #: Combinations of a space that are looked at for configs at random.
 SAMPLED = 300_000
+#: A kernel of which fewer known configs are legal at a problem gets some of its own there; it keeps so many.
+ENOUGH, KEPT = 8, 4096
 
 
 class Pool:
@@ -125,7 +128,12 @@ def moved(parameter: Parameter, value: object, rng: np.random.Generator) -> obje
 
 
 class Strangers:
-    """Legal configs at random of every kernel: a model has to learn what is slow, too."""
+    """Legal configs at random of every kernel: a model has to learn what is slow, too.
+
+    A kernel's constraints may tie a config to the shape: its tile covers a side, its copies are as wide as
+    rows allow. What is legal at some problems is then illegal at most others, and no child of it helps. So a
+    kernel of which few known configs are legal at a problem gets some from its own space there.
+    """
 
     def __init__(
         self, kernels: Sequence[Kernel], problems: Sequence[Problem], device: DeviceInfo, seed: int
@@ -139,27 +147,64 @@ class Strangers:
             seed: Of the choice.
         """
         rng = np.random.default_rng(seed)
-        self._device = device
+        self._device, self._kernels = device, {kernel.name: kernel for kernel in kernels}
         self._points: dict[str, tuple[list[Config], Points]] = {}
         for kernel in kernels:
-            found: list[Config] = []
             spaces = 0
             for problem in problems[:LOOKED_AT]:
-                space = Space.build(kernel.parameters, kernel.constraints, problem, device, limit=SAMPLED)
-                spaces += len(space) > 0
-                found += [space[int(at)] for at in rng.permutation(len(space))[:OF_SPACE]]
+                spaces += self._take(kernel, problem, rng) > 0
                 if spaces == SPACES:
                     break
-            if found:
-                found = list(dict.fromkeys(found))
-                self._points[kernel.name] = found, Points(kernel, found)
 
     def some(self, problem: Problem, count: int, rng: np.random.Generator) -> list[Named]:
         """Configs that obey every constraint at a problem, of every kernel in turn."""
         legal = []
-        for name, (found, points) in self._points.items():
-            fits = np.flatnonzero(points.flags(problem, self._device)[1])
-            legal.append([(name, found[at]) for at in rng.permutation(fits)])
+        for name, kernel in self._kernels.items():
+            fits = self._legal(name, problem)
+            if len(fits) < ENOUGH and self._take(kernel, problem, rng):
+                fits = self._legal(name, problem)
+            legal.append([(name, self._points[name][0][at]) for at in rng.permutation(fits)])
         ordered = [legal[at] for at in rng.permutation(len(legal))]
         longest = max(map(len, ordered), default=0)
         return [each[at] for at in range(longest) for each in ordered if at < len(each)][:count]
+
+    def fitted(self, wanted: Sequence[Named], problem: Problem) -> list[Named]:
+        """In the place of configs that are illegal at a problem, the legal ones most like them."""
+        found: dict[Named, None] = {}
+        for name, kernel in self._kernels.items():
+            mine = [config for of, config in wanted if of == name]
+            if mine:
+                space = self._space(kernel, problem)
+                found |= {(name, each): None for each in nearest(space, mine)}
+        return [each for each in found if each not in wanted]
+
+    def _space(self, kernel: Kernel, problem: Problem) -> Space:
+        return Space.build(kernel.parameters, kernel.constraints, problem, self._device, limit=SAMPLED)
+
+    def _legal(self, name: str, problem: Problem) -> NDArray[np.intp]:
+        if name not in self._points:
+            return np.zeros(0, np.intp)
+        return np.flatnonzero(self._points[name][1].flags(problem, self._device)[1])
+
+    def _take(self, kernel: Kernel, problem: Problem, rng: np.random.Generator) -> int:
+        """Takes in configs of the kernel's space at a problem; returns how many that has."""
+        space = self._space(kernel, problem)
+        if len(space):
+            known = self._points[kernel.name][0] if kernel.name in self._points else []
+            drawn = [space[int(at)] for at in rng.permutation(len(space))[:OF_SPACE]]
+            found = list(dict.fromkeys([*known, *drawn]))[-KEPT:]
+            self._points[kernel.name] = found, Points(kernel, found)
+        return len(space)
+
+
+def nearest(space: Space, wanted: Sequence[Config]) -> list[Config]:
+    """For each config the legal one that differs in the fewest parameters, and least in those; once each."""
+    if not len(space):
+        return []
+    sizes = np.array([len(each.values) for each in space.parameters])
+    found = {}
+    for config in wanted:
+        row = np.array([each.values.index(config[each.name]) for each in space.parameters])
+        steps = np.abs(space.codes.astype(np.int64) - row)
+        found[space[int(np.argmin((steps > 0).sum(axis=1) + (steps / sizes).mean(axis=1)))]] = None
+    return list(found)

@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tuner.declare.problem import Problem
-from tuner.declare.space import Config
+from tuner.declare.space import Config, Constraint, Space
 from tuner.devices.detect import DetectedDevice
 from tuner.lookup.legality import is_point
 from tuner.lookup.model.design import Ranges
 from tuner.results.measurement import Outcome
 from tuner.results.survey import LIBRARY, Timing
 from tuner.study.survey_design import LIBRARY_ALONE, OF_TURNS, Design, SurveyRequest, Turn
-from tuner.study.survey_pool import Named, Pool, moved
+from tuner.study.survey_pool import Named, Pool, Strangers, moved, nearest
 from tuner.study.survey_seen import Seen
 
 RANGES = Ranges(most={"m": 4096, "n": 4096, "k": 8192}, layouts=("nn", "nt"))
@@ -213,3 +213,56 @@ def test_at_some_problems_the_search_goes_on_and_times_nothing_twice() -> None:
 
 def test_cpus_are_surveyed_hot_as_their_results_are_published() -> None:
     assert (CPU.usual_regime, replace(CPU, kind="cuda").usual_regime) == ("hot", "cold")
+
+
+#: Its tile covers a side as tightly as it can: what is legal at one problem is illegal at most others.
+TIED = replace(
+    BLOCKS,
+    name="tied",
+    constraints=(
+        Constraint("BM covers M", lambda p, d, c: p.m <= c.BM),
+        Constraint("BM is the least that does", lambda p, d, c: p.m > c.BM / 2),
+        Constraint("BN divides N", lambda p, d, c: p.n % c.BN == 0),
+    ),
+)
+
+
+def tied_problem(m: int, n: int) -> Problem:
+    return GEMM.problem({"m": m, "n": n, "k": 64}, "", "nn")
+
+
+def test_a_kernel_that_no_known_config_suits_gets_some_of_its_own_space() -> None:
+    strangers = Strangers([TIED], [tied_problem(16, 128)], BOARD, 3)
+    rng = np.random.default_rng(1)
+    for m, n in ((16, 64), (100, 48), (33, 16)):
+        found = [config for _, config in strangers.some(tied_problem(m, n), 20, rng)]
+        assert found
+        assert all(m <= each["BM"] < 2 * m and n % each["BN"] == 0 for each in found)
+    assert strangers.some(tied_problem(300, 16), 20, rng) == []
+
+
+@settings(deadline=None, max_examples=50)
+@given(m=st.integers(1, 300), n=st.integers(1, 300), at=st.integers(0, 10**6))
+def test_what_stands_in_for_an_illegal_config_is_legal_and_differs_least(m: int, n: int, at: int) -> None:
+    problem = tied_problem(m, n)
+    every = Space.build(TIED.parameters, (), problem, BOARD)
+    wanted = every[at % len(every)]
+    legal = Space.build(TIED.parameters, TIED.constraints, problem, BOARD)
+    found = nearest(legal, [wanted])
+    assert len(found) == min(len(legal), 1)
+    for each in found:
+        assert each in legal
+        changed = sum(each[name] != wanted[name] for name in wanted)
+        assert changed == min(sum(other[name] != wanted[name] for name in wanted) for other in legal)
+
+
+def test_good_configs_of_near_problems_are_fitted_to_this_one() -> None:
+    design = Design(replace(REQUEST, kernels=(TIED,)), BOARD, nothing)
+    near, here = tied_problem(64, 128), tied_problem(20, 48)
+    good = Config({"BM": 64, "BN": 128, "SPLIT": 4, "LOAD": "wide"})
+    number = design.pool.number(("tied", good))
+    assert number is not None
+    design.learn(near, [Timing(0, number, Outcome.MEASURED, 1e-5)])
+    turn = design.turn(TIMED, here, 12)
+    timed = [dict(design.pool.configs[at][1]) for at in turn.configs]
+    assert {"BM": 32, "BN": 16, "SPLIT": 4, "LOAD": "wide"} in timed
