@@ -339,6 +339,22 @@ class Space(Sequence[Config]):
         found = self.locate(np.stack(rows)[order])
         return found[found >= 0]
 
+    def nearest(self, configs: Iterable[Mapping[str, Value]]) -> list[Config]:
+        """For each config the legal one that differs in the fewest parameters, and least in those; once each.
+
+        Args:
+            configs: Points of the parameters, legal or not.
+        """
+        if not len(self):
+            return []
+        sizes = np.array([len(each.values) for each in self.parameters])
+        found = {}
+        for config in configs:
+            row = [codes[config[each.name]] for each, codes in zip(self.parameters, self._code_of, strict=True)]
+            steps = np.abs(self._codes.astype(np.int64) - np.array(row))
+            found[self[int(np.argmin((steps > 0).sum(axis=1) + (steps / sizes).mean(axis=1)))]] = None
+        return list(found)
+
     def around(self, index: int, radius: int, tries: int, rng: np.random.Generator) -> NDArray[np.intp]:
         """Returns the positions of random legal configs that differ from a config in 2 to `radius` parameters.
 

@@ -174,8 +174,7 @@ class Strangers:
         for name, kernel in self._kernels.items():
             mine = [config for of, config in wanted if of == name]
             if mine:
-                space = self._space(kernel, problem)
-                found |= {(name, each): None for each in nearest(space, mine)}
+                found |= {(name, each): None for each in self._space(kernel, problem).nearest(mine)}
         return [each for each in found if each not in wanted]
 
     def _space(self, kernel: Kernel, problem: Problem) -> Space:
@@ -195,16 +194,3 @@ class Strangers:
             found = list(dict.fromkeys([*known, *drawn]))[-KEPT:]
             self._points[kernel.name] = found, Points(kernel, found)
         return len(space)
-
-
-def nearest(space: Space, wanted: Sequence[Config]) -> list[Config]:
-    """For each config the legal one that differs in the fewest parameters, and least in those; once each."""
-    if not len(space):
-        return []
-    sizes = np.array([len(each.values) for each in space.parameters])
-    found = {}
-    for config in wanted:
-        row = np.array([each.values.index(config[each.name]) for each in space.parameters])
-        steps = np.abs(space.codes.astype(np.int64) - row)
-        found[space[int(np.argmin((steps > 0).sum(axis=1) + (steps / sizes).mean(axis=1)))]] = None
-    return list(found)

@@ -12,13 +12,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fixtures.commands import Told, caller
 from fixtures.fake_device import BEST_S, TOY, stored, write_device
 from fixtures.records import BOARD, champion, record, square
 
 from tuner import published
 from tuner.cli import records as records_commands
 from tuner.cli.formatting import answer_rows
-from tuner.cli.main import run
 from tuner.declare import folders, kernel
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel, Rendered
@@ -32,7 +32,6 @@ from tuner.results.record import Role
 from tuner.store import Store
 from tuner.study.locks import Occupancy
 
-Told = Callable[..., tuple[int, str, str]]
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
@@ -40,14 +39,7 @@ FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 def told(here: Path, capsys: pytest.CaptureFixture[str]) -> Told:
     """Runs a command in an empty folder with a device: exit code, stdout, stderr."""
     write_device(here / "device.json", baseline_s=2 * BEST_S)
-
-    def called(*arguments: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = run(list(arguments))
-        shown = capsys.readouterr()
-        return code, shown.out, shown.err
-
-    return called
+    return caller(capsys)
 
 
 def full(*_: Any, **__: Any) -> Any:

@@ -189,6 +189,16 @@ def test_what_is_around_a_config_is_legal_and_differs_in_few_parameters() -> Non
     assert not len(lone.around(0, 3, 400, np.random.default_rng(1)))
 
 
+def test_the_nearest_legal_config_differs_in_the_fewest_parameters() -> None:
+    parameters = (powers_of_two("A", 1, 64), choice("B", "x", "y"), choice("C", 1, 2, 3))
+    legal = Space.build(parameters, [Constraint("A is small", lambda p, d, c: c.A <= 8)], None, None)
+    far = Config({"A": 64, "B": "y", "C": 2})
+    assert legal.nearest([far]) == [Config({"A": 8, "B": "y", "C": 2})]
+    assert legal.nearest([far, far, legal[3]]) == [Config({"A": 8, "B": "y", "C": 2}), legal[3]]
+    nothing = Space.build(parameters, [Constraint("no", lambda p, d, c: c.A < 0)], None, None)
+    assert nothing.nearest([far]) == []
+
+
 def test_positions_follow_the_scale() -> None:
     space = Space.build(
         (powers_of_two("X", 1, 16), choice("V", 1, 2, 3, 5), choice("MODE", "a", "b")), (), None, None

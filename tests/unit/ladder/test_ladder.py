@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fixtures.commands import Told, told
 from fixtures.fake_device import BOARD, TOY, write_device
 
-from tuner.cli.main import run
 from tuner.declare.catalogue import builtin, from_file
 from tuner.declare.hardware import DeviceInfo
+from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 from tuner.errors import InputError, PlanError, UnknownName
 from tuner.ladder import (
@@ -39,11 +39,11 @@ H200 = DeviceInfo(
     registers_per_block=65_536, registers_per_thread=255,
 )  # fmt: skip
 PLANS = sorted(configs_folder().glob("ladder-*.toml"))
-Told = Callable[..., tuple[int, str, str]]
+__all__ = ["told"]
 pytestmark = pytest.mark.usefixtures("no_mirror")
 
 
-def problem(operation: str, *sizes: int, dtype: str = "", layout: str = ""):  # noqa: ANN201
+def problem(operation: str, *sizes: int, dtype: str = "", layout: str = "") -> Problem:
     declared = CATALOGUE.operation(operation)
     return declared.problem(dict(zip(declared.dims, sizes, strict=True)), dtype, layout)
 
@@ -226,17 +226,6 @@ def test_the_array_of_a_limit_is_larger_than_caches_and_fits() -> None:
 
 
 # ---- on a fake board
-
-
-@pytest.fixture
-def told(here: Path, capsys: pytest.CaptureFixture[str]) -> Told:
-    def called(*arguments: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = run(list(arguments))
-        shown = capsys.readouterr()
-        return code, shown.out, shown.err
-
-    return called
 
 
 @pytest.fixture

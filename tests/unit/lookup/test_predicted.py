@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from fixtures.lookup_records import BOARD, answer, crown, gemm, library, record
-from fixtures.model_survey import BLOCKS, GEMM, KERNELS, plain_model
+from fixtures.model_survey import BLOCKS, GEMM, KERNELS, TIED, WIDE, plain_model, two_kernels
 
 from tuner.callables.decisions import decide
 from tuner.declare.catalogue import Catalogue, builtin
@@ -169,3 +169,19 @@ def test_a_model_of_other_sources_starts_no_study(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(predictions, "models", lambda *_, **__: [surveyed(sources={"blocks": "old"})])
     found = Predictions(GEMM.problem(LARGE.dims), tuple(KERNELS.values()), BOARD, "cold")
     assert (found.starts, found.elsewhere) == ([], [])
+
+
+def test_a_study_tries_what_is_most_like_good_configs_that_are_illegal_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sources = {"blocks": BLOCKS.source_hash, "tied": TIED.source_hash}
+    model, kernels = two_kernels(
+        provenance={"timings": 5, "problems": 50, "regime": "cold", "sources": sources}
+    )
+    monkeypatch.setattr(predictions, "models", lambda *_, **__: [model])
+    odd = GEMM.problem({"m": 512, "n": 512, "k": 513}, "float32", "nn")
+    found = Predictions(odd, tuple(kernels.values()), BOARD, "cold")
+    assert found.starts[-1] == ("tied", {**WIDE, "LOAD": "plain"})
+    assert "tied" not in {each.kernel for each in found.elsewhere}, "nobody predicted its time"
+    even = GEMM.problem({"m": 512, "n": 512, "k": 512}, "float32", "nn")
+    assert ("tied", WIDE) in Predictions(even, tuple(kernels.values()), BOARD, "cold").starts

@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from fixtures.callable_records import crowned, empty_database, own_records
+from fixtures.commands import Told, caller
 from fixtures.fake_device import BEST, BEST_S, TOY, stored, write_device
 
 from tuner import lookup
-from tuner.cli.main import run
 from tuner.declare import catalogue
 from tuner.devices.detect import cpu_info, find
 from tuner.lookup import wanted as module
@@ -26,7 +25,6 @@ from tuner.results.wanted import Wanted
 from tuner.store import Store, demand
 
 __all__ = ["empty_database", "own_records"]
-Told = Callable[..., tuple[int, str, str]]
 HERE = cpu_info().name
 
 
@@ -37,13 +35,7 @@ def gemm(m: int, calls: int = 1, saves_s: float = 1.0, device: str = HERE, kind:
 
 @pytest.fixture
 def told(own_records: None, capsys: pytest.CaptureFixture[str]) -> Told:
-    def called(*arguments: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = run(list(arguments))
-        shown = capsys.readouterr()
-        return code, shown.out, shown.err
-
-    return called
+    return caller(capsys)
 
 
 def add(*rows: Wanted) -> None:

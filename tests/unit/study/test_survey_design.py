@@ -19,7 +19,7 @@ from tuner.lookup.model.design import Ranges
 from tuner.results.measurement import Outcome
 from tuner.results.survey import LIBRARY, Timing
 from tuner.study.survey_design import LIBRARY_ALONE, OF_TURNS, Design, SurveyRequest, Turn
-from tuner.study.survey_pool import Named, Pool, Strangers, moved, nearest
+from tuner.study.survey_pool import Named, Pool, Strangers, moved
 from tuner.study.survey_seen import Seen
 
 RANGES = Ranges(most={"m": 4096, "n": 4096, "k": 8192}, layouts=("nn", "nt"))
@@ -248,7 +248,7 @@ def test_what_stands_in_for_an_illegal_config_is_legal_and_differs_least(m: int,
     every = Space.build(TIED.parameters, (), problem, BOARD)
     wanted = every[at % len(every)]
     legal = Space.build(TIED.parameters, TIED.constraints, problem, BOARD)
-    found = nearest(legal, [wanted])
+    found = legal.nearest([wanted])
     assert len(found) == min(len(legal), 1)
     for each in found:
         assert each in legal

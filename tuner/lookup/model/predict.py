@@ -269,6 +269,29 @@ class Predictor:
         there = self.model.at(problem, self._device, legal)
         return [self._candidate(*each) for each in self._fastest(there, legal, behind, count)]
 
+    def out_of_place(self, problem: Problem, count: int = 1) -> list[tuple[str, Config]]:
+        """Configs that were good near by, of kernels none of whose good ones is legal here; the best first.
+
+        What is legal and most like them may be worth timing. It was never timed, so it is no answer.
+
+        Args:
+            problem: One that the model knows.
+            count: Of each kernel.
+        """
+        if self.model.evidence is None:
+            return []
+        legal, _, _ = self._known(problem)
+        at_hand = {self.model.configs[at][0] for at in legal}
+        kind = list(self.model.traits).index((problem.dtype, problem.layout))
+        behind, _ = self.model.evidence.around(problem, kind, len(self.model.configs))
+        found: dict[str, list[Config]] = {}
+        for at in np.argsort(behind, kind="stable")[: int(np.isfinite(behind).sum())]:
+            kernel, config = self._choices.named(int(at))
+            mine = found.setdefault(kernel, [])
+            if kernel not in at_hand and len(mine) < count:
+                mine.append(config)
+        return [(kernel, config) for kernel, configs in found.items() for config in configs]
+
     def _known(self, problem: Problem) -> tuple[Numbers, Floats, Floats]:
         """Numbers of the configs to choose among: legal ones that were good near by, or else all legal ones.
 

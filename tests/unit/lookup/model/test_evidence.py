@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 from fixtures.lookup_records import BOARD
-from fixtures.model_survey import CONFIGS, GEMM, KERNELS, SMALL, plain_model, survey
+from fixtures.model_survey import CONFIGS, GEMM, KERNELS, SMALL, WIDE, plain_model, survey, two_kernels
 
 from tuner.lookup.model.evidence import NEAREST, Evidence
 from tuner.lookup.model.fit import fit
@@ -58,3 +58,14 @@ def test_a_fitted_model_answers_with_configs_of_near_problems() -> None:
         assert answer is not None
         at = next(n for n, (_, config) in enumerate(model.configs) if config == answer.config)
         assert np.isfinite(behind[at])
+
+
+def test_good_configs_of_a_kernel_that_has_none_here_are_told() -> None:
+    """Loads are wide where rows are whole vectors, else plain: what is good at one is illegal at the other."""
+    model, kernels = two_kernels()
+    found = Predictor(model, kernels)
+    aligned, odd = (GEMM.problem({"m": 512, "n": 512, "k": k}, "float32", "nn") for k in (512, 513))
+    assert found.out_of_place(aligned) == []
+    assert found.out_of_place(odd) == [("tied", WIDE)]
+    assert [each.kernel for each in found.candidates(odd)] == ["blocks"]
+    assert Predictor(replace(model, evidence=None), kernels).out_of_place(odd) == []
