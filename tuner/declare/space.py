@@ -348,7 +348,7 @@ class Space(Sequence[Config]):
         if not len(self):
             return []
         sizes = np.array([len(each.values) for each in self.parameters])
-        found = {}
+        found: dict[Config, None] = {}
         for config in configs:
             row = [codes[config[each.name]] for each, codes in zip(self.parameters, self._code_of, strict=True)]
             steps = np.abs(self._codes.astype(np.int64) - np.array(row))

@@ -155,10 +155,12 @@ def test_a_study_that_goes_on_under_another_limit_judges_what_it_knows(tmp_path:
     free = study(tmp_path, board)
     assert free.champion is not None
     assert dict(free.champion.record.config) == BEST
+    # Which is tried first hangs on the compilers: beside BEST it is stopped, ahead of it measured to the end.
+    stopped = [EXACT] if trial(tmp_path, EXACT).outcome is Outcome.PRUNED else []
     limited = study(tmp_path, board, error_limit=1.5)
     # What was stopped beside the champion of before, and may win now, is measured again; the rest is known.
     assert limited.progress.trials == LEGAL
-    assert [dict(each.config) for each in stored(tmp_path)[LEGAL:]] == [EXACT]
+    assert [dict(each.config) for each in stored(tmp_path)[LEGAL:]] == stopped
     # The champion of before is refused in the finals, and its crown is free.
     assert trial(tmp_path, BEST, Role.FINAL).outcome is Outcome.INACCURATE
     assert limited.champion is not None
@@ -168,7 +170,7 @@ def test_a_study_that_goes_on_under_another_limit_judges_what_it_knows(tmp_path:
     again = study(tmp_path, board)
     assert again.champion is not None
     assert (dict(again.champion.record.config), again.champion.verdict) == (BEST, "faster")
-    assert len(stored(tmp_path)) == LEGAL + 1
+    assert len(stored(tmp_path)) == LEGAL + len(stopped)
 
 
 def test_what_a_limit_kept_from_being_timed_is_timed_without_it(tmp_path: Path, board: str) -> None:
