@@ -234,6 +234,11 @@ class Choices:
         name, config = self._configs[number]
         return name, Config({each.name: config[each.name] for each in self._kernels[name].parameters})
 
+    def is_point(self, number: int) -> bool:
+        """Whether a config is a point of its kernel's parameters as they are now, legal or not."""
+        name, config = self._configs[number]
+        return name in self._kernels and is_point(self._kernels[name].parameters, config)
+
 
 def default_among(
     kernels: Sequence[Kernel], problem: Problem, device: DeviceInfo

@@ -285,11 +285,10 @@ class Predictor:
         kind = list(self.model.traits).index((problem.dtype, problem.layout))
         behind, _ = self.model.evidence.around(problem, kind, len(self.model.configs))
         found: dict[str, list[Config]] = {}
-        for at in np.argsort(behind, kind="stable")[: int(np.isfinite(behind).sum())]:
-            kernel, config = self._choices.named(int(at))
-            mine = found.setdefault(kernel, [])
-            if kernel not in at_hand and len(mine) < count:
-                mine.append(config)
+        for at in np.argsort(behind, kind="stable")[: int(np.isfinite(behind).sum())].tolist():
+            mine = found.setdefault(self.model.configs[at][0], [])
+            if self.model.configs[at][0] not in at_hand and len(mine) < count and self._choices.is_point(at):
+                mine.append(self._choices.named(at)[1])
         return [(kernel, config) for kernel, configs in found.items() for config in configs]
 
     def _known(self, problem: Problem) -> tuple[Numbers, Floats, Floats]:

@@ -69,3 +69,7 @@ def test_good_configs_of_a_kernel_that_has_none_here_are_told() -> None:
     assert found.out_of_place(odd) == [("tied", WIDE)]
     assert [each.kernel for each in found.candidates(odd)] == ["blocks"]
     assert Predictor(replace(model, evidence=None), kernels).out_of_place(odd) == []
+    assert Predictor(model, {"blocks": kernels["blocks"]}).out_of_place(odd) == [], "the kernel is gone"
+    tied, defaults = kernels["tied"], {"BM": 64, "BN": 64, "SPLIT": 1}
+    fewer = replace(tied, parameters=tied.parameters[:-1], constraints=(), defaults=defaults)
+    assert Predictor(model, kernels | {"tied": fewer}).out_of_place(odd) == [], "or has other parameters"
