@@ -113,7 +113,7 @@ class Questions(BaseModel):
     )
     device: str = Field("", max_length=LONGEST_TEXT, description="Of questions that name none.")
     regime: str = Field("", max_length=LONGEST_TEXT, description="Of questions that name none.")
-    snapshot: int | None = Field(None, ge=1, description="Number of a snapshot.")
+    snapshot: int | None = Field(None, ge=1, le=2**62, description="Number of a snapshot.")
 
 
 @router.get("/best", openapi_extra=parameters(), summary="The kernel and config to use for a problem")

@@ -93,7 +93,7 @@ def _sentinels(folder: Path) -> None:
 def _ctrl_c(folder: Path) -> None:
     """Slow boards, so that the night is under way when it is stopped."""
     for name in "ab":
-        write_device(folder / f"{name}.json", info={"uuid": f"FAKE-{name}"}, base_s=0.05, pace=1.0)
+        write_device(folder / f"{name}.json", info={"uuid": f"FAKE-{name}"}, base_s=0.2, pace=1.0)
     (folder / "plan.toml").write_text(PLAN.replace("[100, 200]", "[400, 500]").replace("trials", "seconds"))
     process = start(folder)
     until_s = time.monotonic() + 100

@@ -103,6 +103,15 @@ def test_many_problems_are_answered_from_one_snapshot(server: Server) -> None:
     assert server.post("/v1/best", json={"problems": ["gemm 1 1 1"] * 1001}).status_code == 422
 
 
+@pytest.mark.parametrize(
+    ("snapshot", "status"), [(0, 422), (99_999, 404), (2**62, 404), (2**63, 422), (2**70, 422)]
+)
+def test_a_snapshot_that_no_database_has_is_no_damage(server: Server, snapshot: int, status: int) -> None:
+    """A number beyond 64 bits was told as a damaged database."""
+    asked = {"problems": ["gemm 512 512 512"], "device": "h200", "snapshot": snapshot}
+    assert server.post("/v1/best", json=asked).status_code == status
+
+
 def test_an_unchanged_answer_is_not_sent_again(server: Server) -> None:
     first = server.get("/v1/best", **ASKED)
     with server.client() as client:
