@@ -44,10 +44,12 @@ def problem_of(sizes: tuple[int, int, int], dtype: str, epilogue: str, layout: s
     return GEMM.problem(dict(zip("mnk", sizes, strict=True)), dtype, layout, "", epilogue)
 
 
-@pytest.mark.parametrize("turn", range(len(DTYPES)), ids=DTYPES.__getitem__)
-@pytest.mark.parametrize("number", range(len(SIZES)), ids=lambda number: str(SIZES[number]))
-def test_every_start_of_every_kernel_is_right(number: int, turn: int, device: Device) -> None:
-    sizes, dtype, epilogue = SIZES[number], DTYPES[turn], EPILOGUES[(number + turn) % len(EPILOGUES)]
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("epilogue", EPILOGUES)
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_every_start_of_every_kernel_is_right(
+    sizes: tuple[int, int, int], epilogue: str, dtype: str, device: Device
+) -> None:
     problem = problem_of(sizes, dtype, epilogue, GEMM.layouts[sum(sizes) % 4])
     kernels = CATALOGUE.of("gemm", "cuda", (), "ieee", dtype, epilogue)
     found = [start for kernel in kernels for start in starts(kernel, problem, device)]
