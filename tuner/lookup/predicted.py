@@ -87,7 +87,10 @@ def _loss(model: Model, found: Prediction, alike: str) -> Loss:
     cases, (low, high) = len(model.calibration.losses), found.loss_interval
     searched = model.calibration.searched
     if searched:
-        against = f"a longer search, which {searched} of them had"
+        against = (
+            f"a longer search, which {searched} of them had; at the others what a study is likely to find, "
+            "extrapolated from fewer tries there"
+        )
     elif model.evidence is not None:
         against = "what a study is likely to find, extrapolated from fewer tries there"
     else:
