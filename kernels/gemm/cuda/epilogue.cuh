@@ -78,32 +78,80 @@ __device__ __forceinline__ float epilogue_value(unsigned short x)
 }
 #endif
 
-// tanh and the logistic function, to about 1e-7 where the result is rounded to 16 bits, else as exact as CUDA's own.
-__device__ __forceinline__ float epilogue_tanh(float x)
+#ifndef SCALAR
+// What is rounded to 16 bits afterwards may take the special functions' unit. Its rate is an eighth of the other instructions'.
+__device__ __forceinline__ float epilogue_power(float t)
 {
-#ifdef SCALAR
-    return tanhf(x);
+    float power;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(t));
+    return power;
+}
+
+__device__ __forceinline__ float epilogue_reciprocal(float x)
+{
+    float reciprocal;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(x));
+    return reciprocal;
+}
+
+// The denominator of GELU and SiLU, bounded so that a product of two is finite: two results share a reciprocal. A NaN must not
+// reach its neighbour by it: fminf leaves it out, and it stays by the quotient.
+__device__ __forceinline__ float epilogue_denominator(float x)
+{
+    constexpr float LOG2_E = 1.44269504f, MOST = 60.0f;
+#if EPILOGUE_ACTIVATION == 2
+    return 1.0f + 0.3275911f * 0.70710678f * fminf(fabsf(x), MOST);
+#elif EPILOGUE_ACTIVATION == 3
+    constexpr float LINEAR = -2.0f * LOG2_E * 0.79788456f, CUBIC = LINEAR * 0.044715f;
+    return 1.0f + epilogue_power(fminf(x * (LINEAR + CUBIC * x * x), MOST));
 #else
-    return 1.0f - __fdividef(2.0f, 1.0f + __expf(2.0f * x));
+    return 1.0f + epilogue_power(fminf(-LOG2_E * x, MOST));
 #endif
 }
+
+// GELU or SiLU of x, given the reciprocal of its denominator.
+__device__ __forceinline__ float epilogue_quotient(float x, float reciprocal)
+{
+#if EPILOGUE_ACTIVATION == 2
+    // Abramowitz and Stegun 7.1.26: the normal distribution's tail beyond |x|, to 8e-8.
+    constexpr float HALF_LOG2_E = 0.72134752f;
+    float size;  // NaN if x is
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(size) : "f"(fabsf(x)), "f"(60.0f));
+    const float t = reciprocal;
+    const float tail = t * (0.127414796f + t * (-0.142248368f + t * (0.7107068705f + t * (-0.7265760135f + t * 0.5307027145f))));
+    return fmaxf(x, 0.0f) - size * (tail * epilogue_power(-HALF_LOG2_E * size * size));
+#else
+    return x * reciprocal;
+#endif
+}
+#endif
 
 __device__ __forceinline__ float epilogue_activation(float x)
 {
 #if EPILOGUE_ACTIVATION == 1
     return x < 0.0f ? 0.0f : x;  // NaN stays
+#elif EPILOGUE_ACTIVATION == 0
+    return x;
+#elif !defined(SCALAR)
+    return epilogue_quotient(x, epilogue_reciprocal(epilogue_denominator(x)));
 #elif EPILOGUE_ACTIVATION == 2
     return 0.5f * x * (1.0f + erff(x * 0.70710678f));
 #elif EPILOGUE_ACTIVATION == 3
-    return 0.5f * x * (1.0f + epilogue_tanh(0.79788456f * (x + 0.044715f * x * x * x)));
-#elif EPILOGUE_ACTIVATION == 4
-#ifdef SCALAR
+    return 0.5f * x * (1.0f + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
+#else
     return x / (1.0f + expf(-x));
-#else
-    return __fdividef(x, 1.0f + __expf(-x));
 #endif
+}
+
+// Of two at once.
+__device__ __forceinline__ void epilogue_activation(float& left, float& right)
+{
+#if EPILOGUE_ACTIVATION >= 2 && !defined(SCALAR)
+    const float of_left = epilogue_denominator(left), of_right = epilogue_denominator(right);
+    const float both = epilogue_reciprocal(of_left * of_right);
+    left = epilogue_quotient(left, both * of_right), right = epilogue_quotient(right, both * of_left);
 #else
-    return x;
+    left = epilogue_activation(left), right = epilogue_activation(right);
 #endif
 }
 
@@ -155,8 +203,23 @@ struct Epilogue {
         return {epilogue_value((unsigned short)both), epilogue_value((unsigned short)(both >> 16))};
     }
 
-    // The results of two neighbours of a row; the column is even, and so is n.
-    __device__ __forceinline__ void two(float& left, float& right, unsigned row, unsigned column, unsigned n) const
+    // The bias of two neighbouring columns, the first of which is even; of a row it is the same in both.
+    __device__ __forceinline__ EpiloguePair bias_at(unsigned row, unsigned column) const
+    {
+        (void)row, (void)column;
+#if EPILOGUE_BIAS == 1
+        const float of_row = epilogue_value(bias[row]);
+        return {of_row, of_row};
+#elif EPILOGUE_BIAS == 2
+        return pair_at(bias + column);
+#else
+        return {0.0f, 0.0f};
+#endif
+    }
+
+    // The results of two neighbours of a row, whose bias that is; the column is even, and so is n.
+    __device__ __forceinline__ void two(float& left, float& right, const EpiloguePair& of_bias, unsigned row, unsigned column,
+                                        unsigned n) const
     {
         const size_t at = (size_t)row * n + column;
         (void)at;
@@ -167,14 +230,10 @@ struct Epilogue {
         const EpiloguePair added = pair_at(c_in + at);
         left += beta * added.left, right += beta * added.right;
 #endif
-#if EPILOGUE_BIAS == 1
-        const float of_row = epilogue_value(bias[row]);
-        left += of_row, right += of_row;
-#elif EPILOGUE_BIAS == 2
-        const EpiloguePair of_columns = pair_at(bias + column);
-        left += of_columns.left, right += of_columns.right;
+#if EPILOGUE_BIAS
+        left += of_bias.left, right += of_bias.right;
 #endif
-        left = epilogue_activation(left), right = epilogue_activation(right);
+        epilogue_activation(left, right);
 #if EPILOGUE_RESIDUAL
         const EpiloguePair last = pair_at(residual + at);
         left += last.left, right += last.right;
@@ -189,22 +248,31 @@ struct Epilogue {
 template <int COUNT>
 __device__ __forceinline__ void finish_fragments(float (&s)[COUNT], const Epilogue& epilogue, int row, int column, int m, int n)
 {
-    const int lane = threadIdx.x % 32;
-    const bool paired = n % 2 == 0;
+    const int lane = threadIdx.x % 32, first_row = row + lane / 4, first_column = column + lane % 4 * 2;
+    if (n % 2 == 0) {
+        // Beyond the edges the last elements are read, and what comes of them is not stored: loads need no branches.
+        const int lines[2] = {min(first_row, m - 1), min(first_row + 8, m - 1)};
+        const EpiloguePair of_rows[2] = {epilogue.bias_at(lines[0], 0), epilogue.bias_at(lines[1], 0)};
+#pragma unroll
+        for (int j = 0; j < COUNT / 4; ++j) {
+            const int x = min(first_column + j * 8, n - 2);
+            const EpiloguePair of_columns = epilogue.bias_at(0, x);
+#pragma unroll
+            for (int h = 0; h < 2; ++h)
+                epilogue.two(s[4 * j + 2 * h], s[4 * j + 2 * h + 1], EPILOGUE_BIAS == 1 ? of_rows[h] : of_columns, lines[h], x, n);
+        }
+        return;
+    }
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-        const int line = row + h * 8 + lane / 4;
+        const int line = first_row + h * 8;
         if (line >= m) continue;
 #pragma unroll
         for (int j = 0; j < COUNT / 4; ++j) {
-            const int x = column + j * 8 + lane % 4 * 2;
+            const int x = first_column + j * 8;
             float &left = s[4 * j + 2 * h], &right = s[4 * j + 2 * h + 1];
-            if (paired) {
-                if (x < n) epilogue.two(left, right, line, x, n);
-            } else {
-                if (x < n) left = epilogue(left, line, x, n);
-                if (x + 1 < n) right = epilogue(right, line, x + 1, n);
-            }
+            if (x < n) left = epilogue(left, line, x, n);
+            if (x + 1 < n) right = epilogue(right, line, x + 1, n);
         }
     }
 }

@@ -73,6 +73,9 @@ inline void from_half(float& x, unsigned short half) {
     __builtin_memcpy(&value, &half, sizeof half);
     x = value;
 }
+inline void power_of_two(float& power, float x) { power = __builtin_exp2f(x); }
+inline void reciprocal(float& of, float x) { of = 1.0f / x; }
+inline void least_or_nan(float& least, float x, float y) { least = x != x || y != y ? x + y : y < x ? y : x; }
 inline void no_dependents() {}  // launches come one after the other here
 
 template <class T>

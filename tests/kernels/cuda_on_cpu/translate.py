@@ -7,7 +7,7 @@ import re
 DYNAMIC_SHARED = re.compile(
     r"extern\s+__shared__\s+(?:__align__\(\d+\)\s*|alignas\(\d+\)\s*)?([\w\s]+?)\s*\b(\w+)\s*\[\s*\]\s*;"
 )
-ASM = re.compile(r"\basm\s+volatile\s*\(")
+ASM = re.compile(r"\basm(?:\s+volatile)?\s*\(")
 #: What the runtime knows of PTX: the instruction without its operands -> the call that stands for it.
 PTX = {
     "cp.async.ca.shared.global": "cuda_on_cpu::start_copy",
@@ -17,6 +17,9 @@ PTX = {
     "cvt.rn.f16.f32": "cuda_on_cpu::to_half",
     "cvt.rn.f16x2.f32": "cuda_on_cpu::to_halves",
     "cvt.f32.f16": "cuda_on_cpu::from_half",
+    "ex2.approx.ftz.f32": "cuda_on_cpu::power_of_two",
+    "rcp.approx.ftz.f32": "cuda_on_cpu::reciprocal",
+    "min.NaN.f32": "cuda_on_cpu::least_or_nan",
     "mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64": "cuda_on_cpu::multiply_8x8x4",
     "mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64": "cuda_on_cpu::multiply_16x8x16",
     "griddepcontrol.launch_dependents": "cuda_on_cpu::no_dependents",
