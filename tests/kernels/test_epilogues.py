@@ -88,7 +88,9 @@ fragments(const unsigned short* sums, EPILOGUE_OPERANDS unsigned short* c, int n
         const int row = i / 2 % 2 * 8 + lane / 4, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
         s[i] = row < m && column < n ? widened(sums[row * n + column]) : 0.0f;
     }
-    finish_fragments(s, EPILOGUE_GIVEN, 0, 0, m, n);
+    BiasAhead<12> ahead;
+    ahead.ask(EPILOGUE_GIVEN, 0, 0, m, n);
+    finish_fragments(s, EPILOGUE_GIVEN, ahead, 0, 0, m, n);
     for (int i = 0; i < 12; ++i) {
         const int row = i / 2 % 2 * 8 + lane / 4, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
         if (row < m && column < n) c[row * n + column] = rounded(s[i]);
@@ -124,6 +126,32 @@ def test_fragments_of_tensor_cores_are_finished_where_they_lie(n: int, epilogue:
     factors = {scalar.name: scalar.value for scalar in of_gemm.scalars if scalar.given}
     expected = read.of(np, sums.astype("float64"), arrays | factors)
     np.testing.assert_allclose(got, expected, rtol=2.0**-8, atol=2.0**-9)
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu-tanh", "silu"])
+def test_activations_in_16_bits_are_right_at_any_size_and_keep_a_nan_to_itself(
+    activation: str, folder: Path
+) -> None:
+    of_gemm = problem(13, 22, 1, activation, "float16")
+    fragments = Operation(
+        name="fragments", dims=("n",), dtypes=("float16",), work=lambda p: Work(0.0, 0.0),
+        tensors=lambda p: (Tensor("sums", (13, 22), "float16"), *of_gemm.tensors[2:]),
+        scalars=lambda p: of_gemm.scalars[1:2], reference=lambda xp, p, arrays: arrays["sums"],
+    )  # fmt: skip
+    folder_of = Path(str(kernel_of("cuda", "half_tiled").source)).parent
+    constants = GEMM.constants(of_gemm, "cuda")
+    lines = [f"#define {name} {int(value)}" for name, value in constants.items()]
+    parts = [(folder_of / file).read_text() for file in ("half.cuh", "epilogue.cuh")]
+    program = compile_for_cpu(Rendered("\n".join([*lines, *parts, FRAGMENTS]), "fragments", "cuda"), folder)
+    sums = np.linspace(-9, 9, 13 * 22).reshape(13, 22).astype("float16")
+    sums[0, :4] = 60000, -60000, np.inf, 1e-4
+    sums[1, 2] = np.nan
+    got = program.run(fragments.problem({"n": 22}), Launch(grid=(1,), block=(32,)), {"sums": sums})["c"]
+    expected = Epilogue.read(activation).of(np, sums.astype("float64"), {})
+    assert np.isnan(got[1, 2])
+    assert np.isnan(got).sum() == 1
+    fine = ~np.isnan(expected)
+    np.testing.assert_allclose(got[fine].astype("float64"), expected[fine], rtol=2.0**-10, atol=2.0**-23)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from dataclasses import replace
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
-from tuner.declare.space import Config, Space
+from tuner.declare.space import Config
 from tuner.lookup.model.predict import Model
 from tuner.lookup.model.shelf import models
 from tuner.lookup.predicted import predictor_for
@@ -18,17 +18,15 @@ from tuner.search import Known, Observation
 from tuner.store.reading import Reader
 from tuner.study.progress import Request
 
-#: Configs that a study tries first; those among them that are fitted to the shape, and the combinations of a
-#: space that are looked at for these.
-STARTS, FITTED, LOOKED_AT = 8, 2, 300_000
+#: Configs that a study tries first.
+STARTS = 8
 
 
 class Predictions:
     """A model's word on the kernels of a study; empty where the device has no model, or it does not know them.
 
     Attributes:
-        starts: Kernel and config: what to try first, the best first; then what is most like good configs of
-            kernels of which no known one is legal here.
+        starts: Kernel and config: what to try first, the best first.
         elsewhere: Predicted times of the model's configs, as if they had been measured elsewhere.
     """
 
@@ -58,9 +56,7 @@ class Predictions:
             return
         predictor = predictor_for(found, known, device)
         candidates = predictor.candidates(problem, len(found.configs))
-        fitted = _fitted(predictor.out_of_place(problem), problem, known, device)[:FITTED]
-        best = [(each.kernel, each.config) for each in candidates]
-        self.starts = [*best[: STARTS - len(fitted)], *fitted]
+        self.starts = [(each.kernel, each.config) for each in candidates[:STARTS]]
         self.elsewhere = [
             Observation(each.kernel, each.config, Outcome.MEASURED, each.time_s) for each in candidates
         ]
@@ -77,18 +73,6 @@ def with_predictions(known: Known, request: Request, device: DeviceInfo, store: 
     """
     found = Predictions(request.problem, request.kernels, device, request.regime, store)
     return replace(known, starts=[*found.starts, *known.starts], elsewhere=found.elsewhere or known.elsewhere)
-
-
-def _fitted(
-    good: Sequence[tuple[str, Config]], problem: Problem, kernels: Sequence[Kernel], device: DeviceInfo
-) -> list[tuple[str, Config]]:
-    """The legal configs that are most like some that are not, whose constraints tie them to other shapes."""
-    named, found = {each.name: each for each in kernels}, []
-    for name, config in good:
-        kernel = named[name]
-        space = Space.build(kernel.parameters, kernel.constraints, problem, device, limit=LOOKED_AT)
-        found += [(name, each) for each in space.nearest([config])]
-    return found
 
 
 def _surveyed(model: Model, kernels: Sequence[Kernel]) -> list[Kernel]:

@@ -197,25 +197,11 @@ struct Epilogue {
 
 #ifndef SCALAR
     // Two elements of 16 bits at once, where they are aligned to it.
-    static __device__ __forceinline__ EpiloguePair pair_at(const unsigned short* from)
+    static __device__ __forceinline__ EpiloguePair split(unsigned both)
     {
-        const unsigned both = *(const unsigned*)from;
         return {epilogue_value((unsigned short)both), epilogue_value((unsigned short)(both >> 16))};
     }
-
-    // The bias of two neighbouring columns, the first of which is even; of a row it is the same in both.
-    __device__ __forceinline__ EpiloguePair bias_at(unsigned row, unsigned column) const
-    {
-        (void)row, (void)column;
-#if EPILOGUE_BIAS == 1
-        const float of_row = epilogue_value(bias[row]);
-        return {of_row, of_row};
-#elif EPILOGUE_BIAS == 2
-        return pair_at(bias + column);
-#else
-        return {0.0f, 0.0f};
-#endif
-    }
+    static __device__ __forceinline__ EpiloguePair pair_at(const unsigned short* from) { return split(*(const unsigned*)from); }
 
     // The results of two neighbours of a row, whose bias that is; the column is even, and so is n.
     __device__ __forceinline__ void two(float& left, float& right, const EpiloguePair& of_bias, unsigned row, unsigned column,
@@ -243,23 +229,57 @@ struct Epilogue {
 };
 
 #ifndef SCALAR
+// The bias of a warp's rows and columns, asked for while products are under way, so that nobody waits for it: of each column's
+// pairs a lane has every 32nd, of the 16 rows its own two.
+template <int COUNT> struct BiasAhead {
+    unsigned held[EPILOGUE_BIAS == 1 ? 2 : (COUNT + 31) / 32];
+
+    __device__ __forceinline__ void ask(const Epilogue& epilogue, int row, int column, int m, int n)
+    {
+        (void)epilogue, (void)row, (void)column, (void)m, (void)n;
+        const int lane = threadIdx.x % 32;
+        (void)lane;
+#if EPILOGUE_BIAS == 1
+#pragma unroll
+        for (int h = 0; h < 2; ++h) held[h] = epilogue.bias[min(row + lane / 4 + h * 8, m - 1)] * 0x10001u;
+#elif EPILOGUE_BIAS == 2
+        if (n % 2) return;
+#pragma unroll
+        for (int i = 0; i < (COUNT + 31) / 32; ++i)
+            held[i] = *(const unsigned*)(epilogue.bias + min(column + (i * 32 + lane) * 2, n - 2));
+#endif
+    }
+
+    // That of a thread's two neighbours among the eight columns `j`, in the upper or the lower one of its rows.
+    __device__ __forceinline__ EpiloguePair of(int j, int h) const
+    {
+        (void)j, (void)h;
+#if EPILOGUE_BIAS == 1
+        return Epilogue::split(held[h]);
+#elif EPILOGUE_BIAS == 2
+        return Epilogue::split(__shfl_sync(~0u, held[j / 8], j % 8 * 4 + threadIdx.x % 4));
+#else
+        return {0.0f, 0.0f};
+#endif
+    }
+};
+
 // Finishes what a thread of a warp has of the 16 rows from `row` on and COUNT / 4 times 8 columns from `column` on, as wgmma and
 // mma leave it: of each eight columns two neighbours, in rows eight apart.
 template <int COUNT>
-__device__ __forceinline__ void finish_fragments(float (&s)[COUNT], const Epilogue& epilogue, int row, int column, int m, int n)
+__device__ __forceinline__ void finish_fragments(float (&s)[COUNT], const Epilogue& epilogue, const BiasAhead<COUNT>& ahead, int row,
+                                                 int column, int m, int n)
 {
     const int lane = threadIdx.x % 32, first_row = row + lane / 4, first_column = column + lane % 4 * 2;
     if (n % 2 == 0) {
         // Beyond the edges the last elements are read, and what comes of them is not stored: loads need no branches.
-        const int lines[2] = {min(first_row, m - 1), min(first_row + 8, m - 1)};
-        const EpiloguePair of_rows[2] = {epilogue.bias_at(lines[0], 0), epilogue.bias_at(lines[1], 0)};
 #pragma unroll
         for (int j = 0; j < COUNT / 4; ++j) {
-            const int x = min(first_column + j * 8, n - 2);
-            const EpiloguePair of_columns = epilogue.bias_at(0, x);
+            const EpiloguePair of_columns = ahead.of(j, 0);  // shuffled once
 #pragma unroll
             for (int h = 0; h < 2; ++h)
-                epilogue.two(s[4 * j + 2 * h], s[4 * j + 2 * h + 1], EPILOGUE_BIAS == 1 ? of_rows[h] : of_columns, lines[h], x, n);
+                epilogue.two(s[4 * j + 2 * h], s[4 * j + 2 * h + 1], EPILOGUE_BIAS == 1 ? ahead.of(j, h) : of_columns,
+                             min(first_row + h * 8, m - 1), min(first_column + j * 8, n - 2), n);
         }
         return;
     }

@@ -8,7 +8,8 @@
 // Memory   STAGES places of 64 terms of both tiles, swizzled by 128 bytes. CLUSTER_M blocks below each other fetch a share of B's
 //          tile each, for all of them; CLUSTER_N blocks beside each other a share of A's.
 // Blocks   stay, and take tiles in turn, while the next tile's operands are fetched; BLOCKS=0: a block for each.
-//          K may be split: the block that arrives last adds the shares up, in a fixed order.
+//          K may be split. Shares are added up in a fixed order by the block that arrives last, or, where there are many,
+//          by a kernel of its own on all multiprocessors: one alone reads 0.1 TB/s.
 // Store    tma: through shared memory in boxes of 16 x 64 (or 32); registers: each thread its pairs. A consumer alone keeps the tensor cores
 //          busy: those of a team start LEAD places after each other, and store after each other.
 // Edges    Boxes bring zeros from beyond the edges, and are not stored there.
@@ -19,7 +20,7 @@
 //          STAGES                places in shared memory
 //          CLUSTER_M CLUSTER_N   blocks that share tiles of B, and of A
 //          GROUP ORDER           rows of tiles in a swath; rows, snake, or a Hilbert curve
-//          SPLIT_K               blocks that share K
+//          SPLIT_K ADD           blocks that share K; what adds their shares up: last, the block that arrives last, or after
 //          STORE SHEETS          tma or registers; parts of C that a warp has in shared memory
 //          LEAD                  places by which consumers of a team follow each other, so that one stores while the next multiplies
 //          GIVEN                 registers of a consumer's thread; 0: as many as the producer's
@@ -193,17 +194,6 @@ __device__ __forceinline__ void consume(float (&sum)[ROWS][SUMS], const Item& it
     for (int r = 0; r < ROWS; ++r) keep_in_place(sum[r]);
 }
 
-__device__ __forceinline__ unsigned pair(float left, float right)
-{
-    unsigned both;
-#if BFLOAT
-    asm volatile("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(right), "f"(left));
-#else
-    asm volatile("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(right), "f"(left));
-#endif
-    return both;
-}
-
 #if STORE == STORE_tma
 // A warp stores its 16 rows of each SHEET_COLUMNS columns from a sheet of its own, while it fills the other one. Sheets are swizzled
 // by as many bytes as they have in a row, as the map says.
@@ -256,21 +246,17 @@ __device__ __forceinline__ void store(const float (&s)[SUMS], const TensorMap&, 
 #endif
 
 #if SPLIT_K > 1
-// Leaves a warpgroup's share; in the warpgroup that arrives last of a tile's, `sum` becomes that of all shares.
+// A warpgroup's place among all that share tiles of C, by which its shares lie in the workspace; and the first of its rows.
+__device__ __forceinline__ unsigned unit_of(const Item& item, int group) { return IS_APART ? item.tile : item.tile * CONSUMERS + group; }
+__device__ __forceinline__ int row_of(const Item& item, int group) { return item.row + (IS_APART ? 0 : group * ROWS * 64); }
+
+#if ADD == ADD_last
+// Leaves a warpgroup's share. In the one that arrives last of a tile's, `sum` becomes that of all.
 __device__ __forceinline__ bool add_shares(float (&sum)[ROWS][SUMS], const Item& item, int group, unsigned* counters, float* parts,
-                                           volatile unsigned* arrived)
+                                           volatile unsigned* arrived, int m)
 {
-    constexpr int FOURS = ROWS * SUMS / 4 * 128;
-    const unsigned unit = IS_APART ? item.tile : item.tile * CONSUMERS + group, thread = threadIdx.x % 128;
-    float4* const shares = (float4*)parts + (size_t)unit * SPLIT_K * FOURS + thread;
-#pragma unroll
-    for (int r = 0; r < ROWS; ++r)
-#pragma unroll
-        for (int j = 0; j < SUMS / 4; ++j) {
-            const float(&s)[SUMS] = sum[r];
-            shares[item.share * FOURS + (r * (SUMS / 4) + j) * 128]
-                = make_float4(s[4 * j], s[4 * j + 1], s[4 * j + 2], s[4 * j + 3]);
-        }
+    const unsigned unit = unit_of(item, group), thread = threadIdx.x % 128;
+    leave_share(sum, shares_at(parts, unit), item.share, row_of(item, group), m);
     __threadfence();
     wait_named(1 + group, 128);
     if (thread == 0) {
@@ -280,23 +266,22 @@ __device__ __forceinline__ bool add_shares(float (&sum)[ROWS][SUMS], const Item&
     wait_named(1 + group, 128);
     const bool last = arrived[group] == SPLIT_K - 1;
     wait_named(1 + group, 128);
-    if (!last) return false;
-#pragma unroll
-    for (int r = 0; r < ROWS; ++r)
-#pragma unroll
-        for (int i = 0; i < SUMS; ++i) sum[r][i] = 0.0f;
-#pragma unroll 1
-    for (int share = 0; share < SPLIT_K; ++share)
-#pragma unroll
-        for (int r = 0; r < ROWS; ++r)
-#pragma unroll
-            for (int j = 0; j < SUMS / 4; ++j) {
-                const float4 four = __ldcg(shares + share * FOURS + (r * (SUMS / 4) + j) * 128);
-                float(&s)[SUMS] = sum[r];
-                s[4 * j] += four.x, s[4 * j + 1] += four.y, s[4 * j + 2] += four.z, s[4 * j + 3] += four.w;
-            }
-    return true;
+    if (last) sum_shares(sum, shares_at(parts, unit), row_of(item, group), m);
+    return last;
 }
+#else
+// Adds up what all blocks left, 128 fours a block.
+extern "C" __global__ void __launch_bounds__(128)
+add(float* __restrict__ parts, unsigned short* __restrict__ c, EPILOGUE_OPERANDS int m, int n EPILOGUE_FACTORS)
+{
+    constexpr int GROUPS = IS_APART ? 1 : CONSUMERS;
+    Grid grid;
+    grid.rows = (m - 1) / (BM * CLUSTER_M) + 1, grid.columns = (n - 1) / (BN * CLUSTER_N) + 1, grid.chunks = SPLIT_K;
+    const unsigned unit = blockIdx.x / FOURS_EACH, tile = unit / GROUPS;
+    const Item item = item_at(tile / CLUSTER * SPLIT_K, tile % CLUSTER, grid);
+    store_total(shares_at(parts, unit), blockIdx.x % FOURS_EACH, c, row_of(item, unit % GROUPS), item.column, m, n EPILOGUE_OF_KERNEL);
+}
+#endif
 #endif
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
@@ -308,7 +293,7 @@ gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap 
 {
     extern __shared__ __align__(1024) unsigned char memory[];
     __shared__ __align__(8) unsigned long long full[STAGES], empty[STAGES], turns[CONSUMERS];
-#if SPLIT_K > 1
+#if SPLIT_K > 1 && ADD == ADD_last
     __shared__ unsigned arrived[CONSUMERS];
 #endif
     const unsigned start = (shared_address(memory) + 1023) / 1024 * 1024;
@@ -361,15 +346,30 @@ gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap 
             for (int r = 0; r < ROWS; ++r)
 #pragma unroll
                 for (int i = 0; i < SUMS; ++i) sum[r][i] = 0.0f;
-            consume(sum, item, shared, group, place, turn, [&] { next = item_at(after, rank, grid); });
+#if EPILOGUE
+            BiasAhead<SUMS> ahead[EPILOGUE_BIAS == 1 ? ROWS : 1];
+#endif
+            consume(sum, item, shared, group, place, turn, [&] {
+                next = item_at(after, rank, grid);
+#if EPILOGUE
+#pragma unroll
+                for (int r = 0; r < (EPILOGUE_BIAS == 1 ? ROWS : 1); ++r)
+                    ahead[r].ask(EPILOGUE_GIVEN, item.row + ((IS_APART ? 0 : group * ROWS) + r) * 64 + warp * 16, item.column, m, n);
+#endif
+            });
 #if SPLIT_K > 1
-            if (!add_shares(sum, item, group, counters, parts, arrived)) continue;
+#if ADD == ADD_last
+            if (!add_shares(sum, item, group, counters, parts, arrived, m)) continue;
+#else
+            leave_share(sum, shares_at(parts, unit_of(item, group)), item.share, row_of(item, group), m);
+            continue;
+#endif
 #endif
 #pragma unroll
             for (int r = 0; r < ROWS; ++r) {
                 const int row = item.row + ((IS_APART ? 0 : group * ROWS) + r) * 64 + warp * 16;
 #if EPILOGUE
-                finish_fragments(sum[r], EPILOGUE_GIVEN, row, item.column, m, n);
+                finish_fragments(sum[r], EPILOGUE_GIVEN, ahead[EPILOGUE_BIAS == 1 ? r : 0], row, item.column, m, n);
 #endif
                 store(sum[r], map_c, c, row, item.column, m, n, sheets, sheet);
             }

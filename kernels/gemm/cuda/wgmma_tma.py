@@ -80,10 +80,12 @@ def _maps(p: Problem, c: Any) -> tuple[TensorMap, ...]:
 
 
 def _workspace(p: Problem, c: Any) -> Workspace | None:
-    """Counters, which are zeros, and shares of C; none unless k is split."""
+    """Counters, which are zeros, unless a kernel adds up, and shares of C; none unless k is split."""
     if c.SPLIT_K == 1:
         return None
     blocks = _blocks(p, c)
+    if c.ADD == "after":
+        return Workspace(blocks * _rows(c) * c.WIDTH * 4, 0, (("parts", 0),))
     counters = ceil_div(4 * blocks * c.CONSUMERS, 256) * 256
     return Workspace(
         counters + blocks * _rows(c) * c.WIDTH * 4, counters, (("counters", 0), ("parts", counters))
@@ -93,12 +95,17 @@ def _workspace(p: Problem, c: Any) -> Workspace | None:
 def _launch(p: Problem, c: Any) -> Launch:
     cluster = c.CLUSTER_M * c.CLUSTER_N
     blocks = c.BLOCKS * c.BLOCKS_PER_SM // cluster * cluster if c.BLOCKS else _blocks(p, c)
-    own = ("counters", "parts") if c.SPLIT_K > 1 else ("", "")
+    adds = c.SPLIT_K > 1 and c.ADD == "after"
+    own = ("", "parts") if adds else ("counters", "parts") if c.SPLIT_K > 1 else ("", "")
     more = Epilogue.read(p.epilogue)
     maps = "map_a", "map_b", "map_c" if c.STORE == "tma" else "map_a"
     given = (*maps, "c", *more.operands, "m", "n", "k", *own, *more.factors)
-    step = Step("gemm", (blocks,), (128 * (c.CONSUMERS + 1),), _shared_bytes(p, c), given)
-    return Launch.of("gemm", (step,), _workspace(p, c), maps=_maps(p, c), padded=_padded(p, c))
+    steps = [Step("gemm", (blocks,), (128 * (c.CONSUMERS + 1),), _shared_bytes(p, c), given)]
+    if adds:
+        summed = ("parts", "c", *more.operands, "m", "n", *more.factors)
+        fours = _blocks(p, c) // c.SPLIT_K * _rows(c) * c.WIDTH // 4
+        steps.append(Step("add", (fours // 128,), (128,), 0, summed))
+    return Launch.of("gemm", steps, _workspace(p, c), maps=_maps(p, c), padded=_padded(p, c))
 
 
 def _padded(p: Problem, c: Any) -> tuple[Padded, ...]:
@@ -129,11 +136,13 @@ def _registers(c: Any) -> Any:
 #: What published ladders end with: 128 x 256 tiles, clusters of two, blocks that stay.
 LARGE: dict[str, Value] = {
     "CONSUMERS": 2, "TEAM": "together", "ROWS": 1, "WIDTH": 256, "STAGES": 4, "CLUSTER_M": 2, "CLUSTER_N": 1,
-    "GROUP": 8, "ORDER": "rows", "SPLIT_K": 1, "STORE": "tma", "SHEETS": 2, "LEAD": 0, "GIVEN": GIVEN[2],
-    "BLOCKS": 132, "BLOCKS_PER_SM": 1, "BORDER": "whole",
+    "GROUP": 8, "ORDER": "rows", "SPLIT_K": 1, "ADD": "last", "STORE": "tma", "SHEETS": 2, "LEAD": 0,
+    "GIVEN": GIVEN[2], "BLOCKS": 132, "BLOCKS_PER_SM": 1, "BORDER": "whole",
 }  # fmt: skip
 MIDDLE = LARGE | {"WIDTH": 128, "STAGES": 6}
 SMALL = LARGE | {"WIDTH": 64, "STAGES": 8, "CLUSTER_M": 1}
+#: Few tiles and much to sum: shares of k on all multiprocessors, added up by as many blocks.
+AFTER: dict[str, Value] = {"CLUSTER_M": 1, "BLOCKS": 0, "ADD": "after"}
 ANY_RESULT = {"STORE": "registers"}
 PADDED = {"BORDER": "pad"}
 #: Few rows: a block of 64 columns reads its share of B once, with as many places as fit.
@@ -155,6 +164,7 @@ KERNEL = Kernel(
             "wgmma_16.cuh",
             "tile_order.cuh",
             "epilogue.cuh",
+            "wgmma_shares.cuh",
         )
     ),
     idea="16-bit products on tensor cores: tensor maps fetch what warpgroups multiply",
@@ -173,6 +183,7 @@ KERNEL = Kernel(
         choice("GROUP", 4, 8, 16),
         choice("ORDER", "rows", "snake", "hilbert"),
         choice("SPLIT_K", 1, 2, 4, 8, 16, 32, 64),
+        choice("ADD", "last", "after"),
         choice("STORE", "tma", "registers"),
         choice("SHEETS", 1, 2),
         choice("LEAD", 0, 2, 3, 4),
@@ -247,6 +258,10 @@ KERNEL = Kernel(
             lambda p, d, c: (c.SPLIT_K == 1) | (_blocks(p, c) <= 2 * d.sm_count),
         ),
         for_speed(
+            "a kernel of its own adds shares up only if k is split",
+            lambda p, d, c: (c.ADD == "last") | (c.SPLIT_K > 1),
+        ),
+        for_speed(
             "registers move to consumers where several have a multiprocessor alone",
             lambda p, d, c: (c.GIVEN > 0) == ((c.CONSUMERS > 1) & (c.BLOCKS_PER_SM == 1)),
         ),
@@ -294,6 +309,9 @@ KERNEL = Kernel(
         LARGE | {"CLUSTER_M": 1},
         LARGE | {"WIDTH": 192, "STAGES": 5, "SHEETS": 1, "LEAD": 3},
         MIDDLE | {"CLUSTER_M": 1, "SPLIT_K": 8, "BLOCKS": 0},
+        *(LARGE | AFTER | {"SPLIT_K": shares} for shares in (64, 16)),
+        *(MIDDLE | AFTER | {"SPLIT_K": shares} for shares in (32, 8)),
+        THIN | AFTER | {"SPLIT_K": 2},
         *(each | ANY_RESULT for each in (LARGE, MIDDLE, SMALL, THIN)),
         *(each | more for each in (LARGE, MIDDLE, SMALL, THIN) for more in (PADDED, PADDED | ANY_RESULT)),
     ),

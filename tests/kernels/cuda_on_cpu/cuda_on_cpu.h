@@ -68,6 +68,12 @@ inline void to_halves(unsigned& halves, float upper, float lower) {
     to_half(high, upper), to_half(low, lower);
     halves = (unsigned)high << 16 | low;
 }
+inline unsigned to_bfloat(float x) {
+    unsigned bits;
+    __builtin_memcpy(&bits, &x, sizeof bits);
+    return x != x ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+inline void to_bfloats(unsigned& both, float upper, float lower) { both = to_bfloat(upper) << 16 | to_bfloat(lower); }
 inline void from_half(float& x, unsigned short half) {
     _Float16 value;
     __builtin_memcpy(&value, &half, sizeof half);

@@ -16,6 +16,7 @@ PTX = {
     "cp.async.wait_group": "cuda_on_cpu::await_copies",
     "cvt.rn.f16.f32": "cuda_on_cpu::to_half",
     "cvt.rn.f16x2.f32": "cuda_on_cpu::to_halves",
+    "cvt.rn.bf16x2.f32": "cuda_on_cpu::to_bfloats",
     "cvt.f32.f16": "cuda_on_cpu::from_half",
     "ex2.approx.ftz.f32": "cuda_on_cpu::power_of_two",
     "rcp.approx.ftz.f32": "cuda_on_cpu::reciprocal",

@@ -25,6 +25,8 @@ OTHER_KIND = 1.5
 GOOD = 0.5
 #: Log of time that a config is expected to fall behind for each doubling of a dim from where it was timed.
 FALLS_BEHIND = 0.05
+#: Log of time to which it is rounded: finer differences are noise, and take space.
+STEP = 1 / 256
 #: What is added to a distance, in doublings, before a near problem counts its inverse square.
 SOFTLY = 0.3
 #: Weight of how a config stood near by, beside the time that trees predict.
@@ -108,7 +110,7 @@ def evidence(
         kept = place[data.config[rows]] >= 0
         library.append(math.log(data.library_s[number]) - log_s.min())
         configs.append(place[data.config[rows]][kept])
-        behind.append((log_s - log_s.min())[kept])
+        behind.append(np.round((log_s - log_s.min())[kept] / STEP) * STEP)
         starts.append(starts[-1] + len(configs[-1]))
     some = [problems[number] for number in timed]
     return Evidence(

@@ -14,6 +14,7 @@ from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.errors import InputError, TunerError
 from tuner.lookup.features import Floats
+from tuner.lookup.model.adapted import CHANGED, ENOUGH
 from tuner.lookup.model.calibrate import Cases, Said, calibrate, cases
 from tuner.lookup.model.data import Numbers, Timings
 from tuner.lookup.model.evidence import Evidence, evidence
@@ -115,7 +116,7 @@ def left_out(
         inside = np.isin(data.problem, rest)
         kept = shortlist(data.problem[inside], data.config[inside], data.time_s[inside])
         known = evidence(problems, list(data.traits), data, rest, kept)
-        at = np.flatnonzero(np.isin(data.problem, fresh) & np.isin(data.config, kept))
+        at = np.flatnonzero(np.isin(data.problem, fresh))
         log_s[at] = forest.predict(data.rows[at]) + data.reference[at]
         behind, gain[at] = _by_evidence(problems, data, known, kept, at)
         log_s[at] = np.where(np.isfinite(behind), log_s[at], np.inf)
@@ -133,16 +134,29 @@ def left_out(
 def _by_evidence(
     problems: Sequence[Problem], data: Table, known: Evidence, kept: Numbers, rows: Numbers
 ) -> tuple[Floats, Floats]:
-    """Per row: how far behind a config is by what was timed near by, and log(library / config) there."""
+    """Per row: how far behind a config is by what was timed near by, and log(library / config) there.
+
+    A config that is not known near by counts as one made from the kernel's best one, if few of the kernel are
+    known: a predictor would make some. Others are infinitely far behind.
+    """
     place = np.full(data.parameters.shape[1], -1)
     place[kept] = np.arange(len(kept))
-    kinds = list(data.traits)
-    behind, gain = np.empty(len(rows)), np.empty(len(rows))
+    kinds, kernel = list(data.traits), data.parameters[0].astype(np.int64)
+    of_kept = kernel[kept]
+    behind, gain = np.full(len(rows), np.inf), np.full(len(rows), -np.inf)
     for number in np.unique(data.problem[rows]):
-        mine, problem = data.problem[rows] == number, problems[number]
+        mine, problem = np.flatnonzero(data.problem[rows] == number), problems[number]
         near = known.around(problem, kinds.index((problem.dtype, problem.layout)), len(kept))
-        at = place[data.config[rows[mine]]]
-        behind[mine], gain[mine] = near[0][at], near[1][at]
+        configs = data.config[rows[mine]]
+        at = place[configs]
+        behind[mine[at >= 0]], gain[mine[at >= 0]] = near[0][at[at >= 0]], near[1][at[at >= 0]]
+        is_known = np.isfinite(behind[mine])
+        for each in np.unique(kernel[configs[~is_known]]):
+            of_kernel, theirs = kernel[configs] == each, np.flatnonzero(of_kept == each)
+            best = theirs[np.argmin(near[0][theirs])] if len(theirs) else -1
+            if (is_known & of_kernel).sum() < ENOUGH and best >= 0 and np.isfinite(near[0][best]):
+                made = mine[of_kernel & ~is_known]
+                behind[made], gain[made] = near[0][best] + CHANGED, near[1][best]
     return behind, gain if np.isfinite(data.library_s).any() else np.full(len(rows), np.inf)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,7 +16,8 @@ from tuner.declare.problem import IEEE, Problem
 from tuner.declare.space import Config
 from tuner.errors import InputError
 from tuner.lookup.features import Floats
-from tuner.lookup.legality import Choices
+from tuner.lookup.legality import Choices, Flags
+from tuner.lookup.model.adapted import CHANGED, Adapted, adapted
 from tuner.lookup.model.calibrate import FIRST, Calibration
 from tuner.lookup.model.data import Numbers
 from tuner.lookup.model.evidence import WEIGHT, Evidence
@@ -29,7 +30,9 @@ from tuner.lookup.model.physics import (
     fixed_features,
     library_features,
     problem_features,
+    traits,
 )
+from tuner.lookup.model.table import Columns, parameter_table
 
 #: Trees that tell which configs are worth the others, and configs that are.
 SCREEN_TREES, SCREENED = 60, 64
@@ -70,11 +73,35 @@ class Prediction:
 
 
 @dataclass(frozen=True)
-class _Fixed:
-    """What configs' own features leave of all trees, and of the first, shape (configs, trees)."""
+class Lot:
+    """Configs that a model is asked about.
 
-    whole: Bits
+    Attributes:
+        traits: Their traits.
+        screen: What their own features leave of the first trees, shape (configs, trees).
+        whole: The same of all trees, for these and other configs.
+        rows: Theirs among those.
+    """
+
+    traits: Traits
     screen: Bits
+    whole: Bits
+    rows: Numbers
+
+    @classmethod
+    def of(cls, traits: Traits, whole: Bits) -> Lot:
+        """All that `whole` is of."""
+        return cls(traits, np.ascontiguousarray(whole[:, :SCREEN_TREES]), whole, np.arange(len(whole)))
+
+    def some(self, numbers: Numbers) -> Lot:
+        """Those with some numbers."""
+        return Lot(self.traits.some(numbers), self.screen[numbers], self.whole, self.rows[numbers])
+
+    def and_(self, more: Lot) -> Lot:
+        """These, and more of them."""
+        values = np.hstack([self.traits.values, more.traits.values])
+        whole = np.vstack([self.whole[self.rows], more.whole[more.rows]])
+        return Lot.of(replace(self.traits, values=values), whole)
 
 
 @dataclass(frozen=True)
@@ -106,7 +133,7 @@ class Model:
     calibration: Calibration
     provenance: Mapping[str, Any] = field(default_factory=dict)
     evidence: Evidence | None = None
-    _fixed: dict[tuple[str, str, DeviceInfo], _Fixed] = field(default_factory=dict, compare=False, repr=False)
+    _lots: dict[tuple[str, str, DeviceInfo], Lot] = field(default_factory=dict, compare=False, repr=False)
 
     def knows(self, problem: Problem) -> bool:
         """Whether such problems were surveyed: dtype and layout; surveys have full precision, no epilogues."""
@@ -144,42 +171,67 @@ class Model:
         Raises:
             InputError: The model knows no such problems.
         """
+        lot = self.lot(problem, device or self.device)
+        return There(
+            self, problem, device or self.device, lot if among is None else lot.some(np.asarray(among))
+        )
+
+    def lot(self, problem: Problem, device: DeviceInfo) -> Lot:
+        """All configs of the shortlist.
+
+        Raises:
+            InputError: The model knows no such problems.
+        """
         if not self.knows(problem):
             raise InputError(
                 f"a model answers for what was surveyed, {self.operation} of {sorted(self.traits)}, got "
                 f"{problem.operation.name} of {(problem.dtype, problem.layout)}; survey that, too"
             )
-        numbers = np.arange(len(self.configs)) if among is None else np.asarray(among, dtype=np.int64)
-        return There(self, problem, device or self.device, numbers)
+        at = problem.dtype, problem.layout, device
+        if at not in self._lots:
+            of = self.traits[at[:2]]
+            self._lots[at] = Lot.of(of, self.forest.bits(0, fixed_features(self.parameters, device, of)))
+        return self._lots[at]
 
-    def fixed_bits(self, key: tuple[str, str], device: DeviceInfo) -> _Fixed:
-        """What the configs' own features leave of the trees, for a dtype and layout."""
-        at = (*key, device)
-        if at not in self._fixed:
-            features = fixed_features(self.parameters, device, self.traits[key])
-            whole = self.forest.bits(0, features)
-            self._fixed[at] = _Fixed(whole, np.ascontiguousarray(whole[:, :SCREEN_TREES]))
-        return self._fixed[at]
+    def lot_of(self, made: Adapted, kernels: Mapping[str, Kernel], problem: Problem, device: DeviceInfo) -> Lot:
+        """Configs that are not of the shortlist; registers, which nobody counted, are those of their origins.
+
+        Args:
+            made: The configs.
+            kernels: By name.
+            problem: One that the model knows.
+            device: Where.
+        """
+        registers = self.traits[problem.dtype, problem.layout].row(4)[made.origins]
+        of = traits(kernels, made.configs, problem, registers)
+        parameters = parameter_table(kernels, made.configs, self.columns)
+        return Lot.of(of, self.forest.bits(0, fixed_features(parameters, device, of)))
+
+    @cached_property
+    def columns(self) -> Columns | None:
+        """What the numbers of parameters stand for; None where the shortlist does not tell."""
+        found = Columns.of(self.configs)
+        places = [found.kernels.index(kernel) for kernel, _ in self.configs]
+        told = len(self.parameters) == 1 + len(found.parameters) and np.array_equal(self.parameters[0], places)
+        return found if told else None
 
 
 class There:
     """A model at one problem."""
 
-    def __init__(self, model: Model, problem: Problem, device: DeviceInfo, among: Numbers) -> None:
+    def __init__(self, model: Model, problem: Problem, device: DeviceInfo, lot: Lot) -> None:
         """Computes the features.
 
         Args:
             model: One that knows the problem.
             problem: The problem.
             device: Where.
-            among: Numbers of the configs that are asked about.
+            lot: The configs that are asked about.
         """
-        self._model, self._problem, self._device = model, problem, device
-        key = problem.dtype, problem.layout
+        self._model, self._problem, self._device, self._lot = model, problem, device, lot
         self._roofline = math.log(model.limits.roofline_s(problem))
-        self._fixed, self._among = model.fixed_bits(key, device), among
         self._shared = problem_features(problem, model.limits)
-        mixed, estimate = config_features(problem, device, model.traits[key].some(among), model.limits)
+        mixed, estimate = config_features(problem, device, lot.traits, model.limits)
         self._reference = (estimate + self._roofline) / 2
         first = len(model.parameters) + TRAIT_FEATURES
         self._places = model.forest.places(first + len(self._shared), mixed)
@@ -189,7 +241,7 @@ class There:
         """Logs of seconds of the configs by the first trees."""
         screen = self._model.screen
         bits = screen.bits_at(self._places) & self._left[:, :SCREEN_TREES]
-        bits &= self._fixed.screen[self._among]
+        bits &= self._lot.screen
         found: Floats = screen.sums(bits) + self._reference
         return found
 
@@ -197,7 +249,7 @@ class There:
         """Logs of predicted seconds of the configs, or of those at some places among them."""
         some = slice(None) if places is None else places
         bits = self._model.forest.bits_at(self._places[:, some]) & self._left
-        bits &= self._fixed.whole[self._among[some]]
+        bits &= self._lot.whole[self._lot.rows[some]]
         found: Floats = self._model.forest.sums(bits) + self._reference[some]
         return found
 
@@ -208,6 +260,23 @@ class There:
             return math.inf
         row = library_features(self._problem, self._device, model.limits, self._shared)
         return float(model.library.sums(model.library.bits_of_one(0, row))[0]) + self._roofline
+
+
+@dataclass(frozen=True)
+class _Known:
+    """The configs that an answer is chosen among.
+
+    Attributes:
+        numbers: Of those of the shortlist.
+        made: Those that are not of it, which follow.
+        behind: How far behind the fastest each is expected to be by what was timed near by.
+        gain: log(library / config) near by.
+    """
+
+    numbers: Numbers
+    made: Adapted
+    behind: Floats
+    gain: Floats
 
 
 class Predictor:
@@ -222,7 +291,7 @@ class Predictor:
                 any more, are never answered.
             device: Where answers are to be legal; the surveyed one unless given.
         """
-        self.model, self._device = model, device or model.device
+        self.model, self._device, self._kernels = model, device or model.device, kernels
         self._kept: dict[tuple[str, Problem], Prediction] = {}
         self._choices = Choices(model.configs, kernels.values())
 
@@ -241,14 +310,13 @@ class Predictor:
         return kept
 
     def _answer(self, problem: Problem) -> Prediction:
-        legal, behind, known_gain = self._known(problem)
-        there = self.model.at(problem, self._device, legal)
-        fastest = self._fastest(there, legal, behind, 1)
-        found = self._candidate(*fastest[0]) if fastest else None
+        there, known = self._known(problem)
+        fastest = self._fastest(there, known, 1)
+        found = self._candidate(known, *fastest[0]) if fastest else None
         library = there.library_log_s()
         kernel = math.log(found.time_s) if found else math.inf
         # A kernel is faster than the library if trees and what was timed near by both say so.
-        gain = min(library - kernel, float(known_gain[fastest[0][0]])) if fastest else -math.inf
+        gain = min(library - kernel, float(known.gain[fastest[0][0]])) if fastest else -math.inf
         calibration = self.model.calibration
         by_library = not gain > calibration.margin and math.isfinite(library)
         dims = np.log([size for _, size in problem.shape])
@@ -265,60 +333,57 @@ class Predictor:
         Raises:
             InputError: The model does not know such problems.
         """
-        legal, behind, _ = self._known(problem)
-        there = self.model.at(problem, self._device, legal)
-        return [self._candidate(*each) for each in self._fastest(there, legal, behind, count)]
+        there, known = self._known(problem)
+        return [self._candidate(known, *each) for each in self._fastest(there, known, count)]
 
-    def out_of_place(self, problem: Problem, count: int = 1) -> list[tuple[str, Config]]:
-        """Configs that were good near by, of kernels none of whose good ones is legal here; the best first.
-
-        What is legal and most like them may be worth timing. It was never timed, so it is no answer.
-
-        Args:
-            problem: One that the model knows.
-            count: Of each kernel.
-        """
-        if self.model.evidence is None:
-            return []
-        legal, _, _ = self._known(problem)
-        at_hand = {self.model.configs[at][0] for at in legal}
-        kind = list(self.model.traits).index((problem.dtype, problem.layout))
-        behind, _ = self.model.evidence.around(problem, kind, len(self.model.configs))
-        found: dict[str, list[Config]] = {}
-        for at in np.argsort(behind, kind="stable")[: int(np.isfinite(behind).sum())].tolist():
-            mine = found.setdefault(self.model.configs[at][0], [])
-            if self.model.configs[at][0] not in at_hand and len(mine) < count and self._choices.is_point(at):
-                mine.append(self._choices.named(at)[1])
-        return [(kernel, config) for kernel, configs in found.items() for config in configs]
-
-    def _known(self, problem: Problem) -> tuple[Numbers, Floats, Floats]:
-        """Numbers of the configs to choose among: legal ones that were good near by, or else all legal ones.
-
-        Returns:
-            The numbers; how far behind the fastest each is expected to be by what was timed near by; and, of
-            all configs, log(library / config) near by.
-        """
-        evidence, count = self.model.evidence, len(self.model.configs)
+    def _known(self, problem: Problem) -> tuple[There, _Known]:
+        """What to choose among: legal configs that were good near by, or are like these, else all."""
+        model = self.model
+        evidence, count = model.evidence, len(model.configs)
+        lot = model.lot(problem, self._device)
         if evidence is None:
-            legal = self._choices.legal(problem, self._device)
-            return legal, np.zeros(len(legal)), np.full(count, np.inf)
-        kind = list(self.model.traits).index((problem.dtype, problem.layout))
-        behind, gains = evidence.around(problem, kind, count)
-        if not np.isfinite(evidence.library).any():  # there is no library
-            gains = np.full(count, np.inf)
+            behind, gains = np.zeros(count), np.full(count, np.inf)
+        else:
+            kind = list(model.traits).index((problem.dtype, problem.layout))
+            behind, gains = evidence.around(problem, kind, count)
+            if not np.isfinite(evidence.library).any():  # there is no library
+                gains = np.full(count, np.inf)
         good = self._choices.legal(problem, self._device, np.isfinite(behind))
-        if len(good):
-            return good, behind[good], gains
-        legal = self._choices.legal(problem, self._device)
-        return legal, np.zeros(len(legal)), gains
+        made = self._adapted(problem, behind, good)
+        if not len(good) and not made.configs:
+            good, behind = self._choices.legal(problem, self._device), np.zeros(count)
+        some = lot.some(good)
+        if made.configs:
+            some = some.and_(model.lot_of(made, self._kernels, problem, self._device))
+        known = _Known(
+            good, made, np.append(behind[good], behind[made.origins] + CHANGED),
+            np.append(gains[good], gains[made.origins]),
+        )  # fmt: skip
+        return There(model, problem, self._device, some), known
 
-    def _fastest(self, there: There, legal: Numbers, behind: Floats, count: int) -> list[tuple[int, float]]:
-        """Number and log of seconds of the most promising configs, the best first."""
-        coarse, most = there.coarse() + WEIGHT * behind, max(SCREENED, count)
+    def _adapted(self, problem: Problem, behind: Floats, good: Numbers) -> Adapted:
+        """Good configs that are not legal here, made legal, of the kernels that have few good ones."""
+        if self.model.evidence is None or self.model.columns is None:
+            return Adapted([], np.zeros(0, np.int64))
+        legal = np.zeros(len(behind), bool)
+        legal[good] = True
+        return adapted(
+            problem, self._device, self._kernels, self.model.configs, behind, (self._is_point, legal)
+        )
+
+    @cached_property
+    def _is_point(self) -> Flags:
+        return np.array([self._choices.is_point(at) for at in range(len(self.model.configs))], bool)
+
+    def _fastest(self, there: There, known: _Known, count: int) -> list[tuple[int, float]]:
+        """Place among the known and log of seconds of the most promising configs, the best first."""
+        coarse, most = there.coarse() + WEIGHT * known.behind, max(SCREENED, count)
         screened = np.argpartition(coarse, most)[:most] if most < len(coarse) else np.arange(len(coarse))
         log_s = there.log_s(screened)
-        best = np.argsort(log_s + WEIGHT * behind[screened], kind="stable")[:count]
-        return [(int(legal[screened[at]]), float(log_s[at])) for at in best]
+        best = np.argsort(log_s + WEIGHT * known.behind[screened], kind="stable")[:count]
+        return [(int(screened[at]), float(log_s[at])) for at in best]
 
-    def _candidate(self, at: int, log_s: float) -> Candidate:
-        return Candidate(*self._choices.named(at), math.exp(log_s))
+    def _candidate(self, known: _Known, at: int, log_s: float) -> Candidate:
+        made = at - len(known.numbers)
+        named = self._choices.named(int(known.numbers[at])) if made < 0 else known.made.configs[made]
+        return Candidate(*named, math.exp(log_s))

@@ -106,21 +106,48 @@ def table(timings: Timings, kernels: Mapping[str, Kernel], device: DeviceInfo) -
     )  # fmt: skip
 
 
-def parameter_table(kernels: Mapping[str, Kernel], configs: Sequence[tuple[str, Config]]) -> Floats:
+@dataclasses.dataclass(frozen=True)
+class Columns:
+    """How kernels and parameters become numbers: their order.
+
+    Attributes:
+        kernels: Names, sorted.
+        parameters: Names, sorted.
+    """
+
+    kernels: Sequence[str]
+    parameters: Sequence[str]
+
+    @classmethod
+    def of(cls, configs: Sequence[tuple[str, Config]]) -> Columns:
+        """Those of some configs."""
+        return cls(
+            sorted({kernel for kernel, _ in configs}),
+            sorted({name for _, config in configs for name in config}),
+        )
+
+
+def parameter_table(
+    kernels: Mapping[str, Kernel], configs: Sequence[tuple[str, Config]], columns: Columns | None = None
+) -> Floats:
     """Kernels and parameters as numbers, shape (1 + names, configs); -1 for what a kernel does not have.
 
     A parameter's value is a number itself, or else its place among the declared values.
+
+    Args:
+        kernels: By name.
+        configs: Kernel and config.
+        columns: What numbers stand for; those of the configs when None.
     """
-    names = sorted({name for _, config in configs for name in config})
-    order = sorted({kernel for kernel, _ in configs})
-    found = np.full((1 + len(names), len(configs)), -1.0)
+    columns = columns or Columns.of(configs)
+    found = np.full((1 + len(columns.parameters), len(configs)), -1.0)
     for at, (kernel, config) in enumerate(configs):
-        found[0, at] = order.index(kernel)
+        found[0, at] = columns.kernels.index(kernel)
         declared = {each.name: each.values for each in kernels[kernel].parameters} if kernel in kernels else {}
         for name, value in config.items():
             values = declared.get(name, ())
             number = values.index(value) if isinstance(value, str) and value in values else value
-            found[1 + names.index(name), at] = -2.0 if isinstance(number, str) else float(number)
+            found[1 + columns.parameters.index(name), at] = -2.0 if isinstance(number, str) else float(number)
     return found
 
 

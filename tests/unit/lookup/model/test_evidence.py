@@ -1,14 +1,19 @@
 """Answers rest on what was timed near a problem."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 from fixtures.lookup_records import BOARD
 from fixtures.model_survey import CONFIGS, GEMM, KERNELS, SMALL, WIDE, plain_model, survey, two_kernels
 
+from tuner.declare.kernel import Kernel
+from tuner.declare.problem import Problem
+from tuner.declare.space import Config
+from tuner.lookup.model.adapted import Adapted
 from tuner.lookup.model.evidence import NEAREST, Evidence
 from tuner.lookup.model.fit import fit
-from tuner.lookup.model.predict import Predictor
+from tuner.lookup.model.predict import Model, Predictor
 
 PROBLEM = GEMM.problem({"m": 512, "n": 512, "k": 512})
 
@@ -60,16 +65,44 @@ def test_a_fitted_model_answers_with_configs_of_near_problems() -> None:
         assert np.isfinite(behind[at])
 
 
-def test_good_configs_of_a_kernel_that_has_none_here_are_told() -> None:
+def test_good_configs_that_are_illegal_here_are_made_legal() -> None:
     """Loads are wide where rows are whole vectors, else plain: what is good at one is illegal at the other."""
     model, kernels = two_kernels()
-    found = Predictor(model, kernels)
     aligned, odd = (GEMM.problem({"m": 512, "n": 512, "k": k}, "float32", "nn") for k in (512, 513))
-    assert found.out_of_place(aligned) == []
-    assert found.out_of_place(odd) == [("tied", WIDE)]
-    assert [each.kernel for each in found.candidates(odd)] == ["blocks"]
-    assert Predictor(replace(model, evidence=None), kernels).out_of_place(odd) == []
-    assert Predictor(model, {"blocks": kernels["blocks"]}).out_of_place(odd) == [], "the kernel is gone"
-    tied, defaults = kernels["tied"], {"BM": 64, "BN": 64, "SPLIT": 1}
-    fewer = replace(tied, parameters=tied.parameters[:-1], constraints=(), defaults=defaults)
-    assert Predictor(model, kernels | {"tied": fewer}).out_of_place(odd) == [], "or has other parameters"
+
+    def tied(of: Model, known: Mapping[str, Kernel], problem: Problem) -> list[Config]:
+        found = Predictor(of, known).candidates(problem)
+        assert any(each.kernel == "blocks" for each in found)
+        return [each.config for each in found if each.kernel == "tied"]
+
+    plain = Config({**WIDE, "LOAD": "plain"})
+    assert tied(model, kernels, aligned) == [WIDE]
+    assert tied(model, kernels, odd) == [plain]
+    answer = Predictor(two_kernels(-9.0)[0], kernels).answer(odd)
+    assert answer.best is not None
+    assert (answer.best.config, answer.by_library) == (plain, False)
+    assert tied(replace(model, evidence=None), kernels, odd) == []
+    assert tied(model, {"blocks": kernels["blocks"]}, odd) == [], "the kernel is gone"
+    of_tied, defaults = kernels["tied"], {"BM": 64, "BN": 64, "SPLIT": 1}
+    fewer = replace(of_tied, parameters=of_tied.parameters[:-1], constraints=(), defaults=defaults)
+    assert tied(model, kernels | {"tied": fewer}, odd) == [], "or has other parameters"
+    poor = replace(model, evidence=replace(model.evidence, behind=np.array([0.0, 0.4])))
+    assert tied(poor, kernels, odd) == [], "what was far behind is not worth it"
+
+
+def test_what_is_made_is_predicted_as_if_it_had_been_kept() -> None:
+    model, kernels = two_kernels()
+    odd = GEMM.problem({"m": 512, "n": 512, "k": 513}, "float32", "nn")
+    made = Adapted([("tied", WIDE)], np.array([1]))
+    lot = model.lot_of(made, kernels, odd, BOARD)
+    kept = model.lot(odd, BOARD).some(np.array([1]))
+    np.testing.assert_array_equal(lot.traits.values, kept.traits.values)
+    np.testing.assert_array_equal(lot.whole, kept.whole[kept.rows])
+
+
+def test_a_shortlist_that_misses_a_surveyed_kernel_does_not_tell_its_columns() -> None:
+    model, _ = two_kernels()
+    assert model.columns is not None
+    assert model.columns.kernels == ["blocks", "tied"]
+    other = replace(model, configs=model.configs[1:], parameters=model.parameters[:, 1:])
+    assert other.columns is None

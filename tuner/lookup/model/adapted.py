@@ -1,0 +1,81 @@
+"""Configs that were good near by, changed as little as makes them legal at a problem.
+
+Constraints tie configs to shapes: of the configs of a kernel that a model keeps, none may be legal
+at a problem that the kernel is made for. The kernel's own space there has the legal configs most like them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import Kernel
+from tuner.declare.problem import Problem
+from tuner.declare.space import Config, Space, Value
+from tuner.lookup.features import Floats
+from tuner.lookup.legality import Flags
+from tuner.lookup.model.data import Numbers
+
+#: A kernel with so many good configs that are legal needs no others; those of each kernel that are changed.
+ENOUGH, ORIGINS = 8, 8
+#: Combinations of a space that are looked at.
+LOOKED_AT = 100_000
+#: Log of time behind the best near by beyond which a config is not worth changing.
+WORTH = 0.3
+#: Log of time that a changed config is expected to fall behind the one that it was made from.
+CHANGED = 0.05
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """Configs that were made legal.
+
+    Attributes:
+        configs: Kernel and config.
+        origins: Number of the config that each was made from.
+    """
+
+    configs: Sequence[tuple[str, Config]]
+    origins: Numbers
+
+
+def adapted(
+    problem: Problem,
+    device: DeviceInfo,
+    kernels: Mapping[str, Kernel],
+    configs: Sequence[tuple[str, Mapping[str, Value]]],
+    behind: Floats,
+    usable: tuple[Flags, Flags],
+) -> Adapted:
+    """Makes good configs legal, of the kernels that have few good ones.
+
+    Args:
+        problem: Where they are to be legal.
+        device: Likewise.
+        kernels: By name.
+        configs: Kernel and config.
+        behind: How far each is expected to be behind the fastest by what was timed near by; infinite: unknown.
+        usable: Per config: whether it is a point of its kernel's parameters, and whether it is legal.
+    """
+    is_point, legal = usable
+    least = behind.min(initial=np.inf)
+    names, at = [name for name, _ in configs], np.argsort(behind, kind="stable")
+    found: dict[tuple[str, Config], int] = {}
+    for name, kernel in kernels.items():
+        mine = np.array([number for number in at.tolist() if names[number] == name], np.int64)
+        mine = mine[np.isfinite(behind[mine]) & is_point[mine]]
+        if legal[mine].sum() >= ENOUGH:
+            continue
+        tied = mine[~legal[mine] & (behind[mine] <= least + WORTH)][:ORIGINS]
+        if not len(tied):
+            continue
+        space = Space.build(kernel.parameters, kernel.constraints, problem, device, limit=LOOKED_AT)
+        known = {Config(configs[number][1]) for number in mine[legal[mine]].tolist()}
+        for number in tied.tolist():
+            for config in space.nearest([configs[number][1]]):
+                if config not in known:
+                    found.setdefault((name, config), number)
+    return Adapted(list(found), np.array(list(found.values()), np.int64))
