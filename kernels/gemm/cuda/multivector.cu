@@ -140,7 +140,7 @@ __device__ __forceinline__ void lay_part(STORED* rows, const STORED* thin, unsig
         const size_t from = THIN_ALONG_K ? (size_t)row * k + first_k + at : (size_t)(first_k + at) * count + row;
         STORED* const to = rows + thin_place(t, at);
         if constexpr (COPIED) copy_async<WIDTH * sizeof(STORED)>((SCALAR*)to, (const SCALAR*)(thin + from), at < depth);
-        else *to = at < depth ? __ldg(thin + from) : STORED{};
+        else *to = at < depth ? __ldg(thin + from) : (STORED)0;
     }
 }
 
