@@ -132,7 +132,7 @@ __device__ __forceinline__ void lay_part(STORED* rows, const STORED* thin, unsig
     constexpr int LENGTH = BK / PARTS, PER_ROW = LENGTH / WIDTH;
     constexpr bool COPIED = WIDTH * sizeof(STORED) >= 4;  // else through a register
     if (part >= PARTS) return;
-#pragma unroll (COPIED ? 2 : 8)
+#pragma unroll (COPIED ? 2 : 4)
     for (int x = threadIdx.x; x < TT * PER_ROW; x += THREADS) {
         const int t = THIN_ALONG_K ? x / PER_ROW : x * WIDTH % TT;
         const int at = part * LENGTH + (THIN_ALONG_K ? x % PER_ROW * WIDTH : x * WIDTH / TT);

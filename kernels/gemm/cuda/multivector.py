@@ -1,5 +1,6 @@
 """gemm on CUDA for a C of few rows or columns: the large operand streams straight into registers."""
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,8 @@ from ._thin import (
 
 #: Registers beside sums and pieces: addresses, loops, what moves ahead.
 OTHER_REGISTERS = 20
+#: Further ones where elements of 16 bits are widened: the compiler's reports have these and a few more.
+WIDENING_REGISTERS = 8
 #: C is thin up to this: beyond, instructions take longer than reading.
 THIN_MOST = 8
 #: The shorter side of the wide operand is at least this.
@@ -136,7 +139,8 @@ def _registers(p: Problem, c: Any) -> Any:
     stored, wide = DTYPE_BYTES[p.dtype], sum_bytes(p)
     values = _sums(p, c) + select(_along_k(p, c), c.PACKS * c.VECTOR, c.LINES)
     pieces = stored * _pieces(p, c) + (wide - stored) * (_pieces(p, c) // c.AHEAD)
-    return (wide * values + pieces) // 4 + c.LINES + c.PACKS + OTHER_REGISTERS
+    others = OTHER_REGISTERS + (WIDENING_REGISTERS if wide > stored else 0)
+    return (wide * values + pieces) // 4 + c.LINES + c.PACKS + others
 
 
 def _in_flight(p: Problem, d: Any, c: Any) -> Any:
@@ -187,6 +191,24 @@ def _starts() -> list[dict[str, Value]]:
                     _start(thin, (tt, 4, 1, 1, 16, 8192 if tt < 8 else 4096), VECTOR=vector, AHEAD=2),
                 ]
         found.append(_start(thin, (8, 4, 1, 2, 8, 4096), LANES=16, AHEAD=2))
+    return found
+
+
+def _starts_of_16_bits() -> list[dict[str, Value]]:
+    """The same in pieces of 8 elements: half the columns for each lane, so that 8 lanes read 128 bytes of a line."""
+    found = []
+    for thin, tt in product(("m", "n"), (1, 2, 4, 8)):
+        ahead, warps = (2, 16) if tt < 8 else (1, 8)  # registers
+        for sm_count in (132, 108, 128):
+            one, two = ({"BLOCKS": sm_count * blocks, "BLOCKS_PER_SM": blocks} for blocks in (1, 2))
+            found += [
+                _start(thin, (tt, 4, 1, 1, 16, 8192), VECTOR=8, AHEAD=ahead, **one),
+                _start(thin, (tt, 4, 1, 1, 8, 4096), VECTOR=8, AHEAD=ahead, **two),
+                _start(thin, (tt, 4, 1, 1, 16, 4096), VECTOR=8, **one),
+                _start(thin, (tt, 2, 1, 1, 8, 4096), VECTOR=8, AHEAD=2, **two),
+            ]
+        for lanes, bk in ((8, 8192), (8, 4096), (8, 2048), (16, 4096), (16, 1024)):
+            found.append(_start(thin, (tt, 4, 1, 1, warps, bk), VECTOR=8, LANES=lanes, AHEAD=2))
     return found
 
 
@@ -297,5 +319,5 @@ KERNEL = Kernel(
     launch=_launch,
     tiles=lambda p, c: {**dict(zip(("m", "n"), by_side(c, c.TT, _width(p, c)), strict=True)), "k": c.BK},
     defaults=_start("m", (4, 4, 1, 2, 4, 512)),
-    starts=tuple(_starts()),
+    starts=(*_starts(), *_starts_of_16_bits()),
 )
