@@ -37,8 +37,16 @@ SIZES = [
     (8, 8, 8),
     (300, 1301, 200),
 ]
-#: Of the sizes it is for, and others: lines that are not aligned, sides that are no power of two, k that ends in a share.
-THIN_SIZES = [(1, 8192, 8192), (8, 4096, 4096), (4096, 2, 8192), (8192, 4, 4096), (3, 4100, 4098), (4095, 7, 4095), (5, 8, 8200)]
+#: What it is for, and others: lines that are not aligned, sides that are no power of two, k within a share.
+THIN_SIZES = [
+    (1, 8192, 8192),
+    (8, 4096, 4096),
+    (4096, 2, 8192),
+    (8192, 4, 4096),
+    (3, 4100, 4098),
+    (4095, 7, 4095),
+    (5, 8, 8200),
+]
 DTYPES = ("bfloat16", "float16")
 
 

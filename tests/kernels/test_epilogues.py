@@ -30,8 +30,8 @@ WARP = TILE | {
     "UNTIE": 0,
 }  # fmt: skip
 THIN = {
-    "THIN": "m", "TT": 8, "LINES": 2, "PACKS": 1, "VECTOR": 1, "LANES": 32, "WARPS_W": 1, "WARPS_K": 2, "BK": 128,
-    "AHEAD": 1, "BLOCKS": 0, "BLOCKS_PER_SM": 1,
+    "THIN": "m", "TT": 8, "LINES": 2, "PACKS": 1, "VECTOR": 1, "LANES": 32, "WARPS_W": 1, "WARPS_K": 2,
+    "BK": 128, "AHEAD": 1, "BLOCKS": 0, "BLOCKS_PER_SM": 1,
 }  # fmt: skip
 #: Kernel, config, dtype and epilogue that are run on the CPU; the shapes have edges in every dim.
 EMULATED = [

@@ -1,4 +1,4 @@
-"""``multivector``: ways through the wide operand, dtypes, blocks that stay, shares of k, sums equal in every order."""
+"""``multivector``: ways through the wide operand, dtypes, blocks that stay, shares of k, equal sums."""
 
 from __future__ import annotations
 
@@ -24,9 +24,7 @@ LAYOUTS = ("nn", "nt", "tn", "tt")
 HALVES = ("float16", "bfloat16")
 
 
-def gemm(
-    shape: tuple[int, ...], layout: str = "nn", dtype: str = "float32", epilogue: str = ""
-) -> Problem:
+def gemm(shape: tuple[int, ...], layout: str = "nn", dtype: str = "float32", epilogue: str = "") -> Problem:
     dims = dict(zip("mnk", shape, strict=True))
     return CATALOGUE.operation("gemm").problem(dims, dtype, layout, "", epilogue)
 
@@ -79,15 +77,15 @@ def test_lanes_and_pieces(layout: str, chosen: dict[str, object], folder: Path) 
     ("dtype", "chosen"),
     [("float16", {"BLOCKS": 6}), ("bfloat16", {"AHEAD": 2}), ("float16", {"TT": 8, "LINES": 4, "BK": 256})],
 )
-def test_16_bits_in_every_alignment(layout: str, dtype: str, chosen: dict[str, object], folder: Path) -> None:
+def test_16_bits_in_every_alignment(layout: str, dtype: str, chosen: dict[str, int], folder: Path) -> None:
     """Pieces of 1 to 8 elements; the thin operand is copied 16 bytes at a time, or one by one; shares of k.
 
     It is copied at once along k where k is divisible by 8, and across k where its side is TT besides.
     """
     tt = chosen.get("TT", 2)
     for vector, shape in (
-        (8, (tt, 72, 520)), (8, (tt - 1, 264, 264)), (4, (tt, 100, 300)), (2, (tt + 1, 66, 258)), (1, (tt, 67, 8)),
-        (1, (tt, 33, 131)),
+        (8, (tt, 72, 520)), (8, (tt - 1, 264, 264)), (4, (tt, 100, 300)), (2, (tt + 1, 66, 258)),
+        (1, (tt, 67, 8)), (1, (tt, 33, 131)),
     ):  # fmt: skip
         for thin, (side, wide, k) in (("m", shape), ("n", shape)):
             config = small(THIN=thin, VECTOR=vector, **chosen)
@@ -103,7 +101,7 @@ def test_16_bits_in_every_alignment(layout: str, dtype: str, chosen: dict[str, o
 @pytest.mark.parametrize(("dtype", "tt"), [("float16", 1), ("bfloat16", 4), ("float16", 8)])
 @pytest.mark.parametrize("thin", ["m", "n"])
 def test_lanes_of_16_bits_beside_each_other(thin: str, layout: str, dtype: str, tt: int, folder: Path) -> None:
-    """As starts are: 8 lanes along a line, or lines along k; shared memory of the thin operand is as declared."""
+    """As starts are: 8 lanes along a line, or lines along k; the thin operand's share is as declared."""
     along_k = layout[1] == "t" if thin == "m" else layout[0] == "n"
     chosen = {"LANES": 32, "BK": 1024, "BLOCKS": 6} if along_k else {"LANES": 8, "BK": 256}
     config = small(THIN=thin, TT=tt, VECTOR=8, LINES=4, AHEAD=2, **chosen)

@@ -104,8 +104,10 @@ def _blocks(p: Problem, c: Any) -> Any:
 def _share(p: Problem, c: Any) -> Any:
     """Elements of shared memory for a block's part of the thin operand: SHARE of the source."""
     widest, stays_across = grouped(p), (sum_bytes(p) > DTYPE_BYTES[p.dtype]) & (sides_along_k(p, c)[0] == 0)
-    skewed = _along_k(p, c) & (c.VECTOR * c.TT > widest)
-    return select(stays_across, c.TT * c.BK + select(skewed, c.BK // c.VECTOR * widest, 0), c.TT * (c.BK + widest))
+    skewed = _along_k(p, c) & (widest < c.VECTOR * c.TT)
+    return select(
+        stays_across, c.TT * c.BK + select(skewed, c.BK // c.VECTOR * widest, 0), c.TT * (c.BK + widest)
+    )
 
 
 def _dynamic_bytes(p: Problem, c: Any) -> Any:
@@ -195,7 +197,7 @@ def _starts() -> list[dict[str, Value]]:
 
 
 def _starts_of_16_bits() -> list[dict[str, Value]]:
-    """The same in pieces of 8 elements: half the columns for each lane, so that 8 lanes read 128 bytes of a line."""
+    """The same in pieces of 8 elements: a lane has twice the columns, and 8 lanes read 128 bytes of a line."""
     found = []
     for thin, tt in product(("m", "n"), (1, 2, 4, 8)):
         ahead, warps = (2, 16) if tt < 8 else (1, 8)  # registers
@@ -204,7 +206,7 @@ def _starts_of_16_bits() -> list[dict[str, Value]]:
             found += [
                 _start(thin, (tt, 4, 1, 1, 16, 8192), VECTOR=8, AHEAD=ahead, **one),
                 _start(thin, (tt, 4, 1, 1, 8, 4096), VECTOR=8, AHEAD=ahead, **two),
-                _start(thin, (tt, 4, 1, 1, 16, 4096), VECTOR=8, **one),
+                _start(thin, (tt, 4, 1, 2, 8, 4096), VECTOR=8, **one),
                 _start(thin, (tt, 2, 1, 1, 8, 4096), VECTOR=8, AHEAD=2, **two),
             ]
         for lanes, bk in ((8, 8192), (8, 4096), (8, 2048), (16, 4096), (16, 1024)):
