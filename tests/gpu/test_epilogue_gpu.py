@@ -129,7 +129,7 @@ def test_calls_with_arrays_of_a_gpu(library: str, dtype: str, is_champion: bool,
         assert (explained.use, explained.match, explained.kernel) == ("kernel", "exact", kernel)
 
 
-@pytest.mark.parametrize("name", ["wgmma_tma", "half_tiled", "warp_tiled"])
+@pytest.mark.parametrize("name", ["wgmma_tma", "half_tiled", "warp_tiled", "multivector"])
 def test_an_exported_module_takes_the_operands(name: str, device: Device, tmp_path: Path) -> None:
     (kernel,) = CATALOGUE.of("gemm", "cuda", (name,))
     problem = problem_of((304, 512, 136), "bfloat16" if kernel.dtypes else "float32", ALL)

@@ -27,6 +27,7 @@ CATALOGUE = builtin()
 GEMM = CATALOGUE.operation("gemm")
 (KERNEL,) = CATALOGUE.of("gemm", "cuda", ("wgmma_tma",))
 (PLAIN,) = CATALOGUE.of("gemm", "cuda", ("half_tiled",))
+(THIN,) = CATALOGUE.of("gemm", "cuda", ("multivector",))
 SIZES = [
     (1024, 1536, 640),
     (1000, 1304, 776),
@@ -35,6 +36,16 @@ SIZES = [
     (4096, 2, 512),
     (8, 8, 8),
     (300, 1301, 200),
+]
+#: What it is for, and others: lines that are not aligned, sides that are no power of two, k within a share.
+THIN_SIZES = [
+    (1, 8192, 8192),
+    (8, 4096, 4096),
+    (4096, 2, 8192),
+    (8192, 4, 4096),
+    (3, 4100, 4098),
+    (4095, 7, 4095),
+    (5, 8, 8200),
 ]
 DTYPES = ("bfloat16", "float16")
 
@@ -60,6 +71,18 @@ def test_every_start_is_right(sizes: tuple[int, int, int], layout: str, device: 
     found = starts(KERNEL, problem, device)
     assert found
     assert wrong_starts(problem, [*found, *starts(PLAIN, problem, device)], device) == []
+
+
+@pytest.mark.parametrize("sizes", THIN_SIZES, ids=str)
+@pytest.mark.parametrize("layout", GEMM.layouts)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_start_for_few_rows_or_columns_is_right(
+    sizes: tuple[int, int, int], layout: str, dtype: str, device: Device
+) -> None:
+    problem = problem_of(sizes, dtype, layout)
+    found = starts(THIN, problem, device)
+    assert found
+    assert wrong_starts(problem, found, device) == []
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

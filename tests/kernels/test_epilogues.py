@@ -29,6 +29,10 @@ WARP = TILE | {
     "STAGES": 2, "SPLIT_K": 1, "BLOCKS": 0, "TURN": "copy", "PITCH": 1, "ORDER": "rows", "ARRIVE": "end",
     "UNTIE": 0,
 }  # fmt: skip
+THIN = {
+    "THIN": "m", "TT": 8, "LINES": 2, "PACKS": 1, "VECTOR": 1, "LANES": 32, "WARPS_W": 1, "WARPS_K": 2,
+    "BK": 128, "AHEAD": 1, "BLOCKS": 0, "BLOCKS_PER_SM": 1,
+}  # fmt: skip
 #: Kernel, config, dtype and epilogue that are run on the CPU; the shapes have edges in every dim.
 EMULATED = [
     ("tiled", {"BLOCK": 8, "BORDER": "check", "ACCUMULATE": "plain", "PITCH": 1}, "float32", EPILOGUES[0]),
@@ -38,6 +42,9 @@ EMULATED = [
     ("warp_tiled", WARP | {"VECTOR": 1, "SPLIT_K": 2}, "float32", ALL),
     ("half_tiled", {"BM": 32, "BN": 32, "BK": 8, "TM": 4, "TN": 4}, "float16", ALL),
     ("half_tiled", {"BM": 32, "BN": 32, "BK": 8, "TM": 4, "TN": 4}, "bfloat16", EPILOGUES[2]),
+    ("multivector", THIN, "float32", EPILOGUES[0]),
+    ("multivector", THIN | {"BLOCKS": 6}, "float16", EPILOGUES[1]),
+    ("multivector", THIN | {"BK": 64, "WARPS_K": 1}, "bfloat16", ALL),
 ]
 
 
@@ -209,7 +216,7 @@ def test_wgmma_tma_compiles_with_it_and_keeps_sums_in_registers(dtype: str, epil
     assert passed[len(passed) - len(read.factors) :] == read.factors
 
 
-@pytest.mark.parametrize("name", ["tiled", "register_tiled", "warp_tiled", "half_tiled"])
+@pytest.mark.parametrize("name", ["tiled", "register_tiled", "warp_tiled", "half_tiled", "multivector"])
 def test_plain_kernels_compile_with_it_for_other_gpus(name: str) -> None:
     pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="NVRTC comes with the extras cuda12 and cuda13")
     kernel = kernel_of("cuda", name)

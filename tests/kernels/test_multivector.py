@@ -1,4 +1,4 @@
-"""``multivector``: ways through the wide operand, blocks that stay, shares of k, equal sums in every order."""
+"""``multivector``: ways through the wide operand, dtypes, blocks that stay, shares of k, equal sums."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cuda_on_cpu import compile_for_cpu
-from sampling import is_right
+from sampling import is_legal, is_right
 from test_cuda_kernels import assert_right, assert_same_in_every_order
 
 from tuner.declare.catalogue import builtin
@@ -21,8 +21,12 @@ CATALOGUE = builtin()
 LAYOUTS = ("nn", "nt", "tn", "tt")
 
 
-def gemm(shape: tuple[int, ...], layout: str = "nn") -> Problem:
-    return CATALOGUE.operation("gemm").problem(dict(zip("mnk", shape, strict=True)), layout=layout)
+HALVES = ("float16", "bfloat16")
+
+
+def gemm(shape: tuple[int, ...], layout: str = "nn", dtype: str = "float32", epilogue: str = "") -> Problem:
+    dims = dict(zip("mnk", shape, strict=True))
+    return CATALOGUE.operation("gemm").problem(dims, dtype, layout, "", epilogue)
 
 
 def small(**chosen: object) -> Config:
@@ -68,10 +72,108 @@ def test_lanes_and_pieces(layout: str, chosen: dict[str, object], folder: Path) 
         assert_right(KERNEL, gemm(shape, layout), config, folder, "random")
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("dtype", "chosen"),
+    [("float16", {"BLOCKS": 6}), ("bfloat16", {"AHEAD": 2}), ("float16", {"TT": 8, "LINES": 4, "BK": 256})],
+)
+def test_16_bits_in_every_alignment(layout: str, dtype: str, chosen: dict[str, int], folder: Path) -> None:
+    """Pieces of 1 to 8 elements; the thin operand is copied 16 bytes at a time, or one by one; shares of k.
+
+    It is copied at once along k where k is divisible by 8, and across k where its side is TT besides.
+    """
+    tt = chosen.get("TT", 2)
+    for vector, shape in (
+        (8, (tt, 72, 520)), (8, (tt - 1, 264, 264)), (4, (tt, 100, 300)), (2, (tt + 1, 66, 258)),
+        (1, (tt, 67, 8)), (1, (tt, 33, 131)),
+    ):  # fmt: skip
+        for thin, (side, wide, k) in (("m", shape), ("n", shape)):
+            config = small(THIN=thin, VECTOR=vector, **chosen)
+            along_k = layout[1] == "t" if thin == "m" else layout[0] == "n"
+            step = config.WARPS_K * 32 * vector * config.AHEAD if along_k else 1
+            config = Config({**config, "BK": max(config.BK, step)})
+            problem = gemm((side, wide, k) if thin == "m" else (wide, side, k), layout, dtype)
+            assert is_right(KERNEL, problem, config)
+            assert_right(KERNEL, problem, config, folder, "random")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("dtype", "tt"), [("float16", 1), ("bfloat16", 4), ("float16", 8)])
+@pytest.mark.parametrize("thin", ["m", "n"])
+def test_lanes_of_16_bits_beside_each_other(thin: str, layout: str, dtype: str, tt: int, folder: Path) -> None:
+    """As starts are: 8 lanes along a line, or lines along k; the thin operand's share is as declared."""
+    along_k = layout[1] == "t" if thin == "m" else layout[0] == "n"
+    chosen = {"LANES": 32, "BK": 1024, "BLOCKS": 6} if along_k else {"LANES": 8, "BK": 256}
+    config = small(THIN=thin, TT=tt, VECTOR=8, LINES=4, AHEAD=2, **chosen)
+    for side, wide, k in ((tt, 200, 1032), (tt, 8, 2048)):
+        problem = gemm((side, wide, k) if thin == "m" else (wide, side, k), layout, dtype)
+        assert is_right(KERNEL, problem, config)
+        assert_right(KERNEL, problem, config, folder, "backward")
+
+
+def test_elements_of_16_bits_are_summed_in_float32(folder: Path) -> None:
+    """Sums of warps and of shares are not rounded: 1 + 1/512 + 1/512 in bfloat16 would stay 1."""
+    problem = gemm((1, 8, 512), "nt", "bfloat16")
+    config = small(TT=1, VECTOR=8, LINES=1, WARPS_K=1, BK=256, BLOCKS=0)
+    a, b = np.zeros((1, 512), "bfloat16"), np.ones((8, 512), "bfloat16")
+    a[0, [0, 255, 256, 511]] = 1, 2.0**-9, 2.0**-9, 2.0**-8
+    rendered = render(KERNEL, problem, config)
+    assert rendered.launch is not None
+    assert rendered.launch.grid == (16,)
+    got = compile_for_cpu(rendered, folder).run(problem, rendered.launch, {"a": a, "b": b})["c"]
+    np.testing.assert_array_equal(got.astype("float32"), np.full((1, 8), 1 + 2.0**-7, "float32"))
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_16_bit_products_that_it_is_for_have_few_starts(layout: str, dtype: str) -> None:
+    for side, wide, k in itertools.product((1, 2, 4, 8), (4096, 8192), (4096, 8192)):
+        for shape in ((side, wide, k), (wide, side, k)):
+            problem = gemm(shape, layout, dtype)
+            found = [each for each in KERNEL.first_configs() if is_legal(KERNEL, problem, each)]
+            assert 1 <= len(found) <= 8
+            assert {each.VECTOR for each in found} == {8}
+
+
+def test_pieces_of_8_elements_are_of_16_bits_alone() -> None:
+    for dtype, layout in itertools.product(("float32", "float64"), LAYOUTS):
+        problem = gemm((4, 8192, 8192), layout, dtype)
+        for vector in (4, 8):
+            fits = vector * np.dtype(dtype).itemsize <= 16
+            assert is_right(KERNEL, problem, small(VECTOR=vector, BK=1024)) == fits
+
+
+@pytest.mark.parametrize(("layout", "dtype", "tt"), [
+    ("nn", "float16", 8), ("nt", "float16", 8), ("tn", "bfloat16", 4), ("tt", "bfloat16", 1),
+])  # fmt: skip
+def test_starts_of_16_bits_spill_no_registers(layout: str, dtype: str, tt: int) -> None:
+    pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="NVRTC comes with the extras cuda12 and cuda13")
+    from tuner.devices.nvrtc import compile_cubin, read_report
+
+    problem = gemm((tt, 8192, 8192), layout, dtype)
+    for config in (each for each in KERNEL.first_configs() if is_legal(KERNEL, problem, each)):
+        cubin, log = compile_cubin(render(KERNEL, problem, config).text, "sm_90a")
+        assert read_report(log, cubin).spill_bytes == 0, config
+
+
+@pytest.mark.parametrize(("dtype", "layout", "epilogue"), [
+    ("float32", "nn", "alpha+beta+bias-col+gelu+residual"), ("float32", "tt", "bias-row+silu"),
+    ("float16", "tn", "alpha+beta+bias-row+gelu+residual"), ("bfloat16", "nt", "beta+bias-col+gelu-tanh"),
+])  # fmt: skip
+@pytest.mark.parametrize("chosen", [{"BK": 512}, {"BLOCKS": 6}, {"BLOCKS": 0}], ids=str)
+def test_an_epilogue_is_applied_once_to_the_whole_sum(
+    dtype: str, layout: str, epilogue: str, chosen: dict[str, object], folder: Path
+) -> None:
+    """Where a block has all of k, and where the last of three adds up; C thin in rows and in columns."""
+    for thin, shape in (("m", (3, 70, 300)), ("n", (70, 3, 300))):
+        assert_right(KERNEL, gemm(shape, layout, dtype, epilogue), small(THIN=thin, **chosen), folder, "random")
+
+
 @pytest.mark.parametrize("layout", ["nn", "nt"])
 @pytest.mark.parametrize("blocks", [0, 6])
-def test_sums_do_not_depend_on_who_comes_first(layout: str, blocks: int, folder: Path) -> None:
-    problem, config = gemm((5, 267, 301), layout), small(TT=8, BLOCKS=blocks)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_sums_do_not_depend_on_who_comes_first(layout: str, blocks: int, dtype: str, folder: Path) -> None:
+    problem, config = gemm((5, 267, 301), layout, dtype), small(TT=8, BLOCKS=blocks)
     rendered = render(KERNEL, problem, config)
     assert rendered.launch is not None
     assert rendered.launch.workspace is not None

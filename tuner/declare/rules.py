@@ -58,7 +58,7 @@ def larger(one: Any, other: Any) -> Any:
 
 
 def widest_vector(p: Any, length: Any, most: Any = 4) -> Any:
-    """Returns the elements of the widest access that is aligned in all stored lines of this length: 1, 2 or 4.
+    """Returns the elements of the widest access that is aligned in all stored lines of this length: 1 to 8.
 
     Args:
         p: The problem, for its dtype.
@@ -66,7 +66,7 @@ def widest_vector(p: Any, length: Any, most: Any = 4) -> Any:
         most: Widest access allowed, in elements.
     """
     widest: Any = 1
-    for vector in (2, 4):
+    for vector in (2, 4, 8):
         fits = (
             (length % vector == 0) & (vector * DTYPE_BYTES[p.dtype] <= WIDEST_ACCESS_BYTES) & (vector <= most)
         )

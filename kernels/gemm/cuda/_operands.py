@@ -46,6 +46,11 @@ def grouped(p: Problem) -> int:
     return 16 // DTYPE_BYTES[p.dtype]
 
 
+def sum_bytes(p: Problem) -> int:
+    """Bytes of a sum: elements of 16 bits are added up in float32."""
+    return DTYPE_BYTES[p.operation.sums.get(p.dtype, p.dtype)]
+
+
 def turned(c: Any) -> Any:
     """1 if operands along k are turned by copying, else 0."""
     return select(c.TURN == "copy", 1, 0)
@@ -134,7 +139,7 @@ def sums_fit(sums: Quantity) -> Constraint:
     """A thread's sums leave registers for everything else."""
     return Constraint(
         "a thread has at most 128 registers of sums",
-        lambda p, d, c: sums(p, c) * DTYPE_BYTES[p.dtype] <= SUMS_MOST_BYTES,
+        lambda p, d, c: sums(p, c) * sum_bytes(p) <= SUMS_MOST_BYTES,
     )
 
 

@@ -1,5 +1,6 @@
 """gemm on CUDA for a C of few rows or columns: the large operand streams straight into registers."""
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from tuner.declare.rules import (
     threads_fit,
 )
 
-from ._operands import MOST_BLOCKS, SUMS_MOST_BYTES, grouped, sums_fit, widest_copies
+from ._operands import MOST_BLOCKS, SUMS_MOST_BYTES, grouped, sum_bytes, sums_fit, widest_copies
 from ._thin import (
     by_side,
     counted_workspace,
@@ -46,6 +47,8 @@ from ._thin import (
 
 #: Registers beside sums and pieces: addresses, loops, what moves ahead.
 OTHER_REGISTERS = 20
+#: Further ones where elements of 16 bits are widened: the compiler's reports have these and a few more.
+WIDENING_REGISTERS = 8
 #: C is thin up to this: beyond, instructions take longer than reading.
 THIN_MOST = 8
 #: The shorter side of the wide operand is at least this.
@@ -98,12 +101,21 @@ def _blocks(p: Problem, c: Any) -> Any:
     return larger(smaller(select(c.BLOCKS == 0, units, c.BLOCKS), units), groups)
 
 
+def _share(p: Problem, c: Any) -> Any:
+    """Elements of shared memory for a block's part of the thin operand: SHARE of the source."""
+    widest, stays_across = grouped(p), (sum_bytes(p) > DTYPE_BYTES[p.dtype]) & (sides_along_k(p, c)[0] == 0)
+    skewed = _along_k(p, c) & (widest < c.VECTOR * c.TT)
+    return select(
+        stays_across, c.TT * c.BK + select(skewed, c.BK // c.VECTOR * widest, 0), c.TT * (c.BK + widest)
+    )
+
+
 def _dynamic_bytes(p: Problem, c: Any) -> Any:
     """A block's part of the thin operand and then its warps' sums; both, some sums twice, where blocks stay."""
-    part = c.TT * (c.BK + grouped(p))
-    sums = c.WARPS_K * sums_elements(p, c, (c.TT, _width(p, c)), grouped(p))
+    part = DTYPE_BYTES[p.dtype] * _share(p, c)
+    sums = sum_bytes(p) * c.WARPS_K * sums_elements(p, c, (c.TT, _width(p, c)), 16 // sum_bytes(p))
     staying = part + select(_along_k(p, c), 2, 1) * sums
-    return DTYPE_BYTES[p.dtype] * select(c.BLOCKS > 0, staying, larger(part, sums))
+    return select(c.BLOCKS > 0, staying, larger(part, sums))
 
 
 def _shared_bytes(p: Problem, c: Any) -> Any:
@@ -122,9 +134,15 @@ def _pieces(p: Problem, c: Any) -> Any:
 
 
 def _registers(p: Problem, c: Any) -> Any:
-    """Registers of a thread, estimated: sums, pieces, the thin operand's values for them, offsets."""
-    values = _sums(p, c) + _pieces(p, c) + select(_along_k(p, c), c.PACKS * c.VECTOR, c.LINES)
-    return DTYPE_BYTES[p.dtype] // 4 * values + c.LINES + c.PACKS + OTHER_REGISTERS
+    """Registers of a thread, estimated: sums, pieces, the thin operand's values for them, offsets.
+
+    Pieces of 16 bits are widened as they are used: those of a step take twice as much.
+    """
+    stored, wide = DTYPE_BYTES[p.dtype], sum_bytes(p)
+    values = _sums(p, c) + select(_along_k(p, c), c.PACKS * c.VECTOR, c.LINES)
+    pieces = stored * _pieces(p, c) + (wide - stored) * (_pieces(p, c) // c.AHEAD)
+    others = OTHER_REGISTERS + (WIDENING_REGISTERS if wide > stored else 0)
+    return (wide * values + pieces) // 4 + c.LINES + c.PACKS + others
 
 
 def _in_flight(p: Problem, d: Any, c: Any) -> Any:
@@ -137,7 +155,7 @@ def _in_flight(p: Problem, d: Any, c: Any) -> Any:
 
 def _launch(p: Problem, c: Config) -> Launch:
     tiles, shares = _tiles(p, c) * ceil_div(sides(p, c)[0], c.TT), ceil_div(p.k, c.BK)
-    sums = tiles * shares * c.TT * _width(p, c) * DTYPE_BYTES[p.dtype] if shares > 1 else 0
+    sums = tiles * shares * c.TT * _width(p, c) * sum_bytes(p) if shares > 1 else 0
     workspace = counted_workspace(_groups(p, c) + tiles, sums)
     shared = _dynamic_bytes(p, c)
     return Launch((_blocks(p, c),), (_threads(p, c),), shared_bytes=shared, workspace=workspace)
@@ -178,19 +196,46 @@ def _starts() -> list[dict[str, Value]]:
     return found
 
 
+def _starts_of_16_bits() -> list[dict[str, Value]]:
+    """The same in pieces of 8 elements: a lane has twice the columns, and 8 lanes read 128 bytes of a line."""
+    found = []
+    for thin, tt in product(("m", "n"), (1, 2, 4, 8)):
+        ahead, warps = (2, 16) if tt < 8 else (1, 8)  # registers
+        for sm_count in (132, 108, 128):
+            one, two = ({"BLOCKS": sm_count * blocks, "BLOCKS_PER_SM": blocks} for blocks in (1, 2))
+            found += [
+                _start(thin, (tt, 4, 1, 1, 16, 8192), VECTOR=8, AHEAD=ahead, **one),
+                _start(thin, (tt, 4, 1, 1, 8, 4096), VECTOR=8, AHEAD=ahead, **two),
+                _start(thin, (tt, 4, 1, 2, 8, 4096), VECTOR=8, **one),
+                _start(thin, (tt, 2, 1, 1, 8, 4096), VECTOR=8, AHEAD=2, **two),
+            ]
+        for lanes, bk in ((8, 8192), (8, 4096), (8, 2048), (16, 4096), (16, 1024)):
+            found.append(_start(thin, (tt, 4, 1, 1, warps, bk), VECTOR=8, LANES=lanes, AHEAD=2))
+    return found
+
+
 KERNEL = Kernel(
     operation="gemm",
     name="multivector",
     target="cuda",
     source=Path("multivector.cu"),
-    includes=(Path("../../access.cuh"), Path("copies.cuh"), Path("total.cuh")),
+    includes=(
+        Path("half.cuh"),
+        Path("epilogue.cuh"),
+        Path("../../access.cuh"),
+        Path("stored.cuh"),
+        Path("copies.cuh"),
+        Path("total.cuh"),
+    ),
     idea="for a thin C: the large operand read once, straight into registers, many loads in flight",
+    dtypes=("float32", "float64", "float16", "bfloat16"),
+    epilogues=True,
     parameters=(
         choice("THIN", "m", "n"),
         powers_of_two("TT", 1, 8),
         powers_of_two("LINES", 1, 16),
         powers_of_two("PACKS", 1, 4),
-        choice("VECTOR", 1, 2, 4),
+        choice("VECTOR", 1, 2, 4, 8),
         powers_of_two("LANES", 8, 32),
         powers_of_two("WARPS_W", 1, 8),
         powers_of_two("WARPS_K", 1, 32),
@@ -210,7 +255,7 @@ KERNEL = Kernel(
         ),
         copy_at_most_16_bytes("VECTOR"),
         divisible_lines({"the wide operand": "VECTOR"}, lambda p, c: (_line(p, c),)),
-        widest_copies("the wide operand", "VECTOR", _line),
+        widest_copies("the wide operand", "VECTOR", _line, lambda p, c: 8),
         Constraint(
             "all lanes are side by side if neighbours in memory are neighbours in k",
             lambda p, d, c: (c.LANES == 32) | (sides_along_k(p, c)[1] == 0),
@@ -276,5 +321,5 @@ KERNEL = Kernel(
     launch=_launch,
     tiles=lambda p, c: {**dict(zip(("m", "n"), by_side(c, c.TT, _width(p, c)), strict=True)), "k": c.BK},
     defaults=_start("m", (4, 4, 1, 2, 4, 512)),
-    starts=tuple(_starts()),
+    starts=(*_starts(), *_starts_of_16_bits()),
 )
