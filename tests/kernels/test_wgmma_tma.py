@@ -75,8 +75,8 @@ def test_it_compiles_with_its_sums_in_registers(name: str) -> None:
 
 # --- shares of k ----------------------------------------------------------------------------------------------
 
-#: A warpgroup leaves its shares as wgmma left them in its threads' registers: where the PTX manual puts them, of
-#: 64 rows each.
+#: A warpgroup leaves its shares as wgmma left them in its threads' registers: where the PTX manual puts them,
+#: of 64 rows each.
 SHARED = """
 struct Place { int row, column; };
 __device__ Place place(int r, int i)
