@@ -8,7 +8,7 @@ problems than configs are.
 
 from __future__ import annotations
 
-import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -32,7 +32,7 @@ TURN_S = {"cuda": 0.12, "cpu": 1.5}
 #: Seconds that a timing takes beside its runs, and runs of a timing.
 TIMING_S, RUNS = 0.002, 5
 #: Shares of a problem's configs that are good ones fitted to it, if there are any, children, and at random.
-FITTED, CHILDREN, AT_RANDOM = 0.1, 0.3, 0.15
+FITTED, CHILDREN, AT_RANDOM = 0.15, 0.3, 0.15
 #: Good configs that children are made of, and children made for each that is timed: most break a constraint.
 PARENTS, MADE = 12, 6
 #: Configs proposed by a model that come before those that were fast near by.
@@ -141,6 +141,7 @@ class Design:
         """
         self.request, self.device = request, device
         self.pool, self.seen = Pool(request.kernels, request.configs), Seen()
+        self._timings: Counter[str] = Counter()
         self._proposals = proposals
         drawn = draw(request.operation, request.limits, DRAWN_AT_ONCE, request.seed) if request.drawn else []
         self._strangers = Strangers(request.kernels, [*request.problems, *drawn], device, request.seed)
@@ -183,7 +184,7 @@ class Design:
         ]  # fmt: skip
         # Good ones first: what is slow is then cut off early.
         for named, share in shares:
-            picked.take(named, round(share * count), math.ceil(share * fresh))
+            picked.take(named, round(share * count), max(int(share * fresh), 1))
         for named in (new, known, random):
             picked.take(named, count - len(picked.numbers), fresh)
         return Turn(problem, tuple(picked.numbers), number, depth)
@@ -217,7 +218,9 @@ class Design:
         fitted = self._strangers.fitted(lost[:PARENTS], problem)
         children = self.pool.children([*known[:PARENTS], *fitted], MADE * round(CHILDREN * count), rng)
         new = self.pool.worth_trying(children, problem, self.device)
-        return known, fitted, new, self._strangers.some(problem, 2 * count, rng)
+        # A kernel that is legal at few problems is known by few timings; where it is, it comes first.
+        fitted.sort(key=lambda each: self._timings[each[0]])
+        return known, fitted, new, self._strangers.some(problem, 2 * count, rng, self._timings)
 
     def _count(self, problem: Problem) -> int:
         """Configs to time at a problem: as many as its time allows."""
@@ -229,6 +232,7 @@ class Design:
         """Takes in what a turn told."""
         sound = [each for each in timings if each.config != LIBRARY and not each.outcome.failed]
         self.seen.add(problem, {each.config: each.time_s for each in sound})
+        self._timings.update(self.pool.named(each.config)[0] for each in sound)
 
 
 class _Picking:

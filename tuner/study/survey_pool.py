@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -156,17 +156,28 @@ class Strangers:
                 if spaces == SPACES:
                     break
 
-    def some(self, problem: Problem, count: int, rng: np.random.Generator) -> list[Named]:
-        """Configs that obey every constraint at a problem, of every kernel in turn."""
-        legal = []
+    def some(
+        self, problem: Problem, count: int, rng: np.random.Generator, timed: Mapping[str, int] | None = None
+    ) -> list[Named]:
+        """Configs that obey every constraint at a problem, of seldom timed kernels rather than others.
+
+        Args:
+            problem: Where.
+            count: How many.
+            rng: Draws them.
+            timed: Timings by kernel; all kernels count the same when None.
+        """
+        found: list[Named] = []
+        waits: list[float] = []
         for name, kernel in self._kernels.items():
             fits = self._legal(name, problem)
             if len(fits) < ENOUGH and self._take(kernel, problem, rng):
                 fits = self._legal(name, problem)
-            legal.append([(name, self._points[name][0][at]) for at in rng.permutation(fits)])
-        ordered = [legal[at] for at in rng.permutation(len(legal))]
-        longest = max(map(len, ordered), default=0)
-        return [each[at] for at in range(longest) for each in ordered if at < len(each)][:count]
+            found += [(name, self._points[name][0][at]) for at in fits]
+            # Each kernel's first comes after a time that is exponential, so that rates are as wanted.
+            each = rng.exponential(1 + (timed or {}).get(name, 0), len(fits)) * len(fits)
+            waits += each.tolist()
+        return [found[at] for at in np.argsort(waits)[:count]]
 
     def fitted(self, wanted: Sequence[Named], problem: Problem) -> list[Named]:
         """In the place of configs that are illegal at a problem, the legal ones most like them."""

@@ -142,7 +142,7 @@ LARGE: dict[str, Value] = {
 MIDDLE = LARGE | {"WIDTH": 128, "STAGES": 6}
 SMALL = LARGE | {"WIDTH": 64, "STAGES": 8, "CLUSTER_M": 1}
 #: Few tiles and much to sum: shares of k on all multiprocessors, added up by as many blocks.
-AFTER: dict[str, Value] = {"CLUSTER_M": 1, "BLOCKS": 0, "ADD": "after"}
+AFTER: dict[str, Value] = {"BLOCKS": 0, "ADD": "after"}
 ANY_RESULT = {"STORE": "registers"}
 PADDED = {"BORDER": "pad"}
 #: Few rows: a block of 64 columns reads its share of B once, with as many places as fit.
@@ -211,6 +211,10 @@ KERNEL = Kernel(
         Constraint(
             "boxes of 64 columns make up the tile where columns of B are contiguous",
             lambda p, d, c: (c.WIDTH % 64 == 0) | (p.layout[1] == "t"),
+        ),
+        Constraint(
+            "a box of A has at most 256 rows: a tensor map takes no more",
+            lambda p, d, c: (p.layout[0] == "t") | (_rows(c) // c.CLUSTER_N <= 256),
         ),
         for_speed(
             "as many blocks stay as the device has multiprocessors, a few less for clusters of four, or none",
@@ -309,9 +313,9 @@ KERNEL = Kernel(
         LARGE | {"CLUSTER_M": 1},
         LARGE | {"WIDTH": 192, "STAGES": 5, "SHEETS": 1, "LEAD": 3},
         MIDDLE | {"CLUSTER_M": 1, "SPLIT_K": 8, "BLOCKS": 0},
-        *(LARGE | AFTER | {"SPLIT_K": shares} for shares in (64, 16)),
-        *(MIDDLE | AFTER | {"SPLIT_K": shares} for shares in (32, 8)),
-        THIN | AFTER | {"SPLIT_K": 2},
+        *(LARGE | AFTER | {"SPLIT_K": shares} for shares in (64, 32, 16)),
+        *(MIDDLE | AFTER | {"STAGES": 4, "SPLIT_K": shares} for shares in (32, 8)),
+        LARGE | {"WIDTH": 192, "STAGES": 5, "SHEETS": 1, "CLUSTER_M": 1},
         *(each | ANY_RESULT for each in (LARGE, MIDDLE, SMALL, THIN)),
         *(each | more for each in (LARGE, MIDDLE, SMALL, THIN) for more in (PADDED, PADDED | ANY_RESULT)),
     ),

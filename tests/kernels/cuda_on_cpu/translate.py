@@ -20,6 +20,7 @@ PTX = {
     "cvt.f32.f16": "cuda_on_cpu::from_half",
     "ex2.approx.ftz.f32": "cuda_on_cpu::power_of_two",
     "rcp.approx.ftz.f32": "cuda_on_cpu::reciprocal",
+    "tanh.approx.f32": "cuda_on_cpu::rough_tanh",
     "min.NaN.f32": "cuda_on_cpu::least_or_nan",
     "mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64": "cuda_on_cpu::multiply_8x8x4",
     "mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64": "cuda_on_cpu::multiply_16x8x16",
