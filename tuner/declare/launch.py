@@ -107,6 +107,11 @@ def _aligned(size: Any) -> Any:
     return ceil_div(size, WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT
 
 
+#: Dynamic shared memory that a launch may have without asking for more, in bytes: 48 KB (CUDA C++ Programming
+#: Guide, compute capabilities), less what a kernel may have of static shared memory, which counts too.
+UNASKED_SHARED_BYTES = 40 << 10
+
+
 @dataclass(frozen=True)
 class Step:
     """One launch of a kernel whose run is several.

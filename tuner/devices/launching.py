@@ -15,7 +15,7 @@ from cupy_backends.cuda.api import driver
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Rendered
-from tuner.declare.launch import Launch, Packing, Pieces, Step, Workspace
+from tuner.declare.launch import UNASKED_SHARED_BYTES, Launch, Packing, Pieces, Step, Workspace
 from tuner.declare.padding import COPY_THREADS, copy_rows_grid, copy_rows_source
 from tuner.declare.problem import Problem
 from tuner.devices.nvrtc import compile_cubin, target_architecture
@@ -26,9 +26,6 @@ from tuner.results.measurement import memory_reason
 DEVICE_TO_DEVICE = runtime.memcpyDeviceToDevice
 #: A padded output and a workspace start full of NaN, so that elements that are never written show up.
 POISON = 0xFF
-#: Dynamic shared memory that a block may have without opting in: 48 KB (CUDA C++ Programming Guide, compute
-#: capabilities), less a kilobyte for a kernel's static shared memory, which counts too.
-DEFAULT_SHARED_BYTES = 47 * 1024
 #: Exceptions that CuPy raises if the driver refuses.
 DRIVER_ERRORS: tuple[type[Exception], ...] = (runtime.CUDARuntimeError, driver.CUDADriverError)
 #: A null pointer as an argument.
@@ -104,7 +101,7 @@ def function_of(rendered: Rendered, code: bytes, module: Any = None) -> tuple[An
 def _with_shared(module: Any, entry: str, shared_bytes: int) -> Any:
     """A function of a module, allowed the dynamic shared memory that it asks for."""
     function = module.get_function(entry)
-    if shared_bytes > DEFAULT_SHARED_BYTES:
+    if shared_bytes > UNASKED_SHARED_BYTES:
         wanted = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         driver.funcSetAttribute(function.ptr, wanted, shared_bytes)
     return function

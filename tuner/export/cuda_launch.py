@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tuner.declare.launch import Step
+from tuner.declare.launch import UNASKED_SHARED_BYTES, Step
 from tuner.declare.problem import Scalar
 from tuner.export.cuda_text import LAUNCH, NEXT, PIECES, STEP, WITH_MEMORY
-from tuner.export.interface import UNASKED_SHARED_BYTES, Argument, Interface
+from tuner.export.interface import Argument, Interface
 from tuner.export.symbolic import in_c
 from tuner.export.tensor_maps import in_cuda
 

@@ -7,12 +7,12 @@ import textwrap
 
 from tuner.declare.epilogue import ROUNDINGS, Epilogue
 from tuner.declare.kernel import Rendered
-from tuner.declare.launch import Launch
+from tuner.declare.launch import UNASKED_SHARED_BYTES, Launch
 from tuner.declare.problem import TOLERANCE_FACTOR, roundings
 from tuner.export.cuda_launch import C_TYPES, HEADERS, c_type, extents, launch_text
 from tuner.export.cuda_text import COUNTER, FINGERPRINT, GEOMETRY, MAIN, PADDED_COPY, POINTER, REFERENCE, WHOLE
 from tuner.export.fingerprint import SUMS, Fingerprint, fingerprints
-from tuner.export.interface import UNASKED_SHARED_BYTES, Argument, Interface
+from tuner.export.interface import Argument, Interface
 from tuner.export.symbolic import in_c
 from tuner.export.tensor_maps import C_HELPER
 

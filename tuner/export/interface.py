@@ -15,9 +15,6 @@ from tuner.declare.problem import Problem, Scalar, Tensor
 from tuner.declare.space import Config
 from tuner.export.symbolic import Assumption, Trace, evaluate, key_of, traced, value_of
 
-#: Dynamic shared memory that a launch may have without asking for more, in bytes: 48 KB, less a kilobyte for
-#: what a kernel declares statically, which counts too.
-UNASKED_SHARED_BYTES = 47 * 1024
 #: What a tensor may well be called and C++ keeps for itself, or the exported source uses.
 _WORDS_OF_C = {
     "auto", "char", "default", "delete", "double", "float", "int", "new", "operator", "private", "register",

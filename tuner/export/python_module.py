@@ -6,9 +6,9 @@ from collections.abc import Callable
 from string import Template
 
 from tuner.declare.kernel import Kernel, Rendered
-from tuner.declare.launch import Launch, Pieces, Workspace
+from tuner.declare.launch import UNASKED_SHARED_BYTES, Launch, Pieces, Workspace
 from tuner.declare.problem import Scalar, Tensor
-from tuner.export.interface import UNASKED_SHARED_BYTES, Argument, Interface
+from tuner.export.interface import Argument, Interface
 from tuner.export.symbolic import in_python
 from tuner.export.tensor_maps import PYTHON_HELPER, in_module
 
