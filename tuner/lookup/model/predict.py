@@ -172,9 +172,8 @@ class Model:
             InputError: The model knows no such problems.
         """
         lot = self.lot(problem, device or self.device)
-        return There(
-            self, problem, device or self.device, lot if among is None else lot.some(np.asarray(among))
-        )
+        some = lot if among is None else lot.some(np.asarray(among, dtype=np.int64))
+        return There(self, problem, device or self.device, some)
 
     def lot(self, problem: Problem, device: DeviceInfo) -> Lot:
         """All configs of the shortlist.
