@@ -34,7 +34,8 @@ from tuner.lookup.model.calibrate import HELD, SLOWER, Cases, Said, cases
 from tuner.lookup.model.data import Timings, from_arrays
 from tuner.lookup.model.evidence import WEIGHT
 from tuner.lookup.model.fit import fit
-from tuner.lookup.model.predict import Model, Predictor
+from tuner.lookup.model.fitted import Model
+from tuner.lookup.model.predict import Predictor
 from tuner.lookup.model.stored import to_bytes
 from tuner.lookup.model.surveyed import from_database
 from tuner.lookup.model.table import table

@@ -14,7 +14,7 @@ from tuner.errors import InputError, NothingFound
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tuner.lookup.model.predict import Model
+    from tuner.lookup.model.fitted import Model
 
 
 @click.group()

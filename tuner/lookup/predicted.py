@@ -18,7 +18,8 @@ from tuner.lookup.answers import (
     Predicted,
     Question,
 )
-from tuner.lookup.model.predict import Model, Prediction, Predictor
+from tuner.lookup.model.fitted import Model
+from tuner.lookup.model.predict import Prediction, Predictor
 from tuner.results.equivalence import latest_hash
 
 #: Predictors that are kept: a model with kernels on a device.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tuner.declare.catalogue import Catalogue
 from tuner.declare.hardware import DeviceInfo
 from tuner.lookup.answers import Question
-from tuner.lookup.model.predict import Model as TimeModel
+from tuner.lookup.model.fitted import Model as TimeModel
 from tuner.lookup.model.shelf import models
 from tuner.lookup.remembered import Remembered
 from tuner.lookup.tuned import Subject, Tuned, gather

@@ -13,7 +13,7 @@ from tuner.declare.space import Config
 from tuner.lookup.answers import DEFAULT, UNMEASURED, Answer, Loss, Question
 from tuner.lookup.device_similarity import alike
 from tuner.lookup.legality import default_among, legal
-from tuner.lookup.model.predict import Model as TimeModel
+from tuner.lookup.model.fitted import Model as TimeModel
 from tuner.lookup.predicted import from_model
 from tuner.lookup.remembered import Remembered, from_tuned
 from tuner.lookup.snapshot import Snapshot

@@ -9,7 +9,7 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
-from tuner.lookup.model.predict import Model
+from tuner.lookup.model.fitted import Model
 from tuner.lookup.model.shelf import models
 from tuner.lookup.predicted import predictor_for
 from tuner.results.equivalence import latest_hash

@@ -14,7 +14,7 @@ from tuner.callables.decisions import decide
 from tuner.declare.catalogue import Catalogue, builtin
 from tuner.errors import InputError
 from tuner.lookup import Answer
-from tuner.lookup.model.predict import Model
+from tuner.lookup.model.fitted import Model
 from tuner.lookup.model.shelf import path_of
 from tuner.lookup.model.stored import to_bytes
 from tuner.results.record import ProblemKey

@@ -14,6 +14,7 @@ import numpy as np
 
 from tuner.declare.problem import Problem
 from tuner.lookup.features import Floats
+from tuner.lookup.model.adapted import CHANGED, ENOUGH
 from tuner.lookup.model.data import Numbers
 from tuner.lookup.model.table import Table
 
@@ -118,3 +119,39 @@ def evidence(
         np.array([kinds.index((each.dtype, each.layout)) for each in some], np.int32), np.array(library),
         np.array(starts, np.int32), np.concatenate(configs).astype(np.int32), np.concatenate(behind),
     )  # fmt: skip
+
+
+def standing_near(
+    problems: Sequence[Problem], data: Table, known: Evidence, kept: Numbers, rows: Numbers
+) -> tuple[Floats, Floats]:
+    """Per row: how far behind a config is by what was timed near by, and log(library / config) there.
+
+    A config that is not known near by counts as one made from the kernel's best one, if few of the kernel are
+    known: a predictor would make some. Others are infinitely far behind.
+
+    Args:
+        problems: All problems of a survey.
+        data: The survey.
+        known: The evidence of some of them.
+        kept: Numbers of the configs that it is of, in order.
+        rows: Of the survey, whose configs are asked about.
+    """
+    place = np.full(data.parameters.shape[1], -1)
+    place[kept] = np.arange(len(kept))
+    kinds, kernel = list(data.traits), data.parameters[0].astype(np.int64)
+    of_kept = kernel[kept]
+    behind, gain = np.full(len(rows), np.inf), np.full(len(rows), -np.inf)
+    for number in np.unique(data.problem[rows]):
+        mine, problem = np.flatnonzero(data.problem[rows] == number), problems[number]
+        near = known.around(problem, kinds.index((problem.dtype, problem.layout)), len(kept))
+        configs = data.config[rows[mine]]
+        at = place[configs]
+        behind[mine[at >= 0]], gain[mine[at >= 0]] = near[0][at[at >= 0]], near[1][at[at >= 0]]
+        is_known = np.isfinite(behind[mine])
+        for each in np.unique(kernel[configs[~is_known]]):
+            of_kernel, theirs = kernel[configs] == each, np.flatnonzero(of_kept == each)
+            best = theirs[np.argmin(near[0][theirs])] if len(theirs) else -1
+            if (is_known & of_kernel).sum() < ENOUGH and best >= 0 and np.isfinite(near[0][best]):
+                made = mine[of_kernel & ~is_known]
+                behind[made], gain[made] = near[0][best] + CHANGED, near[1][best]
+    return behind, gain if np.isfinite(data.library_s).any() else np.full(len(rows), np.inf)

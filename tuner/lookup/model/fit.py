@@ -14,12 +14,11 @@ from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.errors import InputError, TunerError
 from tuner.lookup.features import Floats
-from tuner.lookup.model.adapted import CHANGED, ENOUGH
 from tuner.lookup.model.calibrate import Cases, Said, calibrate, cases
 from tuner.lookup.model.data import Numbers, Timings
-from tuner.lookup.model.evidence import Evidence, evidence
+from tuner.lookup.model.evidence import evidence, standing_near
+from tuner.lookup.model.fitted import Model
 from tuner.lookup.model.forest import MOST_LEAVES, Forest, joined
-from tuner.lookup.model.predict import Model
 from tuner.lookup.model.shortlist import shortlist
 from tuner.lookup.model.table import Table, table
 
@@ -118,7 +117,7 @@ def left_out(
         known = evidence(problems, list(data.traits), data, rest, kept)
         at = np.flatnonzero(np.isin(data.problem, fresh))
         log_s[at] = forest.predict(data.rows[at]) + data.reference[at]
-        behind, gain[at] = _by_evidence(problems, data, known, kept, at)
+        behind, gain[at] = standing_near(problems, data, known, kept, at)
         log_s[at] = np.where(np.isfinite(behind), log_s[at], np.inf)
         if len(libraries.leaves):
             of_library[fresh] = libraries.predict(data.library_rows[fresh]) + data.roofline[fresh]
@@ -129,35 +128,6 @@ def left_out(
     dims = np.log([[size for _, size in each.shape] for each in problems])
     said = Said(log_s, standing, gain, of_library)
     return cases(np.sort(np.concatenate(out)), dims, data, said)
-
-
-def _by_evidence(
-    problems: Sequence[Problem], data: Table, known: Evidence, kept: Numbers, rows: Numbers
-) -> tuple[Floats, Floats]:
-    """Per row: how far behind a config is by what was timed near by, and log(library / config) there.
-
-    A config that is not known near by counts as one made from the kernel's best one, if few of the kernel are
-    known: a predictor would make some. Others are infinitely far behind.
-    """
-    place = np.full(data.parameters.shape[1], -1)
-    place[kept] = np.arange(len(kept))
-    kinds, kernel = list(data.traits), data.parameters[0].astype(np.int64)
-    of_kept = kernel[kept]
-    behind, gain = np.full(len(rows), np.inf), np.full(len(rows), -np.inf)
-    for number in np.unique(data.problem[rows]):
-        mine, problem = np.flatnonzero(data.problem[rows] == number), problems[number]
-        near = known.around(problem, kinds.index((problem.dtype, problem.layout)), len(kept))
-        configs = data.config[rows[mine]]
-        at = place[configs]
-        behind[mine[at >= 0]], gain[mine[at >= 0]] = near[0][at[at >= 0]], near[1][at[at >= 0]]
-        is_known = np.isfinite(behind[mine])
-        for each in np.unique(kernel[configs[~is_known]]):
-            of_kernel, theirs = kernel[configs] == each, np.flatnonzero(of_kept == each)
-            best = theirs[np.argmin(near[0][theirs])] if len(theirs) else -1
-            if (is_known & of_kernel).sum() < ENOUGH and best >= 0 and np.isfinite(near[0][best]):
-                made = mine[of_kernel & ~is_known]
-                behind[made], gain[made] = near[0][best] + CHANGED, near[1][best]
-    return behind, gain if np.isfinite(data.library_s).any() else np.full(len(rows), np.inf)
 
 
 def _forests(data: Table, problems: Numbers, seed: int, growth: tuple[Growth, Growth]) -> tuple[Forest, Forest]:

@@ -15,7 +15,7 @@ from tuner.errors import InputError, NothingFound
 from tuner.lookup.legality import completed
 from tuner.lookup.model.data import Timings
 from tuner.lookup.model.fit import fit
-from tuner.lookup.model.predict import Model
+from tuner.lookup.model.fitted import Model
 from tuner.lookup.model.stored import to_bytes
 from tuner.lookup.model.surveyed import timings
 from tuner.store import Store, models

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner.errors import InputError
-from tuner.lookup.model.predict import Model
+from tuner.lookup.model.fitted import Model
 from tuner.lookup.model.stored import MOST_BYTES, from_bytes
 from tuner.published import tuned_folder
 from tuner.published.form import slug

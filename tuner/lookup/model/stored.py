@@ -16,9 +16,9 @@ from tuner.declare.space import Config
 from tuner.errors import InputError
 from tuner.lookup.model.calibrate import Calibration
 from tuner.lookup.model.evidence import Evidence
+from tuner.lookup.model.fitted import Model
 from tuner.lookup.model.forest import Forest
 from tuner.lookup.model.physics import Limits, Traits
-from tuner.lookup.model.predict import Model
 
 #: Written into every model; one of a later format is refused.
 FORMAT = 1

@@ -13,7 +13,9 @@ from tuner.declare.space import Config
 from tuner.lookup.model.adapted import Adapted
 from tuner.lookup.model.evidence import NEAREST, Evidence
 from tuner.lookup.model.fit import fit
-from tuner.lookup.model.predict import Model, Predictor
+from tuner.lookup.model.fitted import Model
+from tuner.lookup.model.lot import lot_of
+from tuner.lookup.model.predict import Predictor
 
 PROBLEM = GEMM.problem({"m": 512, "n": 512, "k": 512})
 
@@ -94,7 +96,9 @@ def test_what_is_made_is_predicted_as_if_it_had_been_kept() -> None:
     model, kernels = two_kernels()
     odd = GEMM.problem({"m": 512, "n": 512, "k": 513}, "float32", "nn")
     made = Adapted([("tied", WIDE)], np.array([1]))
-    lot = model.lot_of(made, kernels, odd, BOARD)
+    assert model.columns is not None
+    about = model.forest, model.columns, model.traits["float32", "nn"]
+    lot = lot_of(made, kernels, odd, BOARD, about)
     kept = model.lot(odd, BOARD).some(np.array([1]))
     np.testing.assert_array_equal(lot.traits.values, kept.traits.values)
     np.testing.assert_array_equal(lot.whole, kept.whole[kept.rows])

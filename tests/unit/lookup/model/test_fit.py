@@ -11,7 +11,8 @@ from tuner.errors import InputError, TunerError
 from tuner.lookup.model.calibrate import Cases, calibrate
 from tuner.lookup.model.data import Timings, from_arrays
 from tuner.lookup.model.fit import fit
-from tuner.lookup.model.predict import Model, Predictor
+from tuner.lookup.model.fitted import Model
+from tuner.lookup.model.predict import Predictor
 from tuner.lookup.model.stored import from_bytes, to_bytes
 
 
