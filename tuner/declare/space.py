@@ -347,12 +347,13 @@ class Space(Sequence[Config]):
         """
         if not len(self):
             return []
-        sizes = np.array([len(each.values) for each in self.parameters])
+        every = self._codes.astype(np.int16)
+        shares = 1 / (np.array([len(each.values) for each in self.parameters]) * len(self.parameters))
         found: dict[Config, None] = {}
         for config in configs:
             row = [codes[config[each.name]] for each, codes in zip(self.parameters, self._code_of, strict=True)]
-            steps = np.abs(self._codes.astype(np.int64) - np.array(row))
-            found[self[int(np.argmin((steps > 0).sum(axis=1) + (steps / sizes).mean(axis=1)))]] = None
+            steps = np.abs(every - np.array(row, np.int16))
+            found[self[int(np.argmin(np.count_nonzero(steps, axis=1) + steps @ shares))]] = None
         return list(found)
 
     def around(self, index: int, radius: int, tries: int, rng: np.random.Generator) -> NDArray[np.intp]:

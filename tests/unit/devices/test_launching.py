@@ -56,6 +56,20 @@ def loaded(code: bytes, threads: int) -> launching.LoadedKernel:
     return launching.LoadedKernel(rendered, code, arrays, BOARD)
 
 
+def test_leave_is_asked_for_where_static_shared_memory_may_bring_a_launch_above_48_kb(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+    played = SimpleNamespace(
+        CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8,
+        funcSetAttribute=lambda function, attribute, size: asked.append(size),
+    )
+    monkeypatch.setattr(launching, "driver", played)
+    for size in (0, 40 << 10, 45 << 10, 100 << 10):
+        launching._with_shared(SimpleNamespace(get_function=Function), "gemm", size)
+    assert asked == [45 << 10, 100 << 10]
+
+
 def test_each_kernel_keeps_its_occupancy_whatever_is_loaded_after_it() -> None:
     first, second = loaded(b"roomy", 128), loaded(b"greedy", 256)
     assert (first.occupancy, second.occupancy) == (0.5, 0.125)

@@ -241,6 +241,18 @@ def test_a_kernel_that_no_known_config_suits_gets_some_of_its_own_space() -> Non
     assert strangers.some(tied_problem(300, 16), 20, rng) == []
 
 
+def test_a_kernel_that_was_timed_seldom_comes_before_others() -> None:
+    strangers, problem = Strangers([BLOCKS, TIED], [tied_problem(16, 128)], BOARD, 3), tied_problem(16, 64)
+
+    def of_tied(timed: dict[str, int]) -> float:
+        drawn = [strangers.some(problem, 10, np.random.default_rng(seed), timed) for seed in range(40)]
+        return float(np.mean([name == "tied" for each in drawn for name, _ in each[:4]]))
+
+    assert of_tied({"blocks": 100_000, "tied": 500}) > 0.9
+    assert 0.3 < of_tied({"blocks": 500, "tied": 500}) < 0.7
+    assert of_tied({"blocks": 500, "tied": 100_000}) < 0.1
+
+
 @settings(deadline=None, max_examples=50)
 @given(m=st.integers(1, 300), n=st.integers(1, 300), at=st.integers(0, 10**6))
 def test_what_stands_in_for_an_illegal_config_is_legal_and_differs_least(m: int, n: int, at: int) -> None:

@@ -62,11 +62,11 @@ def adapted(
     """
     is_point, legal = usable
     least = behind.min(initial=np.inf)
-    names, at = [name for name, _ in configs], np.argsort(behind, kind="stable")
+    names = np.array([name for name, _ in configs])
+    at = np.argsort(behind, kind="stable")[: int(np.isfinite(behind).sum())]
     found: dict[tuple[str, Config], int] = {}
     for name, kernel in kernels.items():
-        mine = np.array([number for number in at.tolist() if names[number] == name], np.int64)
-        mine = mine[np.isfinite(behind[mine]) & is_point[mine]]
+        mine = at[(names[at] == name) & is_point[at]]
         if legal[mine].sum() >= ENOUGH:
             continue
         tied = mine[~legal[mine] & (behind[mine] <= least + WORTH)][:ORIGINS]
