@@ -218,9 +218,12 @@ class ClusterRunner:
             EnvironmentTrouble: The scheduler is gone.
         """
         try:
-            found: dict[str, Any] = self._client.scheduler_info(n_workers=-1)["workers"]
+            found: dict[str, Any] | None = self._client.scheduler_info(n_workers=-1).get("workers")
         except (OSError, TimeoutError, ValueError, RuntimeError) as error:
             raise EnvironmentTrouble(GONE) from error
+        if found is None:
+            # A client that has given the scheduler up, maybe just now, answers with an empty table.
+            raise EnvironmentTrouble(GONE)
         return found
 
     def _is_old(self, member: Member) -> bool:

@@ -224,7 +224,7 @@ def test_lines_that_are_no_records_are_refused_with_reasons(server: Server, send
 
 
 def test_a_stream_that_is_damaged_is_told_so(server: Server, sender: str) -> None:
-    packed = zstandard.ZstdCompressor().compress(written(record(gemm(66, 66, 66), 1e-3)))
+    packed = zstandard.ZstdCompressor(write_checksum=True).compress(written(record(gemm(66, 66, 66), 1e-3)))
     with server.client(sender) as client:
         for body, said in (
             (packed[:-5], "ends early"), (packed[:20] + b"xxxxxx" + packed[26:], "damaged"),
