@@ -15,9 +15,7 @@ from tuner.cli.formatting import duration, print_json, table
 from tuner.errors import InputError
 
 if TYPE_CHECKING:
-    from tuner.declare.catalogue import Catalogue
     from tuner.declare.problem import Problem
-    from tuner.devices.detect import DetectedDevice
     from tuner.lookup import Answer
     from tuner.study.drawn import Drawn, Summary
 
@@ -61,7 +59,8 @@ def lookup_quality_drawn(
     """
     from tuner.devices.detect import find
     from tuner.lookup.declared import builtin_now
-    from tuner.study.drawn import measured, summary
+    from tuner.study.drawn import summary
+    from tuner.study.drawn_measured import measured
     from tuner.study.locks import occupied
     from tuner.study.survey_design import draw_for
 
@@ -74,7 +73,7 @@ def lookup_quality_drawn(
     first = ", measured at first use" if asked.on_miss != PREDICT else ""
     title = f"Drawn problems of {asked.operation} on {found.info.name}, {regime}, seed {seed}{first}"
     cases: list[Drawn] = []
-    answered = partial(_answered, replace(asked, regime=regime), found, catalogue, db)
+    answered = partial(_answered, replace(asked, regime=regime), db)
     with occupied(db, (found,), title):
         for each in measured(problems, answered, catalogue, found, asked.seconds, regime, seed):
             cases.append(each)
@@ -90,9 +89,7 @@ def lookup_quality_drawn(
         click.echo(line)
 
 
-def _answered(
-    asked: DrawnRequest, found: DetectedDevice, catalogue: Catalogue, db: str, problem: Problem
-) -> Answer:
+def _answered(asked: DrawnRequest, db: str, problem: Problem, crew: Any) -> Answer:
     """What a lookup answers, as callables ask it; after a first use if that is asked for."""
     from tuner.lookup import answer
     from tuner.lookup.asking import kept_open, parse_device, parse_key
@@ -100,9 +97,10 @@ def _answered(
     assert asked.regime is not None, "it was chosen"
     if asked.on_miss == PREDICT:
         return answer(kept_open(db), parse_key(problem), parse_device(asked.device), asked.regime)
+    from tuner.lookup.declared import builtin_now
     from tuner.study.first_use_answer import answer_at_first_use
 
-    return answer_at_first_use(problem, found, catalogue, asked.regime)
+    return answer_at_first_use(problem, crew, builtin_now(), asked.regime)
 
 
 def row(of: Drawn) -> tuple[str, ...]:

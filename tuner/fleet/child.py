@@ -38,6 +38,8 @@ TELL_EVERY_S, END_WITHIN_S = 0.5, 3.0
 WORKED = ("opening", "baseline", "compile", "load", "verify", "time", "power", "finals")
 #: Seconds to wait for a device that another process still holds.
 LOCK_WAIT_S = 15.0
+#: Seconds without an order after which the device is closed.
+IDLE_S = 10.0
 
 
 class Child:
@@ -82,6 +84,8 @@ class Child:
             self._channel.send(("progress", {"stage": "opening"}))
             while True:
                 try:
+                    if not self._channel.poll(IDLE_S):
+                        self.studies.rest()
                     message = self._channel.recv()
                 except Interrupted:  # the study that is open was told to stop
                     self.studies.stage.close()

@@ -158,6 +158,11 @@ class Studies:
             order.library, order.seed, order.sampler, order.storage_url,
         )  # fmt: skip
 
+    def rest(self) -> None:
+        """Closes the device, and a study that is open: nobody has asked for anything for a while."""
+        if self.stage is not None:
+            self.stage.close()
+
     def close(self) -> None:
         """Ends the study and the connection; what was measured is stored."""
         if self.stage is not None:

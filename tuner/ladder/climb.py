@@ -18,7 +18,8 @@ from tuner.results.rungs import Ladder, Library, Rung, SweepPoint
 from tuner.results.steps import LadderPlan, Step, Sweep, with_layout
 from tuner.store import Store
 from tuner.study.recorder import Recorder
-from tuner.study.session import Conditions, Session, open_workers
+from tuner.study.session import Conditions, Session
+from tuner.workers.crew import Crew
 
 #: Seconds for the alternation of a problem's rungs beyond the minimum number of rounds.
 FINALS_S = 15.0
@@ -71,7 +72,8 @@ class Climb:
             DeviceTrouble: The device cannot be opened or stays unwell.
         """
         request = self._request
-        with open_workers([request.found]) as (worker,):
+        with Crew([request.found]) as crew:
+            self._crew, worker = crew, crew.devices[0]
             self._worker = worker
             ladder = Ladder(request.plan, worker.info, worker.versions, request.regime)
             ladder.measured_at = utc_now()
@@ -90,7 +92,7 @@ class Climb:
                 self._sweep(ladder, sweep)
             if request.limits:
                 self._report("the device's limits")
-                ladder.limits = measure_limits(worker, self._store, request.plan.problems[0].dtype)
+                ladder.limits = measure_limits(crew, self._store, request.plan.problems[0].dtype)
         return ladder
 
     @contextmanager
@@ -98,7 +100,7 @@ class Climb:
         """Opens a session and makes its arrays."""
         worker, regime = self._worker, self._request.regime
         recorder = Recorder(self._store, problem, worker.info, regime, worker.versions, f"ladder {problem}")
-        with Session([worker], problem, recorder, Conditions(regime)) as session:
+        with Session(self._crew, problem, recorder, Conditions(regime)) as session:
             session.prepare()
             yield session
 
@@ -115,13 +117,14 @@ class Climb:
                 attempts += [tried] if tried is not None else []
             self._report(f"{problem}: all steps in alternation")
             self._finals(ladder, session, attempts, baseline)
-        if self._request.end_to_end:
-            ladder.transfers_s[problem] = self._worker.transfers_s()
+            if self._request.end_to_end:
+                ladder.transfers_s[problem] = self._worker.transfers_s()
         further = further_library(problem, ladder.device.kind)
         if further is not None:
             name, data = further
             self._worker.prepare(data, self._request.regime)
             measurement = self._worker.baseline()
+            self._crew.rest()
             if measurement is not None:
                 ladder.libraries.append(Library(name, problem, measurement, main=False))
 

@@ -19,7 +19,7 @@ from tuner.results.steps import lessons
 from tuner.store import Store
 from tuner.study.recorder import Recorder
 from tuner.study.session import Conditions, Session
-from tuner.workers.device_worker import DeviceWorker
+from tuner.workers.crew import Crew
 
 #: Largest size in bytes of the array that is read or copied on a GPU.
 GPU_BYTES = 1 << 30
@@ -41,16 +41,16 @@ def limit_problem(name: str, dims: Mapping[str, int], dtype: str) -> tuple[Probl
     return operation.problem(dims, dtype), found.kernels, str(path.resolve())
 
 
-def measure_limits(worker: DeviceWorker, store: Store, dtype: str) -> Limits:
+def measure_limits(crew: Crew, store: Store, dtype: str) -> Limits:
     """Measures a device's limits.
 
     Args:
-        worker: The device, open.
+        crew: The device's workers, open.
         store: A session needs one; nothing is stored in it.
         dtype: Element type; a limit that cannot be measured in it is 0.
     """
-    info = worker.info
-    size = array_bytes(info, worker.free_bytes)
+    info = crew.devices[0].info
+    size = array_bytes(info, crew.devices[0].free_bytes)
     elements = size // DTYPE_BYTES[dtype]
     parts = 1 << 12 if info.kind == "cuda" else 1 << 8
     numbers = NUMBERS * info.sm_count * info.max_threads_per_sm if info.kind == "cuda" else 0
@@ -65,7 +65,7 @@ def measure_limits(worker: DeviceWorker, store: Store, dtype: str) -> Limits:
             problem, kernels, _ = limit_problem(name, dims, dtype)
         except TunerError:  # this dtype has no such limit: integers are not multiplied and added
             continue
-        time_s = _best_s(worker, store, problem, kernels)
+        time_s = _best_s(crew, store, problem, kernels)
         if time_s is not None:
             work = problem.work
             rates[name] = (work.flops * 1e-12 if name == "multiply_add" else work.bytes * 1e-9) / time_s
@@ -80,11 +80,12 @@ def array_bytes(info: DeviceInfo, free_bytes: int) -> int:
     return max(min(wanted, free_bytes // ROOM), 1 << 20) >> 15 << 15
 
 
-def _best_s(worker: DeviceWorker, store: Store, problem: Problem, kernels: tuple[Kernel, ...]) -> float | None:
+def _best_s(crew: Crew, store: Store, problem: Problem, kernels: tuple[Kernel, ...]) -> float | None:
     """Returns the shortest median over the declared first configs; None if none can be measured."""
+    worker = crew.devices[0]
     recorder = Recorder(store, problem, worker.info, "cold", worker.versions, f"limit {problem}")
     times = []
-    with Session([worker], problem, recorder, Conditions(), pool_size=1) as session:
+    with Session(crew, problem, recorder, Conditions()) as session:
         session.prepare()
         for kernel in kernels:
             if kernel.target == worker.info.kind:

@@ -1,4 +1,4 @@
-"""Runs a night's work in this process: holds the device for one study at a time."""
+"""Runs a night's work in this process: holds the device, for one study at a time."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from tuner.store import Store
 from tuner.study.opening import open_study
 from tuner.study.progress import Progress
 from tuner.study.study import Study
+from tuner.workers.crew import Crew
 
 #: Makes the view of one study's progress.
 View = Callable[[PlanItem], AbstractContextManager[Callable[[Progress], None]]]
 
 
 class Stage:
-    """Holds the devices for one study at a time.
+    """Holds the devices, which stay open from one study to the next.
 
     Attributes:
         done: What came of the latest work so far, also if an exception ended it.
@@ -38,6 +39,7 @@ class Stage:
         """
         self.done = Done()
         self._store, self._found, self._view = store, found, view
+        self._crew = Crew(found)
         self._stack = ExitStack()
         self._study: Study | None = None
         self._open: tuple[str, int] = ("", 0)
@@ -68,20 +70,20 @@ class Stage:
                 done.trials = self._study.progress.totals
         self._open = (work.name, work.turn + 1)
         if done.failed or not work.parts:
-            self.close()
+            self._leave()
         return done
 
     def _opened(self, work: Work, done: Done) -> Study:
         """The study of the problem: the open one, if nothing was measured elsewhere since, or a fresh one."""
         if self._study is None or self._open != (work.name, work.turn):
-            self.close()
+            self._leave()
             begun_s = time.monotonic()
             try:
                 report = self._stack.enter_context(self._view(work.item))
-                study = open_study(work.request(self._found), self._store, report)
+                study = open_study(work.request(self._found), self._store, report, self._crew)
                 self._study = self._stack.enter_context(study)
             except BaseException:
-                self.close()
+                self._leave()
                 raise
             done.opening_s = time.monotonic() - begun_s
         done.library = self._study.library
@@ -93,10 +95,17 @@ class Stage:
         total = study.progress.totals["total"]
         done.parts.append(Part(study.objective_value, total, why, time.monotonic() - begun_s))
 
-    def close(self) -> None:
-        """Ends the study's processes; its trials are stored."""
+    def _leave(self) -> None:
+        """Ends the study; its trials are stored, and the device stays open for the next one."""
         self._study = None
         self._stack.close()
+
+    def close(self) -> None:
+        """Ends the study and all processes; its trials are stored."""
+        try:
+            self._leave()
+        finally:
+            self._crew.close()
 
 
 class Here:

@@ -14,8 +14,9 @@ from tuner.results.statistics import compare_apart
 from tuner.study.budget import TimeBudget
 from tuner.study.progress import Request
 from tuner.study.recorder import Recorder
-from tuner.study.session import Session, open_workers
+from tuner.study.session import Session
 from tuner.study.setup import check_energy, key_of
+from tuner.workers.crew import Crew
 
 
 class StoredBaselines:
@@ -123,7 +124,8 @@ def _measure_best_blas(session: Session, request: Request, budget: TimeBudget) -
     found = with_best_blas(request.found[0], recorder.versions.get("blas_core_type", ""))
     if found is None:
         return
-    with open_workers([found]) as (worker,):
+    with Crew([found]) as crew:
+        worker = crew.devices[0]
         worker.prepare({**recorder.problem.to_json(), "origin": recorder.origin}, recorder.regime)
         measurement = worker.baseline()
         versions = worker.versions

@@ -1,31 +1,17 @@
-"""What answers cost at problems that nobody tuned: drawn, answered, tuned for a while, and timed in turn."""
+"""What answers cost at problems that nobody tuned, beside a short study and the library."""
 
 from __future__ import annotations
 
 import math
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tuner.declare.catalogue import Catalogue
-from tuner.declare.kernel import Rendered, render
 from tuner.declare.problem import Problem
-from tuner.declare.space import Config
-from tuner.devices.detect import DetectedDevice
-from tuner.errors import DeviceTrouble, NothingFound
-from tuner.lookup.answers import UNMEASURED, Answer
-from tuner.results.measurement import Measurement
-from tuner.store import Store
-from tuner.study.opening import open_study
-from tuner.study.progress import Request
-from tuner.study.study import Study
+from tuner.lookup.answers import UNMEASURED
 
-#: Seconds in which answer, champion and library are timed in turn, after a study.
-IN_TURN_S = 1.0
 #: An answer that takes longer than the library by more than this is slower than it.
 SLOWER = 0.03
 
@@ -159,90 +145,3 @@ def _mean(values: Sequence[float]) -> float:
 def _geometric(ratios: Any) -> float:
     known = ratios[np.isfinite(ratios)]
     return math.exp(float(np.log(known).mean())) if len(known) else math.nan
-
-
-def measured(
-    problems: Sequence[Problem],
-    answer: Callable[[Problem], Answer],
-    catalogue: Catalogue,
-    device: DetectedDevice,
-    seconds: float,
-    regime: str = "cold",
-    seed: int = 0,
-) -> Iterator[Drawn]:
-    """Answers each problem, tunes it for a while, and times answer, champion and library in turn.
-
-    The studies' records are thrown away, so that the problems remain ones that nobody tuned.
-
-    Args:
-        problems: The problems.
-        answer: Looks a problem up.
-        catalogue: Kernels.
-        device: Where.
-        seconds: Of each study.
-        regime: How time is taken.
-        seed: Of the searches.
-
-    Raises:
-        DeviceTrouble: The device stays unwell.
-        Interrupted: SIGINT or SIGTERM came.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        for number, problem in enumerate(problems):
-            found = answer(problem)
-            operation = problem.operation.name
-            request = Request(
-                problem, catalogue.of(operation, device.target, dtype=problem.dtype), (device,), regime,
-                seconds,
-                seed=seed + number,
-            )  # fmt: skip
-            with Store.open(f"sqlite:///{Path(folder) / f'{number}.db'}") as store:
-                try:
-                    with open_study(request, store) as study:
-                        yield _compared(study, found)
-                except NothingFound as error:
-                    yield Drawn(problem, found.to_json(), None, None, None, why=str(error))
-
-
-def _compared(study: Study, found: Answer) -> Drawn:
-    study.search()
-    champion = study.finals().champion
-    kernels = {each.name: each for each in study.request.kernels}
-    named = {"answer": (found.kernel, Config(dict(found.config)))}
-    if champion is not None:
-        named["champion"] = champion.record.kernel, Config(dict(champion.record.config))
-    problem = study.request.problem
-    times, library = _in_turn(
-        study, {name: render(kernels[kernel], problem, config) for name, (kernel, config) in named.items()}
-    )
-    answered = times.get("answer")
-    why = "" if answered is not None and answered.time_s else _trouble(answered)
-    winner = times.get("champion")
-    return Drawn(
-        problem, found.to_json(), answered.time_s if answered else None, library.time_s if library else None,
-        winner.time_s if winner else None,
-        f"{named['champion'][0]} {named['champion'][1]}" if champion is not None else "", why,
-    )  # fmt: skip
-
-
-def _in_turn(
-    study: Study, rendered: Mapping[str, Rendered]
-) -> tuple[dict[str, Measurement], Measurement | None]:
-    """Measurements by name, and the library's; of what compiles."""
-    compiled = study.session.compile_all(dict(enumerate(rendered.values())))
-    players = {name: compiled[number] for number, name in enumerate(rendered) if number in compiled}
-    if not players:
-        return {}, study.library
-    try:
-        found = study.session.worker.finals(list(players.values()), IN_TURN_S)
-    except DeviceTrouble:  # it did not survive them; the next study opens it anew
-        return {}, study.library
-    libraries = [each for each in found[len(players) :] if each.time_s]
-    best = min(libraries, key=lambda each: each.time_s or math.inf, default=study.library)
-    return dict(zip(players, found, strict=False)), best
-
-
-def _trouble(answered: Measurement | None) -> str:
-    if answered is None:
-        return "the answer's config does not compile, or the device did not survive it"
-    return f"the answer's config failed: {answered.outcome} {answered.reason}"

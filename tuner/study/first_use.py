@@ -5,9 +5,6 @@ Records and champion are as any study's, so that later studies go on from them.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-
 from tuner.devices.machine_load import MachineWatch
 from tuner.results.error_limit import limit_for
 from tuner.results.record import Champion
@@ -18,19 +15,16 @@ from tuner.study.first_use_timing import compile_side_by_side, time_in_order
 from tuner.study.recorder import Recorder
 from tuner.study.session import Conditions, Session
 from tuner.study.setup import key_of, study_name
-from tuner.workers.compile_pool import workers_for
-from tuner.workers.device_worker import DeviceWorker
+from tuner.workers.crew import Crew
 
 
-def measure(
-    asked: FirstUse, store: Store, workers: Sequence[DeviceWorker], machine: MachineWatch
-) -> Champion | None:
+def measure(asked: FirstUse, store: Store, crew: Crew, machine: MachineWatch) -> Champion | None:
     """Tries a problem's most promising configs, and crowns the best of them in finals against the library.
 
     Args:
         asked: The problem.
         store: Where records go.
-        workers: The device, open.
+        crew: The device's workers, open.
         machine: Sees what else goes on meanwhile.
 
     Returns:
@@ -41,15 +35,15 @@ def measure(
         DeviceTrouble: The device stays unwell.
         StoreTrouble: The database cannot be written.
     """
-    problem, info, limit = asked.problem, workers[0].info, limit_for(asked.problem.precision, None)
+    worker, problem = crew.devices[0], asked.problem
+    info, limit = worker.info, limit_for(problem.precision, None)
     chosen = candidates(asked, store, info)
     if not chosen:
         return None
     name = study_name(key_of(problem), info, asked.regime, asked.kernels, error_limit=limit)
-    recorder = Recorder(store, problem, info, asked.regime, workers[0].versions, name)
+    recorder = Recorder(store, problem, info, asked.regime, worker.versions, name)
     conditions = Conditions(asked.regime, error_limit=limit)
-    pool_size = min(len(chosen), workers_for(len(os.sched_getaffinity(0)), 1))
-    with Session(workers, problem, recorder, conditions, pool_size) as session:
+    with Session(crew, problem, recorder, conditions) as session:
         compiled = compile_side_by_side(session, asked.kernels, chosen)
         timed = time_in_order(session, asked, compiled)
         if not timed.board.times_s:

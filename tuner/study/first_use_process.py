@@ -24,10 +24,10 @@ from tuner.lookup import answer
 from tuner.lookup.declared import builtin_now
 from tuner.store import Store
 from tuner.study.first_use import measure
-from tuner.study.first_use_configs import FirstUse
+from tuner.study.first_use_configs import CONFIGS, FirstUse
 from tuner.study.locks import occupied
 from tuner.study.setup import key_of
-from tuner.workers.device_worker import DeviceWorker
+from tuner.workers.crew import Crew
 
 #: Seconds without a question after which the process ends.
 IDLE_S = 10.0
@@ -43,22 +43,17 @@ class Devices:
     """Devices that stay open from one question to the next."""
 
     def __init__(self) -> None:
-        self._open: dict[str, DeviceWorker] = {}
+        self._open: dict[str, Crew] = {}
 
-    def worker(self, found: DetectedDevice) -> DeviceWorker:
-        """The worker of a device.
+    def crew(self, found: DetectedDevice) -> Crew:
+        """The workers of a device.
 
         Raises:
             DeviceTrouble: The device cannot be opened.
         """
         if found.spec not in self._open:
-            worker = DeviceWorker(found)
-            try:
-                worker.open()
-            except BaseException:
-                worker.close()
-                raise
-            self._open[found.spec] = worker
+            self._open[found.spec] = Crew([found], CONFIGS)
+        self._open[found.spec].open()
         return self._open[found.spec]
 
     def close(self) -> None:
@@ -105,12 +100,12 @@ def _measured(
     problem: Problem, found: DetectedDevice, store: Store, seconds: float, devices: Devices
 ) -> tuple[str, str]:
     """As `answered`, with the locks held."""
-    worker = devices.worker(found)
+    crew = devices.crew(found)
     # Another process may have measured it while this one waited.
-    if answer(store, key_of(problem), worker.info).match == "exact":
+    if answer(store, key_of(problem), crew.devices[0].info).match == "exact":
         return KNOWN, ""
     kernels = builtin_now().serving(problem, found.target)
-    champion = measure(FirstUse(problem, kernels, seconds), store, [worker], MachineWatch((found,)))
+    champion = measure(FirstUse(problem, kernels, seconds), store, crew, MachineWatch((found,)))
     if champion is None:
         return NOTHING, "none of its most promising configs could be measured"
     return MEASURED, ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -16,9 +17,9 @@ from tuner.study.leaderboard import Leaderboard
 from tuner.study.preparing import prepared
 from tuner.study.progress import Progress, Request, Result
 from tuner.study.searching import open_search
-from tuner.study.session import open_workers
 from tuner.study.setup import check_request
 from tuner.study.study import Study
+from tuner.workers.crew import Crew
 
 
 def _silent(progress: Progress) -> None:
@@ -45,13 +46,16 @@ def run_study(request: Request, store: Store, report: Callable[[Progress], None]
 
 
 @contextmanager
-def open_study(request: Request, store: Store, report: Callable[[Progress], None] = _silent) -> Iterator[Study]:
-    """Opens a study. At the end of the block its processes end, and all measurements are stored.
+def open_study(
+    request: Request, store: Store, report: Callable[[Progress], None] = _silent, crew: Crew | None = None
+) -> Iterator[Study]:
+    """Opens a study. At the end of the block all measurements are stored.
 
     Args:
         request: What to do.
         store: Where records go.
         report: Called a few times a second.
+        crew: Workers of the request's devices, which the caller closes; by default the study has its own.
 
     Raises:
         NothingFound: No config is legal; the message says how many each constraint rejects.
@@ -68,20 +72,22 @@ def open_study(request: Request, store: Store, report: Callable[[Progress], None
         budget.tick("opening")
         machine = MachineWatch(request.found)
         with budget.spent("opening"):
-            study = _opened(request, store, budget, machine, interruption, stack)
+            if crew is None:
+                crew = stack.enter_context(contextlib.closing(Crew(request.found)))
+            study = _opened(request, store, crew, budget, machine, interruption, stack)
         budget.progress.observe_load(machine.told())
         machine.restart()
         yield study
 
 
 def _opened(
-    request: Request, store: Store, budget: TimeBudget, machine: MachineWatch, interruption: Interruption,
-    stack: ExitStack,
+    request: Request, store: Store, crew: Crew, budget: TimeBudget, machine: MachineWatch,
+    interruption: Interruption, stack: ExitStack,
 ) -> Study:  # fmt: skip
     """Makes the study; the stack closes what it holds."""
     check_request(request)
-    workers = stack.enter_context(open_workers(request.found))
-    session, request, spaces = prepared(request, store, workers, stack)
+    crew.open()
+    session, request, spaces = prepared(request, store, crew, stack)
     library = measure_baseline(session, request, budget, machine)
     leaderboard = Leaderboard(request.objectives, budget.progress)
     loop = stack.enter_context(open_search(session, request, spaces, library, leaderboard, budget))

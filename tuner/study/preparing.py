@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -13,18 +13,18 @@ from tuner.study.progress import Request
 from tuner.study.recorder import Recorder
 from tuner.study.session import Conditions, Session
 from tuner.study.setup import key_of, legal_spaces, study_name
-from tuner.workers.device_worker import DeviceWorker
+from tuner.workers.crew import Crew
 
 
 def prepared(
-    request: Request, store: Store, workers: Sequence[DeviceWorker], stack: ExitStack
+    request: Request, store: Store, crew: Crew, stack: ExitStack
 ) -> tuple[Session, Request, Mapping[str, Space]]:
     """Makes what a search starts from; the stack closes what it holds.
 
     Args:
         request: What to do.
         store: Where records go.
-        workers: Open device workers of equal devices.
+        crew: Open workers of equal devices.
         stack: Closes the session.
 
     Returns:
@@ -35,13 +35,14 @@ def prepared(
         NothingFound: No config is legal.
         InputError: The problem does not fit into memory.
     """
-    info, problem = workers[0].info, request.problem
+    first, problem = crew.devices[0], request.problem
+    info = first.info
     name = study_name(
         key_of(problem), info, request.regime, request.kernels, request.objectives, request.error_limit
     )
-    recorder = Recorder(store, problem, info, request.regime, workers[0].versions, name)
+    recorder = Recorder(store, problem, info, request.regime, first.versions, name)
     conditions = Conditions(request.regime, "energy" in request.objectives, request.error_limit)
-    session = stack.enter_context(Session(workers, problem, recorder, conditions))
+    session = stack.enter_context(Session(crew, problem, recorder, conditions))
     session.start_compiling()
     spaces = legal_spaces(request.kernels, problem, info)
     session.prepare()

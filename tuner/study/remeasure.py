@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 from tuner.declare.kernel import Kernel, Rendered, render
@@ -16,7 +15,8 @@ from tuner.measuring.bench import CompiledConfig
 from tuner.results.record import Record, Role
 from tuner.store import Store
 from tuner.study.recorder import Recorder
-from tuner.study.session import Conditions, Session, open_workers
+from tuner.study.session import Conditions, Session
+from tuner.workers.crew import Crew
 
 #: Configs slower than the best known by this factor are pruned after a few samples.
 PRUNED_BEYOND = 1.3
@@ -74,12 +74,12 @@ class Remeasuring:
             DeviceTrouble: It cannot be opened.
         """
         self._store, self._regime, self._study = store, regime, study
-        self._stack = ExitStack()
-        (self._worker,) = self._stack.enter_context(open_workers([found]))
+        self._crew = Crew([found])
+        self._crew.open()
 
     def close(self) -> None:
         """Ends the workers."""
-        self._stack.close()
+        self._crew.close()
 
     def run(
         self,
@@ -114,9 +114,9 @@ class Remeasuring:
         return found
 
     def _session(self, problem: Problem) -> Session:
-        worker = self._worker
+        worker = self._crew.devices[0]
         recorder = Recorder(self._store, problem, worker.info, self._regime, worker.versions, self._study)
-        return Session([worker], problem, recorder, Conditions(self._regime))
+        return Session(self._crew, problem, recorder, Conditions(self._regime))
 
     def _compile(self, wanted: Sequence[Wanted]) -> dict[str, CompiledConfig]:
         """Returns machine code by the hash of the rendered text, which does not depend on dims."""

@@ -5,16 +5,15 @@ Studies, ladders, measurements of a device's limits and re-measurements all work
 
 from __future__ import annotations
 
+import functools
 import select
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import TracebackType
 
 from tuner.declare.kernel import Kernel, Rendered, render
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
-from tuner.devices.detect import DetectedDevice
 from tuner.measuring.bench import CompiledConfig
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import Record, Role, measured_as_now
@@ -22,6 +21,7 @@ from tuner.store import Store
 from tuner.study.recorder import Recorder
 from tuner.study.setup import check_fits
 from tuner.workers.compile_pool import CompilePool, ruled_out
+from tuner.workers.crew import Crew
 from tuner.workers.device_worker import DeviceWorker
 
 
@@ -41,23 +41,6 @@ class Conditions:
     error_limit: float | None = None
 
 
-@contextmanager
-def open_workers(found: Sequence[DetectedDevice]) -> Iterator[list[DeviceWorker]]:
-    """Device workers, one for each device; they start side by side and end with the block.
-
-    Raises:
-        DeviceTrouble: A device cannot be opened.
-    """
-    with ExitStack() as stack:
-        workers = []
-        for device in found:
-            workers.append(DeviceWorker(device))
-            stack.callback(workers[-1].close)
-        for worker in workers:
-            worker.open()
-        yield workers
-
-
 class Session:
     """The devices, compile workers and recorders of one problem.
 
@@ -67,34 +50,25 @@ class Session:
         recorders: Make the records, one for each device.
     """
 
-    def __init__(
-        self,
-        workers: Sequence[DeviceWorker],
-        problem: Problem,
-        recorder: Recorder,
-        conditions: Conditions,
-        pool_size: int = 0,
-    ) -> None:
+    def __init__(self, crew: Crew, problem: Problem, recorder: Recorder, conditions: Conditions) -> None:
         """Takes the devices; `prepare` makes the arrays, and the compile workers start at first use.
 
         Args:
-            workers: Open device workers of equal devices.
+            crew: Open workers of equal devices; at the session's end they rest.
             problem: What is computed.
             recorder: Of the first device.
             conditions: How configs are measured.
-            pool_size: Number of compile workers; by default as many as suit the machine.
 
         Raises:
             DeclarationError: The operation's declaration fails for this problem.
             InputError: The problem does not fit into a device's memory.
         """
-        for worker in workers:
+        for worker in crew.devices:
             check_fits(problem, worker.free_bytes, worker.info)
-        self.problem, self.workers, self._conditions = problem, workers, conditions
-        self.recorders = tuple(replace(recorder, device=each.info) for each in workers)
+        self.problem, self.workers, self._conditions = problem, tuple(crew.devices), conditions
+        self.recorders = tuple(replace(recorder, device=each.info) for each in self.workers)
         self._named = {**problem.to_json(), "origin": recorder.origin}
-        self._pool_size = pool_size
-        self._pool: CompilePool | None = None
+        self._crew = crew
 
     def __enter__(self) -> Session:
         return self
@@ -102,18 +76,12 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._pool is not None:
-            self._pool.close()
+        self._crew.rest()
 
-    @property
+    @functools.cached_property
     def pool(self) -> CompilePool:
-        """The compile workers; they start at first use and end with the session."""
-        if self._pool is None:
-            first = self.workers[0]
-            self._pool = CompilePool(
-                first.opening, first.info.architecture, self._named, self._pool_size, devices=len(self.workers)
-            )
-        return self._pool
+        """The compile workers."""
+        return self._crew.pool(self._named)
 
     @property
     def worker(self) -> DeviceWorker:

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from tuner.errors import DeclarationError, InputError
 from tuner.store import Store
 from tuner.study.interruption import Interruption
-from tuner.study.session import open_workers
 from tuner.study.setup import check_fits, check_regime, key_of
 from tuner.study.survey_code import SurveyCode
 from tuner.study.survey_design import Design, Numbered, SurveyRequest, Turn
@@ -22,6 +21,7 @@ from tuner.study.survey_known import design
 from tuner.study.survey_part import Part
 from tuner.study.survey_progress import SurveyProgress
 from tuner.study.survey_timing import Timer
+from tuner.workers.crew import Crew
 from tuner.workers.device_worker import DeviceWorker
 
 __all__ = ["Survey", "SurveyProgress", "run_survey"]
@@ -58,13 +58,13 @@ def run_survey(
     for kernel in request.kernels:
         kernel.check_entry()
     interruption = Interruption()
-    with interruption.handled(), open_workers([request.found]) as (worker,):
+    with interruption.handled(), Crew([request.found]) as crew:
+        worker = crew.devices[0]
         chosen = design(request, store, worker.info)
-        with SurveyCode(worker, chosen.pool.configs) as code:
-            survey = Survey(chosen, store, worker, code, begun_s)
-            with survey.kept(), interruption.ends(survey):
-                survey.run(report)
-            return survey.progress
+        survey = Survey(chosen, store, worker, SurveyCode(crew, chosen.pool.configs), begun_s)
+        with survey.kept(), interruption.ends(survey):
+            survey.run(report)
+        return survey.progress
 
 
 class Survey:

@@ -6,7 +6,6 @@ import hashlib
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
 
 from tuner.declare.kernel import Kernel, Rendered, render
 from tuner.declare.problem import Problem
@@ -14,7 +13,7 @@ from tuner.declare.space import Config
 from tuner.measuring.bench import CompiledConfig
 from tuner.results.measurement import Measurement, Outcome
 from tuner.workers.compile_pool import CompilePool, ruled_out, workers_for
-from tuner.workers.device_worker import DeviceWorker
+from tuner.workers.crew import Crew
 
 #: Sources that wait or are compiled for each compile worker.
 BACKLOG = 4
@@ -42,29 +41,21 @@ class SurveyCode:
         compiled: Sources that have been compiled.
     """
 
-    def __init__(self, worker: DeviceWorker, configs: Sequence[tuple[Kernel, Config]]) -> None:
+    def __init__(self, crew: Crew, configs: Sequence[tuple[Kernel, Config]]) -> None:
         """Takes the configs; compile workers start at first use.
 
         Args:
-            worker: The device.
+            crew: The device's workers.
             configs: Kernels and configs by number; more may come.
         """
-        self._worker, self._configs = worker, configs
+        self._crew, self._configs = crew, configs
+        self._info = crew.devices[0].info
         self._pool: CompilePool | None = None
         self._keys: list[str] = []
         self._found: dict[str, CompiledConfig | Measurement | None] = {}
         self._rendered: dict[tuple[Problem, int], tuple[str, Rendered]] = {}
         self._registers: dict[int, int] = {}
         self.compiled = 0
-
-    def __enter__(self) -> SurveyCode:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._pool is not None:
-            self._pool.close()
 
     @property
     def room(self) -> int:
@@ -93,8 +84,7 @@ class SurveyCode:
 
     def _of(self, problem: Problem) -> CompilePool:
         if self._pool is None:
-            info = self._worker.info
-            self._pool = CompilePool(self._worker.opening, info.architecture, self._named(problem))
+            self._pool = self._crew.pool(self._named(problem))
         return self._pool
 
     def collect(self) -> None:
@@ -109,7 +99,7 @@ class SurveyCode:
 
     def _checked(self, found: CompiledConfig | None) -> CompiledConfig | Measurement | None:
         """What can be launched, or why it cannot. What spills is timed: a model learns that it is slow."""
-        refused = ruled_out(found, self._worker.info) if found is not None else None
+        refused = ruled_out(found, self._info) if found is not None else None
         return refused if refused is not None and refused.outcome is not Outcome.PRUNED else found
 
     def ready(self, problem: Problem, numbers: Iterable[int]) -> bool:

@@ -14,9 +14,9 @@ from tuner.measuring.sentinel_bench import Turns
 from tuner.results.doubts import OTHERS_GPU
 from tuner.results.record import ProblemKey
 from tuner.results.sentinel import LIBRARY, Player, Sentinel, Terms, joined_of
-from tuner.study.session import open_workers
 from tuner.study.setup import check_fits
 from tuner.watch.code import Code, Watched
+from tuner.workers.crew import Crew
 from tuner.workers.device_worker import DeviceWorker
 
 #: Fresh processes that a sentinel's rounds come from: where arrays and code lie differs from one to the next.
@@ -60,7 +60,8 @@ class Pass:
         before = {name: value for name, value in machine.load().seen.items() if name == OTHERS_GPU}
         timed: list[list[Sentinel]] = []
         for _ in range(self.processes):
-            with open_workers([found]) as (worker,):
+            with Crew([found]) as crew:
+                worker = crew.devices[0]
                 code.compile(watched, worker.info.architecture)
                 timed.append([self._timed(worker, machine, code, each) for each in watched])
         joined = [joined_of(each) for each in zip(*timed, strict=True)]

@@ -64,25 +64,23 @@ class _Job:
     rendered: Rendered
     problem: Mapping[str, object]
     crashes: int = 0
+    abandoned: bool = False
 
 
 class CompilePool:
-    """Compile workers for one device spec, architecture and problem."""
+    """Compile workers for one device spec and architecture; they work on one problem after the other."""
 
-    def __init__(
-        self, spec: str, architecture: str, problem: Mapping[str, object], size: int = 0, devices: int = 1
-    ) -> None:
+    def __init__(self, spec: str, architecture: str, problem: Mapping[str, object], size: int = 0) -> None:
         """Starts the workers.
 
         Args:
             spec: Device spec, see `tuner.devices.opening.compiler_for`.
             architecture: Architecture to compile for.
             problem: Names the problem (`tuner.workers.main.problem_from`).
-            size: Number of workers; by default `workers_for` the available cores.
-            devices: Number of devices that use the results.
+            size: Number of workers; by default `workers_for` the available cores and one device.
         """
         self._spec, self._architecture, self._problem = spec, architecture, dict(problem)
-        self.size = size or workers_for(len(os.sched_getaffinity(0)), devices)
+        self.size = size or workers_for(len(os.sched_getaffinity(0)), 1)
         self._workers: list[Worker | None] = [self._start() for _ in range(self.size)]
         self._jobs: dict[int, _Job] = {}
         self._waiting: deque[_Job] = deque()
@@ -97,13 +95,17 @@ class CompilePool:
 
     @property
     def pending(self) -> int:
-        """Number of unfinished compilations."""
-        return len(self._jobs) + len(self._waiting)
+        """Number of unfinished compilations that somebody waits for."""
+        return sum(not each.abandoned for each in self._jobs.values()) + len(self._waiting)
 
     @property
     def channels(self) -> list[Worker]:
         """The workers to wait for."""
         return [worker for worker in self._workers if worker is not None and worker.busy]
+
+    def take_up(self, problem: Mapping[str, object]) -> None:
+        """Compiles for this problem from now on, unless `submit` names another."""
+        self._problem = dict(problem)
 
     def submit(self, ticket: int, rendered: Rendered, problem: Mapping[str, object] | None = None) -> None:
         """Queues a compilation; `ready` will give it back under the ticket.
@@ -157,20 +159,24 @@ class CompilePool:
             failed = Measurement(Outcome.COMPILE_FAILED, data["failed"], stages_s=stages)
             if data["spent"]:
                 self._retire(number)
-            self._ready.append(Compiled(job.ticket, None, failed))
+            self._done(job, Compiled(job.ticket, None, failed))
             return
         report = replace(CompileReport(**data["compiled"]), launch_hash=job.rendered.launch_hash)
         compiled_config = CompiledConfig(job.rendered, reply.blob, report, data["compile_s"])
-        self._ready.append(Compiled(job.ticket, compiled_config, None))
+        self._done(job, Compiled(job.ticket, compiled_config, None))
+
+    def _done(self, job: _Job, result: Compiled) -> None:
+        if not job.abandoned:
+            self._ready.append(result)
 
     def _bury(self, number: int, failure: WorkerFailed) -> None:
         """Gives up a dead worker. Its job is tried once more, because it may be innocent."""
         self._retire(number)
         job = self._jobs.pop(number)
-        if failure.timed_out or job.crashes:
+        if failure.timed_out or job.crashes or job.abandoned:
             outcome = Outcome.TIMED_OUT if failure.timed_out else Outcome.COMPILE_FAILED
             reason = f"while compiling, {failure}"
-            self._ready.append(Compiled(job.ticket, None, Measurement(outcome, reason)))
+            self._done(job, Compiled(job.ticket, None, Measurement(outcome, reason)))
         else:
             job.crashes += 1
             self._waiting.append(job)
@@ -180,9 +186,17 @@ class CompilePool:
         if worker is not None:
             worker.close()
 
-    def cancel(self) -> None:
-        """Drops all unfinished compilations; workers in the middle of one are killed."""
+    def abandon(self) -> None:
+        """Drops all results and what waits; workers in the middle of a compilation end it for nobody."""
         self._waiting.clear()
+        self._ready.clear()
+        for job in self._jobs.values():
+            job.abandoned = True
+
+    def cancel(self) -> None:
+        """Drops all results and what is unfinished; workers in the middle of a compilation are killed."""
+        self._waiting.clear()
+        self._ready.clear()
         for number in list(self._jobs):
             self._retire(number)
             del self._jobs[number]

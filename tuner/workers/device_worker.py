@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 import select
@@ -30,6 +31,8 @@ LIMIT_FACTOR = 300.0
 LIMIT_FLOOR_S = 10.0
 #: Time limits in seconds for making arrays and reference, and for measuring baseline and finals.
 LONG_LIMIT_S = 600.0
+#: Seconds that dropping a problem's arrays may take.
+REST_LIMIT_S = 10.0
 #: Number of fresh workers that may fail their canary in a row before the device counts as unwell.
 MAX_UNWELL = 3
 
@@ -66,17 +69,20 @@ class DeviceWorker:
         self._found = found
         self._prepared: dict[str, Any] | None = None
         self.restarts = 0
+        self._ended = False
         self._first_limit_s: float | None = None
         self._worker = self._start()
 
     def open(self) -> None:
-        """Waits until the device is open, and reads its identity.
+        """Waits until the device is open, and reads its identity and free memory.
 
         Raises:
             DeviceTrouble: It cannot be opened.
             EnvironmentTrouble: There is no room for its compiled kernels.
         """
         check_cache()
+        if self._ended:
+            self._worker, self._ended = self._start(), False
         hello = self._trusted({"do": "hello"})
         self.info = DeviceInfo.from_json(hello["info"])
         self.versions: Mapping[str, str] = hello["versions"]
@@ -131,6 +137,16 @@ class DeviceWorker:
         asked = {"problem": dict(problem), "regime": regime, "energy": energy, "error_limit": error_limit}
         self._prepared = asked
         self._trusted({"do": "prepare", **asked, "seed": _fresh_seed()})
+
+    def rest(self) -> None:
+        """Drops the problem's arrays. A worker that cannot or is busy is ended; `open` starts another."""
+        self._prepared = None
+        if not self._worker.busy:
+            with contextlib.suppress(WorkerFailed, DeviceTrouble):
+                answered(self._worker.ask({"do": "rest"}, limit_s=REST_LIMIT_S))
+                return
+        self._worker.close()
+        self._ended = True
 
     def baseline(self) -> Measurement | None:
         """Measures the library; None if the operation declares none."""

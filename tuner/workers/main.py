@@ -171,6 +171,8 @@ class DeviceHandlers:
         """Makes a problem's arrays and reference."""
         start = time.perf_counter()
         problem = problem_from(message["problem"])
+        # The arrays of the problem before go first: both need not fit.
+        self._bench = None
         workload = Workload(self._device, problem, message["seed"])
         workload.draw_anew()
         self._device.synchronize()
@@ -178,6 +180,12 @@ class DeviceHandlers:
         if message.get("error_limit") is not None:
             self._bench.limit_error(message["error_limit"])
         return {"prepare_s": time.perf_counter() - start}, b""
+
+    def rest(self, message: dict[str, Any], _: bytes) -> tuple[dict[str, Any], bytes]:
+        """Drops the problem's arrays, and gives their memory back."""
+        self._bench = None
+        self._surveyed.clear()
+        return {"free_bytes": self._device.free_bytes()}, b""
 
     def measure(self, message: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
         """Measures a compiled config."""

@@ -13,7 +13,8 @@ from tuner.declare import catalogue
 from tuner.declare.space import Config
 from tuner.devices.detect import find
 from tuner.lookup.answers import Answer, Loss, Predicted, Question
-from tuner.study.drawn import Drawn, measured, summary
+from tuner.study.drawn import Drawn, summary
+from tuner.study.drawn_measured import measured
 from tuner.study.setup import key_of
 
 DECLARED = catalogue.from_file(TOY)
@@ -29,7 +30,7 @@ def case(config: dict[str, Any], tmp_path: Path, library: str = "") -> Drawn:
         default=(DECLARED.of("toy", "cuda")[0].name, Config(config)), library=library,
         predicted=Predicted(BEST_S, 2 * BEST_S, (0.5 * BEST_S, 1.5 * BEST_S)),
     )  # fmt: skip
-    (only,) = measured([PROBLEM], lambda problem: told, DECLARED, found, seconds=4.0)
+    (only,) = measured([PROBLEM], lambda problem, crew: told, DECLARED, found, seconds=4.0)
     return only
 
 

@@ -21,8 +21,8 @@ from tuner.study import first_use_configs
 from tuner.study.first_use import measure
 from tuner.study.first_use_answer import answer_at_first_use
 from tuner.study.first_use_configs import FirstUse, candidates
-from tuner.study.session import open_workers
 from tuner.study.setup import key_of
+from tuner.workers.crew import Crew
 
 DECLARED = catalogue.from_file(TOY)
 KERNELS = DECLARED.of("toy", "cuda")
@@ -40,8 +40,8 @@ class Predicting:
 
 def first_use(folder: Path, spec: str, seconds: float = 0.3) -> tuple[Champion | None, Sequence[Record]]:
     found = find(spec)
-    with Store.open(database(folder)) as store, open_workers([found]) as workers:
-        champion = measure(FirstUse(PROBLEM, KERNELS, seconds), store, workers, MachineWatch((found,)))
+    with Store.open(database(folder)) as store, Crew([found]) as crew:
+        champion = measure(FirstUse(PROBLEM, KERNELS, seconds), store, crew, MachineWatch((found,)))
         return champion, store.records()
 
 
@@ -121,7 +121,8 @@ def test_an_answer_after_a_first_use_tells_what_it_took(
 ) -> None:
     spec = write_device(tmp_path / "device.json", baseline_s=2 * BEST_S)
     monkeypatch.setattr(first_use_configs, "Predictions", lambda *_: Predicting(BEST))
-    found = answer_at_first_use(PROBLEM, find(spec), DECLARED)
+    with Crew([find(spec)]) as crew:
+        found = answer_at_first_use(PROBLEM, crew, DECLARED)
     assert (found.match, dict(found.config)) == ("exact", BEST)
     assert found.reasons[-1].startswith("measured at first use, which took ")
     assert not (tmp_path / "studies.db").exists()

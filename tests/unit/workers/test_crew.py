@@ -1,0 +1,133 @@
+"""Worker processes that go on from one problem to the next."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from fixtures.fake_device import BEST, BEST_S, TOY, fault_configs, request, write_device
+
+from tuner.declare.kernel import render
+from tuner.declare.space import Config
+from tuner.devices.detect import find
+from tuner.errors import DeviceTrouble
+from tuner.results.measurement import Outcome
+from tuner.workers.crew import Crew
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> str:
+    return write_device(tmp_path / "device.json", faults=True, baseline_s=2 * BEST_S)
+
+
+@pytest.fixture
+def crew(spec: str) -> Iterator[Crew]:
+    with Crew([find(spec)], most_compilers=2) as opened:
+        yield opened
+
+
+def named(spec: str, n: int = 1000) -> dict[str, Any]:
+    return {**request(spec, n=n).problem.to_json(), "origin": str(TOY)}
+
+
+def children() -> dict[int, str]:
+    """Worker processes of this test: process id -> role."""
+    found = psutil.Process().children()
+    return {each.pid: each.cmdline()[-2] for each in found if "tuner.workers.main" in each.cmdline()}
+
+
+def compiled(crew: Crew, spec: str, config: dict[str, Any], n: int = 1000) -> Any:
+    asked = request(spec, n=n)
+    text = render(asked.kernels[0], asked.problem, Config(config))
+    return crew.pool(named(spec, n)).compile_all({0: text})[0]
+
+
+def measured(crew: Crew, spec: str, config: dict[str, Any], n: int = 1000) -> Outcome:
+    worker = crew.devices[0]
+    worker.prepare(named(spec, n), "cold")
+    worker.begin(compiled(crew, spec, config, n), None)
+    while not worker.arrived():
+        time.sleep(0.01)
+    return worker.finish().outcome
+
+
+def test_the_same_processes_work_on_one_problem_after_the_other(crew: Crew, spec: str) -> None:
+    assert measured(crew, spec, BEST) is Outcome.MEASURED
+    before = children()
+    assert sorted(before.values()) == ["compile", "compile", "device"]
+    crew.rest()
+    crew.open()
+    assert measured(crew, spec, BEST, n=3000) is Outcome.MEASURED
+    assert children() == before
+
+
+def test_a_resting_device_has_no_arrays(crew: Crew, spec: str) -> None:
+    worker = crew.devices[0]
+    worker.prepare(named(spec), "cold")
+    assert worker.baseline() is not None
+    crew.rest()
+    with pytest.raises(DeviceTrouble, match="prepare comes first"):
+        worker.baseline()
+
+
+def test_what_was_asked_for_one_problem_does_not_come_at_the_next(crew: Crew, spec: str) -> None:
+    asked = request(spec)
+    text = render(asked.kernels[0], asked.problem, Config(BEST))
+    pool = crew.pool(named(spec))
+    for ticket in range(6):
+        pool.submit(ticket, text)
+    crew.rest()
+    assert pool.pending == 0
+    pool.submit(77, text)
+    assert pool.pending == 1
+    found = []
+    until_s = time.monotonic() + 60
+    while pool.pending and time.monotonic() < until_s:
+        found += pool.ready()
+        time.sleep(0.005)
+    assert [each.ticket for each in [*found, *pool.ready()]] == [77]
+
+
+def test_a_device_that_is_busy_at_the_end_is_opened_anew(crew: Crew, spec: str) -> None:
+    worker = crew.devices[0]
+    worker.prepare(named(spec), "cold")
+    worker.begin(compiled(crew, spec, fault_configs()["hang"]), None, limit_s=100.0)
+    before = worker.channel.pid
+    crew.rest()
+    assert not psutil.pid_exists(before)
+    crew.open()
+    assert worker.channel.pid != before
+    assert measured(crew, spec, BEST) is Outcome.MEASURED
+
+
+def test_a_device_whose_worker_died_meanwhile_is_opened_anew(crew: Crew, spec: str) -> None:
+    psutil.Process(crew.devices[0].channel.pid).kill()
+    crew.rest()
+    crew.open()
+    assert measured(crew, spec, BEST) is Outcome.MEASURED
+
+
+def test_at_the_end_no_process_is_left_and_it_can_be_opened_again(spec: str) -> None:
+    crew = Crew([find(spec)], most_compilers=1)
+    assert children() == {}
+    crew.open()
+    assert measured(crew, spec, BEST) is Outcome.MEASURED
+    assert len(children()) == 2
+    crew.close()
+    crew.close()
+    assert children() == {}
+    with crew:
+        assert measured(crew, spec, BEST) is Outcome.MEASURED
+    assert children() == {}
+
+
+def test_a_device_that_cannot_be_opened_leaves_nothing(spec: str, tmp_path: Path) -> None:
+    found = find(spec)
+    (tmp_path / "device.json").unlink()
+    with pytest.raises(DeviceTrouble, match="cannot read"):
+        Crew([found]).open()
+    assert children() == {}
