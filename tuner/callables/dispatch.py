@@ -21,10 +21,11 @@ from tuner.callables.decisions import REREADING
 from tuner.callables.families import family_of, shares_memory_with_others
 from tuner.callables.finishing import PREPARED, Finish, product
 from tuner.callables.misses import check_policy, consult, forget_measured, is_miss
-from tuner.callables.precision import CHOSEN, check_finished, chosen
+from tuner.callables.precision import CHOSEN, chosen
 from tuner.callables.preparing import decision_or_none, prepare
 from tuner.callables.requests import Request, gemv_request, matmul_request, transpose_request
 from tuner.declare.problem import EMULATED, IEEE
+from tuner.errors import InputError
 
 #: Function -> what names its arrays, and what their request is.
 ARGUMENTS = {"matmul": ("a", "b"), "gemv": ("a", "x"), "transpose": ("a",)}
@@ -60,8 +61,8 @@ def matmul(a: Any, b: Any, out: Any = None, *, precision: str = "", **finish: Un
         precision: ``ieee``, products and sums in the dtype itself; or ``emulated``, any arithmetic that is as
             exact as the library's for the inputs at hand, for float32. Empty: that of the surrounding
             `tuner.precision`, else of the environment's TUNER_PRECISION, else ``ieee``.
-        finish: What is done to the product before it is stored, in precision ``ieee``: ``activation(alpha *
-            a @ b + beta * c + bias) + residual``, by arguments of these names; see `Finish`.
+        finish: What is done to the product before it is stored: ``activation(alpha * a @ b + beta * c + bias)
+            + residual``, by arguments of these names; see `Finish`.
 
     Returns:
         The result, an array of the same library, or `out`. On a GPU it is queued on the library's current
@@ -71,11 +72,13 @@ def matmul(a: Any, b: Any, out: Any = None, *, precision: str = "", **finish: Un
         ValueError: Shapes that do not fit together, several devices, an `out` that cannot be written.
         TypeError: What is no array, or arrays of several libraries.
         UnknownName: No such precision, or policy in the environment (`tuner.on_miss`).
-        InputError: `precision` is ``emulated``, or `b` packed, and an array is not float32.
+        InputError: `precision` is ``emulated``, or `b` packed, and an array is not float32; or `b` is packed,
+            and there is more to do than to multiply.
     """
     if finish:
-        check_finished(precision, isinstance(b, Opaque))
-        return product(a, b, out, finish)
+        if isinstance(b, Opaque):
+            raise InputError("matmul: an epilogue is for arrays, got a packed operand; leave one of them out")
+        return product(a, b, out, finish, precision)
     try:
         prepared = _matmul[precision or CHOSEN.get()]
         if out is None:

@@ -153,12 +153,14 @@ def explain(
 
 
 def _precise(request: Request, asked: str, epilogue: str) -> Request:
+    if request.function == "matmul":
+        request = request.in_precision(chosen(asked), asked)
     text = Epilogue.read(epilogue).text
     if text and request.problem is not None:
         problem = replace(request.problem, epilogue=text)
         problem_of(problem)  # or say that there is none
         return replace(request, problem=problem)
-    return request.in_precision(chosen(asked), asked) if request.function == "matmul" else request
+    return request
 
 
 def _function_of(

@@ -19,6 +19,7 @@ from tuner.callables.deciding import keep
 from tuner.callables.decisions import Decision, warn_once
 from tuner.callables.families import family_of, shares_memory_with_others
 from tuner.callables.misses import Miss, consult, count, is_miss
+from tuner.callables.precision import chosen
 from tuner.callables.preparing import decision_or_none
 from tuner.callables.requests import Request, finished_request, is_written_directly, matmul_request
 from tuner.declare.epilogue import ACTIVATIONS, Epilogue
@@ -65,17 +66,19 @@ PREPARED: dict[Hashable, Prepared] = {}
 _lock = threading.RLock()
 
 
-def product(a: Any, b: Any, out: Any, given: Finish) -> Any:
+def product(a: Any, b: Any, out: Any, given: Finish, asked_precision: str = "") -> Any:
     """A product with an epilogue; see `tuner.matmul`.
 
     Raises:
         TypeError: An unknown argument, what is no array, arrays of several libraries, or of whole numbers.
         ValueError: Shapes that do not fit, several devices, `beta` without `c`, a read-only `out`.
-        UnknownName: No such activation.
+        UnknownName: No such activation or precision.
+        InputError: The call asks for a precision that is not for its arrays.
     """
+    precision = chosen(asked_precision)
     a, b = (numpy.asarray(each) if isinstance(each, (list, tuple)) else each for each in (a, b))
     if family_of(a) is None and shares_memory_with_others(a):
-        return _of_others(a, b, out, given)
+        return _of_others(a, b, out, given, asked_precision)
     asked = _read(given, a, b)
     arrays = (a, b, *asked.arrays.values())
     family = _family(("a", "b", *asked.arrays), arrays, out)
@@ -85,11 +88,11 @@ def product(a: Any, b: Any, out: Any, given: Finish) -> Any:
     else:
         kinds: list[Hashable] = [(type(each), family.key(each)) for each in arrays]
         written = None if to is None else family.key(to)
-        key = asked.epilogue, *kinds, written, *asked.factors.values()
+        key = asked.epilogue, *kinds, written, *asked.factors.values(), precision
         call = PREPARED.get(key)
         if call is None:
             with _lock:
-                call = _prepared(asked, family, arrays, to)
+                call = _prepared(asked, family, arrays, to, (precision, asked_precision))
                 keep(PREPARED, key, call)
         result = call(*arrays, to)
     if out is None or to is not None:
@@ -158,7 +161,7 @@ def _family(names: Sequence[str], arrays: Sequence[Any], out: Any) -> Family:
     return families["a"]
 
 
-def _of_others(a: Any, b: Any, out: Any, given: Finish) -> Any:
+def _of_others(a: Any, b: Any, out: Any, given: Finish, asked_precision: str) -> Any:
     """Another library's arrays, by views of them."""
     from tuner.callables.foreign import given_back, view
 
@@ -166,12 +169,15 @@ def _of_others(a: Any, b: Any, out: Any, given: Finish) -> Any:
         name: view(each) if name in ("bias", "c", "residual") and each is not None else each
         for name, each in given.items()
     }
-    result = product(view(a), view(b), None if out is None else view(out), Finish(**viewed))  # type: ignore[typeddict-item]
+    to = None if out is None else view(out)
+    result = product(view(a), view(b), to, Finish(**viewed), asked_precision)  # type: ignore[typeddict-item]
     return given_back(result, a) if out is None else out
 
 
-def _prepared(asked: Asked, family: Family, arrays: Sequence[Any], out: Any) -> Prepared:
-    """The call for arrays of such kinds."""
+def _prepared(
+    asked: Asked, family: Family, arrays: Sequence[Any], out: Any, precision: tuple[str, str]
+) -> Prepared:
+    """The call for arrays of such kinds, in a precision: that of the call, and what it says itself."""
     operands = {
         name: family.operand(each) for name, each in zip(("a", "b", *asked.arrays), arrays, strict=True)
     }
@@ -182,7 +188,7 @@ def _prepared(asked: Asked, family: Family, arrays: Sequence[Any], out: Any) -> 
     if to is not None and not to.writable:
         raise ValueError("matmul: out is written, got an array that is read-only; give another")
     plain = matmul_request(operands.pop("a"), operands.pop("b"), to)
-    request = finished_request(plain, asked.epilogue, operands)
+    request = finished_request(plain, asked.epilogue, operands).in_precision(*precision)
     decision = decision_or_none(request)
 
     def prepared(decided: Decision | None) -> Prepared:

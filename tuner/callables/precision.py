@@ -62,24 +62,6 @@ def checked(name: str, what: str) -> str:
     return name
 
 
-def check_finished(asked: str, is_packed: bool) -> None:
-    """Refuses an epilogue in another precision than ``ieee``, and with a packed operand.
-
-    Args:
-        asked: The precision that the call itself says.
-        is_packed: True if an operand is packed.
-
-    Raises:
-        UnknownName: No such precision.
-        InputError: The call asks for both.
-    """
-    if is_packed or (asked and chosen(asked) != IEEE):
-        got = "a packed operand" if is_packed else f"precision {asked!r}"
-        raise InputError(
-            f"matmul: an epilogue is for precision {IEEE!r} and arrays, got {got}; leave one of them out"
-        )
-
-
 def check_dtypes(asked: str, dtypes: set[str]) -> None:
     """Refuses a call that asks for the emulated precision itself, with arrays that it is not for.
 

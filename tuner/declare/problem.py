@@ -241,7 +241,7 @@ class Operation:
             raise UnknownName(f"layout of {self.name}", layout, self.layouts)
         precision = self.check_precision(precision or IEEE, dtype)
         sizes = tuple((name, shape[name]) for name in self.dims)
-        text = self.check_epilogue(epilogue, dtype, precision) if epilogue else ""
+        text = self.check_epilogue(epilogue, dtype) if epilogue else ""
         return Problem(self, sizes, dtype, layout, precision, text)
 
     def check_precision(self, precision: str, dtype: str) -> str:
@@ -261,22 +261,18 @@ class Operation:
             )
         return precision
 
-    def check_epilogue(self, epilogue: str, dtype: str, precision: str) -> str:
+    def check_epilogue(self, epilogue: str, dtype: str) -> str:
         """The canonical text of an epilogue, if the operation may have it.
 
         Raises:
             UnknownName: No such part.
-            InputError: The words contradict each other; the operation has none in that dtype or precision.
+            InputError: The words contradict each other; the operation has none in that dtype.
         """
         text = Epilogue.read(epilogue).text
         if text and dtype not in self.epilogues:
             known = f"{self.name} in {', '.join(self.epilogues)}" if self.epilogues else "gemm"
             raise InputError(
                 f"epilogue {text!r} is for {known}, got {self.name} in {dtype}; leave it out, or choose that"
-            )
-        if text and precision != IEEE:
-            raise InputError(
-                f"an epilogue is for precision {IEEE!r}, got {text!r} with {precision!r}; leave one of them out"
             )
         return text
 

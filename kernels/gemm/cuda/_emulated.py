@@ -4,10 +4,19 @@ from pathlib import Path
 from typing import Any
 
 from tuner import Constraint, Launch, Packing, Problem, Step, Value, Workspace, ceil_div
+from tuner.declare.epilogue import Epilogue
 
 #: What a source is made of, before emulated.cu.
 SOURCES = tuple(
-    Path(name) for name in ("hopper.cuh", "dependent.cuh", "wgmma.cuh", "emulated.cuh", "emulated_pack.cu")
+    Path(name)
+    for name in (
+        "epilogue.cuh",
+        "hopper.cuh",
+        "dependent.cuh",
+        "wgmma.cuh",
+        "emulated.cuh",
+        "emulated_pack.cu",
+    )
 )
 #: Registers of a consumer's thread if there are two consumers.
 GIVEN = 232
@@ -69,9 +78,13 @@ def launch(p: Problem, c: Any) -> Launch:
         "pack", (c.BLOCKS * c.BLOCKS_PER_SM,), (PACK_THREADS,), 0,
         ("a", "b", "packed_a", "packed_b", "fallbacks", "m", "n", "k", "control"),
     )  # fmt: skip
+    more = Epilogue.read(p.epilogue)
     product = Step(
         "gemm", (c.BLOCKS // c.CLUSTER * c.CLUSTER,), (128 * (c.CONSUMERS + 1),), shared_bytes(p, c),
-        ("packed_a", "packed_b", "c", "m", "n", "k", "control", "counters", "parts"),
+        (
+            "packed_a", "packed_b", *more.operands, "c", "m", "n", "k", "control", "counters", "parts",
+            *more.factors,
+        ),
     )  # fmt: skip
     form = f"chunks of {c.CHUNK}"
     packings = (

@@ -129,7 +129,8 @@ __device__ __forceinline__ bool add_shares(double (&sum)[TILES_M][TILES_N][4], u
 #endif
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-gemm(const float* __restrict__ a, const float* __restrict__ b, float* __restrict__ c, int m, int n, int k
+gemm(const float* __restrict__ a, const float* __restrict__ b, EPILOGUE_OPERANDS float* __restrict__ c, int m, int n,
+     int k EPILOGUE_FACTORS
 #if SPLIT_K > 1
      , unsigned char* workspace
 #endif
@@ -165,6 +166,9 @@ gemm(const float* __restrict__ a, const float* __restrict__ b, float* __restrict
 #if SPLIT_K > 1
     if (!add_shares(sum, workspace, tiles_m * tiles_n)) return;
 #endif
+#if EPILOGUE
+    const Epilogue epilogue = EPILOGUE_GIVEN;
+#endif
     const int lane_row = first_row + row + threadIdx.x % 32 / 4, lane_column = first_column + column + threadIdx.x % 4 * 2;
 #pragma unroll
     for (int i = 0; i < TILES_M; ++i)
@@ -173,6 +177,6 @@ gemm(const float* __restrict__ a, const float* __restrict__ b, float* __restrict
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
                 const int r = lane_row + i * 16 + e / 2 * 8, x = lane_column + j * 8 + e % 2;
-                if (r < m && x < n) c[(size_t)r * n + x] = (float)sum[i][j][e];
+                if (r < m && x < n) c[(size_t)r * n + x] = EPILOGUE_RESULT((float)sum[i][j][e], r, x, n);
             }
 }

@@ -346,13 +346,15 @@ __device__ __forceinline__ void consume(float (&sum)[PARTS][SUMS], float (&lost)
     }
 }
 
-__device__ __forceinline__ void store_two(float* line, int column, int n, float2 two, bool paired)
+__device__ __forceinline__ void store_two(float* line, int row, int column, int n, float2 two, bool paired EPILOGUE_PARAMETER)
 {
     if (paired) {
-        if (column < n) *(float2*)(line + column) = two;
+        if (column < n)
+            *(float2*)(line + column)
+                = make_float2(EPILOGUE_RESULT(two.x, row, column, n), EPILOGUE_RESULT(two.y, row, column + 1, n));
     } else {
-        if (column < n) line[column] = two.x;
-        if (column + 1 < n) line[column + 1] = two.y;
+        if (column < n) line[column] = EPILOGUE_RESULT(two.x, row, column, n);
+        if (column + 1 < n) line[column + 1] = EPILOGUE_RESULT(two.y, row, column + 1, n);
     }
 }
 
@@ -366,7 +368,7 @@ __device__ __forceinline__ float4 four_of(float2 first, float2 second, bool odd)
 }
 
 __device__ __forceinline__ void store(const float (&sum)[PARTS][SUMS], float* __restrict__ c, const Item& item, int group, int m,
-                                      int n)
+                                      int n EPILOGUE_PARAMETER)
 {
     const int lane = threadIdx.x % 32;
     const bool paired = n % 2 == 0 && (size_t)c % 8 == 0, fours = n % 4 == 0 && (size_t)c % 16 == 0;
@@ -385,10 +387,13 @@ __device__ __forceinline__ void store(const float (&sum)[PARTS][SUMS], float* __
                 if (fours) {
                     const int column = base + lane % 2 * 8 + lane % 4 / 2 * 4;
                     const float4 four = four_of(first, second, lane % 2);
-                    if (row < m && column < n) *(float4*)(line + column) = four;
+                    if (row < m && column < n)
+                        *(float4*)(line + column)
+                            = make_float4(EPILOGUE_RESULT(four.x, row, column, n), EPILOGUE_RESULT(four.y, row, column + 1, n),
+                                          EPILOGUE_RESULT(four.z, row, column + 2, n), EPILOGUE_RESULT(four.w, row, column + 3, n));
                 } else if (row < m) {
-                    store_two(line, base + lane % 4 * 2, n, first, paired);
-                    store_two(line, base + 8 + lane % 4 * 2, n, second, paired);
+                    store_two(line, row, base + lane % 4 * 2, n, first, paired EPILOGUE_PASSED);
+                    store_two(line, row, base + 8 + lane % 4 * 2, n, second, paired EPILOGUE_PASSED);
                 }
             }
     }
@@ -444,8 +449,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #if CLUSTER > 1
 __cluster_dims__(CLUSTER, 1, 1)
 #endif
-gemm(const unsigned char* __restrict__ packed_a, const unsigned char* __restrict__ packed_b, float* __restrict__ c, int m, int n,
-     int k, const Control* control, unsigned* counters, float* parts)
+gemm(const unsigned char* __restrict__ packed_a, const unsigned char* __restrict__ packed_b, EPILOGUE_OPERANDS float* __restrict__ c,
+     int m, int n, int k, const Control* control, unsigned* counters, float* parts EPILOGUE_FACTORS)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
     __shared__ __align__(8) unsigned long long full[STAGES], empty[STAGES], turns[2];
@@ -496,7 +501,7 @@ gemm(const unsigned char* __restrict__ packed_a, const unsigned char* __restrict
 #if SPLIT_K > 1
             if (!add_shares(sum, lost, item, group, counters, parts, arrived)) continue;
 #endif
-            store(sum, c, item, group, m, n);
+            store(sum, c, item, group, m, n EPILOGUE_OF_KERNEL);
         }
     }
     if (CLUSTER > 1) sync_cluster();  // the other block may still arrive here

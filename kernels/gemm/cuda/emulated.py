@@ -26,6 +26,7 @@ KERNEL = Kernel(
     includes=SOURCES,
     idea="FP32 from three FP16 products on tensor cores, sums in FP32 registers, checked for each input",
     precisions=("emulated",),
+    epilogues=True,
     architecture="sm_90a",
     parameters=(
         choice("BLOCKS", *BLOCKS),

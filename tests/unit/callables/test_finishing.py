@@ -121,7 +121,8 @@ WRONG = [
     ({"beta": 1.0}, ValueError, "beta multiplies c, got beta=1.0 without c"),
     ({"residual": B}, ValueError, r"residual has the shape of the result, \(12, 7\), got \(5, 7\)"),
     ({"scale": 2}, TypeError, "beside a, b, out and precision it takes bias, .* got scale"),
-    ({"bias": BIAS, "precision": "emulated"}, InputError, "an epilogue is for precision 'ieee'"),
+    ({"bias": BIAS, "precision": "double"}, UnknownName, "unknown precision 'double'"),
+    ({"bias": BIAS.astype("d"), "precision": "emulated"}, InputError, "'emulated' is for float32, got float64"),
     ({"c": [[1.0]]}, TypeError, "c is an array of NumPy"),
 ]
 

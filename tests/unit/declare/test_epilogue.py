@@ -61,10 +61,14 @@ def test_a_problem_with_one_takes_its_operands_and_factors() -> None:
     assert [each.value for each in problem.with_values({"alpha": 3.0}).scalars[3:]] == [3.0, 0.5]
 
 
-@pytest.mark.parametrize(("dtype", "precision"), [("float64", ""), ("float32", "emulated")])
-def test_dtypes_and_precisions_without_epilogues_say_so(dtype: str, precision: str) -> None:
-    with pytest.raises(InputError, match=r"epilogue.* is for .*leave"):
-        GEMM.problem(DIMS, dtype, "", precision, "relu")
+def test_a_dtype_without_epilogues_says_so() -> None:
+    with pytest.raises(InputError, match=r"epilogue 'relu' is for gemm in .*, got gemm in float64; leave"):
+        GEMM.problem(DIMS, "float64", epilogue="relu")
+
+
+def test_an_emulated_product_may_have_one() -> None:
+    problem = GEMM.problem(DIMS, "float32", "nt", "emulated", "relu+bias-col")
+    assert str(problem) == "gemm 5 x 7 x 3 float32 nt emulated bias-col+relu"
 
 
 def test_another_operation_has_none() -> None:
