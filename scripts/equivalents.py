@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from tuner.declare.problem import IEEE
 from tuner.declare.source_text import cpp_tokens, measured_text
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -69,11 +70,11 @@ for kernel in catalogue.kernels:
     key = f"{kernel.operation} {kernel.target} {kernel.name}"
     operation = catalogue.operation(kernel.operation)
     rendered = []
-    for shape, dtype, layout, config in cases.get(key, ()):
+    for shape, dtype, layout, config, *precision in cases.get(key, ()):
         if {each.name for each in kernel.parameters} != set(config):
             continue
         try:
-            problem = operation.problem(shape, dtype, layout)
+            problem = operation.problem(shape, dtype, layout, *precision)
             if any(not each.rule(problem, None, None) for each in kernel.constraints
                    if each.sentence.startswith("elements are ")):
                 continue
@@ -109,6 +110,7 @@ def published_cases() -> Iterator[tuple[str, list[Any]]]:
             problem = entry["problem"]
             for each in (entry, *entry["runners_up"]):
                 case = [problem["shape"], problem["dtype"], problem["layout"], each["config"]]
+                case += [problem["precision"]] if problem.get("precision", IEEE) != IEEE else []
                 yield f"{data['operation']} {targets[entry['device']]} {each['kernel']}", case
 
 
@@ -127,14 +129,17 @@ def drawn_cases(count: int) -> Iterator[tuple[str, list[Any]]]:
         operation = catalogue.operation(kernel.operation)
         key = f"{kernel.operation} {kernel.target} {kernel.name}"
         shapes = SHAPES.get(kernel.operation, ((4096,) * len(operation.dims),))
+        precision = [] if IEEE in kernel.precisions else [kernel.precisions[0]]
+        dtypes = operation.emulated if precision else operation.dtypes
         for at in range(count):
             sizes = shapes[at % len(shapes)]
             layout = operation.layouts[at % len(operation.layouts)]
-            dtype = operation.dtypes[(at // 4) % len(operation.dtypes)]
-            problem = operation.problem(dict(zip(operation.dims, sizes, strict=True)), dtype, layout)
+            dtype = dtypes[(at // 4) % len(dtypes)]
+            dims = dict(zip(operation.dims, sizes, strict=True))
+            problem = operation.problem(dims, dtype, layout, *precision)
             space = Space.build(kernel.parameters, kernel.constraints, problem, devices[kernel.target])
             if len(space):
-                yield key, [problem.dims, dtype, layout, dict(space[int(rng.integers(len(space)))])]
+                yield key, [problem.dims, dtype, layout, dict(space[int(rng.integers(len(space)))]), *precision]
 
 
 @functools.cache

@@ -40,8 +40,10 @@ def device() -> Device:
     return CudaDevice()
 
 
-def problem_of(sizes: tuple[int, int, int], dtype: str, epilogue: str, layout: str = "nn") -> Problem:
-    return GEMM.problem(dict(zip("mnk", sizes, strict=True)), dtype, layout, "", epilogue)
+def problem_of(
+    sizes: tuple[int, int, int], dtype: str, epilogue: str, layout: str = "nn", precision: str = ""
+) -> Problem:
+    return GEMM.problem(dict(zip("mnk", sizes, strict=True)), dtype, layout, precision, epilogue)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -52,6 +54,19 @@ def test_every_start_of_every_kernel_is_right(
 ) -> None:
     problem = problem_of(sizes, dtype, epilogue, GEMM.layouts[sum(sizes) % 4])
     kernels = CATALOGUE.of("gemm", "cuda", (), "ieee", dtype, epilogue)
+    found = [start for kernel in kernels for start in starts(kernel, problem, device)]
+    assert found
+    assert wrong_starts(problem, found, device) == []
+
+
+@pytest.mark.parametrize("epilogue", EPILOGUES)
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_every_start_of_emulated_products_is_right(
+    sizes: tuple[int, int, int], epilogue: str, device: Device
+) -> None:
+    """Of the product of packed operands, and of the exact kernel that computes what it does not take."""
+    problem = problem_of(sizes, "float32", epilogue, GEMM.layouts[sum(sizes) % 4], "emulated")
+    kernels = [each for each in CATALOGUE.serving(problem, "cuda") if "ieee" not in each.precisions]
     found = [start for kernel in kernels for start in starts(kernel, problem, device)]
     assert found
     assert wrong_starts(problem, found, device) == []

@@ -13,7 +13,7 @@ from tuner.devices.nvrtc import compile_cubin, read_report
 pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="NVRTC comes with the extras cuda12 and cuda13")
 
 CUDA = Path(__file__).resolve().parents[2] / "kernels" / "gemm" / "cuda"
-PRODUCT = ("hopper.cuh", "dependent.cuh", "wgmma.cuh", "emulated.cuh", "emulated.cu")
+PRODUCT = ("epilogue.cuh", "hopper.cuh", "dependent.cuh", "wgmma.cuh", "emulated.cuh", "emulated.cu")
 PACK = ("dependent.cuh", "emulated.cuh", "emulated_pack.cu")
 USUAL = {
     "CONSUMERS": 2, "WIDTH": 192, "PARTS": 1, "CHUNK": 64, "STAGES": 5, "CLUSTER": 2, "GROUP": 8, "SPLIT_K": 1,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -181,8 +182,9 @@ def test_the_report_is_of_the_step_that_does_the_work() -> None:
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
-def test_nvcc_compiles_the_exported_source_without_a_warning(tmp_path: Path) -> None:
-    of = problem(512, 512, 512)
+@pytest.mark.parametrize("epilogue", ["", "beta+bias-col+gelu+residual"])
+def test_nvcc_compiles_the_exported_source_without_a_warning(epilogue: str, tmp_path: Path) -> None:
+    of = replace(problem(512, 512, 512), epilogue=epilogue)
     (path,) = export(champion(KERNEL, of, dict(first(of))), KERNEL, of, "source", tmp_path)
     assert "Inputs that it does not take are computed by double_sums" in path.read_text()
     assert nvcc_warnings(path) == []

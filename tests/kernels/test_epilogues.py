@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -52,8 +53,10 @@ def kernel_of(target: str, name: str):  # noqa: ANN201
     return builtin().of("gemm", target, (name,))[0]
 
 
-def problem(m: int, n: int, k: int, epilogue: str, dtype: str = "float32", layout: str = "nn") -> Problem:
-    return GEMM.problem({"m": m, "n": n, "k": k}, dtype, layout, "", epilogue)
+def problem(
+    m: int, n: int, k: int, epilogue: str, dtype: str = "float32", layout: str = "nn", precision: str = ""
+) -> Problem:
+    return GEMM.problem({"m": m, "n": n, "k": k}, dtype, layout, precision, epilogue)
 
 
 def drawn(of: Problem) -> dict[str, np.ndarray]:
@@ -133,6 +136,84 @@ def test_fragments_of_tensor_cores_are_finished_where_they_lie(n: int, epilogue:
     factors = {scalar.name: scalar.value for scalar in of_gemm.scalars if scalar.given}
     expected = read.of(np, sums.astype("float64"), arrays | factors)
     np.testing.assert_allclose(got, expected, rtol=2.0**-8, atol=2.0**-9)
+
+
+#: A warpgroup whose threads have the sums of 64 x BN elements as wgmma leaves them; C is 61 x n.
+STORED = """
+constexpr int PARTS = 1, WIDTH = 32, SUMS = WIDTH / 2;
+struct Item {
+    int row, column;
+};
+STORE
+extern "C" __global__ void stored(const float* sums, EPILOGUE_OPERANDS float* c, int n EPILOGUE_FACTORS)
+{
+    float s[PARTS][SUMS];
+    const int lane = threadIdx.x % 32, m = 61;
+    for (int i = 0; i < SUMS; ++i) {
+        const int row = threadIdx.x / 32 * 16 + i / 2 % 2 * 8 + lane / 4, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+        s[0][i] = row < m && column < n ? sums[row * n + column] : 0.0f;
+    }
+    const Item item = {0, 0};
+    store(s, c, item, 0, m, n EPILOGUE_OF_KERNEL);
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("n", "epilogue"),
+    [(28, ALL), (30, ALL), (29, ALL), (32, "bias-row+silu"), (31, "beta+gelu-tanh"), (28, "")],
+)
+def test_emulated_products_are_finished_as_they_are_stored(n: int, epilogue: str, folder: Path) -> None:
+    """What `emulated` adds to its plain form, which runs on no CPU: four neighbours, two, or one at a time."""
+    read, of_gemm = Epilogue.read(epilogue), problem(61, n, 1, epilogue, precision="emulated")
+    stored = Operation(
+        name="stored", dims=("n",), dtypes=("float32",), work=lambda p: Work(0.0, 0.0),
+        tensors=lambda p: (Tensor("sums", (61, n), "float32"), *of_gemm.tensors[2:]),
+        scalars=lambda p: of_gemm.scalars[1:2] + of_gemm.scalars[3:],
+        reference=lambda xp, p, arrays: arrays["sums"],
+    )  # fmt: skip
+    folder_of = Path(str(kernel_of("cuda", "emulated").source)).parent
+    source = (folder_of / "emulated.cu").read_text()
+    own = source[source.index("__device__ __forceinline__ void store_two") :].partition("#if SPLIT_K")[0]
+    lines = [f"#define {name} {value!s}" for name, value in GEMM.constants(of_gemm, "cuda").items()]
+    lines = [each.replace("False", "0").replace("True", "1") for each in lines]
+    text = "\n".join([*lines, (folder_of / "epilogue.cuh").read_text(), STORED.replace("STORE\n", own)])
+    arrays = {name: array for name, array in drawn(of_gemm).items() if name in read.operands}
+    sums = np.random.default_rng(4).standard_normal((61, n)).astype("float32")
+    program = compile_for_cpu(Rendered(text, "stored", "cuda"), folder)
+    got = program.run(stored.problem({"n": n}), Launch(grid=(1,), block=(128,)), {"sums": sums, **arrays})["c"]
+    factors = {scalar.name: scalar.value for scalar in of_gemm.scalars if scalar.given}
+    expected = read.of(np, sums.astype("float64"), arrays | factors)
+    np.testing.assert_allclose(got, expected, rtol=2.0**-21, atol=2.0**-21)
+
+
+@pytest.mark.parametrize("epilogue", [ALL, "bias-row+silu"])
+def test_the_exact_kernel_behind_emulated_products_finishes_them(epilogue: str, folder: Path) -> None:
+    kernel = kernel_of("cuda", "double_sums")
+    config = kernel.defaults | {"BM": 32, "BN": 32, "WM": 16, "WN": 16, "STAGES": 3, "VECTOR": 1}
+    for shares in (1, 2):
+        each = problem(36, 29, 50, epilogue, layout="tn", precision="emulated")
+        rendered = render(kernel, each, Config({**config, "SPLIT_K": shares}))
+        rendered = replace(rendered, text=f"#define __CUDA_ARCH__ 900\n{rendered.text}")
+        assert rendered.launch is not None
+        arrays = drawn(each)
+        got = compile_for_cpu(rendered, folder).run(each, rendered.launch, arrays)["c"]
+        assert_right(each, arrays, got)
+
+
+def test_emulated_compiles_with_it_and_the_plain_kernel_behind_it_takes_the_same() -> None:
+    pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="NVRTC comes with the extras cuda12 and cuda13")
+    kernel, each = kernel_of("cuda", "emulated"), problem(512, 512, 512, ALL, precision="emulated")
+    config = next(config for config in kernel.first_configs() if kernel.allows(each, H200, config))
+    rendered = render(kernel, each, config)
+    cubin, log = compile_cubin(rendered.text, "sm_90a", rendered.options)
+    assert read_report(log, cubin).spill_bytes <= 128
+    assert rendered.launch is not None
+    _, product, behind = (step.arguments for step in rendered.launch.steps)
+    operands, factors = Epilogue.read(ALL).operands, Epilogue.read(ALL).factors
+    assert product[2:-2] == (*operands, "c", "m", "n", "k", "control", "counters", "parts")
+    assert product[-2:] == factors
+    assert behind == ("verdict", "a", "b", *operands, "c", "m", "n", "k", *factors)
 
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu-tanh", "silu"])
@@ -244,7 +325,7 @@ def test_other_kernels_have_no_config_for_it() -> None:
     without = {kernel.name for kernel in builtin().of("gemm", "cuda") if not kernel.epilogues}
     assert "thin" in without
     assert without.isdisjoint(kernel.name for kernel in builtin().of("gemm", "cuda", epilogue="bias-col"))
-    for kernel in builtin().of("gemm", "cuda", ("thin", "double_sums")):
+    for kernel in builtin().of("gemm", "cuda", ("thin", "small")):
         assert NO_EPILOGUE in [rule.sentence for rule in kernel.constraints]
         assert len(Space.build(kernel.parameters, kernel.constraints, each, H200)) == 0
 

@@ -124,3 +124,25 @@ def test_the_environment_says_what_holds_where_nothing_else_does() -> None:
         env={**os.environ, "TUNER_PRECISION": "emulated"},
     )  # fmt: skip
     assert done.stdout.split("\n")[:2] == ["gemm 3 x 3 x 3 float32 nn emulated", "gemm 3 x 3 x 3 float32 nn"]
+
+
+def test_an_epilogue_is_computed_in_the_precision_of_its_call(gpu: Log) -> None:
+    crowned(
+        "gemm", DIMS, layout="nn", kernel="tiled", device=H200, precision="emulated", epilogue="relu",
+        config={"BORDER": "check"},
+    )  # fmt: skip
+    a, b = operands()
+    got = tuner.matmul(a, b, activation="relu", precision="emulated")
+    np.testing.assert_allclose(got.host, np.maximum(a.host @ b.host, 0), rtol=1e-4, atol=1e-4)
+    with tuner.precision("emulated"):
+        tuner.matmul(a, b, activation="relu")
+        tuner.matmul(a, b, activation="relu", precision="ieee")
+    assert sum(run.endswith(" emulated relu") for run in gpu.runs) == 2
+    explained = tuner.explain(a, b, precision="emulated", epilogue="relu")
+    assert (explained.use, explained.match) == ("kernel", "exact")
+
+
+def test_a_packed_operand_has_no_epilogue(gpu: Log) -> None:
+    a, b = operands()
+    with pytest.raises(InputError, match="an epilogue is for arrays, got a packed operand"):
+        tuner.matmul(a, tuner.pack(b), activation="relu")
