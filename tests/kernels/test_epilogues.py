@@ -150,7 +150,8 @@ extern "C" __global__ void stored(const float* sums, EPILOGUE_OPERANDS float* c,
     float s[PARTS][SUMS];
     const int lane = threadIdx.x % 32, m = 61;
     for (int i = 0; i < SUMS; ++i) {
-        const int row = threadIdx.x / 32 * 16 + i / 2 % 2 * 8 + lane / 4, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+        const int row = threadIdx.x / 32 * 16 + i / 2 % 2 * 8 + lane / 4;
+        const int column = i / 4 * 8 + lane % 4 * 2 + i % 2;
         s[0][i] = row < m && column < n ? sums[row * n + column] : 0.0f;
     }
     const Item item = {0, 0};
