@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,9 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["TUNER_CONFIG"] = os.devnull  # no defaults of whoever runs the tests
     # Tests do not wait for those who measure on this machine, and those who measure not for tests.
     os.environ["TUNER_LOCKS"] = tempfile.mkdtemp(prefix="tuner-locks-")
+    # A shell starts what runs in the background with Ctrl-C ignored, and processes would inherit that.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
