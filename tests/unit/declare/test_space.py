@@ -166,6 +166,34 @@ def test_the_same_seed_gives_the_same_sample() -> None:
     assert not np.array_equal(one, third)
 
 
+def test_a_sample_is_the_same_in_every_version() -> None:
+    """Predictions near by, and studies that go on, rest on it."""
+    rules = (
+        Constraint("A and B differ", lambda p, d, c: c.A != c.B),
+        Constraint("C is not above D", lambda p, d, c: c.C <= c.D),
+        Constraint("the sum is even", lambda p, d, c: (c.A + c.B + c.C + c.D) % 2 == 0),
+    )
+    space = Space.build([choice(name, *range(1, 9)) for name in "ABCD"], rules, None, None, limit=100)
+    assert [count for _, count in space.rejected] == [512, 1643, 971]
+    assert len(space) == 26
+    assert [tuple(space[at].values()) for at in (0, 10, 20)] == [(2, 6, 7, 7), (5, 1, 2, 6), (6, 2, 1, 7)]
+
+
+def test_a_rule_is_asked_once_for_rows_that_share_what_it_reads() -> None:
+    asked: list[int] = []
+
+    def even(p: Any, d: Any, c: Any) -> Any:
+        asked.append(np.size(c.B))
+        return c.B % 2 == 0
+
+    rule = Constraint("B is even", even)
+    filled = Constraint("A or C is not 1", lambda p, d, c: (c.A + c.C > 2) | (c.B < 0))
+    parameters = [choice("A", *range(1, 21)), choice("B", *range(1, 301)), choice("C", 1, 2)]
+    space = Space.build(parameters, (filled, rule), None, None)
+    assert list(space) == by_hand(parameters, (filled, rule))
+    assert max(asked) == 300
+
+
 def test_neighbours_differ_in_one_parameter_and_come_nearest_first() -> None:
     space = Space.build(PARAMETERS, (THREADS, WHOLE), None, None)
     centre = space[space.index_of({"X": 4, "V": 1, "Y": 4, "MODE": "a"})]
