@@ -129,27 +129,32 @@ class Enumeration:
         self._open: list[str] = []
         self._weight = 1.0  # raw partial combinations that one row of a sample stands for
         self._rejected = [0.0] * len(rules)
-        self.reads = self._probe()
+        self._reads = self._probe()
+        # How many times as many rows the table has once what a rule reads is bound.
+        self._growths = [self._combinations(names) for names in self._reads]
 
     def _probe(self) -> list[set[str]]:
+        """What each rule reads, up to one that no combination satisfies whatever its values."""
         draws = self._rng.integers(0, 1 << 30, (len(self._rules), PROBE_ROWS))
         drawn = {name: array[draws % len(array)] for name, array in self._arrays.items()}
         reads = []
         for number, (sentence, rule) in enumerate(self._rules):
             columns = Columns({name: each[number] for name, each in drawn.items()})
-            holds(rule, sentence, columns, PROBE_ROWS)
+            truth = holds(rule, sentence, columns, PROBE_ROWS)
             reads.append(columns.read)
+            if not columns.read and not truth.any():
+                break
         return reads
 
     def run(self) -> Legal:
         """Binds parameters and filters rows until every parameter is bound."""
-        waiting = set(range(len(self._rules)))
+        waiting = list(range(len(self._reads)))
         while waiting and self._rows:
             # The next constraint is the one that makes the table grow least.
-            number = min(waiting, key=lambda each: (self._growth(self.reads[each]), each))
+            number = min(waiting, key=self._growths.__getitem__)
             waiting.remove(number)
             for name in self._sizes:
-                if name in self.reads[number]:
+                if name in self._reads[number]:
                     self._bind(name)
             self._filter(number)
         if self._rows:
@@ -160,9 +165,6 @@ class Enumeration:
         if list(self._bound) != list(self._sizes):
             codes = codes[np.lexsort(codes.T[::-1])]
         return Legal(codes, tuple(round(each) for each in self._rejected), self._weight > 1)
-
-    def _growth(self, names: set[str]) -> int:
-        return self._combinations([name for name in names if name not in self._bound])
 
     def _combinations(self, names: Iterable[str]) -> int:
         return math.prod([self._sizes[name] for name in names])
@@ -179,9 +181,12 @@ class Enumeration:
         self._bound[name] = None
         self._open.append(name)
         self._rows *= self._sizes[name]
+        for number, names in enumerate(self._reads):
+            if name in names:
+                self._growths[number] //= self._sizes[name]
 
     def _filter(self, number: int) -> None:
-        names = [name for name in self._sizes if name in self.reads[number]]
+        names = [name for name in self._sizes if name in self._reads[number]]
         # Where rows share few combinations of what the rule reads, it is asked about each of these once.
         if self._combinations(names) < self._rows:
             kept = self._looked_up(number, names)
@@ -191,7 +196,7 @@ class Enumeration:
         left = int(np.count_nonzero(kept))
         if left == self._rows:
             return
-        unbound = self._growth(set(self._sizes))
+        unbound = self._combinations([name for name in self._sizes if name not in self._bound])
         self._rejected[number] = (self._rows - left) * self._weight * unbound
         self._write(kept)
 
@@ -219,7 +224,7 @@ class Enumeration:
         kept = np.empty(len(table), bool)
         for start in range(0, len(table), BLOCK_ROWS):
             block = table[start : start + BLOCK_ROWS]
-            arrays = {name: self._arrays[name][block[:, self._column[name]]] for name in names}
+            arrays = {name: self._arrays[name].take(block[:, self._column[name]]) for name in names}
             kept[start : start + len(block)] = holds(rule, sentence, Columns(arrays), len(block))
         return kept
 

@@ -342,16 +342,20 @@ class Space(Sequence[Config]):
         Args:
             configs: Points of the parameters, legal or not.
         """
+        return [self[index] for index in dict.fromkeys(self.nearest_indices(configs))]
+
+    def nearest_indices(self, configs: Iterable[Mapping[str, Value]]) -> list[int]:
+        """The positions of what `nearest` gives, one for each config; none if nothing is legal."""
         if not len(self):
             return []
         every = self._codes.astype(np.int16)
         shares = 1 / (np.array([len(each.values) for each in self.parameters]) * len(self.parameters))
-        found: dict[Config, None] = {}
+        found = []
         for config in configs:
             row = [codes[config[each.name]] for each, codes in zip(self.parameters, self._code_of, strict=True)]
             steps = np.abs(every - np.array(row, np.int16))
-            found[self[int(np.argmin(np.count_nonzero(steps, axis=1) + steps @ shares))]] = None
-        return list(found)
+            found.append(int(np.argmin(np.count_nonzero(steps, axis=1) + steps @ shares)))
+        return found
 
     def around(self, index: int, radius: int, tries: int, rng: np.random.Generator) -> NDArray[np.intp]:
         """Returns the positions of random legal configs that differ from a config in 2 to `radius` parameters.

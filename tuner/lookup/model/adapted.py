@@ -77,8 +77,9 @@ def adapted(
             continue
         space = Space.build(kernel.parameters, kernel.constraints, problem, device, limit=LOOKED_AT)
         known = {Config(configs[number][1]) for number in mine[legal[mine]].tolist()}
-        for number in tied.tolist():
-            for config in space.nearest([configs[number][1]]):
-                if config not in known:
-                    found.setdefault((name, config), number)
+        nearest = space.nearest_indices([configs[number][1] for number in tied.tolist()])
+        for index, number in zip(nearest, tied.tolist() if nearest else (), strict=True):
+            config = space[index]
+            if config not in known:
+                found.setdefault((name, config), number)
     return Adapted(list(found), np.array(list(found.values()), np.int64))
