@@ -85,6 +85,21 @@ def test_a_rule_on_problem_alone_allows_all_or_nothing() -> None:
     assert len(Space.build(PARAMETERS, (rule,), 3, None)) == 0
 
 
+def test_rules_behind_one_that_nothing_obeys_are_not_asked() -> None:
+    asked: list[str] = []
+
+    def after(p: Any, d: Any, c: Any) -> Any:
+        asked.append("after")
+        return c.X < 8
+
+    never = Constraint("n is even", lambda p, d, c: p % 2 == 0)
+    later = Constraint("X is below 8", after)
+    space = Space.build(PARAMETERS, (THREADS, never, later), 3, None)
+    assert [count for _, count in space.rejected] == [0, space.raw_size, 0]
+    assert (len(space), asked) == (0, [])
+    assert Space.build((choice("Y", 100), choice("X", 1)), (THREADS, never, later), 3, None).rejected[0][1] == 1
+
+
 def test_membership_is_of_legal_configs_only() -> None:
     space = Space.build(PARAMETERS, (THREADS,), None, None)
     legal = {"X": 2, "V": 3, "Y": 4, "MODE": "a"}
@@ -223,6 +238,7 @@ def test_the_nearest_legal_config_differs_in_the_fewest_parameters() -> None:
     far = Config({"A": 64, "B": "y", "C": 2})
     assert legal.nearest([far]) == [Config({"A": 8, "B": "y", "C": 2})]
     assert legal.nearest([far, far, legal[3]]) == [Config({"A": 8, "B": "y", "C": 2}), legal[3]]
+    assert legal.nearest_indices([legal[3], far, legal[3]])[::2] == [3, 3]
     nothing = Space.build(parameters, [Constraint("no", lambda p, d, c: c.A < 0)], None, None)
     assert nothing.nearest([far]) == []
 
