@@ -179,6 +179,8 @@ class Enumeration:
             self._weight *= self._rows / keep
             self._write(chosen)
         self._bound[name] = None
+        if self._sizes[name] == 1:
+            return
         self._open.append(name)
         self._rows *= self._sizes[name]
         for number, names in enumerate(self._reads):
@@ -192,7 +194,8 @@ class Enumeration:
             kept = self._looked_up(number, names)
         else:
             self._write_all()
-            kept = self._asked(number, names, self._table)
+            columns = {name: self._table[:, self._column[name]] for name in names}
+            kept = self._asked(number, columns, self._rows)
         left = int(np.count_nonzero(kept))
         if left == self._rows:
             return
@@ -202,43 +205,42 @@ class Enumeration:
 
     def _looked_up(self, number: int, names: Sequence[str]) -> NDArray[np.bool_]:
         """Which rows satisfy a rule, by its answers for all combinations of the values that it reads."""
-        every = step = self._combinations(names)
-        combinations = np.zeros((every, len(self._sizes)), self._table.dtype)
-        open_codes = self._open_codes()
+        written = [name for name in names if name not in self._open]
+        opened = [name for name in self._open if name in names]
+        truth = self._asked(number, self._codes([*written, *opened]), self._combinations(names))
         place = np.zeros(len(self._table), np.intp)
-        open_place = np.zeros(self._combinations(self._open), np.intp)
-        for name in names:
-            column, size = self._column[name], self._sizes[name]
-            step //= size
-            combinations[:, column] = np.arange(every) // step % size
-            if name in open_codes:
-                open_place += open_codes[name] * step
-            else:
-                place += self._table[:, column].astype(np.intp) * step
-        truth = self._asked(number, names, combinations)
-        return truth[np.add.outer(place, open_place).ravel()]
+        for name in written:
+            place = place * self._sizes[name] + self._table[:, self._column[name]]
+        kept = truth.reshape(self._combinations(written), self._combinations(opened)).take(place, axis=0)
+        sizes = [self._sizes[name] for name in self._open]
+        kept = kept.reshape(len(place), *(self._sizes[name] if name in names else 1 for name in self._open))
+        return np.broadcast_to(kept, (len(place), *sizes)).ravel()
 
-    def _asked(self, number: int, names: Sequence[str], table: Codes) -> NDArray[np.bool_]:
-        """Which rows of a table satisfy a rule."""
+    def _asked(self, number: int, columns: Mapping[str, Codes], rows: int) -> NDArray[np.bool_]:
+        """Which of so many combinations satisfy a rule, by the codes of what it reads."""
         sentence, rule = self._rules[number]
-        kept = np.empty(len(table), bool)
-        for start in range(0, len(table), BLOCK_ROWS):
-            block = table[start : start + BLOCK_ROWS]
-            arrays = {name: self._arrays[name].take(block[:, self._column[name]]) for name in names}
-            kept[start : start + len(block)] = holds(rule, sentence, Columns(arrays), len(block))
+        kept = np.empty(rows, bool)
+        for start in range(0, rows, BLOCK_ROWS):
+            block = slice(start, min(start + BLOCK_ROWS, rows))
+            arrays = {name: self._arrays[name].take(codes[block]) for name, codes in columns.items()}
+            kept[block] = holds(rule, sentence, Columns(arrays), block.stop - block.start)
         return kept
 
-    def _open_codes(self) -> dict[str, NDArray[np.intp]]:
-        """The columns that each row of the table stands for: all combinations of the open parameters."""
-        sizes = [self._sizes[name] for name in self._open]
-        codes = np.indices(sizes, dtype=np.intp).reshape(len(sizes), math.prod(sizes))
-        return dict(zip(self._open, codes, strict=True))
+    def _codes(self, names: Sequence[str]) -> dict[str, Codes]:
+        """Columns of all combinations of some parameters' values; the last one changes fastest."""
+        every = after = self._combinations(names)
+        codes = {}
+        for name in names:
+            after //= self._sizes[name]
+            column = np.repeat(np.arange(self._sizes[name], dtype=self._table.dtype), after)
+            codes[name] = np.tile(column, every // len(column))
+        return codes
 
     def _write(self, chosen: NDArray[np.bool_]) -> None:
         """Writes the chosen rows, and leaves the others out."""
         rows, within = np.divmod(np.flatnonzero(chosen), self._combinations(self._open))
         table = self._table.take(rows, axis=0)
-        for name, codes in self._open_codes().items():
+        for name, codes in self._codes(self._open).items():
             table[:, self._column[name]] = codes[within]
         self._table, self._rows, self._open = table, len(table), []
 
@@ -247,6 +249,6 @@ class Enumeration:
         if not self._open:
             return
         table = np.repeat(self._table, self._combinations(self._open), axis=0)
-        for name, codes in self._open_codes().items():
-            table[:, self._column[name]] = np.tile(codes.astype(table.dtype), len(self._table))
+        for name, codes in self._codes(self._open).items():
+            table[:, self._column[name]] = np.tile(codes, len(self._table))
         self._table, self._open = table, []

@@ -172,6 +172,14 @@ def test_more_combinations_than_64_bits_count_still_have_positions() -> None:
     assert [space.index_of(space[at]) for at in range(0, len(space), 37)] == list(range(0, len(space), 37))
 
 
+def test_parameters_of_one_value_are_no_more_work() -> None:
+    single = tuple(choice(f"P{number}", number) for number in range(80))
+    last = Constraint("X and all others are above 70", lambda p, d, c: (c.X + c.P69 > 70) & (c.P2 == 2))
+    space = Space.build((*single, powers_of_two("X", 1, 8)), (last,), None, None)
+    assert [config.X for config in space] == [2, 4, 8]
+    assert space[0].P79 == 79
+
+
 def test_the_same_seed_gives_the_same_sample() -> None:
     parameters = [choice(f"P{at}", *range(10)) for at in range(6)]
     one, other, third = (
