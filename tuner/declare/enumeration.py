@@ -8,7 +8,7 @@ constraint before the next ones are bound.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,7 +74,8 @@ def holds(rule: Rule, sentence: str, columns: Columns, rows: int) -> NDArray[np.
     try:
         with np.errstate(all="ignore"):
             truth = np.asarray(rule(columns))
-        return np.broadcast_to(truth.astype(bool), (rows,))
+        flags = truth.astype(bool)
+        return flags if flags.shape == (rows,) else np.broadcast_to(flags, (rows,))
     except Exception as error:
         raise DeclarationError(
             f'a constraint must work on arrays as on scalars; "{sentence}" does not ({type(error).__name__}: '
@@ -114,71 +115,140 @@ class Enumeration:
         """
         self._arrays = {name: value_array(each) for name, each in values.items()}
         self._sizes = {name: len(each) for name, each in values.items()}
+        self._column = {name: at for at, name in enumerate(values)}
         self._rules = rules
         self._limit = limit
         self._rng = np.random.default_rng(seed)
-        self._table: dict[str, Codes] = {}
+        largest = max(self._sizes.values(), default=0)
+        dtype = np.uint8 if largest <= 256 else np.uint16 if largest <= 65536 else np.uint32
+        # A column for each parameter, 0 until it is written: rows are copied faster than columns, one by one.
+        self._table: Codes = np.zeros((1, len(values)), dtype)
         self._rows = 1
+        self._bound: dict[str, None] = {}
+        # Bound, but not written yet: each row of the table stands for all combinations of their values.
+        self._open: list[str] = []
         self._weight = 1.0  # raw partial combinations that one row of a sample stands for
         self._rejected = [0.0] * len(rules)
-        self.reads = [self._probe(sentence, rule) for sentence, rule in rules]
+        self._reads = self._probe()
+        # How many times as many rows the table has once what a rule reads is bound.
+        self._growths = [self._combinations(names) for names in self._reads]
 
-    def _probe(self, sentence: str, rule: Rule) -> set[str]:
-        rows = self._rng.integers(0, 1 << 30, PROBE_ROWS)
-        columns = Columns({name: array[rows % len(array)] for name, array in self._arrays.items()})
-        holds(rule, sentence, columns, PROBE_ROWS)
-        return columns.read
+    def _probe(self) -> list[set[str]]:
+        """What each rule reads, up to one that no combination satisfies whatever its values."""
+        draws = self._rng.integers(0, 1 << 30, (len(self._rules), PROBE_ROWS))
+        drawn = {name: array[draws % len(array)] for name, array in self._arrays.items()}
+        reads = []
+        for number, (sentence, rule) in enumerate(self._rules):
+            columns = Columns({name: each[number] for name, each in drawn.items()})
+            truth = holds(rule, sentence, columns, PROBE_ROWS)
+            reads.append(columns.read)
+            if not columns.read and not truth.any():
+                break
+        return reads
 
     def run(self) -> Legal:
         """Binds parameters and filters rows until every parameter is bound."""
-        waiting = list(range(len(self._rules)))
-        while waiting:
+        waiting = list(range(len(self._reads)))
+        while waiting and self._rows:
             # The next constraint is the one that makes the table grow least.
-            waiting.sort(key=lambda number: (self._growth(self.reads[number]), number))
-            number = waiting.pop(0)
+            number = min(waiting, key=self._growths.__getitem__)
+            waiting.remove(number)
             for name in self._sizes:
-                if name in self.reads[number]:
+                if name in self._reads[number]:
                     self._bind(name)
             self._filter(number)
-        for name in self._sizes:
-            self._bind(name)
-        columns = [self._table[name] for name in self._sizes]
-        codes = np.stack(columns, axis=1) if columns else np.zeros((self._rows, 0), np.uint8)
-        if list(self._table) != list(self._sizes):
+        if self._rows:
+            for name in self._sizes:
+                self._bind(name)
+            self._write_all()
+        codes = self._table
+        if list(self._bound) != list(self._sizes):
             codes = codes[np.lexsort(codes.T[::-1])]
         return Legal(codes, tuple(round(each) for each in self._rejected), self._weight > 1)
 
-    def _growth(self, names: set[str]) -> int:
-        return math.prod(self._sizes[name] for name in names if name not in self._table)
+    def _combinations(self, names: Iterable[str]) -> int:
+        return math.prod([self._sizes[name] for name in names])
 
     def _bind(self, name: str) -> None:
-        if name in self._table:
+        if name in self._bound:
             return
-        size = self._sizes[name]
-        keep = max(1, self._limit // size)
+        keep = max(1, self._limit // self._sizes[name])
         if self._rows > keep:
-            rows = np.sort(self._rng.choice(self._rows, keep, replace=False))
-            self._table = {each: column[rows] for each, column in self._table.items()}
+            chosen = np.zeros(self._rows, bool)
+            chosen[self._rng.choice(self._rows, keep, replace=False)] = True
             self._weight *= self._rows / keep
-            self._rows = keep
-        dtype = np.uint8 if size <= 256 else np.uint16 if size <= 65536 else np.uint32
-        for each, column in self._table.items():
-            self._table[each] = np.repeat(column, size)
-        self._table[name] = np.tile(np.arange(size, dtype=dtype), self._rows)
-        self._rows *= size
+            self._write(chosen)
+        self._bound[name] = None
+        if self._sizes[name] == 1:
+            return
+        self._open.append(name)
+        self._rows *= self._sizes[name]
+        for number, names in enumerate(self._reads):
+            if name in names:
+                self._growths[number] //= self._sizes[name]
 
     def _filter(self, number: int) -> None:
-        sentence, rule = self._rules[number]
-        reads = self.reads[number]
-        kept = np.empty(self._rows, bool)
-        for start in range(0, self._rows, BLOCK_ROWS):
-            rows = slice(start, min(start + BLOCK_ROWS, self._rows))
-            arrays = {name: self._arrays[name][self._table[name][rows]] for name in reads}
-            kept[rows] = holds(rule, sentence, Columns(arrays), rows.stop - rows.start)
+        names = [name for name in self._sizes if name in self._reads[number]]
+        # Where rows share few combinations of what the rule reads, it is asked about each of these once.
+        if self._combinations(names) < self._rows:
+            kept = self._looked_up(number, names)
+        else:
+            self._write_all()
+            columns = {name: self._table[:, self._column[name]] for name in names}
+            kept = self._asked(number, columns, self._rows)
         left = int(np.count_nonzero(kept))
         if left == self._rows:
             return
-        unbound = math.prod(size for name, size in self._sizes.items() if name not in self._table)
+        unbound = self._combinations([name for name in self._sizes if name not in self._bound])
         self._rejected[number] = (self._rows - left) * self._weight * unbound
-        self._table = {name: column[kept] for name, column in self._table.items()}
-        self._rows = left
+        self._write(kept)
+
+    def _looked_up(self, number: int, names: Sequence[str]) -> NDArray[np.bool_]:
+        """Which rows satisfy a rule, by its answers for all combinations of the values that it reads."""
+        written = [name for name in names if name not in self._open]
+        opened = [name for name in self._open if name in names]
+        truth = self._asked(number, self._codes([*written, *opened]), self._combinations(names))
+        place = np.zeros(len(self._table), np.intp)
+        for name in written:
+            place = place * self._sizes[name] + self._table[:, self._column[name]]
+        kept = truth.reshape(self._combinations(written), self._combinations(opened)).take(place, axis=0)
+        sizes = [self._sizes[name] for name in self._open]
+        kept = kept.reshape(len(place), *(self._sizes[name] if name in names else 1 for name in self._open))
+        return np.broadcast_to(kept, (len(place), *sizes)).ravel()
+
+    def _asked(self, number: int, columns: Mapping[str, Codes], rows: int) -> NDArray[np.bool_]:
+        """Which of so many combinations satisfy a rule, by the codes of what it reads."""
+        sentence, rule = self._rules[number]
+        kept = np.empty(rows, bool)
+        for start in range(0, rows, BLOCK_ROWS):
+            block = slice(start, min(start + BLOCK_ROWS, rows))
+            arrays = {name: self._arrays[name].take(codes[block]) for name, codes in columns.items()}
+            kept[block] = holds(rule, sentence, Columns(arrays), block.stop - block.start)
+        return kept
+
+    def _codes(self, names: Sequence[str]) -> dict[str, Codes]:
+        """Columns of all combinations of some parameters' values; the last one changes fastest."""
+        every = after = self._combinations(names)
+        codes = {}
+        for name in names:
+            after //= self._sizes[name]
+            column = np.repeat(np.arange(self._sizes[name], dtype=self._table.dtype), after)
+            codes[name] = np.tile(column, every // len(column))
+        return codes
+
+    def _write(self, chosen: NDArray[np.bool_]) -> None:
+        """Writes the chosen rows, and leaves the others out."""
+        rows, within = np.divmod(np.flatnonzero(chosen), self._combinations(self._open))
+        table = self._table.take(rows, axis=0)
+        for name, codes in self._codes(self._open).items():
+            table[:, self._column[name]] = codes[within]
+        self._table, self._rows, self._open = table, len(table), []
+
+    def _write_all(self) -> None:
+        """Writes every row."""
+        if not self._open:
+            return
+        table = np.repeat(self._table, self._combinations(self._open), axis=0)
+        for name, codes in self._codes(self._open).items():
+            table[:, self._column[name]] = np.tile(codes, len(self._table))
+        self._table, self._open = table, []

@@ -67,21 +67,18 @@ def powers_of_two(name: str, low: int, high: int) -> Parameter:
 class Config(Mapping[str, Value]):
     """One point of a space: an immutable mapping whose values are attributes too (``config.BM``)."""
 
-    __slots__ = ("_items",)
-    _items: tuple[tuple[str, Value], ...]
+    __slots__ = ("_values",)
+    _values: dict[str, Value]
 
     def __init__(self, values: Mapping[str, Value]) -> None:
-        object.__setattr__(self, "_items", tuple(values.items()))
+        object.__setattr__(self, "_values", dict(values.items()))
 
     def __getitem__(self, name: str) -> Value:
-        for key, value in self._items:
-            if key == name:
-                return value
-        raise KeyError(name)
+        return self._values[name]
 
     def __getattr__(self, name: str) -> Any:
         try:
-            return self[name]
+            return self._values[name]
         except KeyError:
             raise AttributeError(f"config has no {name}; it has {', '.join(self)}") from None
 
@@ -89,31 +86,31 @@ class Config(Mapping[str, Value]):
         raise AttributeError("a config does not change; make another")
 
     def __iter__(self) -> Iterator[str]:
-        return (key for key, _ in self._items)
+        return iter(self._values)
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self._values)
 
     def items(self) -> ItemsView[str, Value]:
         """Names and values; quicker than by name, one after the other."""
-        return dict(self._items).items()
+        return self._values.items()
 
     def __hash__(self) -> int:
-        return hash(frozenset(self._items))
+        return hash(frozenset(self._values.items()))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Mapping):
             return NotImplemented
-        return dict(self._items) == dict(other)
+        return self._values == dict(other)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Config, (dict(self._items),)
+        return Config, (self._values,)
 
     def __repr__(self) -> str:
-        return "Config(" + " ".join(f"{key}={value}" for key, value in self._items) + ")"
+        return f"Config({self})"
 
     def __str__(self) -> str:
-        return " ".join(f"{key}={value}" for key, value in self._items)
+        return " ".join(f"{key}={value}" for key, value in self._values.items())
 
 
 @dataclass(frozen=True)
@@ -345,16 +342,20 @@ class Space(Sequence[Config]):
         Args:
             configs: Points of the parameters, legal or not.
         """
+        return [self[index] for index in dict.fromkeys(self.nearest_indices(configs))]
+
+    def nearest_indices(self, configs: Iterable[Mapping[str, Value]]) -> list[int]:
+        """The positions of what `nearest` gives, one for each config; none if nothing is legal."""
         if not len(self):
             return []
         every = self._codes.astype(np.int16)
         shares = 1 / (np.array([len(each.values) for each in self.parameters]) * len(self.parameters))
-        found: dict[Config, None] = {}
+        found = []
         for config in configs:
             row = [codes[config[each.name]] for each, codes in zip(self.parameters, self._code_of, strict=True)]
             steps = np.abs(every - np.array(row, np.int16))
-            found[self[int(np.argmin(np.count_nonzero(steps, axis=1) + steps @ shares))]] = None
-        return list(found)
+            found.append(int(np.argmin(np.count_nonzero(steps, axis=1) + steps @ shares)))
+        return found
 
     def around(self, index: int, radius: int, tries: int, rng: np.random.Generator) -> NDArray[np.intp]:
         """Returns the positions of random legal configs that differ from a config in 2 to `radius` parameters.

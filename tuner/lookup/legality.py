@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -234,10 +235,10 @@ class Choices:
         name, config = self._configs[number]
         return name, Config({each.name: config[each.name] for each in self._kernels[name].parameters})
 
-    def is_point(self, number: int) -> bool:
-        """Whether a config is a point of its kernel's parameters as they are now, legal or not."""
-        name, config = self._configs[number]
-        return name in self._kernels and is_point(self._kernels[name].parameters, config)
+    @cached_property
+    def points(self) -> Mapping[str, NDArray[np.int64]]:
+        """By kernel the numbers of its configs that are points of its parameters as they are now."""
+        return {points.kernel.name: numbers[points.fits] for numbers, points in self._points}
 
 
 def default_among(

@@ -116,10 +116,11 @@ def _reason(model: Model, kernel: str, told: Predicted, library: str, least: flo
 
 def staleness_of(model: Model, device: DeviceInfo, kernels: Sequence[Kernel]) -> tuple[bool, str]:
     """Whether kernels, or the driver of the device, have changed since the survey; and what."""
-    sources, now = model.provenance.get("sources", {}), {each.name: each.source_hash for each in kernels}
-    changed = sorted(
-        name for name, source in sources.items() if name in now and latest_hash(source) != now[name]
-    )
+    sources = model.provenance.get("sources", {})
+    changed = sorted(  # a hash takes milliseconds, so those that were not surveyed are not asked for theirs
+        each.name for each in kernels
+        if each.name in sources and latest_hash(sources[each.name]) != each.source_hash
+    )  # fmt: skip
     if changed:
         return True, f"kernels have changed since the survey: {', '.join(changed)}; survey and fit again"
     then, here = model.device.driver, device.driver

@@ -85,6 +85,21 @@ def test_a_rule_on_problem_alone_allows_all_or_nothing() -> None:
     assert len(Space.build(PARAMETERS, (rule,), 3, None)) == 0
 
 
+def test_rules_behind_one_that_nothing_obeys_are_not_asked() -> None:
+    asked: list[str] = []
+
+    def after(p: Any, d: Any, c: Any) -> Any:
+        asked.append("after")
+        return c.X < 8
+
+    never = Constraint("n is even", lambda p, d, c: p % 2 == 0)
+    later = Constraint("X is below 8", after)
+    space = Space.build(PARAMETERS, (THREADS, never, later), 3, None)
+    assert [count for _, count in space.rejected] == [0, space.raw_size, 0]
+    assert (len(space), asked) == (0, [])
+    assert Space.build((choice("Y", 100), choice("X", 1)), (THREADS, never, later), 3, None).rejected[0][1] == 1
+
+
 def test_membership_is_of_legal_configs_only() -> None:
     space = Space.build(PARAMETERS, (THREADS,), None, None)
     legal = {"X": 2, "V": 3, "Y": 4, "MODE": "a"}
@@ -157,6 +172,14 @@ def test_more_combinations_than_64_bits_count_still_have_positions() -> None:
     assert [space.index_of(space[at]) for at in range(0, len(space), 37)] == list(range(0, len(space), 37))
 
 
+def test_parameters_of_one_value_are_no_more_work() -> None:
+    single = tuple(choice(f"P{number}", number) for number in range(80))
+    last = Constraint("X and all others are above 70", lambda p, d, c: (c.X + c.P69 > 70) & (c.P2 == 2))
+    space = Space.build((*single, powers_of_two("X", 1, 8)), (last,), None, None)
+    assert [config.X for config in space] == [2, 4, 8]
+    assert space[0].P79 == 79
+
+
 def test_the_same_seed_gives_the_same_sample() -> None:
     parameters = [choice(f"P{at}", *range(10)) for at in range(6)]
     one, other, third = (
@@ -164,6 +187,34 @@ def test_the_same_seed_gives_the_same_sample() -> None:
     )
     assert np.array_equal(one, other)
     assert not np.array_equal(one, third)
+
+
+def test_a_sample_is_the_same_in_every_version() -> None:
+    """Predictions near by, and studies that go on, rest on it."""
+    rules = (
+        Constraint("A and B differ", lambda p, d, c: c.A != c.B),
+        Constraint("C is not above D", lambda p, d, c: c.C <= c.D),
+        Constraint("the sum is even", lambda p, d, c: (c.A + c.B + c.C + c.D) % 2 == 0),
+    )
+    space = Space.build([choice(name, *range(1, 9)) for name in "ABCD"], rules, None, None, limit=100)
+    assert [count for _, count in space.rejected] == [512, 1643, 971]
+    assert len(space) == 26
+    assert [tuple(space[at].values()) for at in (0, 10, 20)] == [(2, 6, 7, 7), (5, 1, 2, 6), (6, 2, 1, 7)]
+
+
+def test_a_rule_is_asked_once_for_rows_that_share_what_it_reads() -> None:
+    asked: list[int] = []
+
+    def even(p: Any, d: Any, c: Any) -> Any:
+        asked.append(np.size(c.B))
+        return c.B % 2 == 0
+
+    rule = Constraint("B is even", even)
+    filled = Constraint("A or C is not 1", lambda p, d, c: (c.A + c.C > 2) | (c.B < 0))
+    parameters = [choice("A", *range(1, 21)), choice("B", *range(1, 301)), choice("C", 1, 2)]
+    space = Space.build(parameters, (filled, rule), None, None)
+    assert list(space) == by_hand(parameters, (filled, rule))
+    assert max(asked) == 300
 
 
 def test_neighbours_differ_in_one_parameter_and_come_nearest_first() -> None:
@@ -195,6 +246,7 @@ def test_the_nearest_legal_config_differs_in_the_fewest_parameters() -> None:
     far = Config({"A": 64, "B": "y", "C": 2})
     assert legal.nearest([far]) == [Config({"A": 8, "B": "y", "C": 2})]
     assert legal.nearest([far, far, legal[3]]) == [Config({"A": 8, "B": "y", "C": 2}), legal[3]]
+    assert legal.nearest_indices([legal[3], far, legal[3]])[::2] == [3, 3]
     nothing = Space.build(parameters, [Constraint("no", lambda p, d, c: c.A < 0)], None, None)
     assert nothing.nearest([far]) == []
 

@@ -17,6 +17,7 @@ from tuner.lookup import Answer
 from tuner.lookup.model.fitted import Model
 from tuner.lookup.model.shelf import path_of
 from tuner.lookup.model.stored import to_bytes
+from tuner.lookup.predicted import staleness_of
 from tuner.results.record import ProblemKey
 from tuner.store import Store
 from tuner.study import predictions
@@ -120,6 +121,11 @@ def test_what_has_changed_since_the_survey_is_told(tmp_path: Path, model: Model,
     told = asked(published(tmp_path, model))
     assert told.stale
     assert why in told.stale_reason
+
+
+def test_a_kernel_that_was_not_surveyed_is_not_read_for_what_has_changed() -> None:
+    lost = replace(BLOCKS, name="lost", source=Path("no_such_file.cu"))
+    assert staleness_of(surveyed(), BOARD, [BLOCKS, lost]) == (False, "")
 
 
 def test_what_the_model_does_not_know_is_answered_without_it(tmp_path: Path) -> None:

@@ -21,6 +21,10 @@ from tuner.lookup.model.data import Numbers
 
 #: A kernel with so many good configs that are legal needs no others; those of each kernel that are changed.
 ENOUGH, ORIGINS = 8, 8
+#: Kernel and config by number.
+Configs = Sequence[tuple[str, Mapping[str, Value]]]
+#: Numbers of the configs of a kernel that has none.
+NOTHING: Numbers = np.zeros(0, np.int64)
 #: Combinations of a space that are looked at.
 LOOKED_AT = 100_000
 #: Log of time behind the best near by beyond which a config is not worth changing.
@@ -45,37 +49,37 @@ class Adapted:
 def adapted(
     problem: Problem,
     device: DeviceInfo,
-    kernels: Mapping[str, Kernel],
-    configs: Sequence[tuple[str, Mapping[str, Value]]],
+    about: tuple[Mapping[str, Kernel], Configs, Mapping[str, Numbers]],
     behind: Floats,
-    usable: tuple[Flags, Flags],
+    legal: Flags,
 ) -> Adapted:
     """Makes good configs legal, of the kernels that have few good ones.
 
     Args:
         problem: Where they are to be legal.
         device: Likewise.
-        kernels: By name.
-        configs: Kernel and config.
+        about: Kernels by name; kernel and config by number; and by kernel the numbers of those that are points
+            of its parameters.
         behind: How far each is expected to be behind the fastest by what was timed near by; infinite: unknown.
-        usable: Per config: whether it is a point of its kernel's parameters, and whether it is legal.
+        legal: Whether each is legal.
     """
-    is_point, legal = usable
+    kernels, configs, points = about
     least = behind.min(initial=np.inf)
-    names = np.array([name for name, _ in configs])
-    at = np.argsort(behind, kind="stable")[: int(np.isfinite(behind).sum())]
     found: dict[tuple[str, Config], int] = {}
     for name, kernel in kernels.items():
-        mine = at[(names[at] == name) & is_point[at]]
+        mine = points.get(name, NOTHING)
+        mine = mine[np.isfinite(behind[mine])]
         if legal[mine].sum() >= ENOUGH:
             continue
-        tied = mine[~legal[mine] & (behind[mine] <= least + WORTH)][:ORIGINS]
+        tied = mine[~legal[mine] & (behind[mine] <= least + WORTH)]
+        tied = tied[np.argsort(behind[tied], kind="stable")][:ORIGINS]
         if not len(tied):
             continue
         space = Space.build(kernel.parameters, kernel.constraints, problem, device, limit=LOOKED_AT)
         known = {Config(configs[number][1]) for number in mine[legal[mine]].tolist()}
-        for number in tied.tolist():
-            for config in space.nearest([configs[number][1]]):
-                if config not in known:
-                    found.setdefault((name, config), number)
+        nearest = space.nearest_indices([configs[number][1] for number in tied.tolist()])
+        for index, number in zip(nearest, tied.tolist() if nearest else (), strict=True):
+            config = space[index]
+            if config not in known:
+                found.setdefault((name, config), number)
     return Adapted(list(found), np.array(list(found.values()), np.int64))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,22 +119,48 @@ def traits(
         like: Gives operation, dtype and layout.
         registers: Per config; 0 if unknown.
     """
-    rows = [_traits_of(kernels.get(name), config, like) for name, config in configs]
+    probes = _Probes(like)
+    rows = [_traits_of(kernels.get(name), config, probes) for name, config in configs]
     found = np.array(rows).T
     if registers is not None:
         found[-1] = registers
     return Traits(found, *incidence(like))
 
 
-def _traits_of(kernel: Kernel | None, config: Config, like: Problem) -> list[float]:
-    dims = list(like.dims)
+class _Probes:
+    """Problems of one dtype and layout, at which launch rules and tiles show what a block takes."""
+
+    def __init__(self, like: Problem) -> None:
+        self.dims, self._like = list(like.dims), like
+
+    def _of(self, shape: Mapping[str, int]) -> Problem:
+        return self._like.operation.problem(shape, self._like.dtype, self._like.layout)
+
+    @cached_property
+    def long(self) -> Problem:
+        """All dims are long."""
+        return self._of(dict.fromkeys(self.dims, LONG_DIM))
+
+    @cached_property
+    def half(self) -> Problem:
+        """All dims are half as long."""
+        return self._of(dict.fromkeys(self.dims, LONG_DIM // 2))
+
+    @cached_property
+    def short(self) -> Mapping[str, Problem]:
+        """By dim: that one is 1, the others are long."""
+        return {dim: self._of({**dict.fromkeys(self.dims, LONG_DIM), dim: 1}) for dim in self.dims}
+
+
+def _traits_of(kernel: Kernel | None, config: Config, probes: _Probes) -> list[float]:
+    dims = probes.dims
     spans, rest = dict.fromkeys(dims, math.inf), [1.0, 0.0, 0.0, 0.0, 0.0]
     tiles: Mapping[str, float] = {}
     try:
         if kernel is not None:
-            tiles = _declared(kernel, config, like)
+            tiles = _declared(kernel, config, probes)
         if kernel is not None and kernel.launch is not None:
-            spans, rest = _probed(kernel, config, like)
+            spans, rest = _probed(kernel, config, probes)
     except Exception:  # rules of anybody's, at dims that they may not be made for
         spans, tiles = dict.fromkeys(dims, math.inf), {}
     steps = {dim: tiles.get(dim, spans[dim] if math.isfinite(spans[dim]) else 1.0) for dim in dims}
@@ -143,26 +170,21 @@ def _traits_of(kernel: Kernel | None, config: Config, like: Problem) -> list[flo
     return [*spans.values(), *steps.values(), *rest]
 
 
-def _declared(kernel: Kernel, config: Config, like: Problem) -> dict[str, float]:
+def _declared(kernel: Kernel, config: Config, probes: _Probes) -> dict[str, float]:
     """Tiles that a kernel declares, of the dims for which they are the same at any shape."""
     if kernel.tiles is None:
         return {}
-    at = [
-        kernel.tiles(like.operation.problem(dict.fromkeys(like.dims, size), like.dtype, like.layout), config)
-        for size in (LONG_DIM, LONG_DIM // 2)
-    ]
-    return {dim: float(at[0][dim]) for dim in at[0] if at[0][dim] == at[1].get(dim)}
+    long, half = kernel.tiles(probes.long, config), kernel.tiles(probes.half, config)
+    return {dim: float(long[dim]) for dim in long if long[dim] == half.get(dim)}
 
 
-def _probed(kernel: Kernel, config: Config, like: Problem) -> tuple[dict[str, float], list[float]]:
+def _probed(kernel: Kernel, config: Config, probes: _Probes) -> tuple[dict[str, float], list[float]]:
     """Elements of each dim that a block takes; blocks for each tile, 0, threads, shared bytes, 0."""
     assert kernel.launch is not None, "asked for kernels with a launch rule only"
-    operation, long = like.operation, dict.fromkeys(like.dims, LONG_DIM)
-    launch = kernel.launch(operation.problem(long, like.dtype, like.layout), config)
+    launch = kernel.launch(probes.long, config)
     blocks = float(math.prod(launch.grid))
     spans, others = {}, blocks
-    for dim in long:
-        short = operation.problem({**long, dim: 1}, like.dtype, like.layout)
+    for dim, short in probes.short.items():
         ratio = blocks / math.prod(kernel.launch(short, config).grid)
         spans[dim] = LONG_DIM / ratio if ratio > 1 else math.inf
         others /= ratio

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 from tuner.lookup.features import Floats
-from tuner.lookup.legality import Choices, Flags
+from tuner.lookup.legality import Choices
 from tuner.lookup.model.adapted import CHANGED, Adapted, adapted
 from tuner.lookup.model.calibrate import FIRST
 from tuner.lookup.model.data import Numbers
@@ -166,13 +165,8 @@ class Predictor:
             return Adapted([], np.zeros(0, np.int64))
         legal = np.zeros(len(behind), bool)
         legal[good] = True
-        return adapted(
-            problem, self._device, self._kernels, self.model.configs, behind, (self._is_point, legal)
-        )
-
-    @cached_property
-    def _is_point(self) -> Flags:
-        return np.array([self._choices.is_point(at) for at in range(len(self.model.configs))], bool)
+        about = self._kernels, self.model.configs, self._choices.points
+        return adapted(problem, self._device, about, behind, legal)
 
     def _fastest(self, there: There, known: _Known, count: int) -> list[tuple[int, float]]:
         """Place among the known and log of seconds of the most promising configs, the best first."""

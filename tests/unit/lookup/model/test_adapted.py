@@ -13,8 +13,9 @@ PLAIN = Config({**WIDE, "LOAD": "plain"})
 
 
 def made(configs: list[Config], behind: list[float], legal: list[bool], points: bool = True) -> Adapted:
-    usable = np.full(len(configs), points), np.array(legal)
-    return adapted(ODD, BOARD, {"tied": TIED}, [("tied", each) for each in configs], np.array(behind), usable)
+    numbers = {"tied": np.arange(len(configs))} if points else {}
+    about = {"tied": TIED}, [("tied", each) for each in configs], numbers
+    return adapted(ODD, BOARD, about, np.array(behind), np.array(legal))
 
 
 def test_the_legal_config_most_like_a_good_one_stands_in_for_it() -> None:
