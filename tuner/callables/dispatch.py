@@ -25,7 +25,6 @@ from tuner.callables.precision import CHOSEN, chosen
 from tuner.callables.preparing import decision_or_none, prepare
 from tuner.callables.requests import Request, gemv_request, matmul_request, transpose_request
 from tuner.declare.problem import EMULATED, IEEE
-from tuner.errors import InputError
 
 #: Function -> what names its arrays, and what their request is.
 ARGUMENTS = {"matmul": ("a", "b"), "gemv": ("a", "x"), "transpose": ("a",)}
@@ -76,8 +75,6 @@ def matmul(a: Any, b: Any, out: Any = None, *, precision: str = "", **finish: Un
             and there is more to do than to multiply.
     """
     if finish:
-        if isinstance(b, Opaque):
-            raise InputError("matmul: an epilogue is for arrays, got a packed operand; leave one of them out")
         return product(a, b, out, finish, precision)
     try:
         prepared = _matmul[precision or CHOSEN.get()]

@@ -13,7 +13,7 @@ from typing import Any, TypedDict
 
 import numpy
 
-from tuner.callables.arrays import Family
+from tuner.callables.arrays import Family, Opaque
 from tuner.callables.calls import Prepared, kernel_call
 from tuner.callables.deciding import keep
 from tuner.callables.decisions import Decision, warn_once
@@ -23,7 +23,7 @@ from tuner.callables.precision import chosen
 from tuner.callables.preparing import decision_or_none
 from tuner.callables.requests import Request, finished_request, is_written_directly, matmul_request
 from tuner.declare.epilogue import ACTIVATIONS, Epilogue
-from tuner.errors import UnknownName
+from tuner.errors import InputError, UnknownName
 
 
 class Finish(TypedDict, total=False):
@@ -73,8 +73,10 @@ def product(a: Any, b: Any, out: Any, given: Finish, asked_precision: str = "") 
         TypeError: An unknown argument, what is no array, arrays of several libraries, or of whole numbers.
         ValueError: Shapes that do not fit, several devices, `beta` without `c`, a read-only `out`.
         UnknownName: No such activation or precision.
-        InputError: The call asks for a precision that is not for its arrays.
+        InputError: The call asks for a precision that is not for its arrays, or `b` is packed.
     """
+    if isinstance(b, Opaque):
+        raise InputError("matmul: an epilogue is for arrays, got a packed operand; leave one of them out")
     precision = chosen(asked_precision)
     a, b = (numpy.asarray(each) if isinstance(each, (list, tuple)) else each for each in (a, b))
     if family_of(a) is None and shares_memory_with_others(a):

@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from tuner import Constraint, Launch, Packing, Problem, Step, Value, Workspace, ceil_div
-from tuner.declare.epilogue import Epilogue
+from tuner import Constraint, Epilogue, Launch, Packing, Problem, Step, Value, Workspace, ceil_div
 
 #: What a source is made of, before emulated.cu.
 SOURCES = tuple(

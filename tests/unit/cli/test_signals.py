@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -135,6 +137,28 @@ def test_an_interrupt_while_the_device_opens_is_no_traceback(
     assert "tuner: interrupted" in err
     assert "Traceback" not in err
     until(lambda: all_gone(workers))
+
+
+def has_opened_its_input(process: int) -> bool:
+    """Whether a process has its standard input open as a file, too."""
+    opened = {each.name: os.readlink(each) for each in Path(f"/proc/{process}/fd").iterdir()}
+    return any(file == opened["0"] for name, file in opened.items() if name != "0")
+
+
+def test_what_a_script_started_in_the_background_ends_on_sigterm(tmp_path: Path) -> None:
+    """A shell has such commands ignore Ctrl-C, and they inherit that."""
+    usual = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tuner", "records", "import", "/dev/stdin", "--db", database(tmp_path)],
+            stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+    finally:
+        signal.signal(signal.SIGINT, usual)
+    until(lambda: has_opened_its_input(process.pid), process)  # and waits for lines that do not come
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, err) == (130, "tuner: interrupted\n")
 
 
 @pytest.mark.usefixtures("no_copies")

@@ -169,7 +169,10 @@ class Forest:
 
 
 def joined(forests: Sequence[Forest]) -> Forest:
-    """The mean of several forests of as many trees over the same features, as one; their trees take turns."""
+    """The mean of several forests over the same features, as one; their trees take turns.
+
+    A forest that has fewer trees than others, because nothing was left to be learned, adds nothing at its turns.
+    """
     features, count = forests[0].features, len(forests)
     merged = [
         np.unique(np.concatenate([each.thresholds[each.starts[f] : each.starts[f + 1]] for each in forests]))
@@ -184,5 +187,7 @@ def joined(forests: Sequence[Forest]) -> Forest:
             node[2] = np.searchsorted(merged[node[1]], value)
         nodes.append(mine)
     starts = np.cumsum([0, *map(len, merged)]).astype(np.int32)
-    leaves = np.stack([each.leaves for each in forests], axis=1).reshape(-1, MOST_LEAVES) / count
-    return Forest(np.concatenate(nodes), np.concatenate(merged), starts, leaves)
+    leaves = np.zeros((max(len(each.leaves) for each in forests), count, MOST_LEAVES))
+    for number, each in enumerate(forests):
+        leaves[: len(each.leaves), number] = each.leaves / count
+    return Forest(np.concatenate(nodes), np.concatenate(merged), starts, leaves.reshape(-1, MOST_LEAVES))

@@ -63,10 +63,10 @@ def test_a_forest_says_what_walking_its_trees_says(seed: int, count: int) -> Non
 
 
 @settings(deadline=None, max_examples=20)
-@given(seed=st.integers(0, 2**32 - 1))
-def test_joined_forests_say_the_mean(seed: int) -> None:
+@given(seed=st.integers(0, 2**32 - 1), counts=st.lists(st.integers(0, 4), min_size=1, max_size=4))
+def test_joined_forests_say_the_mean_however_many_trees_each_has(seed: int, counts: list[int]) -> None:
     rng = np.random.default_rng(seed)
-    some = [as_arrays([grown(rng, 4) for _ in range(3)]) for _ in range(3)]
+    some = [as_arrays([grown(rng, 4) for _ in range(count)]) for count in counts]
     rows = rng.integers(-4, 5, (5, FEATURES)).astype(float)
     expected = np.mean([each.predict(rows) for each in some], axis=0)
     np.testing.assert_allclose(joined(some).predict(rows), expected, atol=1e-12)
