@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import random
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,14 +42,15 @@ MEANT_FOR: Mapping[str, Mapping[str, int]] = {
 LARGEST = 450_000
 #: Threads of the largest launch that is run on the CPU.
 MOST_THREADS = 60_000
+#: What `space` last built.
+_LAST: deque[tuple[Kernel, tuple[Problem, DeviceInfo], Space]] = deque(maxlen=8)
 
 
-def catalogues() -> Iterator[Catalogue]:
-    """The built-in catalogue, those of the ladders' limits, and those of the examples."""
-    yield builtin()
-    for path in sorted([*(kernels_folder() / "limits").glob("*.py"), *EXAMPLES.glob("*.py")]):
-        if not path.name.endswith(".numba.py"):
-            yield from_file(path)
+@functools.cache
+def catalogues() -> tuple[Catalogue, ...]:
+    """The built-in catalogue, those of the ladders' limits, and those of the examples; read once."""
+    files = sorted([*(kernels_folder() / "limits").glob("*.py"), *EXAMPLES.glob("*.py")])
+    return builtin(), *(from_file(path) for path in files if not path.name.endswith(".numba.py"))
 
 
 def kernels(target: str = "") -> list[tuple[Operation, Kernel]]:
@@ -106,8 +109,13 @@ def is_first_kind(problem: Problem) -> bool:
 
 
 def space(kernel: Kernel, problem: Problem, device: DeviceInfo = H200) -> Space:
-    """The legal configs."""
-    return Space.build(kernel.parameters, kernel.constraints, problem, device)
+    """The legal configs. The last few are kept: a test asks several times, and then the next one does."""
+    for of, asked, found in _LAST:
+        if of is kernel and asked == (problem, device):
+            return found
+    built = Space.build(kernel.parameters, kernel.constraints, problem, device)
+    _LAST.appendleft((kernel, (problem, device), built))
+    return built
 
 
 def right_space(kernel: Kernel, problem: Problem, device: DeviceInfo = H200) -> Space:

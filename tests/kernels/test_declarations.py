@@ -13,9 +13,18 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from gpu_models import GPUS, T4
-from sampling import MEANT_FOR, covering, is_legal, kernels, name_of, right_space, space, usual_problem
+from sampling import (
+    MEANT_FOR,
+    catalogues,
+    covering,
+    is_legal,
+    kernels,
+    name_of,
+    right_space,
+    space,
+    usual_problem,
+)
 
-from tuner.declare.catalogue import builtin
 from tuner.declare.folders import kernels_folder
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel, render
@@ -47,7 +56,7 @@ def problems(operation: Operation) -> list[Problem]:
 
 def in_every_dtype(operation: Operation) -> list[Problem]:
     """The usual problem in all dtypes that the project declares for the operation, and with an epilogue."""
-    declared = builtin().operations.get(operation.name, operation)
+    declared = catalogues()[0].operations.get(operation.name, operation)
     found = [usual_problem(declared, dtype=dtype) for dtype in declared.dtypes]
     return found + [replace(each, epilogue="bias-col") for each in found if each.dtype in declared.epilogues]
 
@@ -65,10 +74,11 @@ def raw_columns(kernel: Kernel) -> tuple[SimpleNamespace, int]:
 def test_each_constraint_rejects_something(operation: Operation, kernel: Kernel) -> None:
     columns, count = raw_columns(kernel)
     huge = operation.problem(dict.fromkeys(operation.dims, 1 << 30))
+    asked = [*problems(operation), huge, *in_every_dtype(operation)]
     for constraint in kernel.constraints:
         rejects = any(
             not np.all(np.broadcast_to(constraint.rule(problem, device, columns), count))
-            for problem in [*problems(operation), huge, *in_every_dtype(operation)]
+            for problem in asked
             for device in (*devices(kernel), T4)
         )
         assert rejects, f"{kernel.name}: no config here is rejected by: {constraint.sentence}"

@@ -1,6 +1,8 @@
 // Runs the threads of a block as fibres of one system thread, so that every run finds the same.
+#include <setjmp.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <ucontext.h>
 
 #include <algorithm>
 #include <numeric>
@@ -17,18 +19,37 @@ unsigned epoch = 0, block_number = 0;
 
 namespace {
 
-ucontext_t scheduler;
+// Where those who yield go on. A jump leaves the signal mask alone: swapcontext sets it, with two calls of the system each
+// time, which took longer than what the fibres do.
+jmp_buf scheduler;
 void** kernel_arguments = nullptr;
 
 void yield(State state) {
     running->state = state;
-    swapcontext(&running->context, &scheduler);
+    if (!_setjmp(running->place)) _longjmp(scheduler, 1);
 }
 
-void enter() {
-    call_kernel(kernel_arguments);
-    assert_copies_arrived();
-    yield(State::DONE);
+// A fibre that is done stays here until a block begins.
+void live() {
+    for (;;) {
+        call_kernel(kernel_arguments);
+        assert_copies_arrived();
+        yield(State::DONE);
+    }
+}
+
+// Runs a fibre until it yields.
+void resume(Fibre& fibre) {
+    if (_setjmp(scheduler)) return;
+    if (fibre.begun) _longjmp(fibre.place, 1);
+    fibre.begun = true;
+    ucontext_t context;
+    getcontext(&context);
+    context.uc_stack.ss_sp = fibre.stack;
+    context.uc_stack.ss_size = STACK_BYTES;
+    context.uc_link = nullptr;
+    makecontext(&context, live, 0);
+    setcontext(&context);
 }
 
 void start_block(uint3 block, dim3 grid, dim3 size) {
@@ -41,11 +62,6 @@ void start_block(uint3 block, dim3 grid, dim3 size) {
         fibre.state = State::READY;
         fibre.warp_epoch = 0;
         fibre.copies.assign(1, {});
-        getcontext(&fibre.context);
-        fibre.context.uc_stack.ss_sp = fibre.stack;
-        fibre.context.uc_stack.ss_size = STACK_BYTES;
-        fibre.context.uc_link = nullptr;
-        makecontext(&fibre.context, enter, 0);
     }
 }
 
@@ -101,7 +117,7 @@ void run_block(std::vector<int>& order, bool shuffled, std::mt19937& random) {
             running = &fibres[number];
             if (running->state == State::READY) {
                 current = &running->thread;
-                swapcontext(&scheduler, &running->context);
+                resume(*running);
             }
             all_done &= fibres[number].state == State::DONE;
         }

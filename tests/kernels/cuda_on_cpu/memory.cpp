@@ -40,7 +40,7 @@ namespace {
 // Who touched a byte last: a fibre's number, or MANY where several threads have read.
 constexpr int NOBODY = -1, MANY = -2;
 struct Access {
-    int fibre = NOBODY, warp = NOBODY;
+    short fibre = NOBODY, warp = NOBODY;
     unsigned block = 0, epoch = 0, warp_epoch = 0;
     size_t number = 0;  // accesses before it
 };
@@ -100,7 +100,8 @@ bool ordered(const Access& before) {
 
 void check_byte(Region& region, size_t at, bool store) {
     Shadow& shadow = region.shadow[at];
-    const Access now{running->number, running->number / 32, block_number, epoch, running->warp_epoch, accesses++};
+    const short fibre = short(running->number);
+    const Access now{fibre, short(fibre / 32), block_number, epoch, running->warp_epoch, accesses++};
     const bool stale = region.shared && shadow.store.block != block_number;
     if (region.shared && !store && (shadow.store.fibre == NOBODY || stale))
         fault("UNSET", "byte %zu of %s is read before it was written", at, region.name.c_str());

@@ -7,9 +7,10 @@
 // BARRIER (threads wait at different barriers, or for one that never comes). The harness adds WORKSPACE.
 #pragma once
 
+#include <setjmp.h>
 #include <stdio.h>
+
 #include <string>
-#include <ucontext.h>
 #include <vector>
 
 #include "cuda_on_cpu.h"
@@ -27,7 +28,8 @@ struct Copy {
 
 struct Fibre {
     Thread thread;
-    ucontext_t context;
+    jmp_buf place;  // where it goes on
+    bool begun = false;
     unsigned char* stack;
     State state;
     int number, line;        // line: of the barrier it waits at
