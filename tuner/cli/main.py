@@ -123,8 +123,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     0 done, 1 nothing found, 2 bad input, 3 trouble, 4 alerts of a watch, 130 interrupted.
     """
-    # SIGTERM acts like Ctrl-C, also where a shell started this in the background and had Ctrl-C ignored. A study
-    # sets its own handler, which lets the running trial end.
+    # SIGTERM acts like Ctrl-C, even where a shell started this in the background and had Ctrl-C ignored. A
+    # study sets its own handler, which lets the running trial end.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     job_files.announce()

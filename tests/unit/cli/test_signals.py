@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -141,7 +140,7 @@ def test_an_interrupt_while_the_device_opens_is_no_traceback(
 
 def has_opened_its_input(process: int) -> bool:
     """Whether a process has its standard input open as a file, too."""
-    opened = {each.name: os.readlink(each) for each in Path(f"/proc/{process}/fd").iterdir()}
+    opened = {each.name: each.readlink() for each in Path(f"/proc/{process}/fd").iterdir()}
     return any(file == opened["0"] for name, file in opened.items() if name != "0")
 
 
@@ -155,10 +154,13 @@ def test_what_a_script_started_in_the_background_ends_on_sigterm(tmp_path: Path)
         )  # fmt: skip
     finally:
         signal.signal(signal.SIGINT, usual)
-    until(lambda: has_opened_its_input(process.pid), process)  # and waits for lines that do not come
-    process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=PATIENCE_S)
-    assert (process.returncode, err) == (130, "tuner: interrupted\n")
+    try:
+        until(lambda: has_opened_its_input(process.pid), process)  # and waits for lines that do not come
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=PATIENCE_S)
+    finally:
+        process.kill()
+    assert (process.returncode, err.strip()) == (130, "tuner: interrupted")
 
 
 @pytest.mark.usefixtures("no_copies")

@@ -171,7 +171,7 @@ class Forest:
 def joined(forests: Sequence[Forest]) -> Forest:
     """The mean of several forests over the same features, as one; their trees take turns.
 
-    A forest that has fewer trees than others, because nothing was left to be learned, adds nothing at its turns.
+    A forest with fewer trees than others, because nothing was left to be learned, adds nothing at its turns.
     """
     features, count = forests[0].features, len(forests)
     merged = [
