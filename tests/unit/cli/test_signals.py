@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -140,7 +141,10 @@ def test_an_interrupt_while_the_device_opens_is_no_traceback(
 
 def has_opened_its_input(process: int) -> bool:
     """Whether a process has its standard input open as a file, too."""
-    opened = {each.name: each.readlink() for each in Path(f"/proc/{process}/fd").iterdir()}
+    opened = {}
+    for each in Path(f"/proc/{process}/fd").iterdir():
+        with suppress(FileNotFoundError):  # it was closed meanwhile
+            opened[each.name] = each.readlink()
     return any(file == opened["0"] for name, file in opened.items() if name != "0")
 
 
@@ -160,6 +164,7 @@ def test_what_a_script_started_in_the_background_ends_on_sigterm(tmp_path: Path)
         _, err = process.communicate(timeout=PATIENCE_S)
     finally:
         process.kill()
+        process.communicate()
     assert (process.returncode, err.strip()) == (130, "tuner: interrupted")
 
 
