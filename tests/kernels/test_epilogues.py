@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -87,6 +87,25 @@ def test_cuda_kernels_apply_it(name: str, config: dict, dtype: str, epilogue: st
         assert_right(each, arrays, program.run(each, rendered.launch, arrays, "random")["c"])
 
 
+def alone(name: str, of_gemm: Problem) -> Problem:
+    """A kernel that is given a product's sums, and finishes them as the product's kernel does."""
+    operation = Operation(
+        name=name, dims=("n",), dtypes=(of_gemm.dtype,), work=lambda p: Work(0.0, 0.0),
+        tensors=lambda p: (Tensor("sums", (of_gemm.m, p.n), p.dtype), *of_gemm.tensors[2:]),
+        scalars=lambda p: of_gemm.scalars[1:2] + of_gemm.scalars[3:],
+        reference=lambda xp, p, arrays: arrays["sums"],
+    )  # fmt: skip
+    return operation.problem({"n": of_gemm.n})
+
+
+def source_of(of_gemm: Problem, files: Sequence[str], own: str) -> str:
+    """A source behind some of the kernels' files, with the constants of a product."""
+    folder = Path(str(kernel_of("cuda", "half_tiled").source)).parent
+    constants = GEMM.constants(of_gemm, "cuda").items()
+    lines = [f"#define {name} {int(value) if isinstance(value, bool) else value}" for name, value in constants]
+    return "\n".join([*lines, *((folder / file).read_text() for file in files), own])
+
+
 #: A warp whose threads have the sums of 16 x 24 elements as wgmma leaves them; C is 13 x n.
 FRAGMENTS = """
 extern "C" __global__ void
@@ -116,18 +135,8 @@ def test_fragments_of_tensor_cores_are_finished_where_they_lie(n: int, epilogue:
     """What wgmma_tma adds to its plain form, which runs on no CPU."""
     read = Epilogue.read(epilogue)
     of_gemm = problem(13, n, 1, epilogue, "bfloat16")
-    fragments = Operation(
-        name="fragments", dims=("n",), dtypes=("bfloat16",), work=lambda p: Work(0.0, 0.0),
-        tensors=lambda p: (Tensor("sums", (13, n), "bfloat16"), *of_gemm.tensors[2:]),
-        scalars=lambda p: of_gemm.scalars[1:2] + of_gemm.scalars[3:],
-        reference=lambda xp, p, arrays: arrays["sums"],
-    )  # fmt: skip
-    each = fragments.problem({"n": n})
-    folder_of = Path(str(kernel_of("cuda", "half_tiled").source)).parent
-    constants = GEMM.constants(of_gemm, "cuda")
-    lines = [f"#define {name} {int(value)}" for name, value in constants.items()]
-    parts = [(folder_of / file).read_text() for file in ("half.cuh", "epilogue.cuh")]
-    text = "\n".join([*lines, *parts, FRAGMENTS])
+    each = alone("fragments", of_gemm)
+    text = source_of(of_gemm, ("half.cuh", "epilogue.cuh"), FRAGMENTS)
     rng = np.random.default_rng(4)
     arrays = {name: array for name, array in drawn(of_gemm).items() if name in read.operands}
     sums = rng.standard_normal((13, n)).astype("bfloat16")
@@ -167,22 +176,14 @@ extern "C" __global__ void stored(const float* sums, EPILOGUE_OPERANDS float* c,
 def test_emulated_products_are_finished_as_they_are_stored(n: int, epilogue: str, folder: Path) -> None:
     """What `emulated` adds to its plain form, which runs on no CPU: four neighbours, two, or one at a time."""
     read, of_gemm = Epilogue.read(epilogue), problem(61, n, 1, epilogue, precision="emulated")
-    stored = Operation(
-        name="stored", dims=("n",), dtypes=("float32",), work=lambda p: Work(0.0, 0.0),
-        tensors=lambda p: (Tensor("sums", (61, n), "float32"), *of_gemm.tensors[2:]),
-        scalars=lambda p: of_gemm.scalars[1:2] + of_gemm.scalars[3:],
-        reference=lambda xp, p, arrays: arrays["sums"],
-    )  # fmt: skip
-    folder_of = Path(str(kernel_of("cuda", "emulated").source)).parent
-    source = (folder_of / "emulated.cu").read_text()
+    source = Path(str(kernel_of("cuda", "emulated").source)).read_text()
     own = source[source.index("__device__ __forceinline__ void store_two") :].partition("#if SPLIT_K")[0]
-    lines = [f"#define {name} {value!s}" for name, value in GEMM.constants(of_gemm, "cuda").items()]
-    lines = [each.replace("False", "0").replace("True", "1") for each in lines]
-    text = "\n".join([*lines, (folder_of / "epilogue.cuh").read_text(), STORED.replace("STORE\n", own)])
+    text = source_of(of_gemm, ("epilogue.cuh",), STORED.replace("STORE\n", own))
     arrays = {name: array for name, array in drawn(of_gemm).items() if name in read.operands}
     sums = np.random.default_rng(4).standard_normal((61, n)).astype("float32")
     program = compile_for_cpu(Rendered(text, "stored", "cuda"), folder)
-    got = program.run(stored.problem({"n": n}), Launch(grid=(1,), block=(128,)), {"sums": sums, **arrays})["c"]
+    launch = Launch(grid=(1,), block=(128,))
+    got = program.run(alone("stored", of_gemm), launch, {"sums": sums, **arrays})["c"]
     factors = {scalar.name: scalar.value for scalar in of_gemm.scalars if scalar.given}
     expected = read.of(np, sums.astype("float64"), arrays | factors)
     np.testing.assert_allclose(got, expected, rtol=2.0**-21, atol=2.0**-21)
@@ -222,20 +223,12 @@ def test_activations_in_16_bits_are_right_at_any_size_and_keep_a_nan_to_itself(
     activation: str, folder: Path
 ) -> None:
     of_gemm = problem(13, 22, 1, activation, "float16")
-    fragments = Operation(
-        name="fragments", dims=("n",), dtypes=("float16",), work=lambda p: Work(0.0, 0.0),
-        tensors=lambda p: (Tensor("sums", (13, 22), "float16"), *of_gemm.tensors[2:]),
-        scalars=lambda p: of_gemm.scalars[1:2], reference=lambda xp, p, arrays: arrays["sums"],
-    )  # fmt: skip
-    folder_of = Path(str(kernel_of("cuda", "half_tiled").source)).parent
-    constants = GEMM.constants(of_gemm, "cuda")
-    lines = [f"#define {name} {int(value)}" for name, value in constants.items()]
-    parts = [(folder_of / file).read_text() for file in ("half.cuh", "epilogue.cuh")]
-    program = compile_for_cpu(Rendered("\n".join([*lines, *parts, FRAGMENTS]), "fragments", "cuda"), folder)
+    text = source_of(of_gemm, ("half.cuh", "epilogue.cuh"), FRAGMENTS)
+    program = compile_for_cpu(Rendered(text, "fragments", "cuda"), folder)
     sums = np.linspace(-9, 9, 13 * 22).reshape(13, 22).astype("float16")
     sums[0, :4] = 60000, -60000, np.inf, 1e-4
     sums[1, 2] = np.nan
-    got = program.run(fragments.problem({"n": 22}), Launch(grid=(1,), block=(32,)), {"sums": sums})["c"]
+    got = program.run(alone("fragments", of_gemm), Launch(grid=(1,), block=(32,)), {"sums": sums})["c"]
     expected = Epilogue.read(activation).of(np, sums.astype("float64"), {})
     assert np.isnan(got[1, 2])
     assert np.isnan(got).sum() == 1

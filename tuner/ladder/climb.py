@@ -74,7 +74,6 @@ class Climb:
         request = self._request
         with Crew([request.found]) as crew:
             self._crew, worker = crew, crew.devices[0]
-            self._worker = worker
             ladder = Ladder(request.plan, worker.info, worker.versions, request.regime)
             ladder.measured_at = utc_now()
             for problem in request.plan.problems:
@@ -98,7 +97,7 @@ class Climb:
     @contextmanager
     def _session(self, problem: Problem) -> Iterator[Session]:
         """Opens a session and makes its arrays."""
-        worker, regime = self._worker, self._request.regime
+        worker, regime = self._crew.devices[0], self._request.regime
         recorder = Recorder(self._store, problem, worker.info, regime, worker.versions, f"ladder {problem}")
         with Session(self._crew, problem, recorder, Conditions(regime)) as session:
             session.prepare()
@@ -107,7 +106,7 @@ class Climb:
     def _climb(self, ladder: Ladder, problem: Problem, steps: Sequence[Step]) -> None:
         with self._session(problem) as session:
             self._report(f"{problem}: the library")
-            baseline = self._worker.baseline()
+            baseline = session.worker.baseline()
             if baseline is not None:
                 self._store.add(session.recorder.of_baseline(baseline))
             attempts = []
@@ -118,12 +117,13 @@ class Climb:
             self._report(f"{problem}: all steps in alternation")
             self._finals(ladder, session, attempts, baseline)
             if self._request.end_to_end:
-                ladder.transfers_s[problem] = self._worker.transfers_s()
+                ladder.transfers_s[problem] = session.worker.transfers_s()
         further = further_library(problem, ladder.device.kind)
         if further is not None:
             name, data = further
-            self._worker.prepare(data, self._request.regime)
-            measurement = self._worker.baseline()
+            worker = self._crew.devices[0]
+            worker.prepare(data, self._request.regime)
+            measurement = worker.baseline()
             self._crew.rest()
             if measurement is not None:
                 ladder.libraries.append(Library(name, problem, measurement, main=False))

@@ -69,24 +69,33 @@ class DeviceWorker:
         self._found = found
         self._prepared: dict[str, Any] | None = None
         self.restarts = 0
-        self._ended = False
+        self._rests = False
         self._first_limit_s: float | None = None
         self._worker = self._start()
 
     def open(self) -> None:
         """Waits until the device is open, and reads its identity and free memory.
 
+        A worker that died while it rested is replaced.
+
         Raises:
             DeviceTrouble: It cannot be opened.
             EnvironmentTrouble: There is no room for its compiled kernels.
         """
         check_cache()
-        if self._ended:
-            self._worker, self._ended = self._start(), False
+        if self._rests and not self._answers():
+            self._worker.close()
+            self._worker = self._start()
+        self._rests = False
         hello = self._trusted({"do": "hello"})
         self.info = DeviceInfo.from_json(hello["info"])
         self.versions: Mapping[str, str] = hello["versions"]
         self.free_bytes: int = hello["free_bytes"]
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(WorkerFailed):
+            return self._worker.alive and bool(self._worker.ask({"do": "hello"}).data)
+        return False
 
     def _start(self) -> Worker:
         return Worker("device", self._found.opening, dict(self._found.environment))
@@ -140,13 +149,12 @@ class DeviceWorker:
 
     def rest(self) -> None:
         """Drops the problem's arrays. A worker that cannot or is busy is ended; `open` starts another."""
-        self._prepared = None
+        self._prepared, self._rests = None, True
         if not self._worker.busy:
             with contextlib.suppress(WorkerFailed, DeviceTrouble):
                 answered(self._worker.ask({"do": "rest"}, limit_s=REST_LIMIT_S))
                 return
-        self._worker.close()
-        self._ended = True
+        self._worker.kill()
 
     def baseline(self) -> Measurement | None:
         """Measures the library; None if the operation declares none."""

@@ -104,9 +104,15 @@ def test_a_device_that_is_busy_at_the_end_is_opened_anew(crew: Crew, spec: str) 
     assert measured(crew, spec, BEST) is Outcome.MEASURED
 
 
-def test_a_device_whose_worker_died_meanwhile_is_opened_anew(crew: Crew, spec: str) -> None:
-    psutil.Process(crew.devices[0].channel.pid).kill()
-    crew.rest()
+@pytest.mark.parametrize("resting", [False, True])
+def test_a_device_whose_worker_died_meanwhile_is_opened_anew(crew: Crew, spec: str, resting: bool) -> None:
+    process = psutil.Process(crew.devices[0].channel.pid)
+    if resting:
+        crew.rest()
+        process.kill()
+    else:
+        process.kill()
+        crew.rest()
     crew.open()
     assert measured(crew, spec, BEST) is Outcome.MEASURED
 
