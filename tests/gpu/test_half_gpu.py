@@ -5,6 +5,7 @@ Alone: ``pytest tests/gpu/test_half_gpu.py``; about a minute.
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ import tuner
 from tuner.callables.deciding import device_info
 from tuner.declare.catalogue import builtin
 from tuner.declare.problem import Problem
+from tuner.declare.space import Space
 from tuner.devices.protocol import Device
 from tuner.export import export
 from tuner.measuring.workload import Workload
@@ -71,6 +73,15 @@ def test_every_start_is_right(sizes: tuple[int, int, int], layout: str, device: 
     found = starts(KERNEL, problem, device)
     assert found
     assert wrong_starts(problem, [*found, *starts(PLAIN, problem, device)], device) == []
+
+
+@pytest.mark.parametrize("sizes", [*SIZES, (192, 320, 4096), (2048, 24, 1024), (40, 2056, 520)], ids=str)
+@pytest.mark.parametrize("layout", GEMM.layouts)
+def test_configs_at_random_are_right(sizes: tuple[int, int, int], layout: str, device: Device) -> None:
+    problem = problem_of(sizes, DTYPES[sum(sizes) % 2], layout)
+    space = Space.build(KERNEL.parameters, KERNEL.constraints, problem, device.info)
+    drawn = random.Random(str((sizes, layout))).sample(range(len(space)), min(12, len(space)))
+    assert wrong_starts(problem, [(KERNEL, space[at]) for at in drawn], device) == []
 
 
 @pytest.mark.parametrize("sizes", THIN_SIZES, ids=str)

@@ -47,7 +47,7 @@ COMPILED = {
     "apart": (("bfloat16", "tn"), {"TEAM": "apart", "ROWS": 2, "WIDTH": 128, "ORDER": "hilbert"}),
     "three, K split": (
         ("float16", "tt"),
-        {"CONSUMERS": 3, "WIDTH": 64, "GIVEN": 160, "SPLIT_K": 4, "CLUSTER_N": 2, "BLOCKS": 128},
+        {"CONSUMERS": 3, "WIDTH": 64, "GIVEN": 160, "SPLIT_K": 4, "CLUSTER_N": 2},
     ),
     "two, K split, added up after": (
         ("bfloat16", "nn"),
@@ -56,6 +56,20 @@ COMPILED = {
     "one, 96 columns": (
         ("bfloat16", "nt"),
         {"CONSUMERS": 1, "WIDTH": 96, "GIVEN": 0, "CLUSTER_M": 1, "BLOCKS": 0},
+    ),
+    "one, 32 contiguous columns": (
+        ("bfloat16", "nn"),
+        {"CONSUMERS": 1, "WIDTH": 32, "STAGES": 16, "GIVEN": 0, "CLUSTER_M": 1, "CLUSTER_N": 2, "BLOCKS": 0},
+    ),
+    "160 of 192 contiguous columns, clusters of eight": (
+        ("float16", "nn"), {"WIDTH": 160, "CLUSTER_M": 4, "CLUSTER_N": 2, "BLOCKS": 0},
+    ),
+    "the transpose": (
+        ("bfloat16", "nn"), {"SWAP": 1, "WIDTH": 144, "STAGES": 5, "SHEETS": 1, "CLUSTER_M": 1, "BLOCKS": 0},
+    ),
+    "the transpose, K split": (
+        ("float16", "tn"),
+        {"SWAP": 1, "CLUSTER_M": 1, "BLOCKS": 0, "SPLIT_K": 16, "ADD": "after", "STORE": "registers"},
     ),
 }  # fmt: skip
 
@@ -98,7 +112,8 @@ shares(const float* given, float* parts, unsigned short* stored, unsigned short*
         leave_share(sum, shares_at(parts, 0), share, 0, m);
     }
     __syncthreads();
-    for (int at = 0; at < FOURS_EACH; ++at) store_total(shares_at(parts, 0), at, stored, 0, 0, m, n);
+    for (int at = 0; at < FOURS_EACH; ++at)
+        store_total(shares_at(parts, 0), at, stored, 0, 0, SWAP ? n : m, SWAP ? m : n);
     sum_shares(sum, shares_at(parts, 0), 0, m);
     for (int r = 0; r < ROWS; ++r)
         for (int i = 0; i < SUMS; ++i) {
@@ -110,11 +125,13 @@ shares(const float* given, float* parts, unsigned short* stored, unsigned short*
 """
 
 
+@pytest.mark.parametrize("swap", [0, 1])
 @pytest.mark.parametrize(("m", "n"), [(128, 16), (101, 13), (5, 16)])
-def test_shares_of_k_add_up_where_they_were_left(m: int, n: int, folder: Path) -> None:
+def test_shares_of_k_add_up_where_they_were_left(m: int, n: int, swap: int, folder: Path) -> None:
     shares = 3
     lines = ["#define ROWS 2", "#define SUMS 8", f"#define SPLIT_K {shares}", "#define BFLOAT 0"]
-    lines.append("#define EPILOGUE_PARAMETER")
+    lines.append(f"#define SWAP {swap}")
+    lines += ["#define EPILOGUE_PARAMETER", "#define EPILOGUE_PASSED"]
     lines.append("#define EPILOGUE_RESULT(sum, row, column, n) sum")
     text = "\n".join([*lines, (FOLDER / "wgmma_shares.cuh").read_text(), SHARED])
     program = compile_for_cpu(Rendered(text, "shares", "cuda"), folder)
@@ -130,7 +147,8 @@ def test_shares_of_k_add_up_where_they_were_left(m: int, n: int, folder: Path) -
     )  # fmt: skip
     given = np.random.default_rng(5).integers(-64, 64, (shares, m, n)).astype("float32")
     found = program.run(probe.problem({"m": m, "n": n}), Launch((1,), (128,)), {"given": given})
-    np.testing.assert_array_equal(found["stored"].astype("float32"), given.sum(axis=0))
+    stored = found["stored"].reshape(n, m).T if swap else found["stored"]
+    np.testing.assert_array_equal(stored.astype("float32"), given.sum(axis=0))
     np.testing.assert_array_equal(found["summed"].astype("float32"), given.sum(axis=0))
 
 
@@ -146,37 +164,41 @@ PROBE = Operation(
 DESCRIBED = """
 extern "C" __global__ void probe(const long long* x, long long* y, int n)
 {
-    if (threadIdx.x == 0) y[0] = along_terms(x[0]), y[1] = across_terms(x[0], x[1]);
+    if (threadIdx.x > 0) return;
+    y[0] = along_terms(x[0]), y[1] = across_terms<64>(x[0], x[1]), y[2] = across_terms<32>(x[0], x[1]);
 }
 """
 TERMS = 64
 
 
 @pytest.fixture(scope="module")
-def descriptors(folder: Path) -> tuple[int, int]:
-    """What the kernel tells wgmma of an operand at address 0: terms contiguous, rows contiguous."""
-    text = f"#define A_TRANSPOSED 0\n#define B_TRANSPOSED 0\n{(FOLDER / 'operand_layout.cuh').read_text()}"
+def descriptors(folder: Path) -> tuple[int, ...]:
+    """What the kernel tells wgmma of an operand at address 0: terms contiguous; 64 rows, 32 rows contiguous."""
+    unswapped = "".join(f"#define {name} 0\n" for name in ("SWAP", "A_TRANSPOSED", "B_TRANSPOSED"))
+    text = f"{unswapped}{(FOLDER / 'operand_layout.cuh').read_text()}"
     program = compile_for_cpu(Rendered(text + DESCRIBED, "probe", "cuda"), folder)
-    given = {"x": np.array([0, TERMS], np.int64)}
-    return tuple(program.run(PROBE.problem({"n": 2}), Launch((1,), (32,)), given)["y"].tolist())
+    given = {"x": np.array([0, TERMS, 0], np.int64)}
+    return tuple(program.run(PROBE.problem({"n": 3}), Launch((1,), (32,)), given)["y"].tolist())
 
 
-def swizzled(address: int) -> int:
-    """Swizzle of 128 bytes: the 16-byte chunk, exclusive or the 128-byte line's number in its kilobyte."""
-    return address ^ (address >> 7 & 7) << 4
+def swizzled(address: int, by: int = 128) -> int:
+    """Swizzle: the 16-byte chunk, exclusive or the line of 128 bytes in its pattern of 8 times `by` bytes."""
+    return address ^ (address >> 7 & by // 16 - 1) << 4
 
 
-def put_by_boxes(lines: int, terms: int, line_first: bool, sharers: int) -> dict[int, tuple[int, int]]:
+def put_by_boxes(
+    lines: int, terms: int, line_first: bool, sharers: int, wide: int
+) -> dict[int, tuple[int, int]]:
     """Address -> (line, term) of a tile of an operand, as the blocks of a cluster fetch it box by box."""
     found: dict[int, tuple[int, int]] = {}
     for share in range(sharers):
-        if line_first:  # a box has 64 lines, contiguous, by terms / sharers
+        if line_first:  # a box has `wide` lines, contiguous, by terms / sharers
             depth = terms // sharers
-            for box in range(lines // 64):
+            for box in range(lines // wide):
                 for y in range(depth):
-                    for x in range(64):
-                        address = box * terms * 128 + (share * depth + y) * 128 + 2 * x
-                        found[swizzled(address)] = (box * 64 + x, share * depth + y)
+                    for x in range(wide):
+                        address = (box * terms + share * depth + y) * 2 * wide + 2 * x
+                        found[swizzled(address, 2 * wide)] = (box * wide + x, share * depth + y)
         else:  # a box has lines / sharers rows of 64 contiguous terms
             each = lines // sharers
             for y in range(each):
@@ -185,31 +207,37 @@ def put_by_boxes(lines: int, terms: int, line_first: bool, sharers: int) -> dict
     return found
 
 
-def seen_by_wgmma(descriptor: int, lines: int, line_first: bool) -> dict[tuple[int, int], int]:
-    """(Line, term) -> address of 16 terms, by PTX's canonical layouts for 128 bytes of swizzle."""
+def seen_by_wgmma(descriptor: int, lines: int, line_first: bool, wide: int) -> dict[tuple[int, int], int]:
+    """(Line, term) -> address of 16 terms, by PTX's canonical layouts for 128 and 64 bytes of swizzle."""
     start, leading, stride = ((descriptor >> shift & 0x3FFF) << 4 for shift in (0, 16, 32))
-    assert descriptor >> 62 == 1, "128 bytes"
+    by = {1: 128, 2: 64}[descriptor >> 62 & 3]
+    assert by == 2 * wide
     found = {}
     for line in range(lines):
         for term in range(16):
             if line_first:
-                address = line // 64 * leading + term // 8 * stride + term % 8 * 128 + line % 64 * 2
+                address = line // wide * leading + term // 8 * stride + term % 8 * by + line % wide * 2
             else:
                 address = line // 8 * stride + line % 8 * 128 + term * 2
-            found[line, term] = swizzled(start + address)
+            found[line, term] = swizzled(start + address, by)
     return found
 
 
 @pytest.mark.parametrize("line_first", [False, True], ids=["terms contiguous", "lines contiguous"])
-@pytest.mark.parametrize(("lines", "sharers"), [(64, 1), (64, 2), (256, 2), (192, 1)])
+@pytest.mark.parametrize(
+    ("lines", "sharers"), [(32, 1), (32, 4), (64, 1), (64, 2), (256, 2), (192, 1), (160, 4)]
+)
 def test_wgmma_looks_where_boxes_were_put(
-    descriptors: tuple[int, int], line_first: bool, lines: int, sharers: int
+    descriptors: tuple[int, ...], line_first: bool, lines: int, sharers: int
 ) -> None:
-    put = put_by_boxes(lines, TERMS, line_first, sharers)
-    assert len(put) == lines * TERMS
-    step = 16 * 128 // 16 if line_first else 2  # NEXT_A and NEXT_B of the kernel, in units of 16 bytes
+    wide = min(lines, 64) if line_first else 64
+    fetched = -(-lines // wide) * wide if line_first else lines
+    put = put_by_boxes(fetched, TERMS, line_first, sharers, wide)
+    assert len(put) == fetched * TERMS
+    step = 16 * 2 * wide // 16 if line_first else 2  # NEXT_A and NEXT_B of the kernel, in units of 16 bytes
+    described = descriptors[(1 if wide == 64 else 2) if line_first else 0]
     for number in range(TERMS // 16):
-        seen = seen_by_wgmma(descriptors[line_first] + number * step, lines, line_first)
+        seen = seen_by_wgmma(described + number * step, lines, line_first, wide)
         for (line, term), address in seen.items():
             assert put[address] == (line, 16 * number + term)
 
@@ -224,6 +252,27 @@ def test_boxes_of_a_cluster_make_up_whole_tiles(layout: str) -> None:
     boxes_a, boxes_b = (2 if layout[0] == "t" else 1), (2 if layout[1] == "n" else 1)
     assert (2 * bytes_a * boxes_a, 2 * bytes_b * boxes_b) == (128 * 128, 128 * 128)
     assert all(each.swizzle == 128 and each.box[-1] == 64 for each in (a, b, c))
+
+
+@pytest.mark.parametrize("layout", GEMM.layouts)
+def test_the_transpose_takes_the_operands_the_other_way_round(layout: str) -> None:
+    of, mirrored = problem(512, 1024, 768, layout=layout), {"nn": "tt", "tt": "nn"}.get(layout, layout)
+    swapped = KERNEL.launched(of, config(SWAP=1, WIDTH=128))
+    usual = KERNEL.launched(problem(1024, 512, 768, layout=mirrored), config(SWAP=0, WIDTH=128))
+    assert swapped is not None
+    assert usual is not None
+    assert [each.tensor for each in swapped.maps] == ["b", "a", "c"]
+    assert [each.box for each in swapped.maps[:2]] == [each.box for each in usual.maps[:2]]
+    assert swapped.steps[0].grid == usual.steps[0].grid
+    assert swapped.maps[2].box == (64, 64), "64 rows of C, 64 columns of each"
+
+
+def test_misses_bring_what_the_same_block_fetches_next() -> None:
+    """Along k: 256 bytes. Across: those after 128 bytes are another block's."""
+    for layout, promoted in (("nn", (256, 128)), ("nt", (256, 256)), ("tn", (128, 128)), ("tt", (128, 256))):
+        launch = KERNEL.launched(problem(4096, 4096, 4096, layout=layout), config())
+        assert launch is not None
+        assert tuple(each.promotion for each in launch.maps[:2]) == promoted
 
 
 # --- tiles ----------------------------------------------------------------------------------------------------

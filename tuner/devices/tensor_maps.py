@@ -24,9 +24,11 @@ from tuner.devices.protocol import LaunchFailed
 DATA_TYPES = {
     "uint8": 0, "int32": 3, "int64": 5, "float16": 6, "float32": 7, "float64": 8, "bfloat16": 9,
 }  # fmt: skip
-#: ``CUtensorMapSwizzle`` by bytes, and ``CU_TENSOR_MAP_L2_PROMOTION_L2_256B``: a miss brings so much into L2.
+#: ``CUtensorMapSwizzle`` by bytes, and ``CUtensorMapL2promotion``.
 SWIZZLE = {0: 0, 32: 1, 64: 2, 128: 3}
-PROMOTED_256_BYTES = 3
+PROMOTION = {128: 2, 256: 3}
+#: Bytes of a line of L2.
+LINE_BYTES = 128
 #: Size and alignment of a ``CUtensorMap``.
 MAP_BYTES, MAP_ALIGNMENT_BYTES = 128, 64
 #: Maps that are kept for the addresses of earlier runs.
@@ -56,7 +58,7 @@ def encoded(wanted: TensorMap, tensor: Tensor, address: int) -> Any:
     """A tensor map as a kernel's argument.
 
     Args:
-        wanted: Box and swizzle.
+        wanted: Box, swizzle and promotion.
         tensor: Gives shape and dtype; dense and row-major.
         address: Where it lies on the device.
 
@@ -77,11 +79,12 @@ def encoded(wanted: TensorMap, tensor: Tensor, address: int) -> Any:
     memory = numpy.zeros(MAP_BYTES + MAP_ALIGNMENT_BYTES, dtype=numpy.uint8)
     first = -memory.ctypes.data % MAP_ALIGNMENT_BYTES
     made = memory[first : first + MAP_BYTES]
+    whole_lines = all(pitch % LINE_BYTES == 0 for pitch in pitches)
     status = _encode()(
         made.ctypes.data, DATA_TYPES[tensor.dtype], rank, address,
         (ctypes.c_uint64 * rank)(*shape), (ctypes.c_uint64 * max(rank - 1, 1))(*pitches),
         (ctypes.c_uint32 * rank)(*box), (ctypes.c_uint32 * rank)(*([1] * rank)),
-        0, SWIZZLE[wanted.swizzle], PROMOTED_256_BYTES, 0,
+        0, SWIZZLE[wanted.swizzle], PROMOTION[wanted.promotion if whole_lines else LINE_BYTES], 0,
     )  # fmt: skip
     if status:
         raise LaunchFailed(f"the driver refuses the tensor map {wanted} of {tensor} with status {status}")

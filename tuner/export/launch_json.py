@@ -94,11 +94,13 @@ def _maps(launch: Launch) -> dict[str, Any]:
         return {}
     about = (
         "tensor maps (cuTensorMapEncodeTiled) that steps are given by name: a dense tensor, the box that a "
-        "copy takes, sizes in the order of the tensor, and the swizzle in bytes"
+        "copy takes, sizes in the order of the tensor, the swizzle in bytes, and the promotion in L2, which is "
+        "128 where rows begin amid lines of 128 bytes"
     )
     maps = {
         each.name: {
             "tensor": each.tensor, "box": [in_python(size) for size in each.box], "swizzle": each.swizzle,
+            "promotion": each.promotion,
         }
         for each in launch.maps
     }  # fmt: skip

@@ -18,8 +18,8 @@ constexpr int SUMS = WIDTH / 2;  // registers that hold a thread's share of 64 x
 #define NAMED_5 "%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
 #define NAMED_6 "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111"
 #define NAMED_7 "%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
-#define HELD(t, i) "+f"(t[i + 0]), "+f"(t[i + 1]), "+f"(t[i + 2]), "+f"(t[i + 3]), "+f"(t[i + 4]), "+f"(t[i + 5]), "+f"(t[i + 6]), "+f"(t[i + 7]), \
-                   "+f"(t[i + 8]), "+f"(t[i + 9]), "+f"(t[i + 10]), "+f"(t[i + 11]), "+f"(t[i + 12]), "+f"(t[i + 13]), "+f"(t[i + 14]), "+f"(t[i + 15])
+#define HELD_8(t, i) "+f"(t[i + 0]), "+f"(t[i + 1]), "+f"(t[i + 2]), "+f"(t[i + 3]), "+f"(t[i + 4]), "+f"(t[i + 5]), "+f"(t[i + 6]), "+f"(t[i + 7])
+#define HELD(t, i) HELD_8(t, i), HELD_8(t, i + 8)
 
 // Starts t = a * b, or t += a * b if `add`. Valid between begin_products and await_products.
 __device__ __forceinline__ void multiply_async(float (&t)[SUMS], unsigned long long a, unsigned long long b, int add)
@@ -48,6 +48,12 @@ __device__ __forceinline__ void multiply_async(float (&t)[SUMS], unsigned long l
                  "}, %64, %65, p, 1, 1, %67, %68; }"
                  : HELD(t, 0), HELD(t, 16), HELD(t, 32), HELD(t, 48)
                  : "l"(a), "l"(b), "r"(add), "n"(A_ALONG_M), "n"(B_ALONG_N));
+#elif WIDTH == 144
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %74, 0; wgmma.mma_async.sync.aligned.m64n144k16.f32." WGMMA_TYPES " {"
+                 NAMED_0 "," NAMED_1 "," NAMED_2 "," NAMED_3 ",%64,%65,%66,%67,%68,%69,%70,%71"
+                 "}, %72, %73, p, 1, 1, %75, %76; }"
+                 : HELD(t, 0), HELD(t, 16), HELD(t, 32), HELD(t, 48), HELD_8(t, 64)
+                 : "l"(a), "l"(b), "r"(add), "n"(A_ALONG_M), "n"(B_ALONG_N));
 #elif WIDTH == 160
     asm volatile("{ .reg .pred p; setp.ne.b32 p, %82, 0; wgmma.mma_async.sync.aligned.m64n160k16.f32." WGMMA_TYPES " {"
                  NAMED_0 "," NAMED_1 "," NAMED_2 "," NAMED_3 "," NAMED_4
@@ -73,7 +79,7 @@ __device__ __forceinline__ void multiply_async(float (&t)[SUMS], unsigned long l
                  : HELD(t, 0), HELD(t, 16), HELD(t, 32), HELD(t, 48), HELD(t, 64), HELD(t, 80), HELD(t, 96), HELD(t, 112)
                  : "l"(a), "l"(b), "r"(add), "n"(A_ALONG_M), "n"(B_ALONG_N));
 #else
-#error "WIDTH is a multiple of 32 up to 256"
+#error "WIDTH is a multiple of 32 up to 256, or 144"
 #endif
 }
 

@@ -1,7 +1,7 @@
 // Shares of k of a tile of C: what warpgroups leave in a workspace as wgmma left it in their registers, and its total.
 //
 // Comes after epilogue.cuh and wgmma_16.cuh. ROWS times 64 rows and WIDTH columns are a warpgroup's; SPLIT_K of them share K. Sums
-// are added in the order of the shares, so that every run gives the same.
+// are added in the order of the shares, so that every run gives the same. With SWAP the product is C's transpose.
 
 // Two results as 16 bits each, the left one below.
 __device__ __forceinline__ unsigned pair(float left, float right)
@@ -26,14 +26,19 @@ __device__ __forceinline__ int row_of_fours(int at)
 }
 __device__ __forceinline__ int column_of_fours(int at) { return at % (SUMS / 4) * 8 + threadIdx.x % 4 * 2; }
 
+__device__ __forceinline__ float4 sum_of(const float4& a, const float4& b)
+{
+    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
+
 // A warpgroup's shares, SPLIT_K after each other.
 __device__ __forceinline__ float4* shares_at(float* parts, unsigned unit) { return (float4*)parts + (size_t)unit * SPLIT_K * FOURS; }
 
-// Leaves a share, but for rows that C does not have.
-__device__ __forceinline__ void leave_share(const float (&sum)[ROWS][SUMS], float4* shares, unsigned share, int row, int m)
+// Leaves a share, but for rows beyond the product's `height`.
+__device__ __forceinline__ void leave_share(const float (&sum)[ROWS][SUMS], float4* shares, unsigned share, int row, int height)
 {
     shares += (size_t)share * FOURS + threadIdx.x % 128;
-    const int left = m - row - row_of_fours(0);
+    const int left = height - row - row_of_fours(0);
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
         if (r * 64 >= left) continue;
@@ -45,14 +50,14 @@ __device__ __forceinline__ void leave_share(const float (&sum)[ROWS][SUMS], floa
 }
 
 // A warpgroup's total in its registers, as its products would be.
-__device__ __forceinline__ void sum_shares(float (&sum)[ROWS][SUMS], const float4* shares, int row, int m)
+__device__ __forceinline__ void sum_shares(float (&sum)[ROWS][SUMS], const float4* shares, int row, int height)
 {
 #pragma unroll
     for (int r = 0; r < ROWS; ++r)
 #pragma unroll
         for (int i = 0; i < SUMS; ++i) sum[r][i] = 0.0f;
     shares += threadIdx.x % 128;
-    const int left = m - row - row_of_fours(0);
+    const int left = height - row - row_of_fours(0);
 #pragma unroll 1
     for (int share = 0; share < SPLIT_K; ++share, shares += FOURS)
 #pragma unroll
@@ -67,23 +72,45 @@ __device__ __forceinline__ void sum_shares(float (&sum)[ROWS][SUMS], const float
         }
 }
 
+// Stores one of each thread's fours, `at`, finished.
+__device__ __forceinline__ void store_four(const float4& four, int at, unsigned short* c, int row, int column, int m,
+                                           int n EPILOGUE_PARAMETER)
+{
+    row += row_of_fours(at), column += column_of_fours(at);
+    const float sum[4] = {four.x, four.y, four.z, four.w};
+#if SWAP
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const int y = column + i % 2, x = row + i / 2 * 8;
+        if (y < m && x < n) c[(size_t)y * n + x] = (unsigned short)pair(EPILOGUE_RESULT(sum[i], y, x, n), 0.0f);
+    }
+#else
+    if (column >= n) return;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        const int y = row + h * 8;
+        if (y >= m) return;
+        unsigned short* const to = c + (size_t)y * n + column;
+        const float left = EPILOGUE_RESULT(sum[2 * h], y, column, n);
+        if (n % 2 == 0) {
+            *(unsigned*)to = pair(left, EPILOGUE_RESULT(sum[2 * h + 1], y, column + 1, n));
+            continue;
+        }
+        to[0] = (unsigned short)pair(left, 0.0f);
+        if (column + 1 < n) to[1] = (unsigned short)pair(EPILOGUE_RESULT(sum[2 * h + 1], y, column + 1, n), 0.0f);
+    }
+#endif
+}
+
 // Stores the total of one of each thread's fours, `at`, finished.
 __device__ __forceinline__ void store_total(const float4* shares, int at, unsigned short* c, int row, int column, int m,
                                             int n EPILOGUE_PARAMETER)
 {
-    row += row_of_fours(at), column += column_of_fours(at);
-    if (row >= m || column >= n) return;
+    if (row + row_of_fours(at) >= (SWAP ? n : m)) return;
     shares += at * 128 + threadIdx.x % 128;
-    float sum[4] = {};
+    float4 sum = {};
 #pragma unroll 16
-    for (int share = 0; share < SPLIT_K; ++share) {
-        const float4 four = shares[(size_t)share * FOURS];
-        sum[0] += four.x, sum[1] += four.y, sum[2] += four.z, sum[3] += four.w;
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        const int y = row + i / 2 * 8, x = column + i % 2;
-        if (y < m && x < n) c[(size_t)y * n + x] = (unsigned short)pair(EPILOGUE_RESULT(sum[i], y, x, n), 0.0f);
-    }
+    for (int share = 0; share < SPLIT_K; ++share) sum = sum_of(sum, shares[(size_t)share * FOURS]);
+    store_four(sum, at, c, row, column, m, n EPILOGUE_PASSED);
 }
 #endif

@@ -7,9 +7,13 @@
 //          apart take whole tiles in turn, so that one stores while the other one multiplies.
 // Memory   STAGES places of 64 terms of both tiles, swizzled by 128 bytes. CLUSTER_M blocks below each other fetch a share of B's
 //          tile each, for all of them; CLUSTER_N blocks beside each other a share of A's.
+//          A tile of columns that lie contiguous is fetched in boxes of 64, or of 32 where it has no more; of the last one WIDTH
+//          may leave some unused. SWAP: the transpose of C is computed, from those of B and A, so that WIDTH is of C's rows.
 // Blocks   stay, and take tiles in turn, while the next tile's operands are fetched; BLOCKS=0: a block for each.
 //          K may be split. Shares are added up in a fixed order by the block that arrives last, or, where there are many,
 //          by a kernel of its own on all multiprocessors: one alone reads 0.1 TB/s.
+// Order    Blocks that share the only row, or column, of tiles of C all read one small operand. They begin at different terms, so
+//          that not all ask for the same lines of L2 at a time.
 // Store    tma: through shared memory in boxes of 16 x 64 (or 32); registers: each thread its pairs. A consumer alone keeps the tensor cores
 //          busy: those of a team start LEAD places after each other, and store after each other.
 // Edges    Boxes bring zeros from beyond the edges, and are not stored there.
@@ -20,6 +24,7 @@
 //          STAGES                places in shared memory
 //          CLUSTER_M CLUSTER_N   blocks that share tiles of B, and of A
 //          GROUP ORDER           rows of tiles in a swath; rows, snake, or a Hilbert curve
+//          SWAP                  1: rows below are columns of C, and columns rows
 //          SPLIT_K ADD           blocks that share K; what adds their shares up: last, the block that arrives last, or after
 //          STORE SHEETS          tma or registers; parts of C that a warp has in shared memory
 //          LEAD                  places by which consumers of a team follow each other, so that one stores while the next multiplies
@@ -28,19 +33,22 @@
 //          BORDER                operands as they lie (whole), or copied to longer rows where tensor maps do not take them (pad)
 
 constexpr int TERMS = 64, ROW_BYTES = 128, BOX_BYTES = TERMS * ROW_BYTES;
+constexpr int B_COLUMNS = WIDTH < 64 ? WIDTH : 64;  // that lie together in boxes, where columns are contiguous
+constexpr int B_LINES = B_ALONG_N ? (WIDTH + B_COLUMNS - 1) / B_COLUMNS * B_COLUMNS : WIDTH;  // columns of B that are fetched
 constexpr bool IS_APART = TEAM == TEAM_apart;
 constexpr int BM = 64 * ROWS * (IS_APART ? 1 : CONSUMERS), BN = WIDTH, THREADS = 128 * (CONSUMERS + 1);
-constexpr int CLUSTER = CLUSTER_M * CLUSTER_N;
-constexpr int A_BYTES = BM * ROW_BYTES, SLOT = A_BYTES + BN * ROW_BYTES;
+constexpr int CLUSTER = CLUSTER_M * CLUSTER_N;                        // blocks that share operands
+constexpr int FILLERS = CLUSTER_M + CLUSTER_N - 1;                    // blocks that fetch what one needs
+constexpr int A_BYTES = BM * ROW_BYTES, SLOT = A_BYTES + B_LINES * ROW_BYTES;
 constexpr int WARPS = IS_APART ? 4 : 4 * CONSUMERS;                   // that read a place
-constexpr int SHEET_COLUMNS = WIDTH % 64 ? 32 : 64;
+constexpr int SHEET_COLUMNS = WIDTH % 32 ? 16 : WIDTH % 64 ? 32 : 64;
 constexpr int SHEET = 16 * SHEET_COLUMNS * 2;                         // bytes that a warp stores at a time; it has SHEETS of them
 constexpr int POOL = 65536 / BLOCKS_PER_SM / THREADS / 8 * 8 * (CONSUMERS + 1);
 constexpr int KEPT = POOL - CONSUMERS * GIVEN;                        // the producer's share of registers
 
-// A tile of C, or a share of one, and the chunks of 64 terms that it sums.
+// A tile of C, or a share of one, and the chunks of 64 terms that it sums: from `begin` on to the last, then from the first on.
 struct Item {
-    unsigned tile, share, first, last;
+    unsigned tile, share, first, last, begin;
     int row, column;
 };
 
@@ -70,6 +78,10 @@ __device__ __forceinline__ Item item_at(unsigned item, unsigned rank, const Grid
     const unsigned each = (grid.chunks - 1) / SPLIT_K + 1;
     to.first = min(to.share * each, grid.chunks);
     to.last = min(to.first + each, grid.chunks);
+    to.begin = to.first;
+    // Not where those beside each other read parts of the same rows of the large operand, one memory page together.
+    if (B_ALONG_N ? false : grid.rows == 1) to.begin += tile * (to.last - to.first) / grid.columns;
+    if (A_ALONG_M ? false : grid.columns == 1) to.begin += tile * (to.last - to.first) / grid.rows;
     return to;
 }
 
@@ -90,6 +102,7 @@ struct Place {
 
 struct Shared {
     unsigned slots, full, empty, turns, sheets;  // addresses
+    unsigned rank;                               // in the cluster
 };
 
 // When a consumer may begin. Those that work apart read places one after the other, item by item: a barrier tells phases that
@@ -115,34 +128,46 @@ struct Turn {
     }
 };
 
-// Fetches one of SHARERS shares of an operand's tile of LINES rows (columns), for all blocks that share it.
-template <bool ACROSS, int LINES, int SHARERS>
+// Fetches one of SHARERS shares of an operand's tile of LINES rows (columns), for all blocks that share it. Where lines are
+// contiguous, boxes have WIDE of them.
+template <bool ACROSS, int LINES, int SHARERS, int WIDE>
 __device__ __forceinline__ void fetch(unsigned to, const TensorMap& map, int line, int term, unsigned share, unsigned barrier,
                                       unsigned blocks)
 {
     constexpr int DEPTH = TERMS / SHARERS, EACH = LINES / SHARERS;
-    to += share * (ACROSS ? DEPTH : EACH) * ROW_BYTES;
+    to += share * (ACROSS ? DEPTH * WIDE * 2 : EACH * ROW_BYTES);
 #pragma unroll
-    for (int box = 0; box < (ACROSS ? LINES / 64 : 1); ++box) {
-        const int x = ACROSS ? line + box * 64 : term, y = ACROSS ? term + int(share) * DEPTH : line + int(share) * EACH;
+    for (int box = 0; box < (ACROSS ? LINES / WIDE : 1); ++box) {
+        const int x = ACROSS ? line + box * WIDE : term, y = ACROSS ? term + int(share) * DEPTH : line + int(share) * EACH;
         if (SHARERS > 1) load_box_to(to + box * BOX_BYTES, map, x, y, barrier, (unsigned short)blocks);
         else load_box(to + box * BOX_BYTES, map, x, y, barrier);
     }
 }
 
-__device__ __forceinline__ void produce(const TensorMap& map_a, const TensorMap& map_b, const Item& item, unsigned rank,
-                                        const Shared& shared, Place& place, unsigned bytes)
+__device__ __forceinline__ void produce(const TensorMap& map_a, const TensorMap& map_b, const Item& item, const Shared& shared,
+                                        Place& place, unsigned bytes)
 {
-    const unsigned down = rank % CLUSTER_M, beside = rank / CLUSTER_M;
-    constexpr unsigned SAME_ROW = CLUSTER_N == 1 ? 1 : 1 | 1 << CLUSTER_M;  // blocks of the first row
+    const unsigned down = shared.rank % CLUSTER_M, beside = shared.rank / CLUSTER_M;
+    constexpr unsigned SAME_ROW = ((1 << CLUSTER) - 1) / ((1 << CLUSTER_M) - 1);  // blocks of the first row
     const unsigned share_a = SAME_ROW << down, share_b = ((1 << CLUSTER_M) - 1) << beside * CLUSTER_M;
-    for (unsigned chunk = item.first; chunk < item.last; ++chunk) {
+    unsigned chunk = item.begin;
+    for (unsigned left = item.last - item.first; left > 0; --left) {
         const unsigned full = shared.full + place.at * 8, to = shared.slots + place.at * SLOT;
         await_phase(shared.empty + place.at * 8, place.phase ^ 1);
         arrive_expecting(full, bytes);
         const int term = chunk * TERMS;
-        fetch<A_ALONG_M, BM, CLUSTER_N>(to, map_a, item.row, term, beside, full, share_a);
-        fetch<B_ALONG_N, BN, CLUSTER_M>(to + A_BYTES, map_b, item.column, term, down, full, share_b);
+        fetch<A_ALONG_M, BM, CLUSTER_N, 64>(to, map_a, item.row, term, beside, full, share_a);
+        fetch<B_ALONG_N, B_LINES, CLUSTER_M, B_COLUMNS>(to + A_BYTES, map_b, item.column, term, down, full, share_b);
+        place.step();
+        if (++chunk == item.last) chunk = item.first;
+    }
+}
+
+// Waits until all places have been given back: other blocks arrive at this one's barriers, so it may not end before.
+__device__ __forceinline__ void await_all_places(const Shared& shared, Place place)
+{
+    for (int count = 0; count < STAGES; ++count) {
+        await_phase(shared.empty + place.at * 8, place.phase ^ 1);
         place.step();
     }
 }
@@ -151,8 +176,10 @@ __device__ __forceinline__ void produce(const TensorMap& map_a, const TensorMap&
 __device__ __forceinline__ void release(const Shared& shared, unsigned slot)
 {
     const unsigned lane = threadIdx.x % 32;
-    if (lane >= CLUSTER) return;
-    if (CLUSTER > 1) arrive_at(shared.empty + slot * 8, lane);
+    if (lane >= FILLERS) return;
+    const unsigned down = shared.rank % CLUSTER_M, beside = shared.rank / CLUSTER_M, other = lane - CLUSTER_M;
+    const unsigned filler = lane < CLUSTER_M ? beside * CLUSTER_M + lane : (other + (other >= beside)) * CLUSTER_M + down;
+    if (CLUSTER > 1) arrive_at(shared.empty + slot * 8, filler);
     else arrive(shared.empty + slot * 8);
 }
 
@@ -162,7 +189,7 @@ template <class F>
 __device__ __forceinline__ void consume(float (&sum)[ROWS][SUMS], const Item& item, const Shared& shared, int group, Place& place,
                                         Turn& turn, F meanwhile)
 {
-    constexpr int NEXT_A = A_ALONG_M ? 16 * ROW_BYTES / 16 : 2, NEXT_B = B_ALONG_N ? 16 * ROW_BYTES / 16 : 2;
+    constexpr int NEXT_A = A_ALONG_M ? 16 * ROW_BYTES / 16 : 2, NEXT_B = B_ALONG_N ? 16 * B_COLUMNS * 2 / 16 : 2;
     unsigned before = 0;
     turn.take();
     for (unsigned chunk = item.first; chunk < item.last; ++chunk) {
@@ -170,8 +197,8 @@ __device__ __forceinline__ void consume(float (&sum)[ROWS][SUMS], const Item& it
         turn.pass_after(chunk + 1 - item.first, item.last - item.first);
         const unsigned at_b = shared.slots + place.at * SLOT + A_BYTES;
         const unsigned at_a = shared.slots + place.at * SLOT + (IS_APART ? 0 : group * ROWS * BOX_BYTES);
-        const unsigned long long a = A_ALONG_M ? across_terms(at_a, TERMS) : along_terms(at_a);
-        const unsigned long long b = B_ALONG_N ? across_terms(at_b, TERMS) : along_terms(at_b);
+        const unsigned long long a = A_ALONG_M ? across_terms<64>(at_a, TERMS) : along_terms(at_a);
+        const unsigned long long b = B_ALONG_N ? across_terms<B_COLUMNS>(at_b, TERMS) : along_terms(at_b);
         begin_products();
 #pragma unroll
         for (int step = 0; step < TERMS / 16; ++step)
@@ -194,16 +221,71 @@ __device__ __forceinline__ void consume(float (&sum)[ROWS][SUMS], const Item& it
     for (int r = 0; r < ROWS; ++r) keep_in_place(sum[r]);
 }
 
+#if SWAP
 #if STORE == STORE_tma
+// A warpgroup stores SHEET_COLUMNS rows of C, 64 columns of each, from a sheet that its warps fill together.
+__device__ __forceinline__ void store(const float (&s)[SUMS], const TensorMap& map_c, unsigned short*, int group, int row, int column,
+                                      int, int, unsigned sheets, unsigned& sheet)
+{
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+    const bool speaks = threadIdx.x % 128 == 0;
+#pragma unroll
+    for (int piece = 0; piece < WIDTH / SHEET_COLUMNS; ++piece) {
+        const unsigned to = sheets + sheet * 4 * SHEET;
+        if (speaks) await_stores_read<SHEETS - 1>();
+        wait_named(1 + group, 128);
+#pragma unroll
+        for (int two = 0; two < SHEET_COLUMNS / 16; ++two) {
+            const int j = 4 * (piece * (SHEET_COLUMNS / 8) + two * 2), line = two * 16 + lane / 16 * 8 + lane % 8;
+            asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
+                         ::"r"(to + line * ROW_BYTES + ((warp * 2 + lane / 8 % 2) ^ line % 8) * 16), "r"(pair(s[j], s[j + 1])),
+                         "r"(pair(s[j + 2], s[j + 3])), "r"(pair(s[j + 4], s[j + 5])), "r"(pair(s[j + 6], s[j + 7])) : "memory");
+        }
+        publish_to_copies();
+        wait_named(1 + group, 128);
+        if (speaks) store_box(map_c, row, column + piece * SHEET_COLUMNS, to);
+        sheet = (sheet + 1) % SHEETS;
+    }
+}
+#else
+__device__ __forceinline__ void store(const float (&s)[SUMS], const TensorMap&, unsigned short* c, int, int row, int column, int m,
+                                      int n, unsigned, unsigned&)
+{
+    const int lane = threadIdx.x % 32;
+    row += threadIdx.x / 32 % 4 * 16 + lane / 4, column += lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < SUMS; ++i) {
+        const int y = column + i / 4 * 8 + i % 2, x = row + i / 2 % 2 * 8;
+        if (y < m && x < n) c[(size_t)y * n + x] = (unsigned short)pair(s[i], 0.0f);
+    }
+}
+#endif
+
+#if EPILOGUE
+// Finishes a warpgroup's 64 rows, columns of C.
+__device__ __forceinline__ void finish(float (&s)[SUMS], const Epilogue& epilogue, int row, int column, int m, int n)
+{
+    const int lane = threadIdx.x % 32;
+    row += threadIdx.x / 32 % 4 * 16 + lane / 4, column += lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < SUMS; ++i) {
+        const int y = column + i / 4 * 8 + i % 2, x = row + i / 2 % 2 * 8;
+        if (y < m && x < n) s[i] = epilogue(s[i], y, x, n);
+    }
+}
+#endif
+#elif STORE == STORE_tma
 // A warp stores its 16 rows of each SHEET_COLUMNS columns from a sheet of its own, while it fills the other one. Sheets are swizzled
 // by as many bytes as they have in a row, as the map says.
-__device__ __forceinline__ void store(const float (&s)[SUMS], const TensorMap& map_c, unsigned short*, int row, int column, int,
+__device__ __forceinline__ void store(const float (&s)[SUMS], const TensorMap& map_c, unsigned short*, int, int row, int column, int,
                                       int, unsigned sheets, unsigned& sheet)
 {
     const int lane = threadIdx.x % 32, line = lane % 16;
+    row += threadIdx.x / 32 % 4 * 16, sheets += threadIdx.x / 32 % 4 * SHEETS * SHEET;
 #pragma unroll
     for (int piece = 0; piece < WIDTH / SHEET_COLUMNS; ++piece) {
-        const unsigned to = sheets + sheet * SHEET, mask = SHEET_COLUMNS == 64 ? line & 7 : line >> 1 & 3;
+        const unsigned to = sheets + sheet * SHEET;
+        const unsigned mask = SHEET_COLUMNS == 64 ? line & 7 : SHEET_COLUMNS == 32 ? line >> 1 & 3 : line >> 2 & 1;
         if (lane == 0) await_stores_read<SHEETS - 1>();
         __syncwarp();
 #pragma unroll
@@ -220,10 +302,11 @@ __device__ __forceinline__ void store(const float (&s)[SUMS], const TensorMap& m
     }
 }
 #else
-__device__ __forceinline__ void store(const float (&s)[SUMS], const TensorMap&, unsigned short* c, int row, int column, int m,
+__device__ __forceinline__ void store(const float (&s)[SUMS], const TensorMap&, unsigned short* c, int, int row, int column, int m,
                                       int n, unsigned, unsigned&)
 {
     const int lane = threadIdx.x % 32;
+    row += threadIdx.x / 32 % 4 * 16;
     const bool paired = n % 2 == 0;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -245,18 +328,20 @@ __device__ __forceinline__ void store(const float (&s)[SUMS], const TensorMap&, 
 }
 #endif
 
-#if SPLIT_K > 1
-// A warpgroup's place among all that share tiles of C, by which its shares lie in the workspace; and the first of its rows.
-__device__ __forceinline__ unsigned unit_of(const Item& item, int group) { return IS_APART ? item.tile : item.tile * CONSUMERS + group; }
+// The first of a warpgroup's rows.
 __device__ __forceinline__ int row_of(const Item& item, int group) { return item.row + (IS_APART ? 0 : group * ROWS * 64); }
+
+#if SPLIT_K > 1
+// A warpgroup's place among all that share tiles of C, by which its shares lie in the workspace.
+__device__ __forceinline__ unsigned unit_of(const Item& item, int group) { return IS_APART ? item.tile : item.tile * CONSUMERS + group; }
 
 #if ADD == ADD_last
 // Leaves a warpgroup's share. In the one that arrives last of a tile's, `sum` becomes that of all.
 __device__ __forceinline__ bool add_shares(float (&sum)[ROWS][SUMS], const Item& item, int group, unsigned* counters, float* parts,
-                                           volatile unsigned* arrived, int m)
+                                           volatile unsigned* arrived, int height)
 {
     const unsigned unit = unit_of(item, group), thread = threadIdx.x % 128;
-    leave_share(sum, shares_at(parts, unit), item.share, row_of(item, group), m);
+    leave_share(sum, shares_at(parts, unit), item.share, row_of(item, group), height);
     __threadfence();
     wait_named(1 + group, 128);
     if (thread == 0) {
@@ -266,7 +351,7 @@ __device__ __forceinline__ bool add_shares(float (&sum)[ROWS][SUMS], const Item&
     wait_named(1 + group, 128);
     const bool last = arrived[group] == SPLIT_K - 1;
     wait_named(1 + group, 128);
-    if (last) sum_shares(sum, shares_at(parts, unit), row_of(item, group), m);
+    if (last) sum_shares(sum, shares_at(parts, unit), row_of(item, group), height);
     return last;
 }
 #else
@@ -276,7 +361,8 @@ add(float* __restrict__ parts, unsigned short* __restrict__ c, EPILOGUE_OPERANDS
 {
     constexpr int GROUPS = IS_APART ? 1 : CONSUMERS;
     Grid grid;
-    grid.rows = (m - 1) / (BM * CLUSTER_M) + 1, grid.columns = (n - 1) / (BN * CLUSTER_N) + 1, grid.chunks = SPLIT_K;
+    grid.rows = ((SWAP ? n : m) - 1) / (BM * CLUSTER_M) + 1, grid.columns = ((SWAP ? m : n) - 1) / (BN * CLUSTER_N) + 1;
+    grid.chunks = SPLIT_K;
     const unsigned unit = blockIdx.x / FOURS_EACH, tile = unit / GROUPS;
     const Item item = item_at(tile / CLUSTER * SPLIT_K, tile % CLUSTER, grid);
     store_total(shares_at(parts, unit), blockIdx.x % FOURS_EACH, c, row_of(item, unit % GROUPS), item.column, m, n EPILOGUE_OF_KERNEL);
@@ -297,25 +383,27 @@ gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap 
     __shared__ unsigned arrived[CONSUMERS];
 #endif
     const unsigned start = (shared_address(memory) + 1023) / 1024 * 1024;
-    const Shared shared = {start, shared_address(full), shared_address(empty), shared_address(turns), start + STAGES * SLOT};
+    const unsigned rank = CLUSTER > 1 ? rank_in_cluster() : 0;
+    const Shared shared = {start, shared_address(full), shared_address(empty), shared_address(turns), start + STAGES * SLOT,
+                           rank};
     if (threadIdx.x == 0) {
         prefetch_map(map_a);
         prefetch_map(map_b);
         for (int s = 0; s < STAGES; ++s) {
             make_barrier(shared.full + 8 * s, 1);
-            make_barrier(shared.empty + 8 * s, WARPS * CLUSTER);
+            make_barrier(shared.empty + 8 * s, WARPS * FILLERS);
         }
         for (int group = 0; group < CONSUMERS; ++group) make_barrier(shared.turns + 8 * group, 4);
         publish_barriers();
     }
-    const unsigned rank = CLUSTER > 1 ? rank_in_cluster() : 0;
     if (CLUSTER > 1) sync_cluster();
     else __syncthreads();
 
+    const int height = SWAP ? n : m, width = SWAP ? m : n;
     Grid grid;
-    grid.rows = (m - 1) / (BM * CLUSTER_M) + 1, grid.columns = (n - 1) / (BN * CLUSTER_N) + 1, grid.chunks = (k - 1) / TERMS + 1;
-    grid.items = grid.rows * grid.columns * SPLIT_K;
-    grid.lines_a = boxed<A_ALONG_M, BM, CLUSTER_N>(m), grid.lines_b = boxed<B_ALONG_N, BN, CLUSTER_M>(n);
+    grid.rows = (height - 1) / (BM * CLUSTER_M) + 1, grid.columns = (width - 1) / (BN * CLUSTER_N) + 1;
+    grid.chunks = (k - 1) / TERMS + 1, grid.items = grid.rows * grid.columns * SPLIT_K;
+    grid.lines_a = boxed<A_ALONG_M, BM, CLUSTER_N>(height), grid.lines_b = boxed<B_ALONG_N, B_LINES, CLUSTER_M>(width);
     const unsigned step = gridDim.x / CLUSTER;
     Place place;
     if (threadIdx.x < 128) {
@@ -323,16 +411,18 @@ gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap 
         if (threadIdx.x == 0) {
             const unsigned bytes = (grid.lines_a + grid.lines_b) * ROW_BYTES;
             for (unsigned item = blockIdx.x / CLUSTER; item < grid.items; item += step)
-                produce(map_a, map_b, item_at(item, rank, grid), rank, shared, place, bytes);
+                produce(map_a, map_b, item_at(item, rank, grid), shared, place, bytes);
+            if (CLUSTER > 1) await_all_places(shared, place);
         }
         __syncwarp();
     } else {
         if (GIVEN > 0) take_registers<GIVEN>();
         const int group = __shfl_sync(~0u, threadIdx.x / 128, 0) - 1;  // the same for all of a warp: the compiler sees it
-        const unsigned warp = threadIdx.x / 32 % 4, sheets = shared.sheets + (group * 4 + warp) * SHEETS * SHEET;
+        [[maybe_unused]] const unsigned sheets = shared.sheets + group * 4 * SHEETS * SHEET;
         const bool waits = IS_APART || (LEAD > 0 && group > 0), is_followed = IS_APART || (LEAD > 0 && group < CONSUMERS - 1);
         Turn turn = {shared.turns + 8 * group, shared.turns + 8 * ((group + 1) % CONSUMERS), group == 0 ? 1u : 0u, waits, is_followed};
-        unsigned sheet = 0, count = 0, at = blockIdx.x / CLUSTER;
+        [[maybe_unused]] unsigned sheet = 0;
+        unsigned count = 0, at = blockIdx.x / CLUSTER;
         Item item = item_at(at, rank, grid), next = item;
         for (; at < grid.items; at += step, ++count, item = next) {
             const unsigned after = min(at + step, grid.items - 1);
@@ -346,35 +436,36 @@ gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap 
             for (int r = 0; r < ROWS; ++r)
 #pragma unroll
                 for (int i = 0; i < SUMS; ++i) sum[r][i] = 0.0f;
-#if EPILOGUE
+#if EPILOGUE && !SWAP
             BiasAhead<SUMS> ahead[EPILOGUE_BIAS == 1 ? ROWS : 1];
 #endif
             consume(sum, item, shared, group, place, turn, [&] {
                 next = item_at(after, rank, grid);
-#if EPILOGUE
+#if EPILOGUE && !SWAP
 #pragma unroll
                 for (int r = 0; r < (EPILOGUE_BIAS == 1 ? ROWS : 1); ++r)
-                    ahead[r].ask(EPILOGUE_GIVEN, item.row + ((IS_APART ? 0 : group * ROWS) + r) * 64 + warp * 16, item.column, m, n);
+                    ahead[r].ask(EPILOGUE_GIVEN, row_of(item, group) + r * 64 + threadIdx.x / 32 % 4 * 16, item.column, m, n);
 #endif
             });
-#if SPLIT_K > 1
-#if ADD == ADD_last
-            if (!add_shares(sum, item, group, counters, parts, arrived, m)) continue;
+#if SPLIT_K > 1 && ADD == ADD_after
+            leave_share(sum, shares_at(parts, unit_of(item, group)), item.share, row_of(item, group), height);
 #else
-            leave_share(sum, shares_at(parts, unit_of(item, group)), item.share, row_of(item, group), m);
-            continue;
-#endif
+#if SPLIT_K > 1
+            if (!add_shares(sum, item, group, counters, parts, arrived, height)) continue;
 #endif
 #pragma unroll
             for (int r = 0; r < ROWS; ++r) {
-                const int row = item.row + ((IS_APART ? 0 : group * ROWS) + r) * 64 + warp * 16;
-#if EPILOGUE
-                finish_fragments(sum[r], EPILOGUE_GIVEN, ahead[EPILOGUE_BIAS == 1 ? r : 0], row, item.column, m, n);
+                const int row = row_of(item, group) + r * 64;
+#if EPILOGUE && SWAP
+                finish(sum[r], EPILOGUE_GIVEN, row, item.column, m, n);
+#elif EPILOGUE
+                const auto& asked = ahead[EPILOGUE_BIAS == 1 ? r : 0];
+                finish_fragments(sum[r], EPILOGUE_GIVEN, asked, row + threadIdx.x / 32 % 4 * 16, item.column, m, n);
 #endif
-                store(sum[r], map_c, c, row, item.column, m, n, sheets, sheet);
+                store(sum[r], map_c, c, group, row, item.column, m, n, sheets, sheet);
             }
+#endif
         }
-        if (STORE == STORE_tma && threadIdx.x % 32 == 0) await_stores();
+        if (STORE == STORE_tma && threadIdx.x % 32 == 0) await_stores_read<0>();
     }
-    if (CLUSTER > 1) sync_cluster();  // the other blocks may still arrive here
 }

@@ -19,15 +19,39 @@ from tuner import (
 )
 from tuner.declare.rules import for_speed, select, shared_fits, smaller
 
-#: Multiprocessors of an H100 or H200, as many as whole clusters of four find, of an H100 PCIe, of half an H100.
-BLOCKS = (132, 128, 114, 66, 0)
+#: Multiprocessors of an H100 or H200, of an H100 PCIe, of half an H100.
+BLOCKS = (132, 114, 66, 0)
 #: Registers of a consumer's thread, by the number of consumers; a sum takes one, the rest of a thread 40.
 GIVEN = {2: 232, 3: 160}
 OTHER_REGISTERS = 40
+#: Registers that an instruction takes beside its sums (ptxas).
+OF_INSTRUCTION = 26
 #: Terms of a place, as many as 128 bytes hold; bytes of a warp's sheet of 16 x 64 elements.
 TERMS, SHEET_BYTES = 64, 16 * 128
+#: Columns (rows) of a box, where they are contiguous; a tile that has fewer is a box.
+BOX_COLUMNS = 64
 #: Elements in 16 bytes: rows that a tensor map describes have a multiple of it.
 UNIT = 8
+
+
+def _height(p: Problem, c: Any) -> Any:
+    """Rows of the product that is computed: C, or its transpose."""
+    return select(c.SWAP == 1, p.n, p.m)
+
+
+def _width(p: Problem, c: Any) -> Any:
+    """Columns of the product that is computed."""
+    return select(c.SWAP == 1, p.m, p.n)
+
+
+def _rows_contiguous(p: Problem, c: Any) -> Any:
+    """Whether rows of the left operand are contiguous; else terms are."""
+    return select(c.SWAP == 1, p.layout[1] == "n", p.layout[0] == "t")
+
+
+def _columns_contiguous(p: Problem, c: Any) -> Any:
+    """Whether columns of the right operand are contiguous; else terms are."""
+    return select(c.SWAP == 1, p.layout[0] == "t", p.layout[1] == "n")
 
 
 def _rows(c: Any) -> Any:
@@ -42,7 +66,7 @@ def _cluster(c: Any) -> Any:
 
 def _clusters(p: Problem, c: Any) -> Any:
     """Clusters that all tiles of C take."""
-    return ceil_div(p.m, _rows(c) * c.CLUSTER_M) * ceil_div(p.n, c.WIDTH * c.CLUSTER_N)
+    return ceil_div(_height(p, c), _rows(c) * c.CLUSTER_M) * ceil_div(_width(p, c), c.WIDTH * c.CLUSTER_N)
 
 
 def _blocks(p: Problem, c: Any) -> Any:
@@ -52,48 +76,64 @@ def _blocks(p: Problem, c: Any) -> Any:
 
 def _shared_bytes(p: Problem, c: Any) -> Any:
     """STAGES places of 64 terms of both tiles, and the consumers' sheets; they begin at a multiple of 1024."""
-    return _with_sheets(c, c.SHEETS)
+    return _with_sheets(p, c, c.SHEETS)
 
 
-def _with_sheets(c: Any, sheets: Any) -> Any:
+def _with_sheets(p: Problem, c: Any, sheets: Any) -> Any:
     own = select(c.STORE == "tma", 4 * c.CONSUMERS * sheets * SHEET_BYTES, 0)
-    return 1024 + c.STAGES * (_rows(c) + c.WIDTH) * 2 * TERMS + own
+    return 1024 + _places_bytes(p, c) + own
 
 
-def _box(lines: Any, sharers: Any, along_lines: bool, of_c: Any) -> tuple[Any, Any]:
+def _places_bytes(p: Problem, c: Any) -> Any:
+    """STAGES places of 64 terms of both tiles. Contiguous columns of B are fetched in boxes of 64, or of 32."""
+    boxes = ceil_div(c.WIDTH, BOX_COLUMNS) * BOX_COLUMNS
+    columns = select(_columns_contiguous(p, c) & (c.WIDTH > BOX_COLUMNS), boxes, c.WIDTH)
+    return c.STAGES * (_rows(c) + columns) * 2 * TERMS
+
+
+def _box(lines: int, sharers: int, along_lines: bool, of_c: Any) -> tuple[Any, Any]:
     """What one copy brings of a tile of so many rows (columns), as its tensor is stored.
 
     A block that fetches all of a tile leaves away what lies beyond the rows (columns) that C has, but for
     multiples of eight: to fill boxes with zeros takes time.
     """
     if along_lines:
-        return TERMS // sharers, 64
+        return TERMS // sharers, min(lines, BOX_COLUMNS)
     return (lines // sharers if sharers > 1 else smaller(lines, ceil_div(of_c, UNIT) * UNIT)), TERMS
 
 
 def _maps(p: Problem, c: Any) -> tuple[TensorMap, ...]:
-    a = _box(_rows(c), c.CLUSTER_N, p.layout[0] == "t", p.m)
-    b = _box(c.WIDTH, c.CLUSTER_M, p.layout[1] == "n", p.n)
-    sheet = 32 if c.WIDTH % 64 else 64
-    result = (TensorMap("map_c", "c", (16, sheet), 2 * sheet),) if c.STORE == "tma" else ()
-    return (TensorMap("map_a", "a", a, 128), TensorMap("map_b", "b", b, 128), *result)
+    rows, columns = _rows_contiguous(p, c), _columns_contiguous(p, c)
+    a = _box(_rows(c), c.CLUSTER_N, rows, _height(p, c))
+    b = _box(c.WIDTH, c.CLUSTER_M, columns, _width(p, c))
+    left, right = ("b", "a") if c.SWAP else ("a", "b")
+    sheet = next(each for each in (64, 32, 16) if c.WIDTH % each == 0)
+    result = TensorMap("map_c", "c", *(((sheet, 64), 128) if c.SWAP else ((16, sheet), 2 * sheet)))
+    operands = (
+        TensorMap("map_a", left, a, 128, _promotion(rows)),
+        TensorMap("map_b", right, b, 2 * b[1], _promotion(columns)),
+    )
+    return (*operands, result) if c.STORE == "tma" else operands
+
+
+def _promotion(across: bool) -> int:
+    """Bytes that a miss brings into L2. What follows in a row is the block's next box, or another block's."""
+    return 128 if across else 256
 
 
 def _workspace(p: Problem, c: Any) -> Workspace | None:
     """Counters, which are zeros, unless a kernel adds up, and shares of C; none unless k is split."""
     if c.SPLIT_K == 1:
         return None
-    blocks = _blocks(p, c)
+    shares = _blocks(p, c) * _rows(c) * c.WIDTH * 4
     if c.ADD == "after":
-        return Workspace(blocks * _rows(c) * c.WIDTH * 4, 0, (("parts", 0),))
-    counters = ceil_div(4 * blocks * c.CONSUMERS, 256) * 256
-    return Workspace(
-        counters + blocks * _rows(c) * c.WIDTH * 4, counters, (("counters", 0), ("parts", counters))
-    )
+        return Workspace(shares, 0, (("parts", 0),))
+    counters = ceil_div(4 * _blocks(p, c) * c.CONSUMERS, 256) * 256
+    return Workspace(counters + shares, counters, (("counters", 0), ("parts", counters)))
 
 
 def _launch(p: Problem, c: Any) -> Launch:
-    cluster = c.CLUSTER_M * c.CLUSTER_N
+    cluster = _cluster(c)
     blocks = c.BLOCKS * c.BLOCKS_PER_SM // cluster * cluster if c.BLOCKS else _blocks(p, c)
     adds = c.SPLIT_K > 1 and c.ADD == "after"
     own = ("", "parts") if adds else ("counters", "parts") if c.SPLIT_K > 1 else ("", "")
@@ -127,22 +167,36 @@ def _whole(p: Problem) -> int:
     return int(a % UNIT == 0 and b % UNIT == 0)
 
 
+def _shared_registers(c: Any) -> Any:
+    """Registers that each thread of a block begins with."""
+    return smaller(65536 // (128 * (c.CONSUMERS + 1)) // c.BLOCKS_PER_SM, 255)
+
+
 def _registers(c: Any) -> Any:
     """Registers that a consumer's thread may have."""
-    shared = 65536 // (128 * (c.CONSUMERS + 1)) // c.BLOCKS_PER_SM
-    return select(c.GIVEN > 0, c.GIVEN, select(shared > 255, 255, shared))
+    return select(c.GIVEN > 0, c.GIVEN, _shared_registers(c))
+
+
+def _tiles(p: Problem, c: Any) -> dict[str, Any]:
+    """Elements of each dim that a block takes."""
+    m, n = (c.WIDTH, _rows(c)) if c.SWAP else (_rows(c), c.WIDTH)
+    return {"m": m, "n": n, "k": p.k / c.SPLIT_K}
 
 
 #: What published ladders end with: 128 x 256 tiles, clusters of two, blocks that stay.
 LARGE: dict[str, Value] = {
     "CONSUMERS": 2, "TEAM": "together", "ROWS": 1, "WIDTH": 256, "STAGES": 4, "CLUSTER_M": 2, "CLUSTER_N": 1,
-    "GROUP": 8, "ORDER": "rows", "SPLIT_K": 1, "ADD": "last", "STORE": "tma", "SHEETS": 2, "LEAD": 0,
+    "GROUP": 8, "ORDER": "rows", "SPLIT_K": 1, "ADD": "last", "SWAP": 0, "STORE": "tma", "SHEETS": 2, "LEAD": 0,
     "GIVEN": GIVEN[2], "BLOCKS": 132, "BLOCKS_PER_SM": 1, "BORDER": "whole",
 }  # fmt: skip
 MIDDLE = LARGE | {"WIDTH": 128, "STAGES": 6}
 SMALL = LARGE | {"WIDTH": 64, "STAGES": 8, "CLUSTER_M": 1}
 #: Few tiles and much to sum: shares of k on all multiprocessors, added up by as many blocks.
-AFTER: dict[str, Value] = {"BLOCKS": 0, "ADD": "after"}
+AFTER: dict[str, Value] = {"BLOCKS": 0, "ADD": "after", "STORE": "registers", "SHEETS": 2}
+#: As many tiles as multiprocessors.
+WAVE: dict[str, Value] = LARGE | {"STAGES": 5, "SHEETS": 1, "CLUSTER_M": 1, "BLOCKS": 0}
+#: Blocks of 32 columns: twice as many read a matrix of a few thousand columns.
+NARROW: dict[str, Value] = {"WIDTH": 32, "STAGES": 16}
 ANY_RESULT = {"STORE": "registers"}
 PADDED = {"BORDER": "pad"}
 #: Few rows: a block of 64 columns reads its share of B once, with as many places as fit.
@@ -176,14 +230,15 @@ KERNEL = Kernel(
         choice("CONSUMERS", 1, 2, 3),
         choice("TEAM", "together", "apart"),
         choice("ROWS", 1, 2),
-        choice("WIDTH", 64, 96, 128, 160, 192, 224, 256),
-        choice("STAGES", 2, 3, 4, 5, 6, 7, 8, 10, 12),
-        choice("CLUSTER_M", 1, 2),
-        choice("CLUSTER_N", 1, 2),
+        choice("WIDTH", 32, 64, 96, 128, 144, 160, 192, 224, 256),
+        choice("STAGES", 2, 3, 4, 5, 6, 7, 8, 10, 12, 16),
+        choice("CLUSTER_M", 1, 2, 4),
+        choice("CLUSTER_N", 1, 2, 4),
         choice("GROUP", 4, 8, 16),
         choice("ORDER", "rows", "snake", "hilbert"),
         choice("SPLIT_K", 1, 2, 4, 8, 16, 32, 64),
         choice("ADD", "last", "after"),
+        choice("SWAP", 0, 1),
         choice("STORE", "tma", "registers"),
         choice("SHEETS", 1, 2),
         choice("LEAD", 0, 2, 3, 4),
@@ -209,25 +264,26 @@ KERNEL = Kernel(
             lambda p, d, c: (c.STORE == "registers") | (p.n % UNIT == 0),
         ),
         Constraint(
-            "boxes of 64 columns make up the tile where columns of B are contiguous",
-            lambda p, d, c: (c.WIDTH % 64 == 0) | (p.layout[1] == "t"),
+            "a box of A has at most 256 rows: a tensor map takes no more",
+            lambda p, d, c: _rows_contiguous(p, c) | (_rows(c) // c.CLUSTER_N <= 256),
+        ),
+        for_speed(
+            "as many blocks stay as the device has multiprocessors, or none",
+            lambda p, d, c: (d.sm_count >= c.BLOCKS) & ((c.BLOCKS == 0) | (d.sm_count - c.BLOCKS < 18)),
+        ),
+        for_speed(
+            "clusters of four and more all find a place at once, on ten of eleven multiprocessors; two turns "
+            "take twice the time",
+            lambda p, d, c: (_cluster(c) < 4) | (c.BLOCKS == 0) & (11 * _blocks(p, c) <= 10 * d.sm_count),
         ),
         Constraint(
-            "a box of A has at most 256 rows: a tensor map takes no more",
-            lambda p, d, c: (p.layout[0] == "t") | (_rows(c) // c.CLUSTER_N <= 256),
-        ),
-        for_speed(
-            "as many blocks stay as the device has multiprocessors, a few less for clusters of four, or none",
+            "blocks of a cluster fetch 8 rows each, or multiples: a pattern of the swizzle",
             lambda p, d, c: (
-                (d.sm_count >= c.BLOCKS)
-                & ((c.BLOCKS == 0) | (d.sm_count - c.BLOCKS < 18))
-                & ((c.BLOCKS == 128) == ((c.BLOCKS > 0) & (_cluster(c) == 4)))
+                (_rows(c) // c.CLUSTER_N % UNIT == 0)
+                & ((c.WIDTH % (c.CLUSTER_M * UNIT) == 0) | _columns_contiguous(p, c))
             ),
         ),
-        for_speed(
-            "clusters of four are left alone: a GPC has no whole number of them, half the speed was measured",
-            lambda p, d, c: _cluster(c) < 4,
-        ),
+        Constraint("a cluster has eight blocks at the most", lambda p, d, c: _cluster(c) <= 8),
         Constraint(
             "two or three consumers may be given registers of the producer's: 232 or 160",
             lambda p, d, c: (
@@ -241,6 +297,10 @@ KERNEL = Kernel(
         Constraint(
             "a thread's sums fit its registers",
             lambda p, d, c: _registers(c) >= c.ROWS * c.WIDTH // 2 + OTHER_REGISTERS,
+        ),
+        Constraint(
+            "an instruction's sums fit the registers that a block's threads begin with",
+            lambda p, d, c: _shared_registers(c) >= c.WIDTH // 2 + OF_INSTRUCTION,
         ),
         Constraint(
             "consumers work apart only if there are several, and blocks stay",
@@ -270,12 +330,15 @@ KERNEL = Kernel(
             lambda p, d, c: (c.GIVEN > 0) == ((c.CONSUMERS > 1) & (c.BLOCKS_PER_SM == 1)),
         ),
         for_speed(
-            "C is stored in boxes where its rows allow it: 5 to 10 % faster as measured",
-            lambda p, d, c: (c.STORE == "tma") | (p.n % UNIT > 0),
+            "C is stored in boxes, 5 to 10 % faster as measured, where its rows allow it and no kernel adds up",
+            lambda p, d, c: (c.STORE == "tma") == ((p.n % UNIT == 0) & (c.ADD == "last")),
         ),
         for_speed(
             "less than half of a tile is beyond C's edge",
-            lambda p, d, c: ((_rows(c) == 64) | (_rows(c) < 2 * p.m)) & ((c.WIDTH == 64) | (2 * p.n > c.WIDTH)),
+            lambda p, d, c: (
+                ((_rows(c) == 64) | (_rows(c) < 2 * _height(p, c)))
+                & ((c.WIDTH <= 64) | (2 * _width(p, c) > c.WIDTH))
+            ),
         ),
         for_speed(
             "swaths have a height of their own unless the order is a curve",
@@ -283,12 +346,12 @@ KERNEL = Kernel(
         ),
         for_speed(
             "a warp has one sheet only if a second one does not fit",
-            lambda p, d, c: (c.SHEETS == 2) == (_with_sheets(c, 2) <= d.shared_bytes_per_block),
+            lambda p, d, c: (c.SHEETS == 2) == (_with_sheets(p, c, 2) <= d.shared_bytes_per_block),
         ),
         for_speed(
             "places take half of what a block's shared memory holds, or all of k",
             lambda p, d, c: (
-                (2 * c.BLOCKS_PER_SM * _with_sheets(c, 0) >= d.shared_bytes_per_block)
+                (2 * c.BLOCKS_PER_SM * _with_sheets(p, c, 0) >= d.shared_bytes_per_block)
                 | (p.k <= c.STAGES * TERMS * c.SPLIT_K)
             ),
         ),
@@ -299,7 +362,7 @@ KERNEL = Kernel(
         ),
     ),
     launch=_launch,
-    tiles=lambda p, c: {"m": _rows(c), "n": c.WIDTH, "k": p.k / c.SPLIT_K},
+    tiles=_tiles,
     defaults=LARGE,
     starts=(
         MIDDLE,
@@ -314,8 +377,17 @@ KERNEL = Kernel(
         LARGE | {"WIDTH": 192, "STAGES": 5, "SHEETS": 1, "LEAD": 3},
         MIDDLE | {"CLUSTER_M": 1, "SPLIT_K": 8, "BLOCKS": 0},
         *(LARGE | AFTER | {"SPLIT_K": shares} for shares in (64, 32, 16)),
-        *(MIDDLE | AFTER | {"STAGES": 4, "SPLIT_K": shares} for shares in (32, 8)),
+        *(MIDDLE | AFTER | {"SPLIT_K": shares} for shares in (32, 8)),
+        SMALL | AFTER | {"CLUSTER_N": 2, "SPLIT_K": 16},
+        THIN | AFTER | {"WIDTH": 128, "STAGES": 8, "CLUSTER_M": 2, "SPLIT_K": 16},
         LARGE | {"WIDTH": 192, "STAGES": 5, "SHEETS": 1, "CLUSTER_M": 1},
+        WAVE | {"WIDTH": 160, "CLUSTER_M": 2, "CLUSTER_N": 2},
+        WAVE | {"WIDTH": 144, "SWAP": 1},
+        THIN | {"WIDTH": 128, "STAGES": 8, "CLUSTER_M": 2},
+        THIN | {"WIDTH": 160, "STAGES": 6, "CLUSTER_M": 4},
+        THIN | NARROW | {"CLUSTER_M": 2},
+        THIN | NARROW | {"SWAP": 1},
+        THIN | NARROW | {"CLUSTER_N": 2, "SWAP": 1},
         *(each | ANY_RESULT for each in (LARGE, MIDDLE, SMALL, THIN)),
         *(each | more for each in (LARGE, MIDDLE, SMALL, THIN) for more in (PADDED, PADDED | ANY_RESULT)),
     ),
