@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 #: Answers are what the lookup predicts.
 PREDICT = "predict"
+#: What a title says of the ways to answer.
+FIRST = {PREDICT: "", "measure": ", measured at first use"}
 COLUMNS = ("problem", "match", "use", "said", "answer", "library", "champion", "loss", "library / answer")
 
 
@@ -36,7 +39,8 @@ class DrawnRequest:
         device: Where.
         dtype: Element type.
         regime: How time is taken; as usual on the device where None.
-        on_miss: ``predict`` for what the lookup answers, ``measure`` for what it answers after a first use.
+        on_miss: ``predict`` for what the lookup answers, ``measure`` for what it answers after a first use; of
+            both the same studies tell the loss.
     """
 
     operation: str
@@ -46,7 +50,7 @@ class DrawnRequest:
     device: str
     dtype: str
     regime: str | None
-    on_miss: str
+    on_miss: Sequence[str]
 
 
 def lookup_quality_drawn(
@@ -59,7 +63,6 @@ def lookup_quality_drawn(
     """
     from tuner.devices.detect import find
     from tuner.lookup.declared import builtin_now
-    from tuner.study.drawn import summary
     from tuner.study.drawn_measured import measured
     from tuner.study.locks import occupied
     from tuner.study.survey_design import draw_for
@@ -70,32 +73,64 @@ def lookup_quality_drawn(
     regime = asked.regime or found.info.usual_regime
     seed = secrets.randbits(32) if asked.seed is None else asked.seed
     problems = draw_for(catalogue.operation(asked.operation), asked.dtype, found.target, asked.count, seed)
-    first = ", measured at first use" if asked.on_miss != PREDICT else ""
-    title = f"Drawn problems of {asked.operation} on {found.info.name}, {regime}, seed {seed}{first}"
-    cases: list[Drawn] = []
-    answered = partial(_answered, replace(asked, regime=regime), db)
+    title = f"Drawn problems of {asked.operation} on {found.info.name}, {regime}, seed {seed}"
+    asked = replace(asked, regime=regime, on_miss=tuple(dict.fromkeys(asked.on_miss)))
+    told = [
+        _Told(each, title + FIRST[each], _page_of(output, each, asked.on_miss), []) for each in asked.on_miss
+    ]
+    answers = [partial(_answered, asked, db, each) for each in asked.on_miss]
     with occupied(db, (found,), title):
-        for each in measured(problems, answered, catalogue, found, asked.seconds, regime, seed):
-            cases.append(each)
-            click.echo(f"{len(cases)} of {asked.count}: {' | '.join(row(each))}", err=True)
-            if output is not None:
-                _write(output, title, cases, summary(cases), asked.seconds)
-    told = summary(cases)
+        for cases in measured(problems, answers, catalogue, found, asked.seconds, regime, seed):
+            for each, case in zip(told, cases, strict=True):
+                each.take(case, asked)
     if as_json:
-        print_json({"title": title, "summary": told.to_json(), "cases": [each.to_json() for each in cases]})
+        print_json([each.to_json() for each in told] if len(told) > 1 else told[0].to_json())
         return
-    table(title, COLUMNS, [row(each) for each in cases])
-    for line in lines(told):
-        click.echo(line)
+    for each in told:
+        table(each.title, COLUMNS, [row(case) for case in each.cases])
+        for line in lines(each.summary):
+            click.echo(line)
 
 
-def _answered(asked: DrawnRequest, db: str, problem: Problem, crew: Any) -> Answer:
+@dataclass(frozen=True)
+class _Told:
+    """What is told of one way to answer."""
+
+    on_miss: str
+    title: str
+    output: Path | None
+    cases: list[Drawn]
+
+    @property
+    def summary(self) -> Summary:
+        from tuner.study.drawn import summary
+
+        return summary(self.cases)
+
+    def take(self, case: Drawn, asked: DrawnRequest) -> None:
+        """Prints a case, and writes the page."""
+        self.cases.append(case)
+        click.echo(f"{len(self.cases)} of {asked.count}: {' | '.join(row(case))}", err=True)
+        if self.output is not None:
+            _write(self.output, self.title, self.cases, self.summary, asked.seconds)
+
+    def to_json(self) -> dict[str, Any]:
+        told = [each.to_json() for each in self.cases]
+        return {"title": self.title, "summary": self.summary.to_json(), "cases": told}
+
+
+def _page_of(output: Path | None, on_miss: str, all_of_them: Sequence[str]) -> Path | None:
+    """Of several pages, each has its own name."""
+    return output.with_stem(f"{output.stem}-{on_miss}") if output and len(all_of_them) > 1 else output
+
+
+def _answered(asked: DrawnRequest, db: str, on_miss: str, problem: Problem, crew: Any) -> Answer:
     """What a lookup answers, as callables ask it; after a first use if that is asked for."""
     from tuner.lookup import answer
     from tuner.lookup.asking import kept_open, parse_device, parse_key
 
     assert asked.regime is not None, "it was chosen"
-    if asked.on_miss == PREDICT:
+    if on_miss == PREDICT:
         return answer(kept_open(db), parse_key(problem), parse_device(asked.device), asked.regime)
     from tuner.lookup.declared import builtin_now
     from tuner.study.first_use_answer import answer_at_first_use

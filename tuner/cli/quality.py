@@ -20,8 +20,9 @@ from tuner.cli.shapes import subject_options
 @click.option("--seconds", type=float, default=13.0, show_default=True, help="Seconds of each study.")
 @click.option("--seed", type=int, default=None, help="Of problems and their studies; random unless given.")
 @click.option(
-    "--on-miss", type=click.Choice(["predict", "measure"]), default="predict", show_default=True,
-    help="Answer as tuner.on_miss has it; measure times 8 configs at each problem first.",
+    "--on-miss", type=click.Choice(["predict", "measure"]), default=("predict",), multiple=True,
+    help="Answer as tuner.on_miss has it; measure times 8 configs at each problem first. Given twice, both are "
+    "compared with the same studies, and -o names two pages. [default: predict]",
 )  # fmt: skip
 @click.option(
     "-o", "output", type=click.Path(path_type=Path), default=None,

@@ -22,25 +22,28 @@ from tuner.workers.crew import Crew
 
 def measured(
     problems: Sequence[Problem],
-    answer: Callable[[Problem, Crew], Answer],
+    answers: Sequence[Callable[[Problem, Crew], Answer]],
     catalogue: Catalogue,
     device: DetectedDevice,
     seconds: float,
     regime: str = "cold",
     seed: int = 0,
-) -> Iterator[Drawn]:
-    """Answers each problem, tunes it for a while, and times answer, champion and library in turn.
+) -> Iterator[tuple[Drawn, ...]]:
+    """Answers each problem, tunes it for a while, and times answers, champion and library in turn.
 
     The studies' records are thrown away, so that the problems remain ones that nobody tuned.
 
     Args:
         problems: The problems.
-        answer: Looks a problem up; the device's workers are at hand, open or not.
+        answers: Ways to look a problem up; the device's workers are at hand, open or not.
         catalogue: Kernels.
         device: Where.
         seconds: Of each study.
         regime: How time is taken.
         seed: Of the searches.
+
+    Returns:
+        A case for each way to look up, problem by problem.
 
     Raises:
         DeviceTrouble: The device stays unwell.
@@ -48,7 +51,7 @@ def measured(
     """
     with tempfile.TemporaryDirectory() as folder, closing(Crew((device,))) as crew:
         for number, problem in enumerate(problems):
-            found = answer(problem, crew)
+            found = [answer(problem, crew) for answer in answers]
             operation = problem.operation.name
             request = Request(
                 problem, catalogue.of(operation, device.target, dtype=problem.dtype), (device,), regime,
@@ -60,4 +63,6 @@ def measured(
                     with open_study(request, store, crew=crew) as study:
                         yield compared(study, found)
                 except NothingFound as error:
-                    yield Drawn(problem, found.to_json(), None, None, None, why=str(error))
+                    yield tuple(
+                        Drawn(problem, each.to_json(), None, None, None, why=str(error)) for each in found
+                    )

@@ -1,9 +1,9 @@
-"""An answer, the champion of a short study and the library, timed in turn."""
+"""Answers, the champion of a short study and the library, timed in turn."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tuner.declare.kernel import Rendered, render
 from tuner.declare.space import Config
@@ -13,16 +13,21 @@ from tuner.results.measurement import Measurement
 from tuner.study.drawn import Drawn
 from tuner.study.study import Study
 
-#: Seconds in which answer, champion and library are timed in turn, after a study.
+#: Kernel and config.
+Pick = tuple[str, Config]
+#: Seconds in which answers, champion and library are timed in turn, after a study.
 IN_TURN_S = 1.0
 
 
-def compared(study: Study, found: Answer) -> Drawn:
-    """Searches, plays the finals, and times answer, champion and library in turn.
+def compared(study: Study, found: Sequence[Answer]) -> tuple[Drawn, ...]:
+    """Searches, plays the finals, and times answers, champion and library in turn.
 
     Args:
         study: Open, on the problem.
-        found: What the lookup answered.
+        found: What lookups answered.
+
+    Returns:
+        A case for each answer.
 
     Raises:
         DeviceTrouble: The device stays unwell.
@@ -31,29 +36,30 @@ def compared(study: Study, found: Answer) -> Drawn:
     study.search()
     champion = study.finals().champion
     kernels = {each.name: each for each in study.request.kernels}
-    named = {"answer": (found.kernel, Config(dict(found.config)))}
+    problem, picked = study.request.problem, [(each.kernel, Config(dict(each.config))) for each in found]
     if champion is not None:
-        named["champion"] = champion.record.kernel, Config(dict(champion.record.config))
-    problem = study.request.problem
-    times, library = _in_turn(
-        study, {name: render(kernels[kernel], problem, config) for name, (kernel, config) in named.items()}
-    )
-    answered = times.get("answer")
-    why = "" if answered is not None and answered.time_s else _trouble(answered)
-    winner = times.get("champion")
-    return Drawn(
-        problem, found.to_json(), answered.time_s if answered else None, library.time_s if library else None,
-        winner.time_s if winner else None,
-        f"{named['champion'][0]} {named['champion'][1]}" if champion is not None else "", why,
-    )  # fmt: skip
+        picked.append((champion.record.kernel, Config(dict(champion.record.config))))
+    rendered = {pick: render(kernels[pick[0]], problem, pick[1]) for pick in picked}
+    times, library = _in_turn(study, rendered)
+    library_s = library.time_s if library else None
+    winner, won = (times.get(picked[-1]), f"{picked[-1][0]} {picked[-1][1]}") if champion else (None, "")
+    cases = []
+    for answer, pick in zip(found, picked, strict=False):
+        answered = times.get(pick)
+        fine = answered is not None and answered.time_s
+        cases.append(Drawn(
+            problem, answer.to_json(), answered.time_s if answered else None, library_s,
+            winner.time_s if winner else None, won, "" if fine else _trouble(answered),
+        ))  # fmt: skip
+    return tuple(cases)
 
 
 def _in_turn(
-    study: Study, rendered: Mapping[str, Rendered]
-) -> tuple[dict[str, Measurement], Measurement | None]:
-    """Measurements by name, and the library's; of what compiles."""
+    study: Study, rendered: Mapping[Pick, Rendered]
+) -> tuple[dict[Pick, Measurement], Measurement | None]:
+    """Measurements by kernel and config, and the library's; of what compiles."""
     compiled = study.session.compile_all(dict(enumerate(rendered.values())))
-    players = {name: compiled[number] for number, name in enumerate(rendered) if number in compiled}
+    players = {pick: compiled[number] for number, pick in enumerate(rendered) if number in compiled}
     if not players:
         return {}, study.library
     try:

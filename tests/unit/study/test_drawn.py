@@ -11,7 +11,7 @@ from fixtures.fake_device import BEST, BEST_S, TOY, write_device
 from tuner.cli.drawn import lines
 from tuner.declare import catalogue
 from tuner.declare.space import Config
-from tuner.devices.detect import find
+from tuner.devices.detect import DetectedDevice, find
 from tuner.lookup.answers import Answer, Loss, Predicted, Question
 from tuner.study.drawn import Drawn, summary
 from tuner.study.drawn_measured import measured
@@ -24,14 +24,19 @@ PROBLEM = DECLARED.operation("toy").problem({"n": 1000})
 def case(config: dict[str, Any], tmp_path: Path, library: str = "") -> Drawn:
     """The toy with this answer."""
     found = find(write_device(tmp_path / "device.json", baseline_s=2 * BEST_S))
-    question = Question(key_of(PROBLEM), found.info)
-    told = Answer(
-        None, "predicted", Loss(0.1, 50, "measured", (0.0, 0.3)), question=question,
+    told = told_of(found, config, library)
+    ((only,),) = measured([PROBLEM], [lambda problem, crew: told], DECLARED, found, seconds=4.0)
+    return only
+
+
+def told_of(found: DetectedDevice, config: dict[str, Any], library: str = "") -> Answer:
+    """The toy answered with a config, or with the library."""
+    return Answer(
+        None, "predicted", Loss(0.1, 50, "measured", (0.0, 0.3)),
+        question=Question(key_of(PROBLEM), found.info),
         default=(DECLARED.of("toy", "cuda")[0].name, Config(config)), library=library,
         predicted=Predicted(BEST_S, 2 * BEST_S, (0.5 * BEST_S, 1.5 * BEST_S)),
     )  # fmt: skip
-    (only,) = measured([PROBLEM], lambda problem, crew: told, DECLARED, found, seconds=4.0)
-    return only
 
 
 def test_the_best_config_loses_nothing(tmp_path: Path) -> None:
@@ -46,6 +51,16 @@ def test_the_library_as_an_answer_loses_what_the_champion_gains(tmp_path: Path) 
     found = case(BEST, tmp_path, library="library")
     assert found.by_library
     assert found.loss == pytest.approx(0.5, abs=0.15)
+
+
+def test_several_answers_are_compared_with_one_study(tmp_path: Path) -> None:
+    found = find(write_device(tmp_path / "device.json", baseline_s=2 * BEST_S))
+    worse = {**BEST, "BLOCK": 128}
+    answers = [lambda problem, crew, config=config: told_of(found, config) for config in (BEST, worse)]
+    ((good, bad),) = measured([PROBLEM], answers, DECLARED, found, seconds=4.0)
+    assert (good.champion, good.champion_s, good.library_s) == (bad.champion, bad.champion_s, bad.library_s)
+    assert good.loss == pytest.approx(0.0, abs=0.1)
+    assert bad.loss > 0.1
 
 
 def drawn(kernel_s: float | None, use: str = "kernel", said: float = 0.05) -> Drawn:
