@@ -108,9 +108,11 @@ def evidence(
     for number in timed:
         rows = slice(ends[number], ends[number + 1])
         log_s = np.log(data.time_s[rows])
-        kept = place[data.config[rows]] >= 0
+        at = place[data.config[rows]]
+        order = np.argsort(at, kind="stable")  # in a row, numbers take less space in a file
+        kept = order[at[order] >= 0]
         library.append(math.log(data.library_s[number]) - log_s.min())
-        configs.append(place[data.config[rows]][kept])
+        configs.append(at[kept])
         behind.append(np.round((log_s - log_s.min())[kept] / STEP) * STEP)
         starts.append(starts[-1] + len(configs[-1]))
     some = [problems[number] for number in timed]

@@ -146,7 +146,9 @@ class There:
         mixed, estimate = config_features(problem, device, lot.traits, model.limits)
         self._reference = (estimate + self._roofline) / 2
         first = len(model.parameters) + TRAIT_FEATURES
-        self._places = model.forest.places(first + len(self._shared), mixed)
+        after = first + len(self._shared)
+        # A model of an earlier version knows fewer.
+        self._places = model.forest.places(after, mixed[: model.forest.features - after])
         self._left = model.forest.bits_of_one(first, self._shared)
 
     def coarse(self) -> Floats:

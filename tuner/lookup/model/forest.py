@@ -26,6 +26,8 @@ Places = NDArray[np.intp]
 
 #: Leaves of a tree at the most: a bit each.
 MOST_LEAVES = 32
+#: Rows that are looked up together: what is known of them stays in a processor's cache.
+AT_ONCE = 64
 #: Every leaf can be reached.
 ALL = np.uint32(0xFFFFFFFF)
 
@@ -114,11 +116,14 @@ class Forest:
     def bits_at(self, places: Places) -> Bits:
         """Leaves that rows may still reach by the features of `places`, shape (rows, trees)."""
         found = np.full((places.shape[1], len(self.leaves)), ALL, np.uint32)
-        taken = np.empty_like(found)
+        taken = np.empty((min(AT_ONCE, len(found)), len(self.leaves)), np.uint32)
         take = self._table.take
-        for row in places:
-            take(row, axis=0, out=taken, mode="clip")  # clipping, which never happens, spares a buffer
-            found &= taken
+        for begin in range(0, len(found), AT_ONCE):
+            some = found[begin : begin + AT_ONCE]
+            room = taken[: len(some)]
+            for row in places[:, begin : begin + AT_ONCE]:
+                take(row, axis=0, out=room, mode="clip")  # clipping, which never happens, spares a buffer
+                some &= room
         return found
 
     def bits(self, first: int, values: Floats) -> Bits:

@@ -21,6 +21,7 @@ from tuner.declare.kernel import Kernel
 from tuner.declare.problem import DTYPE_BYTES, Problem
 from tuner.declare.space import Config
 from tuner.lookup.features import Floats, shape_features
+from tuner.lookup.model.spread import Spread, spread_features
 
 #: A dim this long is divisible by all usual tiles.
 LONG_DIM = 15 << 16
@@ -75,8 +76,9 @@ class Traits:
     Attributes:
         values: Shape (2 * dims + 5, configs). Per dim the elements that a block takes, infinite if blocks are
             not laid out along it; per dim the elements that it takes at each step. Then blocks for each tile
-            (shares of a sum), blocks that stay (0: as many as there are tiles), threads of a block, its bytes
-            of shared memory, and registers of a thread (0: unknown).
+            (shares of a sum), blocks that stay (0: as many as there are tiles; more only where a block of
+            each span is more), threads of a block, its bytes of shared memory, and registers of a thread (0:
+            unknown).
         inputs: Which dims each input has, 1 or 0, shape (inputs, dims).
         summed: Which dims are summed over, being in no output, shape (dims,).
     """
@@ -132,6 +134,7 @@ class _Probes:
 
     def __init__(self, like: Problem) -> None:
         self.dims, self._like = list(like.dims), like
+        self._kept: dict[frozenset[str], Problem] = {}
 
     def _of(self, shape: Mapping[str, int]) -> Problem:
         return self._like.operation.problem(shape, self._like.dtype, self._like.layout)
@@ -139,17 +142,27 @@ class _Probes:
     @cached_property
     def long(self) -> Problem:
         """All dims are long."""
-        return self._of(dict.fromkeys(self.dims, LONG_DIM))
+        return self.but_for(frozenset())
 
     @cached_property
     def half(self) -> Problem:
         """All dims are half as long."""
         return self._of(dict.fromkeys(self.dims, LONG_DIM // 2))
 
+    def but_for(self, ones: frozenset[str]) -> Problem:
+        """Some dims are 1, the others are long."""
+        if ones not in self._kept:
+            self._kept[ones] = self._of({dim: 1 if dim in ones else LONG_DIM for dim in self.dims})
+        return self._kept[ones]
+
     @cached_property
-    def short(self) -> Mapping[str, Problem]:
-        """By dim: that one is 1, the others are long."""
-        return {dim: self._of({**dict.fromkeys(self.dims, LONG_DIM), dim: 1}) for dim in self.dims}
+    def alone(self) -> Mapping[str, tuple[Problem, Problem]]:
+        """By dim: that one is long, or half as long, the others are 1."""
+        ones = dict.fromkeys(self.dims, 1)
+        return {
+            dim: (self._of({**ones, dim: LONG_DIM}), self._of({**ones, dim: LONG_DIM // 2}))
+            for dim in self.dims
+        }
 
 
 def _traits_of(kernel: Kernel | None, config: Config, probes: _Probes) -> list[float]:
@@ -161,12 +174,15 @@ def _traits_of(kernel: Kernel | None, config: Config, probes: _Probes) -> list[f
             tiles = _declared(kernel, config, probes)
         if kernel is not None and kernel.launch is not None:
             spans, rest = _probed(kernel, config, probes)
+            stays = _staying(kernel, config, probes, [dim for dim in tiles if math.isinf(spans[dim])])
+            if stays:  # along these dims; the others' spans show where these ask for one block
+                spans, rest = _probed(kernel, config, probes, frozenset(stays))
+                rest[1] = max(stays.values())
     except Exception:  # rules of anybody's, at dims that they may not be made for
         spans, tiles = dict.fromkeys(dims, math.inf), {}
     steps = {dim: tiles.get(dim, spans[dim] if math.isfinite(spans[dim]) else 1.0) for dim in dims}
-    stays = rest[0] if all(map(math.isinf, spans.values())) and rest[0] > 1 else 0.0
-    if stays:  # as many blocks at any shape
-        spans, rest[0], rest[1] = dict.fromkeys(dims, math.inf), 1.0, stays
+    if all(map(math.isinf, spans.values())) and rest[0] > 1 and not rest[1]:  # as many blocks at any shape
+        rest[0], rest[1] = 1.0, rest[0]
     return [*spans.values(), *steps.values(), *rest]
 
 
@@ -178,17 +194,35 @@ def _declared(kernel: Kernel, config: Config, probes: _Probes) -> dict[str, floa
     return {dim: float(long[dim]) for dim in long if long[dim] == half.get(dim)}
 
 
-def _probed(kernel: Kernel, config: Config, probes: _Probes) -> tuple[dict[str, float], list[float]]:
-    """Elements of each dim that a block takes; blocks for each tile, 0, threads, shared bytes, 0."""
+def _probed(
+    kernel: Kernel, config: Config, probes: _Probes, ones: frozenset[str] = frozenset()
+) -> tuple[dict[str, float], list[float]]:
+    """Elements of each dim that a block takes; blocks for each tile, 0, threads, shared bytes, 0.
+
+    Dims of `ones` are 1 in all that is looked at.
+    """
     assert kernel.launch is not None, "asked for kernels with a launch rule only"
-    launch = kernel.launch(probes.long, config)
+    launch = kernel.launch(probes.but_for(ones), config)
     blocks = float(math.prod(launch.grid))
-    spans, others = {}, blocks
-    for dim, short in probes.short.items():
-        ratio = blocks / math.prod(kernel.launch(short, config).grid)
+    spans, others = dict.fromkeys(probes.dims, math.inf), blocks
+    for dim in probes.dims:
+        if dim in ones:
+            continue
+        ratio = blocks / math.prod(kernel.launch(probes.but_for(ones | {dim}), config).grid)
         spans[dim] = LONG_DIM / ratio if ratio > 1 else math.inf
         others /= ratio
     return spans, [others, 0.0, float(math.prod(launch.block)), float(launch.shared_bytes), 0.0]
+
+
+def _staying(kernel: Kernel, config: Config, probes: _Probes, dims: Sequence[str]) -> dict[str, float]:
+    """Of some dims, those along which as many blocks stay however long the dim is, and how many."""
+    assert kernel.launch is not None, "asked for kernels with a launch rule only"
+    found = {}
+    for dim in dims:
+        long, half = (float(math.prod(kernel.launch(each, config).grid)) for each in probes.alone[dim])
+        if long == half > 1:
+            found[dim] = long
+    return found
 
 
 def incidence(like: Problem) -> tuple[Floats, Floats]:
@@ -216,8 +250,9 @@ def config_features(problem: Problem, device: DeviceInfo, of: Traits, known: Lim
         known: What the device can do.
 
     Returns:
-        Features, shape (features, configs): blocks, waves, balance, padding, arithmetic, traffic, chains. And
-        the log of a first estimate of the seconds, shape (configs,).
+        Features, shape (features, configs): blocks, waves, balance, padding, arithmetic, traffic, chains, and
+        those of `spread_features`. Later versions add theirs at the end, so that models of earlier ones find
+        those that they know. And the log of a first estimate of the seconds, shape (configs,).
     """
     sizes = np.array([size for _, size in problem.shape], dtype=float)[:, None]
     inputs, summed = of.inputs, of.summed
@@ -226,7 +261,7 @@ def config_features(problem: Problem, device: DeviceInfo, of: Traits, known: Lim
     padding = np.log(around * of.steps / sizes)
     steps = around.prod(axis=0)
     units = np.maximum(np.ceil(sizes / of.spans), 1).prod(axis=0) * others
-    blocks = np.where(stays > 0, np.minimum(stays, steps), units)
+    blocks = np.where(stays > 0, np.maximum(units, np.minimum(stays, steps)), units)
     chain = np.ceil(steps / blocks)
     cores = max(device.sm_count, 1)
     fullest = np.ceil(blocks / cores) * chain
@@ -239,7 +274,8 @@ def config_features(problem: Problem, device: DeviceInfo, of: Traits, known: Lim
     traffic_s = traffic / (L2_OVER_MEMORY * known.bytes_per_s) * np.maximum(balance / np.exp(padded), 1.0)
     memory_s = work.bytes / known.bytes_per_s
     warps = np.maximum(np.ceil(threads / 32), 1)
-    slots = cores * resident_blocks(device, of)
+    resident = resident_blocks(device, of)
+    slots = cores * resident
     waves = blocks / slots
     estimate = np.log(np.maximum(np.maximum(arithmetic_s, traffic_s), memory_s) + known.launch_s)
     logs = np.log(np.array([
@@ -248,7 +284,11 @@ def config_features(problem: Problem, device: DeviceInfo, of: Traits, known: Lim
     ]))  # fmt: skip
     whole = np.array([np.ceil(waves) / waves, balance, padded, summed @ padding, (1 - summed) @ padding])
     memory = logs[5:7] - math.log(memory_s)
-    return np.concatenate([logs, whole, memory, np.log(sizes / of.steps), estimate[None]]), estimate
+    spread = spread_features(Spread(
+        problem, cores, inputs, summed, of.steps, around, blocks, resident, fullest, threads, of.row(3),
+        of.row(4), arithmetic_s, memory_s, known.launch_s,
+    ))  # fmt: skip
+    return np.concatenate([logs, whole, memory, np.log(sizes / of.steps), estimate[None], spread]), estimate
 
 
 def resident_blocks(device: DeviceInfo, of: Traits) -> Floats:

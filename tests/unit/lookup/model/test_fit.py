@@ -1,6 +1,7 @@
 """A model fitted to a survey of a device whose costs are known."""
 
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from fixtures.model_survey import CONFIGS, GEMM, KERNELS, SMALL, geometric_mean,
 from tuner.errors import InputError, TunerError
 from tuner.lookup.model.calibrate import Cases, calibrate
 from tuner.lookup.model.data import Timings, from_arrays
-from tuner.lookup.model.fit import fit
+from tuner.lookup.model.fit import LEAF_STEP, fit
 from tuner.lookup.model.fitted import Model
 from tuner.lookup.model.predict import Predictor
 from tuner.lookup.model.stored import from_bytes, to_bytes
@@ -78,6 +79,14 @@ def test_a_fit_is_repeatable_and_keeps_where_it_comes_from() -> None:
     assert told["timings"] == len(few.time_s)
     assert told["measured_at"] == "2026-11-20"
     assert told["sources"] == {"blocks": KERNELS["blocks"].source_hash}
+
+
+def test_leaves_and_evidence_are_kept_in_a_way_that_takes_little_space() -> None:
+    model = fitted()
+    assert (model.forest.leaves * 2 / LEAF_STEP % 1 == 0).all()
+    assert model.evidence is not None
+    for begin, end in pairwise(model.evidence.starts.tolist()):
+        assert (np.diff(model.evidence.configs[begin:end]) > 0).all()
 
 
 def test_a_survey_without_a_library_gives_kernels_alone() -> None:

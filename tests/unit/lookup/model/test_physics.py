@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from fixtures.model_survey import GEMM, KERNELS
 from tuner.declare.catalogue import builtin
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
+from tuner.declare.launch import Launch, ceil_div
 from tuner.declare.space import Config
 from tuner.lookup.model.physics import (
     Limits,
@@ -74,6 +76,29 @@ def test_blocks_that_stay_have_the_declared_tile() -> None:
     assert np.isinf(of.spans).all()
     assert of.steps[:, 0].tolist() == [stays["BM"], stays["BN"], 1]
     assert of.row(1)[0] == stays["BLOCKS"]
+
+
+def test_blocks_that_stay_are_as_many_as_the_parts_of_another_dim_at_least() -> None:
+    """Of a thin product, blocks stay along the wide side; each part of the sum has one at least."""
+
+    def launch(p: Any, c: Config) -> Launch:
+        parts, tiles = ceil_div(p.k, c.BK), ceil_div(p.m, c.BM)
+        return Launch((max(min(c.BLOCKS, parts * tiles), parts),), (128,))
+
+    stays = Kernel(
+        "gemm", "stays", "cuda", Path("stays.cu"), launch=launch, tiles=lambda p, c: {"m": c.BM, "k": c.BK}
+    )
+    config = Config({"BM": 64, "BK": 512, "BLOCKS": 264})
+    of = traits({"stays": stays}, [("stays", config)], GEMM.problem(dict.fromkeys("mnk", 2)))
+    assert of.row(1)[0] == 264
+    for sizes in (
+        {"m": 64, "n": 1, "k": 512},
+        {"m": 1 << 16, "n": 1, "k": 2048},
+        {"m": 64, "n": 1, "k": 1 << 20},
+    ):
+        problem = GEMM.problem(sizes)
+        blocks = math.exp(config_features(problem, BOARD, of, KNOWN)[0][0, 0])
+        assert blocks == pytest.approx(math.prod(launch(problem, config).grid))
 
 
 def test_a_rule_that_fails_leaves_a_config_without_traits() -> None:

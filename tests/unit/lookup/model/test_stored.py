@@ -1,6 +1,7 @@
 """Models as text, and answers from them."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from fixtures.model_survey import CONFIGS, GEMM, KERNELS, plain_model
 
 from tuner.errors import InputError
 from tuner.lookup.model import stored
+from tuner.lookup.model.forest import MOST_LEAVES, Forest
 from tuner.lookup.model.predict import Predictor
 from tuner.lookup.model.stored import from_bytes, to_bytes
 
@@ -58,6 +60,23 @@ def test_a_model_larger_than_its_limit_is_not_written(monkeypatch: pytest.Monkey
         to_bytes(plain_model())
     with pytest.raises(InputError, match="1000 bytes at the most"):
         from_bytes(b" " * 1001)
+
+
+def test_a_model_fitted_before_features_were_added_finds_those_that_it_knows() -> None:
+    model, added = plain_model(), 16
+    known = model.forest.features - added
+    # A tree of two leaves that asks for the last feature of the first models: the estimate.
+    starts = np.concatenate([np.zeros(known), np.ones(1 + added)]).astype(np.int32)
+    leaves = np.zeros((1, MOST_LEAVES))
+    leaves[0, :2] = -1.0, 1.0
+    estimates = model.times(PROBLEM)[0] - np.log(model.limits.roofline_s(PROBLEM)) / 2
+    now = Forest(
+        np.array([[0, known - 1, 0, 0, 1]], np.int32), np.array([np.median(estimates) * 2]), starts, leaves
+    )
+    before = replace(now, starts=starts[: known + 1])
+    times = replace(model, forest=now).times(PROBLEM)[0]
+    np.testing.assert_array_equal(replace(model, forest=before).times(PROBLEM)[0], times)
+    assert len(np.unique(times - model.times(PROBLEM)[0])) == 2
 
 
 def test_other_layouts_and_operations_are_not_answered() -> None:
