@@ -22,7 +22,7 @@ from tuner.lookup.model.fitted import Model, There
 from tuner.lookup.model.lot import lot_of
 
 #: Configs that the first trees find worth the others.
-SCREENED = 64
+SCREENED = 48
 #: Answers that a predictor keeps.
 KEPT = 4096
 
