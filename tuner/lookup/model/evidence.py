@@ -26,8 +26,8 @@ OTHER_KIND = 1.5
 GOOD = 0.5
 #: Log of time that a config is expected to fall behind for each doubling of a dim from where it was timed.
 FALLS_BEHIND = 0.05
-#: Log of time to which it is rounded: finer differences are noise, and take space.
-STEP = 1 / 256
+#: Log of time to which it is rounded, up to `GOOD` and beyond: finer differences are noise, and take space.
+STEP, COARSE_STEP = 1 / 64, 1 / 16
 #: What is added to a distance, in doublings, before a near problem counts its inverse square.
 SOFTLY = 0.3
 #: Weight of how a config stood near by, beside the time that trees predict.
@@ -113,7 +113,9 @@ def evidence(
         kept = order[at[order] >= 0]
         library.append(math.log(data.library_s[number]) - log_s.min())
         configs.append(at[kept])
-        behind.append(np.round((log_s - log_s.min())[kept] / STEP) * STEP)
+        lost = (log_s - log_s.min())[kept]
+        step = np.where(lost > GOOD, COARSE_STEP, STEP)
+        behind.append(np.round(lost / step) * step)
         starts.append(starts[-1] + len(configs[-1]))
     some = [problems[number] for number in timed]
     return Evidence(

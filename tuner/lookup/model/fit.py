@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -40,7 +41,7 @@ class Growth:
         rate: Learning rate.
         least: Rows of a leaf at the least.
         share: Of the features that a tree may ask for.
-        threads: That grow them; the trees are the same with any number.
+        threads: That grow them, 0 for as many as the process has cores; the trees are the same with any number.
     """
 
     trees: int
@@ -48,7 +49,7 @@ class Growth:
     rate: float
     least: int
     share: float
-    threads: int = 1
+    threads: int = 0
 
 
 #: For configs, two forests; for the library, of which there is one time a problem, some more.
@@ -173,11 +174,12 @@ def grow(rows: Floats, target: Floats, weight: Floats, how: Growth, seed: int) -
         raise TunerError(
             "fitting a model needs LightGBM, which is not installed; pip install 'tile-tuner[model]'"
         ) from error
+    threads = how.threads or len(os.sched_getaffinity(0))
     settings = {
         "objective": "regression", "num_leaves": how.leaves, "learning_rate": how.rate,
         "min_data_in_leaf": how.least, "bagging_fraction": 0.8, "bagging_freq": 1,
         "feature_fraction": how.share, "max_bin": 127, "seed": seed,
-        "verbose": -1, "deterministic": True, "force_row_wise": True, "num_threads": how.threads,
+        "verbose": -1, "deterministic": True, "force_row_wise": True, "num_threads": threads,
     }  # fmt: skip
     booster = lightgbm.train(settings, lightgbm.Dataset(rows, target, weight=weight), how.trees)
     return _arrays([each["tree_structure"] for each in booster.dump_model()["tree_info"]], rows.shape[1])
