@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from tuner.lookup.model.fitted import Model
 
 
+dtype_option = click.option(
+    "--dtype", default="", help="Of the survey's problems; the operation's first unless given."
+)
+
+
 @click.group()
 def model() -> None:
     """Models of times: fitted to a survey, they answer for shapes that nobody tuned."""
@@ -32,13 +37,14 @@ def model() -> None:
     "--survey", type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="Timings as arrays, FILE.npz (docs/lookup.md), in place of the database's surveys.",
 )  # fmt: skip
-@click.option("--dtype", default="", help="Of the survey's problems; the operation's first unless given.")
+@dtype_option
 @usual_regime_option
 @click.option("--measured-at", default="", help="When the survey was made, where its file does not tell.")
 @click.option("--seed", default=0, show_default=True, help="Of folds and samples.")
 @click.option(
     "-o", "output", type=click.Path(path_type=Path), default=None,
-    help="File to write; unless given the one that lookups read, configs/tuned/DEVICE/models/OPERATION.json.",
+    help="File to write; unless given the one that lookups read, configs/tuned/DEVICE/models/OPERATION.json "
+    "or OPERATION-DTYPE.json.",
 )  # fmt: skip
 @database_option
 def fit(operation: str, device: str, output: Path | None, db: str, **options: Any) -> None:
@@ -47,7 +53,8 @@ def fit(operation: str, device: str, output: Path | None, db: str, **options: An
     Needs LightGBM: pip install 'tile-tuner[model]'.
     """
     from tuner.declare.folders import in_checkout
-    from tuner.lookup.model.shelf import path_of
+    from tuner.lookup.declared import builtin_now
+    from tuner.lookup.model.shelf import name_of, path_of
     from tuner.lookup.model.stored import to_bytes
 
     writable_file(output)
@@ -55,7 +62,8 @@ def fit(operation: str, device: str, output: Path | None, db: str, **options: An
         raise InputError("an installed package's own results are not written; name a file by -o")
     found = _fitted(operation, device, options, db)
     pairs(f"Model of {operation} on {found.device.name}", _rows(found))
-    path = output or (path_of(operation, found.device.name) if in_checkout() else None)
+    name = name_of(builtin_now().operation(operation), options["dtype"])
+    path = output or (path_of(name, found.device.name) if in_checkout() else None)
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(to_bytes(found) + b"\n")
@@ -75,7 +83,9 @@ def _fitted(operation: str, device: str, options: Mapping[str, Any], db: str) ->
     kernels = {each.name: each for each in catalogue.of(operation, where.kind)}
     if survey is None:
         with Store.open(db) as store:
-            return refit(store, declared, kernels.values(), where, regime, options["seed"])
+            return refit(
+                store, declared, kernels.values(), where, regime, options["seed"], dtype=options["dtype"]
+            )
     told = circumstances(regime)
     if options["measured_at"]:
         told["measured_at"] = options["measured_at"]
@@ -87,28 +97,30 @@ def _fitted(operation: str, device: str, options: Mapping[str, Any], db: str) ->
 @click.option(
     "--device", shell_complete=DEVICE, default="", help='cpu, cuda:N, or a name such as "NVIDIA H200".'
 )
+@dtype_option
 @usual_regime_option
 @database_option
 @json_option
-def show(operation: str, device: str, regime: str | None, db: str, as_json: bool) -> None:
+def show(operation: str, device: str, dtype: str, regime: str | None, db: str, as_json: bool) -> None:
     """What a model was fitted to, and what its answers lost at problems left out."""
     from tuner.lookup.declared import builtin_now
     from tuner.lookup.devices import device_in_full
     from tuner.lookup.model.shelf import models
     from tuner.store import Store
 
-    builtin_now().operation(operation)
+    dtype = dtype or builtin_now().operation(operation).dtypes[0]
     where = device_in_full(device, db)
     regime = regime or where.usual_regime
     try:
         with Store.open(db, read_only=True) as store:
-            every = models(operation, regime, store=store)
+            every = models(operation, regime, store=store, dtype=dtype)
     except NothingFound:
-        every = models(operation, regime)
-    found = next((each for each in every if each.device.name == where.name), None)
+        every = models(operation, regime, dtype=dtype)
+    known = [each for each in every if any(kind[0] == dtype for kind in each.traits)]
+    found = next((each for each in known if each.device.name == where.name), None)
     if found is None:
         raise NothingFound(
-            f"there is no model of {operation}, {regime}, for {where.name}; run a survey there and "
+            f"there is no model of {operation} in {dtype}, {regime}, for {where.name}; run a survey there and "
             f"`tuner model fit {operation}`"
         )
     if as_json:

@@ -154,10 +154,10 @@ class Snapshot:
 
         return self.known("devices", read)
 
-    def models(self, operation: str, regime: str) -> list[TimeModel]:
-        """The models of an operation, one for each device that has one."""
-        asked = operation, regime, self.published, self.store
-        return self.known(("models", operation, regime), lambda: models(*asked))
+    def models(self, operation: str, regime: str, dtype: str = "") -> list[TimeModel]:
+        """The models of an operation, one for each device that has one, of a dtype where there are such."""
+        asked = operation, regime, self.published, self.store, dtype
+        return self.known(("models", operation, regime, dtype), lambda: models(*asked))
 
     def has_problem(self, problem: ProblemKey) -> bool:
         """Whether the store has any record of a problem, on whatever device."""

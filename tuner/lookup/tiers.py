@@ -57,7 +57,8 @@ class Case:
 
     def models(self) -> list[TimeModel]:
         """The models of the operation, one for each device that has one."""
-        return self.snapshot.models(self.question.problem.operation, self.question.regime)
+        asked = self.question
+        return self.snapshot.models(asked.problem.operation, asked.regime, asked.problem.dtype)
 
     def remembered(self, device: str) -> Remembered | None:
         """The problems that were tuned on a device; None where none was."""

@@ -39,7 +39,7 @@ def run_surveys(plan: Plan, store: Store, found: DetectedDevice, deadline_s: flo
         progress = run_survey(request, store)
         told = f"{progress.timings} timings at {progress.problems} problems"
         if progress.problems:
-            asked = item.operation, request.kernels, found.info, request.regime
+            asked = item.operation, request.kernels, found.info, request.regime, request.limits.dtype
             told = f"{told}; {refit_if_possible(store, *asked)}"
         yield f"survey of {item.operation.name}: {told}"
 

@@ -51,9 +51,8 @@ def run(
         events.tell("begin", operation=name, device=request.found.info.name, seconds=request.seconds)
         progress = run_survey(request, store, followed)
         if refitted is not None and progress.problems:
-            refitted(
-                refit_if_possible(store, request.operation, request.kernels, request.found.info, request.regime)
-            )
+            asked = request.operation, request.kernels, request.found.info, request.regime, request.limits.dtype
+            refitted(refit_if_possible(store, *asked))
         events.tell("end", **asdict(progress))
     return progress
 

@@ -191,11 +191,12 @@ class View:
         """
         for operation in builtin_now().operations.values():
             with contextlib.suppress(TunerError):  # a question will tell
-                for model in self.snapshot.models(operation.name, COLD):
-                    where = self._here(model.device.name)
-                    for dtype, layout in list(model.traits)[:layouts]:
-                        problem = operation.problem(dict.fromkeys(operation.dims, WARM_SIZE), dtype, layout)
-                        answer_within(self.snapshot, ProblemKey.of(problem), where)
+                for asked in operation.dtypes:
+                    for model in self.snapshot.models(operation.name, COLD, asked):
+                        kinds = [kind for kind in model.traits if kind[0] == asked]
+                        for dtype, layout in kinds[:layouts]:
+                            problem = operation.problem(dict.fromkeys(operation.dims, WARM_SIZE), dtype, layout)
+                            answer_within(self.snapshot, ProblemKey.of(problem), self._here(model.device.name))
 
     def inherit(self, earlier: View, touched: Touched) -> None:
         """Takes over what an earlier snapshot has read and answered, as far as it still holds.

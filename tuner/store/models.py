@@ -1,4 +1,6 @@
-"""Fitted models in the database: the latest of each operation, device and regime.
+"""Fitted models in the database: the latest of each name, device and regime.
+
+A model's name is its operation's, which a dtype other than the operation's first one follows.
 
 A model is made of what surveys stored, and can be made again: it is neither exported nor copied beside the
 database.
@@ -27,7 +29,7 @@ def add(store: Store, operation: str, device: str, regime: str, text: bytes) -> 
 
     Args:
         store: Where.
-        operation: What it predicts.
+        operation: Its name.
         device: Name of the device.
         regime: How the times that it predicts were taken.
         text: The model (`tuner.lookup.model.stored`).
@@ -51,7 +53,7 @@ class StoredModel(NamedTuple):
     """A model as it is stored.
 
     Attributes:
-        operation: What it predicts.
+        operation: Its name.
         device: Name of the device.
         regime: How the times that it predicts were taken.
         fitted_at: When it was stored; ISO 8601, UTC.
@@ -79,7 +81,7 @@ def every(store: Reader) -> list[StoredModel]:
 
 
 def latest(store: Reader, operation: str, regime: str) -> dict[str, tuple[str, bytes]]:
-    """Models of an operation by the device's name: when each was stored (ISO 8601, UTC), and its text.
+    """Models of a name by the device's name: when each was stored (ISO 8601, UTC), and its text.
 
     One that is damaged is left out: it can be fitted again.
     """

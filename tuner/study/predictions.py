@@ -49,7 +49,7 @@ class Predictions:
         """
         self.starts: list[tuple[str, Config]] = []
         self.elsewhere: list[Observation] = []
-        every = models(problem.operation.name, regime, store=store)
+        every = models(problem.operation.name, regime, store=store, dtype=problem.dtype)
         found = next((each for each in every if each.device.name == device.name), None)
         known = _surveyed(found, kernels) if found is not None else []
         if found is None or not known or not found.knows(problem):

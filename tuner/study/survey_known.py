@@ -35,7 +35,7 @@ def design(request: SurveyRequest, store: Store, device: DeviceInfo) -> Design:
 
 def proposals(request: SurveyRequest, device: DeviceInfo, store: Store) -> Proposals:
     """What the device's model takes for the fastest; nothing where there is none."""
-    every = models(request.operation.name, request.regime, store=store)
+    every = models(request.operation.name, request.regime, store=store, dtype=request.limits.dtype)
     known = [each for each in every if each.device.name == device.name]
     if not known:
         return lambda problem, count: []

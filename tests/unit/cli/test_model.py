@@ -46,7 +46,7 @@ def test_the_shipped_model_is_shown(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_bad_input_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     db = f"sqlite:///{tmp_path}/none.db"
     assert run(["model", "show", "gemv", "--device", "h200", "--regime", "hot", "--db", db]) == 1
-    assert "there is no model of gemv, hot, for NVIDIA H200" in capsys.readouterr().err
+    assert "there is no model of gemv in float32, hot, for NVIDIA H200" in capsys.readouterr().err
     (tmp_path / "no.npz").write_text("nothing")
     arguments = ["--device", "h200", "--survey", str(tmp_path / "no.npz"), "-o", str(tmp_path / "x.json")]
     assert run(["model", "fit", "gemm", *arguments, "--db", db]) == 2

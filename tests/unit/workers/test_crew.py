@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,8 +37,12 @@ def named(spec: str, n: int = 1000) -> dict[str, Any]:
 
 def children() -> dict[int, str]:
     """Worker processes of this test: process id -> role."""
-    found = psutil.Process().children()
-    return {each.pid: each.cmdline()[-2] for each in found if "tuner.workers.main" in each.cmdline()}
+    found = {}
+    for each in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):  # one that has ended has no command
+            if "tuner.workers.main" in (command := each.cmdline()):
+                found[each.pid] = command[-2]
+    return found
 
 
 def compiled(crew: Crew, spec: str, config: dict[str, Any], n: int = 1000) -> Any:

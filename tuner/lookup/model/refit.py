@@ -16,6 +16,7 @@ from tuner.lookup.legality import completed
 from tuner.lookup.model.data import Timings
 from tuner.lookup.model.fit import fit
 from tuner.lookup.model.fitted import Model
+from tuner.lookup.model.shelf import name_of
 from tuner.lookup.model.stored import to_bytes
 from tuner.lookup.model.surveyed import timings
 from tuner.store import Store, models
@@ -38,6 +39,7 @@ def refit(
     device: DeviceInfo,
     regime: str,
     seed: int = 0,
+    dtype: str = "",
 ) -> Model:
     """Fits a model to the database's surveys, and stores it in place of the one before it.
 
@@ -48,6 +50,7 @@ def refit(
         device: Where.
         regime: How the times were taken.
         seed: Of folds and samples.
+        dtype: Of what is predicted; the operation's first unless given.
 
     Raises:
         NothingFound: Nothing of it was surveyed.
@@ -56,15 +59,20 @@ def refit(
         StoreTrouble: The database cannot be read or written.
     """
     by_name = {each.name: each for each in kernels}
-    found = timings(store, operation, by_name.values(), device, regime)
+    found = timings(store, operation, by_name.values(), device, regime, dtype)
     told = {**found.provenance, **circumstances(regime)}
     model = fit(replace(found, provenance=told), by_name, device, seed)
-    models.add(store, operation.name, device.name, regime, to_bytes(model))
+    models.add(store, name_of(operation, dtype), device.name, regime, to_bytes(model))
     return model
 
 
 def refit_if_possible(
-    store: Store, operation: Operation, kernels: Iterable[Kernel], device: DeviceInfo, regime: str
+    store: Store,
+    operation: Operation,
+    kernels: Iterable[Kernel],
+    device: DeviceInfo,
+    regime: str,
+    dtype: str = "",
 ) -> str:
     """The same at the end of a survey; returns what came of it, for people.
 
@@ -74,6 +82,7 @@ def refit_if_possible(
         kernels: The kernels as they are now.
         device: Where, with its limits or without.
         regime: How the times were taken.
+        dtype: Of what was surveyed; the operation's first unless given.
 
     Raises:
         StoreTrouble: The database cannot be read or written.
@@ -81,7 +90,7 @@ def refit_if_possible(
     if not can_fit():
         return "no model was fitted: LightGBM is not installed; pip install 'tile-tuner[model]'"
     try:
-        refit(store, operation, kernels, completed(device, store.devices()), regime)
+        refit(store, operation, kernels, completed(device, store.devices()), regime, dtype=dtype)
     except (InputError, NothingFound) as error:
         return f"no model was fitted: {error}"
     return "a model was fitted; lookups answer by it"

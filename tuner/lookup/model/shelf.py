@@ -1,6 +1,7 @@
 """The models there are: in the database, and as files beside the published results.
 
-A file is ``<device>/models/<operation>.json``. Of two models of a device the one that was fitted last answers.
+A model is of one dtype: of the operation's first one, or of another that its name tells. A file is
+``<device>/models/<name>.json``. Of two models of a name and device the one that was fitted last answers.
 """
 
 from __future__ import annotations
@@ -17,30 +18,40 @@ from tuner.published import tuned_folder
 from tuner.published.form import slug
 
 if TYPE_CHECKING:
+    from tuner.declare.problem import Operation
     from tuner.store.reading import Reader
 
 #: Regime of a model that does not tell it.
 COLD = "cold"
 
 
-def path_of(operation: str, device: str, directory: Path | None = None) -> Path:
-    """Where the model of an operation on a device lies.
+def name_of(operation: Operation, dtype: str = "") -> str:
+    """What the model of an operation in a dtype is called: as the operation, which other dtypes follow."""
+    return " ".join([operation.name, *([dtype] if dtype not in ("", operation.dtypes[0]) else [])])
+
+
+def path_of(name: str, device: str, directory: Path | None = None) -> Path:
+    """Where a model of a device lies.
 
     Args:
-        operation: Its name.
+        name: What it is called (`name_of`).
         device: Name of the device.
         directory: Folder of published results; the project's own when None.
     """
-    return (directory or tuned_folder()) / slug(device) / "models" / f"{slug(operation)}.json"
+    return (directory or tuned_folder()) / slug(device) / "models" / f"{slug(name)}.json"
 
 
-def model_files(directory: Path | None = None, operation: str = "*") -> list[Path]:
-    """The files of models, those of one operation or of all."""
-    return sorted((directory or tuned_folder()).glob(f"*/models/{operation}.json"))
+def model_files(directory: Path | None = None, name: str = "*") -> list[Path]:
+    """The files of models, those of one name or of all."""
+    return sorted((directory or tuned_folder()).glob(f"*/models/{name}.json"))
 
 
 def models(
-    operation: str, regime: str = COLD, directory: Path | None = None, store: Reader | None = None
+    operation: str,
+    regime: str = COLD,
+    directory: Path | None = None,
+    store: Reader | None = None,
+    dtype: str = "",
 ) -> list[Model]:
     """The models of an operation, one for each device. Files are read once, and again when they change.
 
@@ -49,13 +60,24 @@ def models(
         regime: How the times that a model predicts were taken.
         directory: Folder of published results; the project's own when None.
         store: Has models of its own, of which damaged ones are left out; None without a database.
+        dtype: What is to be predicted. A device's model of another dtype stands in for one that there is not.
 
     Raises:
         InputError: A file cannot be read; the message names it.
         StoreTrouble: The database cannot be read.
     """
+    found = _named(operation, operation, regime, directory, store)
+    if dtype:
+        found |= _named(f"{operation} {dtype}", operation, regime, directory, store)
+    return list(found.values())
+
+
+def _named(
+    name: str, operation: str, regime: str, directory: Path | None, store: Reader | None
+) -> dict[str, Model]:
+    """The models of a name, by device."""
     found: dict[str, Model] = {}
-    for path in model_files(directory, slug(operation)):
+    for path in model_files(directory, slug(name)):
         seen = path.stat()
         model = _read(path, seen.st_mtime_ns, seen.st_size)
         if (model.operation, regime_of(model)) == (operation, regime):
@@ -63,11 +85,11 @@ def models(
     if store is not None:
         from tuner.store.models import latest
 
-        for device, (fitted_at, text) in latest(store, operation, regime).items():
+        for device, (fitted_at, text) in latest(store, name, regime).items():
             if device not in found or fitted_at > fitted_at_of(found[device]):
                 with contextlib.suppress(InputError):  # a damaged one must not keep others from answering
                     found[device] = _unpacked(text)
-    return list(found.values())
+    return found
 
 
 def fitted_at_of(model: Model) -> str:
