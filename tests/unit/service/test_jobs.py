@@ -247,7 +247,8 @@ def test_a_server_that_is_killed_five_times_loses_no_trial(tmp_path: Path) -> No
         for number in range(5):
             trials = eventually(lambda now=running, more=trials: _trials(now, job, more))
             assert number == 4 or trials < LEGAL, "the job was to be killed in the middle"
-            # Trials of the process before may be counted late: wait for this server's own. The last one may have ended.
+            # Trials of the process before may be counted late: wait for this server's own.
+            # The last one is not killed, and may have ended.
             mine = eventually(lambda: processes(job)) if number < 4 else []
             running.kill()
             for each in mine:
