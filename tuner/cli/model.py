@@ -54,8 +54,8 @@ def fit(operation: str, device: str, output: Path | None, db: str, **options: An
     """
     from tuner.declare.folders import in_checkout
     from tuner.lookup.declared import builtin_now
-    from tuner.lookup.model.shelf import name_of, path_of
-    from tuner.lookup.model.stored import to_bytes
+    from tuner.lookup.model.shelf import path_of
+    from tuner.lookup.model.stored import name_of, to_bytes
 
     writable_file(output)
     if options["survey"] is not None and output is None and not in_checkout():

@@ -12,8 +12,8 @@ from fixtures.records import BOARD
 from tuner.errors import NothingFound
 from tuner.lookup.model.data import LIBRARY
 from tuner.lookup.model.shelf import models as known
-from tuner.lookup.model.shelf import name_of, path_of
-from tuner.lookup.model.stored import to_bytes
+from tuner.lookup.model.shelf import path_of
+from tuner.lookup.model.stored import name_of, to_bytes
 from tuner.lookup.model.surveyed import timings
 from tuner.lookup.snapshot import Snapshot
 from tuner.results.measurement import Outcome

@@ -16,8 +16,7 @@ from tuner.lookup.legality import completed
 from tuner.lookup.model.data import Timings
 from tuner.lookup.model.fit import fit
 from tuner.lookup.model.fitted import Model
-from tuner.lookup.model.shelf import name_of
-from tuner.lookup.model.stored import to_bytes
+from tuner.lookup.model.stored import name_of, to_bytes
 from tuner.lookup.model.surveyed import timings
 from tuner.store import Store, models
 

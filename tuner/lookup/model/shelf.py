@@ -18,23 +18,17 @@ from tuner.published import tuned_folder
 from tuner.published.form import slug
 
 if TYPE_CHECKING:
-    from tuner.declare.problem import Operation
     from tuner.store.reading import Reader
 
 #: Regime of a model that does not tell it.
 COLD = "cold"
 
 
-def name_of(operation: Operation, dtype: str = "") -> str:
-    """What the model of an operation in a dtype is called: as the operation, which other dtypes follow."""
-    return " ".join([operation.name, *([dtype] if dtype not in ("", operation.dtypes[0]) else [])])
-
-
 def path_of(name: str, device: str, directory: Path | None = None) -> Path:
     """Where a model of a device lies.
 
     Args:
-        name: What it is called (`name_of`).
+        name: What it is called (`tuner.lookup.model.stored.name_of`).
         device: Name of the device.
         directory: Folder of published results; the project's own when None.
     """

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tuner.declare.hardware import DeviceInfo
+from tuner.declare.problem import Operation
 from tuner.declare.space import Config
 from tuner.errors import InputError
 from tuner.lookup.model.calibrate import Calibration
@@ -26,6 +27,11 @@ FORMAT = 1
 MOST_BYTES = 1 << 20
 #: Values that need no more than single precision.
 SINGLE = ("leaves", "values", "places", "losses", "errors", "inputs", "summed", "library", "behind")
+
+
+def name_of(operation: Operation, dtype: str = "") -> str:
+    """What the model of an operation in a dtype is called: as the operation, which other dtypes follow."""
+    return " ".join([operation.name, *([dtype] if dtype not in ("", operation.dtypes[0]) else [])])
 
 
 def to_bytes(model: Model) -> bytes:
