@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
-import psutil
 import pytest
 from fixtures.fake_device import BEST, BEST_S, TOY, write_device
+from fixtures.own_workers import own_workers
 
 from tuner.devices.detect import find
 from tuner.errors import DeviceTrouble
@@ -41,7 +41,7 @@ def stage(here: Path) -> Iterator[Stage]:
 
 
 def device_process() -> int:
-    (found,) = (each.pid for each in psutil.Process().children() if "device" in each.cmdline())
+    (found,) = (pid for pid, role in own_workers().items() if role == "device")
     return found
 
 
@@ -64,7 +64,7 @@ def test_problems_that_follow_share_the_open_device(stage: Stage, works: list[Wo
     assert second.finished.champion is not None
     assert device_process() == opened
     stage.close()
-    assert not [each for each in psutil.Process().children() if "tuner.workers.main" in each.cmdline()]
+    assert own_workers() == {}
 
 
 def test_a_closed_stage_opens_the_device_again(stage: Stage, works: list[Work], here: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -11,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 from fixtures.fake_device import BEST, BOARD, FAULTS, TOY, fault_configs, request, write_device
+from fixtures.own_workers import own_workers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -101,12 +101,8 @@ def test_the_time_limit_follows_past_compilations_and_has_a_floor(took_s: list[f
 
 
 def pool_workers() -> list[psutil.Process]:
-    """The workers of this process that live; one that has just been killed may be listed without a command."""
-    found = []
-    for each in psutil.Process().children():
-        with contextlib.suppress(psutil.ZombieProcess, psutil.NoSuchProcess):
-            found += [each] if "tuner.workers.main" in each.cmdline() else []
-    return found
+    """The workers of this process that live."""
+    return [psutil.Process(pid) for pid in own_workers()]
 
 
 def test_a_worker_killed_from_outside_costs_nothing(make: Make, tmp_path: Path) -> None:

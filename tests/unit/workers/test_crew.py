@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import psutil
 import pytest
 from fixtures.fake_device import BEST, BEST_S, TOY, fault_configs, request, write_device
+from fixtures.own_workers import own_workers
 
 from tuner.declare.kernel import render
 from tuner.declare.space import Config
@@ -35,16 +35,6 @@ def named(spec: str, n: int = 1000) -> dict[str, Any]:
     return {**request(spec, n=n).problem.to_json(), "origin": str(TOY)}
 
 
-def children() -> dict[int, str]:
-    """Worker processes of this test: process id -> role."""
-    found = {}
-    for each in psutil.Process().children():
-        with contextlib.suppress(psutil.Error):  # one that has ended has no command
-            if "tuner.workers.main" in (command := each.cmdline()):
-                found[each.pid] = command[-2]
-    return found
-
-
 def compiled(crew: Crew, spec: str, config: dict[str, Any], n: int = 1000) -> Any:
     asked = request(spec, n=n)
     text = render(asked.kernels[0], asked.problem, Config(config))
@@ -62,12 +52,12 @@ def measured(crew: Crew, spec: str, config: dict[str, Any], n: int = 1000) -> Ou
 
 def test_the_same_processes_work_on_one_problem_after_the_other(crew: Crew, spec: str) -> None:
     assert measured(crew, spec, BEST) is Outcome.MEASURED
-    before = children()
+    before = own_workers()
     assert sorted(before.values()) == ["compile", "compile", "device"]
     crew.rest()
     crew.open()
     assert measured(crew, spec, BEST, n=3000) is Outcome.MEASURED
-    assert children() == before
+    assert own_workers() == before
 
 
 def test_a_resting_device_has_no_arrays(crew: Crew, spec: str) -> None:
@@ -124,16 +114,16 @@ def test_a_device_whose_worker_died_meanwhile_is_opened_anew(crew: Crew, spec: s
 
 def test_at_the_end_no_process_is_left_and_it_can_be_opened_again(spec: str) -> None:
     crew = Crew([find(spec)], most_compilers=1)
-    assert children() == {}
+    assert own_workers() == {}
     crew.open()
     assert measured(crew, spec, BEST) is Outcome.MEASURED
-    assert len(children()) == 2
+    assert len(own_workers()) == 2
     crew.close()
     crew.close()
-    assert children() == {}
+    assert own_workers() == {}
     with crew:
         assert measured(crew, spec, BEST) is Outcome.MEASURED
-    assert children() == {}
+    assert own_workers() == {}
 
 
 def test_a_device_that_cannot_be_opened_leaves_nothing(spec: str, tmp_path: Path) -> None:
@@ -141,4 +131,4 @@ def test_a_device_that_cannot_be_opened_leaves_nothing(spec: str, tmp_path: Path
     (tmp_path / "device.json").unlink()
     with pytest.raises(DeviceTrouble, match="cannot read"):
         Crew([found]).open()
-    assert children() == {}
+    assert own_workers() == {}
