@@ -29,14 +29,16 @@ class Driver:
 
     def __init__(self) -> None:
         self.calls: list[dict[str, Any]] = []
+        self.promotions: list[int] = []
         self.status = 0
 
     def __call__(self, made: int, kind: int, rank: int, address: int, *rest: Any) -> int:
-        sizes, pitches, box, steps, interleave, swizzle, _, fill = rest
+        sizes, pitches, box, steps, interleave, swizzle, promotion, fill = rest
         self.calls.append({
             "kind": kind, "sizes": list(sizes), "pitches": list(pitches)[: rank - 1], "box": list(box),
             "steps": list(steps), "modes": (interleave, swizzle, fill), "aligned": made % 64 == 0,
         })  # fmt: skip
+        self.promotions.append(promotion)
         ctypes.c_uint64.from_address(made).value = address
         return self.status
 
@@ -67,6 +69,17 @@ def test_a_vector_and_three_dims_have_their_pitches(driver: Driver) -> None:
     tensor_maps.encoded(TensorMap("v", "v", (64,)), Tensor("v", (100,), "float32"), 256)
     tensor_maps.encoded(TensorMap("x", "x", (2, 8, 8)), Tensor("x", (5, 6, 8), "float64"), 256)
     assert [call["pitches"] for call in driver.calls] == [[], [64, 384]]
+
+
+@pytest.mark.parametrize(
+    ("columns", "asked", "given"), [(64, 256, 3), (64, 128, 2), (72, 256, 2), (1000, 256, 2)]
+)
+def test_a_miss_brings_one_line_where_rows_begin_amid_lines(
+    columns: int, asked: int, given: int, driver: Driver
+) -> None:
+    wanted = replace(MAP, promotion=asked)
+    tensor_maps.encoded(wanted, Tensor("a", (200, columns), "bfloat16"), 1 << 20)
+    assert driver.promotions == [given]
 
 
 def test_maps_of_the_same_arrays_are_made_once(driver: Driver) -> None:
@@ -119,6 +132,7 @@ class Called:
     ("wrong", "said"),
     [
         (lambda: TensorMap("x", "a", (64, 64), 48), "swizzle of tensor map 'x' is one of 0, 32, 64, 128 bytes"),
+        (lambda: replace(MAP, promotion=64), "promotion of tensor map 'map_a' is 128 or 256 bytes, got 64"),
         (lambda: TensorMap("x", "a", (64, 300)), "1 to 256 elements along each"),
         (lambda: Launch((1,), (32,), maps=(MAP,)), "tensor maps are arguments of steps"),
     ],
