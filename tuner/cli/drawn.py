@@ -75,9 +75,7 @@ def lookup_quality_drawn(
     problems = draw_for(catalogue.operation(asked.operation), asked.dtype, found.target, asked.count, seed)
     title = f"Drawn problems of {asked.operation} on {found.info.name}, {regime}, seed {seed}"
     asked = replace(asked, regime=regime, on_miss=tuple(dict.fromkeys(asked.on_miss)))
-    told = [
-        _Told(each, title + FIRST[each], _page_of(output, each, asked.on_miss), []) for each in asked.on_miss
-    ]
+    told = [_Told(title + FIRST[each], _page_of(output, each, asked.on_miss), []) for each in asked.on_miss]
     answers = [partial(_answered, asked, db, each) for each in asked.on_miss]
     with occupied(db, (found,), title):
         for cases in measured(problems, answers, catalogue, found, asked.seconds, regime, seed):
@@ -96,7 +94,6 @@ def lookup_quality_drawn(
 class _Told:
     """What is told of one way to answer."""
 
-    on_miss: str
     title: str
     output: Path | None
     cases: list[Drawn]
