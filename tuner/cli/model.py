@@ -121,7 +121,7 @@ def show(operation: str, device: str, dtype: str, regime: str | None, db: str, a
     if found is None:
         raise NothingFound(
             f"there is no model of {operation} in {dtype}, {regime}, for {where.name}; run a survey there and "
-            f"`tuner model fit {operation}`"
+            f"`tuner model fit {operation} --dtype {dtype}`"
         )
     if as_json:
         print_json({
