@@ -123,6 +123,10 @@ class Step:
         shared_bytes: Dynamic shared memory of a block, in bytes.
         arguments: What the function takes, in order: names of tensors, of scalars and of the workspace's
             regions; empty for a null pointer.
+        early: True if it may start while the step before it ends (programmatic dependent launch, sm_90 and
+            later). All its threads must wait (``griddepcontrol.wait``) before they read or write what any
+            launch before touches. It starts earlier only if all blocks of the step before allow that
+            (``griddepcontrol.launch_dependents``). A driver older than CUDA 12.3 starts it as any other.
     """
 
     entry: str
@@ -130,6 +134,7 @@ class Step:
     block: tuple[int, ...]
     shared_bytes: int = 0
     arguments: tuple[str, ...] = ()
+    early: bool = False
 
 
 @dataclass(frozen=True)
@@ -187,6 +192,11 @@ class Launch:
     def __post_init__(self) -> None:
         if self.steps and self.pieces:
             raise DeclarationError("a launch has steps or pieces, got both; leave one of them out")
+        if self.steps and self.steps[0].early:
+            raise DeclarationError(
+                f"an early step follows another one, which it overlaps, and {self.steps[0].entry!r} is the "
+                "first; leave early= out there"
+            )
         if self.maps and (not self.steps or self.packings):
             raise DeclarationError(
                 "tensor maps are arguments of steps, which pack no operands; declare the run with Launch.of, "
@@ -252,7 +262,7 @@ def _workspace_from(data: Mapping[str, Any]) -> Workspace:
 def _step_from(data: Mapping[str, Any]) -> Step:
     return Step(
         data["entry"], tuple(data["grid"]), tuple(data["block"]), data["shared_bytes"],
-        tuple(data["arguments"]),
+        tuple(data["arguments"]), data.get("early", False),
     )  # fmt: skip
 
 

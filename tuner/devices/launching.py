@@ -18,6 +18,7 @@ from tuner.declare.kernel import Rendered
 from tuner.declare.launch import UNASKED_SHARED_BYTES, Launch, Packing, Pieces, Step, Workspace
 from tuner.declare.padding import COPY_THREADS, copy_rows_grid, copy_rows_source
 from tuner.declare.problem import Problem
+from tuner.devices.early_launch import early, ordinary
 from tuner.devices.nvrtc import compile_cubin, target_architecture
 from tuner.devices.protocol import Arrays, LaunchFailed
 from tuner.devices.tensor_maps import maps_of
@@ -125,13 +126,16 @@ class Series:
         steps = [step for step in launch.steps if not alone or (packing and step.entry == packing.step)]
         self._launches = [
             (
-                _with_shared(module, step.entry, step.shared_bytes),
-                three(step.grid),
-                three(step.block),
+                # What comes before the first one is another run: it may be of any kind.
+                (early if step.early and number > 0 else ordinary)(
+                    _with_shared(module, step.entry, step.shared_bytes),
+                    three(step.grid),
+                    three(step.block),
+                    step.shared_bytes,
+                ),
                 _places(step, launch, problem, packing, alone),
-                step.shared_bytes,
             )
-            for step in steps
+            for number, step in enumerate(steps)
         ]
 
     def queue(self, given: Sequence[Any], *stream: Any) -> None:
@@ -142,8 +146,8 @@ class Series:
                 them.
             stream: On this one; on the current one unless given.
         """
-        for function, grid, block, places, shared in self._launches:
-            function(grid, block, tuple([given[place] for place in places]), shared, *stream)
+        for launched, places in self._launches:
+            launched(tuple([given[place] for place in places]), *stream)
 
 
 def _places(step: Step, launch: Launch, problem: Problem, packing: Packing | None, alone: bool) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tuner.declare.launch import UNASKED_SHARED_BYTES, Step
 from tuner.declare.problem import Scalar
-from tuner.export.cuda_text import LAUNCH, NEXT, PIECES, STEP, WITH_MEMORY
+from tuner.export.cuda_text import EARLY, LAUNCH, NEXT, ORDINARY, PIECES, STEP, WITH_MEMORY
 from tuner.export.interface import Argument, Interface
 from tuner.export.symbolic import in_c
 from tuner.export.tensor_maps import in_cuda
@@ -138,12 +138,11 @@ def _step(step: Step, face: Interface, instead: dict[str, str]) -> str:
         f"cudaFuncSetAttribute(::{step.entry}, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes))"
     )
     return STEP.substitute(
-        entry=step.entry,
         grid=extents(step.grid),
         block=extents(step.block),
         shared_bytes=in_c(size),
         asking=f"        status = {attribute};\n" if asks else "",
-        passed=", ".join(passed),
+        launched=(EARLY if step.early else ORDINARY).substitute(entry=step.entry, passed=", ".join(passed)),
     )
 
 

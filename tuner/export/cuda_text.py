@@ -77,10 +77,23 @@ STEP = Template("""\
         const dim3 grid($grid), block($block);
         const long long shared_bytes = $shared_bytes;
 $asking        if (status == cudaSuccess) {
-            ::$entry<<<grid, block, shared_bytes, stream>>>($passed);
-            status = cudaGetLastError();
+$launched
         }
     }""")
+
+#: How a step is launched, and how one that may start while the launch before it ends.
+ORDINARY = Template("""\
+            ::$entry<<<grid, block, shared_bytes, stream>>>($passed);
+            status = cudaGetLastError();""")
+EARLY = Template("""\
+            // May start while the launch before it ends (programmatic dependent launch): it waits itself.
+            cudaLaunchAttribute early = {};
+            early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+            early.val.programmaticStreamSerializationAllowed = 1;
+            cudaLaunchConfig_t config = {};
+            config.gridDim = grid, config.blockDim = block, config.dynamicSmemBytes = shared_bytes;
+            config.stream = stream, config.attrs = &early, config.numAttrs = 1;
+            status = cudaLaunchKernelEx(&config, ::$entry, $passed);""")
 
 #: An address as an argument of any pointer type: the types are the functions' own affair.
 POINTER = """\

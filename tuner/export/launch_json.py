@@ -65,7 +65,9 @@ def _beside_launch(launch: Launch) -> dict[str, Any]:
         found["steps"] = {
             "about": "a run is these launches, in order; arguments are names of arrays, of scalars and of the "
             "workspace's regions (name: first byte), empty for a null pointer; counter, where it is named, is "
-            "a 32-bit word of the caller's in which runs of the plain kernel are counted, or null",
+            "a 32-bit word of the caller's in which runs of the plain kernel are counted, or null; one that is "
+            "early may start while the one before it ends "
+            "(CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION), or after it",
             "counter": launch.counter,
             "regions": {name: in_python(first) for name, first in _regions(launch)},
             "launches": [
@@ -73,6 +75,7 @@ def _beside_launch(launch: Launch) -> dict[str, Any]:
                     "entry": step.entry, "grid": [in_python(size) for size in step.grid],
                     "block": [in_python(size) for size in step.block],
                     "shared_bytes": in_python(step.shared_bytes), "arguments": list(step.arguments),
+                    "early": step.early,
                 }
                 for step in launch.steps
             ],

@@ -128,6 +128,40 @@ def fallbacks():
 """
 
 
+#: A launch that may start while the one before it ends. CuPy's have no attributes, so the driver is called.
+_EARLY = '''\
+class _Attribute(ctypes.Structure):  # CUlaunchAttribute
+    _fields_ = [("id", ctypes.c_int), ("value", ctypes.c_uint64 * 8)]
+
+
+class _Config(ctypes.Structure):  # CUlaunchConfig
+    _fields_ = [
+        ("sizes", ctypes.c_uint * 7), ("stream", ctypes.c_void_p), ("attributes", ctypes.POINTER(_Attribute)),
+        ("attribute_count", ctypes.c_uint),
+    ]
+
+
+def _launched_early(function, grid, block, arguments, shared_mem):
+    """Launches a kernel that may start while the launch before it ends: it waits itself."""
+    driver, version = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
+    if driver.cuDriverGetVersion(ctypes.byref(version)) or version.value < 12030:  # graphs take it since 12.3
+        return function(grid, block, arguments, shared_mem=shared_mem)
+    given = [numpy.uint64(each.data.ptr) if isinstance(each, cupy.ndarray) else each for each in arguments]
+    given = [numpy.asarray(each) for each in given]
+    addresses = (ctypes.c_void_p * len(given))(*(each.ctypes.data for each in given))
+    sizes = (*(*grid, 1, 1)[:3], *(*block, 1, 1)[:3], shared_mem)
+    early = _Attribute(6, (1,))  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    config = _Config(sizes, cupy.cuda.get_current_stream().ptr, ctypes.pointer(early), 1)
+    status = driver.cuLaunchKernelEx(
+        ctypes.byref(config), ctypes.c_void_p(function.kernel.ptr), addresses, None
+    )
+    if status:
+        raise RuntimeError(f"cuLaunchKernelEx failed with status {status}")
+
+
+'''
+
+
 def python_module(header: list[str], kernel: Kernel, rendered: Rendered, face: Interface) -> str:
     """The text of the module: it imports CuPy and NumPy, or NumPy and Numba.
 
@@ -144,7 +178,8 @@ def python_module(header: list[str], kernel: Kernel, rendered: Rendered, face: I
     named = [*missing, *(scalar.name for scalar in face.given)]
     imports = "import functools\n\nimport cupy\nimport numpy\n"
     maps = rendered.launch.maps if rendered.launch else ()
-    imports = f"import ctypes\n{imports}" if maps else imports
+    starts_early = any(step.early for step in (rendered.launch.steps if rendered.launch else ()))
+    imports = f"import ctypes\n{imports}" if maps or starts_early else imports
     narrow = "import ml_dtypes  # NumPy knows bfloat16 by it\n" if _has(face, "bfloat16") else ""
     return _WHOLE.substitute(
         header="\n".join(f"# {line}".rstrip() for line in header),
@@ -155,7 +190,9 @@ def python_module(header: list[str], kernel: Kernel, rendered: Rendered, face: I
         library="CuPy" if cuda else "NumPy",
         arrays="cupy" if cuda else "numpy",
         verb=operation.verb,
-        dense=(PYTHON_HELPER if maps else "") + (_DENSE_CUPY if cuda else _DENSE_NUMPY),
+        dense=(PYTHON_HELPER if maps else "")
+        + (_EARLY if starts_early else "")
+        + (_DENSE_CUPY if cuda else _DENSE_NUMPY),
         signature=f"{operation.verb}({', '.join([*given, *(['*', *named] if named else [])])})",
         what=f"{operation.name} in {face.problem.dtype}, as tuned for {face.problem}.",
         arguments=_arguments(face, missing),
@@ -304,9 +341,9 @@ def _in_steps(face: Interface, arrays: dict[str, str], scalars: list[str]) -> li
         lines.append(f'    _launched = _function(_device, "{step.entry}")')
         if not isinstance(step.shared_bytes, int) or step.shared_bytes > UNASKED_SHARED_BYTES:
             lines.append(f"    _launched.max_dynamic_shared_size_bytes = {size}")
-        lines.append(
-            f"    _launched({_shape(step.grid)}, {_shape(step.block)}, ({passed},), shared_mem={size})"
-        )
+        geometry = f"{_shape(step.grid)}, {_shape(step.block)}"
+        launched = f"_launched_early(_launched, {geometry}" if step.early else f"_launched({geometry}"
+        lines.append(f"    {launched}, ({passed},), shared_mem={size})")
     return lines
 
 

@@ -26,6 +26,9 @@ CASES = {
     "shares, own stores": case(
         "wgmma_tma", "float16", "tn", SPLIT_K=2, STORE="registers", CLUSTER_M=1, WIDTH=128
     ),
+    "shares that an early launch adds up": case(
+        "wgmma_tma", "bfloat16", SPLIT_K=2, ADD="after", STORE="registers", CLUSTER_M=1, WIDTH=128, BLOCKS=0
+    ),
     "ordinary cores": case("half_tiled", "bfloat16"),
 }
 
