@@ -42,7 +42,8 @@ class Member:
         since_s: `time.monotonic` when its state began.
         busy_s: Seconds that it worked, as it said itself.
         slices: Pieces of work that it brought to an end.
-        trials: Trials that it tried in this night.
+        trials: Trials that it tried in this night, so far as it told.
+        trials_before: The same when its present work began.
     """
 
     address: str
@@ -60,6 +61,7 @@ class Member:
     busy_s: float = 0.0
     slices: int = 0
     trials: int = 0
+    trials_before: int = 0
 
     def becomes(self, state: State, why: str = "") -> None:
         """Changes the state."""

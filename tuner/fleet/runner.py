@@ -135,6 +135,7 @@ class ClusterRunner:
         member = next(each for each in self.members.values() if each.place is place)
         order = self._desk.order(place, work)
         member.work, member.order, member.progress = work, order, {}
+        member.trials_before = member.trials
         member.becomes(State.WORKS)
         self._by_claim[order.claim] = member
         self._submit(member, node.work, order, f"tile-tuner-{self._desk.night[:8]}-{order.claim}")
@@ -303,6 +304,8 @@ class ClusterRunner:
             return [(place, work, Done(lost=_said(result)))]
         member.busy_s += result.seconds
         member.slices += 1
+        # A piece of work may be done before it told of its progress twice.
+        member.trials = max(member.trials, member.trials_before + result.done.tried)
         if result.trouble:
             member.becomes(State.REFUSED, result.trouble)
             self._gone.append(place)

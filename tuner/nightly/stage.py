@@ -51,10 +51,11 @@ class Stage:
             DeviceTrouble: The device stays unwell.
             Interrupted: SIGINT or SIGTERM came.
         """
-        done, begun_s = Done(), time.monotonic()
+        done, begun_s, known = Done(), time.monotonic(), 0
         self.done = done
         try:
             study = self._opened(work, done)
+            known = study.progress.trials
             for seconds in work.parts:
                 self._search(study, seconds, done)
                 if done.parts[-1].why:
@@ -68,6 +69,7 @@ class Stage:
             done.spent_s = time.monotonic() - begun_s
             if self._study is not None:
                 done.trials = self._study.progress.totals
+                done.tried = self._study.progress.trials - known
         self._open = (work.name, work.turn + 1)
         if done.failed or not work.parts:
             self._leave()

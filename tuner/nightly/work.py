@@ -114,6 +114,7 @@ class Done:
         library: The library's measurement; None without a library.
         parts: The parts that were searched.
         trials: Counts as in `tuner.study.progress.Progress.totals`; empty if the study was not opened.
+        tried: How many of these trials this piece of work made.
         spent_s: Seconds of all of it.
         finished: The result of the finals.
         failed: A reason why the problem cannot be tuned; empty if it can.
@@ -125,6 +126,7 @@ class Done:
     library: Measurement | None = None
     parts: list[Part] = field(default_factory=list)
     trials: Mapping[str, int] = field(default_factory=dict)
+    tried: int = 0
     spent_s: float = 0.0
     finished: Finished | None = None
     failed: str = ""

@@ -90,7 +90,7 @@ def test_a_slice_then_the_next_in_the_same_process(keeper: Keeper, order: Callab
     first = keeper.work(order(), told.append)
     assert first.done.opening_s is not None
     assert len(first.done.parts) == 1
-    assert first.done.trials["total"] == 2
+    assert first.done.trials["total"] == first.done.tried == 2
     assert first.handed is not None
     assert told
     assert told[-1]["stage"] == "searching"
@@ -99,7 +99,9 @@ def test_a_slice_then_the_next_in_the_same_process(keeper: Keeper, order: Callab
     third = keeper.work(order(3, 5), silent)
     assert third.done.opening_s is not None, "others have worked on it since"
     assert third.done.trials["total"] == 6
+    assert third.done.tried == 2
     finals = keeper.work(order(4, 6, ()), silent)
+    assert finals.done.tried == 0
     assert finals.done.finished is not None
     assert keeper.idle_since_s is not None
 
