@@ -32,7 +32,6 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.lookup.model.calibrate import HELD, SLOWER, Cases, Said, cases
 from tuner.lookup.model.data import Timings, from_arrays
-from tuner.lookup.model.evidence import WEIGHT
 from tuner.lookup.model.fit import fit
 from tuner.lookup.model.fitted import Model
 from tuner.lookup.model.predict import Predictor
@@ -66,8 +65,9 @@ def predicted(
         behind[mine], gain[mine] = near[0][known], near[1][known]
         log_s[mine] = np.where(np.isfinite(behind[mine]), there.log_s(), np.inf)
     dims = np.log([[size for _, size in each.shape] for each in fresh.problems])
-    said = Said(log_s, behind, gain, library)
-    ordered, at_random = trials(data.problem, data.time_s, np.nan_to_num(log_s + WEIGHT * behind, nan=np.inf))
+    said = Said(log_s, behind, gain, library, model.weight)
+    order = np.nan_to_num(log_s + model.weight * behind, nan=np.inf)
+    ordered, at_random = trials(data.problem, data.time_s, order)
     return cases(np.unique(data.problem), dims, data, said), ordered, at_random
 
 

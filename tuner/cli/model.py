@@ -12,8 +12,6 @@ from tuner.cli.options import DEVICE, database_option, json_option, usual_regime
 from tuner.errors import InputError, NothingFound
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from tuner.lookup.model.fitted import Model
 
 
@@ -50,17 +48,19 @@ def model() -> None:
 def fit(operation: str, device: str, output: Path | None, db: str, **options: Any) -> None:
     """Fit a model to the database's surveys, store it there, and publish it.
 
-    Needs LightGBM: pip install 'tile-tuner[model]'.
+    Needs LightGBM: pip install 'tile-tuner[model]'. With --device cuda:N that GPU trains the networks, in
+    tens of seconds; else the CPU does, in minutes for a survey of hundreds of thousands of timings.
     """
     from tuner.declare.folders import in_checkout
     from tuner.lookup.declared import builtin_now
     from tuner.lookup.model.shelf import path_of
     from tuner.lookup.model.stored import name_of, to_bytes
+    from tuner.requests.fitting import fitted
 
     writable_file(output)
     if options["survey"] is not None and output is None and not in_checkout():
         raise InputError("an installed package's own results are not written; name a file by -o")
-    found = _fitted(operation, device, options, db)
+    found = fitted(operation, device, db, **options)
     pairs(f"Model of {operation} on {found.device.name}", _rows(found))
     name = name_of(builtin_now().operation(operation), options["dtype"])
     path = output or (path_of(name, found.device.name) if in_checkout() else None)
@@ -68,28 +68,6 @@ def fit(operation: str, device: str, output: Path | None, db: str, **options: An
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(to_bytes(found) + b"\n")
         click.echo(str(path), err=True)
-
-
-def _fitted(operation: str, device: str, options: Mapping[str, Any], db: str) -> Model:
-    """The model of a file of timings, or of the database's surveys, which is stored there."""
-    from tuner.lookup.declared import builtin_now
-    from tuner.lookup.devices import device_in_full
-    from tuner.lookup.model.refit import circumstances, fit_to, refit
-    from tuner.lookup.model.survey_file import read_survey
-    from tuner.store import Store
-
-    catalogue, where, survey = builtin_now(), device_in_full(device, db), options["survey"]
-    declared, regime = catalogue.operation(operation), options["regime"] or where.usual_regime
-    kernels = {each.name: each for each in catalogue.of(operation, where.kind)}
-    if survey is None:
-        with Store.open(db) as store:
-            return refit(
-                store, declared, kernels.values(), where, regime, options["seed"], dtype=options["dtype"]
-            )
-    told = circumstances(regime)
-    if options["measured_at"]:
-        told["measured_at"] = options["measured_at"]
-    return fit_to(read_survey(survey, declared, options["dtype"], told), kernels, where, options["seed"])
 
 
 @model.command()

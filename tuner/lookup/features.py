@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from tuner.declare.problem import Problem, Work
 
 Floats = NDArray[np.float64]
+Numbers = NDArray[np.int64]
 
 #: log2 beyond which a dim is long: more of it changes little.
 LONG = 9.0

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tuner.devices.detect import DetectedDevice
+from tuner.devices.gpu_process import gpu_of
 from tuner.lookup.model.refit import refit_if_possible
 from tuner.nightly.plan.items import Plan, SurveyItem
 from tuner.store import Store
@@ -40,7 +41,7 @@ def run_surveys(plan: Plan, store: Store, found: DetectedDevice, deadline_s: flo
         told = f"{progress.timings} timings at {progress.problems} problems"
         if progress.problems:
             asked = item.operation, request.kernels, found.info, request.regime, request.limits.dtype
-            told = f"{told}; {refit_if_possible(store, *asked)}"
+            told = f"{told}; {refit_if_possible(store, *asked, gpu_of(found))}"
         yield f"survey of {item.operation.name}: {told}"
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+from tuner.devices.gpu_process import gpu_of
 from tuner.lookup.model.refit import refit_if_possible
 from tuner.requests.events import Events
 from tuner.store import Store
@@ -52,7 +53,7 @@ def run(
         progress = run_survey(request, store, followed)
         if refitted is not None and progress.problems:
             asked = request.operation, request.kernels, request.found.info, request.regime, request.limits.dtype
-            refitted(refit_if_possible(store, *asked))
+            refitted(refit_if_possible(store, *asked, gpu_of(request.found)))
         events.tell("end", **asdict(progress))
     return progress
 

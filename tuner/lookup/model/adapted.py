@@ -15,9 +15,8 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config, Space, Value
-from tuner.lookup.features import Floats
+from tuner.lookup.features import Floats, Numbers
 from tuner.lookup.legality import Flags
-from tuner.lookup.model.data import Numbers
 
 #: A kernel with so many good configs that are legal needs no others; those of each kernel that are changed.
 ENOUGH, ORIGINS = 8, 8

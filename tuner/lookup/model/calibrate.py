@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.lookup.features import Floats
-from tuner.lookup.model.data import Numbers
+from tuner.lookup.features import Floats, Numbers
 from tuner.lookup.model.evidence import WEIGHT
 
 if TYPE_CHECKING:
@@ -100,12 +99,14 @@ class Said:
         behind: How far behind the fastest it is expected to be by what was timed near by.
         gain: log(library / config) near by.
         library_log_s: Logs of seconds of the library, shape (problems,); infinite where there is none.
+        weight: Of `behind`, beside `log_s`.
     """
 
     log_s: Floats
     behind: Floats
     gain: Floats
     library_log_s: Floats
+    weight: float = WEIGHT
 
 
 def cases(numbers: Numbers, dims: Floats, data: Table, said: Said) -> Cases:
@@ -122,7 +123,7 @@ def cases(numbers: Numbers, dims: Floats, data: Table, said: Said) -> Cases:
     for number in numbers:
         rows = np.arange(ends[number], ends[number + 1])
         rows = rows[np.isfinite(said.log_s[rows])]
-        order = rows[np.argsort(said.log_s[rows] + WEIGHT * said.behind[rows], kind="stable")][:FIRST]
+        order = rows[np.argsort(said.log_s[rows] + said.weight * said.behind[rows], kind="stable")][:FIRST]
         library_s = data.library_s[number] if np.isfinite(data.library_s[number]) else np.inf
         best_s = min(data.time_s[ends[number] : ends[number + 1]].min(), library_s) * np.exp(-left.gap(number))
         if len(order):

@@ -8,14 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tuner.declare.problem import Operation, Problem
 from tuner.declare.space import Config
 from tuner.errors import InputError
-from tuner.lookup.features import Floats
-
-Numbers = NDArray[np.int64]
+from tuner.lookup.features import Floats, Numbers
 
 #: Number of the library among configs.
 LIBRARY = -1

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tuner.declare.problem import Problem
-from tuner.lookup.features import Floats
+from tuner.lookup.features import Floats, Numbers
 from tuner.lookup.model.adapted import CHANGED, ENOUGH
-from tuner.lookup.model.data import Numbers
 from tuner.lookup.model.table import Table
 
 #: Surveyed problems that speak for a config.
@@ -26,12 +25,13 @@ OTHER_KIND = 1.5
 GOOD = 0.5
 #: Log of time that a config is expected to fall behind for each doubling of a dim from where it was timed.
 FALLS_BEHIND = 0.05
-#: Log of time to which it is rounded, up to `GOOD` and beyond: finer differences are noise, and take space.
-STEP, COARSE_STEP = 1 / 64, 1 / 16
+#: Log of time to which it is rounded, up to `GOOD` and beyond: finer differences are noise, and take space. No
+#: config counts as further behind than the last.
+STEP, COARSE_STEP, FURTHEST = 1 / 32, 1 / 8, 1.5
 #: What is added to a distance, in doublings, before a near problem counts its inverse square.
 SOFTLY = 0.3
-#: Weight of how a config stood near by, beside the time that trees predict.
-WEIGHT = 0.5
+#: Weight of how a config stood near by, beside the time that trees predict, and beside what networks do.
+WEIGHT, BESIDE_NETWORKS = 0.5, 0.2
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def evidence(
         configs.append(at[kept])
         lost = (log_s - log_s.min())[kept]
         step = np.where(lost > GOOD, COARSE_STEP, STEP)
-        behind.append(np.round(lost / step) * step)
+        behind.append(np.minimum(np.round(lost / step) * step, FURTHEST))
         starts.append(starts[-1] + len(configs[-1]))
     some = [problems[number] for number in timed]
     return Evidence(

@@ -14,12 +14,12 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import IEEE, Problem
 from tuner.declare.space import Config
 from tuner.errors import InputError
-from tuner.lookup.features import Floats
+from tuner.lookup.features import Floats, Numbers
 from tuner.lookup.model.calibrate import Calibration
-from tuner.lookup.model.data import Numbers
-from tuner.lookup.model.evidence import Evidence
+from tuner.lookup.model.evidence import BESIDE_NETWORKS, WEIGHT, Evidence
 from tuner.lookup.model.forest import Forest
 from tuner.lookup.model.lot import SCREEN_TREES, Lot
+from tuner.lookup.model.network import Network
 from tuner.lookup.model.physics import (
     TRAIT_FEATURES,
     Limits,
@@ -47,6 +47,7 @@ class Model:
         calibration: What predictions cost.
         provenance: What the model was fitted to: device, versions, counts, dates, hashes of sources.
         evidence: How configs stood at the surveyed problems; None for models of earlier versions.
+        network: Says the same as the forest; None for models of earlier versions.
     """
 
     operation: str
@@ -60,12 +61,18 @@ class Model:
     calibration: Calibration
     provenance: Mapping[str, Any] = field(default_factory=dict)
     evidence: Evidence | None = None
+    network: Network | None = None
     _lots: dict[tuple[str, str, DeviceInfo], Lot] = field(default_factory=dict, compare=False, repr=False)
 
     def knows(self, problem: Problem) -> bool:
         """Whether such problems were surveyed: dtype and layout; surveys have full precision, no epilogues."""
         named = problem.operation.name, problem.precision, problem.epilogue
         return named == (self.operation, IEEE, "") and (problem.dtype, problem.layout) in self.traits
+
+    @property
+    def weight(self) -> float:
+        """Of how a config stood near by, beside the time that is predicted."""
+        return WEIGHT if self.network is None else BESIDE_NETWORKS
 
     @cached_property
     def screen(self) -> Forest:
@@ -145,6 +152,7 @@ class There:
         self._shared = problem_features(problem, model.limits)
         mixed, estimate = config_features(problem, device, lot.traits, model.limits)
         self._reference = (estimate + self._roofline) / 2
+        self._mixed = mixed
         first = len(model.parameters) + TRAIT_FEATURES
         after = first + len(self._shared)
         # A model of an earlier version knows fewer.
@@ -164,8 +172,16 @@ class There:
         some = slice(None) if places is None else places
         bits = self._model.forest.bits_at(self._places[:, some]) & self._left
         bits &= self._lot.whole[self._lot.rows[some]]
-        found: Floats = self._model.forest.sums(bits) + self._reference[some]
-        return found
+        found = self._model.forest.sums(bits)
+        if self._model.network is not None:
+            found = self._model.network.joined(found, self._features(some))
+        return found + self._reference[some]
+
+    def _features(self, some: slice | Numbers) -> Floats:
+        """Features of some of the configs, shape (configs, features)."""
+        own = self._lot.features[:, self._lot.rows[some]]
+        shared = np.broadcast_to(self._shared[:, None], (len(self._shared), own.shape[1]))
+        return np.vstack([own, shared, self._mixed[:, some]]).T
 
     def library_log_s(self) -> float:
         """Log of predicted seconds of the library; infinite where there is none."""

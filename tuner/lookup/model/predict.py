@@ -12,17 +12,16 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
-from tuner.lookup.features import Floats
+from tuner.lookup.features import Floats, Numbers
 from tuner.lookup.legality import Choices
 from tuner.lookup.model.adapted import CHANGED, Adapted, adapted
 from tuner.lookup.model.calibrate import FIRST
-from tuner.lookup.model.data import Numbers
 from tuner.lookup.model.evidence import WEIGHT
 from tuner.lookup.model.fitted import Model, There
 from tuner.lookup.model.lot import lot_of
 
 #: Configs that the first trees find worth the others.
-SCREENED = 48
+SCREENED = 160
 #: Answers that a predictor keeps.
 KEPT = 4096
 
@@ -173,7 +172,7 @@ class Predictor:
         coarse, most = there.coarse() + WEIGHT * known.behind, max(SCREENED, count)
         screened = np.argpartition(coarse, most)[:most] if most < len(coarse) else np.arange(len(coarse))
         log_s = there.log_s(screened)
-        best = np.argsort(log_s + WEIGHT * known.behind[screened], kind="stable")[:count]
+        best = np.argsort(log_s + self.model.weight * known.behind[screened], kind="stable")[:count]
         return [(int(screened[at]), float(log_s[at])) for at in best]
 
     def _candidate(self, known: _Known, at: int, log_s: float) -> Candidate:

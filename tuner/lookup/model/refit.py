@@ -21,9 +21,15 @@ from tuner.lookup.model.surveyed import timings
 from tuner.store import Store, models
 
 
-def fit_to(found: Timings, kernels: Mapping[str, Kernel], device: DeviceInfo, seed: int = 0) -> Model:
-    """Fits a model to timings from elsewhere; see `tuner.lookup.model.fit.fit`."""
-    return fit(found, kernels, device, seed)
+def fit_to(
+    found: Timings,
+    kernels: Mapping[str, Kernel],
+    device: DeviceInfo,
+    seed: int = 0,
+    gpu: Mapping[str, str] | None = None,
+) -> Model:
+    """Fits a model to timings from elsewhere, its networks on a GPU unless that is None."""
+    return fit(found, kernels, device, seed, gpu=gpu)
 
 
 def can_fit() -> bool:
@@ -39,6 +45,7 @@ def refit(
     regime: str,
     seed: int = 0,
     dtype: str = "",
+    gpu: Mapping[str, str] | None = None,
 ) -> Model:
     """Fits a model to the database's surveys, and stores it in place of the one before it.
 
@@ -50,6 +57,7 @@ def refit(
         regime: How the times were taken.
         seed: Of folds and samples.
         dtype: Of what is predicted; the operation's first unless given.
+        gpu: Where networks are trained; None for the CPU.
 
     Raises:
         NothingFound: Nothing of it was surveyed.
@@ -60,7 +68,7 @@ def refit(
     by_name = {each.name: each for each in kernels}
     found = timings(store, operation, by_name.values(), device, regime, dtype)
     told = {**found.provenance, **circumstances(regime)}
-    model = fit(replace(found, provenance=told), by_name, device, seed)
+    model = fit_to(replace(found, provenance=told), by_name, device, seed, gpu)
     models.add(store, name_of(operation, dtype), device.name, regime, to_bytes(model))
     return model
 
@@ -72,6 +80,7 @@ def refit_if_possible(
     device: DeviceInfo,
     regime: str,
     dtype: str = "",
+    gpu: Mapping[str, str] | None = None,
 ) -> str:
     """The same at the end of a survey; returns what came of it, for people.
 
@@ -82,6 +91,7 @@ def refit_if_possible(
         device: Where, with its limits or without.
         regime: How the times were taken.
         dtype: Of what was surveyed; the operation's first unless given.
+        gpu: Where networks are trained, which nothing else uses now; None for the CPU.
 
     Raises:
         StoreTrouble: The database cannot be read or written.
@@ -89,7 +99,8 @@ def refit_if_possible(
     if not can_fit():
         return "no model was fitted: LightGBM is not installed; pip install 'tile-tuner[model]'"
     try:
-        refit(store, operation, kernels, completed(device, store.devices()), regime, dtype=dtype)
+        where = completed(device, store.devices())
+        refit(store, operation, kernels, where, regime, dtype=dtype, gpu=gpu)
     except (InputError, NothingFound) as error:
         return f"no model was fitted: {error}"
     return "a model was fitted; lookups answer by it"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tuner.lookup.features import Floats
-from tuner.lookup.model.data import Numbers
+from tuner.lookup.features import Floats, Numbers
 
 #: Configs of a shortlist.
 SHORTLIST = 2000

@@ -19,6 +19,7 @@ from tuner.lookup.model.calibrate import Calibration
 from tuner.lookup.model.evidence import Evidence
 from tuner.lookup.model.fitted import Model
 from tuner.lookup.model.forest import Forest
+from tuner.lookup.model.network import Encoding, Network
 from tuner.lookup.model.physics import Limits, Traits
 
 #: Written into every model; one of a later format is refused.
@@ -26,7 +27,10 @@ FORMAT = 1
 #: A model is at most so large, its data's provenance included.
 MOST_BYTES = 1 << 20
 #: Values that need no more than single precision.
-SINGLE = ("leaves", "values", "places", "losses", "errors", "inputs", "summed", "library", "behind")
+SINGLE = (
+    "leaves", "values", "places", "losses", "errors", "inputs", "summed", "library", "behind", "centre",
+    "spread", "knots", "steps", "offsets",
+)  # fmt: skip
 
 
 def name_of(operation: Operation, dtype: str = "") -> str:
@@ -53,6 +57,7 @@ def to_bytes(model: Model) -> bytes:
         "library": _arrays(model.library),
         "calibration": _arrays(model.calibration),
         "evidence": _arrays(model.evidence) if model.evidence is not None else None,
+        "network": _arrays(model.network) if model.network is not None else None,
     }
     text = json.dumps({"checksum": _checksum(body), **body}, sort_keys=True).encode()
     if len(text) > MOST_BYTES:
@@ -96,7 +101,13 @@ def _read(body: Mapping[str, Any]) -> Model:
         Forest(**_unpacked_all(body["forest"])), Forest(**_unpacked_all(body["library"])),
         Calibration(**_unpacked_all(body["calibration"])), body["provenance"],
         Evidence(**_unpacked_all(body["evidence"])) if body.get("evidence") else None,
+        _network(body["network"]) if body.get("network") else None,
     )  # fmt: skip
+
+
+def _network(kept: Mapping[str, Any]) -> Network:
+    others = {name: value for name, value in kept.items() if name != "encoding"}
+    return Network(Encoding(**_unpacked_all(kept["encoding"])), **_unpacked_all(others))
 
 
 def _configs(kept: Any) -> Any:
@@ -114,20 +125,29 @@ def _checksum(body: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
-def _arrays(of: Forest | Traits | Calibration | Evidence) -> dict[str, Any]:
+def _arrays(of: Forest | Traits | Calibration | Evidence | Network | Encoding) -> dict[str, Any]:
     return {name: _packed(name, getattr(of, name)) for name in of.__dataclass_fields__}
 
 
 def _packed(name: str, value: Any) -> Any:
-    """An array as dtype, shape and compressed bytes, columns one after the other; anything else as it is."""
+    """An array as dtype, shape and compressed bytes, columns one after the other; anything else as it is.
+
+    Of numbers with a point all first bytes come first, then all second ones: they compress better.
+    """
+    if isinstance(value, Encoding):
+        return _arrays(value)
     if not isinstance(value, np.ndarray):
         return value
     if value.dtype.kind == "i":
-        kept = np.dtype(f"i{2 if value.size == 0 or abs(value).max() < 2**15 else 4}")
+        most = abs(value).max(initial=0)
+        kept = np.dtype(f"i{1 if most < 2**7 else 2 if most < 2**15 else 4}")
     else:
         kept = np.dtype(f"f{4 if name in SINGLE else 8}")
-    data = zlib.compress(np.ascontiguousarray(value.T.astype(kept)).tobytes(), 9)
-    return {"dtype": kept.str, "shape": list(value.shape), "data": base64.b64encode(data).decode()}
+    data = np.ascontiguousarray(value.T.astype(kept)).tobytes()
+    if kept.kind == "f":
+        data = np.frombuffer(data, np.uint8).reshape(-1, kept.itemsize).T.tobytes()
+    text = base64.b85encode(zlib.compress(data, 9)).decode()
+    return {"dtype": kept.str, "shape": list(value.shape), "text": text}
 
 
 def _unpacked(value: Any) -> Any:
@@ -136,11 +156,21 @@ def _unpacked(value: Any) -> Any:
     dtype, shape = np.dtype(value["dtype"]), value["shape"]
     if dtype.kind not in "if":
         raise ValueError(f"an array of {dtype}")
-    unpack = zlib.decompressobj()
     room = int(np.prod(shape)) * dtype.itemsize
-    found = np.frombuffer(unpack.decompress(base64.b64decode(value["data"]), room + 1), dtype)
+    if "data" in value:  # as earlier versions kept it
+        found = np.frombuffer(_inflated(base64.b64decode(value["data"]), room), dtype)
+    else:
+        data = _inflated(base64.b85decode(value["text"]), room)
+        if dtype.kind == "f":
+            data = np.frombuffer(data, np.uint8).reshape(dtype.itemsize, -1).T.tobytes()
+        found = np.frombuffer(data, dtype)
     wide = np.int32 if dtype.kind == "i" else np.float64
     return np.ascontiguousarray(found.reshape(shape[::-1]).T.astype(wide))
+
+
+def _inflated(kept: bytes, room: int) -> bytes:
+    """What was compressed; one byte more than there is room for if that was more."""
+    return zlib.decompressobj().decompress(kept, room + 1)
 
 
 def _unpacked_all(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
-from tuner.lookup.features import Floats
-from tuner.lookup.model.data import LIBRARY, Numbers, Timings
+from tuner.lookup.features import Floats, Numbers
+from tuner.lookup.model.data import LIBRARY, Timings
 from tuner.lookup.model.physics import (
     Limits,
     Traits,
@@ -61,6 +61,12 @@ class Table:
     library_rows: Floats
     library_s: Floats
     roofline: Floats
+
+    @property
+    def target(self) -> Floats:
+        """log(time / reference)."""
+        found: Floats = self.targets.mean(axis=0)
+        return found
 
     @property
     def library_target(self) -> Floats:

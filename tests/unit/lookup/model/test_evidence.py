@@ -54,7 +54,7 @@ def test_near_problems_of_the_same_layout_speak() -> None:
 
 def test_a_fitted_model_answers_with_configs_of_near_problems() -> None:
     few = survey(60)
-    model = fit(few, KERNELS, BOARD, growth=SMALL)
+    model = fit(few, KERNELS, BOARD, recipe=SMALL)
     assert model.evidence is not None
     kinds = list(model.traits)
     for problem in survey(10, seed=5).problems:

@@ -1,5 +1,6 @@
 """A model fitted to a survey of a device whose costs are known."""
 
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 
@@ -11,15 +12,16 @@ from fixtures.model_survey import CONFIGS, GEMM, KERNELS, SMALL, geometric_mean,
 from tuner.errors import InputError, TunerError
 from tuner.lookup.model.calibrate import Cases, calibrate
 from tuner.lookup.model.data import Timings, from_arrays
-from tuner.lookup.model.fit import LEAF_STEP, fit
+from tuner.lookup.model.fit import fit
 from tuner.lookup.model.fitted import Model
+from tuner.lookup.model.growing import LEAF_STEP
 from tuner.lookup.model.predict import Predictor
 from tuner.lookup.model.stored import from_bytes, to_bytes
 
 
 @cache
 def fitted() -> Model:
-    return fit(survey(), KERNELS, BOARD, growth=SMALL)
+    return fit(survey(), KERNELS, BOARD, recipe=SMALL)
 
 
 @cache
@@ -72,7 +74,7 @@ def test_only_legal_configs_are_answered() -> None:
 
 def test_a_fit_is_repeatable_and_keeps_where_it_comes_from() -> None:
     few = survey(25)
-    texts = [to_bytes(fit(few, KERNELS, BOARD, growth=SMALL)) for _ in range(2)]
+    texts = [to_bytes(fit(few, KERNELS, BOARD, recipe=SMALL)) for _ in range(2)]
     assert texts[0] == texts[1]
     told = from_bytes(texts[0]).provenance
     assert told["problems"] == 25
@@ -93,7 +95,7 @@ def test_a_survey_without_a_library_gives_kernels_alone() -> None:
     every = survey(30)
     kept = every.config >= 0
     alone = Timings(every.problems, CONFIGS, every.problem[kept], every.config[kept], every.time_s[kept])
-    predictor = Predictor(fit(alone, KERNELS, BOARD, growth=SMALL), KERNELS)
+    predictor = Predictor(fit(alone, KERNELS, BOARD, recipe=SMALL), KERNELS)
     answer = predictor.answer(every.problems[0])
     assert not answer.by_library
     assert answer.library_s == np.inf
@@ -159,3 +161,11 @@ def test_where_kernels_are_too_often_slower_the_library_is_always_the_answer() -
         np.full(count, 0.5),
     )  # fmt: skip
     assert rare.used(calibrate(rare).margin).all()
+
+
+def test_a_survey_of_few_timings_has_trees_alone() -> None:
+    trees = replace(SMALL, networks=replace(SMALL.networks, least=10**6))
+    assert fit(survey(30), KERNELS, BOARD, recipe=trees).network is None
+    network = fitted().network
+    assert network is not None
+    assert 0 <= network.share <= 1

@@ -1,0 +1,145 @@
+"""Neural networks over a model's features, evaluated with NumPy alone.
+
+Trees answer in steps; times change smoothly with most of what they depend on. The mean of both errs less than
+either.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.errors import InputError
+from tuner.lookup.features import Floats
+
+Singles = NDArray[np.float32]
+Bytes = NDArray[np.int8]
+#: Of each layer the matrices of all networks, shape (networks, inputs, outputs), and the offsets,
+#: shape (networks, 1, outputs).
+Layers = list[tuple[Any, Any]]
+
+#: A feature that is so many standard deviations from the mean, or further, looks the same.
+FURTHEST = 4.0
+#: Where a feature's quantiles are put: from minus this to this.
+OUTERMOST = 1.7
+#: Steps of a weight to either side of zero.
+STEPS = 127
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How rows of features become inputs: each by its deviation from the mean, and by its rank.
+
+    Attributes:
+        kinds: Values of the first feature, which is a number of a kind: 0 to this, each an input of its own.
+        centre: Means, shape (features,).
+        spread: Standard deviations, shape (features,); infinite for a feature that never changed.
+        knots: Quantiles of each feature, ascending, shape (features, knots); the last is repeated where fewer
+            differ.
+    """
+
+    kinds: int
+    centre: Floats
+    spread: Floats
+    knots: Floats
+
+    def __post_init__(self) -> None:
+        count = len(self.centre)
+        if self.spread.shape != (count,) or self.knots.ndim != 2 or len(self.knots) != count:
+            raise InputError("a network's encoding has each feature's figures, got others; fit the model again")
+
+    @property
+    def inputs(self) -> int:
+        """Inputs of a row."""
+        return self.kinds + 2 * len(self.centre)
+
+    @cached_property
+    def _heights(self) -> Floats:
+        """What knots stand for, shape (features, knots)."""
+        steps = np.diff(self.knots, axis=1) > 0
+        places = np.pad(np.cumsum(steps, axis=1), ((0, 0), (1, 0)))
+        most = places[:, -1:]
+        heights: Floats = OUTERMOST * np.where(most > 0, 2 * places / np.maximum(most, 1) - 1, 0.0)
+        return heights
+
+    def inputs_of(self, rows: Floats) -> Singles:
+        """Inputs of rows of features, shape (rows, inputs)."""
+        found, count = np.empty((len(rows), self.inputs), np.float32), len(self.centre)
+        found[:, : self.kinds] = rows[:, :1] == np.arange(self.kinds)
+        deviations, ranks = np.split(found[:, self.kinds :], 2, axis=1)
+        # A model of an earlier version knows fewer features.
+        np.clip((rows[:, :count] - self.centre) / self.spread, -FURTHEST, FURTHEST, out=deviations)
+        for at in range(count):
+            ranks[:, at] = np.interp(rows[:, at], self.knots[at], self._heights[at])
+        return found
+
+
+@dataclass(frozen=True)
+class Network:
+    """Networks of the same size, whose mean counts.
+
+    Attributes:
+        encoding: Makes inputs of rows.
+        share: Weight of what they say, beside trees.
+        sizes: Of the layers, from inputs to the one output.
+        weights: Of the layers' matrices, one layer after the other, shape (networks, weights), in steps.
+        steps: Of each output's weights, one layer after the other, shape (networks, outputs).
+        offsets: Of each output, in the same order.
+    """
+
+    encoding: Encoding
+    share: float
+    sizes: tuple[int, ...]
+    weights: NDArray[np.int32]
+    steps: Floats
+    offsets: Floats
+
+    def __post_init__(self) -> None:
+        matrices, outputs = sum(a * b for a, b in pairwise(self.sizes)), sum(self.sizes[1:])
+        count = len(self.weights)
+        fine = (
+            (self.sizes[0], self.sizes[-1]) == (self.encoding.inputs, 1)
+            and self.weights.shape == (count, matrices)
+            and self.steps.shape == self.offsets.shape == (count, outputs)
+        )
+        if not fine:
+            raise InputError("a network's weights are those of its layers, got others; fit the model again")
+
+    @classmethod
+    def of(cls, encoding: Encoding, share: float, layers: Layers) -> Network:
+        """Networks with some layers, rounded."""
+        steps = [np.maximum(abs(matrix).max(axis=1), 1e-9) / STEPS for matrix, _ in layers]
+        weights = [np.rint(matrix / step[:, None]) for (matrix, _), step in zip(layers, steps, strict=True)]
+        count, sizes = len(layers[0][0]), (encoding.inputs, *(matrix.shape[2] for matrix, _ in layers))
+        figures = np.hstack(steps), np.hstack([each[:, 0] for _, each in layers])
+        whole = np.hstack([each.reshape(count, -1) for each in weights]).astype(np.int32)
+        return cls(encoding, share, sizes, whole, *(each.astype(np.float32).astype(float) for each in figures))
+
+    @cached_property
+    def _layers(self) -> Layers:
+        found, count, first, begin = [], len(self.weights), 0, 0
+        for inputs, outputs in pairwise(self.sizes):
+            some, these = slice(first, first + inputs * outputs), slice(begin, begin + outputs)
+            matrix = self.weights[:, some].reshape(count, inputs, outputs) * self.steps[:, None, these]
+            found.append((matrix.astype(np.float32), self.offsets[:, None, these].astype(np.float32)))
+            first, begin = some.stop, these.stop
+        return found
+
+    def predict(self, rows: Floats) -> Floats:
+        """Values of rows of all features, shape (rows,)."""
+        values = self.encoding.inputs_of(rows)
+        for matrix, offsets in self._layers[:-1]:
+            values = values @ matrix + offsets
+            values /= 1 + np.exp(-values)  # SiLU
+        matrix, offsets = self._layers[-1]
+        found: Floats = (values @ matrix + offsets)[:, :, 0].mean(axis=0, dtype=float)
+        return found
+
+    def joined(self, of_trees: Floats, rows: Floats) -> Floats:
+        """What trees and networks say together of rows."""
+        return (1 - self.share) * of_trees + self.share * self.predict(rows)
