@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import tempfile
@@ -71,8 +72,9 @@ def no_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tuner.search.search.Mirror", _NoMirror)
 
 
-@pytest.fixture(scope="module")
-def one_blas_thread() -> Iterator[None]:
-    """A search's matrices are small: threads of BLAS only wait for each other, long where a core is taken."""
-    with threadpool_limits(1, "blas"):
+@pytest.fixture(scope="session", autouse=True)
+def one_library_thread() -> Iterator[None]:
+    """BLAS and LightGBM use one thread: where a core is taken, several spin, and take four times as long."""
+    importlib.import_module("lightgbm")  # limits hold for libraries that are loaded
+    with threadpool_limits(1):
         yield

@@ -11,7 +11,6 @@ from tuner.errors import InputError
 from tuner.results.measurement import Outcome
 from tuner.search import SAMPLERS, Candidate, Known, Observation, Search, SearchOptions
 
-pytestmark = pytest.mark.usefixtures("one_blas_thread")
 
 #: Packages without which Optuna's sampler cannot run.
 NEEDS = {"gp": "torch", "cmaes": "cmaes"}

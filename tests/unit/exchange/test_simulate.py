@@ -17,7 +17,6 @@ from tuner.exchange.recording import Recording, read_recording
 from tuner.exchange.simulate import simulate
 from tuner.results.measurement import Outcome
 
-pytestmark = pytest.mark.usefixtures("one_blas_thread")
 
 
 def recorded(folder: Path, name: str = "toy", shift: float = 0.0, kernel: str = "k") -> Recording:

@@ -278,7 +278,7 @@ def test_errors_stand_beside_speeds(told: Told, board: str, here: Path) -> None:
 
 def test_steps_are_tuned_and_no_champion_is_crowned(told: Told, board: str, here: Path) -> None:
     arguments = ("64", "--device", board, "--quiet")
-    code, out, err = told("ladder", str(TOY), *arguments, "--seconds", "2", "--json")
+    code, out, err = told("ladder", str(TOY), *arguments, "--seconds", "4", "--json")
     assert code == 0, err
     (row,) = json.loads(out)
     assert row["trials"] > 1

@@ -11,7 +11,6 @@ from fixtures.landscape import SPACE
 from tuner.results.measurement import Outcome
 from tuner.search import Known, Observation, Search, SearchOptions
 
-pytestmark = pytest.mark.usefixtures("one_blas_thread")
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from tuner.results.measurement import Outcome
 from tuner.search import Search, SearchOptions, front_value
 from tuner.search.pareto import front, weightings
 
-pytestmark = pytest.mark.usefixtures("one_blas_thread")
 
 
 def test_several_objectives_keep_a_front() -> None:

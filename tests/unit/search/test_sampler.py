@@ -13,7 +13,6 @@ from tuner.search.history import History
 from tuner.search.sampler import SpaceSampler
 from tuner.search.tile import TileStrategy
 
-pytestmark = pytest.mark.usefixtures("one_blas_thread")
 
 
 def test_the_sampler_works_in_a_study_of_optuna_alone() -> None:

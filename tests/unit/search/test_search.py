@@ -12,7 +12,6 @@ from tuner.errors import InputError, UnknownName
 from tuner.results.measurement import Outcome
 from tuner.search import Known, Observation, Search, SearchOptions
 
-pytestmark = pytest.mark.usefixtures("one_blas_thread")
 
 
 @pytest.mark.parametrize("batch", [1, 8])

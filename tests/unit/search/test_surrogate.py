@@ -8,7 +8,6 @@ from fixtures.landscape import SPACE, time_of
 
 from tuner.search.surrogate import Hyperparameters, Posterior
 
-pytestmark = pytest.mark.usefixtures("one_blas_thread")
 
 
 def test_the_posterior_is_that_of_a_gaussian_process_however_it_was_told() -> None:

@@ -12,7 +12,6 @@ from scipy.stats import norm
 
 from tuner.search.tile import log_expected_improvement
 
-pytestmark = pytest.mark.usefixtures("one_blas_thread")
 
 
 @given(st.floats(-60, 60), st.floats(0.01, 10))
