@@ -73,8 +73,15 @@ def no_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def one_library_thread() -> Iterator[None]:
-    """BLAS and LightGBM use one thread: where a core is taken, several spin, and take four times as long."""
+def one_blas_thread() -> Iterator[None]:
+    """Most matrices are small: threads of BLAS only wait for each other, long where a core is taken."""
+    with threadpool_limits(1, "blas"):
+        yield
+
+
+@pytest.fixture
+def one_tree_thread() -> Iterator[None]:
+    """LightGBM has one thread: tests of kernels ask OpenMP for more than there are cores, and they spin."""
     importlib.import_module("lightgbm")  # limits hold for libraries that are loaded
-    with threadpool_limits(1):
+    with threadpool_limits(1, "openmp"):
         yield

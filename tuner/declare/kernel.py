@@ -104,7 +104,10 @@ class Kernel:
             raise DeclarationError(f"parameters of kernel {self.name!r} have distinct names, got {names}")
         self._check_threads(names)
         known = {parameter.name: parameter.values for parameter in self.parameters}
-        for name, value in [item for config in (self.defaults, *self.starts) for item in config.items()]:
+        # Starts have few values in common with many configs: each value is looked at once.
+        for name, value in dict.fromkeys(
+            item for config in (self.defaults, *self.starts) for item in config.items()
+        ):
             if value not in known.get(name, ()):
                 raise DeclarationError(
                     f"defaults of kernel {self.name!r} are among its parameters' values, got {name}={value!r}"

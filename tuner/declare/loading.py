@@ -7,6 +7,7 @@ cache, which can miss an edit made within a second.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.util
 import sys
@@ -15,7 +16,7 @@ from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 
 from tuner.errors import DeclarationError
 
@@ -51,7 +52,13 @@ class _FileLoader(Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         """Compiles and runs the file as it is now."""
-        exec(compile(self._path.read_bytes(), str(self._path), "exec", dont_inherit=True), vars(module))
+        exec(_compiled(self._path.read_bytes(), str(self._path)), vars(module))
+
+
+@functools.lru_cache(256)
+def _compiled(text: bytes, path: str) -> CodeType:
+    """The code of a file with these bytes, which takes most of the time of reading declarations."""
+    return compile(text, path, "exec", dont_inherit=True)
 
 
 class _FolderLoader(Loader):

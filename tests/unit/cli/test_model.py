@@ -10,6 +10,8 @@ from fixtures.model_survey import survey
 from tuner.cli.main import run
 from tuner.lookup.model.stored import MOST_BYTES, from_bytes
 
+pytestmark = pytest.mark.usefixtures("one_tree_thread")
+
 
 def kept(path: Path) -> Path:
     """A survey as a file."""

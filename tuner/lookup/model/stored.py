@@ -15,6 +15,7 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import Operation
 from tuner.declare.space import Config
 from tuner.errors import InputError
+from tuner.lookup.model import base85
 from tuner.lookup.model.calibrate import Calibration
 from tuner.lookup.model.evidence import Evidence
 from tuner.lookup.model.fitted import Model
@@ -146,7 +147,7 @@ def _packed(name: str, value: Any) -> Any:
     data = np.ascontiguousarray(value.T.astype(kept)).tobytes()
     if kept.kind == "f":
         data = np.frombuffer(data, np.uint8).reshape(-1, kept.itemsize).T.tobytes()
-    text = base64.b85encode(zlib.compress(data, 9)).decode()
+    text = base85.written(zlib.compress(data, 9))
     return {"dtype": kept.str, "shape": list(value.shape), "text": text}
 
 
@@ -160,7 +161,7 @@ def _unpacked(value: Any) -> Any:
     if "data" in value:  # as earlier versions kept it
         found = np.frombuffer(_inflated(base64.b64decode(value["data"]), room), dtype)
     else:
-        data = _inflated(base64.b85decode(value["text"]), room)
+        data = _inflated(base85.read(value["text"]), room)
         if dtype.kind == "f":
             data = np.frombuffer(data, np.uint8).reshape(dtype.itemsize, -1).T.tobytes()
         found = np.frombuffer(data, dtype)

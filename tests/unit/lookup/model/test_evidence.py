@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from fixtures.lookup_records import BOARD
 from fixtures.model_survey import CONFIGS, GEMM, KERNELS, SMALL, WIDE, plain_model, survey, two_kernels
 
@@ -17,6 +18,7 @@ from tuner.lookup.model.fitted import Model
 from tuner.lookup.model.lot import lot_of
 from tuner.lookup.model.predict import Predictor
 
+pytestmark = pytest.mark.usefixtures("one_tree_thread")
 PROBLEM = GEMM.problem({"m": 512, "n": 512, "k": 512})
 
 

@@ -18,6 +18,8 @@ from tuner.lookup.model.growing import LEAF_STEP
 from tuner.lookup.model.predict import Predictor
 from tuner.lookup.model.stored import from_bytes, to_bytes
 
+pytestmark = pytest.mark.usefixtures("one_tree_thread")
+
 
 @cache
 def fitted() -> Model:
