@@ -85,3 +85,11 @@ def one_tree_thread() -> Iterator[None]:
     importlib.import_module("lightgbm")  # limits hold for libraries that are loaded
     with threadpool_limits(1, "openmp"):
         yield
+
+
+@pytest.fixture
+def few_trees(one_tree_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fits have few trees: enough to see that there is a model."""
+    from fixtures.model_survey import SMALL
+
+    monkeypatch.setattr("tuner.lookup.model.fit.Recipe", lambda: SMALL)

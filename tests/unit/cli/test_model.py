@@ -10,7 +10,7 @@ from fixtures.model_survey import survey
 from tuner.cli.main import run
 from tuner.lookup.model.stored import MOST_BYTES, from_bytes
 
-pytestmark = pytest.mark.usefixtures("one_tree_thread")
+pytestmark = pytest.mark.usefixtures("few_trees")
 
 
 def kept(path: Path) -> Path:

@@ -51,7 +51,7 @@ def test_a_log_that_cannot_be_written_is_told_before_the_work(
     assert "--log takes a file that can be written, got file/run.jsonl" in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("one_tree_thread")
+@pytest.mark.usefixtures("few_trees")
 def test_a_night_and_a_survey_are_logged_too(here: Path) -> None:
     device = write_device(here / "device.json")
     (here / "plan.toml").write_text(f'[[problems]]\nfile = "{TOY}"\nshape = [9]\ntrials = 5\nseconds = 9\n')
