@@ -11,7 +11,6 @@ from tuner.errors import InputError
 from tuner.results.measurement import Outcome
 from tuner.search import SAMPLERS, Candidate, Known, Observation, Search, SearchOptions
 
-
 #: Packages without which Optuna's sampler cannot run.
 NEEDS = {"gp": "torch", "cmaes": "cmaes"}
 PRESENT = [name for name in SAMPLERS if name not in NEEDS or importlib.util.find_spec(NEEDS[name]) is not None]

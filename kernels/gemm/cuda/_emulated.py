@@ -25,8 +25,8 @@ ROW_BYTES, HEADER_BYTES, CONTROL_BYTES = 128, 256, 256
 VERDICT = 128
 #: Neighbouring columns of B that share a scale; terms and rows of a tile that is packed at a time.
 SHARE, PACK_ROWS, PACK_THREADS = 8, 64, 256
-#: Products of elements below which the product starts before packing has ended: that spares 6 % at 512^3, 4 % at
-#: 1024^3 and 0.6 % at 2048^3. Champions from 1024^3 on were measured with a launch that waits, so they keep it.
+#: Multiply-adds below which the product starts before packing has ended: that spares 6 % of the time at 512^3,
+#: 4 % at 1024^3, 0.6 % at 2048^3. Champions from 1024^3 on were measured with a launch that waits, and keep it.
 EARLY_BELOW = 1 << 30
 
 

@@ -29,7 +29,6 @@ from tuner.lookup.tuned import Subject, Tuned, gather
 from tuner.results.record import Role
 from tuner.store import Store
 
-
 CATALOGUE = builtin()
 GEMM = CATALOGUE.operations["gemm"]
 SHAPES = (

@@ -18,7 +18,6 @@ from tuner.exchange.simulate import simulate
 from tuner.results.measurement import Outcome
 
 
-
 def recorded(folder: Path, name: str = "toy", shift: float = 0.0, kernel: str = "k") -> Recording:
     """640 configs; X=32 Y=8 Z=0 is best; a third of Z=3 fails; ten samples with noise of 1 %."""
     cache: dict[str, Any] = {}

@@ -37,7 +37,6 @@ from tuner.published import publish
 from tuner.results.record import ProblemKey, Role
 from tuner.store import Store
 
-
 SHAPES = [(64, 64, 64), (64, 64, 80), (4096, 4096, 4096), (4096, 4096, 4000), (4000, 4096, 4096)]
 SMALL, LARGE = tiled(8), tiled(32)
 BUILTIN = builtin()

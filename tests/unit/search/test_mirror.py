@@ -12,7 +12,6 @@ from tuner.results.measurement import Outcome
 from tuner.search import Known, Observation, Search, SearchOptions
 
 
-
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The copying process, which is the last to be served on a busy machine, has the time it needs."""

@@ -15,7 +15,6 @@ from tuner.search import Search, SearchOptions, front_value
 from tuner.search.pareto import front, weightings
 
 
-
 def test_several_objectives_keep_a_front() -> None:
     search = Search(
         {"k": SPACE}, SearchOptions(seed=1, study_name="s", objectives=("time", "energy"), budget=60)

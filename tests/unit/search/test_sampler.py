@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import optuna
-import pytest
 from fixtures.landscape import PARAMETERS, SPACE, time_of
 
 from tuner.declare.space import Config, Space, choice
@@ -12,7 +11,6 @@ from tuner.search import Search, SearchOptions
 from tuner.search.history import History
 from tuner.search.sampler import SpaceSampler
 from tuner.search.tile import TileStrategy
-
 
 
 def test_the_sampler_works_in_a_study_of_optuna_alone() -> None:

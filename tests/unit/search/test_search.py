@@ -13,7 +13,6 @@ from tuner.results.measurement import Outcome
 from tuner.search import Known, Observation, Search, SearchOptions
 
 
-
 @pytest.mark.parametrize("batch", [1, 8])
 def test_the_best_of_thousands_is_found_in_few_trials(batch: int) -> None:
     best = min(time_of(config) for config in SPACE)

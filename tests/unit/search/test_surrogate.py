@@ -9,7 +9,6 @@ from fixtures.landscape import SPACE, time_of
 from tuner.search.surrogate import Hyperparameters, Posterior
 
 
-
 def test_the_posterior_is_that_of_a_gaussian_process_however_it_was_told() -> None:
     hyper = Hyperparameters(SPACE)
     rows, candidates = np.arange(0, 400, 10), np.arange(5, 405, 10)
