@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tuner.errors import InputError
-from tuner.lookup.model.network import FURTHEST, OUTERMOST, Encoding, Network
+from tuner.lookup.model.network import FEW, FURTHEST, OUTERMOST, Encoding, Network
 from tuner.lookup.model.training import encoding_of
 
 SIZES = (3 + 2 * 4, 8, 5, 1)
@@ -54,6 +54,14 @@ def test_rounded_weights_say_nearly_the_same(seed: int, networks: int) -> None:
     exact = computed(layers, encoding.inputs_of(rows))
     np.testing.assert_allclose(network.predict(rows), exact, atol=0.03 * max(exact.std(), 0.1) + 0.02)
     np.testing.assert_allclose(network.predict(rows[:7]), network.predict(rows)[:7], atol=1e-5)
+
+
+@pytest.mark.parametrize("count", [1, FEW - 1, FEW, FEW + 1])
+def test_many_rows_say_what_few_do(count: int) -> None:
+    rows, layers = rows_of(5, count), layers_of(6, 2)
+    network = Network.of(encoding_of(rows_of(5)), 1.0, layers)
+    alone = np.concatenate([network.predict(rows[at : at + 300]) for at in range(0, count, 300)])
+    np.testing.assert_allclose(network.predict(rows), alone, rtol=1e-4, atol=1e-5)
 
 
 def test_trees_and_networks_are_joined_by_their_share() -> None:
