@@ -58,6 +58,14 @@ def test_every_large_shape_has_a_start(dims: tuple[int, int, int]) -> None:
     assert firsts[-1] < launch.workspace.bytes
 
 
+@pytest.mark.parametrize(("dims", "early"), [((512, 512, 512), True), ((1024, 1024, 1024), False)])
+def test_small_products_start_while_operands_are_packed(dims: tuple[int, int, int], early: bool) -> None:
+    at = problem(*dims)
+    config = next(each for each in KERNEL.first_configs() if KERNEL.allows(at, H200, each))
+    launch = KERNEL.launch(at, config)
+    assert [each.early for each in launch.steps] == [False, early]
+
+
 def test_shallow_products_are_left_to_plain_kernels() -> None:
     assert len(Space.build(KERNEL.parameters, KERNEL.constraints, problem(512, 512, 127), H200)) == 0
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from tuner.devices.gpu_process import held_gpu
 from tuner.lookup.declared import builtin_now
 from tuner.lookup.devices import device_in_full
+from tuner.lookup.model.fit import fit
 from tuner.lookup.model.fitted import Model
-from tuner.lookup.model.refit import circumstances, fit_to, refit
+from tuner.lookup.model.refit import circumstances, refit
 from tuner.lookup.model.survey_file import read_survey
 from tuner.store import Store
 
@@ -50,4 +51,4 @@ def fitted(
             with Store.open(db) as store:
                 return refit(store, declared, kernels.values(), where, regime, seed, dtype, gpu)
         told = circumstances(regime) | ({"measured_at": measured_at} if measured_at else {})
-        return fit_to(read_survey(survey, declared, dtype, told), kernels, where, seed, gpu)
+        return fit(read_survey(survey, declared, dtype, told), kernels, where, seed, gpu=gpu)

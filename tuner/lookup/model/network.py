@@ -1,6 +1,6 @@
 """Neural networks over a model's features, evaluated with NumPy alone.
 
-Trees answer in steps; times change smoothly with most of what they depend on. The mean of both errs less than
+Trees answer in steps; times change smoothly with most of what they depend on. Together they err less than
 either.
 """
 
@@ -18,7 +18,6 @@ from tuner.errors import InputError
 from tuner.lookup.features import Floats
 
 Singles = NDArray[np.float32]
-Bytes = NDArray[np.int8]
 #: Of each layer the matrices of all networks, shape (networks, inputs, outputs), and the offsets,
 #: shape (networks, 1, outputs).
 Layers = list[tuple[Any, Any]]
@@ -137,7 +136,7 @@ class Network:
         """Values of rows of all features, shape (rows,)."""
         inputs = self.encoding.inputs_of(rows)
         most = max(SHARED // max(a * b for a, b in pairwise(self.sizes)), 1)
-        block = most if len(rows) <= FEW else len(rows)
+        block = min(most, max(len(rows), 1)) if len(rows) <= FEW else len(rows)
         padded = np.pad(inputs, ((0, -len(rows) % block), (0, 0)))
         values = padded.reshape(-1, block, self.encoding.inputs)[:, None]
         for matrix, offsets in self._layers[:-1]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -11,25 +11,14 @@ from typing import Any
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Operation
+from tuner.devices.gpu_process import Gpu
 from tuner.errors import InputError, NothingFound
 from tuner.lookup.legality import completed
-from tuner.lookup.model.data import Timings
 from tuner.lookup.model.fit import fit
 from tuner.lookup.model.fitted import Model
 from tuner.lookup.model.stored import name_of, to_bytes
 from tuner.lookup.model.surveyed import timings
 from tuner.store import Store, models
-
-
-def fit_to(
-    found: Timings,
-    kernels: Mapping[str, Kernel],
-    device: DeviceInfo,
-    seed: int = 0,
-    gpu: Mapping[str, str] | None = None,
-) -> Model:
-    """Fits a model to timings from elsewhere, its networks on a GPU unless that is None."""
-    return fit(found, kernels, device, seed, gpu=gpu)
 
 
 def can_fit() -> bool:
@@ -45,7 +34,7 @@ def refit(
     regime: str,
     seed: int = 0,
     dtype: str = "",
-    gpu: Mapping[str, str] | None = None,
+    gpu: Gpu | None = None,
 ) -> Model:
     """Fits a model to the database's surveys, and stores it in place of the one before it.
 
@@ -68,7 +57,7 @@ def refit(
     by_name = {each.name: each for each in kernels}
     found = timings(store, operation, by_name.values(), device, regime, dtype)
     told = {**found.provenance, **circumstances(regime)}
-    model = fit_to(replace(found, provenance=told), by_name, device, seed, gpu)
+    model = fit(replace(found, provenance=told), by_name, device, seed, gpu=gpu)
     models.add(store, name_of(operation, dtype), device.name, regime, to_bytes(model))
     return model
 
@@ -80,7 +69,7 @@ def refit_if_possible(
     device: DeviceInfo,
     regime: str,
     dtype: str = "",
-    gpu: Mapping[str, str] | None = None,
+    gpu: Gpu | None = None,
 ) -> str:
     """The same at the end of a survey; returns what came of it, for people.
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tuner.errors import InputError
+from tuner.lookup.model import network as module
 from tuner.lookup.model.network import FEW, FURTHEST, OUTERMOST, Encoding, Network
 from tuner.lookup.model.training import encoding_of
 
@@ -56,12 +57,15 @@ def test_rounded_weights_say_nearly_the_same(seed: int, networks: int) -> None:
     np.testing.assert_allclose(network.predict(rows[:7]), network.predict(rows)[:7], atol=1e-5)
 
 
-@pytest.mark.parametrize("count", [1, FEW - 1, FEW, FEW + 1])
-def test_many_rows_say_what_few_do(count: int) -> None:
-    rows, layers = rows_of(5, count), layers_of(6, 2)
-    network = Network.of(encoding_of(rows_of(5)), 1.0, layers)
-    alone = np.concatenate([network.predict(rows[at : at + 300]) for at in range(0, count, 300)])
-    np.testing.assert_allclose(network.predict(rows), alone, rtol=1e-4, atol=1e-5)
+@pytest.mark.parametrize("count", [0, 1, 50, FEW, FEW + 1])
+def test_rows_say_the_same_whatever_pieces_they_are_cut_into(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, made = rows_of(5, count), Network.of(encoding_of(rows_of(5)), 1.0, layers_of(6, 2))
+    whole = made.predict(rows)
+    assert whole.shape == (count,)
+    monkeypatch.setattr(module, "SHARED", 7 * SIZES[0] * SIZES[1])  # pieces of seven rows
+    np.testing.assert_allclose(made.predict(rows), whole, rtol=1e-4, atol=1e-5)
 
 
 def test_trees_and_networks_are_joined_by_their_share() -> None:
