@@ -24,6 +24,8 @@ from tuner.results.equivalence import latest_hash
 
 #: Predictors that are kept: a model with kernels on a device.
 KEPT = 16
+#: Leads that differ by less look the same when they are printed.
+NOTICEABLE = 0.005
 
 _KEPT: dict[tuple[object, ...], tuple[Predictor, Sequence[object]]] = {}
 
@@ -60,13 +62,13 @@ def from_model(
     name = baseline.named(problem) if baseline else "the library"
     library_s = found.library_s if math.isfinite(found.library_s) else None
     told = Predicted(found.best.time_s, library_s, None if alike else found.time_interval_s)
-    least = _least_lead(model, question.device, bool(alike))
-    by_library = library_s is not None and not told.speedup > least
+    lead, least = math.exp(found.gain), _least_lead(model, question.device, bool(alike))
+    by_library = library_s is not None and not lead > least
     stale, why = staleness_of(model, question.device, kernels)
     return Answer(
         None, SIMILAR_DEVICE if alike else PREDICTED, _loss(model, found, alike), stale=stale, stale_reason=why,
         question=question, default=(found.best.kernel, found.best.config), library=name if by_library else "",
-        reasons=(*([alike] if alike else []), _reason(model, found.best.kernel, told, name, least)),
+        reasons=(*([alike] if alike else []), _reason(model, found, told, name, least)),
         predicted=told,
     )  # fmt: skip
 
@@ -103,15 +105,18 @@ def _loss(model: Model, found: Prediction, alike: str) -> Loss:
     return Loss(found.expected_loss, cases, said, found.loss_interval)
 
 
-def _reason(model: Model, kernel: str, told: Predicted, library: str, least: float) -> str:
-    counts = model.provenance
+def _reason(model: Model, found: Prediction, told: Predicted, library: str, least: float) -> str:
+    assert found.best is not None, "a config is answered"
+    counts, kernel, lead = model.provenance, found.best.kernel, math.exp(found.gain)
     rests = f"predicted from {counts.get('timings', 0)} timings at {counts.get('problems', 0)} problems"
     if told.library_s is None:
         return rests
-    if told.speedup > least:
+    if lead > least:
         return f"{rests}: {kernel} is {told.speedup:.2f} x as fast as {library}"
     why = f"below {least:.2f} x" if math.isfinite(least) else "on another CPU"
-    return f"{rests}: {library} is the safer choice, {kernel} is {told.speedup:.2f} x as fast, {why}"
+    # Where what was timed near by says less than the prediction, that is what was too little.
+    near = f" and {lead:.2f} x near by" if lead < told.speedup * (1 - NOTICEABLE) else ""
+    return f"{rests}: {library} is the safer choice, {kernel} is {told.speedup:.2f} x as fast{near}, {why}"
 
 
 def staleness_of(model: Model, device: DeviceInfo, kernels: Sequence[Kernel]) -> tuple[bool, str]:

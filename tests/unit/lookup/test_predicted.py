@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from fixtures.lookup_records import BOARD, answer, crown, gemm, library, record
 from fixtures.model_survey import BLOCKS, GEMM, KERNELS, TIED, WIDE, plain_model, two_kernels
@@ -14,6 +15,7 @@ from tuner.callables.decisions import decide
 from tuner.declare.catalogue import Catalogue, builtin
 from tuner.errors import InputError
 from tuner.lookup import Answer
+from tuner.lookup.model.evidence import Evidence
 from tuner.lookup.model.fitted import Model
 from tuner.lookup.model.shelf import path_of
 from tuner.lookup.model.stored import to_bytes
@@ -81,6 +83,20 @@ def test_the_library_is_answered_unless_the_gain_outweighs_the_uncertainty(tmp_p
     assert (told.match, told.use) == ("predicted", "cuBLAS")
     assert "cuBLAS is the safer choice" in told.reasons[0]
     assert told.kernel == "blocks"
+
+
+def test_a_kernel_that_lost_near_by_is_not_answered_though_it_is_predicted_to_win(tmp_path: Path) -> None:
+    # One problem near by, at which every config was timed; the prediction alone takes a kernel at any price.
+    count = len(surveyed().configs)
+    times = np.array([0, count]), np.arange(count), np.zeros(count)
+    won, lost = (
+        Evidence(np.log2([[2000.0, 1000.0, 3000.0]]), np.array([0]), np.array([gain]), *times)
+        for gain in (9.0, -99.0)
+    )
+    assert asked(published(tmp_path / "won", replace(surveyed(), evidence=won))).use == "kernel"
+    told = asked(published(tmp_path / "lost", replace(surveyed(), evidence=lost)))
+    assert (told.match, told.use) == ("predicted", "cuBLAS")
+    assert "x near by, below" in told.reasons[0]
 
 
 def test_a_champion_of_the_problem_itself_goes_before_a_prediction(tmp_path: Path, store: Store) -> None:

@@ -43,6 +43,8 @@ class Prediction:
         best: The config that is predicted to be the fastest of those that obey all constraints, or else
             of those that are legal; None if none is.
         library_s: Predicted time of the library; infinite where there is none.
+        gain: log(library / best) that both the prediction and what was timed near by support; minus infinity
+            if no config is legal.
         by_library: Whether the library is answered: no kernel's gain outweighs the uncertainty.
         expected_loss: Fraction of speed that the answer loses, 1 - best / answered, as measured at problems
             like this one that the model was not fitted to.
@@ -52,6 +54,7 @@ class Prediction:
 
     best: Candidate | None
     library_s: float
+    gain: float
     by_library: bool
     expected_loss: float
     loss_interval: tuple[float, float]
@@ -119,7 +122,7 @@ class Predictor:
         expected, most, spread = calibration.figures(dims, gain)
         answered = library if by_library else kernel
         return Prediction(
-            found, math.exp(library), by_library, expected, (0.0, min(most, 1.0)),
+            found, math.exp(library), gain, by_library, expected, (0.0, min(most, 1.0)),
             (math.exp(answered + spread[0]), math.exp(answered + spread[1])),
         )  # fmt: skip
 
