@@ -15,7 +15,7 @@ from tuner.store import Store
 from tuner.study.predictions import Predictions
 from tuner.study.setup import key_of, nearness, starting_points
 
-#: Configs that are tried.
+#: Configs that are tried at first.
 CONFIGS = 8
 #: Seconds of timing at the most, unless given.
 SECONDS = 2.0
@@ -41,18 +41,21 @@ class FirstUse:
     regime: str = "cold"
 
 
-def candidates(asked: FirstUse, store: Store, device: DeviceInfo) -> list[tuple[str, Config]]:
-    """The configs to try, the most promising first; all obey every rule of their kernel.
+def candidates(
+    asked: FirstUse, store: Store, device: DeviceInfo, said: Predictions
+) -> list[tuple[str, Config]]:
+    """The configs to try first, the most promising first; all obey every rule of their kernel.
 
     Args:
         asked: The problem.
         store: Where champions of other shapes are.
         device: Where, in full.
+        said: A model's word.
     """
     key, kernels = key_of(asked.problem), {each.name: each for each in asked.kernels}
 
     def known() -> Iterator[tuple[str, Config]]:
-        yield from Predictions(asked.problem, asked.kernels, device, asked.regime, store).starts
+        yield from said.starts
         yield from starting_points(store, (), key, device)
         others = [each for each in published(key.operation) if each.record.device.kind == device.kind]
         for each in sorted(others, key=lambda each: nearness(key, device, each))[:NEIGHBOURS]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tuner.declare.kernel import Kernel, render
 from tuner.declare.space import Config
@@ -24,14 +24,15 @@ COMPILE_S = 5.0
 
 
 def compile_side_by_side(
-    session: Session, kernels: Sequence[Kernel], chosen: Sequence[tuple[str, Config]]
+    session: Session, kernels: Sequence[Kernel], chosen: Sequence[tuple[str, Config]], prepare: bool = True
 ) -> dict[tuple[str, Config], CompiledConfig | Measurement]:
-    """Compiles all at once while the device makes the arrays; what takes too long is left out.
+    """Compiles all at once, while the device makes the arrays if it has none; what takes too long is left out.
 
     Args:
         session: Compiles, and prepares the device.
         kernels: The kernels by which configs are named.
         chosen: The configs, the most promising first; the result has their order.
+        prepare: Whether the device has no arrays of the problem yet.
 
     Returns:
         Machine code, or how compiling failed.
@@ -42,7 +43,8 @@ def compile_side_by_side(
     named, pool, begun_s = {each.name: each for each in kernels}, session.pool, time.monotonic()
     for number, (kernel, config) in enumerate(chosen):
         pool.submit(number, render(named[kernel], session.problem, config))
-    session.prepare()
+    if prepare:
+        session.prepare()
     found: dict[int, CompiledConfig | Measurement] = {}
     while len(found) < len(chosen):
         for each in pool.ready():
@@ -65,34 +67,46 @@ class Timed:
     Attributes:
         progress: Counts of the trials.
         board: The configs that were measured.
+        tried: All that were tried, these and those that failed.
         spent_s: Seconds of timing.
     """
 
-    progress: Progress
-    board: Leaderboard
+    progress: Progress = field(default_factory=Progress)
+    board: Leaderboard = field(init=False)
+    tried: set[tuple[str, Config]] = field(default_factory=set)
     spent_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.board = Leaderboard(progress=self.progress)
+
+    def enough(self, asked: FirstUse) -> bool:
+        """Whether the time before the finals is spent."""
+        return bool(self.board.times_s) and self.spent_s > BEFORE_FINALS * asked.seconds
 
 
 def time_in_order(
-    session: Session, asked: FirstUse, compiled: Mapping[tuple[str, Config], CompiledConfig | Measurement]
-) -> Timed:
+    session: Session,
+    asked: FirstUse,
+    compiled: Mapping[tuple[str, Config], CompiledConfig | Measurement],
+    timed: Timed,
+) -> None:
     """Verifies and times configs until a share of the time is spent, and stores each.
 
     Args:
         session: Measures and stores.
         asked: The problem.
         compiled: The configs, the most promising first; those that did not compile are stored, too.
+        timed: What was timed before; these are added.
 
     Raises:
         DeviceTrouble: The device stays unwell.
     """
-    kernels, progress = {each.name: each for each in asked.kernels}, Progress()
-    timed = Timed(progress, Leaderboard(progress=progress))
+    kernels = {each.name: each for each in asked.kernels}
     for (name, config), code in compiled.items():
-        if timed.board.times_s and timed.spent_s > BEFORE_FINALS * asked.seconds:
+        if timed.enough(asked):
             break
         done = code if isinstance(code, Measurement) else session.measure(code, timed.board.best_s)
         timed.spent_s += max(done.stages_s.get("time", 0.0), sum(done.samples_s))
+        timed.tried.add((name, config))
         session.add(Role.TRIAL, kernels[name], config, done)
         timed.board.add_trial(name, config, done, None if isinstance(code, Measurement) else code)
-    return timed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tuner.declare.hardware import DeviceInfo
@@ -10,6 +10,7 @@ from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 from tuner.lookup.model.fitted import Model
+from tuner.lookup.model.predict import Predictor
 from tuner.lookup.model.shelf import models
 from tuner.lookup.predicted import predictor_for
 from tuner.results.equivalence import latest_hash
@@ -20,6 +21,8 @@ from tuner.study.progress import Request
 
 #: Configs that a study tries first.
 STARTS = 8
+#: Configs that others are looked for beside.
+PARENTS = 4
 
 
 class Predictions:
@@ -49,16 +52,29 @@ class Predictions:
         """
         self.starts: list[tuple[str, Config]] = []
         self.elsewhere: list[Observation] = []
+        self._predictor: Predictor | None = None
         every = models(problem.operation.name, regime, store=store, dtype=problem.dtype)
         found = next((each for each in every if each.device.name == device.name), None)
         known = _surveyed(found, kernels) if found is not None else []
         if found is None or not known or not found.knows(problem):
             return
-        predictor = predictor_for(found, known, device)
-        candidates = predictor.candidates(problem, len(found.configs))
+        self._problem, self._predictor = problem, predictor_for(found, known, device)
+        candidates = self._predictor.candidates(problem, len(found.configs))
         self.starts = [(each.kernel, each.config) for each in candidates[:STARTS]]
         self.elsewhere = [
             Observation(each.kernel, each.config, Outcome.MEASURED, each.time_s) for each in candidates
+        ]
+
+    def beside(self, timed: Mapping[tuple[str, Config], float]) -> list[tuple[str, Config]]:
+        """What to try after some configs: the most promising ones beside the fastest of them, the best first.
+
+        Args:
+            timed: Kernel and config -> seconds.
+        """
+        if self._predictor is None:
+            return []
+        return [
+            (each.kernel, each.config) for each in self._predictor.beside(self._problem, timed, PARENTS, STARTS)
         ]
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tuner.lookup import answer
 from tuner.results.measurement import Outcome
 from tuner.results.record import Champion, Record, Role
 from tuner.store import Store
+from tuner.study import first_use as module
 from tuner.study import first_use_configs
 from tuner.study.first_use import measure
 from tuner.study.first_use_answer import answer_at_first_use
@@ -32,10 +34,16 @@ OTHER = {"BLOCK": 128, "ITEMS": 2, "ORDER": "blocked"}
 
 
 class Predicting:
-    """Stands for a model's word."""
+    """Stands for a model's word, which changes with each round."""
 
-    def __init__(self, *configs: dict[str, Any]) -> None:
+    def __init__(self, *configs: dict[str, Any], after: Sequence[Sequence[dict[str, Any]]] = ()) -> None:
         self.starts = [("blocks", Config(config)) for config in configs]
+        self.heard: list[dict[tuple[str, Config], float]] = []
+        self._after = list(after)
+
+    def beside(self, timed: Mapping[tuple[str, Config], float]) -> list[tuple[str, Config]]:
+        self.heard.append(dict(timed))
+        return [("blocks", Config(config)) for config in self._after.pop(0)] if self._after else []
 
 
 def first_use(folder: Path, spec: str, seconds: float = 0.3) -> tuple[Champion | None, Sequence[Record]]:
@@ -49,7 +57,7 @@ def test_the_best_prediction_is_crowned_beside_the_library_and_found_by_lookups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = write_device(tmp_path / "device.json", baseline_s=2 * BEST_S)
-    monkeypatch.setattr(first_use_configs, "Predictions", lambda *_: Predicting(SLOW, BEST, OTHER))
+    monkeypatch.setattr(module, "Predictions", lambda *_: Predicting(SLOW, BEST, OTHER))
     champion, records = first_use(tmp_path, spec)
     assert champion is not None
     assert dict(champion.record.config) == BEST
@@ -68,7 +76,8 @@ def test_without_a_model_champions_of_near_shapes_come_before_the_starts(tmp_pat
     study(tmp_path, spec, n=900, trials=30)
     with Store.open(database(tmp_path), read_only=True) as store:
         (near,) = store.champions(operation="toy")
-        found = candidates(FirstUse(PROBLEM, KERNELS), store, find(spec).info)
+        said: Any = Predicting()
+        found = candidates(FirstUse(PROBLEM, KERNELS), store, find(spec).info, said)
     assert found[0] == (near.record.kernel, Config(near.record.config))
     assert len(set(found)) == len(found) <= first_use_configs.CONFIGS
     assert [each[1] for each in found[1:]] == [
@@ -76,9 +85,29 @@ def test_without_a_model_champions_of_near_shapes_come_before_the_starts(tmp_pat
     ]
 
 
+def test_rounds_go_on_beside_the_fastest_while_they_find_faster_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = rule(OTHER, fault="wrong_result", latency_s=BEST_S / 9)
+    spec = write_device(tmp_path / "device.json", rules=[bad, rule(BEST, latency_s=BEST_S)])
+    # The second round finds the best; the third finds nothing faster, and is the last.
+    further = {**SLOW, "BLOCK": 64}
+    said = Predicting(SLOW, after=[[OTHER, BEST], [further], [{**SLOW, "ITEMS": 2}]])
+    monkeypatch.setattr(module, "Predictions", lambda *_: said)
+    monkeypatch.setattr(first_use_configs, "CONFIGS", 1)
+    champion, records = first_use(tmp_path, spec, seconds=2.0)
+    assert champion is not None
+    assert dict(champion.record.config) == BEST
+    tried = [dict(each.config) for each in records if each.role is Role.TRIAL]
+    assert tried == [SLOW, OTHER, BEST, further]
+    assert [len(each) for each in said.heard] == [1, 3]
+    failed = [dict(config) for (_, config), time_s in said.heard[-1].items() if math.isinf(time_s)]
+    assert failed == [OTHER]
+
+
 def test_a_study_goes_on_from_a_first_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = write_device(tmp_path / "device.json")
-    monkeypatch.setattr(first_use_configs, "Predictions", lambda *_: Predicting(SLOW, OTHER))
+    monkeypatch.setattr(module, "Predictions", lambda *_: Predicting(SLOW, OTHER))
     _, records = first_use(tmp_path, spec)
     before = sum(each.role is Role.TRIAL for each in records)
     result = study(tmp_path, spec, trials=before + 5)
@@ -92,7 +121,7 @@ def test_a_study_goes_on_from_a_first_use(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_fault_costs_its_config_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     bad = rule(OTHER, fault=fault, latency_s=BEST_S / 9)
     spec = write_device(tmp_path / "device.json", rules=[bad, rule(BEST, latency_s=BEST_S)])
-    monkeypatch.setattr(first_use_configs, "Predictions", lambda *_: Predicting(OTHER, BEST))
+    monkeypatch.setattr(module, "Predictions", lambda *_: Predicting(OTHER, BEST))
     champion, records = first_use(tmp_path, spec)
     assert champion is not None
     assert dict(champion.record.config) == BEST
@@ -110,7 +139,7 @@ def test_nothing_is_crowned_where_nothing_can_be_measured(tmp_path: Path) -> Non
 def test_slow_problems_are_tried_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rules = [{"where": {}, "latency_s": 0.02}]
     spec = write_device(tmp_path / "device.json", rules=rules)
-    monkeypatch.setattr(first_use_configs, "Predictions", lambda *_: Predicting(BEST, OTHER, SLOW))
+    monkeypatch.setattr(module, "Predictions", lambda *_: Predicting(BEST, OTHER, SLOW))
     champion, records = first_use(tmp_path, spec, seconds=0.05)
     assert champion is not None
     assert sum(each.role is Role.TRIAL for each in records) == 1
@@ -120,7 +149,7 @@ def test_an_answer_after_a_first_use_tells_what_it_took(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = write_device(tmp_path / "device.json", baseline_s=2 * BEST_S)
-    monkeypatch.setattr(first_use_configs, "Predictions", lambda *_: Predicting(BEST))
+    monkeypatch.setattr(module, "Predictions", lambda *_: Predicting(BEST))
     with Crew([find(spec)]) as crew:
         found = answer_at_first_use(PROBLEM, crew, DECLARED)
     assert (found.match, dict(found.config)) == ("exact", BEST)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,14 +12,18 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
+from tuner.errors import InputError
 from tuner.lookup.features import Floats, Numbers
-from tuner.lookup.legality import Choices
+from tuner.lookup.legality import Choices, legal
 from tuner.lookup.model.adapted import CHANGED, Adapted, adapted
+from tuner.lookup.model.beside import beside
 from tuner.lookup.model.calibrate import FIRST
 from tuner.lookup.model.evidence import WEIGHT
 from tuner.lookup.model.fitted import Model, There
 from tuner.lookup.model.lot import lot_of
 
+#: Kernel and config.
+Named = tuple[str, Config]
 #: Configs that the first trees find worth the others.
 SCREENED = 160
 #: Answers that a predictor keeps.
@@ -134,6 +138,57 @@ class Predictor:
         """
         there, known = self._known(problem)
         return [self._candidate(known, *each) for each in self._fastest(there, known, count)]
+
+    def beside(
+        self, problem: Problem, timed: Mapping[Named, float], parents: int, count: int = FIRST
+    ) -> list[Candidate]:
+        """Configs that differ in one or two parameters from the fastest of those timed, the best first.
+
+        The model tells how much faster each is than the one that it differs from, whose time is known: what the
+        model is off by at this problem does not count.
+
+        Args:
+            problem: The problem.
+            timed: Kernel and config of all that was tried -> seconds, infinite for what failed. None of these
+                is returned.
+            parents: From so many of the fastest the others differ.
+            count: How many, at the most.
+
+        Raises:
+            InputError: The model does not know such problems.
+        """
+        found: dict[Named, float] = {}
+        for (name, config), time_s in sorted(timed.items(), key=lambda each: each[1])[:parents]:
+            kernel, numbers = self._kernels.get(name), self._choices.points.get(name)
+            if kernel is None or numbers is None or not kernel.parameters or not math.isfinite(time_s):
+                continue
+            every = [each for each in beside(kernel, config) if (name, each) not in timed]
+            fits = legal(kernel, problem, self._device, every)[1]
+            here = [config, *(each for each, fine in zip(every, fits, strict=True) if fine)]
+            log_s = self._log_s(problem, name, here, self._most_like(numbers, config))
+            for each, behind in zip(here[1:], (log_s[1:] - log_s[0]).tolist(), strict=True):
+                expected = math.log(time_s) + behind
+                found[name, each] = min(found.get((name, each), math.inf), expected)
+        best = sorted(found, key=found.__getitem__)[:count]
+        return [Candidate(*each, math.exp(found[each])) for each in best]
+
+    def _most_like(self, numbers: Numbers, config: Config) -> int:
+        """Of configs of the shortlist the one that has most of another's values."""
+        every = [self.model.configs[at][1] for at in numbers.tolist()]
+        shared = [sum(each[name] == value for name, value in config.items()) for each in every]
+        return int(numbers[int(np.argmax(shared))])
+
+    def _log_s(self, problem: Problem, name: str, configs: Sequence[Config], origin: int) -> Floats:
+        """Logs of predicted seconds of configs of a kernel that are like one of the shortlist."""
+        model = self.model
+        if model.columns is None or not model.knows(problem):
+            raise InputError(
+                f"a model tells of what it was fitted to, which {problem} is not; survey that, too"
+            )
+        about = model.forest, model.columns, model.traits[problem.dtype, problem.layout]
+        made = Adapted([(name, each) for each in configs], np.full(len(configs), origin))
+        lot = lot_of(made, self._kernels, problem, self._device, about)
+        return There(model, problem, self._device, lot).log_s()
 
     def _known(self, problem: Problem) -> tuple[There, _Known]:
         """What to choose among: legal configs that were good near by, or are like these, else all."""

@@ -1,0 +1,96 @@
+"""Configs beside those that were timed: which there are, and which of them a model takes for the fastest."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures.model_survey import BLOCKS, CONFIGS, GEMM, KERNELS, plain_model
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tuner.declare.kernel import Kernel
+from tuner.declare.launch import Launch
+from tuner.declare.space import Config, choice
+from tuner.errors import InputError
+from tuner.lookup.model import beside as module
+from tuner.lookup.model.beside import beside
+from tuner.lookup.model.predict import Predictor
+
+PROBLEM = GEMM.problem({"m": 500, "n": 300, "k": 402})
+NAMES = tuple(each.name for each in BLOCKS.parameters)
+configs = st.fixed_dictionaries({each.name: st.sampled_from(each.values) for each in BLOCKS.parameters})
+
+
+def differing(one: Config, other: Config) -> int:
+    return sum(one[name] != other[name] for name in one)
+
+
+@given(configs)
+def test_all_that_differ_in_one_or_two_parameters_are_found_once(values: dict[str, Any]) -> None:
+    own = Config(values)
+    found = beside(BLOCKS, own)
+    assert {differing(own, each) for each in found} == {1, 2}
+    assert len(set(found)) == len(found)
+    sizes = [len(each.values) - 1 for each in BLOCKS.parameters]
+    pairs = (sum(sizes) ** 2 - sum(each**2 for each in sizes)) // 2
+    assert len(found) == sum(sizes) + pairs
+    assert all(tuple(each) == NAMES for each in found)
+
+
+def test_of_too_many_pairs_some_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PAIRS", 40)
+    many = tuple(choice(f"P{number}", *range(30)) for number in range(3))
+    kernel = Kernel(
+        "gemm", "wide", "cuda", Path(__file__), parameters=many, launch=lambda p, c: Launch((1,), (32,))
+    )
+    own = Config({f"P{number}": 0 for number in range(3)})
+    found = beside(kernel, own)
+    assert sum(differing(own, each) == 1 for each in found) == 3 * 29
+    assert 0 < sum(differing(own, each) == 2 for each in found) <= 40
+    assert found == beside(kernel, own)
+
+
+def timed(predictor: Predictor) -> dict[tuple[str, Config], float]:
+    """The three best predicted, as if their times were those."""
+    return {(each.kernel, each.config): each.time_s for each in predictor.candidates(PROBLEM, 3)}
+
+
+def test_what_is_predicted_to_be_faster_comes_first_and_is_legal_and_new() -> None:
+    predictor = Predictor(plain_model(), KERNELS)
+    known = timed(predictor)
+    found = predictor.beside(PROBLEM, known, 2, 8)
+    assert len(found) == 8
+    assert [each.time_s for each in found] == sorted(each.time_s for each in found)
+    assert not {(each.kernel, each.config) for each in found} & set(known)
+    # k is no multiple of 4, so no wide loads; configs that the model does not keep come up, too.
+    assert {each.config["LOAD"] for each in found} == {"plain"}
+    assert any((each.kernel, each.config) not in CONFIGS for each in found)
+    parents = list(known)[:2]
+    assert all(any(differing(config, each.config) <= 2 for _, config in parents) for each in found)
+
+
+def test_what_the_model_is_off_by_where_it_was_timed_does_not_count() -> None:
+    predictor = Predictor(plain_model(), KERNELS)
+    known = timed(predictor)
+    slower = {named: 3 * time_s for named, time_s in known.items()}
+    before, after = (predictor.beside(PROBLEM, each, 3, 5) for each in (known, slower))
+    assert [each.config for each in before] == [each.config for each in after]
+    assert [each.time_s for each in after] == pytest.approx([3 * each.time_s for each in before])
+
+
+def test_nothing_is_found_beside_what_failed_or_is_of_no_kernel_here() -> None:
+    predictor = Predictor(plain_model(), KERNELS)
+    ((failed, _), *_) = timed(predictor).items()
+    assert predictor.beside(PROBLEM, {failed: math.inf}, 4) == []
+    assert predictor.beside(PROBLEM, {("gone", failed[1]): 1e-6}, 4) == []
+
+
+def test_a_problem_that_the_model_does_not_know_is_refused() -> None:
+    predictor = Predictor(plain_model(), KERNELS)
+    other = replace(PROBLEM, layout="tt")
+    with pytest.raises(InputError, match=r"which gemm .* is not; survey that, too"):
+        predictor.beside(other, timed(predictor), 1)
