@@ -222,6 +222,23 @@ class Space(Sequence[Config]):
         dtype = np.uint8 if largest <= 256 else np.uint32
         return cls(parameters, np.array(rows, dtype=dtype).reshape(len(rows), len(parameters)))
 
+    @classmethod
+    def at(
+        cls,
+        parameters: Sequence[Parameter],
+        constraints: Sequence[Constraint],
+        problem: Any,
+        device: Any,
+        config: Mapping[str, Value],
+    ) -> Space:
+        """Makes the space of one config, legal or not, which `locate` extends by the legal ones it meets.
+
+        So what lies around a config is found without looking at all that is legal.
+        """
+        alone = cls.of(parameters, [config])
+        rules = [(each.sentence, _bound(each, problem, device)) for each in constraints]
+        return cls(parameters, alone.codes, rules=rules)
+
     def __len__(self) -> int:
         return len(self._codes)
 
@@ -334,6 +351,33 @@ class Space(Sequence[Config]):
             return np.zeros(0, np.intp)
         order = np.argsort(distances, kind="stable")
         found = self.locate(np.stack(rows)[order])
+        return found[found >= 0]
+
+    def beside(self, index: int, most: int, seed: int = 0) -> NDArray[np.intp]:
+        """Returns positions of the legal configs that differ from a config in one parameter or in two.
+
+        Args:
+            index: Position of the config.
+            most: Of more pairs of changes than this, so many are drawn.
+            seed: Of that draw.
+        """
+        own = self._codes[index]
+        codes = [
+            (column, code) for column, each in enumerate(self.parameters) for code in range(len(each.values))
+        ]
+        steps = np.array([each for each in codes if each[1] != own[each[0]]], np.intp).reshape(-1, 2)
+        if not len(steps):
+            return np.zeros(0, np.intp)
+        one, two = np.triu_indices(len(steps), 1)
+        apart = np.flatnonzero(steps[one, 0] != steps[two, 0])
+        if len(apart) > most:
+            apart = np.sort(np.random.default_rng(seed).choice(apart, most, replace=False))
+        rows = np.repeat(own[None], len(steps) + len(apart), axis=0)
+        singles, pairs = np.arange(len(steps)), len(steps) + np.arange(len(apart))
+        rows[singles, steps[:, 0]] = steps[:, 1]
+        for which in (one[apart], two[apart]):
+            rows[pairs, steps[which, 0]] = steps[which, 1]
+        found = self.locate(rows)
         return found[found >= 0]
 
     def nearest(self, configs: Iterable[Mapping[str, Value]]) -> list[Config]:

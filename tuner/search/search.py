@@ -98,11 +98,13 @@ class Known:
         past: Earlier trials of this study; never requested again.
         elsewhere: Results of the same kernels on another device or for the nearest shape; used by ``tile``
             only.
+        foretold: Whether these are predictions for this very problem.
     """
 
     starts: Sequence[tuple[str, Config]] = ()
     past: Sequence[Observation] = ()
     elsewhere: Sequence[Observation] = ()
+    foretold: bool = False
 
 
 class Search:
@@ -129,7 +131,7 @@ class Search:
             for kernel, config in known.starts
             if kernel in spaces and config in spaces[kernel]
         ]
-        self._strategy = self._make_strategy(options, first, known.elsewhere)
+        self._strategy = self._make_strategy(options, first, known)
         self._sampler = SpaceSampler(self._history, self._strategy)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -145,7 +147,7 @@ class Search:
             self._remember(each)
 
     def _make_strategy(
-        self, options: SearchOptions, starts: Sequence[tuple[str, int]], elsewhere: Sequence[Observation]
+        self, options: SearchOptions, starts: Sequence[tuple[str, int]], known: Known
     ) -> Strategy:
         seed, budget = options.seed, options.budget
         if options.sampler == "random":
@@ -157,7 +159,7 @@ class Search:
         count = len(options.objectives)
         if count > 1:
             return ParetoStrategy(self._history, seed, starts, budget, objectives=count)
-        return TileStrategy(self._history, seed, starts, budget, elsewhere)
+        return TileStrategy(self._history, seed, starts, budget, known.elsewhere, known.foretold)
 
     def _remember(self, past: Observation) -> None:
         observations = self._history.kernels.get(past.kernel)

@@ -27,6 +27,8 @@ Floats = NDArray[np.float64]
 #: Configs of the design for all kernels together, and at least for each kernel.
 DESIGN = 8
 DESIGN_OF_KERNEL = 6
+#: Log of time by which a kernel is predicted to be behind if the design has one config of it alone.
+FAR_BEHIND = math.log(1.5)
 #: One in this many trials chosen by the model is a neighbour of the fastest config.
 LOCAL_TURN = 2
 #: Log of the least expected improvement, as a share of the time, that is worth a trial.
@@ -65,6 +67,7 @@ class TileStrategy:
         starts: Sequence[tuple[str, int]] = (),
         budget: int | None = None,
         elsewhere: Sequence[Observation] = (),
+        foretold: bool = False,
     ) -> None:
         """Begins.
 
@@ -74,6 +77,8 @@ class TileStrategy:
             starts: (kernel, position) pairs to try first.
             budget: Total number of trials, if limited.
             elsewhere: Results of the same kernels on another device, or for the nearest shape.
+            foretold: Whether these are predictions for this very problem: kernels that they put far behind
+                are then hardly tried.
         """
         self.stopped = ""
         self._history = history
@@ -82,6 +87,7 @@ class TileStrategy:
         self._random = RandomStrategy(history, seed + 1)
         self._queue = list(starts)
         self._designed = False
+        self._behind = _behind(elsewhere) if foretold else {}
         self._turn = 0
         self._trends: dict[str, TransferPrior] = {}
         self._models: dict[str, KernelModel] = {}
@@ -124,7 +130,8 @@ class TileStrategy:
         each_count = max(DESIGN_OF_KERNEL, DESIGN // max(len(kernels), 1))
         by_kernel = []
         for name, observations in kernels.items():
-            wanted = max(0, each_count - len(observations.asked))
+            far = self._behind.get(name, 0.0) > FAR_BEHIND
+            wanted = max(0, (1 if far else each_count) - len(observations.asked))
             rows = self._trends[name].starts(wanted) if name in self._trends else []
             rows = rows or spread(observations.space, wanted, observations.asked, self._rng)
             by_kernel.append([(name, row) for row in rows])
@@ -191,6 +198,15 @@ class TileStrategy:
             f"and no config is expected to gain {math.exp(LEAST_IMPROVEMENT):.2%}"
         )
         return None
+
+
+def _behind(elsewhere: Sequence[Observation]) -> dict[str, float]:
+    """By kernel, how far its fastest config is behind the fastest of all, a log of time."""
+    fastest: dict[str, float] = {}
+    for each in elsewhere:
+        if each.time_s is not None and each.time_s > 0:
+            fastest[each.kernel] = min(fastest.get(each.kernel, math.inf), math.log(each.time_s))
+    return {name: log_s - min(fastest.values()) for name, log_s in fastest.items()}
 
 
 def _highest(score: Floats, kernel: str, candidates: NDArray[np.intp]) -> tuple[float, str, int]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
+from itertools import zip_longest
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
@@ -21,16 +24,18 @@ from tuner.study.progress import Request
 
 #: Configs that a study tries first.
 STARTS = 8
-#: Configs that others are looked for beside.
-PARENTS = 4
+#: Configs that others are looked for beside, and how many of these a search knows.
+PARENTS, FURTHER = 4, 64
+#: Kernel and config.
+Named = tuple[str, Config]
 
 
 class Predictions:
     """A model's word on the kernels of a study; empty where the device has no model, or it does not know them.
 
     Attributes:
-        starts: Kernel and config: what to try first, the best first.
-        elsewhere: Predicted times of the model's configs, as if they had been measured elsewhere.
+        starts: Kernel and config: what to try first of what the model keeps, the best first.
+        elsewhere: Predicted times of what it keeps, as if they had been measured elsewhere.
     """
 
     def __init__(
@@ -50,7 +55,7 @@ class Predictions:
             regime: How time is taken.
             store: May have a model of its own.
         """
-        self.starts: list[tuple[str, Config]] = []
+        self.starts: list[Named] = []
         self.elsewhere: list[Observation] = []
         self._predictor: Predictor | None = None
         every = models(problem.operation.name, regime, store=store, dtype=problem.dtype)
@@ -65,7 +70,20 @@ class Predictions:
             Observation(each.kernel, each.config, Outcome.MEASURED, each.time_s) for each in candidates
         ]
 
-    def beside(self, timed: Mapping[tuple[str, Config], float]) -> list[tuple[str, Config]]:
+    @cached_property
+    def further(self) -> list[Observation]:
+        """Predicted times of configs beside those to try first, the best first."""
+        if self._predictor is None:
+            return []
+        kept = [(each.kernel, each.config) for each in self.elsewhere]
+        known = dict.fromkeys(kept, math.inf)
+        known |= {(each.kernel, each.config): each.time_s or math.inf for each in self.elsewhere[:STARTS]}
+        return [
+            Observation(each.kernel, each.config, Outcome.MEASURED, each.time_s)
+            for each in self._predictor.beside(self._problem, known, STARTS, FURTHER)
+        ]
+
+    def beside(self, timed: Mapping[Named, float]) -> list[Named]:
         """What to try after some configs: the most promising ones beside the fastest of them, the best first.
 
         Args:
@@ -88,7 +106,22 @@ def with_predictions(known: Known, request: Request, device: DeviceInfo, store: 
         store: May have a model of its own.
     """
     found = Predictions(request.problem, request.kernels, device, request.regime, store)
-    return replace(known, starts=[*found.starts, *known.starts], elsewhere=found.elsewhere or known.elsewhere)
+    if not found.elsewhere:
+        return known
+    beside = [(each.kernel, each.config) for each in found.further[:STARTS]]
+    starts = [*alternating(found.starts, beside), *known.starts]
+    return replace(known, starts=starts, elsewhere=[*found.elsewhere, *found.further], foretold=True)
+
+
+def alternating(kept: Sequence[Named], beside: Sequence[Named]) -> list[Named]:
+    """What to try first: two configs that the model keeps, then one beside such and one that it keeps in turn.
+
+    There are far more of the former, so the best of them are more often ones that the model is wrong about.
+    """
+    found = list(kept[:2])
+    for pair in zip_longest(beside, kept[2:]):
+        found += [each for each in pair if each is not None]
+    return found
 
 
 def _surveyed(model: Model, kernels: Sequence[Kernel]) -> list[Kernel]:

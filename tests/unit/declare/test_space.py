@@ -217,6 +217,35 @@ def test_a_rule_is_asked_once_for_rows_that_share_what_it_reads() -> None:
     assert max(asked) == 300
 
 
+def test_beside_a_config_is_all_that_is_legal_and_differs_in_one_parameter_or_two() -> None:
+    whole = Space.build(PARAMETERS, (THREADS, WHOLE), None, None)
+    for centre in (whole[0], whole[len(whole) // 2], whole[-1]):
+        space = Space.at(PARAMETERS, (THREADS, WHOLE), None, None, centre)
+        found = [space[at] for at in space.beside(0, 10_000).tolist()]
+        differing = {each: sum(each[name] != centre[name] for name in centre) for each in whole}
+        assert len(set(found)) == len(found)
+        assert set(found) == {each for each, count in differing.items() if count in (1, 2)}
+        assert {whole[at] for at in whole.beside(whole.index_of(centre), 10_000).tolist()} == set(found)
+
+
+def test_of_many_pairs_beside_a_config_some_are_drawn() -> None:
+    parameters = [choice(name, *range(30)) for name in "ABC"]
+    space = Space.at(parameters, (), None, None, dict.fromkeys("ABC", 0))
+    found = [space[at] for at in space.beside(0, 40).tolist()]
+    counts = [sum(value > 0 for value in each.values()) for each in found]
+    assert (counts.count(1), counts.count(2)) == (3 * 29, 40)
+    again = Space.at(parameters, (), None, None, dict.fromkeys("ABC", 0))
+    assert found == [again[at] for at in again.beside(0, 40).tolist()]
+
+
+def test_a_config_that_is_not_legal_has_legal_ones_beside_it() -> None:
+    parameters = [choice("A", 1, 2), choice("B", 1, 2, 3)]
+    equal = Constraint("A is B", lambda p, d, c: c.A == c.B)
+    space = Space.at(parameters, (equal,), None, None, {"A": 1, "B": 3})
+    assert {tuple(space[at].values()) for at in space.beside(0, 99).tolist()} == {(1, 1), (2, 2)}
+    assert Space.at([], (), None, None, {}).beside(0, 99).tolist() == []
+
+
 def test_neighbours_differ_in_one_parameter_and_come_nearest_first() -> None:
     space = Space.build(PARAMETERS, (THREADS, WHOLE), None, None)
     centre = space[space.index_of({"X": 4, "V": 1, "Y": 4, "MODE": "a"})]

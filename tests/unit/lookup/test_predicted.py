@@ -13,6 +13,7 @@ from fixtures.model_survey import BLOCKS, GEMM, KERNELS, TIED, WIDE, plain_model
 
 from tuner.callables.decisions import decide
 from tuner.declare.catalogue import Catalogue, builtin
+from tuner.declare.space import Config
 from tuner.errors import InputError
 from tuner.lookup import Answer
 from tuner.lookup.model.evidence import Evidence
@@ -23,7 +24,7 @@ from tuner.lookup.predicted import staleness_of
 from tuner.results.record import ProblemKey
 from tuner.store import Store
 from tuner.study import predictions
-from tuner.study.predictions import Predictions
+from tuner.study.predictions import Predictions, alternating
 
 CATALOGUE = Catalogue(builtin().operations, (BLOCKS,))
 #: The plain model says 0 for the library: its roofline, which no kernel is below.
@@ -187,10 +188,26 @@ def test_a_study_starts_from_the_best_predictions(monkeypatch: pytest.MonkeyPatc
     assert first[0] == min(times[config] for config in times if config["LOAD"] == "plain" or problem.k % 4 == 0)
 
 
+def test_a_study_tries_what_is_beside_the_best_predictions_in_turn_with_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem = GEMM.problem(LARGE.dims)
+    monkeypatch.setattr(predictions, "models", lambda *_, **__: [surveyed()])
+    found = Predictions(problem, (BLOCKS,), BOARD, "cold")
+    kept = {each.config for each in found.elsewhere}
+    assert found.further
+    assert not kept.intersection(each.config for each in found.further)
+    times = [each.time_s or 0.0 for each in found.further]
+    assert times == sorted(times)
+    assert alternating("abcd", "xyz") == list("abxcydz")  # type: ignore[arg-type]
+    assert alternating("a", "") == ["a"]  # type: ignore[arg-type,comparison-overlap]
+
+
 def test_a_model_of_other_sources_starts_no_study(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(predictions, "models", lambda *_, **__: [surveyed(sources={"blocks": "old"})])
     found = Predictions(GEMM.problem(LARGE.dims), tuple(KERNELS.values()), BOARD, "cold")
-    assert (found.starts, found.elsewhere) == ([], [])
+    assert (found.starts, found.elsewhere, found.further) == ([], [], [])
+    assert found.beside({("blocks", Config(dict(BLOCKS.defaults))): 1e-6}) == []
 
 
 def test_a_study_tries_what_is_most_like_good_configs_that_are_illegal_here(

@@ -103,6 +103,23 @@ def test_what_was_not_measured_elsewhere_is_predicted_and_what_failed_there_is_s
     assert min(time_of(config) for config in found) < np.quantile([time_of(config) for config in SPACE], 0.01)
 
 
+@pytest.mark.parametrize(("foretold", "most"), [(True, 1), (False, 6)])
+def test_a_kernel_that_is_foretold_to_be_far_behind_is_hardly_tried(foretold: bool, most: int) -> None:
+    times = {"fast": 1.0, "slow": 3.0}
+    elsewhere = [
+        Observation(name, config, Outcome.MEASURED, factor * time_of(config))
+        for name, factor in times.items() for config in SPACE
+    ]  # fmt: skip
+    known = Known(elsewhere=elsewhere, foretold=foretold)
+    search = Search(dict.fromkeys(times, SPACE), SearchOptions(seed=1, study_name="s", budget=12), known)
+    tried = []
+    for _ in range(12):
+        (each,) = search.ask()
+        tried.append(each.kernel)
+        search.tell(each, Outcome.MEASURED, times[each.kernel] * time_of(each.config))
+    assert tried.count("slow") == most
+
+
 def test_wrong_names_and_too_many_objectives_are_refused() -> None:
     with pytest.raises(UnknownName, match="unknown sampler 'tiles'; did you mean tile"):
         Search({"k": SPACE}, SearchOptions(sampler="tiles", seed=1, study_name="s"))

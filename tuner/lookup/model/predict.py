@@ -11,12 +11,11 @@ import numpy as np
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
-from tuner.declare.space import Config
+from tuner.declare.space import Config, Space
 from tuner.errors import InputError
 from tuner.lookup.features import Floats, Numbers
-from tuner.lookup.legality import Choices, legal
+from tuner.lookup.legality import Choices
 from tuner.lookup.model.adapted import CHANGED, Adapted, adapted
-from tuner.lookup.model.beside import beside
 from tuner.lookup.model.calibrate import FIRST
 from tuner.lookup.model.evidence import WEIGHT
 from tuner.lookup.model.fitted import Model, There
@@ -26,6 +25,8 @@ from tuner.lookup.model.lot import lot_of
 Named = tuple[str, Config]
 #: Configs that the first trees find worth the others.
 SCREENED = 160
+#: Pairs of changes to a config that are looked at; of more, so many are drawn.
+PAIRS = 20_000
 #: Answers that a predictor keeps.
 KEPT = 4096
 
@@ -162,9 +163,9 @@ class Predictor:
             kernel, numbers = self._kernels.get(name), self._choices.points.get(name)
             if kernel is None or numbers is None or not kernel.parameters or not math.isfinite(time_s):
                 continue
-            every = [each for each in beside(kernel, config) if (name, each) not in timed]
-            fits = legal(kernel, problem, self._device, every)[1]
-            here = [config, *(each for each, fine in zip(every, fits, strict=True) if fine)]
+            space = Space.at(kernel.parameters, kernel.constraints, problem, self._device, config)
+            around = (space[at] for at in space.beside(0, PAIRS).tolist())
+            here = [config, *(each for each in around if (name, each) not in timed)]
             log_s = self._log_s(problem, name, here, self._most_like(numbers, config))
             for each, behind in zip(here[1:], (log_s[1:] - log_s[0]).tolist(), strict=True):
                 expected = math.log(time_s) + behind

@@ -1,57 +1,22 @@
-"""Configs beside those that were timed: which there are, and which of them a model takes for the fastest."""
+"""Configs beside those that were timed: which of them a model takes for the fastest."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
-from fixtures.model_survey import BLOCKS, CONFIGS, GEMM, KERNELS, plain_model
-from hypothesis import given
-from hypothesis import strategies as st
+from fixtures.model_survey import CONFIGS, GEMM, KERNELS, plain_model
 
-from tuner.declare.kernel import Kernel
-from tuner.declare.launch import Launch
-from tuner.declare.space import Config, choice
+from tuner.declare.space import Config
 from tuner.errors import InputError
-from tuner.lookup.model import beside as module
-from tuner.lookup.model.beside import beside
 from tuner.lookup.model.predict import Predictor
 
 PROBLEM = GEMM.problem({"m": 500, "n": 300, "k": 402})
-NAMES = tuple(each.name for each in BLOCKS.parameters)
-configs = st.fixed_dictionaries({each.name: st.sampled_from(each.values) for each in BLOCKS.parameters})
 
 
 def differing(one: Config, other: Config) -> int:
     return sum(one[name] != other[name] for name in one)
-
-
-@given(configs)
-def test_all_that_differ_in_one_or_two_parameters_are_found_once(values: dict[str, Any]) -> None:
-    own = Config(values)
-    found = beside(BLOCKS, own)
-    assert {differing(own, each) for each in found} == {1, 2}
-    assert len(set(found)) == len(found)
-    sizes = [len(each.values) - 1 for each in BLOCKS.parameters]
-    pairs = (sum(sizes) ** 2 - sum(each**2 for each in sizes)) // 2
-    assert len(found) == sum(sizes) + pairs
-    assert all(tuple(each) == NAMES for each in found)
-
-
-def test_of_too_many_pairs_some_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PAIRS", 40)
-    many = tuple(choice(f"P{number}", *range(30)) for number in range(3))
-    kernel = Kernel(
-        "gemm", "wide", "cuda", Path(__file__), parameters=many, launch=lambda p, c: Launch((1,), (32,))
-    )
-    own = Config({f"P{number}": 0 for number in range(3)})
-    found = beside(kernel, own)
-    assert sum(differing(own, each) == 1 for each in found) == 3 * 29
-    assert 0 < sum(differing(own, each) == 2 for each in found) <= 40
-    assert found == beside(kernel, own)
 
 
 def timed(predictor: Predictor) -> dict[tuple[str, Config], float]:
