@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from tuner.declare.kernel import Rendered, render
+from tuner.declare.kernel import render
 from tuner.declare.space import Config
-from tuner.errors import DeviceTrouble
 from tuner.lookup.answers import Answer
 from tuner.results.measurement import Measurement
 from tuner.study.drawn import Drawn
+from tuner.study.in_turn import timed_in_turn
 from tuner.study.study import Study
 
-#: Kernel and config.
-Pick = tuple[str, Config]
 #: Seconds in which answers, champion and library are timed in turn, after a study.
 IN_TURN_S = 1.0
 
@@ -40,7 +37,7 @@ def compared(study: Study, found: Sequence[Answer]) -> tuple[Drawn, ...]:
     if champion is not None:
         picked.append((champion.record.kernel, Config(dict(champion.record.config))))
     rendered = {pick: render(kernels[pick[0]], problem, pick[1]) for pick in picked}
-    times, library = _in_turn(study, rendered)
+    times, library = timed_in_turn(study, rendered, IN_TURN_S)
     library_s = library.time_s if library else None
     winner, won = (times.get(picked[-1]), f"{picked[-1][0]} {picked[-1][1]}") if champion else (None, "")
     cases = []
@@ -52,23 +49,6 @@ def compared(study: Study, found: Sequence[Answer]) -> tuple[Drawn, ...]:
             winner.time_s if winner else None, won, "" if fine else _trouble(answered),
         ))  # fmt: skip
     return tuple(cases)
-
-
-def _in_turn(
-    study: Study, rendered: Mapping[Pick, Rendered]
-) -> tuple[dict[Pick, Measurement], Measurement | None]:
-    """Measurements by kernel and config, and the library's; of what compiles."""
-    compiled = study.session.compile_all(dict(enumerate(rendered.values())))
-    players = {pick: compiled[number] for number, pick in enumerate(rendered) if number in compiled}
-    if not players:
-        return {}, study.library
-    try:
-        found = study.session.worker.finals(list(players.values()), IN_TURN_S)
-    except DeviceTrouble:  # it did not survive them; the next study has a worker of its own
-        return {}, study.library
-    libraries = [each for each in found[len(players) :] if each.time_s]
-    best = min(libraries, key=lambda each: each.time_s or math.inf, default=study.library)
-    return dict(zip(players, found, strict=False)), best
 
 
 def _trouble(answered: Measurement | None) -> str:
