@@ -75,7 +75,10 @@ def lookup_quality_drawn(
     problems = draw_for(catalogue.operation(asked.operation), asked.dtype, found.target, asked.count, seed)
     title = f"Drawn problems of {asked.operation} on {found.info.name}, {regime}, seed {seed}"
     asked = replace(asked, regime=regime, on_miss=tuple(dict.fromkeys(asked.on_miss)))
-    told = [_Told(title + FIRST[each], _page_of(output, each, asked.on_miss), []) for each in asked.on_miss]
+    where = {"device": found.info.name, "regime": regime, "seed": seed}
+    told = [
+        _Told(title + FIRST[each], _page_of(output, each, asked.on_miss), [], where) for each in asked.on_miss
+    ]
     answers = [partial(_answered, asked, db, each) for each in asked.on_miss]
     with occupied(db, (found,), title):
         for cases in measured(problems, answers, catalogue, found, asked.seconds, regime, seed):
@@ -97,6 +100,7 @@ class _Told:
     title: str
     output: Path | None
     cases: list[Drawn]
+    where: dict[str, Any]
 
     @property
     def summary(self) -> Summary:
@@ -109,11 +113,11 @@ class _Told:
         self.cases.append(case)
         click.echo(f"{len(self.cases)} of {asked.count}: {' | '.join(row(case))}", err=True)
         if self.output is not None:
-            _write(self.output, self.title, self.cases, self.summary, asked.seconds)
+            _write(self.output, self.to_json(), self.cases, self.summary, asked.seconds)
 
     def to_json(self) -> dict[str, Any]:
         told = [each.to_json() for each in self.cases]
-        return {"title": self.title, "summary": self.summary.to_json(), "cases": told}
+        return {"title": self.title, **self.where, "summary": self.summary.to_json(), "cases": told}
 
 
 def _page_of(output: Path | None, on_miss: str, all_of_them: Sequence[str]) -> Path | None:
@@ -162,14 +166,14 @@ def lines(told: Summary) -> list[str]:
     return found
 
 
-def _write(output: Path, title: str, cases: list[Drawn], told: Summary, seconds: float) -> None:
+def _write(output: Path, data: dict[str, Any], cases: list[Drawn], told: Summary, seconds: float) -> None:
     """The page, and its data beside it."""
-    data: dict[str, Any] = {"title": title, "seconds": seconds, "summary": told.to_json()}
-    data["cases"] = [each.to_json() for each in cases]
+    data = {**data, "seconds": seconds}
     output.with_suffix(".json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     page = [
-        f"# {title}", "", f"Each problem was answered, then tuned for {seconds:g} s; then answer, champion and "
-        "library were timed in turn. Problems are drawn log-uniformly, half of them round, layouts in turn.",
+        f"# {data['title']}", "",
+        f"Each problem was answered, then tuned for {seconds:g} s; then answer, champion and library were "
+        "timed in turn. Problems are drawn log-uniformly, half of them round, layouts in turn.",
         "", *(f"- {line}" for line in lines(told)), "",
         f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS),
         *(f"| {' | '.join(row(each))} |" for each in cases), "",

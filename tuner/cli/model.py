@@ -9,7 +9,7 @@ import click
 
 from tuner.cli.formatting import pairs, print_json
 from tuner.cli.options import DEVICE, database_option, json_option, usual_regime_option, writable_file
-from tuner.errors import InputError, NothingFound
+from tuner.errors import InputError
 
 if TYPE_CHECKING:
     from tuner.lookup.model.fitted import Model
@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 dtype_option = click.option(
     "--dtype", default="", help="Of the survey's problems; the operation's first unless given."
 )
+output_option = click.option(
+    "-o", "output", type=click.Path(path_type=Path), default=None,
+    help="File to write; unless given the one that lookups read, configs/tuned/DEVICE/models/OPERATION.json "
+    "or OPERATION-DTYPE.json.",
+)  # fmt: skip
 
 
 @click.group()
@@ -39,11 +44,7 @@ def model() -> None:
 @usual_regime_option
 @click.option("--measured-at", default="", help="When the survey was made, where its file does not tell.")
 @click.option("--seed", default=0, show_default=True, help="Of folds and samples.")
-@click.option(
-    "-o", "output", type=click.Path(path_type=Path), default=None,
-    help="File to write; unless given the one that lookups read, configs/tuned/DEVICE/models/OPERATION.json "
-    "or OPERATION-DTYPE.json.",
-)  # fmt: skip
+@output_option
 @database_option
 def fit(operation: str, device: str, output: Path | None, db: str, **options: Any) -> None:
     """Fit a model to the database's surveys, store it there, and publish it.
@@ -52,9 +53,6 @@ def fit(operation: str, device: str, output: Path | None, db: str, **options: An
     tens of seconds; else the CPU does, in minutes for a survey of hundreds of thousands of timings.
     """
     from tuner.declare.folders import in_checkout
-    from tuner.lookup.declared import builtin_now
-    from tuner.lookup.model.shelf import path_of
-    from tuner.lookup.model.stored import name_of, to_bytes
     from tuner.requests.fitting import fitted
 
     writable_file(output)
@@ -62,52 +60,78 @@ def fit(operation: str, device: str, output: Path | None, db: str, **options: An
         raise InputError("an installed package's own results are not written; name a file by -o")
     found = fitted(operation, device, db, **options)
     pairs(f"Model of {operation} on {found.device.name}", _rows(found))
-    name = name_of(builtin_now().operation(operation), options["dtype"])
-    path = output or (path_of(name, found.device.name) if in_checkout() else None)
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(to_bytes(found) + b"\n")
-        click.echo(str(path), err=True)
+    _publish(found, operation, options["dtype"], output)
+
+
+device_option = click.option(
+    "--device", shell_complete=DEVICE, default="", help='cpu, cuda:N, or a name such as "NVIDIA H200".'
+)
 
 
 @model.command()
 @click.argument("operation")
-@click.option(
-    "--device", shell_complete=DEVICE, default="", help='cpu, cuda:N, or a name such as "NVIDIA H200".'
-)
+@click.argument("pages", nargs=-1, required=True, metavar="PAGE.json...", type=click.Path(path_type=Path))
+@device_option
+@dtype_option
+@usual_regime_option
+@output_option
+@database_option
+def calibrate(
+    operation: str, pages: tuple[Path, ...], device: str, output: Path | None, db: str, **of: Any
+) -> None:
+    """Set what a model says of its losses right, by drawn problems.
+
+    PAGE.json is what `tuner lookup-quality OPERATION --drawn N --measure -o PAGE.md` wrote beside its page, at
+    problems drawn after the model was fitted. The answers stay the same; the losses and intervals that are said
+    become those seen there. Draw anew to see whether they hold.
+    """
+    from tuner.requests.calibrating import calibrated_by
+
+    writable_file(output)
+    found, before, now = calibrated_by(operation, pages, device, db, **of)
+    rows = [("drawn problems that count", str(now.cases))]
+    for name, each in (("before", before), ("now", now)):
+        held = f"80 % intervals of loss and time hold {each.loss_held:.0%} and {each.time_held:.0%}"
+        rows.append((name, f"said {each.said:.1%}, true {each.true:.1%}; {held}"))
+    pairs(f"Model of {operation} on {found.device.name}", rows)
+    _publish(found, operation, of["dtype"], output)
+
+
+@model.command()
+@click.argument("operation")
+@device_option
 @dtype_option
 @usual_regime_option
 @database_option
 @json_option
 def show(operation: str, device: str, dtype: str, regime: str | None, db: str, as_json: bool) -> None:
     """What a model was fitted to, and what its answers lost at problems left out."""
-    from tuner.lookup.declared import builtin_now
-    from tuner.lookup.devices import device_in_full
-    from tuner.lookup.model.shelf import models
-    from tuner.store import Store
+    from tuner.requests.fitting import known_model
 
-    dtype = dtype or builtin_now().operation(operation).dtypes[0]
-    where = device_in_full(device, db)
-    regime = regime or where.usual_regime
-    try:
-        with Store.open(db, read_only=True) as store:
-            every = models(operation, regime, store=store, dtype=dtype)
-    except NothingFound:
-        every = models(operation, regime, dtype=dtype)
-    known = [each for each in every if any(kind[0] == dtype for kind in each.traits)]
-    found = next((each for each in known if each.device.name == where.name), None)
-    if found is None:
-        raise NothingFound(
-            f"there is no model of {operation} in {dtype}, {regime}, for {where.name}; run a survey there and "
-            f"`tuner model fit {operation} --dtype {dtype}`"
-        )
+    found = known_model(operation, device, dtype, regime, db)
     if as_json:
         print_json({
             "operation": operation, "device": found.device.name, "provenance": dict(found.provenance),
             "margin": found.calibration.margin, "loss": _losses(found),
+            "drawn": {"problems": found.calibration.drawn, "scale": found.calibration.scale},
         })  # fmt: skip
     else:
-        pairs(f"Model of {operation} on {where.name}", _rows(found))
+        pairs(f"Model of {operation} on {found.device.name}", _rows(found))
+
+
+def _publish(found: Model, operation: str, dtype: str, output: Path | None) -> None:
+    """Writes a model where lookups read it in a checkout, or where it is asked for."""
+    from tuner.declare.folders import in_checkout
+    from tuner.lookup.declared import builtin_now
+    from tuner.lookup.model.shelf import path_of
+    from tuner.lookup.model.stored import name_of, to_bytes
+
+    name = name_of(builtin_now().operation(operation), dtype)
+    path = output or (path_of(name, found.device.name) if in_checkout() else None)
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(to_bytes(found) + b"\n")
+        click.echo(str(path), err=True)
 
 
 def _losses(found: Model) -> dict[str, float]:
@@ -132,5 +156,11 @@ def _rows(found: Model) -> list[tuple[str, Any]]:
         ("kernels", ", ".join(told.get("sources", {}))),
         ("knows", ", ".join(f"{dtype} {layout}".strip() for dtype, layout in found.traits)),
         ("lost at problems left out", losses),
+        *([("said of it", _drawn(found))] if found.calibration.drawn else []),
         ("library unless faster by", f"{found.calibration.margin:.0%}"),
     ]
+
+
+def _drawn(found: Model) -> str:
+    of = found.calibration
+    return f"{of.scale:.2f} of that, as {of.drawn} problems drawn after the fit tell"

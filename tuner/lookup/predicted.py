@@ -100,8 +100,12 @@ def _loss(model: Model, found: Prediction, alike: str) -> Loss:
         against = "the survey's configs, not a study's"
     said = (
         f"measured at {cases} surveyed problems, each predicted without its own times, against {against}; the "
-        f"nearest ones count more; four of five lose {low:.1%} to {high:.1%}"
+        "nearest ones count more"
     )
+    if drawn := model.calibration.drawn:
+        told = f"what {drawn} problems drawn after the fit lost against studies"
+        said = f"{model.calibration.scale:.2f} of what was {said}: it is scaled to {told}"
+    said += f"; four of five lose {low:.1%} to {high:.1%}"
     return Loss(found.expected_loss, cases, said, found.loss_interval)
 
 

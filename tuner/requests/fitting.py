@@ -1,15 +1,17 @@
-"""A model as it is asked for by the command line: fitted to the database's surveys, or to a file of timings."""
+"""Models as the command line asks for them: the one that answers, or one fitted to surveys or to a file."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from tuner.devices.gpu_process import held_gpu
+from tuner.errors import NothingFound
 from tuner.lookup.declared import builtin_now
 from tuner.lookup.devices import device_in_full
 from tuner.lookup.model.fit import fit
 from tuner.lookup.model.fitted import Model
 from tuner.lookup.model.refit import circumstances, refit
+from tuner.lookup.model.shelf import models
 from tuner.lookup.model.survey_file import read_survey
 from tuner.store import Store
 
@@ -52,3 +54,36 @@ def fitted(
                 return refit(store, declared, kernels.values(), where, regime, seed, dtype, gpu)
         told = circumstances(regime) | ({"measured_at": measured_at} if measured_at else {})
         return fit(read_survey(survey, declared, dtype, told), kernels, where, seed, gpu=gpu)
+
+
+def known_model(operation: str, device: str, dtype: str, regime: str | None, db: str) -> Model:
+    """The model that answers: the database's, or the published one.
+
+    Args:
+        operation: Name of what is predicted.
+        device: Name, or as commands take it.
+        dtype: Of what is predicted; the operation's first unless given.
+        regime: How times were taken; as is usual on the device unless given.
+        db: URL of the database, which need not exist.
+
+    Raises:
+        NothingFound: There is none.
+        InputError: A published one cannot be read.
+        StoreTrouble: The database cannot be read.
+    """
+    dtype = dtype or builtin_now().operation(operation).dtypes[0]
+    where = device_in_full(device, db)
+    regime = regime or where.usual_regime
+    try:
+        with Store.open(db, read_only=True) as store:
+            every = models(operation, regime, store=store, dtype=dtype)
+    except NothingFound:
+        every = models(operation, regime, dtype=dtype)
+    known = [each for each in every if any(kind[0] == dtype for kind in each.traits)]
+    found = next((each for each in known if each.device.name == where.name), None)
+    if found is None:
+        raise NothingFound(
+            f"there is no model of {operation} in {dtype}, {regime}, for {where.name}; run a survey there and "
+            f"`tuner model fit {operation} --dtype {dtype}`"
+        )
+    return found

@@ -13,7 +13,7 @@ from tuner.lookup.legality import legal
 from tuner.published import champions as published
 from tuner.store import Store
 from tuner.study.predictions import Predictions
-from tuner.study.setup import key_of, nearness, starting_points
+from tuner.study.setup import key_of, near_champions, nearness, starting_points
 
 #: Configs that are tried at first.
 CONFIGS = 8
@@ -56,7 +56,7 @@ def candidates(
 
     def known() -> Iterator[tuple[str, Config]]:
         yield from said.starts
-        yield from starting_points(store, (), key, device)
+        yield from near_champions(store, asked.kernels, key, device)
         others = [each for each in published(key.operation) if each.record.device.kind == device.kind]
         for each in sorted(others, key=lambda each: nearness(key, device, each))[:NEIGHBOURS]:
             yield each.record.kernel, Config(each.record.config)

@@ -12,6 +12,7 @@ from tuner.declare.space import Config, Space
 from tuner.devices.detect import DetectedDevice
 from tuner.devices.power import EnergyCounters
 from tuner.errors import DeclarationError, InputError, NothingFound, TunerError
+from tuner.published import champions as published
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.objectives import TIME
 from tuner.results.record import OBJECTIVES_OF_STUDY, Champion, ProblemKey, Record, Role
@@ -157,20 +158,38 @@ def past_records(
 
 
 def starting_points(
-    store: Store, kernels: Iterable[Kernel], problem: ProblemKey, device: DeviceInfo
+    store: Store, kernels: Sequence[Kernel], problem: ProblemKey, device: DeviceInfo
 ) -> list[tuple[str, Config]]:
-    """Returns configs to try first: declared starts, then champions of the nearest shapes on such a device.
+    """Returns configs to try first: champions of the nearest problems on such a device, then declared starts.
 
-    The search leaves out illegal ones.
+    Champions go first: a short study has time for few configs, and one that is fast lets slow ones be pruned
+    early. The search leaves out illegal ones.
     """
-    # The last step of a ladder goes first: its time lets slow first steps be pruned early.
-    declared = reversed(tuple(kernels))
-    starts = [(kernel.name, config) for kernel in declared for config in kernel.first_configs()]
+    # The last step of a ladder goes before the first ones.
+    declared = [(kernel.name, config) for kernel in reversed(kernels) for config in kernel.first_configs()]
+    return [*near_champions(store, kernels, problem, device), *declared]
+
+
+def near_champions(
+    store: Store, kernels: Sequence[Kernel], problem: ProblemKey, device: DeviceInfo
+) -> list[tuple[str, Config]]:
+    """Returns the champions of the nearest problems on such a device, of the store and published ones."""
+    competing = {kernel.name for kernel in kernels}
+    stored = store.champions(operation=problem.operation, device=device)
     known = [
-        each for each in store.champions(operation=problem.operation, device=device) if _alike(problem, each)
-    ]
+        each for each in (*stored, *_published(problem, device))
+        if _alike(problem, each) and each.record.kernel in competing
+    ]  # fmt: skip
     nearest = sorted(known, key=lambda each: _distance(problem, each))[:NEIGHBOURS]
-    return [*starts, *((each.record.kernel, Config(each.record.config)) for each in nearest)]
+    return [(each.record.kernel, Config(each.record.config)) for each in nearest]
+
+
+def _published(problem: ProblemKey, device: DeviceInfo) -> list[Champion]:
+    """Published champions of the operation on devices of the same name."""
+    return [
+        each for each in published(problem.operation)
+        if (each.record.device.kind, each.record.device.name) == (device.kind, device.name)
+    ]  # fmt: skip
 
 
 def trials_elsewhere(
@@ -212,10 +231,15 @@ def _alike(problem: ProblemKey, champion: Champion) -> bool:
 
 
 def _distance(problem: ProblemKey, champion: Champion) -> float:
-    """Distance of shapes by the ratios of their dims; another layout is as far as twice the size."""
+    """Distance of shapes by the ratios of their dims.
+
+    Another layout is as far as twice the size; another dtype, precision or epilogue is half as far.
+    """
     theirs = champion.record.problem
     by_dim = [abs(value - theirs.dims[name]) / max(value, theirs.dims[name]) for name, value in problem.shape]
-    return sum(by_dim) + 0.5 * (theirs.layout != problem.layout)
+    return (
+        sum(by_dim) + 0.5 * (theirs.layout != problem.layout) + 0.25 * (theirs.arithmetic != problem.arithmetic)
+    )
 
 
 def _unlike(ours: DeviceInfo, theirs: DeviceInfo) -> tuple[bool, bool, float]:

@@ -198,6 +198,9 @@ class Calibration:
         spread: Ends of the 80 % interval of log(true / predicted), over its expected size.
         searched: Problems at which a longer search told what is left to be found; 0: losses are against the
             survey's configs alone.
+        drawn: Problems drawn after the fit at which answers were timed beside studies; 0: none were.
+        scale: True loss there over the expected one, by means.
+        held: What multiplies the ends of both intervals, of loss and time, so that they hold 80 % there.
     """
 
     margin: float
@@ -207,6 +210,9 @@ class Calibration:
     reach: float
     spread: tuple[float, float]
     searched: int = 0
+    drawn: int = 0
+    scale: float = 1.0
+    held: tuple[float, float] = (1.0, 1.0)
 
     def figures(self, dims: Floats, gain: float) -> tuple[float, float, tuple[float, float]]:
         """What is said of an answer.
@@ -221,7 +227,12 @@ class Calibration:
         """
         place = _places(dims[None], np.array([gain]))
         expected, size = (float(each[0]) for each in _near(self, place))
-        return expected, self.reach * expected, (self.spread[0] * size, self.spread[1] * size)
+        expected *= self.scale
+        of_loss, of_time = self.held
+        most = self.reach * of_loss
+        if self.drawn:  # few cases that lose nothing must not end an interval below what is expected
+            most = max(most, 1.0)
+        return expected, most * expected, (self.spread[0] * of_time * size, self.spread[1] * of_time * size)
 
 
 def _places(dims: Floats, gain: Floats) -> Floats:

@@ -87,8 +87,8 @@ def _named(
 
 
 def fitted_at_of(model: Model) -> str:
-    """When a model was fitted, ISO 8601, UTC; empty if it does not tell."""
-    return str(model.provenance.get("fitted_at", ""))
+    """When a model was fitted, or set right by drawn problems; ISO 8601, UTC; empty if it does not tell."""
+    return str(model.provenance.get("calibrated_at") or model.provenance.get("fitted_at", ""))
 
 
 def regime_of(model: Model) -> str:
