@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -54,17 +54,30 @@ def calibrated_by(
     declared = catalogue.operation(operation)
     kernels = {each.name: each for each in catalogue.of(operation, model.device.kind)}
     told = [read_page(page, declared, model) for page in pages]
-    cases = [each for some in told for each in some]
-    found, before, now = calibrated(model, kernels, cases)
+    found, before, now = calibrated(model, kernels, [each for page in told for each in page.cases])
     at = datetime.now(UTC).isoformat(timespec="seconds")
-    found = replace(found, provenance={**model.provenance, "calibrated_at": at})
+    drawn = {"calibrated_at": at, "drawn_seeds": [page.seed for page in told]}
+    found = replace(found, provenance={**model.provenance, **drawn})
     with Store.open(db) as store:
         models.add(store, name_of(declared, dtype), model.device.name, regime_of(model), to_bytes(found))
     return found, before, now
 
 
-def read_page(path: Path, operation: Operation, model: Model) -> list[DrawnCase]:
-    """The drawn problems of a file that were answered by prediction.
+@dataclass(frozen=True)
+class Page:
+    """Drawn problems of a file that were answered by prediction.
+
+    Attributes:
+        seed: Of the draw.
+        cases: The problems.
+    """
+
+    seed: int
+    cases: Sequence[DrawnCase]
+
+
+def read_page(path: Path, operation: Operation, model: Model) -> Page:
+    """Reads a file of drawn problems.
 
     Args:
         path: The file.
@@ -76,7 +89,7 @@ def read_page(path: Path, operation: Operation, model: Model) -> list[DrawnCase]
     """
     try:
         told = json.loads(path.read_text(encoding="utf-8"))
-        where, cases = (told["device"], told["regime"]), told["cases"]
+        where, seed, cases = (told["device"], told["regime"]), int(told["seed"]), told["cases"]
         found = [_case(each, operation) for each in cases if each["match"] == PREDICTED]
     except (OSError, ValueError, LookupError, TypeError, AttributeError, TunerError) as error:
         raise InputError(
@@ -93,7 +106,7 @@ def read_page(path: Path, operation: Operation, model: Model) -> list[DrawnCase]
             f"{path}: drawn problems are to be answered by prediction, got {len(cases)} others; name the file "
             "of `--on-miss predict`"
         )
-    return found
+    return Page(seed, found)
 
 
 def _case(told: dict[str, Any], operation: Operation) -> DrawnCase:

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from fixtures.model_survey import survey
 
+import tuner
 from tuner.cli.main import run
+from tuner.lookup import Answer
 from tuner.lookup.model.stored import MOST_BYTES, from_bytes
 
 pytestmark = pytest.mark.usefixtures("few_trees")
@@ -58,3 +60,59 @@ def test_bad_input_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         "answers are timed on the device, which takes it for minutes; say so by --measure"
         in capsys.readouterr().err
     )
+
+
+def asked(m: int, db: str) -> Answer:
+    return tuner.best(f"gemm {m} 900 1100", "NVIDIA H200", db=db)
+
+
+def page(path: Path, db: str, count: int = 16, **more: object) -> Path:
+    """What a draw leaves of answers of the shipped model, each of which loses 9 % and was predicted exactly."""
+    cases, names = [], ("operation", "shape", "dtype", "layout", "match", "kernel", "config")
+    for number in range(count):
+        told = asked(700 + number, db).to_json()
+        time_s = told["predicted"]["kernel_time_s"]
+        cases.append({
+            **{name: told[name] for name in names},
+            "kernel_time_s": time_s, "library_time_s": time_s, "champion_time_s": 0.91 * time_s,
+        })  # fmt: skip
+    path.write_text(json.dumps({"device": "NVIDIA H200", "regime": "cold", "seed": 7, "cases": cases} | more))
+    return path
+
+
+def test_drawn_problems_set_right_what_a_model_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    db = f"sqlite:///{tmp_path}/studies.db"
+    given, output = page(tmp_path / "drawn.json", db), tmp_path / "gemm.json"
+    arguments = ["model", "calibrate", "gemm", str(given), "--device", "NVIDIA H200", "--db", db]
+    assert run([*arguments, "-o", str(output)]) == 0
+    assert "true 9.0%" in capsys.readouterr().out
+    model = from_bytes(output.read_bytes())
+    assert (model.calibration.drawn, model.provenance["drawn_seeds"]) == (16, [7])
+    assert run(["model", "show", "gemm", "--device", "h200", "--json", "--db", db]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["drawn"]["problems"] == 16  # the database's, which is the later one
+    told = asked(701, db)
+    assert 0.06 < told.expected_loss < 0.12
+    assert "16 problems drawn after the fit lost against studies" in told.loss.said
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"device": "Other"}, "are to be of NVIDIA H200, cold, got Other, cold"),
+        ({"cases": []}, "are to be answered by prediction, got 0 others"),
+        ({"cases": 3}, "got another file"),
+        ({"seed": "x"}, "got another file"),
+    ],
+)
+def test_other_files_set_nothing_right(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: dict[str, object], why: str
+) -> None:
+    db = f"sqlite:///{tmp_path}/none.db"
+    given = page(tmp_path / "drawn.json", db, 1, **more)
+    arguments = ["--device", "NVIDIA H200", "--db", db, "-o", str(tmp_path / "x.json")]
+    assert run(["model", "calibrate", "gemm", str(given), *arguments]) == 2
+    assert why in capsys.readouterr().err
+    assert run(["model", "calibrate", "gemm", str(tmp_path / "none.json"), *arguments]) == 2
+    assert "got another file" in capsys.readouterr().err
+    assert not (tmp_path / "x.json").exists()
