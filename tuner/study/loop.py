@@ -30,6 +30,8 @@ from tuner.workers.device_worker import DeviceWorker, run_limit_s
 #: Configs requested at once if nothing is compiled beside timing: of two, one may be compiled long before
 #: the other.
 LEAST_BATCH = 4
+#: So many configs are tried though the time is up, while none of them could be measured; seconds at the most.
+LEAST_TRIALS, GRACE_S = 4, 30.0
 #: Seconds between two polls of the search while nothing else is under way.
 THINK_S = 0.002
 
@@ -75,6 +77,7 @@ class SearchLoop:
         self._measuring: dict[int, _Trial] = {}
         self._seen: dict[tuple[str, Any], Measurement] = {}
         self._until_s = math.inf
+        self._tried, self._sound = 0, False
         self._write = WriteBehind(session.store.add, inline=self._shares_cores)
         self.stop = ""
 
@@ -118,11 +121,19 @@ class SearchLoop:
     def _out_of_budget(self) -> bool:
         if not self.stop:
             left = self._budget.search_left_s
-            if left is not None and left <= 0:
+            if left is not None and left <= (0 if self._has_begun else -GRACE_S):
                 self.stop = "time is up"
             elif self._limit is not None and self._budget.progress.trials >= self._limit:
                 self.stop = "all trials are done"
         return bool(self.stop) or time.monotonic() >= self._until_s
+
+    @property
+    def _has_begun(self) -> bool:
+        """Whether this run measured a config, or several failed: only then is a budget of seconds spent.
+
+        To open a device and to make the arrays of a large problem takes seconds, too.
+        """
+        return self._sound or self._tried >= LEAST_TRIALS
 
     def stop_because(self, why: str) -> None:
         """Makes the search end after the current trials."""
@@ -242,6 +253,8 @@ class SearchLoop:
             if not self._leaderboard.with_objectives:
                 check_energy(self._leaderboard.objectives, recorder.device, measurement)
             self._leaderboard.add_trial(kernel.name, candidate.config, measurement, trial.compiled_config)
+            self._tried += 1
+            self._sound = self._sound or not measurement.outcome.failed
             del self._trials[candidate.number]
 
     def _drop(self, elimination: Elimination) -> None:

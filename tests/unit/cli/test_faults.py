@@ -30,6 +30,7 @@ from tuner.lookup import Answer
 from tuner.results.measurement import CompileReport
 from tuner.results.record import Role
 from tuner.store import Store
+from tuner.study import loop
 from tuner.study.locks import Occupancy
 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -249,7 +250,10 @@ def test_a_record_is_named_by_its_id(told: Told, filled: str) -> None:
     assert "`tuner records list` shows ids" in err
 
 
-def test_a_run_without_a_trial_says_where_its_time_went(told: Told, here: Path) -> None:
+def test_a_run_without_a_trial_says_where_its_time_went(
+    told: Told, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "GRACE_S", 0.0)
     write_device(here / "device.json", baseline_s=2 * BEST_S)
     code, out, err = told(
         "tune", str(TOY), "--set", "n=100", "--device", "fake:device.json", "--seconds", "0.01"

@@ -208,6 +208,24 @@ def test_the_default_search_finds_the_bottom_of_a_bowl(tmp_path: Path) -> None:
     assert len(trials) == len(set(trials)) == result.progress.trials
 
 
+def test_however_short_the_time_is_a_config_is_measured(tmp_path: Path) -> None:
+    device = write_device(tmp_path / "device.json", baseline_s=2 * BEST_S)
+    result = study(tmp_path, device, seconds=0.01)
+    assert result.stopped == "time is up"
+    assert result.champion is not None
+    first = result.progress.trials
+    assert 1 <= first <= 4
+    again = study(tmp_path, device, seconds=0.01)  # also where a study goes on
+    assert first < again.progress.trials <= first + 4
+
+
+def test_a_study_of_no_time_in_which_all_fails_ends(tmp_path: Path) -> None:
+    rules = [{"where": {}, "latency_s": BEST_S, "fault": "wrong_result"}]
+    result = study(tmp_path, write_device(tmp_path / "device.json", rules=rules), seconds=0.01)
+    assert (result.stopped, result.champion) == ("time is up", None)
+    assert result.progress.trials >= 4
+
+
 def test_seconds_are_kept_roughly(tmp_path: Path) -> None:
     # Every sample waits for as long as it says: the space would take longer.
     device = write_device(tmp_path / "device.json", base_s=0.01, rules=[], pace=1.0)
