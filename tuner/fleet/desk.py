@@ -16,11 +16,11 @@ from tuner.fleet.own_file import packed
 from tuner.nightly.standing import study_of
 from tuner.nightly.work import Done, Place, Work
 from tuner.results.kept import Kept
-from tuner.results.record import Champion, Record, new_id, utc_now
+from tuner.results.record import Champion, ProblemKey, Record, new_id, utc_now
 from tuner.store import Store, lines
 from tuner.store.claims import DONE, FAILED, LOST, STOPPED, Claims
 from tuner.store.patience import patiently
-from tuner.study.setup import key_of, trials_elsewhere
+from tuner.study.starting import trials_elsewhere
 
 T = TypeVar("T")
 
@@ -119,7 +119,7 @@ class Desk:
 
     def _lacking(self, node: _Node, place: Place, work: Work) -> list[Kept]:
         """Records of the problem, champions of its operation, and trials of another shape if it has none."""
-        store, key, info = self._store, key_of(work.item.problem), place.info
+        store, key, info = self._store, ProblemKey.of(work.item.problem), place.info
         found: list[Kept] = [*store.records(problem=key, device=info)]
         if not found:
             found += trials_elsewhere(store, work.kernels, key, info, work.item.regime)

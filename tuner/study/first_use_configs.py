@@ -13,7 +13,8 @@ from tuner.lookup.legality import legal
 from tuner.published import champions as published
 from tuner.store import Store
 from tuner.study.predictions import Predictions
-from tuner.study.setup import key_of, near_champions, nearness, starting_points
+from tuner.study.setup import key_of
+from tuner.study.starting import near_champions, nearness, starting_points
 
 #: Configs that are tried at first.
 CONFIGS = 8

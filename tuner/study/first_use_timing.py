@@ -1,7 +1,8 @@
-"""Compiles the configs of a first use side by side, then verifies and times one after the other."""
+"""Compiles the configs of a first use side by side, then verifies and times one after the other; in rounds."""
 
 from __future__ import annotations
 
+import math
 import select
 import time
 from collections.abc import Mapping, Sequence
@@ -14,9 +15,14 @@ from tuner.results.measurement import Measurement
 from tuner.results.record import Role
 from tuner.study.first_use_configs import FirstUse
 from tuner.study.leaderboard import Leaderboard
+from tuner.study.predictions import Predictions
 from tuner.study.progress import Progress
 from tuner.study.session import Session
 
+#: Rounds after the first one, at the most; none begins later than so many seconds after the first.
+ROUNDS, FURTHER_S = 3, 8.0
+#: A round that gains less, as a share of the time, is the last.
+LEAST_GAIN = 0.002
 #: Share of the seconds that may be spent before the finals.
 BEFORE_FINALS = 0.5
 #: Seconds after which what has not been compiled is left out, if anything has.
@@ -110,3 +116,36 @@ def time_in_order(
         timed.tried.add((name, config))
         session.add(Role.TRIAL, kernels[name], config, done)
         timed.board.add_trial(name, config, done, None if isinstance(code, Measurement) else code)
+
+
+def time_in_rounds(
+    session: Session, asked: FirstUse, chosen: Sequence[tuple[str, Config]], said: Predictions
+) -> Timed:
+    """Times the configs that were chosen, then some rounds of others beside the fastest, while that helps.
+
+    A model keeps a few of the configs that are legal, and has seen fewer at the problems near this one. What
+    differs from these in a parameter or two it tells well.
+
+    Args:
+        session: Compiles, measures and stores.
+        asked: The problem.
+        chosen: What to try first, the most promising first.
+        said: A model's word.
+
+    Raises:
+        DeviceTrouble: The device stays unwell, or the compiler fails.
+    """
+    timed, begun_s = Timed(), time.monotonic()
+    for number in range(1 + ROUNDS):
+        before_s = timed.board.best_s or math.inf
+        compiled = compile_side_by_side(session, asked.kernels, chosen, prepare=not number)
+        time_in_order(session, asked, compiled, timed)
+        best_s = timed.board.best_s or math.inf
+        late = timed.enough(asked) or time.monotonic() - begun_s > FURTHER_S
+        if late or not best_s < before_s * (1 - LEAST_GAIN):
+            break
+        left = dict.fromkeys(timed.tried, math.inf) | timed.board.times_s
+        chosen = said.beside(left)
+        if not chosen:
+            break
+    return timed

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
-from itertools import zip_longest
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
@@ -18,9 +16,8 @@ from tuner.lookup.model.shelf import models
 from tuner.lookup.predicted import predictor_for
 from tuner.results.equivalence import latest_hash
 from tuner.results.measurement import Outcome
-from tuner.search import Known, Observation
+from tuner.search import Observation
 from tuner.store.reading import Reader
-from tuner.study.progress import Request
 
 #: Configs that a study tries first.
 STARTS = 8
@@ -94,34 +91,6 @@ class Predictions:
         return [
             (each.kernel, each.config) for each in self._predictor.beside(self._problem, timed, PARENTS, STARTS)
         ]
-
-
-def with_predictions(known: Known, request: Request, device: DeviceInfo, store: Reader) -> Known:
-    """What a search is told, with the model's word: its best predictions go first, its times replace others'.
-
-    Args:
-        known: What is known without it.
-        request: What the study is asked to do.
-        device: Where.
-        store: May have a model of its own.
-    """
-    found = Predictions(request.problem, request.kernels, device, request.regime, store)
-    if not found.elsewhere:
-        return known
-    beside = [(each.kernel, each.config) for each in found.further[:STARTS]]
-    starts = [*alternating(found.starts, beside), *known.starts]
-    return replace(known, starts=starts, elsewhere=[*found.elsewhere, *found.further], foretold=True)
-
-
-def alternating(kept: Sequence[Named], beside: Sequence[Named]) -> list[Named]:
-    """What to try first: two configs that the model keeps, then one beside such and one that it keeps in turn.
-
-    There are far more of the former, so the best of them are more often ones that the model is wrong about.
-    """
-    found = list(kept[:2])
-    for pair in zip_longest(beside, kept[2:]):
-        found += [each for each in pair if each is not None]
-    return found
 
 
 def _surveyed(model: Model, kernels: Sequence[Kernel]) -> list[Kernel]:

@@ -11,13 +11,13 @@ from tuner.measuring.timing import CANNOT_WIN
 from tuner.results.error_limit import ErrorLimit, judged
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.objectives import TIME, values_of
-from tuner.results.record import VERIFICATION, Record, Role
+from tuner.results.record import VERIFICATION, ProblemKey, Record, Role
 from tuner.results.verdict import FINALISTS
 from tuner.search import Known, Observation
 from tuner.study.leaderboard import Leaderboard
 from tuner.study.progress import Request
 from tuner.study.session import Session
-from tuner.study.setup import key_of, starting_points, trials_elsewhere
+from tuner.study.starting import starting_points, trials_elsewhere
 
 #: Kernel and config.
 Key = tuple[str, Config]
@@ -148,7 +148,7 @@ def resume(
         del found[each]
     for (kernel, config), record in found.items():
         leaderboard.add_trial(kernel, config, record.measurement)
-    key = key_of(request.problem)
+    key = ProblemKey.of(request.problem)
     elsewhere = trials_elsewhere(store, request.kernels, key, info, request.regime)
     known = Known(
         starts=[*again, *hastily, *starting_points(store, request.kernels, key, info)],

@@ -13,10 +13,10 @@ from tuner.study.budget import TimeBudget
 from tuner.study.elimination import elimination_of
 from tuner.study.leaderboard import Leaderboard
 from tuner.study.loop import SearchLoop
-from tuner.study.predictions import with_predictions
 from tuner.study.progress import Request
 from tuner.study.resume import resume
 from tuner.study.session import Session
+from tuner.study.starting import with_predictions
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Prepares a study: its name, memory for the arrays, spaces, earlier records, starting points."""
+"""Prepares a study: its name, memory for the arrays, spaces, earlier records."""
 
 from __future__ import annotations
 
@@ -8,19 +8,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
-from tuner.declare.space import Config, Space
+from tuner.declare.space import Space
 from tuner.devices.detect import DetectedDevice
 from tuner.devices.power import EnergyCounters
 from tuner.errors import DeclarationError, InputError, NothingFound, TunerError
-from tuner.published import champions as published
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.objectives import TIME
-from tuner.results.record import OBJECTIVES_OF_STUDY, Champion, ProblemKey, Record, Role
+from tuner.results.record import OBJECTIVES_OF_STUDY, ProblemKey, Record, Role
 from tuner.store import Store
 from tuner.study.progress import Request
-
-#: Number of champions of other shapes to start from.
-NEIGHBOURS = 5
 
 
 def key_of(problem: Problem) -> ProblemKey:
@@ -155,96 +151,3 @@ def past_records(
         if record.regime == regime
         and all(record.versions.get(name) == versions.get(name) for name in ("compiler", "driver"))
     ]
-
-
-def starting_points(
-    store: Store, kernels: Sequence[Kernel], problem: ProblemKey, device: DeviceInfo
-) -> list[tuple[str, Config]]:
-    """Returns configs to try first: champions of the nearest problems on such a device, then declared starts.
-
-    Champions go first: a short study has time for few configs, and one that is fast lets slow ones be pruned
-    early. The search leaves out illegal ones.
-    """
-    # The last step of a ladder goes before the first ones.
-    declared = [(kernel.name, config) for kernel in reversed(kernels) for config in kernel.first_configs()]
-    return [*near_champions(store, kernels, problem, device), *declared]
-
-
-def near_champions(
-    store: Store, kernels: Sequence[Kernel], problem: ProblemKey, device: DeviceInfo
-) -> list[tuple[str, Config]]:
-    """Returns the champions of the nearest problems on such a device, of the store and published ones."""
-    competing = {kernel.name for kernel in kernels}
-    stored = store.champions(operation=problem.operation, device=device)
-    known = [
-        each for each in (*stored, *_published(problem, device))
-        if _alike(problem, each) and each.record.kernel in competing
-    ]  # fmt: skip
-    nearest = sorted(known, key=lambda each: _distance(problem, each))[:NEIGHBOURS]
-    return [(each.record.kernel, Config(each.record.config)) for each in nearest]
-
-
-def _published(problem: ProblemKey, device: DeviceInfo) -> list[Champion]:
-    """Published champions of the operation on devices of the same name."""
-    return [
-        each for each in published(problem.operation)
-        if (each.record.device.kind, each.record.device.name) == (device.kind, device.name)
-    ]  # fmt: skip
-
-
-def trials_elsewhere(
-    store: Store, kernels: Iterable[Kernel], problem: ProblemKey, device: DeviceInfo, regime: str
-) -> list[Record]:
-    """Returns trials of the same kernels, as they are now, with probably similar times.
-
-    They are those of the nearest other shape on such a device or, if there is none, of the nearest shape on the
-    most similar device of the same kind.
-    """
-    hashes = {kernel.name: kernel.source_hash for kernel in kernels}
-    known = [
-        each
-        for each in store.champions(operation=problem.operation, regime=regime)
-        if each.record.device.kind == device.kind
-        and (each.record.problem, each.record.device.name) != (problem, device.name)
-        and each.record.problem.arithmetic == problem.arithmetic
-        and _alike(problem, each)
-    ]
-    if not known:
-        return []
-    nearest = min(known, key=lambda each: nearness(problem, device, each))
-    record = nearest.record
-    return [
-        each
-        for each in store.records(problem=record.problem, device=record.device, role=Role.TRIAL)
-        if each.regime == regime and hashes.get(each.kernel) == each.source_hash
-    ]
-
-
-def nearness(problem: ProblemKey, device: DeviceInfo, champion: Champion) -> tuple[bool, bool, float, float]:
-    """Sorts champions, the one on the most similar device at the nearest shape first."""
-    return *_unlike(device, champion.record.device), _distance(problem, champion)
-
-
-def _alike(problem: ProblemKey, champion: Champion) -> bool:
-    """False for another operation that once had the same name: authors of kernels change their sizes."""
-    return champion.record.problem.dims.keys() == problem.dims.keys()
-
-
-def _distance(problem: ProblemKey, champion: Champion) -> float:
-    """Distance of shapes by the ratios of their dims.
-
-    Another layout is as far as twice the size; another dtype, precision or epilogue is half as far.
-    """
-    theirs = champion.record.problem
-    by_dim = [abs(value - theirs.dims[name]) / max(value, theirs.dims[name]) for name, value in problem.shape]
-    return (
-        sum(by_dim) + 0.5 * (theirs.layout != problem.layout) + 0.25 * (theirs.arithmetic != problem.arithmetic)
-    )
-
-
-def _unlike(ours: DeviceInfo, theirs: DeviceInfo) -> tuple[bool, bool, float]:
-    """Dissimilarity of devices: by model, then architecture, then number of multiprocessors or cores."""
-    ours_count, theirs_count = ours.sm_count or ours.cores, theirs.sm_count or theirs.cores
-    most = max(ours_count, theirs_count, 1)
-    apart = abs(ours_count - theirs_count) / most
-    return ours.name != theirs.name, ours.architecture != theirs.architecture, apart

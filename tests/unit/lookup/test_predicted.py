@@ -24,7 +24,7 @@ from tuner.lookup.predicted import staleness_of
 from tuner.results.record import ProblemKey
 from tuner.store import Store
 from tuner.study import predictions
-from tuner.study.predictions import Predictions, alternating
+from tuner.study.predictions import Predictions
 
 CATALOGUE = Catalogue(builtin().operations, (BLOCKS,))
 #: The plain model says 0 for the library: its roofline, which no kernel is below.
@@ -199,8 +199,6 @@ def test_a_study_tries_what_is_beside_the_best_predictions_in_turn_with_them(
     assert not kept.intersection(each.config for each in found.further)
     times = [each.time_s or 0.0 for each in found.further]
     assert times == sorted(times)
-    assert alternating("abcd", "xyz") == list("abxcydz")  # type: ignore[arg-type]
-    assert alternating("a", "") == ["a"]  # type: ignore[arg-type,comparison-overlap]
 
 
 def test_a_model_of_other_sources_starts_no_study(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,24 +8,19 @@ from typing import Any
 import pytest
 from fixtures.fake_device import BEST, BOARD, TOY
 
-from tuner.declare.catalogue import builtin, from_file
+from tuner.declare.catalogue import from_file
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import Operation, Problem
-from tuner.declare.space import Config
 from tuner.errors import DeclarationError, InputError, NothingFound
-from tuner.published import champions as published
 from tuner.results.measurement import Measurement, Outcome
-from tuner.results.record import Champion, Record, Role
+from tuner.results.record import Record, Role
 from tuner.store import Store
 from tuner.study.setup import (
-    NEIGHBOURS,
     check_fits,
     check_regime,
     key_of,
     legal_spaces,
-    near_champions,
     past_records,
-    starting_points,
     study_name,
 )
 
@@ -142,37 +137,3 @@ def test_past_records_are_those_of_the_same_problem_device_regime_and_versions()
         store.add([same, *others])
         versions = {"compiler": "fake 1", "driver": "1.0"}
         assert past_records(store, key_of(toy()), DEVICE, "cold", versions) == [same]
-
-
-def test_a_study_starts_from_champions_of_the_nearest_problems_and_defaults() -> None:
-    near = {"BLOCK": 64, "ITEMS": 1, "ORDER": "blocked"}
-    with Store.open("sqlite://") as store:
-        for n in (10, 900, 1200, 5000, 100_000, 10**6, 10**7):
-            config = near if n == 900 else BEST | {"ITEMS": 2}
-            store.crown(Champion(record(n, config, role=Role.FINAL), None, 0.0, "first", {}))
-        store.crown(Champion(record(1000, role=Role.FINAL, kernel="gone"), None, 0.0, "first", {}))
-        starts = starting_points(store, [BLOCKS], key_of(toy()), DEVICE)
-    assert starts[0] == ("blocks", near)
-    assert starts[NEIGHBOURS:] == [("blocks", each) for each in BLOCKS.first_configs()]
-    assert {kernel for kernel, _ in starts} == {"blocks"}
-
-
-def test_published_champions_of_such_a_device_are_near_ones_too() -> None:
-    (h200, *_) = [each.record for each in published("gemm") if each.record.device.name == "NVIDIA H200"]
-    kernels = builtin().of("gemm", "cuda", dtype=h200.problem.dtype)
-    with Store.open("sqlite://") as store:
-        assert near_champions(store, kernels, h200.problem, h200.device)[0] == (
-            h200.kernel, Config(h200.config),
-        )  # fmt: skip
-        other = replace(h200.device, name="another")
-        assert near_champions(store, kernels, h200.problem, other) == []
-
-
-def test_the_same_shape_in_another_dtype_is_nearer_than_in_another_layout() -> None:
-    key = key_of(toy())
-    with Store.open("sqlite://") as store:
-        for items, problem in ((2, replace(key, layout="turned")), (4, replace(key, dtype="float64"))):
-            final = replace(record(config=BEST | {"ITEMS": items}, role=Role.FINAL), problem=problem)
-            store.crown(Champion(final, None, 0.0, "first", {}))
-        found = near_champions(store, [BLOCKS], key, DEVICE)
-    assert [config["ITEMS"] for _, config in found] == [4, 2]
