@@ -131,6 +131,12 @@ class Answer:
     reasons: tuple[str, ...] = ()
     predicted: Predicted | None = None
 
+    def __post_init__(self) -> None:
+        """Nothing faster than a champion is known; how many configs were tried says what that is worth."""
+        tried = self.champion.trials.get("total", 0) if self.champion is not None else 0
+        if tried and self.loss == Loss():
+            object.__setattr__(self, "loss", Loss(said=f"{Loss.said}: the best of {tried} tried"))
+
     @property
     def record(self) -> Record | None:
         """The record that the answer comes from; None for ``default``."""

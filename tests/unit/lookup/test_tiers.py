@@ -391,3 +391,12 @@ def test_without_a_database_no_sql_is_loaded(here: Path) -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_a_champion_says_of_how_many_configs_it_is_the_best(store: Store) -> None:
+    problem = gemm(64, 64, 64)
+    tuned(store, problem, {16: 1e-3})
+    told = answer(store, problem, BOARD)
+    assert (told.match, told.expected_loss) == ("exact", 0.0)
+    assert told.loss.said == "measured for this very problem: the best of 9 tried"
+    assert told.to_json()["loss_said"] == told.loss.said
