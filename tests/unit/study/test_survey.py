@@ -239,7 +239,7 @@ def test_a_survey_of_the_cpu(tmp_path: Path) -> None:
     assert (joined(parts).time_s > 0).all()
 
 
-@pytest.mark.usefixtures("one_tree_thread")
+@pytest.mark.usefixtures("few_trees")
 def test_a_survey_ends_with_a_model_that_answers(
     tmp_path: Path, device: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
