@@ -14,7 +14,7 @@ from tuner.published import champions as published
 from tuner.store import Store
 from tuner.study.predictions import Predictions
 from tuner.study.setup import key_of
-from tuner.study.starting import near_champions, nearness, starting_points
+from tuner.study.starting import declared_starts, near_champions, nearness
 
 #: Configs that are tried at first.
 CONFIGS = 8
@@ -61,7 +61,7 @@ def candidates(
         others = [each for each in published(key.operation) if each.record.device.kind == device.kind]
         for each in sorted(others, key=lambda each: nearness(key, device, each))[:NEIGHBOURS]:
             yield each.record.kernel, Config(each.record.config)
-        yield from starting_points(store, asked.kernels, key, device)
+        yield from declared_starts(asked.kernels)
 
     found: dict[tuple[str, Config], None] = {}
     for name, config in known():

@@ -29,9 +29,12 @@ def starting_points(
     Champions go first: a short study has time for few configs, and one that is fast lets slow ones be pruned
     early. The search leaves out illegal ones.
     """
-    # The last step of a ladder goes before the first ones.
-    declared = [(kernel.name, config) for kernel in reversed(kernels) for config in kernel.first_configs()]
-    return [*near_champions(store, kernels, problem, device), *declared]
+    return [*near_champions(store, kernels, problem, device), *declared_starts(kernels)]
+
+
+def declared_starts(kernels: Sequence[Kernel]) -> list[Named]:
+    """Returns what kernels declare to be tried first; the last step of a ladder goes before the first ones."""
+    return [(kernel.name, config) for kernel in reversed(kernels) for config in kernel.first_configs()]
 
 
 def near_champions(

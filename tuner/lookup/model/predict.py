@@ -147,7 +147,8 @@ class Predictor:
         """Configs that differ in one or two parameters from the fastest of those timed, the best first.
 
         The model tells how much faster each is than the one that it differs from, whose time is known: what the
-        model is off by at this problem does not count.
+        model is off by at this problem does not count. A model of an earlier version that cannot be asked about
+        configs other than its own knows none.
 
         Args:
             problem: The problem.
@@ -159,6 +160,12 @@ class Predictor:
         Raises:
             InputError: The model does not know such problems.
         """
+        if not self.model.knows(problem):
+            raise InputError(
+                f"a model tells of what it was fitted to, which {problem} is not; survey that, too"
+            )
+        if self.model.columns is None:
+            return []
         key = problem, frozenset(timed.items()), parents, count
         if key not in self._kept_beside:
             if len(self._kept_beside) >= KEPT_BESIDE:
@@ -193,10 +200,7 @@ class Predictor:
     def _log_s(self, problem: Problem, name: str, configs: Sequence[Config], origin: int) -> Floats:
         """Logs of predicted seconds of configs of a kernel that are like one of the shortlist."""
         model = self.model
-        if model.columns is None or not model.knows(problem):
-            raise InputError(
-                f"a model tells of what it was fitted to, which {problem} is not; survey that, too"
-            )
+        assert model.columns is not None, "it was asked for"
         about = model.forest, model.columns, model.traits[problem.dtype, problem.layout]
         made = Adapted([(name, each) for each in configs], np.full(len(configs), origin))
         lot = lot_of(made, self._kernels, problem, self._device, about)

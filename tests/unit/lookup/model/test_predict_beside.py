@@ -64,6 +64,14 @@ def test_nothing_is_found_beside_what_failed_or_is_of_no_kernel_here() -> None:
     assert predictor.beside(PROBLEM, {("gone", failed[1]): 1e-6}, 4) == []
 
 
+def test_a_model_that_knows_its_own_configs_alone_finds_nothing_beside_them() -> None:
+    model = plain_model()
+    earlier = replace(model, parameters=model.parameters[:-1])  # its numbers do not tell what they stand for
+    assert earlier.columns is None
+    known = timed(Predictor(model, KERNELS))
+    assert Predictor(earlier, KERNELS).beside(PROBLEM, known, 3) == []
+
+
 def test_a_problem_that_the_model_does_not_know_is_refused() -> None:
     predictor = Predictor(plain_model(), KERNELS)
     other = replace(PROBLEM, layout="tt")
