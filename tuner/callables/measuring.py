@@ -40,6 +40,7 @@ class Asked:
         device: ``cpu`` or ``cuda:0``.
         seconds: Seconds of timing at the most.
         done: Called once it has ended, in another thread.
+        db: URL of the database that is to know the result.
         outcome: ``measured``, ``known`` (another process did), ``nothing``, ``busy`` or ``failed``; empty
             before it has ended.
         why: The reason where nothing was measured.
@@ -53,6 +54,7 @@ class Asked:
     device: str
     seconds: float
     done: Callable[[], None]
+    db: str = field(default_factory=database_url)
     outcome: str = ""
     why: str = ""
     ended: threading.Event = field(default_factory=threading.Event)
@@ -79,7 +81,7 @@ class Asked:
         }  # fmt: skip
         asked = {
             "id": number, "problem": problem, "device": self.device, "seconds": self.seconds,
-            "db": database_url(),
+            "db": self.db,
         }  # fmt: skip
         return json.dumps(asked) + "\n"
 

@@ -89,9 +89,9 @@ def database_url(url: str = "") -> str:
     """The URL of a database, as a process in any folder may use it.
 
     Args:
-        url: Database; that of ``TUNER_DB``, else ``studies.db`` in this folder, when empty.
+        url: Database; that of `default_database` when empty.
     """
-    url = url or os.environ.get("TUNER_DB") or DEFAULT_DATABASE
+    url = url or default_database()
     file = _file(url)
     return url if file is None or file.is_absolute() else url.replace(str(file), str(file.absolute()), 1)
 

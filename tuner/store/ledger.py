@@ -45,7 +45,7 @@ class Ledger:
             database: File of the database.
             identity: The database's UUID.
         """
-        self._path = ledger_file(database)
+        self._path = ledger_file(database.absolute())  # the process may change its folder
         self._identity = identity
         self._complained = False
         other = identity_in(self._path)

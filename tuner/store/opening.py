@@ -153,14 +153,17 @@ def make_engine(url: URL, *, read_only: bool, patience_s: float) -> sa.Engine:
 
 def _connector(file: Path, *, read_only: bool, patience_s: float) -> Any:
     """Connects to a file. A reader without write access to its folder reads the file as it is."""
+    file = (
+        file.absolute()
+    )  # now: connections made later are to the same file, in whatever folder the process is
 
     def connect() -> sqlite3.Connection:
         mode = "rwc"
         if read_only:
             log = Path(f"{file}-wal")
             settled = not log.exists() or log.stat().st_size == 0
-            mode = "ro&immutable=1" if settled and not os.access(file.absolute().parent, os.W_OK) else "ro"
-        address = f"file:{quote(str(file.absolute()))}?mode={mode}"
+            mode = "ro&immutable=1" if settled and not os.access(file.parent, os.W_OK) else "ro"
+        address = f"file:{quote(str(file))}?mode={mode}"
         return sqlite3.connect(address, uri=True, timeout=patience_s, check_same_thread=False)
 
     return connect

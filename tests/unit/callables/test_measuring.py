@@ -97,6 +97,17 @@ def test_a_relative_database_is_found_from_any_folder(
     assert ended(ask(process, 1))[1] == f"1 sqlite:///{here}/other.db"
 
 
+def test_the_database_is_that_which_answers(
+    process: Process, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TUNER_DB", raising=False)
+    (here / "tuner.toml").write_text('db = "sqlite:///mine.db"\n')
+    asked = ask(process, 1)
+    (here / "elsewhere").mkdir()
+    monkeypatch.chdir(here / "elsewhere")
+    assert ended(asked)[1] == f"1 sqlite:///{here}/mine.db"
+
+
 PROGRAM = """
 import sys, numpy, tuner
 tuner.on_miss("measure", seconds=0.2, wait=sys.argv[1] == "wait")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 import pytest
 from fixtures.callable_records import crowned, empty_database, own_records  # noqa: F401
@@ -41,11 +42,32 @@ def test_what_was_prepared_is_forgotten_after_a_rollback_and_only_then() -> None
     assert LOOK_EVERY_S < 60
 
 
+def test_every_database_that_was_asked_is_watched_where_it_was(
+    monkeypatch: pytest.MonkeyPatch, here: Path
+) -> None:
+    forgotten: list[None] = []
+    looking = Rereading()
+    looking.forget = lambda: forgotten.append(None)
+    monkeypatch.setenv("TUNER_DB", "sqlite:///studies.db")
+    crowned("gemm", {"m": 64, "n": 64, "k": 64}, config={"TRANSPOSE_B": False}, time_s=2e-3)
+    champion = crowned("gemm", {"m": 64, "n": 64, "k": 64}, config={"TRANSPOSE_B": True}, time_s=1e-3)
+    looking.begin()
+    (here / "elsewhere").mkdir()
+    monkeypatch.chdir(here / "elsewhere")
+    looking.begin()
+    monkeypatch.setenv("TUNER_DB", f"sqlite:///{here}/studies.db")
+    go_back(champion.record.problem)
+    monkeypatch.delenv("TUNER_DB")
+    looking.look()
+    assert len(forgotten) == 1
+
+
 def test_a_database_that_cannot_be_read_is_left_for_later(monkeypatch: pytest.MonkeyPatch) -> None:
     forgotten: list[None] = []
     looking = Rereading()
     looking.forget = lambda: forgotten.append(None)
-    looking.look()
+    looking.begin()
     monkeypatch.setenv("TUNER_DB", "postgresql://nobody@127.0.0.1:1/none")
+    looking.begin()
     looking.look()
     assert not forgotten

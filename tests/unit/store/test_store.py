@@ -194,6 +194,25 @@ def test_a_reader_sees_what_a_writer_adds(url: str) -> None:
         assert len(reader.records()) == 1
 
 
+def test_a_process_that_changes_its_folder_goes_on_with_the_same_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        Store.open("sqlite:///studies.db").close()
+    monkeypatch.chdir(first)
+    with Store.open("sqlite:///studies.db") as store:
+        store.close()  # the next use makes a connection
+        monkeypatch.chdir(second)
+        store.add(record())
+    assert {path.name for path in first.iterdir()} == {"studies.db", "studies.db.ledger.jsonl.gz"}
+    assert [path.name for path in second.iterdir()] == ["studies.db"]
+    with Store.open(f"sqlite:///{first}/studies.db", read_only=True) as store:
+        assert len(store.records()) == 1
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="permissions do not bind the superuser")
 def test_a_folder_that_cannot_be_written_can_be_read(url: str, path: Path) -> None:
     with Store.open(url) as store:
