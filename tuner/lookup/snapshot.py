@@ -16,7 +16,7 @@ from tuner.lookup.model.fitted import Model as TimeModel
 from tuner.lookup.model.shelf import models
 from tuner.lookup.remembered import Remembered
 from tuner.lookup.tuned import Subject, Tuned, gather
-from tuner.published import Published, entries, standing, tuned_folder
+from tuner.published import Published, devices, entries, standing, tuned_folder
 from tuner.results.record import Champion, ProblemKey
 
 if TYPE_CHECKING:
@@ -138,19 +138,19 @@ class Snapshot:
         found: T = kept[key]
         return found
 
-    def standing(self, operation: str) -> list[Published]:
-        """Published results that the store has not taken back."""
+    def standing(self, operation: str, device: tuple[str, str] | None = None) -> list[Published]:
+        """Published results that the store has not taken back, of all devices or of one of a kind and name."""
         return self.known(
-            ("standing", operation), lambda: standing(entries(operation, self.published), self.store)
+            ("standing", operation, device),
+            lambda: standing(entries(operation, self.published, device), self.store),
         )
 
     def devices(self) -> list[DeviceInfo]:
         """Every device that there are records or published results of; the store's own last."""
 
         def read() -> list[DeviceInfo]:
-            published = [each.champion.record.device for each in self.standing("")]
             own = self.store.devices() if self.store is not None else []
-            return [*dict.fromkeys(published), *own]
+            return [*devices(self.published), *own]
 
         return self.known("devices", read)
 
@@ -175,27 +175,28 @@ class Snapshot:
 
     def published_champion(self, question: Question) -> Champion | None:
         """The published champion of this very problem and device."""
-        by_place = self._published(question.problem.operation)
         device = question.device.kind, question.device.name
-        found = by_place.get((question.problem, question.regime), {}).get(device, ())
+        by_place = self._published(question.problem.operation, device)
+        found = by_place.get((question.problem, question.regime), ())
         return next((each for each in found if question.kernel in ("", each.record.kernel)), None)
 
     def has_published(self, problem: ProblemKey, regime: str) -> bool:
         """Whether there is a published champion of a problem, on whatever device."""
         return (problem, regime) in self._published(problem.operation)
 
-    def _published(self, operation: str) -> dict[Any, dict[Any, list[Champion]]]:
-        """Published champions by problem and regime, then by kind and name of the device."""
+    def _published(
+        self, operation: str, device: tuple[str, str] | None = None
+    ) -> dict[tuple[ProblemKey, str], list[Champion]]:
+        """Published champions by problem and regime, of all devices or of one of a kind and name."""
 
-        def read() -> dict[Any, dict[Any, list[Champion]]]:
-            found: dict[Any, dict[Any, list[Champion]]] = {}
-            for each in self.standing(operation):
+        def read() -> dict[tuple[ProblemKey, str], list[Champion]]:
+            found: dict[tuple[ProblemKey, str], list[Champion]] = {}
+            for each in self.standing(operation, device):
                 record = each.champion.record
-                place = found.setdefault((record.problem, record.regime), {})
-                place.setdefault((record.device.kind, record.device.name), []).append(each.champion)
+                found.setdefault((record.problem, record.regime), []).append(each.champion)
             return found
 
-        return self.known(("published", operation), read)
+        return self.known(("published", operation, device), read)
 
 
 def _files(folder: str) -> list[tuple[str, int, int]]:

@@ -137,7 +137,7 @@ def gather(
         for crowned in matrix.crowned(store, query):
             found.crown(crowned)
         found.take(matrix.fastest(store, query, ROWS_READ))
-    for entry in standing(entries(subject.operation, published), store):
+    for entry in standing(entries(subject.operation, published, (subject.kind, subject.device)), store):
         record = entry.champion.record
         of = record.problem.operation, record.problem.arithmetic, record.device.kind
         if Subject(*of, record.regime, record.device.name) == subject:

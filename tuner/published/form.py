@@ -16,6 +16,8 @@ from tuner.results.record import Champion, ProblemKey, Record, Role
 
 #: Version of the form; files of a higher one are refused. In form 1 runners-up had no record, error or energy.
 FORMAT = 2
+#: What a file writes on a line before its entries, after all else.
+ENTRIES = '"entries": ['
 #: Shares of the ordered samples whose values are published.
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 #: Significant digits of measured numbers: far below the noise of any timing.
@@ -150,7 +152,7 @@ def text_of(operation: str, entries: Sequence[Published]) -> str:
         f'"operation": {json.dumps(operation)}',
         f'"devices": {_lines(devices.told)}',
         f'"versions": {_lines(versions.told)}',
-        '"entries": [\n' + ",\n".join(blocks) + "\n  ]",
+        f"{ENTRIES}\n" + ",\n".join(blocks) + "\n  ]",
     ]
     return "{\n  " + ",\n  ".join(parts) + "\n}\n"
 

@@ -90,9 +90,9 @@ def known_front(
             return stored_front(store, problem, where, regime, objectives)
         except NothingFound as error:
             trouble = error
-    for each in snapshot.standing(problem.operation):
+    for each in snapshot.standing(problem.operation, (where.kind, where.name)):
         record = each.champion.record
-        if (record.problem, record.regime, record.device.name) == (problem, regime, where.name):
+        if (record.problem, record.regime) == (problem, regime):
             return _published_front(each, objectives)
     raise trouble
 

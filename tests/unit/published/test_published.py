@@ -11,7 +11,7 @@ from fixtures.records import BOARD, CPU, champion, full_record, measured, record
 
 import tuner
 from tuner.errors import InputError
-from tuner.published import Published, champions, entries, publish, tuned_folder
+from tuner.published import Published, champions, devices, entries, publish, tuned_folder
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import Champion, Record, Role
 from tuner.results.statistics import compare
@@ -198,6 +198,53 @@ def test_devices_operations_and_own_kernels(store: Store, tmp_path: Path) -> Non
     assert [each.record.device.name for each in champions("gemm", tmp_path)] == [CPU.name, BOARD.name]
     assert champions("transpose", tmp_path) == []
     assert champions(directory=tmp_path / "none") == []
+
+
+def test_devices_are_told_by_the_head_of_a_file(store: Store, tmp_path: Path) -> None:
+    on_cpu = record(square(64), device=CPU, role=Role.FINAL)
+    store.crown([champion(each) for each in (record(square(64)), on_cpu)])
+    publish(store, tmp_path)
+    found = [replace(each, uuid="") for each in (CPU, BOARD)]
+    assert devices(tmp_path) == found
+    damaged = tmp_path / "nvidia-h200" / "gemm.json"
+    damaged.write_text(damaged.read_text().replace('"kernel"', '"colonel"'))
+    assert devices(tmp_path) == found, "no entry is read"
+    assert devices(tmp_path / "none") == []
+
+
+def test_results_of_one_device_are_read_without_those_of_others(store: Store, tmp_path: Path) -> None:
+    on_cpu = record(square(64), device=CPU, role=Role.FINAL)
+    store.crown([champion(each) for each in (record(square(64)), on_cpu)])
+    publish(store, tmp_path)
+    board = tmp_path / "nvidia-h200" / "gemm.json"
+    board.write_text(board.read_text().replace('"kernel"', '"colonel"'))
+    (found,) = entries("gemm", tmp_path, (CPU.kind, CPU.name))
+    assert found.champion.record.device.name == CPU.name
+    assert entries("gemm", tmp_path, ("cpu", BOARD.name)) == []
+    with pytest.raises(InputError, match=r"nvidia-h200/gemm\.json is not"):
+        entries("gemm", tmp_path, (BOARD.kind, BOARD.name))
+
+
+@pytest.mark.parametrize("indent", [None, 4])
+def test_a_file_in_another_layout_answers_as_well(store: Store, tmp_path: Path, indent: int | None) -> None:
+    store.crown([champion(record(square(64))), champion(record(square(64), device=CPU, role=Role.FINAL))])
+    publish(store, tmp_path)
+    expected = devices(tmp_path), entries("gemm", tmp_path, (BOARD.kind, BOARD.name))
+    for path in tmp_path.glob("*/gemm.json"):
+        data = json.loads(path.read_text())
+        path.write_text(json.dumps(dict(reversed(data.items())), indent=indent))
+    assert (devices(tmp_path), entries("gemm", tmp_path, (BOARD.kind, BOARD.name))) == expected
+
+
+def test_two_devices_in_one_file_are_told_apart(store: Store, tmp_path: Path) -> None:
+    mates = [replace(BOARD, name=name) for name in ("NVIDIA H200", "NVIDIA-H200")]
+    by_size = dict(zip((64, 128), mates, strict=True))
+    store.crown([champion(record(square(size), device=mate)) for size, mate in by_size.items()])
+    assert publish(store, tmp_path) == [tmp_path / "nvidia-h200" / "gemm.json"]
+    assert {each.name for each in devices(tmp_path)} == {each.name for each in mates}
+    for size, mate in by_size.items():
+        found = entries("gemm", tmp_path, (mate.kind, mate.name))
+        assert [each.champion.record.problem for each in found] == [square(size)]
 
 
 def test_a_file_is_read_again_when_it_changes(store: Store, tmp_path: Path) -> None:
