@@ -121,6 +121,26 @@ def test_one_coordinator_at_a_time_works_with_a_server(postgresql: str) -> None:
             pass
 
 
+def test_the_next_coordinator_is_let_in_even_by_a_slow_server(postgresql: str) -> None:
+    databases = Databases(postgresql)
+    url = databases.fresh()
+    with Store.open(url) as one, Store.open(url) as other:
+        with Claims(one).coordinating(), databases.slow_to_unlock(url, 0.5):
+            pass
+        with Claims(other).coordinating():
+            pass
+
+
+def test_a_coordinator_whose_connection_breaks_ends_as_usual(postgresql: str) -> None:
+    databases = Databases(postgresql)
+    url = databases.fresh()
+    with Store.open(url) as one:
+        with Claims(one).coordinating():
+            databases.disconnect(url)
+        with Claims(one).coordinating():
+            assert one.records() == []
+
+
 def test_a_store_waits_for_its_server(postgresql: str) -> None:
     """The server ends all connections while a thread stores; nothing is lost or doubled."""
     databases = Databases(postgresql)

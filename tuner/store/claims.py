@@ -161,7 +161,10 @@ class Claims:
             try:
                 yield
             finally:
-                # The pool must not hand a connection on that holds the lock.
+                # A server takes a moment to see that a connection was closed; the next coordinator comes at once.
+                with contextlib.suppress(sa.exc.SQLAlchemyError):
+                    connection.execute(sa.text("SELECT pg_advisory_unlock(:number)"), {"number": _COORDINATOR})
+                # The pool must not hand a connection on that holds the lock all the same.
                 connection.invalidate()
 
     @contextlib.contextmanager
