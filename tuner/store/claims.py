@@ -161,7 +161,7 @@ class Claims:
             try:
                 yield
             finally:
-                # A server takes a moment to see that a connection was closed; the next coordinator comes at once.
+                # A server takes a moment to see that a connection was closed; the next may come at once.
                 with contextlib.suppress(sa.exc.SQLAlchemyError):
                     connection.execute(sa.text("SELECT pg_advisory_unlock(:number)"), {"number": _COORDINATOR})
                 # The pool must not hand a connection on that holds the lock all the same.
