@@ -145,13 +145,22 @@ class JobProcess:
         """The process that the folder names, if it is that one: numbers of processes are used again."""
         told = self._read("process")
         if told is None:
-            return None
+            return self._unannounced()
         with contextlib.suppress(psutil.Error, KeyError, TypeError):
             process = psutil.Process(told["pid"])
             same = abs(process.create_time() - told["started"]) < 1.0
             if same and process.status() != psutil.STATUS_ZOMBIE:
                 return process
         return None
+
+    def _unannounced(self) -> psutil.Process | None:
+        """The process, if it has not come to name itself: whoever started it may have ended in that moment."""
+        found = []
+        for each in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if each.environ().get(VARIABLE) == str(self.folder):
+                    found.append((each.create_time(), each.pid, each))
+        return min(found)[2] if found else None  # the first: what it starts inherits its environment
 
     def _read(self, name: str) -> Any:
         with contextlib.suppress(OSError, ValueError):

@@ -248,11 +248,11 @@ def test_a_server_that_is_killed_five_times_loses_no_trial(tmp_path: Path) -> No
             trials = eventually(lambda now=running, more=trials: _trials(now, job, more))
             assert number == 4 or trials < LEGAL, "the job was to be killed in the middle"
             # Trials of the process before may be counted late: wait for this server's own.
-            # The last one is not killed, and may have ended.
-            mine = eventually(lambda: processes(job)) if number < 4 else []
+            mine = eventually(lambda now=running: processes(job) or state(now, job)["ended_at"])
             running.kill()
-            for each in mine:
-                each.kill()
+            if number < 4:  # the last one is not killed, and may have ended
+                for each in mine:
+                    each.kill()
             if number == 3:
                 write_device(tmp_path / "slow.json", baseline_s=1e-3, pace=0.1)
             running = Server(db, tmp_path, "--local-admin", "--device", spec)
