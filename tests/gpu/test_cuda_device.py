@@ -113,3 +113,16 @@ class TestCudaDevice(DeviceContract):
                 True,
                 False,
             ]
+
+    @pytest.mark.parametrize(("dtype", "first"), [("uint8", 0), ("uint8", 1), ("uint16", 8), ("uint64", 3)])
+    def test_a_sum_of_memory_changes_with_any_bit(self, device: Device, dtype: str, first: int) -> None:
+        one = device.xp.asarray(np.random.default_rng(first).integers(0, 200, 100_003).astype(dtype))[first:]
+        bits = 8 * one.itemsize
+        changed = []
+        for at, bit in ((0, 0), (17, bits - 1), (12_345, bits // 2), (one.size - 1, 1)):
+            changed.append(one.copy())
+            changed[-1][at] ^= one.dtype.type(1 << bit)
+        known, again, *others = comparing.checksums(device.xp, [one, one, *changed])
+        assert known == again
+        assert known not in others
+        assert len(set(others)) == len(others)

@@ -75,6 +75,20 @@ def unequal(xp: Any, pairs: Sequence[tuple[Any, Any]]) -> list[bool]:
     return [_unequal(one, other) for one, other in pairs]
 
 
+def checksums(xp: Any, arrays: Sequence[Any]) -> list[int]:
+    """Of each contiguous array a sum of its memory modulo 2^64, which changes if a single bit does.
+
+    Args:
+        xp: The array module: numpy or cupy.
+        arrays: Arrays of unsigned integers; see `tuner.measuring.inputs.bits`.
+    """
+    if xp.__name__ == "cupy":
+        from tuner.devices import gpu_comparing
+
+        return gpu_comparing.checksums(arrays)
+    return [int(each.sum(dtype="uint64")) for each in arrays]
+
+
 def _unequal(one: Any, other: Any) -> bool:
     step = BYTES // one.itemsize
     pieces = (slice(start, start + step) for start in range(0, one.size, step))

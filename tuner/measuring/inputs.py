@@ -15,7 +15,7 @@ import ml_dtypes  # noqa: F401  arrays may be bfloat16
 import numpy
 
 from tuner.declare.problem import DTYPE_BYTES, SIGNIFICANDS, Problem, Tensor
-from tuner.devices.comparing import unequal
+from tuner.devices.comparing import checksums, unequal
 from tuner.errors import DeclarationError
 
 #: Elements by which a pool is longer than its input; and the step between offsets, which keeps copies aligned.
@@ -75,7 +75,8 @@ class Inputs:
         self._flipped.clear()
         self.placed = offsets
         for name, cells in self._cells.items():
-            cells[...] = self._pools[name][offsets[name] : offsets[name] + cells.size]
+            # A copy of memory: to begin it takes a GPU's host less than to begin a kernel that copies.
+            self._xp.copyto(cells, self._pools[name][offsets[name] : offsets[name] + cells.size])
 
     def shuffle(self) -> None:
         """Places random pieces, none of them the first; where the inputs are fixed, the first ones again."""
@@ -109,30 +110,29 @@ class Inputs:
 
     def changed(self) -> str:
         """Returns the name of the first input that differs in any bit from the draw; empty if none does."""
-        self.unflip()
-        pairs = [
-            (cells, self._pools[name][self.placed[name] : self.placed[name] + cells.size])
-            for name, cells in self._cells.items()
-        ]
-        differ = dict(zip(self._cells, unequal(self._xp, pairs), strict=True))
+        pairs = self.pairs()
+        differ = dict(zip(pairs, unequal(self._xp, list(pairs.values())), strict=True))
         return next((name for name, found in differ.items() if found), "")
+
+    def pairs(self) -> Mapping[str, tuple[Any, Any]]:
+        """By name the memory of each input, without flips, and what was placed there."""
+        self.unflip()
+        return {
+            name: (cells, self._pools[name][self.placed[name] : self.placed[name] + cells.size])
+            for name, cells in self._cells.items()
+        }
 
     def sound(self) -> bool:
         """False if the pools have changed: something wrote far outside of its arrays."""
         return self._sums() == self._fingerprint
 
     def _sums(self) -> list[int]:
-        return [fingerprint(pool) for pool in self._pools.values()]
+        return checksums(self._xp, list(self._pools.values()))
 
 
 def bits(array: Any) -> Any:
     """Returns an array's memory as a flat array of unsigned numbers, each as long as an element."""
     return array.reshape(-1).view(f"uint{8 * array.itemsize}")
-
-
-def fingerprint(cells: Any) -> int:
-    """Returns the sum of unsigned numbers modulo 2^64; it changes if a single bit changes."""
-    return int(cells.sum(dtype="uint64"))
 
 
 def own_draw(xp: Any, problem: Problem, tensor: Tensor, count: int, seed: int) -> Any:

@@ -14,10 +14,10 @@ from functools import cached_property
 from typing import Any
 
 from tuner.declare.problem import DTYPE_BYTES, Problem, Tensor
-from tuner.devices.comparing import unequal
+from tuner.devices.comparing import checksums, unequal
 from tuner.devices.protocol import GUARD_BYTES, Device
 from tuner.errors import DeclarationError
-from tuner.measuring.inputs import Inputs, Offsets, bits, drawn, fingerprint, own_draw
+from tuner.measuring.inputs import Inputs, Offsets, bits, drawn, own_draw
 from tuner.measuring.verification import Expected, complaint, rms, worst_of
 from tuner.results.measurement import Error
 
@@ -102,8 +102,11 @@ class Workload:
     def _draw(self, offsets: Offsets) -> Draw:
         """Returns the current inputs as a draw, with their references."""
         references = self._reference(self.arrays)
-        fingerprints = tuple(fingerprint(bits(each)) for each in references.values())
-        return Draw(offsets, references, fingerprints, {name: rms(each) for name, each in references.items()})
+        rms_of = {name: rms(each) for name, each in references.items()}
+        return Draw(offsets, references, self._fingerprints(references), rms_of)
+
+    def _fingerprints(self, references: Mapping[str, Any]) -> tuple[int, ...]:
+        return tuple(checksums(self._xp, [bits(each) for each in references.values()]))
 
     def _rms_of_more_draws(self, generator: Any) -> list[dict[str, float]]:
         """Returns the rms of each output that has few elements, over several draws of the inputs."""
@@ -196,11 +199,11 @@ class Workload:
             The worst error, and what is wrong; empty if all is correct.
         """
         worst = self._worst(self._present)
-        changed = self.inputs.changed()
-        if changed:
-            return worst, wrote_into(changed)
+        touched = self._touched()
+        if touched:
+            return worst, touched
         judged = replace(worst, bound_ratio=worst.bound_ratio / allowance)
-        return worst, self._outside() or self._stale(complaint(judged))
+        return worst, self._stale(complaint(judged))
 
     def _worst(self, draw: Draw) -> Error:
         return worst_of(
@@ -211,16 +214,16 @@ class Workload:
         squares = [draw.rms[name] ** 2, *(each[name] ** 2 for each in self._more_rms)]
         return Expected(draw.references[name], math.sqrt(sum(squares) / len(squares)), self.problem.tolerance)
 
-    def _outside(self) -> str:
-        guards = [
-            (name, guard)
+    def _touched(self) -> str:
+        """What is wrong with memory that no kernel writes: inputs, and guards. A GPU is waited for once."""
+        pairs = [(wrote_into(name), pair) for name, pair in self.inputs.pairs().items()]
+        pairs += [
+            (f"wrote outside of {name}", (guard, self._guard))
             for name, whole in self._guarded.items()
             for guard in (whole[:GUARD_BYTES], whole[-GUARD_BYTES:])
         ]
-        spoilt = unequal(self._xp, [(guard, self._guard) for _, guard in guards])
-        return next(
-            (f"wrote outside of {name}" for (name, _), found in zip(guards, spoilt, strict=True) if found), ""
-        )
+        differ = unequal(self._xp, [pair for _, pair in pairs])
+        return next((wrong for (wrong, _), found in zip(pairs, differ, strict=True) if found), "")
 
     def _stale(self, wrong: str) -> str:
         """Returns the complaint, or the stale message if the outputs are those of another draw."""
@@ -237,10 +240,7 @@ class Workload:
         return (
             guard
             and self.inputs.sound()
-            and all(
-                draw.fingerprints == tuple(fingerprint(bits(each)) for each in draw.references.values())
-                for draw in self._known
-            )
+            and all(draw.fingerprints == self._fingerprints(draw.references) for draw in self._known)
         )
 
 

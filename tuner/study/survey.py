@@ -15,7 +15,7 @@ from tuner.errors import DeclarationError, InputError
 from tuner.store import Store
 from tuner.study.interruption import Interruption
 from tuner.study.setup import check_fits, check_regime, key_of
-from tuner.study.survey_code import SurveyCode
+from tuner.study.survey_code import Code, SurveyCode
 from tuner.study.survey_design import Design, Numbered, SurveyRequest, Turn
 from tuner.study.survey_known import design
 from tuner.study.survey_part import Part
@@ -32,6 +32,10 @@ AHEAD = {"cuda": 48, "cpu": 8}
 REST_S = 0.02
 #: Configs of a turn that may be new, however many wait for compile workers.
 LEAST_FRESH = 1
+
+
+#: A turn, and number and machine code of each of its configs.
+_Ready = tuple[Turn, list[tuple[int, Code]]]
 
 
 def _silent(progress: SurveyProgress) -> None:
@@ -96,6 +100,7 @@ class Survey:
         self._shared = worker.info.kind == "cpu"
         self._timer = Timer(worker, self._request.regime, self._meanwhile)
         self._ahead: deque[Turn] = deque()
+        self._following: _Ready | None = None
         self._left = self._problems()
 
     def stop_because(self, why: str) -> None:
@@ -113,31 +118,37 @@ class Survey:
     def run(self, report: Callable[[SurveyProgress], None]) -> None:
         """Times until the time is up."""
         while self._goes_on():
-            self._plan()
-            if not self._ahead:
-                return
-            turn = self._next()
-            if turn is not None:
-                self._time(turn)
+            planned = self._plan(0 if self._shared else 1)
+            ready = self._following or self._next()
+            if ready is not None:
+                # A GPU is told of the next turn ahead, for it takes as long to plan a turn as to time it.
+                self._following = None if self._shared else self._next()
+                self._time(ready)
                 report(self.progress)
+            elif not self._ahead:
+                return
+            elif not planned:
+                time.sleep(REST_S)
+                self.progress.waiting_s += REST_S
 
     def _meanwhile(self) -> None:
         """Plans a turn while the device is busy; on a CPU compiling would take cores from what is timed."""
         if not self._shared:
             self._plan(1)
 
-    def _plan(self, most: int = 0) -> None:
-        """Plans turns, so many at the most, and has their configs compiled."""
+    def _plan(self, most: int) -> int:
+        """Plans turns, so many at the most unless it is 0, and has configs compiled; returns how many."""
         self._code.collect()
         ahead, planned = AHEAD[self._worker.info.kind], 0
         if self._shared and self._ahead:
-            return
+            return 0
         while len(self._ahead) < ahead and (not most or planned < most):
             found = next(self._left, None)
             if found is None:
-                return
+                break
             self._queue(self._design.turn(*found, self._fresh))
             planned += 1
+        return planned
 
     @property
     def _fresh(self) -> int:
@@ -168,25 +179,25 @@ class Survey:
                 continue
             yield number, problem
 
-    def _next(self) -> Turn | None:
-        """The first turn all of whose configs are compiled; None after a short rest where there is none.
+    def _next(self) -> _Ready | None:
+        """The first turn all of whose configs are compiled; None if there is none.
 
         On a CPU compiling and timing would share cores: nothing is timed while anything is compiled.
         """
         if not (self._shared and self._code.pending):
             for at, turn in enumerate(self._ahead):
-                if self._code.ready(turn.problem, self.progress.sound(turn.configs)):
+                sound = self.progress.sound(turn.configs)
+                if self._code.ready(turn.problem, sound):
                     del self._ahead[at]
-                    return turn
-        time.sleep(REST_S)
-        self.progress.waiting_s += REST_S
+                    return turn, [(number, self._code.of(turn.problem, number)) for number in sound]
         return None
 
-    def _time(self, turn: Turn) -> None:
+    def _time(self, ready: _Ready) -> None:
         begun_s = time.monotonic()
-        items = [(number, self._code.of(turn.problem, number)) for number in self.progress.sound(turn.configs)]
+        turn, codes = ready
+        following = self._following and (self._following[0].problem, self._following[1])
         try:
-            timings = self._timer.time(turn.problem, items)
+            timings = self._timer.time(turn.problem, codes, following)
         except (InputError, DeclarationError):
             self.progress.skipped += 1
             return

@@ -167,17 +167,18 @@ class Strangers:
             rng: Draws them.
             timed: Timings by kernel; all kernels count the same when None.
         """
-        found: list[Named] = []
-        waits: list[float] = []
+        names = list(self._kernels)
+        found: list[NDArray[np.intp]] = []
+        waits: list[NDArray[np.float64]] = []
         for name, kernel in self._kernels.items():
             fits = self._legal(name, problem)
             if len(fits) < ENOUGH and self._take(kernel, problem, rng):
                 fits = self._legal(name, problem)
-            found += [(name, self._points[name][0][at]) for at in fits]
+            found.append(np.stack([np.full(len(fits), len(found)), fits], axis=1))
             # Each kernel's first comes after a time that is exponential, so that rates are as wanted.
-            each = rng.exponential(1 + (timed or {}).get(name, 0), len(fits)) * len(fits)
-            waits += each.tolist()
-        return [found[at] for at in np.argsort(waits)[:count]]
+            waits.append(rng.exponential(1 + (timed or {}).get(name, 0), len(fits)) * len(fits))
+        first = np.argsort(np.concatenate(waits), kind="stable")[:count]
+        return [(names[of], self._points[names[of]][0][at]) for of, at in np.concatenate(found)[first].tolist()]
 
     def fitted(self, wanted: Sequence[Named], problem: Problem) -> list[Named]:
         """In the place of configs that are illegal at a problem, the legal ones most like them."""

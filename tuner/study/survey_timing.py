@@ -22,6 +22,8 @@ from tuner.workers.process import WorkerFailed
 ANSWER_LIMIT_S = 60.0
 #: Digits of a time and of its noise that are kept; the noise of three samples is some percent.
 TIME_DIGITS, NOISE_DIGITS = 6, 3
+#: A problem, and number and machine code of each config that is to be timed there.
+Asked = tuple[Problem, Sequence[tuple[int, Code]]]
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,21 @@ class _Ended:
         return Timing(0, number, outcome, reason=self.reason)
 
 
+@dataclass(frozen=True)
+class _Sent:
+    """A request that the worker has, behind the one that it answers.
+
+    Attributes:
+        problem: What it times at.
+        numbers: What it times.
+        restarts: How often the worker had been replaced: a fresh one does not have it.
+    """
+
+    problem: Problem
+    numbers: tuple[int, ...]
+    restarts: int
+
+
 def _nothing() -> None:
     """Does nothing."""
 
@@ -79,14 +96,21 @@ class Timer:
         """
         self._worker, self._regime, self._meanwhile = worker, regime, meanwhile
         self._sent: set[str] = set()
+        self._ahead: _Sent | None = None
         self.preparing_s = 0.0
 
-    def time(self, problem: Problem, codes: Sequence[tuple[int, Code]]) -> list[Timing]:
+    def time(
+        self,
+        problem: Problem,
+        codes: Sequence[tuple[int, Code]],
+        following: Asked | None = None,
+    ) -> list[Timing]:
         """Times the library and configs at a problem.
 
         Args:
             problem: What is computed.
             codes: Number and machine code of each config.
+            following: What will be asked next; the device goes on with that without waiting to be asked.
 
         Returns:
             A timing for the library, unless there is none, and one for each config; the problem's number is 0.
@@ -95,16 +119,10 @@ class Timer:
             InputError: The problem cannot be prepared.
             DeviceTrouble: The device stays unwell.
         """
-        found: list[Timing] = []
-        waiting = [_Item(LIBRARY)]
-        for number, code in codes:
-            if isinstance(code.compiled, Measurement):
-                found.append(Timing(0, number, code.compiled.outcome, reason=code.compiled.reason))
-            else:
-                waiting.append(_Item(number, code))
+        found, waiting = _apart(codes)
         best_s: float | None = None
         while waiting:
-            answers, ended = self._asked(problem, waiting, best_s)
+            answers, ended = self._asked(problem, waiting, best_s, following)
             found += [each for each in answers if each is not None]
             waiting = waiting[len(answers) :]
             best_s = min((each.time_s for each in found if not each.outcome.failed), default=None)
@@ -117,13 +135,16 @@ class Timer:
         return found
 
     def _asked(
-        self, problem: Problem, items: Sequence[_Item], best_s: float | None
+        self, problem: Problem, items: Sequence[_Item], best_s: float | None, following: Asked | None
     ) -> tuple[list[Timing | None], _Ended | None]:
         """Answers for the first items, None where there is no library; and how it ended if that was early."""
         answers: list[Timing | None] = []
         prepared, begun_s = False, time.monotonic()
         try:
-            for data in self._worker.stream(*self._message(problem, items, best_s), ANSWER_LIMIT_S):
+            if not self._has(problem, items):
+                self._worker.send(*self._message(problem, items, best_s), ANSWER_LIMIT_S)
+            self._ahead = None if following is None else self._sent_ahead(*following)
+            for data in self._worker.answers(ANSWER_LIMIT_S):
                 if "trouble" in data:
                     self._replace()
                     return answers, _Ended(data["trouble"], prepared)
@@ -141,6 +162,24 @@ class Timer:
             self._sent.clear()
             return answers, _Ended(str(failure), prepared, False, failure.timed_out, failure.alarmed)
         return answers, None
+
+    def _has(self, problem: Problem, items: Sequence[_Item]) -> bool:
+        """Whether the worker has this request already; it is replaced if it has another one."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None or ahead.restarts != self._worker.restarts:
+            return False
+        if (ahead.problem, ahead.numbers) != (problem, _numbers(items)):
+            self._replace()
+            return False
+        return True
+
+    def _sent_ahead(self, problem: Problem, codes: Sequence[tuple[int, Code]]) -> _Sent | None:
+        """Sends what follows, behind the request under way."""
+        items = _apart(codes)[1]
+        if self._worker.send_ahead(*self._message(problem, items, None)):
+            return _Sent(problem, _numbers(items), self._worker.restarts)
+        self._sent.clear()
+        return None
 
     def _replace(self) -> None:
         self._sent.clear()
@@ -165,6 +204,21 @@ class Timer:
             "new": [{"key": key, **to_json(each)} for key, each in new.items()],
         }  # fmt: skip
         return message, b"".join(each.code for each in new.values())
+
+
+def _apart(codes: Sequence[tuple[int, Code]]) -> tuple[list[Timing], list[_Item]]:
+    """Timings of what cannot be timed, and what is to be timed, the library first."""
+    failed, items = [], [_Item(LIBRARY)]
+    for number, code in codes:
+        if isinstance(code.compiled, Measurement):
+            failed.append(Timing(0, number, code.compiled.outcome, reason=code.compiled.reason))
+        else:
+            items.append(_Item(number, code))
+    return failed, items
+
+
+def _numbers(items: Sequence[_Item]) -> tuple[int, ...]:
+    return tuple(each.number for each in items)
 
 
 def _timing(number: int, told: Mapping[str, Any]) -> Timing:

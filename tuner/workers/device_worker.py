@@ -322,12 +322,39 @@ class DeviceWorker:
             self._recycle()
         return Turns(wrong={named[0][0]: data["trouble"]}) if "trouble" in data else Turns(**data["turns"])
 
-    def stream(self, message: dict[str, Any], blob: bytes, limit_s: float) -> Iterator[dict[str, Any]]:
-        """Answers to one request as they come, up to the one that says it is the last, or tells of ``trouble``.
+    def send(self, message: dict[str, Any], blob: bytes, limit_s: float) -> None:
+        """Sends a request with many answers; see `answers`.
 
         Args:
             message: The request.
             blob: Its binary part.
+            limit_s: Seconds until the first answer.
+
+        Raises:
+            WorkerFailed: The worker is gone; it has been replaced.
+            DeviceTrouble: The device stays unwell.
+        """
+        try:
+            self._worker.request(message, blob, limit_s)
+        except WorkerFailed:
+            self.replace()
+            raise
+
+    def send_ahead(self, message: dict[str, Any], blob: bytes) -> bool:
+        """Sends another request behind the one that is being answered.
+
+        The worker begins with it as soon as that one is done. It is lost if the worker is replaced before that:
+        `restarts` tells.
+
+        Returns:
+            Whether it was sent. It is not if the worker is gone, as the answers to the first request tell.
+        """
+        return self._worker.ahead(message, blob)
+
+    def answers(self, limit_s: float) -> Iterator[dict[str, Any]]:
+        """Answers to the first request sent, as they come, up to the last, or one that tells of ``trouble``.
+
+        Args:
             limit_s: Seconds that each answer may take.
 
         Raises:
@@ -335,13 +362,12 @@ class DeviceWorker:
             DeviceTrouble: The device stays unwell.
         """
         try:
-            self._worker.request(message, blob, limit_s)
             while True:
+                self._worker.expect(limit_s)
                 data = self._worker.collect(limit_s).data
                 yield data
                 if data.get("last", True):
                     return
-                self._worker.expect(limit_s)
         except WorkerFailed:
             self.replace()
             raise

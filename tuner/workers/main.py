@@ -9,14 +9,17 @@ import ctypes
 import functools
 import gc
 import os
+import queue
 import resource
 import signal
 import socket
 import statistics
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -267,11 +270,7 @@ class DeviceHandlers:
 
 def serve(channel: Channel, handlers: CompileHandlers | DeviceHandlers) -> None:
     """Answers requests until the channel closes."""
-    while True:
-        try:
-            message, blob = channel.receive()
-        except ChannelBroken:
-            return
+    for message, blob in _requests(channel):
         handler: Handler = getattr(handlers, message["do"])
         try:
             reply, code = handler(message, blob)
@@ -284,6 +283,21 @@ def serve(channel: Channel, handlers: CompileHandlers | DeviceHandlers) -> None:
                 channel.send(reply, code)
         except Exception as error:
             channel.send(_trouble(error))
+
+
+def _requests(channel: Channel) -> Iterator[tuple[dict[str, Any], bytes]]:
+    """Requests as they come; the next one is read while one is answered, so that its sender need not wait."""
+    waiting: queue.Queue[tuple[dict[str, Any], bytes] | None] = queue.Queue(1)
+
+    def read() -> None:
+        with suppress(ChannelBroken):
+            while True:
+                waiting.put(channel.receive())
+        waiting.put(None)
+
+    threading.Thread(target=read, name="requests", daemon=True).start()
+    while (request := waiting.get()) is not None:
+        yield request
 
 
 def _trouble(error: Exception) -> dict[str, Any]:

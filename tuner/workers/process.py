@@ -114,8 +114,19 @@ class Worker:
         except ChannelBroken as error:
             raise WorkerFailed(self._obituary(error)) from error
 
+    def ahead(self, message: dict[str, Any], blob: bytes = b"") -> bool:
+        """Sends a request behind the pending one; False if the worker is gone, as `collect` then tells.
+
+        When the pending one has been answered, `expect` and `collect` wait for this one's answer.
+        """
+        try:
+            self._channel.send(message, blob, FRAME_LIMIT_S)
+        except ChannelBroken:
+            return False
+        return True
+
     def expect(self, limit_s: float) -> None:
-        """Says that another answer to the same request is to come within so many seconds."""
+        """Says that another answer, to this request or one sent ahead, is to come within so many seconds."""
         self.busy, self.deadline_s = True, time.monotonic() + limit_s
 
     def overdue(self) -> bool:

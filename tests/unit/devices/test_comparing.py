@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tuner.devices.comparing import BYTES, PIECE, differences, unequal
+from tuner.devices.comparing import BYTES, PIECE, checksums, differences, unequal
 
 FINITE = st.floats(-1e6, 1e6, width=32)
 
@@ -55,6 +55,8 @@ def test_a_single_bit_makes_arrays_unequal(data: st.DataObject, dtype: str, coun
     at, bit = data.draw(st.integers(0, count - 1)), data.draw(st.integers(0, 8 * one.itemsize - 1))
     other[at] ^= one.dtype.type(1 << bit)
     assert unequal(np, [(one, one.copy()), (one, other)]) == [False, True]
+    first, same, changed = checksums(np, [one, one.copy(), other])
+    assert first == same != changed
 
 
 def test_a_difference_behind_the_first_piece_is_found() -> None:

@@ -112,6 +112,23 @@ def test_a_fault_costs_its_config_and_not_the_survey(tmp_path: Path) -> None:
     assert progress.timings == len(seen) == LEGAL, "there is no library"
 
 
+def test_what_the_device_was_told_ahead_is_timed_though_the_worker_before_it_crashed(tmp_path: Path) -> None:
+    faults = {
+        name: config for name, config in fault_configs().items() if name in ("crash", "unwell", "rubbish")
+    }
+    rules = [rule(BEST, latency_s=BEST_S), *(rule(config, fault=name) for name, config in faults.items())]
+    spec = write_device(tmp_path / "device.json", rules=rules, baseline_s=2 * BEST_S)
+    sizes = (1000, 33, 500)
+    progress, parts = surveyed(tmp_path, request(spec, sizes, configs=LEGAL, per_problem=LEGAL))
+    found = joined(parts)
+    assert progress.problems == len(found.problems) == 2 * len(sizes)
+    sound = [at for at, (_, config) in enumerate(found.configs) if dict(config) not in list(faults.values())]
+    assert len(sound) == LEGAL - len(faults)
+    timed = Counter(zip(found.problem.tolist(), found.config.tolist(), strict=True))
+    assert {(problem, config) for problem in range(6) for config in [LIBRARY, *sound]} <= timed.keys()
+    assert set(timed.values()) == {1}, "nothing is timed twice"
+
+
 def test_a_survey_goes_on_where_it_ended(tmp_path: Path, device: str) -> None:
     asked = request(device, configs=5)
     first, _ = surveyed(tmp_path, replace(asked, problems=asked.problems[:1]))

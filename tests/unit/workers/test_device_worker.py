@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from tuner.measuring.bench import CompiledConfig
 from tuner.results.measurement import Measurement, Outcome
 from tuner.workers import device_worker
 from tuner.workers.device_worker import DeviceWorker
+from tuner.workers.process import WorkerFailed
 
 Make = Callable[..., DeviceWorker]
 
@@ -113,6 +115,53 @@ def test_finals_and_verification_go_through_the_worker(make: Make, tmp_path: Pat
         compiled_config(tmp_path, fault_configs()["crash"]), cases
     )
     assert worker.verify(good, cases) == ""
+
+
+def surveyed(spec: str, n: int) -> dict[str, Any]:
+    """Asks for the library's time at the toy of a size."""
+    named = {**request(spec).problem.to_json(), "shape": {"n": n}, "origin": str(TOY)}
+    return {
+        "do": "survey", "problem": named, "regime": "cold", "best_s": None, "library": True, "seed": 1,
+        "items": [], "new": [],
+    }  # fmt: skip
+
+
+def test_a_request_sent_ahead_is_answered_after_the_first(make: Make, tmp_path: Path) -> None:
+    worker = make()
+    spec = f"fake:{tmp_path}/device.json"
+    worker.send(surveyed(spec, 1000), b"", 10.0)
+    begun_s = time.monotonic()
+    # More than a socket holds: the worker reads it while it is busy.
+    assert all(worker.send_ahead(surveyed(spec, n), bytes(5_000_000)) for n in (-1, 500))
+    assert time.monotonic() - begun_s < 5.0
+    prepared, timing, last = worker.answers(10.0)
+    assert prepared["prepared"]
+    assert timing["timing"]["time_s"] == pytest.approx(2 * BEST_S, rel=0.01)
+    assert last["last"]
+    (trouble,) = worker.answers(10.0)
+    assert "-1" in trouble["trouble"]
+    assert len(list(worker.answers(10.0))) == 3
+    assert worker.restarts == 0
+
+
+def test_what_was_sent_ahead_is_lost_with_its_worker(make: Make, tmp_path: Path) -> None:
+    worker = make()
+    spec = f"fake:{tmp_path}/device.json"
+    worker.send(surveyed(spec, 1000), b"", 10.0)
+    assert worker.send_ahead(surveyed(spec, 500), b"")
+    assert len(list(worker.answers(10.0))) == 3
+    process = psutil.Process(worker.channel.pid)
+    process.kill()
+    process.wait()
+    assert not worker.send_ahead(surveyed(spec, 400), b"")
+    with contextlib.suppress(WorkerFailed):  # it may have answered the second one before
+        list(worker.answers(10.0))
+    if not worker.restarts:
+        with pytest.raises(WorkerFailed, match="the worker died"):
+            list(worker.answers(10.0))
+    assert worker.restarts == 1
+    worker.send(surveyed(spec, 300), b"", 10.0)
+    assert len(list(worker.answers(10.0))) == 3
 
 
 def test_a_device_that_stays_unwell_is_given_up(make: Make, tmp_path: Path) -> None:
