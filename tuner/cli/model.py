@@ -112,7 +112,7 @@ def show(operation: str, device: str, dtype: str, regime: str | None, db: str, a
     if as_json:
         print_json({
             "operation": operation, "device": found.device.name, "provenance": dict(found.provenance),
-            "margin": found.calibration.margin, "loss": _losses(found),
+            "margin": found.calibration.margin, "doubt": found.calibration.doubt, "loss": _losses(found),
             "drawn": {"problems": found.calibration.drawn, "scale": found.calibration.scale},
         })  # fmt: skip
     else:
@@ -158,6 +158,7 @@ def _rows(found: Model) -> list[tuple[str, Any]]:
         ("lost at problems left out", losses),
         *([("said of it", _drawn(found))] if found.calibration.drawn else []),
         ("library unless faster by", f"{found.calibration.margin:.0%}"),
+        ("doubted by what is near", f"{found.calibration.doubt:.0%}"),
     ]
 
 

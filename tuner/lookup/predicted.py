@@ -119,7 +119,7 @@ def _reason(model: Model, found: Prediction, told: Predicted, library: str, leas
         return f"{rests}: {kernel} is {told.speedup:.2f} x as fast as {library}"
     why = f"below {least:.2f} x" if math.isfinite(least) else "on another CPU"
     # Where what was timed near by says less than the prediction, that is what was too little.
-    near = f" and {lead:.2f} x near by" if lead < told.speedup * (1 - NOTICEABLE) else ""
+    near = f" and {lead:.2f} x with what was timed near by" if lead < told.speedup * (1 - NOTICEABLE) else ""
     return f"{rests}: {library} is the safer choice, {kernel} is {told.speedup:.2f} x as fast{near}, {why}"
 
 

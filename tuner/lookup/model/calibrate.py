@@ -8,7 +8,7 @@ to lose what the cases lost that are most like it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: Gains that must be predicted before a kernel is preferred to the library, tried on cases; the last: never.
 MARGINS = np.array([*np.arange(0.0, 0.2, 0.01), 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 9.0])
+#: Shares of the doubt that what was timed near by casts on a prediction, tried on cases; the careful one first.
+DOUBTS = (1.0, 0.5, 0.25, 0.1, 0.0)
 #: An answer slower than the library by more than this breaks the promise of callables...
 SLOWER = 0.03
 #: ...and counts as a loss of so much more when the margin is chosen. At most this share of the cases may be.
@@ -49,6 +51,7 @@ class Cases:
     Attributes:
         dims: Logs of the dims, shape (cases, dims).
         gain: Predicted log(library / best config); -inf where no config is legal.
+        near: The same by what was timed near by.
         error: log(true / predicted) time of the best config and of the library, shape (cases, 2).
         kernel_s: True time of the config that was predicted to be best.
         first_s: The least true time among the configs that were predicted to be the best eight.
@@ -59,12 +62,17 @@ class Cases:
 
     dims: Floats
     gain: Floats
+    near: Floats
     error: Floats
     kernel_s: Floats
     first_s: Floats
     library_s: Floats
     best_s: Floats
     searched: int = 0
+
+    def doubted(self, doubt: float) -> Cases:
+        """The cases with gains that `doubted` lessens."""
+        return replace(self, gain=doubted(self.gain, self.near, doubt))
 
     def used(self, margin: float) -> NDArray[np.bool_]:
         """Where a kernel is answered."""
@@ -128,17 +136,18 @@ def cases(numbers: Numbers, dims: Floats, data: Table, said: Said) -> Cases:
         best_s = min(data.time_s[ends[number] : ends[number + 1]].min(), library_s) * np.exp(-left.gap(number))
         if len(order):
             times, foreseen = data.time_s[order], said.log_s[order[0]]
-            gain = min(said.library_log_s[number] - foreseen, said.gain[order[0]])
-            found.append((number, foreseen, gain, times[0], times.min(), library_s, best_s))
+            gain, near = said.library_log_s[number] - foreseen, said.gain[order[0]]
+            found.append((number, foreseen, gain, near, times[0], times.min(), library_s, best_s))
         elif np.isfinite(library_s):
-            found.append((number, np.inf, -np.inf, np.inf, np.inf, library_s, best_s))
+            found.append((number, np.inf, -np.inf, -np.inf, np.inf, np.inf, library_s, best_s))
     columns = np.array(found).T
-    place, (foreseen, gain, kernel_s, first_s, library_s, best_s) = columns[0].astype(np.int64), columns[1:]
+    place, (foreseen, gain, near, *times_s) = columns[0].astype(np.int64), columns[1:]
+    kernel_s, first_s, library_s, best_s = times_s
     with np.errstate(invalid="ignore"):
         error = np.log(np.array([kernel_s, library_s])) - np.array([foreseen, said.library_log_s[place]])
     return Cases(
-        dims[place], gain, np.nan_to_num(error.T, posinf=0.0, neginf=0.0), kernel_s, first_s, library_s, best_s,
-        left.searched,
+        dims[place], gain, near, np.nan_to_num(error.T, posinf=0.0, neginf=0.0), kernel_s, first_s, library_s,
+        best_s, left.searched,
     )  # fmt: skip
 
 
@@ -190,7 +199,7 @@ class Calibration:
     """How much to trust predictions.
 
     Attributes:
-        margin: Predicted log(library / kernel) above which the kernel is answered.
+        margin: Log(library / kernel) above which the kernel is answered.
         places: Per case: where it lies, by `_places`.
         losses: Per case: fraction of speed that its answer lost.
         errors: Per case: log(true / predicted) of its answer.
@@ -201,6 +210,8 @@ class Calibration:
         drawn: Problems drawn after the fit at which answers were timed beside studies; 0: none were.
         scale: True loss there over the expected one, by means.
         held: What multiplies the ends of both intervals, of loss and time, so that they hold 80 % there.
+        doubt: Share of what a predicted log(library / kernel) exceeds the one near by that is taken off it; see
+            `doubted`. Models of earlier versions take the lesser of both.
     """
 
     margin: float
@@ -213,6 +224,7 @@ class Calibration:
     drawn: int = 0
     scale: float = 1.0
     held: tuple[float, float] = (1.0, 1.0)
+    doubt: float = 1.0
 
     def figures(self, dims: Floats, gain: float) -> tuple[float, float, tuple[float, float]]:
         """What is said of an answer.
@@ -255,18 +267,39 @@ def _near(of: Calibration, places: Floats, own: bool = False) -> tuple[Floats, F
     )
 
 
-def calibrate(known: Cases) -> Calibration:
-    """Chooses the margin and measures what answers cost.
+def doubted(gain: Floats | float, near: Floats | float, doubt: float) -> Floats:
+    """Predicted gains, less a share of what they exceed those near by: all of it gives the lesser of both.
+
+    Trees know what a shape is like, alignment of rows and all, but extrapolate; what was timed near by does
+    not, but is of other shapes. Which of the two is to be trusted more hinges on how densely was surveyed.
 
     Args:
-        known: At least a few dozen cases.
+        gain: Predicted log(library / config).
+        near: The same by what was timed near by; -inf where it is not known.
+        doubt: The share, 0 to 1.
+    """
+    if doubt in (0.0, 1.0):
+        return np.asarray(np.minimum(gain, near) if doubt else gain)
+    with np.errstate(invalid="ignore"):
+        found = np.asarray(gain - doubt * np.maximum(np.subtract(gain, near), 0.0))
+    return np.where(np.isnan(found), np.minimum(gain, near), found)
+
+
+def calibrate(known: Cases) -> Calibration:
+    """Chooses margin and doubt, and measures what answers cost.
+
+    Args:
+        known: At least a few dozen cases, with gains as they are predicted.
     """
 
-    def cost(margin: float) -> tuple[bool, float]:
-        slower = (known.answered_s(margin) > (1 + SLOWER) * known.library_s).mean()
-        return bool(slower > MOST_SLOWER), float(known.lost(margin).mean() + PENALTY * slower)
+    def cost(choice: tuple[float, float]) -> tuple[bool, float]:
+        doubt, margin = choice
+        cases = known.doubted(doubt)
+        slower = (cases.answered_s(margin) > (1 + SLOWER) * cases.library_s).mean()
+        return bool(slower > MOST_SLOWER), float(cases.lost(margin).mean() + PENALTY * slower)
 
-    margin = float(min(MARGINS, key=cost))
+    doubt, margin = min(((doubt, float(margin)) for doubt in DOUBTS for margin in MARGINS), key=cost)
+    known = known.doubted(doubt)
     errors = np.where(known.used(margin), known.error[:, 0], known.error[:, 1])
     places = _places(known.dims, known.gain)
     found = Calibration(margin, places, known.lost(margin), errors, 1.0, (-1.0, 1.0))
@@ -274,5 +307,6 @@ def calibrate(known: Cases) -> Calibration:
     reach = float(np.quantile(found.losses / expected, HELD))
     low, high = np.quantile(errors / size, [(1 - HELD) / 2, (1 + HELD) / 2])
     return Calibration(
-        margin, places, found.losses, errors, max(reach, LEAST), (float(low), float(high)), known.searched
-    )
+        margin, places, found.losses, errors, max(reach, LEAST), (float(low), float(high)), known.searched,
+        doubt=doubt,
+    )  # fmt: skip

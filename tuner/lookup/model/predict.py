@@ -16,7 +16,7 @@ from tuner.errors import InputError
 from tuner.lookup.features import Floats, Numbers
 from tuner.lookup.legality import Choices
 from tuner.lookup.model.adapted import CHANGED, Adapted, adapted
-from tuner.lookup.model.calibrate import FIRST
+from tuner.lookup.model.calibrate import FIRST, doubted
 from tuner.lookup.model.evidence import WEIGHT
 from tuner.lookup.model.fitted import Model, There
 from tuner.lookup.model.lot import lot_of
@@ -48,7 +48,7 @@ class Prediction:
         best: The config that is predicted to be the fastest of those that obey all constraints, or else
             of those that are legal; None if none is.
         library_s: Predicted time of the library; infinite where there is none.
-        gain: log(library / best) that both the prediction and what was timed near by support; minus infinity
+        gain: log(library / best), as predicted and as far as what was timed near by supports it; minus infinity
             if no config is legal.
         by_library: Whether the library is answered: no kernel's gain outweighs the uncertainty.
         expected_loss: Fraction of speed that the answer loses, 1 - best / answered, as measured at problems
@@ -120,9 +120,10 @@ class Predictor:
         found = self._candidate(known, *fastest[0]) if fastest else None
         library = there.library_log_s()
         kernel = math.log(found.time_s) if found else math.inf
-        # A kernel is faster than the library if trees and what was timed near by both say so.
-        gain = min(library - kernel, float(known.gain[fastest[0][0]])) if fastest else -math.inf
         calibration = self.model.calibration
+        # What was timed near by may cast doubt on what is predicted: trees extrapolate.
+        near = float(known.gain[fastest[0][0]]) if fastest else -math.inf
+        gain = float(doubted(library - kernel, near, calibration.doubt)) if fastest else -math.inf
         by_library = not gain > calibration.margin and math.isfinite(library)
         dims = np.log([size for _, size in problem.shape])
         expected, most, spread = calibration.figures(dims, gain)

@@ -1,5 +1,6 @@
 """A model fitted to a survey of a device whose costs are known."""
 
+import math
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -8,9 +9,11 @@ import numpy as np
 import pytest
 from fixtures.lookup_records import BOARD
 from fixtures.model_survey import CONFIGS, GEMM, KERNELS, SMALL, geometric_mean, library_s, survey, time_s
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tuner.errors import InputError, TunerError
-from tuner.lookup.model.calibrate import Cases, calibrate
+from tuner.lookup.model.calibrate import Cases, calibrate, doubted
 from tuner.lookup.model.data import Timings, from_arrays
 from tuner.lookup.model.fit import fit
 from tuner.lookup.model.fitted import Model
@@ -136,7 +139,8 @@ def test_the_margin_keeps_uncertain_kernels_from_being_slower_than_the_library()
     true = rng.normal(0, 0.1, 400)  # log(library / kernel)
     noise = rng.normal(0, 0.1, 400)
     cases = Cases(
-        rng.uniform(0, 9, (400, 3)), true + noise, np.column_stack([noise, noise]), np.exp(-true),
+        rng.uniform(0, 9, (400, 3)), true + noise, np.full(400, np.inf), np.column_stack([noise, noise]),
+        np.exp(-true),
         np.exp(-true), np.ones(400), np.minimum(np.exp(-true), 1.0),
     )  # fmt: skip
     found = calibrate(cases)
@@ -154,15 +158,48 @@ def test_where_kernels_are_too_often_slower_the_library_is_always_the_answer() -
     count, rng = 200, np.random.default_rng(0)
     kernel_s = np.where(np.arange(count) % 10 == 0, 2.0, 0.5)
     cases = Cases(
-        rng.uniform(0, 9, (count, 3)), np.full(count, 0.7), np.zeros((count, 2)), kernel_s, kernel_s,
-        np.ones(count), np.minimum(kernel_s, 1.0),
+        rng.uniform(0, 9, (count, 3)), np.full(count, 0.7), np.full(count, np.inf), np.zeros((count, 2)),
+        kernel_s, kernel_s, np.ones(count), np.minimum(kernel_s, 1.0),
     )  # fmt: skip
     assert not cases.used(calibrate(cases).margin).any()
     rare = Cases(
-        cases.dims, cases.gain, cases.error, np.full(count, 0.5), np.full(count, 0.5), np.ones(count),
-        np.full(count, 0.5),
+        cases.dims, cases.gain, cases.near, cases.error, np.full(count, 0.5), np.full(count, 0.5),
+        np.ones(count), np.full(count, 0.5),
     )  # fmt: skip
     assert rare.used(calibrate(rare).margin).all()
+
+
+@pytest.mark.parametrize("trusted", ["prediction", "near by"])
+def test_what_tells_more_of_a_kernel_s_gain_is_trusted(trusted: str) -> None:
+    rng, count = np.random.default_rng(0), 400
+    true = rng.normal(0, 0.2, count)  # log(library / kernel)
+    close, wild = true + rng.normal(0, 0.02, count), true + rng.normal(0, 0.5, count)
+    gain, near = (close, wild) if trusted == "prediction" else (wild, close)
+    cases = Cases(
+        rng.uniform(0, 9, (count, 3)), gain, near, np.zeros((count, 2)), np.exp(-true), np.exp(-true),
+        np.ones(count), np.minimum(np.exp(-true), 1.0),
+    )  # fmt: skip
+    found = calibrate(cases)
+    assert found.doubt == (0.0 if trusted == "prediction" else 1.0)
+    for doubt in (0.0, 1.0):
+        other = cases.doubted(doubt)
+        assert found.losses.mean() <= min(other.lost(margin).mean() for margin in (0.0, 0.1, 0.5)) + 1e-9
+
+
+@given(st.floats(-5, 5), st.floats(-5, 5), st.floats(0, 1), st.floats(0, 1))
+def test_doubt_lessens_a_gain_toward_that_near_by(gain: float, near: float, less: float, more: float) -> None:
+    less, more = sorted((less, more))
+    assert (
+        min(gain, near) - 1e-9 <= doubted(gain, near, more) <= doubted(gain, near, less) + 1e-9 <= gain + 2e-9
+    )
+    assert doubted(gain, near, 1.0) == min(gain, near)
+    assert doubted(gain, near, 0.0) == gain
+
+
+@pytest.mark.parametrize("doubt", [0.25, 1.0])
+def test_a_gain_that_nothing_near_by_supports_is_none(doubt: float) -> None:
+    assert doubted(0.5, -math.inf, doubt) == -math.inf
+    assert doubted(math.inf, math.inf, doubt) == math.inf, "there is no library"
 
 
 def test_a_survey_of_few_timings_has_trees_alone() -> None:

@@ -79,6 +79,13 @@ def test_a_model_fitted_before_features_were_added_finds_those_that_it_knows() -
     assert len(np.unique(times - model.times(PROBLEM)[0])) == 2
 
 
+def test_a_model_fitted_before_doubt_was_measured_takes_the_lesser_gain() -> None:
+    body = json.loads(to_bytes(plain_model()))
+    del body["calibration"]["doubt"], body["checksum"]
+    text = json.dumps({**body, "checksum": stored._checksum(body)}).encode()
+    assert from_bytes(text).calibration.doubt == 1.0
+
+
 def test_other_layouts_and_operations_are_not_answered() -> None:
     with pytest.raises(InputError, match="a model answers for what was surveyed"):
         plain_model().times(GEMM.problem({"m": 2, "n": 2, "k": 2}, layout="tt"))
