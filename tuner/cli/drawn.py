@@ -136,7 +136,7 @@ def _answered(asked: DrawnRequest, db: str, on_miss: str, problem: Problem, crew
     from tuner.lookup.declared import builtin_now
     from tuner.study.first_use_answer import answer_at_first_use
 
-    return answer_at_first_use(problem, crew, builtin_now(), asked.regime)
+    return answer_at_first_use(problem, crew, builtin_now(), asked.regime, kept_open(db))
 
 
 def row(of: Drawn) -> tuple[str, ...]:

@@ -21,7 +21,9 @@ from tuner.study.setup import key_of, study_name
 from tuner.workers.crew import Crew
 
 
-def measure(asked: FirstUse, store: Store, crew: Crew, machine: MachineWatch) -> Champion | None:
+def measure(
+    asked: FirstUse, store: Store, crew: Crew, machine: MachineWatch, known: Store | None = None
+) -> Champion | None:
     """Tries a problem's most promising configs, and crowns the best of them in finals against the library.
 
     Args:
@@ -29,6 +31,7 @@ def measure(asked: FirstUse, store: Store, crew: Crew, machine: MachineWatch) ->
         store: Where records go.
         crew: The device's workers, open.
         machine: Sees what else goes on meanwhile.
+        known: Has the model and the champions to begin with; `store` has when None.
 
     Returns:
         The champion, which may be slower than the library; None if no config could be measured.
@@ -40,8 +43,8 @@ def measure(asked: FirstUse, store: Store, crew: Crew, machine: MachineWatch) ->
     """
     worker, problem = crew.devices[0], asked.problem
     info, limit = worker.info, limit_for(problem.precision, None)
-    said = Predictions(problem, asked.kernels, info, asked.regime, store)
-    chosen = candidates(asked, store, info, said)
+    said = Predictions(problem, asked.kernels, info, asked.regime, known or store)
+    chosen = candidates(asked, known or store, info, said)
     if not chosen:
         return None
     name = study_name(key_of(problem), info, asked.regime, asked.kernels, error_limit=limit)

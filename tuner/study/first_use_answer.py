@@ -17,7 +17,9 @@ from tuner.study.setup import key_of
 from tuner.workers.crew import Crew
 
 
-def answer_at_first_use(problem: Problem, crew: Crew, catalogue: Catalogue, regime: str = "cold") -> Answer:
+def answer_at_first_use(
+    problem: Problem, crew: Crew, catalogue: Catalogue, regime: str = "cold", known: Store | None = None
+) -> Answer:
     """What a lookup answers once a problem was measured as at its first use; the records are thrown away.
 
     Args:
@@ -25,6 +27,7 @@ def answer_at_first_use(problem: Problem, crew: Crew, catalogue: Catalogue, regi
         crew: Workers of the device, which no other process uses; open or not.
         catalogue: Kernels.
         regime: How time is taken.
+        known: Has the model and the champions to begin with, beside published ones.
 
     Raises:
         NothingFound: No config is legal.
@@ -35,7 +38,7 @@ def answer_at_first_use(problem: Problem, crew: Crew, catalogue: Catalogue, regi
     begun_s = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, Store.open(f"sqlite:///{folder}/first.db") as store:
         crew.open()
-        measure(FirstUse(problem, kernels, regime=regime), store, crew, MachineWatch(crew.found))
+        measure(FirstUse(problem, kernels, regime=regime), store, crew, MachineWatch(crew.found), known)
         info = crew.devices[0].info
         found = answer(store, key_of(problem), info, regime, catalogue=catalogue)
     took = f"measured at first use, which took {time.monotonic() - begun_s:.1f} s with opening the device"

@@ -155,3 +155,18 @@ def test_an_answer_after_a_first_use_tells_what_it_took(
     assert (found.match, dict(found.config)) == ("exact", BEST)
     assert found.reasons[-1].startswith("measured at first use, which took ")
     assert not (tmp_path / "studies.db").exists()
+
+
+def test_an_answer_after_a_first_use_begins_with_what_the_database_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = write_device(tmp_path / "device.json", baseline_s=2 * BEST_S)
+    monkeypatch.setattr(first_use_configs, "CONFIGS", 1)  # nothing but what is known to be good near by
+    study(tmp_path, spec, n=900, trials=30)
+    with Store.open(database(tmp_path), read_only=True) as store, Crew([find(spec)]) as crew:
+        (near,) = store.champions(operation="toy")
+        asked: list[object] = []
+        monkeypatch.setattr(module, "Predictions", lambda *told: asked.append(told[-1]) or Predicting())
+        found = answer_at_first_use(PROBLEM, crew, DECLARED, known=store)
+        assert asked == [store], "its model is asked"
+    assert dict(found.config) == dict(near.record.config)
