@@ -12,6 +12,7 @@ from tuner.cli.options import DEVICE, database_option, json_option, usual_regime
 from tuner.errors import InputError
 
 if TYPE_CHECKING:
+    from tuner.lookup.model.drawn import Figures
     from tuner.lookup.model.fitted import Model
 
 
@@ -89,12 +90,51 @@ def calibrate(
 
     writable_file(output)
     found, before, now = calibrated_by(operation, pages, device, db, **of)
-    rows = [("drawn problems that count", str(now.cases))]
-    for name, each in (("before", before), ("now", now)):
-        held = f"80 % intervals of loss and time hold {each.loss_held:.0%} and {each.time_held:.0%}"
-        rows.append((name, f"said {each.said:.1%}, true {each.true:.1%}; {held}"))
+    rows = [("drawn problems that count", str(now.cases)), ("before", _figures(before)), ("now", _figures(now))]
     pairs(f"Model of {operation} on {found.device.name}", rows)
     _publish(found, operation, of["dtype"], output)
+
+
+@model.command()
+@click.argument("operation")
+@device_option
+@click.option("--choose", is_flag=True, help="Choose by these problems when a kernel is answered; store that.")
+@dtype_option
+@usual_regime_option
+@output_option
+@database_option
+def check(operation: str, device: str, choose: bool, output: Path | None, db: str, **of: Any) -> None:
+    """Compare what a model says with surveys that it was not fitted to.
+
+    A survey made after the fit, for a minute or two, tells how the model does on this board, at those of its
+    problems where it happened to time what the model answers. With --choose these problems, 200 at the least,
+    decide by how much a kernel must be predicted to be faster than the library before it is answered, and how
+    much of what was timed near by counts against a prediction.
+    """
+    from tuner.requests.checking import checked
+
+    writable_file(output)
+    found = checked(operation, device, db, choose, **of)
+    trust = found.model.calibration
+    rows = [
+        ("problems", f"{found.before.cases}, none of which it was fitted to"),
+        ("it", _figures(found.before)),
+    ]
+    if choose:
+        rows += [
+            ("library unless faster by", f"{trust.margin:.0%}"),
+            ("doubted by what is near", f"{trust.doubt:.0%}"),
+            ("now", _figures(found.now)),
+        ]
+    pairs(f"Model of {operation} on {found.model.device.name}", rows)
+    if choose:
+        _publish(found.model, operation, of["dtype"], output)
+
+
+def _figures(of: Figures) -> str:
+    held = f"80 % intervals of loss and time hold {of.loss_held:.0%} and {of.time_held:.0%}"
+    slower = f"{of.slower:.1%} more than 3 % slower than the library"
+    return f"said {of.said:.1%}, true {of.true:.1%}; {held}; {slower}"
 
 
 @model.command()

@@ -9,8 +9,15 @@ from fixtures.model_survey import survey
 
 import tuner
 from tuner.cli.main import run
+from tuner.declare.catalogue import builtin
 from tuner.lookup import Answer
+from tuner.lookup.model.predict import Predictor
+from tuner.lookup.model.shelf import models
 from tuner.lookup.model.stored import MOST_BYTES, from_bytes
+from tuner.results.measurement import Outcome
+from tuner.results.survey import LIBRARY, SurveyConfig, SurveyPart, Timing
+from tuner.store import Store
+from tuner.study.setup import key_of
 
 pytestmark = pytest.mark.usefixtures("few_trees")
 
@@ -94,6 +101,55 @@ def test_drawn_problems_set_right_what_a_model_says(tmp_path: Path, capsys: pyte
     told = asked(701, db)
     assert 0.06 < told.expected_loss < 0.12
     assert "16 problems drawn after the fit lost against studies" in told.loss.said
+
+
+def later_survey(db: str, count: int, over_library: float) -> None:
+    """Leaves a survey at which the shipped model's answers took what it says, and the library so much more."""
+    declared = builtin().operation("transpose")
+    (model,) = [each for each in models("transpose") if each.device.name == "NVIDIA H200"]
+    kernels = {each.name: each for each in builtin().of("transpose", "cuda")}
+    predictor, problems, configs, timings = Predictor(model, kernels), [], [], []
+    for number in range(count):
+        problem = declared.problem({"m": 1201 + 2 * number, "n": 777})
+        best = predictor.answer(problem).best
+        assert best is not None
+        problems.append(key_of(problem))
+        timings.append(Timing(number, LIBRARY, Outcome.MEASURED, over_library * best.time_s))
+        timings.append(Timing(number, len(configs), Outcome.MEASURED, best.time_s))
+        configs.append(SurveyConfig(best.kernel, dict(best.config), kernels[best.kernel].source_hash))
+    with Store.open(db) as store:
+        part = SurveyPart(model.device, "transpose", "cold", tuple(problems), tuple(configs), tuple(timings))
+        store.add_surveys(part)
+
+
+def test_a_later_survey_tells_what_a_model_loses_and_chooses_when_kernels_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db = f"sqlite:///{tmp_path}/studies.db"
+    later_survey(db, 205, over_library=0.5)
+    arguments = ["model", "check", "transpose", "--device", "NVIDIA H200", "--db", db]
+    assert run(arguments) == 0
+    assert "205, none of which it was fitted to" in capsys.readouterr().out
+    before = tuner.best("transpose 1203 777", "NVIDIA H200", db=db)
+    assert before.use == "kernel"
+    assert run([*arguments, "--choose", "-o", str(tmp_path / "chosen.json")]) == 0
+    told = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "100.0% more than 3 % slower than the library" in told
+    assert "; 0.0% more than 3 % slower" in told
+    chosen = from_bytes((tmp_path / "chosen.json").read_bytes())
+    assert chosen.provenance["trusted_by"] == 205
+    assert tuner.best("transpose 1203 777", "NVIDIA H200", db=db).use != "kernel"
+
+
+def test_few_later_problems_choose_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    db = f"sqlite:///{tmp_path}/studies.db"
+    arguments = ["model", "check", "transpose", "--device", "NVIDIA H200", "--db", db]
+    assert run(arguments) == 1
+    assert "there is no database" in capsys.readouterr().err
+    later_survey(db, 3, over_library=2.0)
+    assert run([*arguments, "--choose", "-o", str(tmp_path / "chosen.json")]) == 2
+    assert "at which what it answers was timed, got 3; survey more" in capsys.readouterr().err
+    assert not (tmp_path / "chosen.json").exists()
 
 
 @pytest.mark.parametrize(

@@ -285,20 +285,29 @@ def doubted(gain: Floats | float, near: Floats | float, doubt: float) -> Floats:
     return np.where(np.isnan(found), np.minimum(gain, near), found)
 
 
-def calibrate(known: Cases) -> Calibration:
-    """Chooses margin and doubt, and measures what answers cost.
+def choice(known: Cases) -> tuple[float, float]:
+    """Doubt and margin with which answers cost least, and are seldom slower than the library.
 
     Args:
         known: At least a few dozen cases, with gains as they are predicted.
     """
 
-    def cost(choice: tuple[float, float]) -> tuple[bool, float]:
-        doubt, margin = choice
+    def cost(of: tuple[float, float]) -> tuple[bool, float]:
+        doubt, margin = of
         cases = known.doubted(doubt)
         slower = (cases.answered_s(margin) > (1 + SLOWER) * cases.library_s).mean()
         return bool(slower > MOST_SLOWER), float(cases.lost(margin).mean() + PENALTY * slower)
 
-    doubt, margin = min(((doubt, float(margin)) for doubt in DOUBTS for margin in MARGINS), key=cost)
+    return min(((doubt, float(margin)) for doubt in DOUBTS for margin in MARGINS), key=cost)
+
+
+def calibrate(known: Cases) -> Calibration:
+    """Chooses doubt and margin, and measures what answers cost.
+
+    Args:
+        known: At least a few dozen cases, with gains as they are predicted.
+    """
+    doubt, margin = choice(known)
     known = known.doubted(doubt)
     errors = np.where(known.used(margin), known.error[:, 0], known.error[:, 1])
     places = _places(known.dims, known.gain)

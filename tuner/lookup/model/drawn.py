@@ -18,7 +18,7 @@ from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 from tuner.errors import InputError
 from tuner.lookup.features import Floats
-from tuner.lookup.model.calibrate import HELD, LEAST, PRIOR
+from tuner.lookup.model.calibrate import HELD, LEAST, PRIOR, SLOWER
 from tuner.lookup.model.fitted import Model
 from tuner.lookup.model.predict import Predictor
 
@@ -62,6 +62,7 @@ class Figures:
         true: Mean of the true ones.
         loss_held: Share of the 80 % intervals of the loss that hold it.
         time_held: The same of the answer's time.
+        slower: Share of the answers that are more than 3 % slower than the library.
     """
 
     cases: int
@@ -69,6 +70,7 @@ class Figures:
     true: float
     loss_held: float
     time_held: float
+    slower: float
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,7 @@ class _Said:
         low: Lower ends of the 80 % intervals of log(true / predicted) time of what is answered.
         high: Upper ends.
         error: log(true / predicted).
+        behind: Time of the answer over the library's, minus 1.
     """
 
     expected: Floats
@@ -90,6 +93,7 @@ class _Said:
     low: Floats
     high: Floats
     error: Floats
+    behind: Floats
 
     @classmethod
     def of(cls, model: Model, kernels: Mapping[str, Kernel], cases: Sequence[DrawnCase]) -> _Said:
@@ -103,16 +107,30 @@ class _Said:
             true_s = case.library_s if said.by_library else case.kernel_s
             if math.isfinite(true_s):
                 logs = (math.log(each / foreseen_s) for each in (*said.time_interval_s, true_s))
-                rows.append((said.expected_loss, said.loss_interval[1], 1 - case.best_s / true_s, *logs))
-        return cls(*np.array(rows).reshape(-1, 6).T)
+                behind = true_s / case.library_s - 1
+                rows.append(
+                    (said.expected_loss, said.loss_interval[1], 1 - case.best_s / true_s, *logs, behind)
+                )
+        return cls(*np.array(rows).reshape(-1, 7).T)
 
     def figures(self) -> Figures:
         """All of it in a few figures."""
         within = (self.low <= self.error) & (self.error <= self.high)
         return Figures(
             len(self.lost), float(self.expected.mean()), float(self.lost.mean()),
-            float((self.lost <= self.most).mean()), float(within.mean()),
+            float((self.lost <= self.most).mean()), float(within.mean()), float((self.behind > SLOWER).mean()),
         )  # fmt: skip
+
+
+def figures(model: Model, kernels: Mapping[str, Kernel], cases: Sequence[DrawnCase]) -> Figures:
+    """What a model says at problems, and what is true there; not at those where it answers another config.
+
+    Args:
+        model: The model.
+        kernels: By name, as they are now.
+        cases: Problems that the model knows, and was not fitted to.
+    """
+    return _Said.of(model, kernels, cases).figures()
 
 
 def calibrated(

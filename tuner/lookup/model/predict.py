@@ -55,6 +55,8 @@ class Prediction:
             like this one that the model was not fitted to.
         loss_interval: Its 80 % interval.
         time_interval_s: The 80 % interval of the answer's time.
+        foreseen: log(library / best) as trees and networks predict it.
+        near: The same by what was timed near by.
     """
 
     best: Candidate | None
@@ -64,6 +66,8 @@ class Prediction:
     expected_loss: float
     loss_interval: tuple[float, float]
     time_interval_s: tuple[float, float]
+    foreseen: float
+    near: float
 
 
 @dataclass(frozen=True)
@@ -123,14 +127,15 @@ class Predictor:
         calibration = self.model.calibration
         # What was timed near by may cast doubt on what is predicted: trees extrapolate.
         near = float(known.gain[fastest[0][0]]) if fastest else -math.inf
-        gain = float(doubted(library - kernel, near, calibration.doubt)) if fastest else -math.inf
+        foreseen = library - kernel if fastest else -math.inf
+        gain = float(doubted(foreseen, near, calibration.doubt)) if fastest else -math.inf
         by_library = not gain > calibration.margin and math.isfinite(library)
         dims = np.log([size for _, size in problem.shape])
         expected, most, spread = calibration.figures(dims, gain)
         answered = library if by_library else kernel
         return Prediction(
             found, math.exp(library), gain, by_library, expected, (0.0, min(most, 1.0)),
-            (math.exp(answered + spread[0]), math.exp(answered + spread[1])),
+            (math.exp(answered + spread[0]), math.exp(answered + spread[1])), foreseen, near,
         )  # fmt: skip
 
     def candidates(self, problem: Problem, count: int = FIRST) -> list[Candidate]:

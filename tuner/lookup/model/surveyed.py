@@ -61,7 +61,12 @@ def timings(
 
 
 def from_database(
-    url: str, operation: Operation, kernels: Iterable[Kernel], device: DeviceInfo, regime: str, dtype: str = ""
+    url: str,
+    operation: Operation,
+    kernels: Iterable[Kernel],
+    device: DeviceInfo | str,
+    regime: str,
+    dtype: str = "",
 ) -> Timings:
     """Returns `timings` of a database.
 

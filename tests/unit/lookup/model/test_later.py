@@ -1,0 +1,85 @@
+"""A model beside problems of a survey that it was not fitted to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from fixtures.model_survey import CONFIGS, GEMM, KERNELS, plain_model
+
+from tuner.declare.problem import Problem
+from tuner.errors import InputError
+from tuner.lookup.model.data import LIBRARY, Timings
+from tuner.lookup.model.drawn import figures
+from tuner.lookup.model.evidence import Evidence
+from tuner.lookup.model.later import FEWEST, later_cases, trusted
+from tuner.lookup.model.predict import Predictor
+
+PROBLEMS = [GEMM.problem({"m": 100 + 7 * number, "n": 300, "k": 200}) for number in range(FEWEST)]
+#: A model without trees, which takes a kernel at any price.
+MODEL = plain_model(-9.0)
+
+
+def timed(problems: list[Problem], behind: float, missing: int = 0, alone: int = 0) -> Timings:
+    """What the model answers takes as long as was predicted, and is so much slower than the library.
+
+    Args:
+        problems: Where.
+        behind: Time of the answer over the library's, minus 1.
+        missing: At so many problems other configs were timed instead.
+        alone: At so many more the library was timed alone.
+    """
+    predictor, rows = Predictor(MODEL, KERNELS), []
+    for number, problem in enumerate(problems):
+        best = predictor.answer(problem).best
+        assert best is not None
+        at = CONFIGS.index((best.kernel, best.config))
+        if number < missing:
+            at = (at + 1) % len(CONFIGS)
+        rows.append((number, LIBRARY, best.time_s / (1 + behind)))
+        if not missing <= number < missing + alone:
+            rows.append((number, at, best.time_s))
+    problem, config, time_s = (np.array(each) for each in zip(*rows, strict=True))
+    return Timings(problems, CONFIGS, problem, config, time_s)
+
+
+def test_only_problems_at_which_the_answer_was_timed_count() -> None:
+    found = later_cases(MODEL, KERNELS, timed(PROBLEMS[:10], 0.0, missing=3, alone=2))
+    assert [each.problem for each in found] == PROBLEMS[5:10]
+
+
+def test_problems_that_the_model_was_fitted_to_do_not_count() -> None:
+    places = np.log2([[size for _, size in each.shape] for each in PROBLEMS[:4]])
+    known = Evidence(
+        places,
+        np.zeros(4, np.int32),
+        np.zeros(4),
+        np.arange(5, dtype=np.int32),
+        np.zeros(4, np.int32),
+        np.zeros(4),
+    )
+    fitted = replace(MODEL, evidence=known)
+    every = later_cases(MODEL, KERNELS, timed(PROBLEMS[:10], 0.0))
+    assert len(every) == 10
+    fresh = later_cases(fitted, KERNELS, timed(PROBLEMS[:10], 0.0))
+    assert {each.problem for each in fresh} <= set(PROBLEMS[4:10])
+
+
+@pytest.mark.parametrize(("behind", "by_library"), [(0.5, True), (-0.5, False)])
+def test_a_kernel_is_answered_where_that_costs_least(behind: float, by_library: bool) -> None:
+    model = plain_model(9.0 if not by_library else -9.0)
+    cases = later_cases(model, KERNELS, timed(PROBLEMS, behind))
+    assert figures(model, KERNELS, cases).slower == float(by_library)
+    found = trusted(model, KERNELS, cases)
+    now = figures(found, KERNELS, cases)
+    assert now.slower == 0
+    assert now.true < figures(model, KERNELS, cases).true
+    libraries = sum(Predictor(found, KERNELS).answer(each).by_library for each in PROBLEMS[:50])
+    assert libraries == 50 if by_library else libraries < 50
+
+
+def test_few_problems_choose_nothing() -> None:
+    cases = later_cases(MODEL, KERNELS, timed(PROBLEMS[:-1], 0.0))
+    with pytest.raises(InputError, match=r"by 200 problems at least .* got 199; survey more"):
+        trusted(MODEL, KERNELS, cases)
