@@ -51,6 +51,21 @@ extern "C" __global__ void probe(const unsigned char* one, const unsigned char* 
     unequal_bytes(one, other, n, flag);
 }
 """
+SUM = Operation(
+    name="sum",
+    dims=("n",),
+    tensors=lambda p: (Tensor("memory", (p.n,), "uint8"), Tensor("total", (1,), "int64", output=True)),
+    work=lambda p: Work(0.0, 0.0),
+    reference=lambda xp, p, arrays: arrays["memory"],
+)
+SUM_PROBE = """
+extern "C" __global__ void probe(const unsigned char* memory, unsigned long long* total, int n)
+{
+    if (threadIdx.x == 0) *total = 0;
+    __syncthreads();
+    add_words(memory, n, total);
+}
+"""
 LAUNCH = Launch(grid=(BLOCKS,), block=(THREADS,))
 
 
@@ -82,3 +97,22 @@ def test_any_byte_counts(n: int, folder: Path) -> None:
             other[at] ^= 1
         found = program.run(UNEQUAL.problem({"n": n}), launch, {"one": one, "other": other}, "random")["flag"]
         assert bool(found[0]) == (at is not None), at
+
+
+@pytest.mark.parametrize("n", [1, 15, 16, 1000, 5003])
+def test_a_sum_of_words_changes_with_any_bit(n: int, folder: Path) -> None:
+    program = compile_for_cpu(Rendered(SOURCE + SUM_PROBE, "probe", "cuda"), folder)
+    memory = np.random.default_rng(n).integers(0, 256, n).astype(np.uint8)
+
+    def total(bytes_: np.ndarray) -> int:
+        found = program.run(SUM.problem({"n": n}), Launch((1,), (THREADS,)), {"memory": bytes_}, "random")
+        return int(found["total"][0])
+
+    whole = n // 16 * 16
+    words, rest = memory[:whole].view(np.uint32), memory[whole:]
+    # Byte by byte where memory does not begin at a multiple of 16 bytes.
+    assert total(memory) in (words.sum(dtype=int) + rest.sum(dtype=int), memory.sum(dtype=int))
+    for at, bit in ((0, 0), (n // 2, 7), (n - 1, 3)):
+        changed = memory.copy()
+        changed[at] ^= 1 << bit
+        assert total(changed) != total(memory), (at, bit)

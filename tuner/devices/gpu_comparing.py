@@ -93,7 +93,7 @@ extern "C" __global__ void unequal(const unsigned char* one, const unsigned char
     unequal_bytes(one, other, bytes, flag);
 }
 
-extern "C" __global__ void sum_of_words(const unsigned char* memory, long long bytes, unsigned long long* total)
+__device__ void add_words(const unsigned char* memory, long long bytes, unsigned long long* total)
 {
     const long long first = blockIdx.x * (long long)blockDim.x + threadIdx.x;
     const long long step = gridDim.x * (long long)blockDim.x;
@@ -106,6 +106,11 @@ extern "C" __global__ void sum_of_words(const unsigned char* memory, long long b
     for (long long i = 16 * words + first; i < bytes; i += step) sum += memory[i];
     for (int lanes = 16; lanes; lanes /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, lanes);
     if (threadIdx.x % 32 == 0) atomicAdd(total, sum);
+}
+
+extern "C" __global__ void sum_of_words(const unsigned char* memory, long long bytes, unsigned long long* total)
+{
+    add_words(memory, bytes, total);
 }
 """
 

@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 
 from tuner.errors import DeclarationError, InputError
 from tuner.store import Store
@@ -32,8 +33,6 @@ AHEAD = {"cuda": 48, "cpu": 8}
 REST_S = 0.02
 #: Configs of a turn that may be new, however many wait for compile workers.
 LEAST_FRESH = 1
-
-
 #: A turn, and number and machine code of each of its configs.
 _Ready = tuple[Turn, list[tuple[int, Code]]]
 
@@ -118,7 +117,7 @@ class Survey:
     def run(self, report: Callable[[SurveyProgress], None]) -> None:
         """Times until the time is up."""
         while self._goes_on():
-            planned = self._plan(0 if self._shared else 1)
+            planned = self._plan()
             ready = self._following or self._next()
             if ready is not None:
                 # A GPU is told of the next turn ahead, for it takes as long to plan a turn as to time it.
@@ -134,21 +133,16 @@ class Survey:
     def _meanwhile(self) -> None:
         """Plans a turn while the device is busy; on a CPU compiling would take cores from what is timed."""
         if not self._shared:
-            self._plan(1)
+            self._plan()
 
-    def _plan(self, most: int) -> int:
-        """Plans turns, so many at the most unless it is 0, and has configs compiled; returns how many."""
+    def _plan(self) -> bool:
+        """Plans a turn, on a CPU as many as are compiled ahead, unless there are enough; whether it did."""
         self._code.collect()
-        ahead, planned = AHEAD[self._worker.info.kind], 0
-        if self._shared and self._ahead:
-            return 0
-        while len(self._ahead) < ahead and (not most or planned < most):
-            found = next(self._left, None)
-            if found is None:
-                break
-            self._queue(self._design.turn(*found, self._fresh))
-            planned += 1
-        return planned
+        most, have = AHEAD[self._worker.info.kind], len(self._ahead)
+        wanted = (0 if have else most) if self._shared else int(have < most)
+        for each in islice(self._left, wanted):
+            self._queue(self._design.turn(*each, self._fresh))
+        return len(self._ahead) > have
 
     @property
     def _fresh(self) -> int:

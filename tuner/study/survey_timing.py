@@ -142,7 +142,7 @@ class Timer:
         prepared, begun_s = False, time.monotonic()
         try:
             if not self._has(problem, items):
-                self._worker.send(*self._message(problem, items, best_s), ANSWER_LIMIT_S)
+                self._worker.send(*self._message(problem, items, best_s))
             self._ahead = None if following is None else self._sent_ahead(*following)
             for data in self._worker.answers(ANSWER_LIMIT_S):
                 if "trouble" in data:

@@ -19,7 +19,7 @@ from tuner.devices.fake import FakeCompiler
 from tuner.errors import DeviceTrouble
 from tuner.measuring.bench import CompiledConfig
 from tuner.results.measurement import Measurement, Outcome
-from tuner.workers import device_worker
+from tuner.workers import device_worker, kept_worker
 from tuner.workers.device_worker import DeviceWorker
 from tuner.workers.process import WorkerFailed
 
@@ -129,7 +129,7 @@ def surveyed(spec: str, n: int) -> dict[str, Any]:
 def test_a_request_sent_ahead_is_answered_after_the_first(make: Make, tmp_path: Path) -> None:
     worker = make()
     spec = f"fake:{tmp_path}/device.json"
-    worker.send(surveyed(spec, 1000), b"", 10.0)
+    worker.send(surveyed(spec, 1000), b"")
     begun_s = time.monotonic()
     # More than a socket holds: the worker reads it while it is busy.
     assert all(worker.send_ahead(surveyed(spec, n), bytes(5_000_000)) for n in (-1, 500))
@@ -147,7 +147,7 @@ def test_a_request_sent_ahead_is_answered_after_the_first(make: Make, tmp_path: 
 def test_what_was_sent_ahead_is_lost_with_its_worker(make: Make, tmp_path: Path) -> None:
     worker = make()
     spec = f"fake:{tmp_path}/device.json"
-    worker.send(surveyed(spec, 1000), b"", 10.0)
+    worker.send(surveyed(spec, 1000), b"")
     assert worker.send_ahead(surveyed(spec, 500), b"")
     assert len(list(worker.answers(10.0))) == 3
     process = psutil.Process(worker.channel.pid)
@@ -160,7 +160,7 @@ def test_what_was_sent_ahead_is_lost_with_its_worker(make: Make, tmp_path: Path)
         with pytest.raises(WorkerFailed, match="the worker died"):
             list(worker.answers(10.0))
     assert worker.restarts == 1
-    worker.send(surveyed(spec, 300), b"", 10.0)
+    worker.send(surveyed(spec, 300), b"")
     assert len(list(worker.answers(10.0))) == 3
 
 
@@ -169,7 +169,7 @@ def test_a_device_that_stays_unwell_is_given_up(make: Make, tmp_path: Path) -> N
     worker.begin(compiled_config(tmp_path, fault_configs()["unwell"]), None)
     with pytest.raises(DeviceTrouble, match="Fake board stays unwell: the device is unwell"):
         worker.finish()
-    assert worker.restarts == device_worker.MAX_UNWELL
+    assert worker.restarts == kept_worker.MAX_UNWELL
 
 
 def test_a_device_that_cannot_be_opened_is_trouble(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ FEWEST = 200
 
 
 def later_cases(model: Model, kernels: Mapping[str, Kernel], timings: Timings) -> list[DrawnCase]:
-    """Problems that a model was not fitted to, at which the config that it answers was timed, and the library.
+    """Problems of which a model knows no config's time, at which what it answers was timed, and the library.
 
     Args:
         model: The model.
@@ -34,6 +34,9 @@ def later_cases(model: Model, kernels: Mapping[str, Kernel], timings: Timings) -
 
     Returns:
         Each with the fastest of what was timed there as champion.
+
+    Raises:
+        InputError: The model, of an earlier version, does not tell what it was fitted to.
     """
     predictor, seen, found = Predictor(model, kernels), _fitted_to(model), []
     order = np.argsort(timings.problem, kind="stable")
@@ -85,9 +88,12 @@ def trusted(model: Model, kernels: Mapping[str, Kernel], cases: list[DrawnCase])
 
 
 def _fitted_to(model: Model) -> set[tuple[object, ...]]:
-    """The problems that speak for a model's configs."""
+    """The problems at which the configs that a model was fitted to were timed."""
     if model.evidence is None:
-        return set()
+        raise InputError(
+            "a model tells at which problems it was fitted, "
+            f"this one of {model.operation} is of a version that did not; fit it again"
+        )
     kinds, sizes = list(model.traits), np.rint(2**model.evidence.places).astype(np.int64).tolist()
     return {(*kinds[kind], *place) for kind, place in zip(model.evidence.kinds.tolist(), sizes, strict=True)}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,12 +14,26 @@ from tuner.errors import InputError
 from tuner.lookup.model.data import LIBRARY, Timings
 from tuner.lookup.model.drawn import figures
 from tuner.lookup.model.evidence import Evidence
+from tuner.lookup.model.fitted import Model
 from tuner.lookup.model.later import FEWEST, later_cases, trusted
 from tuner.lookup.model.predict import Predictor
 
 PROBLEMS = [GEMM.problem({"m": 100 + 7 * number, "n": 300, "k": 200}) for number in range(FEWEST)]
-#: A model without trees, which takes a kernel at any price.
-MODEL = plain_model(-9.0)
+
+
+def model_of(margin: float, problems: Sequence[Problem] = (GEMM.problem({"m": 9, "n": 9, "k": 9}),)) -> Model:
+    """A model without trees, at whose problems every config was as fast as the library."""
+    count = len(CONFIGS)
+    known = Evidence(
+        np.log2([[size for _, size in each.shape] for each in problems]), np.zeros(len(problems), np.int32),
+        np.zeros(len(problems)), count * np.arange(len(problems) + 1, dtype=np.int32),
+        np.tile(np.arange(count, dtype=np.int32), len(problems)), np.zeros(count * len(problems)),
+    )  # fmt: skip
+    return replace(plain_model(margin), evidence=known)
+
+
+#: It takes a kernel at any price.
+MODEL = model_of(-9.0)
 
 
 def timed(problems: list[Problem], behind: float, missing: int = 0, alone: int = 0) -> Timings:
@@ -50,25 +65,20 @@ def test_only_problems_at_which_the_answer_was_timed_count() -> None:
 
 
 def test_problems_that_the_model_was_fitted_to_do_not_count() -> None:
-    places = np.log2([[size for _, size in each.shape] for each in PROBLEMS[:4]])
-    known = Evidence(
-        places,
-        np.zeros(4, np.int32),
-        np.zeros(4),
-        np.arange(5, dtype=np.int32),
-        np.zeros(4, np.int32),
-        np.zeros(4),
-    )
-    fitted = replace(MODEL, evidence=known)
-    every = later_cases(MODEL, KERNELS, timed(PROBLEMS[:10], 0.0))
-    assert len(every) == 10
-    fresh = later_cases(fitted, KERNELS, timed(PROBLEMS[:10], 0.0))
-    assert {each.problem for each in fresh} <= set(PROBLEMS[4:10])
+    later = timed(PROBLEMS[:10], 0.0)
+    assert [each.problem for each in later_cases(MODEL, KERNELS, later)] == PROBLEMS[:10]
+    fitted = model_of(-9.0, PROBLEMS[:4])
+    assert [each.problem for each in later_cases(fitted, KERNELS, later)] == PROBLEMS[4:10]
+
+
+def test_a_model_that_does_not_tell_what_it_was_fitted_to_is_not_judged() -> None:
+    with pytest.raises(InputError, match="is of a version that did not; fit it again"):
+        later_cases(plain_model(), KERNELS, timed(PROBLEMS[:10], 0.0))
 
 
 @pytest.mark.parametrize(("behind", "by_library"), [(0.5, True), (-0.5, False)])
 def test_a_kernel_is_answered_where_that_costs_least(behind: float, by_library: bool) -> None:
-    model = plain_model(9.0 if not by_library else -9.0)
+    model = model_of(-9.0 if by_library else 9.0)
     cases = later_cases(model, KERNELS, timed(PROBLEMS, behind))
     assert figures(model, KERNELS, cases).slower == float(by_library)
     found = trusted(model, KERNELS, cases)
