@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from tuner.declare.kernel import cpp_tokens, measured_text
 from tuner.declare.problem import IEEE
-from tuner.declare.source_text import cpp_tokens, measured_text
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "kernels" / "equivalent_sources.toml"
@@ -193,7 +193,7 @@ def without_names(cubin: bytes) -> bytes:
 
 def cubin_hash(text: str, options: list[str]) -> str:
     """Hash of what a CUDA source compiles to, without symbols' names; equal texts are compiled once."""
-    from tuner.devices.nvrtc import compile_cubin
+    from tuner.devices.cuda.nvrtc import compile_cubin
 
     key = (text, *options)
     if key not in _CUBINS:

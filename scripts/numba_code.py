@@ -13,7 +13,7 @@ from typing import Any
 
 from tuner.declare.catalogue import builtin
 from tuner.declare.kernel import Rendered
-from tuner.devices.numba_source import ready
+from tuner.devices.cpu.numba import ready
 
 
 def functions_of(entry: Any) -> list[Any]:

@@ -53,7 +53,7 @@ def postgresql() -> Iterator[str]:
 
 
 class _NoMirror:
-    """Stands in for `tuner.search.mirror.Mirror`: copies nothing."""
+    """Stands in for `tuner.search.optuna_study.Mirror`: copies nothing."""
 
     def __init__(self, *told: object) -> None:
         """Takes what the other takes."""
@@ -92,4 +92,4 @@ def few_trees(one_tree_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fits have few trees: enough to see that there is a model."""
     from fixtures.model_survey import SMALL
 
-    monkeypatch.setattr("tuner.lookup.model.fit.Recipe", lambda: SMALL)
+    monkeypatch.setattr("tuner.model.fit.Recipe", lambda: SMALL)

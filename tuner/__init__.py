@@ -11,22 +11,9 @@ from tuner.version import __version__
 
 TYPE_CHECKING = False  # type checkers take it for true, and see the names that are loaded at first use
 if TYPE_CHECKING:
-    from tuner.callables import (
-        Packed,
-        clear_caches,
-        explain,
-        fallbacks,
-        gemv,
-        matmul,
-        on_miss,
-        pack,
-        precision,
-        transpose,
-    )
     from tuner.declare.epilogue import Epilogue
-    from tuner.declare.fallback import Fallback
-    from tuner.declare.kernel import Kernel
-    from tuner.declare.launch import Launch, Packing, Padded, Pieces, Step, Workspace, ceil_div
+    from tuner.declare.kernel import Fallback, Kernel
+    from tuner.declare.launch import Launch, Packing, Padded, Pieces, Step, TensorMap, Workspace, ceil_div
     from tuner.declare.problem import (
         DTYPE_BYTES,
         Baseline,
@@ -38,30 +25,41 @@ if TYPE_CHECKING:
         dims_as_scalars,
     )
     from tuner.declare.space import Config, Constraint, Value, choice, powers_of_two
-    from tuner.declare.tensor_map import TensorMap
     from tuner.lookup import best
-    from tuner.requests.client import connect
-    from tuner.requests.comparing import compare_sides as compare
-    from tuner.requests.decorators import TunedFunction, cuda_kernel, kernel
-    from tuner.requests.seeing import show
-    from tuner.requests.tables import records
-    from tuner.requests.tuned import Tuned
-    from tuner.requests.tuning import tune
+    from tuner.python import (
+        Packed,
+        clear_caches,
+        explain,
+        fallbacks,
+        gemv,
+        matmul,
+        on_miss,
+        pack,
+        precision,
+        transpose,
+    )
+    from tuner.python.decorators import TunedFunction, cuda_kernel, kernel
+    from tuner.python.record_tables import records
+    from tuner.python.tuned import Tuned
+    from tuner.python.tuning import tune
+    from tuner.report.comparing import compare_sides as compare
+    from tuner.report.showing import show
+    from tuner.service.client import connect
 
 #: Name -> module that it is loaded from.
 _AT_FIRST_USE = {
-    **dict.fromkeys(("Packed", "clear_caches", "explain", "fallbacks", "gemv"), "tuner.callables"),
-    **dict.fromkeys(("matmul", "on_miss", "pack", "precision", "transpose"), "tuner.callables"),
+    **dict.fromkeys(("Packed", "clear_caches", "explain", "fallbacks", "gemv"), "tuner.python"),
+    **dict.fromkeys(("matmul", "on_miss", "pack", "precision", "transpose"), "tuner.python"),
     "best": "tuner.lookup",
-    **dict.fromkeys(("TunedFunction", "cuda_kernel", "kernel"), "tuner.requests.decorators"),
-    "compare": "tuner.requests.comparing",
-    "records": "tuner.requests.tables",
-    "show": "tuner.requests.seeing",
-    "Tuned": "tuner.requests.tuned",
-    "tune": "tuner.requests.tuning",
-    "connect": "tuner.requests.client",
+    **dict.fromkeys(("TunedFunction", "cuda_kernel", "kernel"), "tuner.python.decorators"),
+    "compare": "tuner.report.comparing",
+    "records": "tuner.python.record_tables",
+    "show": "tuner.report.showing",
+    "Tuned": "tuner.python.tuned",
+    "tune": "tuner.python.tuning",
+    "connect": "tuner.service.client",
     "Epilogue": "tuner.declare.epilogue",
-    "Fallback": "tuner.declare.fallback",
+    "Fallback": "tuner.declare.kernel",
     "dims_as_scalars": "tuner.declare.problem",
     "Kernel": "tuner.declare.kernel",
     **dict.fromkeys(
@@ -71,7 +69,7 @@ _AT_FIRST_USE = {
         ("DTYPE_BYTES", "Baseline", "Operation", "Problem", "Scalar", "Tensor", "Work"), "tuner.declare.problem"
     ),
     **dict.fromkeys(("Config", "Constraint", "Value", "choice", "powers_of_two"), "tuner.declare.space"),
-    "TensorMap": "tuner.declare.tensor_map",
+    "TensorMap": "tuner.declare.launch",
 }
 #: Name here -> its name there, where that is another one's already.
 _NAMED_OTHERWISE = {"compare": "compare_sides"}

@@ -109,15 +109,15 @@ def _cublas(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> None:
     """
     from ctypes import c_void_p
 
-    from tuner.devices import cublas
+    from tuner.devices.cuda import cublas
 
     if p.epilogue:
-        from tuner.devices.cublas_epilogue import best_product as best_finished
+        from tuner.devices.cuda.cublas_epilogue import best_product as best_finished
 
         best_finished(p, arrays)
         return
     if p.dtype in HALVES:
-        from tuner.devices.cublas_half import best_product
+        from tuner.devices.cuda.cublas import best_product
 
         best_product(p, arrays["a"], arrays["b"], arrays["c"])
         return
@@ -135,11 +135,11 @@ def _cublas(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> None:
 def _choose_cublas(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> None:
     """Times cuBLAS's ways to multiply 16-bit matrices, or to finish a product: `_cublas` takes the fastest."""
     if p.epilogue:
-        from tuner.devices.cublas_epilogue import choose as choose_finished
+        from tuner.devices.cuda.cublas_epilogue import choose as choose_finished
 
         choose_finished(p, arrays)
     elif p.dtype in HALVES:
-        from tuner.devices.cublas_half import choose
+        from tuner.devices.cuda.cublas import choose
 
         choose(p, arrays["a"], arrays["b"], arrays["c"])
 

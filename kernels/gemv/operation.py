@@ -39,7 +39,7 @@ def _cublas(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> None:
     """
     from ctypes import c_void_p
 
-    from tuner.devices import cublas
+    from tuner.devices.cuda import cublas
 
     gemv = cublas.function("cublasSgemv_v2" if p.dtype == "float32" else "cublasDgemv_v2")
     a, x, y = arrays["a"], arrays["x"], arrays["y"]
@@ -53,7 +53,7 @@ def _cublas(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> None:
 
 def _bound_cublas(p: Problem) -> Callable[..., None]:
     """As `_cublas`, for callers' arrays; CuPy's own product calls another function."""
-    from tuner.devices.cublas import OPERATION, bound
+    from tuner.devices.cuda.cublas import OPERATION, bound
 
     gemv, turned = bound("gemv", p.dtype), OPERATION["t" if p.layout == "n" else "n"]
     rows, columns = (p.n, p.m) if p.layout == "n" else (p.m, p.n)

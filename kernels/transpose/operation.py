@@ -37,7 +37,7 @@ def _cublas(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> None:
         return
     from ctypes import c_void_p
 
-    from tuner.devices import cublas
+    from tuner.devices.cuda import cublas
 
     geam = cublas.function("cublasSgeam" if p.dtype == "float32" else "cublasDgeam")
     a, b = arrays["a"], arrays["b"]
@@ -54,8 +54,8 @@ def _bound_cublas(p: Problem) -> Callable[..., None] | None:
     """As `_cublas`, for callers' arrays; CuPy's own copy calls another function."""
     if p.dtype == "int32":
         return None
-    from tuner.devices.cublas import OPERATION as STORED
-    from tuner.devices.cublas import bound
+    from tuner.devices.cuda.cublas import OPERATION as STORED
+    from tuner.devices.cuda.cublas import bound
 
     geam, turned, plain = bound("geam", p.dtype), STORED["t"], STORED["n"]
     m, n = p.m, p.n

@@ -37,7 +37,7 @@ def bound(kernel: Any, problem: Any, config: dict[str, Any], arrays: list[Any]) 
     """A config of a kernel, compiled and bound to arrays."""
     from tuner.declare.kernel import render
     from tuner.declare.space import Config
-    from tuner.devices.numba_source import load_module
+    from tuner.devices.cpu.numba import load_module
 
     entry, dims = load_module(render(kernel, problem, Config(config))), tuple(problem.dims.values())
     entry(*arrays, *dims)
@@ -46,8 +46,7 @@ def bound(kernel: Any, problem: Any, config: dict[str, Any], arrays: list[Any]) 
 
 def limit(name: str, config: dict[str, Any], dims: dict[str, int], dtype: str) -> Run:
     """A kernel that measures a limit of the device."""
-    from tuner.declare.catalogue import from_file
-    from tuner.declare.folders import kernels_folder
+    from tuner.declare.catalogue import from_file, kernels_folder
 
     catalogue = from_file(kernels_folder() / "limits" / f"{name}.py")
     (kernel,) = [each for each in catalogue.of(name, "cpu") if each.operation == name]
@@ -159,7 +158,7 @@ def main() -> None:
     asked = json.loads(sys.argv[1])
     # Before NumPy is loaded: its BLAS starts as many threads as there are cores.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-asked["cores"] :])
-    from tuner.devices.cpu import blas_versions
+    from tuner.devices.cpu.device import blas_versions
 
     alone = {"peaks": peaks, "products": products}.get(asked["operation"])
     runs, difference = (alone(asked), 0.0) if alone else candidates(asked)

@@ -6,7 +6,7 @@ import math
 import re
 from typing import Any
 
-from tuner.results.statistics import compare, noise
+from tuner.results.measurement import compare, noise
 
 #: What the kernels are to reach: NumPy's time over ours as installed, and with the best core type: mean, least.
 #: Against NumPy as installed it supposes a CPU with AVX-512 that OpenBLAS takes for an older one.

@@ -176,7 +176,7 @@ class Plain:
     def __init__(self, cp: Any, m: int, n: int, k: int, layout: str, asked: Any = None) -> None:
         text, self.launch = plain(m, n, k, layout)
         self.cp, self.sizes, self.asked = cp, (m, n, k), asked
-        from tuner.declare.fallback import ENTRY, guarded
+        from tuner.declare.kernel import ENTRY, guarded
 
         cubin, _ = compiled(text if asked is None else guarded(text, "gemm"))
         with tempfile.NamedTemporaryFile(suffix=".cubin", delete=False) as file:

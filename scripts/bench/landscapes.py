@@ -32,9 +32,9 @@ from roofline import Landscape
 from switched import cached, methods, needle, strided, temporal, traps
 from tiled import pipelined, product, stencil
 
-from tuner.measuring.timing import screen_by
 from tuner.results.measurement import Outcome
 from tuner.search import Search, SearchOptions
+from tuner.workers.sampling import screen_by
 
 CHECKPOINTS = (10, 25, 50, 100, 200)
 FAMILIES: dict[str, Callable[[int], Landscape]] = {

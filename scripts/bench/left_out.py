@@ -30,14 +30,13 @@ from numpy.typing import NDArray
 from tuner.declare.catalogue import builtin
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
-from tuner.lookup.model.calibrate import HELD, SLOWER, Cases, Said, cases
-from tuner.lookup.model.data import Timings, from_arrays
-from tuner.lookup.model.fit import fit
-from tuner.lookup.model.fitted import Model
-from tuner.lookup.model.predict import Predictor
-from tuner.lookup.model.stored import to_bytes
-from tuner.lookup.model.surveyed import from_database
-from tuner.lookup.model.table import table
+from tuner.model.calibrate import HELD, SLOWER, Cases, Said, cases
+from tuner.model.fit import fit
+from tuner.model.fitted import Model
+from tuner.model.predict import Predictor
+from tuner.model.refit import from_database
+from tuner.model.stored import to_bytes
+from tuner.model.table import Timings, from_arrays, table
 
 Floats = NDArray[np.float64]
 

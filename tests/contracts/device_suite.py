@@ -13,9 +13,9 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Rendered, render
 from tuner.declare.space import Space
 from tuner.devices.protocol import Binary, Compiler, Device, LaunchFailed
-from tuner.measuring.bench import Bench, CompiledConfig
-from tuner.measuring.workload import Workload
 from tuner.results.measurement import Outcome
+from tuner.workers.bench import Bench, CompiledConfig
+from tuner.workers.workload import Workload
 
 N = 5000
 

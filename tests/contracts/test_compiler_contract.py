@@ -14,9 +14,9 @@ from fixtures.fake_device import BOARD, TOY
 from tuner.declare import catalogue
 from tuner.declare.kernel import Rendered, render
 from tuner.declare.problem import Problem
-from tuner.devices import nvrtc
+from tuner.devices.cpu.numba import NumbaCompiler, load_module
+from tuner.devices.cuda import nvrtc
 from tuner.devices.fake import FakeCompiler
-from tuner.devices.numba_source import NumbaCompiler, load_module
 from tuner.devices.opening import compiler_for
 from tuner.devices.protocol import CompileFailed, Compiler
 

@@ -16,16 +16,16 @@ from fixtures.fake_device import BOARD, TOY
 from tuner.declare import catalogue
 from tuner.declare.kernel import Rendered
 from tuner.declare.problem import Baseline
-from tuner.devices import cpu
-from tuner.devices.cpu import CpuDevice, blas_versions
+from tuner.devices.cpu import device as cpu
+from tuner.devices.cpu.device import CpuDevice, blas_versions
+from tuner.devices.cpu.numba import NumbaCompiler
 from tuner.devices.fake import FakeCompiler, FakeDevice
-from tuner.devices.numba_source import NumbaCompiler
 from tuner.devices.opening import open_device
 from tuner.devices.protocol import REGIMES, Compiler, Device
 from tuner.errors import DeviceTrouble
-from tuner.measuring.bench import Bench, CompiledConfig
-from tuner.measuring.workload import Workload
 from tuner.results.measurement import Outcome
+from tuner.workers.bench import Bench, CompiledConfig
+from tuner.workers.workload import Workload
 
 
 class TestFakeDevice(DeviceContract):
@@ -196,7 +196,7 @@ class SpunClock:
 
 
 def test_cuda_without_cupy_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "tuner.devices.cuda", raising=False)
+    monkeypatch.delitem(sys.modules, "tuner.devices.cuda.device", raising=False)
     monkeypatch.setitem(sys.modules, "cupy", None)
     with pytest.raises(
         DeviceTrouble, match=r"needs CuPy, which cannot be imported .* the extra cuda13 or cuda12"

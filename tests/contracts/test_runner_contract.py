@@ -15,12 +15,12 @@ from fixtures.fake_device import BEST, BEST_S, LEGAL, TOY, write_device
 from tuner.devices.detect import find
 from tuner.fleet.clusters import ClusterRequest, connected
 from tuner.fleet.desk import Desk
-from tuner.fleet.identity import identity_of
+from tuner.fleet.orders import identity_of
 from tuner.fleet.runner import ClusterRunner, Conditions
-from tuner.nightly.plan import read_plan
-from tuner.nightly.stage import Here, Stage
-from tuner.nightly.standing import kernels_of
-from tuner.nightly.work import Done, Place, Runner, Work
+from tuner.night.night import Here, Stage
+from tuner.night.plan import read_plan
+from tuner.night.standing import kernels_of
+from tuner.night.work import Done, Place, Runner, Work
 from tuner.results.record import Role
 from tuner.store import Store
 

@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tuner.errors import InputError
-from tuner.results.measurement import Error, Measurement, Outcome
+from tuner.results.measurement import Comparison, Error, Measurement, Outcome
 from tuner.results.record import Pair, ProblemKey, Record, Retraction, Role, new_id
-from tuner.results.statistics import Comparison
 from tuner.store import Store, matrix, retracting, snapshots, streams
 from tuner.store.streams import Selection
 

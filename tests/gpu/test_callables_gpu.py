@@ -11,11 +11,11 @@ import pytest
 from fixtures.callable_records import CATALOGUE, crowned, empty_database, own_records, ran
 
 import tuner
-from tuner.callables.deciding import device_info
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import TOLERANCE_FACTOR, Problem
 from tuner.declare.space import Config
 from tuner.devices.detect import gpus
+from tuner.python.preparing import device_info
 
 __all__ = ["empty_database", "own_records", "ran"]
 cp = pytest.importorskip("cupy")

@@ -12,9 +12,9 @@ from contracts.device_suite import DeviceContract
 from tuner.declare.kernel import Rendered
 from tuner.declare.launch import Launch
 from tuner.devices import comparing
-from tuner.devices.nvrtc import NvrtcCompiler, compile_cubin
+from tuner.devices.cuda.nvrtc import NvrtcCompiler, compile_cubin
 from tuner.devices.protocol import REGIMES, Compiler, Device, LaunchFailed
-from tuner.measuring.workload import Workload
+from tuner.workers.workload import Workload
 
 
 class TestCudaDevice(DeviceContract):
@@ -22,7 +22,7 @@ class TestCudaDevice(DeviceContract):
 
     @classmethod
     def open(cls) -> Device:
-        from tuner.devices.cuda import CudaDevice
+        from tuner.devices.cuda.device import CudaDevice
 
         return CudaDevice()
 

@@ -15,15 +15,15 @@ from tuner.declare import catalogue
 from tuner.declare.kernel import Kernel, render
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
+from tuner.devices.cuda.nvrtc import NvrtcCompiler
 from tuner.devices.detect import find
-from tuner.devices.nvrtc import NvrtcCompiler
-from tuner.measuring.bench import CompiledConfig
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import ProblemKey, Role
 from tuner.store import Store
 from tuner.study.opening import run_study
 from tuner.study.progress import Request
 from tuner.workers import compile_pool, device_worker
+from tuner.workers.bench import CompiledConfig
 from tuner.workers.device_worker import DeviceWorker
 
 FAULTY = TOY.with_name("faulty.py")

@@ -15,15 +15,15 @@ from fixtures.callable_records import crowned, empty_database, own_records
 from fixtures.exported import champion, imported
 
 import tuner
-from tuner.callables.deciding import device_info
 from tuner.declare.catalogue import builtin
 from tuner.declare.kernel import render
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 from tuner.devices.protocol import Device
 from tuner.export import export
-from tuner.measuring.distributions import broken_promise, compared
-from tuner.measuring.workload import Workload
+from tuner.python.preparing import device_info
+from tuner.workers.distributions import broken_promise, compared
+from tuner.workers.workload import Workload
 
 __all__ = ["empty_database", "own_records"]
 cp = pytest.importorskip("cupy")
@@ -43,7 +43,7 @@ CASES = [((1024, 1024, 2048), "nn"), ((301, 501, 703), "tn"), ((512, 640, 256), 
 
 @pytest.fixture(scope="module")
 def device() -> Device:
-    from tuner.devices.cuda import CudaDevice
+    from tuner.devices.cuda.device import CudaDevice
 
     found = CudaDevice()
     if found.info.compute_capability != 90:
@@ -64,7 +64,7 @@ def configs(problem: Problem, device: Device) -> list[Config]:
 
 
 def loaded(device: Device, problem: Problem, config: Config, workload: Workload) -> Any:
-    from tuner.devices.nvrtc import NvrtcCompiler
+    from tuner.devices.cuda.nvrtc import NvrtcCompiler
 
     rendered = render(KERNEL, problem, config)
     return device.load(

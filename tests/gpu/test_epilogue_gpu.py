@@ -14,13 +14,13 @@ from fixtures.exported import champion, imported
 from fixtures.gpu_starts import loaded, starts, wrong_starts
 
 import tuner
-from tuner.callables.deciding import device_info
 from tuner.declare.catalogue import builtin
 from tuner.declare.epilogue import Epilogue
 from tuner.declare.problem import Problem
 from tuner.devices.protocol import Device
 from tuner.export import export
-from tuner.measuring.workload import Workload
+from tuner.python.preparing import device_info
+from tuner.workers.workload import Workload
 
 __all__ = ["empty_database", "own_records"]
 cp = pytest.importorskip("cupy")
@@ -35,7 +35,7 @@ DTYPES = ("bfloat16", "float16", "float32")
 
 @pytest.fixture(scope="module")
 def device() -> Device:
-    from tuner.devices.cuda import CudaDevice
+    from tuner.devices.cuda.device import CudaDevice
 
     return CudaDevice()
 

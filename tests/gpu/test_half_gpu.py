@@ -14,13 +14,13 @@ from fixtures.exported import champion, imported
 from fixtures.gpu_starts import loaded, starts, wrong_starts
 
 import tuner
-from tuner.callables.deciding import device_info
 from tuner.declare.catalogue import builtin
 from tuner.declare.problem import Problem
 from tuner.declare.space import Space
 from tuner.devices.protocol import Device
 from tuner.export import export
-from tuner.measuring.workload import Workload
+from tuner.python.preparing import device_info
+from tuner.workers.workload import Workload
 
 __all__ = ["empty_database", "own_records"]
 cp = pytest.importorskip("cupy")
@@ -54,7 +54,7 @@ DTYPES = ("bfloat16", "float16")
 
 @pytest.fixture(scope="module")
 def device() -> Device:
-    from tuner.devices.cuda import CudaDevice
+    from tuner.devices.cuda.device import CudaDevice
 
     found = CudaDevice()
     if found.info.compute_capability != 90:
@@ -98,7 +98,7 @@ def test_every_start_for_few_rows_or_columns_is_right(
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_library_is_right_and_chosen(dtype: str, device: Device) -> None:
-    from tuner.devices import cublas_half
+    from tuner.devices.cuda import cublas
 
     problem = problem_of((520, 264, 136), dtype, "tn")
     workload = Workload(device, problem, 3)
@@ -108,7 +108,7 @@ def test_the_library_is_right_and_chosen(dtype: str, device: Device) -> None:
     run()
     device.synchronize()
     assert workload.check()[1] == ""
-    assert (problem, 0) in cublas_half._FASTEST
+    assert (problem, 0) in cublas._FASTEST
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

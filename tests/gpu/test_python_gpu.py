@@ -24,8 +24,8 @@ from fixtures.fake_device import ROOT
 
 import tuner
 from tuner.errors import InputError, NothingFound
-from tuner.requests import first_call
-from tuner.requests.tuned import Tuned
+from tuner.python import decorators
+from tuner.python.tuned import Tuned
 
 cp = pytest.importorskip("cupy")
 #: Where programs of these tests find the package, and what this process finds beside it.
@@ -218,8 +218,8 @@ def test_a_decorated_source_tunes_at_its_first_call_and_looks_up_in_the_next_pro
     library: str, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     studies: list[object] = []
-    plain = first_call.run_shown
-    monkeypatch.setattr(first_call, "run_shown", lambda *told: studies.append(told) or plain(*told))
+    plain = decorators.run_shown
+    monkeypatch.setattr(decorators, "run_shown", lambda *told: studies.append(told) or plain(*told))
     out, x, host = arrays(library)
 
     def decorated() -> Any:

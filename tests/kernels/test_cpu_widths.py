@@ -16,7 +16,7 @@ RUN = """
 import json, sys
 import numpy as np
 from tuner.declare.catalogue import builtin
-from tuner.devices.numba_source import load_module
+from tuner.devices.cpu.numba import load_module
 from tuner.declare.kernel import render
 from tuner.declare.space import Config
 

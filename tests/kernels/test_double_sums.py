@@ -69,7 +69,7 @@ def test_blocks_that_share_k_add_in_one_order(shares: int, folder: Path) -> None
 @pytest.mark.parametrize("changes", [{}, {"VECTOR": 1, "SPLIT_K": 8}], ids=["fours", "ones"])
 def test_it_compiles_and_keeps_its_sums_in_registers(architecture: str, changes: dict[str, int]) -> None:
     pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="NVRTC comes with the extras cuda12 and cuda13")
-    from tuner.devices.nvrtc import compile_cubin, read_report
+    from tuner.devices.cuda.nvrtc import compile_cubin, read_report
 
     problem = GEMM.problem({"m": 512, "n": 512, "k": 512}, precision="emulated")
     text = render(KERNEL, problem, Config({**KERNEL.default_config(), **changes})).text

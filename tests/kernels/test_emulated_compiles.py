@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tuner.devices.nvrtc import compile_cubin, read_report
+from tuner.devices.cuda.nvrtc import compile_cubin, read_report
 
 pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="NVRTC comes with the extras cuda12 and cuda13")
 

@@ -13,8 +13,7 @@ from fixtures.exported import champion, imported, nvcc_warnings
 from fixtures.fake_gpu import H200
 
 from tuner.declare.catalogue import builtin
-from tuner.declare.fallback import guarded
-from tuner.declare.kernel import render
+from tuner.declare.kernel import guarded, render
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config, Space
 from tuner.errors import DeclarationError
@@ -169,7 +168,7 @@ def test_a_source_without_the_function_cannot_fall_back() -> None:
 @pytest.mark.parametrize("layout", ["nn", "tt"])
 def test_the_one_source_compiles(layout: str) -> None:
     pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="NVRTC comes with the extras cuda12 and cuda13")
-    from tuner.devices.nvrtc import compile_cubin
+    from tuner.devices.cuda.nvrtc import compile_cubin
 
     of = problem(512, 512, 512, layout=layout)
     cubin, _ = compile_cubin(render(KERNEL, of, first(of)).text, "sm_90a")
@@ -178,7 +177,7 @@ def test_the_one_source_compiles(layout: str) -> None:
 
 def test_the_report_is_of_the_step_that_does_the_work() -> None:
     pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="NVRTC comes with the extras cuda12 and cuda13")
-    from tuner.devices.nvrtc import compile_cubin, read_report
+    from tuner.devices.cuda.nvrtc import compile_cubin, read_report
 
     of = problem(1023, 1023, 1023)
     rendered = render(KERNEL, of, first(of))
@@ -221,7 +220,7 @@ def test_the_exported_module_is_compiled_for_the_one_architecture(tmp_path: Path
 def test_packing_one_operand_hides_the_other_and_a_packed_one_is_not_packed_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    launching = pytest.importorskip("tuner.devices.launching", reason="needs CuPy")
+    launching = pytest.importorskip("tuner.devices.cuda.launching", reason="needs CuPy")
     of = problem(512, 512, 512)
     launch = KERNEL.launched(of, first(of))
     assert launch is not None

@@ -17,9 +17,9 @@ from tuner.declare.kernel import Rendered, render
 from tuner.declare.launch import Launch
 from tuner.declare.problem import Operation, Problem, Scalar, Tensor, Work
 from tuner.declare.space import Config, Space
-from tuner.devices.element_wise import element_wise_source
-from tuner.devices.numba_source import ready
-from tuner.devices.nvrtc import compile_cubin, read_report
+from tuner.devices.cpu.numba import ready
+from tuner.devices.cuda.element_wise import element_wise_source
+from tuner.devices.cuda.nvrtc import compile_cubin, read_report
 
 GEMM = builtin().operation("gemm")
 ALL = "alpha+beta+bias-col+gelu+residual"

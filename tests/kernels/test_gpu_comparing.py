@@ -12,7 +12,7 @@ from tuner.declare.kernel import Rendered
 from tuner.declare.launch import Launch
 from tuner.declare.problem import Operation, Tensor, Work
 from tuner.devices import comparing
-from tuner.devices.gpu_comparing import SOURCE, THREADS
+from tuner.devices.cuda.comparing import SOURCE, THREADS
 
 BLOCKS = 3
 TOLERANCE, SCALE = 1e-3, 0.5

@@ -148,7 +148,7 @@ def test_pieces_of_8_elements_are_of_16_bits_alone() -> None:
 ])  # fmt: skip
 def test_starts_of_16_bits_spill_no_registers(layout: str, dtype: str, tt: int) -> None:
     pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="NVRTC comes with the extras cuda12 and cuda13")
-    from tuner.devices.nvrtc import compile_cubin, read_report
+    from tuner.devices.cuda.nvrtc import compile_cubin, read_report
 
     problem = gemm((tt, 8192, 8192), layout, dtype)
     for config in (each for each in KERNEL.first_configs() if is_legal(KERNEL, problem, each)):

@@ -13,7 +13,7 @@ from sampling import covering, every_kind, is_first_kind, is_legal, name_of, spa
 from tuner.declare.kernel import Kernel, render
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
-from tuner.devices.nvrtc import compile_cubin, read_report
+from tuner.devices.cuda.nvrtc import compile_cubin, read_report
 
 pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="NVRTC comes with the extras cuda12 and cuda13")
 

@@ -13,10 +13,9 @@ from gpu_models import GPUS, H200
 
 from tuner.declare.catalogue import builtin
 from tuner.declare.kernel import Rendered, render
-from tuner.declare.launch import Launch
+from tuner.declare.launch import Launch, TensorMap
 from tuner.declare.problem import Operation, Problem, Scalar, Tensor, Work
 from tuner.declare.space import Config, Space
-from tuner.declare.tensor_map import TensorMap
 
 CATALOGUE = builtin()
 GEMM = CATALOGUE.operation("gemm")
@@ -77,7 +76,7 @@ COMPILED = {
 @pytest.mark.parametrize("name", COMPILED)
 def test_it_compiles_with_its_sums_in_registers(name: str) -> None:
     pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="NVRTC comes with the extras cuda12 and cuda13")
-    from tuner.devices.nvrtc import compile_cubin, read_report
+    from tuner.devices.cuda.nvrtc import compile_cubin, read_report
 
     (dtype, layout), changes = COMPILED[name]
     of, chosen = problem(4096, 4096, 4096, dtype, layout), config(**changes)

@@ -145,7 +145,7 @@ def test_a_kernel_for_kernel_tuner_and_for_us(pages: tuple[Path, dict[str, str]]
 @pytest.mark.parametrize("page", ["own-kernels.md", "kernel-tuner-users.md"])
 def test_cuda_samples_compile(page: str) -> None:
     pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="NVRTC comes with the extras cuda12 and cuda13")
-    from tuner.devices.nvrtc import compile_cubin
+    from tuner.devices.cuda.nvrtc import compile_cubin
 
     (source,) = re.findall(r'SOURCE = """\n(.*?)"""', (DOCS / page).read_text(encoding="utf-8"), re.DOTALL)
     macros = {"BLOCK": 64, "ITEMS": 2, "block_size_x": 16, "block_size_y": 16, "TILE_K": 8}

@@ -6,8 +6,6 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -33,30 +31,35 @@ def test_the_drawing_in_the_docs_is_the_house() -> None:
     assert drawn.strip() == HOUSE.drawing(), "run scripts/house --draw"
 
 
-@pytest.mark.parametrize("module", [module for module in MODULES if top(module) in FLOOR])
-def test_imports_go_downwards(module: str) -> None:
-    own = top(module)
-    upwards = {
-        name for name in HOUSE.imports[module] if top(name) not in ("", own) and FLOOR[top(name)] >= FLOOR[own]
+def upwards() -> set[str]:
+    """Imports to the same floor or a higher one, as "importer -> imported"."""
+    return {
+        f"{module} -> {other}"
+        for module in MODULES
+        for other in HOUSE.imports[module]
+        if top(module) in FLOOR
+        and top(other) in FLOOR
+        and top(module) != top(other)
+        and FLOOR[top(other)] >= FLOOR[top(module)]
     }
-    assert upwards == set(), f"{own} is on floor {FLOOR[own]} and imports only from floors below"
 
 
-def test_the_house_is_small_enough_to_find_ones_way() -> None:
-    directly = {name for name, module in MODULES.items() if name.count(".") == 1 and not module.is_package}
-    assert len(directly) <= 4, f"directly in tuner/: {sorted(directly)}"
-    assert len(HOUSE.rooms) <= 26
-    assert len(HOUSE.floors) <= 10
+def test_imports_go_downwards() -> None:
+    assert upwards() == set(TABLE["upwards"]["known"])
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if name not in TABLE["imports"]["beyond"]])
-def test_a_module_takes_from_few_others(module: str) -> None:
-    taken = HOUSE.imports[module]
-    assert len(taken) <= TABLE["imports"]["at_most"], f"{module} imports from {sorted(taken)}"
+def test_the_core_comes_before_the_extras() -> None:
+    highest = max(FLOOR[name] for name in TABLE["core"])
+    assert all(FLOOR[name] > highest for name in TABLE["extras"])
+    assert {*TABLE["core"], *TABLE["extras"]} == FLOOR.keys()
+    assert {top(name) for name in MODULES if name.endswith(".extra")} == set(TABLE["extras"])
 
 
-def test_modules_that_take_from_many_are_there() -> None:
-    assert set(TABLE["imports"]["beyond"]) <= MODULES.keys()
+def test_the_house_keeps_its_budget() -> None:
+    budget = TABLE["budget"]
+    assert HOUSE.code_lines(MODULES) <= budget["lines"]
+    assert HOUSE.code_lines([name for name in MODULES if top(name) in TABLE["core"]]) <= budget["core_lines"]
+    assert len(MODULES) <= budget["files"]
 
 
 def test_nothing_imports_the_package_itself() -> None:
@@ -130,7 +133,7 @@ def test_importing_the_package_loads_no_library() -> None:
 def test_what_answers_questions_loads_no_heavy_library() -> None:
     assert (
         loaded_by(
-            "import tuner.declare.catalogue, tuner.nightly.plan, tuner.results.record, tuner.devices.detect"
+            "import tuner.declare.catalogue, tuner.night.plan, tuner.results.record, tuner.devices.detect"
         )
         & set(TABLE["reserved"])
         == set()

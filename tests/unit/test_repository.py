@@ -306,11 +306,11 @@ def test_an_installed_wheel_finds_its_kernels_and_plans(wheel: Path, tmp_path: P
 from pathlib import Path
 import tuner
 from tuner.declare import catalogue
-from tuner.declare.folders import kernels_folder
+from tuner.declare.catalogue import kernels_folder
 from tuner.ladder import read_ladder_plan
-from tuner.results.steps import lessons
-from tuner.nightly.plan import read_plan
-from tuner.published import entries, tuned_folder
+from tuner.report.rungs import lessons
+from tuner.night.plan import read_plan
+from tuner.store.published import entries, tuned_folder
 inside = Path(tuner.__file__).parent
 found = catalogue.builtin()
 assert kernels_folder() == inside / "kernels", kernels_folder()

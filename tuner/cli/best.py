@@ -10,7 +10,7 @@ import click
 
 from tuner.cli.formatting import answer_rows, config_text, duration, pairs, print_json, versus
 from tuner.cli.options import DEVICE, KERNEL, database_option, json_option, parse_problem, problem_options
-from tuner.requests.answers import FORMATS, answered, exported
+from tuner.service.answer_forms import FORMATS, answered, exported
 
 if TYPE_CHECKING:
     from tuner.declare.catalogue import Catalogue
@@ -78,7 +78,7 @@ def _answer(catalogue: Catalogue, problem: Problem, db: str, asked: Mapping[str,
 def _from_server(server: str, problem: Problem, asked: Mapping[str, Any]) -> dict[str, Any]:
     """The answer of a server, or its last one where it is away; devices of this machine are told by name."""
     from tuner.lookup.asking import parse_device
-    from tuner.requests.client import connect
+    from tuner.service.client import connect
 
     where = parse_device(asked["device"])
     name = where if isinstance(where, str) else where.name

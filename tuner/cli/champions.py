@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from tuner.cli.formatting import config_text, duration, print_json, table
-from tuner.cli.options import database_option, json_option, parse_problem, problem_options
-from tuner.requests.champions import history_json, reign_json
+from tuner.cli.options import DEVICE, database_option, json_option, parse_problem, problem_options
+from tuner.study.crowns import history_json, reign_json
 
 if TYPE_CHECKING:
     from tuner.results.crowns import Crown
     from tuner.results.record import Champion
     from tuner.store import Store
-    from tuner.watch.crowns import Reign
+    from tuner.study.crowns import Reign
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -48,7 +49,7 @@ def said_options(command: F) -> F:
 
 def _reign(store: Store, asked: dict[str, Any]) -> Reign:
     from tuner.results.record import ProblemKey
-    from tuner.watch.crowns import reign
+    from tuner.study.crowns import reign
 
     names = ("target", "dims", "sets", "dtype", "layout", "precision", "epilogue")
     _, problem = parse_problem(*(asked[name] for name in names))
@@ -63,7 +64,7 @@ def _reign(store: Store, asked: dict[str, Any]) -> Reign:
 def list_(operation: str, device: str, db: str, as_json: bool) -> None:
     """List the champions that answer, whether they are confirmed, pinned or frozen, and since when."""
     from tuner.store import Store
-    from tuner.watch.crowns import reigns
+    from tuner.study.crowns import reigns
 
     with Store.open(db, read_only=True) as store:
         found = reigns(store, operation, device)
@@ -100,7 +101,7 @@ def history(as_json: bool, db: str, **asked: Any) -> None:
 def pin(champion: str, who: str, why: str, db: str, **asked: Any) -> None:
     """Make one champion answer until it is unpinned, whoever is crowned meanwhile."""
     from tuner.store import Store
-    from tuner.watch.crowns import pin as enter
+    from tuner.study.crowns import pin as enter
 
     with Store.open(db) as store:
         _told(store, asked, enter(store, _reign(store, asked), champion, why, who))
@@ -112,7 +113,7 @@ def pin(champion: str, who: str, why: str, db: str, **asked: Any) -> None:
 def unpin(who: str, why: str, db: str, **asked: Any) -> None:
     """Let the latest champion answer again."""
     from tuner.store import Store
-    from tuner.watch.crowns import unpin as enter
+    from tuner.study.crowns import unpin as enter
 
     with Store.open(db) as store:
         _told(store, asked, enter(store, _reign(store, asked), why, who))
@@ -125,7 +126,7 @@ def unpin(who: str, why: str, db: str, **asked: Any) -> None:
 def rollback(to: str, who: str, why: str, db: str, **asked: Any) -> None:
     """Go back to the champion before. One that is crowned later answers again."""
     from tuner.store import Store
-    from tuner.watch.crowns import rollback as enter
+    from tuner.study.crowns import rollback as enter
 
     with Store.open(db) as store:
         _told(store, asked, enter(store, _reign(store, asked), why, who, to))
@@ -138,7 +139,7 @@ def rollback(to: str, who: str, why: str, db: str, **asked: Any) -> None:
 def freeze(off: bool, who: str, why: str, db: str) -> None:
     """Let no champion that is crowned from now on answer; nights go on and their results are kept."""
     from tuner.store import Store
-    from tuner.watch.crowns import freeze as enter
+    from tuner.study.crowns import freeze as enter
 
     with Store.open(db) as store:
         entry = enter(store, None, why, who, thaw=off)
@@ -162,3 +163,58 @@ def _row(reign: Reign, champion: Champion) -> tuple[str, ...]:
         duration(record.measurement.time_s or 0.0), f"{champion.speedup:.3f}" if champion.speedup else "-",
         reign.state(champion) or "-", champion.crowned_at[:19], champion.id[:8],
     )  # fmt: skip
+
+
+#: Problems that are listed unless told otherwise.
+LISTED = 20
+
+
+@click.command()
+@click.option(
+    "--device",
+    shell_complete=DEVICE,
+    default="",
+    help='Only on this device: cpu, cuda:N, or a name such as "NVIDIA H200".',
+)
+@click.option("--operation", default="", help="Only of this operation.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=LISTED, show_default=True, help="List so many at the most."
+)
+@click.option("--clear", is_flag=True, help="Delete the counts, of these devices and operations.")
+@database_option
+@json_option
+def wanted(device: str, operation: str, limit: int, clear: bool, db: str, as_json: bool) -> None:
+    """List what was asked for and has no exact answer, by the seconds that tuning is predicted to save.
+
+    Calls of tuner.matmul, gemv and transpose and questions to `tuner best` are counted, unless TUNER_DEMAND=0.
+    `wanted = 20` in a plan tunes the most wanted problems in the night.
+    """
+    from tuner.lookup.asking import parse_device
+    from tuner.lookup.demand import most_wanted
+    from tuner.store import Store, demand
+
+    where = parse_device(device) if device else ""
+    name = where if isinstance(where, str) else where.name
+    if clear:
+        with Store.open(db) as store:
+            gone = demand.forget(store, demand.read(store, device=name, operation=operation))
+        if as_json:
+            print_json({"cleared": gone})
+        else:
+            click.echo(f"{gone} problem{'s' if gone != 1 else ''} forgotten")
+        return
+    with Store.open(db, read_only=True) as store:
+        found = most_wanted(store, device=name, operation=operation, limit=limit)
+    if as_json:
+        print_json({"wanted": [each.to_json() for each in found]})
+        return
+    rows = [
+        (
+            str(each.problem), each.device, f"{each.calls:,}", duration(each.saves_s), each.match or "-",
+            each.last_at[:16].replace("T", " "),
+        )
+        for each in found
+    ]  # fmt: skip
+    table("Wanted", ("problem", "device", "calls", "to be saved", "answered by", "last asked, UTC"), rows)
+    if not found:
+        click.echo("nothing was asked for that is not tuned")

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from tuner.requests.words import clock, config_text, duration, energy, speed
 from tuner.results.record import latest_credible
+from tuner.study.progress_line import clock, config_text, duration, energy, speed
 
 __all__ = [
     "answer_rows", "clock", "config_text", "duration", "energy", "limit_text", "pairs", "print_json", "rate",

@@ -4,64 +4,54 @@ from __future__ import annotations
 
 import errno
 import gc
-import importlib
 import logging
 import re
 import signal
 import sys
 from collections.abc import Sequence
+from functools import cache
 
 import click
 from click.shell_completion import CompletionItem
 
 from tuner.errors import EnvironmentTrouble, InputError, TunerError
-from tuner.requests import job_files
+from tuner.extras import Command, extras, load
+from tuner.study import job_files
 from tuner.version import __version__
 
 #: Thresholds of the garbage collector (Python's own are 700, 10 and 10): what is imported stays, and looking
 #: through it again and again takes a tenth of an answer's time.
 GARBAGE_THRESHOLDS = (100_000, 20, 20)
-#: Subcommand -> module and name of its implementation, loaded when it is called: ``--help`` stays quick.
+#: Headings of ``--help``, in order.
+HEADINGS = ("Tune", "Answer", "Watch", "Records", "Service", "Look")
+#: Commands of the core; extras add theirs.
 COMMANDS = {
-    "survey": ("tuner.cli.survey", "survey", "Time many configs at many problems, for a model."),
-    "tune": ("tuner.cli.tune", "tune", "Find the fastest kernel and config for a problem."),
-    "best": ("tuner.cli.best", "best", "Print the config to use for a problem, or the library."),
-    "front": ("tuner.cli.fronts", "front", "Show the configs that trade time against energy or error."),
-    "export": ("tuner.cli.best", "export", "Write the champion as source, binary, Python module or JSON."),
-    "ladder": ("tuner.cli.ladder", "ladder", "Measure each kernel of an operation in order."),
-    "wanted": ("tuner.cli.wanted", "wanted", "List what programs asked for and nobody tuned."),
-    "nightly": ("tuner.cli.nightly", "nightly", "Tune the problems of a plan until a deadline."),
-    "champions": ("tuner.cli.champions", "champions", "List champions, pin them, go back to earlier ones."),
-    "watch": ("tuner.cli.watch", "watch", "Time champions and library, and say what changed since."),
-    "report": ("tuner.cli.watch", "report", "Make the report of an earlier night again."),
-    "worker": ("tuner.cli.worker", "worker", "Let this machine's devices work for a fleet."),
-    "records": ("tuner.cli.records", "records", "Export, import, publish, list, check and take back records."),
-    "distil": ("tuner.cli.distil", "distil", "Find few configs for many shapes, and how to choose."),
-    "lookup-quality": (
-        "tuner.cli.quality",
-        "lookup_quality",
-        "Measure what answers for unknown problems cost.",
+    "tune": Command("tuner.cli.tune:tune", "Find the fastest kernel and config for a problem.", "Tune"),
+    "best": Command("tuner.cli.best:best", "Print the config to use for a problem, or the library.", "Answer"),
+    "front": Command(
+        "tuner.cli.fronts:front", "Show the configs that trade time against energy or error.", "Answer"
     ),
-    "model": ("tuner.cli.model", "model", "Fit a model to a survey, for shapes that nobody tuned."),
-    "show": ("tuner.cli.show", "show", "Show what a study saw, also as a page with figures."),
-    "compare": ("tuner.cli.compare", "compare", "Compare devices, drivers, versions, days or studies."),
-    "config": ("tuner.cli.config", "config", "Show the defaults that hold here, and where they come from."),
-    "simulate": ("tuner.cli.replay", "simulate", "Replay a study on a recorded space, without a device."),
-    "serve": ("tuner.service.command", "serve", "Serve answers, jobs and pages over HTTP."),
-    "token": ("tuner.cli.access", "token", "Make, list and revoke tokens of the service."),
-    "allow": ("tuner.cli.access", "allow", "Allow jobs to name a kernel file of this machine."),
-    "devices": ("tuner.cli.inspect", "devices", "List the devices of this machine."),
-    "kernels": ("tuner.cli.inspect", "kernels", "List the kernels, with parameters and constraints."),
-    "doctor": ("tuner.cli.inspect", "doctor", "Check this machine, and print remedies."),
-}
-#: Heading of ``--help`` -> its commands.
-GROUPS = {
-    "Tune": ("tune", "nightly", "ladder", "survey", "worker"),
-    "Answer": ("best", "front", "export", "distil", "model", "lookup-quality", "wanted"),
-    "Watch": ("watch", "report"),
-    "Records": ("records", "champions", "simulate"),
-    "Service": ("serve", "token", "allow"),
-    "Look": ("show", "compare", "config", "devices", "kernels", "doctor"),
+    "export": Command(
+        "tuner.cli.best:export", "Write the champion as source, binary, Python module or JSON.", "Answer"
+    ),
+    "wanted": Command("tuner.cli.champions:wanted", "List what programs asked for and nobody tuned.", "Answer"),
+    "champions": Command(
+        "tuner.cli.champions:champions", "List champions, pin them, go back to earlier ones.", "Records"
+    ),
+    "records": Command(
+        "tuner.cli.records:records", "Export, import, publish, list, check and take back records.", "Records"
+    ),
+    "config": Command(
+        "tuner.cli.config:config", "Show the defaults that hold here, and where they come from.", "Look"
+    ),
+    "simulate": Command(
+        "tuner.cli.fronts:simulate", "Replay a study on a recorded space, without a device.", "Records"
+    ),
+    "devices": Command("tuner.cli.inspect:devices", "List the devices of this machine.", "Look"),
+    "kernels": Command(
+        "tuner.cli.inspect:kernels", "List the kernels, with parameters and constraints.", "Look"
+    ),
+    "doctor": Command("tuner.cli.inspect:doctor", "Check this machine, and print remedies.", "Look"),
 }
 #: Errors of the system that a user can remedy.
 SYSTEM_ERRORS = {
@@ -72,19 +62,24 @@ SYSTEM_ERRORS = {
 }
 
 
+@cache
+def commands() -> dict[str, Command]:
+    """Name -> command, of the core and of all extras."""
+    return COMMANDS | {name: each for extra in extras() for name, each in extra.commands.items()}
+
+
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are called."""
 
     def list_commands(self, context: click.Context) -> list[str]:
         """Names in the order in which ``--help`` shows them."""
-        return [name for names in GROUPS.values() for name in names]
+        return sorted(commands(), key=lambda name: HEADINGS.index(commands()[name].heading))
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         """Imports one command."""
-        if name not in COMMANDS:
+        if name not in commands():
             return None
-        module, attribute, _ = COMMANDS[name]
-        command: click.Command = getattr(importlib.import_module(module), attribute)
+        command: click.Command = load(commands()[name].at)
         return command
 
     def resolve_command(
@@ -92,7 +87,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Also reads the user's defaults for the command."""
         name, command, rest = super().resolve_command(context, args)
-        if name in COMMANDS and name != "config":
+        if name in commands() and name != "config":
             from tuner.devices.settings import read
 
             known = read()
@@ -104,15 +99,16 @@ class LazyGroup(click.Group):
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """Lists the commands by group, without importing them."""
-        widest = max(map(len, COMMANDS))
-        for heading, names in GROUPS.items():
+        widest = max(map(len, commands()))
+        for heading in HEADINGS:
             with formatter.section(heading):
-                formatter.write_dl([(name.ljust(widest), COMMANDS[name][2]) for name in names])
+                rows = [(name, each) for name, each in commands().items() if each.heading == heading]
+                formatter.write_dl([(name.ljust(widest), each.help) for name, each in rows])
 
     def shell_complete(self, context: click.Context, incomplete: str) -> list[CompletionItem]:
         """Completes names of commands without importing any."""
         names = [name for name in self.list_commands(context) if name.startswith(incomplete)]
-        found = [CompletionItem(name, help=COMMANDS[name][2]) for name in names]
+        found = [CompletionItem(name, help=commands()[name].help) for name in names]
         return found + click.Command.shell_complete(self, context, incomplete)
 
 

@@ -11,8 +11,8 @@ from tuner.cli.formatting import clock, config_text, duration, pairs, print_json
 
 if TYPE_CHECKING:
     from tuner.devices.detect import DetectedDevice
-    from tuner.nightly.plan import Plan
-    from tuner.study.survey_design import SurveyRequest
+    from tuner.model.survey_design import SurveyRequest
+    from tuner.night.plan import Plan
 
 
 def show_study(told: Mapping[str, Any], as_json: bool) -> None:
@@ -92,13 +92,13 @@ def previewed_night(
         again: True to continue problems that are done, too.
         as_json: True for JSON.
     """
-    from tuner.nightly.night import Night
-    from tuner.requests import dry
+    from tuner.night.night import Night
+    from tuner.study import dry_run
 
-    with dry.database(db) as store:
-        found = dry.detected(device or plan.device, store)
+    with dry_run.database(db) as store:
+        found = dry_run.detected(device or plan.device, store)
         states = list(Night(plan, store, (found,), 0, None, again=again).preview())
-        show_night(dry.night_preview(states, plan, deadline_s), found.info.name, as_json)
+        show_night(dry_run.night_preview(states, plan, deadline_s), found.info.name, as_json)
 
 
 def previewed_survey(
@@ -112,11 +112,11 @@ def previewed_survey(
         asked: Device -> what is asked.
         as_json: True for JSON.
     """
-    from tuner.requests import dry
-    from tuner.requests.surveying import survey_preview
+    from tuner.model.surveying import survey_preview
+    from tuner.study import dry_run
 
-    with dry.database(db) as store:
-        show_survey(survey_preview(asked(dry.detected(device, store)), store), as_json)
+    with dry_run.database(db) as store:
+        show_survey(survey_preview(asked(dry_run.detected(device, store)), store), as_json)
 
 
 def show_survey(told: Mapping[str, Any], as_json: bool) -> None:

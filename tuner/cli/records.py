@@ -18,10 +18,11 @@ from tuner.cli.formatting import print_json
 from tuner.cli.options import database_option, json_option, writable_file, writable_folder
 from tuner.cli.records_inspect import check, forget, list_, selection_options, show, stats, upgrade
 from tuner.errors import InputError, NothingFound
-from tuner.requests.records import selection
+from tuner.service.record_forms import selection
 
 if TYPE_CHECKING:
-    from tuner.exchange import Cached, Counts
+    from tuner.store.exchange import Counts
+    from tuner.study.kernel_tuner import Cached
 
 #: Seconds between two plain lines of progress.
 PLAIN_EVERY_S = 5.0
@@ -74,8 +75,8 @@ def export_(
     Give FILE with -o or as the argument; FILE.gz and FILE.zst are compressed, FILE.csv and FILE.parquet are
     tables with a row for each record.
     """
-    from tuner.exchange import export
     from tuner.store import Store
+    from tuner.store.exchange import export
 
     if output and option:
         raise InputError(f"records are exported to one file, got {output} and -o {option}; give one of them")
@@ -86,7 +87,7 @@ def export_(
     ending = file.rpartition(".")[2].lower()
     form = form or (ending if ending in ("csv", "parquet") else "lines")
     if form != "lines":
-        from tuner.requests.tables import export_table
+        from tuner.python.record_tables import export_table
 
         with Store.open(db, read_only=True) as store:
             rows = export_table(store, path, form, wanted)
@@ -149,8 +150,9 @@ def import_(
 
 
 def _imported(store: Any, file: str, skip_broken: bool, progress: Any, told: dict[str, Any]) -> Counts:
-    from tuner.exchange import Counts, is_cache, merge, records_of, take
     from tuner.store import Store
+    from tuner.store.exchange import Counts, merge, take
+    from tuner.study.kernel_tuner import is_cache, records_of
 
     if file == "-":
         with tempfile.NamedTemporaryFile(prefix="tuner-import-") as copy:
@@ -180,7 +182,7 @@ def _cached(
     path: Path, *, device: str, kernel_file: Path | None, kernel: str, sets: tuple[str, ...], dtype: str,
     layout: str, regime: str,
 ) -> Cached:  # fmt: skip
-    from tuner.exchange import Cached
+    from tuner.study.kernel_tuner import Cached
 
     if kernel_file is None:
         return Cached(path, device, kernel=kernel, regime=regime)
@@ -207,10 +209,10 @@ def _cached(
 @database_option
 def publish(device: str, operation: str, regime: str, folder: Path | None, db: str) -> None:
     """Write the champions as text for review. One file per device and operation."""
-    from tuner.declare.folders import in_checkout
-    from tuner.published import publish as write
-    from tuner.published import tuned_folder
+    from tuner.declare.catalogue import in_checkout
     from tuner.store import Store
+    from tuner.store.published import publish as write
+    from tuner.store.published import tuned_folder
 
     if folder is None and not in_checkout():
         raise InputError(

@@ -26,14 +26,13 @@ from tuner.declare.catalogue import Catalogue
 from tuner.declare.problem import Problem
 from tuner.errors import NothingFound
 from tuner.lookup import Answer, staleness
-from tuner.requests.events import Events
-from tuner.requests.launching import run
-from tuner.requests.progress import ProgressView
-from tuner.requests.studies import asked, budget, competitors
-from tuner.requests.words import where_time_went
+from tuner.python.launching import run
 from tuner.results.measurement import headline
 from tuner.results.objectives import read_objectives
+from tuner.study.events import Events
 from tuner.study.progress import Result
+from tuner.study.progress_line import ProgressView, where_time_went
+from tuner.study.requests import asked, budget, competitors
 
 
 @click.command()
@@ -108,12 +107,12 @@ def previewed(
 ) -> None:  # fmt: skip
     """Prints what a study would search."""
     from tuner.cli.previews import show_study
-    from tuner.requests import dry
+    from tuner.study import dry_run
 
     seconds, trials = budget(options["seconds"], options["trials"])
-    with dry.database(options["db"]) as store:
-        info = dry.device_of(device, store)
-        found = dry.study_preview(
+    with dry_run.database(options["db"]) as store:
+        info = dry_run.device_of(device, store)
+        found = dry_run.study_preview(
             problem, competitors(catalogue, problem, info.kind, only), info, store, regime
         )
     show_study({**found, "seconds": seconds, "trials": trials}, options["as_json"])

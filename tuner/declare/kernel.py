@@ -2,20 +2,247 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tuner.declare.fallback import ENTRY, Fallback, behind, beyond_one
-from tuner.declare.functions import functions_of, names
 from tuner.declare.launch import Launch, Step, Workspace, hash_of_launch
 from tuner.declare.problem import IEEE, PRECISIONS, Problem
-from tuner.declare.source_text import measured_text
 from tuner.declare.space import Config, Constraint, Parameter, Value
 from tuner.errors import DeclarationError
+
+_GLOBAL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(")
+
+
+def names(text: str, target: str, function: str) -> bool:
+    """True if a CUDA source calls or defines `function`, also after a macro, or pastes tokens that may."""
+    return target == "cuda" and bool(re.search(rf"\b{re.escape(function)}\s*\(|##", text))
+
+
+def functions_of(text: str, target: str) -> list[str] | None:
+    """Names that can be called in a source, in order; None if they cannot be determined."""
+    if target == "cuda":
+        return _GLOBAL.findall(text)
+    try:
+        body = ast.walk(ast.parse(text))
+    except (SyntaxError, ValueError):
+        return None
+    found: list[str] = []
+    for each in body:
+        if isinstance(each, ast.FunctionDef):
+            found.append(each.name)
+        elif isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
+            found.append(each.id)
+        elif isinstance(each, ast.alias):
+            found.append(each.asname or each.name)
+    return found
+
+
+#: Comments, literals and operators of C++; whitespace ends a token, and a newline ends a directive.
+_CPP_TOKEN = re.compile(
+    r"""//[^\n]*|/\*.*?\*/
+    |R"(?P<fence>[^(\s]*)\(.*?\)(?P=fence)"|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+'
+    |[A-Za-z_]\w*|\.?\d(?:[eEpP][+-]|'?[\w.])*
+    |<<=|>>=|\.\.\.|\+\+|--|->|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%&|^]=|::|\#\#
+    |\n|[^\S\n]+|.""",
+    re.DOTALL | re.VERBOSE,
+)
+
+
+def cpp_tokens(text: str) -> str:
+    """Returns CUDA C++ without comments and layout: one space between tokens, one line for each directive.
+
+    Whitespace inside a directive is kept as one space, because ``#define F(x)`` and ``#define F (x)`` differ.
+    """
+    pieces: list[str] = []
+    directive, line_start = False, True
+    for match in _CPP_TOKEN.finditer(text.replace("\\\n", "")):
+        token = match[0]
+        if token == "\n":
+            if directive:
+                pieces.append("\n")
+            directive, line_start = False, True
+        elif token.isspace() or token.startswith(("//", "/*")):
+            if directive and not pieces[-1].endswith(" "):
+                pieces.append(" ")
+        else:
+            if token == "#" and line_start:
+                directive = True
+                pieces.append("\n")
+            pieces.append(token if directive else f"{token} ")
+            line_start = False
+    return "\n".join(line.strip() for line in "".join(pieces).splitlines() if line.strip())
+
+
+def python_syntax(text: str) -> str:
+    """Returns the syntax tree of a Python source without docstrings, equal in all supported Python versions.
+
+    Raises:
+        SyntaxError: The text is not Python.
+    """
+    return _syntax_of(ast.parse(text))
+
+
+def _syntax_of(node: Any) -> str:
+    if isinstance(node, list):
+        return f"[{' '.join(map(_syntax_of, node))}]"
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    fields = {name: value for name, value in ast.iter_fields(node) if value not in (None, [])}
+    if isinstance(
+        node, ast.Module
+    ):  # a source follows its includes, so that several files' docstrings are in it
+        fields["body"] = [each for each in node.body if not _is_text(each)]
+    elif isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node, clean=False):
+        fields["body"] = fields["body"][1:]
+    # Empty fields are left out, because later Python versions add some.
+    told = " ".join(f"{name}={_syntax_of(value)}" for name, value in fields.items())
+    return f"({type(node).__name__} {told})"
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(getattr(statement.value, "value", None), str)
+
+
+def measured_text(text: str, target: str) -> str:
+    """Returns the part of a source on which a measurement depends.
+
+    Args:
+        text: The source with its includes.
+        target: ``cuda`` or ``cpu``.
+
+    Returns:
+        Equal texts for sources that differ only in comments, docstrings and layout. A source that cannot be
+        parsed is returned unchanged.
+    """
+    if target == "cuda":
+        return cpp_tokens(text)
+    try:
+        return python_syntax(text)
+    except (SyntaxError, ValueError):
+        return text
+
+
+#: Name of the function that a fallback becomes.
+ENTRY = "fallback"
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """A plain kernel of the same operation, launched last: it computes if a word in the workspace is not 0.
+
+    Its result is then its own, to the bit.
+
+    Attributes:
+        name: Name of the kernel, of the same operation and target, whose run is one launch without padding.
+        config: Config of the other kernel -> the plain kernel's, with all parameters.
+        asked: Region of the workspace that begins with the 32-bit word; the steps before set it.
+        kernel: The kernel of that name; set by the catalogue.
+        among: All plain kernels of the operation and target; set by the catalogue.
+    """
+
+    name: str
+    config: Callable[[Any], Mapping[str, Any]]
+    asked: str
+    kernel: Any = field(default=None, repr=False)
+    among: tuple[Any, ...] = field(default=(), repr=False)
+
+    def told(self, config: Any) -> str:
+        """Kernel and config in words; `read` understands them."""
+        return " ".join([self.name, *(f"{name}={value}" for name, value in self.config(config).items())])
+
+    def to(self, kernel: Any, config: Mapping[str, Any]) -> Fallback:
+        """The same with another plain kernel, of the same operation and target, and this config of it."""
+        return replace(self, name=kernel.name, config=lambda c: config, kernel=kernel)
+
+    def read(self, told: str, problem: Any, device: Any) -> Fallback:
+        """The fallback that `told` put into words, if it may be used for this problem; else this one.
+
+        Args:
+            told: Kernel and config; empty for none.
+            problem: The problem, which may be another one than it was told of.
+            device: Where.
+        """
+        name, *values = told.split() or [""]
+        kernel = next((each for each in self.among if each.name == name), None)
+        if kernel is None:
+            return self
+        written = dict(each.split("=", 1) for each in values)
+        config = {
+            parameter.name: value
+            for parameter in kernel.parameters
+            for value in parameter.values
+            if written.get(parameter.name) == str(value)
+        }
+        if not len(config) == len(kernel.parameters) == len(written):
+            return self
+        if not kernel.allows(problem, device, Config(config)) or beyond_one(
+            kernel.launch(problem, Config(config))
+        ):
+            return self
+        return self.to(kernel, config)
+
+
+def beyond_one(launch: Any) -> bool:
+    """Whether a plain kernel's run is more than one launch that takes the tensors as they are."""
+    return bool(launch.padded or launch.pieces or launch.steps)
+
+
+def guarded(text: str, entry: str) -> str:
+    """A kernel's source whose function is ``fallback``, and returns at once unless its first argument asks.
+
+    Args:
+        text: CUDA C++ in which one function is named `entry`.
+        entry: Its name.
+
+    Raises:
+        DeclarationError: It cannot be found.
+    """
+    head = re.compile(rf'(extern\s+"C"\s+__global__[^;{{}}]*?)\b{re.escape(entry)}\s*\(')
+    found = head.search(text)
+    body = -1 if found is None else text.find("{", _closing(text, found.end()))
+    if found is None or body < 0:
+        raise DeclarationError(
+            f'a fallback\'s source has an extern "C" __global__ function {entry!r}, found none; name it so'
+        )
+    opened = f"{found[1]}{ENTRY}(const unsigned* __restrict__ asked, "
+    before, parameters = text[: found.start()], text[found.end() : body + 1]
+    return f"{before}{opened}{parameters}\n    if (!*asked) return;{text[body + 1 :]}"
+
+
+def _closing(text: str, start: int) -> int:
+    """Where the parenthesis closes that opened before `start`."""
+    depth = 1
+    for place in range(start, len(text)):
+        depth += {"(": 1, ")": -1}.get(text[place], 0)
+        if not depth:
+            return place
+    return len(text)
+
+
+def behind(text: str, plain: str, entry: str) -> str:
+    """A source with its fallback's behind it, in a namespace, the macros of the first forgotten.
+
+    Args:
+        text: The rendered source of the kernel that falls back.
+        plain: The rendered source of the plain kernel.
+        entry: Function of the plain kernel.
+
+    Raises:
+        DeclarationError: See `guarded`.
+    """
+    macros = dict.fromkeys(re.findall(r"^#define (\w+)", text, re.MULTILINE))
+    used = f"using {ENTRY}_kernel::{ENTRY};"
+    forgotten = [f"#undef {name}" for name in macros]
+    return "\n".join(
+        [text, "", *forgotten, "", f"namespace {ENTRY}_kernel {{", guarded(plain, entry), "}", used, ""]
+    )
+
 
 TARGETS = ("cuda", "cpu")
 

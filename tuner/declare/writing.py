@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tuner.declare.expressions import as_python
-from tuner.declare.shapes import Given, Shapes
+from tuner.declare.shapes import Given, Shapes, as_python
 
 #: The first lines of a file.
 HEAD = '''"""{name}: declared by a call of tile-tuner from Python.

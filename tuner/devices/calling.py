@@ -1,7 +1,7 @@
-"""Runs CUDA kernels on a caller's arrays, device and stream, for `tuner.callables`.
+"""Runs CUDA kernels on a caller's arrays, device and stream, for `tuner.python`.
 
-A measurement binds a kernel to its arrays once (`tuner.devices.launching`); a caller passes other arrays with
-every call. Runs on different streams may overlap, so they must not share workspaces or a module's constant
+A measurement binds a kernel to its arrays once (`tuner.devices.cuda.launching`); a caller passes other arrays
+with every call. Runs on different streams may overlap, so they must not share workspaces or a module's constant
 memory; these are kept for each stream.
 """
 
@@ -24,10 +24,10 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Rendered
 from tuner.declare.launch import Packing
 from tuner.declare.problem import DTYPE_BYTES, Problem
-from tuner.devices.cuda import describe
-from tuner.devices.launching import Series, function_of, regions_of, steps_of, three, workspace
-from tuner.devices.nvrtc import NvrtcCompiler
-from tuner.devices.tensor_maps import maps_of
+from tuner.devices.cuda.device import describe
+from tuner.devices.cuda.launching import Series, function_of, regions_of, steps_of, three, workspace
+from tuner.devices.cuda.nvrtc import NvrtcCompiler
+from tuner.devices.cuda.tensor_maps import maps_of
 
 #: Workspaces, modules and larger arrays are kept up to this total size, or this part of a GPU's memory if that
 #: is more; the oldest are dropped first.
@@ -71,7 +71,7 @@ def to_host(array: Any, into: Any) -> None:
 
 @dataclass(frozen=True)
 class Given:
-    """A caller's arrays in the form that `tuner.devices.launching` takes."""
+    """A caller's arrays in the form that `tuner.devices.cuda.launching` takes."""
 
     problem: Problem
     arrays: Mapping[str, Any]

@@ -1,7 +1,7 @@
 """Compares arrays on a device: with a float64 reference, and byte by byte with what they were.
 
 A check follows every first run and ends every turn of samples, so that its cost limits how many configs are
-timed a second. On a GPU each comparison is one kernel (`tuner.devices.gpu_comparing`).
+timed a second. On a GPU each comparison is one kernel (`tuner.devices.cuda.comparing`).
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def differences(xp: Any, output: Any, values: Any, tolerance: float, scale: floa
         scale: Is added to the size of each reference.
     """
     if xp.__name__ == "cupy":
-        from tuner.devices import gpu_comparing
+        from tuner.devices.cuda import comparing
 
-        return Differences(*gpu_comparing.differences(output, values, tolerance, scale))
+        return Differences(*comparing.differences(output, values, tolerance, scale))
     found = []
     for start in range(0, values.size, PIECE):
         value = values[start : start + PIECE]
@@ -66,12 +66,12 @@ def unequal(xp: Any, pairs: Sequence[tuple[Any, Any]]) -> list[bool]:
 
     Args:
         xp: The array module: numpy or cupy.
-        pairs: Arrays of unsigned integers; see `tuner.measuring.inputs.bits`.
+        pairs: Arrays of unsigned integers; see `tuner.workers.inputs.bits`.
     """
     if xp.__name__ == "cupy":
-        from tuner.devices import gpu_comparing
+        from tuner.devices.cuda import comparing
 
-        return gpu_comparing.unequal(pairs)
+        return comparing.unequal(pairs)
     return [_unequal(one, other) for one, other in pairs]
 
 
@@ -80,12 +80,12 @@ def checksums(xp: Any, arrays: Sequence[Any]) -> list[int]:
 
     Args:
         xp: The array module: numpy or cupy.
-        arrays: Arrays of unsigned integers; see `tuner.measuring.inputs.bits`.
+        arrays: Arrays of unsigned integers; see `tuner.workers.inputs.bits`.
     """
     if xp.__name__ == "cupy":
-        from tuner.devices import gpu_comparing
+        from tuner.devices.cuda import comparing
 
-        return gpu_comparing.checksums(arrays)
+        return comparing.checksums(arrays)
     return [int(each.sum(dtype="uint64")) for each in arrays]
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.declare.hardware import DeviceInfo
-from tuner.devices import cpu_features
+from tuner.devices.cpu import features as cpu_features
 from tuner.errors import DeviceTrouble, InputError
 
 

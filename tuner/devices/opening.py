@@ -18,7 +18,7 @@ def open_device(spec: str) -> Device:
     kind, _, rest = spec.partition(":")
     if kind == "cuda":
         try:
-            from tuner.devices.cuda import CudaDevice
+            from tuner.devices.cuda.device import CudaDevice
         except ImportError as error:
             raise DeviceTrouble(
                 f"a CUDA device needs CuPy, which cannot be imported ({error}); install the extra cuda13 or "
@@ -29,7 +29,7 @@ def open_device(spec: str) -> Device:
         from tuner.devices.fake import FakeDevice
 
         return FakeDevice.from_file(rest)
-    from tuner.devices.cpu import CpuDevice
+    from tuner.devices.cpu.device import CpuDevice
 
     return CpuDevice()
 
@@ -38,13 +38,13 @@ def compiler_for(spec: str) -> Compiler:
     """Returns the compiler for a device spec: ``cuda``, ``cpu`` or ``fake:FILE``."""
     kind, _, rest = spec.partition(":")
     if kind == "cuda":
-        from tuner.devices.nvrtc import NvrtcCompiler
+        from tuner.devices.cuda.nvrtc import NvrtcCompiler
 
         return NvrtcCompiler()
     if kind == "fake":
         from tuner.devices.fake import FakeCompiler
 
         return FakeCompiler(rest)
-    from tuner.devices.numba_source import NumbaCompiler
+    from tuner.devices.cpu.numba import NumbaCompiler
 
     return NumbaCompiler()

@@ -52,7 +52,7 @@ class Binary:
 
 
 class Arrays(Protocol):
-    """The arrays of a problem on a device (see `tuner.measuring.workload.Workload`)."""
+    """The arrays of a problem on a device (see `tuner.workers.workload.Workload`)."""
 
     @property
     def problem(self) -> Problem:

@@ -183,7 +183,7 @@ def _binary(exported: Exported) -> dict[str, str | bytes]:
             f"a binary is of a cuda kernel, got the cpu kernel {exported.kernel.name!r}; choose source, python "
             f"or json"
         )
-    from tuner.devices.nvrtc import compile_cubin
+    from tuner.devices.cuda.nvrtc import compile_cubin
 
     rendered, device = exported.rendered, exported.champion.record.device
     cubin, _ = compile_cubin(rendered.text, device.architecture, rendered.options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from string import Template
 
-from tuner.declare.padding import COPY_BLOCKS_DOWN, COPY_ROWS, COPY_ROWS_TEMPLATE, COPY_THREADS
+from tuner.declare.launch import COPY_BLOCKS_DOWN, COPY_ROWS, COPY_ROWS_TEMPLATE, COPY_THREADS
 
 WHOLE = Template("""\
 $header

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tuner.declare.tensor_map import TensorMap
+from tuner.declare.launch import TensorMap
 from tuner.export.interface import Interface
 from tuner.export.symbolic import in_c, in_python
 

@@ -13,24 +13,71 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from tuner.declare.hardware import DeviceInfo
-from tuner.devices.detect import find
+from tuner.devices.detect import DetectedDevice, find
 from tuner.devices.device_lock import device_lock
+from tuner.devices.machine_load import MachineWatch, described, slowed
 from tuner.errors import Interrupted, TunerError
-from tuner.fleet.condition import Condition, complaints
-from tuner.fleet.identity import identity_of
-from tuner.fleet.orders import DATABASE_VARIABLE, Greeting, Order, Report, WatchOrder
+from tuner.fleet.orders import DATABASE_VARIABLE, Greeting, Order, Report, WatchOrder, identity_of
 from tuner.fleet.sentinels import time_here
 from tuner.fleet.studies import Studies
-from tuner.nightly.plan.items import PlanItem
+from tuner.night.plan.items import PlanItem
+from tuner.results.doubts import OTHERS_PROCESSES
 from tuner.results.sentinel import Sentinel
 from tuner.study.progress import Progress
+from tuner.workers.process import Worker, WorkerFailed, answered
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A device and its state.
+
+    Attributes:
+        info: The device as the process knows it that opened it.
+        versions: Versions of compiler, driver and libraries.
+        complaints: What is wrong; empty if it is fit.
+    """
+
+    info: DeviceInfo
+    versions: Mapping[str, str]
+    complaints: tuple[str, ...] = ()
+
+
+def complaints(found: DetectedDevice) -> Condition:
+    """Opens a device, computes something small on it, and looks at its clocks and at who else uses it.
+
+    A CPU that others use is no reason: a night on this machine warns of that, too, and its champions are
+    provisional.
+    """
+    watch = MachineWatch((found,))
+    load = watch.load()
+    seen: list[str] = []
+    if found.target == "cuda" and load.seen.get(OTHERS_PROCESSES):
+        seen += described(load)
+    seen += [f"its clocks are lowered: {reason}" for reason in slowed(found)]
+    info, versions, unwell = _opened(found)
+    return Condition(info, versions, tuple(seen + ([f"its canary fails: {unwell}"] if unwell else [])))
+
+
+def _opened(found: DetectedDevice) -> tuple[DeviceInfo, Mapping[str, str], str]:
+    """The device, its versions, and why its canary fails; empty if it does not."""
+    worker = Worker("device", found.opening, dict(found.environment))
+    try:
+        hello = answered(worker.ask({"do": "hello"}))
+        unwell = str(answered(worker.ask({"do": "canary"}))["unwell"])
+        return DeviceInfo.from_json(hello["info"]), hello["versions"], unwell
+    except (WorkerFailed, TunerError) as error:
+        return found.info, {}, str(error)
+    finally:
+        worker.close()
+
 
 #: Seconds between two messages about the progress, and that the end may take once the worker is gone.
 TELL_EVERY_S, END_WITHIN_S = 0.5, 3.0

@@ -17,8 +17,7 @@ from typing import Any
 
 from tuner.devices.detect import DetectedDevice, find, gpus
 from tuner.errors import EnvironmentTrouble, InputError
-from tuner.fleet.cores import share_cores
-from tuner.fleet.jobs import queue_class, script_of
+from tuner.fleet.jobs import queue_class, script_of, share_cores
 from tuner.fleet.security import Certificates
 
 #: Seconds to wait for a scheduler, and for workers of this machine to end.

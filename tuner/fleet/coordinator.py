@@ -10,7 +10,7 @@ from typing import Any
 from tuner.declare.hardware import DeviceInfo
 from tuner.fleet.clusters import Cluster, ClusterRequest, connected
 from tuner.fleet.night import FleetNight
-from tuner.nightly.plan.items import Plan
+from tuner.night.plan.items import Plan
 from tuner.store import Store
 from tuner.store.claims import Claims
 from tuner.study.locks import Occupancy

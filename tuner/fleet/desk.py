@@ -10,15 +10,15 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
-from tuner.exchange.files import add_all
 from tuner.fleet.orders import Answer, Database, Handed, Order, Report
 from tuner.fleet.own_file import packed
-from tuner.nightly.standing import study_of
-from tuner.nightly.work import Done, Place, Work
-from tuner.results.kept import Kept
+from tuner.night.standing import study_of
+from tuner.night.work import Done, Place, Work
 from tuner.results.record import Champion, ProblemKey, Record, new_id, utc_now
+from tuner.results.survey import Kept
 from tuner.store import Store, lines
 from tuner.store.claims import DONE, FAILED, LOST, STOPPED, Claims
+from tuner.store.exchange import add_all
 from tuner.store.patience import patiently
 from tuner.study.starting import trials_elsewhere
 

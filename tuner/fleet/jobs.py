@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from unittest import mock
 
+from tuner.devices.detect import DetectedDevice
 from tuner.errors import InputError
 
 #: Seconds before the end of a job at which its workers stop, so that their slices end in an orderly way.
@@ -102,3 +104,38 @@ def script_of(kind: str, job: Mapping[str, Any], worker: Mapping[str, Any]) -> s
     except (ValueError, TypeError) as error:
         raise InputError(f"dask-jobqueue refuses the settings under [job]: {error}; correct them") from error
     return str(made.job_script())
+
+
+#: A share is this many cores at the least: a study, its device's process, and two compilers.
+LEAST_CORES = 4
+
+
+def shares(cores: Sequence[int], count: int) -> list[set[int]]:
+    """Divides cores into equal runs of neighbours, which have caches and memory in common.
+
+    Args:
+        cores: Numbers of the cores.
+        count: Number of shares.
+
+    Returns:
+        The shares; all cores for each if there are too few to divide.
+    """
+    ordered = sorted(cores)
+    each = len(ordered) // max(count, 1)
+    if count < 2 or each < LEAST_CORES:
+        return [set(ordered)] * count
+    return [set(ordered[number * each : (number + 1) * each]) for number in range(count)]
+
+
+def share_cores(found: Sequence[DetectedDevice], processes: Sequence[int]) -> None:
+    """Gives each worker process of this machine's GPUs its share of the cores that this process may use.
+
+    Args:
+        found: Their devices.
+        processes: Their ids, in the same order; what they start later has the same share.
+    """
+    if any(each.target != "cuda" for each in found):
+        return
+    for pid, cores in zip(processes, shares(list(os.sched_getaffinity(0)), len(processes)), strict=True):
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setaffinity(pid, cores)

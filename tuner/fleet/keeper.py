@@ -21,7 +21,7 @@ from typing import Any
 
 from tuner.errors import DeviceTrouble, TunerError
 from tuner.fleet.orders import DATABASE_VARIABLE, Answer, Greeting, Order, Report, WatchOrder
-from tuner.nightly.work import Done
+from tuner.night.work import Done
 from tuner.results.sentinel import Sentinel
 
 #: Seconds between two looks at the study process.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tuner.fleet.orders import Order, Report
-from tuner.nightly.work import Place, Work
+from tuner.night.work import Place, Work
 
 
 class State(enum.StrEnum):

@@ -12,14 +12,14 @@ from typing import Any
 from tuner.declare.hardware import DeviceInfo
 from tuner.errors import EnvironmentTrouble, Interrupted
 from tuner.fleet.desk import Desk
-from tuner.fleet.identity import identity_of
 from tuner.fleet.members import Member, State
+from tuner.fleet.orders import identity_of
 from tuner.fleet.runner import RECHECK_S, SILENT_S, ClusterRunner, Conditions
-from tuner.nightly.items import NightItem
-from tuner.nightly.lane import Lane, Rules, play
-from tuner.nightly.plan.items import Plan, PlanItem, asks_for
-from tuner.nightly.standing import Standing
-from tuner.nightly.work import Done, Place, Work
+from tuner.night.items import NightItem
+from tuner.night.lane import Lane, Rules, play
+from tuner.night.plan.items import Plan, PlanItem, asks_for
+from tuner.night.standing import Standing
+from tuner.night.work import Done, Place, Work
 from tuner.store import Store
 
 #: Seconds between two looks for workers while there is none.
@@ -46,8 +46,8 @@ class FleetNight:
         anywhere: True if workers on other machines may take part.
         devices: Devices to use, in place of the plan's.
         again: True to continue problems that are done, too.
-        said: As in `tuner.nightly.night.Night`.
-        warned: As in `tuner.nightly.night.Night`.
+        said: As in `tuner.night.night.Night`.
+        warned: As in `tuner.night.night.Night`.
         silent_s: Seconds without progress after which a worker counts as lost.
         recheck_s: Seconds after which a refused worker is looked at again.
         stopped: Asked now and then; a reason ends the night.

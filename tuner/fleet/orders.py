@@ -6,19 +6,100 @@ name of the study, which covers the sources, must come out the same.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tuner.declare import catalogue
-from tuner.declare.catalogue import Catalogue
+from tuner.declare.catalogue import Catalogue, kernels_folder
 from tuner.declare.hardware import DeviceInfo
-from tuner.fleet.identity import Identity
-from tuner.nightly.plan.items import PlanItem
-from tuner.nightly.work import Done, Work
+from tuner.night.plan.items import PlanItem
+from tuner.night.work import Done, Work
 from tuner.results.measurement import Measurement
 from tuner.results.sentinel import Terms
+from tuner.version import __version__
+
+#: Endings of files that take part in what is measured.
+SOURCES = (".py", ".cu", ".cuh", ".h", ".hpp", ".toml")
+
+
+@dataclass(frozen=True)
+class Identity:
+    """The code on a machine.
+
+    Attributes:
+        version: Version of tile-tuner.
+        code: Hash of its modules.
+        kernels: Hash of the built-in kernels.
+        files: Path of a user's file -> hash of the sources beside it that bear its name, or are shared there.
+    """
+
+    version: str
+    code: str
+    kernels: str
+    files: tuple[tuple[str, str], ...] = ()
+
+
+def identity_of(files: Iterable[str] = ()) -> Identity:
+    """Reads the identity of this machine.
+
+    Args:
+        files: Absolute paths of users' kernel files.
+    """
+    package = Path(__file__).resolve().parents[1]
+    code = [path for path in package.rglob("*.py") if "kernels" not in path.relative_to(package).parts[:1]]
+    kernels = kernels_folder()
+    own = tuple((file, _hash(Path(file).parent, _beside(Path(file)))) for file in sorted(set(files)))
+    return Identity(__version__, _hash(package, code), _hash(kernels, _sources(kernels)), own)
+
+
+def difference(ours: Identity, theirs: Identity) -> str:
+    """Says in words how another machine differs; empty if it does not.
+
+    Args:
+        ours: The coordinator's.
+        theirs: The worker's.
+    """
+    if ours.version != theirs.version:
+        return f"it has tile-tuner {theirs.version}, the coordinator {ours.version}; install the same version"
+    if ours.code != theirs.code:
+        return "its code of tile-tuner is another, of the same version; use the same checkout or wheel"
+    if ours.kernels != theirs.kernels:
+        return "its built-in kernels are others; use the same checkout or wheel"
+    there = dict(theirs.files)
+    for file, digest in ours.files:
+        if not there.get(file):
+            return f"it has no kernel file {file}; put the same one at the same path"
+        if there[file] != digest:
+            return f"its kernel file {file}, or a source beside it, is another; put the same one there"
+    return ""
+
+
+def _sources(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.suffix in SOURCES]
+
+
+def _beside(file: Path) -> list[Path]:
+    """A kernel file, sources that begin with its name, and those that files of its folder share."""
+    if not file.is_file():
+        return []
+    named = (path for path in file.parent.iterdir() if path.suffix in SOURCES)
+    return [path for path in named if path.name.startswith((file.stem, "_"))]
+
+
+def _hash(folder: Path, files: Iterable[Path]) -> str:
+    """Hash of names and contents; empty if there are none."""
+    found = sorted(files)
+    if not found:
+        return ""
+    digest = hashlib.sha256()
+    for path in found:
+        content = hashlib.sha256(path.read_bytes()).hexdigest()
+        digest.update(f"{path.relative_to(folder)} {content}\n".encode())
+    return digest.hexdigest()[:16]
+
 
 #: Environment variable of a study process with the URL by which its machine reaches the database.
 DATABASE_VARIABLE = "TUNER_WORKER_DB"
@@ -26,7 +107,7 @@ DATABASE_VARIABLE = "TUNER_WORKER_DB"
 
 @dataclass(frozen=True)
 class ItemTold:
-    """An item of a plan by its names; see `tuner.nightly.plan.items.PlanItem`."""
+    """An item of a plan by its names; see `tuner.night.plan.items.PlanItem`."""
 
     operation: str
     file: str
@@ -149,7 +230,7 @@ class Order:
         study: Name of the study, as it must come out on the worker.
         item: The problem.
         name: The problem's, unique in the night.
-        turn: See `tuner.nightly.work.Work`, as for the following ones.
+        turn: See `tuner.night.work.Work`, as for the following ones.
         parts: Seconds of each part.
         why: For finals, why the search ended.
         seconds: Seconds of the study from its opening on.
@@ -203,7 +284,7 @@ class WatchOrder:
     Attributes:
         night: Id of the run of the plan.
         problems: What to time.
-        passes: The fields of `tuner.watch.timing.Pass`, for each pass.
+        passes: The fields of `tuner.night.timing.Pass`, for each pass.
         limit_s: Seconds after which it has stalled.
     """
 

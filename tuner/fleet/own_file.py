@@ -12,12 +12,12 @@ import gzip
 from collections.abc import Iterable
 from pathlib import Path
 
-from tuner.exchange.files import add_all
 from tuner.fleet.orders import Handed
-from tuner.results.kept import Kept
 from tuner.results.record import Champion, Record
+from tuner.results.survey import Kept
 from tuner.store import Store, lines
-from tuner.store.since import last_number, records_since
+from tuner.store.exchange import add_all
+from tuner.store.streams import last_number, records_since
 
 #: Records handed over at once.
 AT_ONCE = 5000

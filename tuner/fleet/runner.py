@@ -20,10 +20,9 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.errors import EnvironmentTrouble, TunerError
 from tuner.fleet import node
 from tuner.fleet.desk import Desk
-from tuner.fleet.identity import Identity, difference
 from tuner.fleet.members import Member, State
-from tuner.fleet.orders import Answer, Greeting, Handed, Report, WatchOrder
-from tuner.nightly.work import Done, Place, Work
+from tuner.fleet.orders import Answer, Greeting, Handed, Identity, Report, WatchOrder, difference
+from tuner.night.work import Done, Place, Work
 
 #: Seconds without a word of progress after which a worker counts as lost. A worker itself kills a study process
 #: that gets no further (`tuner.fleet.keeper.STALL_S`), and is given time to say so.

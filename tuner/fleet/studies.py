@@ -13,13 +13,13 @@ from tuner.devices.detect import DetectedDevice
 from tuner.errors import EnvironmentTrouble, InputError, Interrupted, TunerError
 from tuner.fleet.orders import Answer, Database, Handed, Order
 from tuner.fleet.own_file import Outbox
-from tuner.nightly.standing import kernels_of, study_of
-from tuner.nightly.work import Done, Work
+from tuner.night.standing import kernels_of, study_of
+from tuner.night.work import Done, Work
 from tuner.store import Store
 from tuner.store.patience import PatientStore, patiently
 
 if TYPE_CHECKING:
-    from tuner.nightly.stage import Stage, View
+    from tuner.night.night import Stage, View
 
 #: Seconds between two hand-overs of records during a slice.
 HAND_OVER_EVERY_S = 3.0
@@ -174,6 +174,6 @@ class Studies:
 
 def _stage(store: Store, found: DetectedDevice, view: View) -> Stage:
     """A stage with the device; what searches import takes a second that a worker without one need not spend."""
-    from tuner.nightly.stage import Stage
+    from tuner.night.night import Stage
 
     return Stage(store, (found,), view)

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from tuner.declare.hardware import DeviceInfo
-from tuner.devices.cache_folder import cache_root
 from tuner.devices.detect import DetectedDevice
+from tuner.devices.settings import cache_root
 from tuner.errors import EnvironmentTrouble
 from tuner.fleet import node
-from tuner.fleet.cores import share_cores
+from tuner.fleet.jobs import share_cores
 from tuner.fleet.keeper import Keeper, Place
 from tuner.fleet.security import Certificates
 

@@ -18,15 +18,12 @@ from tuner.declare.problem import Problem
 from tuner.errors import NothingFound
 from tuner.lookup.answers import Answer, Loss, Question, declared_problem, tune_command
 from tuner.lookup.asking import kept_open, parse_device, parse_key
-from tuner.lookup.declared import builtin_now
 from tuner.lookup.demand import DEMAND
 from tuner.lookup.device_similarity import known_device
-from tuner.lookup.epilogues import from_plain
 from tuner.lookup.legality import completed
-from tuner.lookup.regimes import of_another_regime, other_regimes
 from tuner.lookup.snapshot import Snapshot
-from tuner.lookup.stale import installed_compiler, staleness
-from tuner.lookup.tiers import OWN, TIERS, Case, default
+from tuner.lookup.stale import builtin_now, installed_compiler, staleness
+from tuner.lookup.tiers import OWN, TIERS, Case, default, from_plain, of_another_regime, other_regimes
 from tuner.results.record import ProblemKey
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from tuner.declare.problem import IEEE, Problem
 from tuner.declare.space import Config
 from tuner.errors import TunerError
 from tuner.results.doubts import complaints
-from tuner.results.error_limit import told
+from tuner.results.objectives import told
 from tuner.results.record import Champion, ProblemKey, Record
 
 #: How near the record of an answer is to the question.

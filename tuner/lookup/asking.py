@@ -14,11 +14,15 @@ from tuner.declare.problem import PRECISIONS, Problem
 from tuner.devices.detect import find
 from tuner.devices.settings import setting
 from tuner.errors import InputError, NothingFound
-from tuner.lookup.declared import builtin_now
+from tuner.lookup.device_similarity import known_device
+from tuner.lookup.legality import completed
+from tuner.lookup.snapshot import Snapshot
+from tuner.lookup.stale import builtin_now
 from tuner.results.record import ProblemKey
 
 if TYPE_CHECKING:
     from tuner.store import Store
+
 
 #: Where records are unless ``TUNER_DB`` says otherwise: as for the command line.
 DEFAULT_DATABASE = "sqlite:///studies.db"
@@ -142,3 +146,24 @@ def _problem_of(words: str, catalogue: Catalogue) -> Problem:
         )
     shape = dict(zip(operation.dims, sizes, strict=True))
     return operation.problem(shape, dtype, layout, precision, epilogue)
+
+
+def device_in_full(words: str, db: str = "") -> DeviceInfo:
+    """A device of this machine or of the records, with what is missing of its limits filled in.
+
+    Args:
+        words: ``cpu``, ``cuda:0``, or a name such as ``NVIDIA H200``.
+        db: URL of the database, as for `tuner.best`.
+
+    Raises:
+        UnknownName: There is no record of a device of that name.
+        DeviceTrouble: There is no such device here.
+        StoreTrouble: The database cannot be used.
+    """
+    store = opened(db)
+    try:
+        known, where = Snapshot.open(store).devices(), parse_device(words)
+        return completed(known_device(where, known) if isinstance(where, str) else where, known)
+    finally:
+        if store is not None:
+            store.close()

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tuner.declare.catalogue import Catalogue
 from tuner.declare.hardware import DeviceInfo
 from tuner.lookup.answers import Question
-from tuner.lookup.model.fitted import Model as TimeModel
-from tuner.lookup.model.shelf import models
-from tuner.lookup.remembered import Remembered
 from tuner.lookup.tuned import Subject, Tuned, gather
-from tuner.published import Published, devices, entries, standing, tuned_folder
+from tuner.model.fitted import Model as TimeModel
+from tuner.model.remembered import Remembered
+from tuner.model.shelf import models
 from tuner.results.record import Champion, ProblemKey
+from tuner.store.published import Published, devices, entries, standing, tuned_folder
 
 if TYPE_CHECKING:
     from tuner.store import Store

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -10,15 +10,16 @@ from tuner.declare.catalogue import Catalogue
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
-from tuner.lookup.answers import DEFAULT, UNMEASURED, Answer, Loss, Question
+from tuner.devices.protocol import REGIMES
+from tuner.lookup.answers import DEFAULT, EXACT, PREDICTED, UNMEASURED, Answer, Loss, Question, declared_problem
 from tuner.lookup.device_similarity import alike
 from tuner.lookup.legality import default_among, legal
-from tuner.lookup.model.fitted import Model as TimeModel
-from tuner.lookup.predicted import from_model
-from tuner.lookup.remembered import Remembered, from_tuned
 from tuner.lookup.snapshot import Snapshot
 from tuner.lookup.stale import staleness
 from tuner.lookup.tuned import Subject
+from tuner.model.fitted import Model as TimeModel
+from tuner.model.remembered import Remembered, from_tuned
+from tuner.model.tiers import from_model
 from tuner.results.record import Champion, Record, Role, rank_in_time
 
 if TYPE_CHECKING:
@@ -201,3 +202,91 @@ def default(case: Case) -> Answer | None:
 #: What rests on records, in the order in which it is asked: those of the problem itself, and of others.
 OWN: tuple[Callable[[Case], Answer | None], ...] = (exact, best_trial)
 TIERS: tuple[Callable[[Case], Answer | None], ...] = (*OWN, predicted, similar_device)
+
+
+#: Catalogue -> its kernels that apply epilogues, as a catalogue; of the last one that was asked for.
+_LAST: list[tuple[Catalogue, Catalogue]] = []
+
+
+def from_plain(case: Case, tiers: Sequence[Callable[[Case], Answer | None]]) -> Answer | None:
+    """What is known of the problem without its epilogue; None where nothing is that may be used with it.
+
+    Args:
+        case: A problem with an epilogue.
+        tiers: Asked in turn.
+    """
+    question = case.question
+    if not question.problem.epilogue or case.problem is None:
+        return None
+    plain = replace(question, problem=question.problem.plain)
+    without = replace(
+        case,
+        question=plain,
+        catalogue=_applying(case.catalogue),
+        problem=declared_problem(plain, case.catalogue),
+    )
+    answers = (tier(without) for tier in tiers)
+    found = next((each for each in answers if each is not None and _may_run(case, each)), None)
+    return None if found is None else _told(case, found)
+
+
+def _applying(catalogue: Catalogue) -> Catalogue:
+    """The kernels that apply epilogues; the same object for the same catalogue, since much is kept by it."""
+    if not _LAST or _LAST[0][0] is not catalogue:
+        kernels = tuple(each for each in catalogue.kernels if each.epilogues)
+        _LAST[:] = [(catalogue, Catalogue(catalogue.operations, kernels))]
+    return _LAST[0][1]
+
+
+def _may_run(case: Case, found: Answer) -> bool:
+    """Whether kernel and config of an answer are right with the epilogue."""
+    assert case.problem is not None, "asked only for a declared problem"
+    kernel = next((each for each in case.kernels() if each.name == found.kernel), None)
+    if kernel is None or not kernel.epilogues or set(found.config) != {each.name for each in kernel.parameters}:
+        return False
+    return bool(legal(kernel, case.problem, case.question.device, [found.config])[0][0])
+
+
+def _told(case: Case, found: Answer) -> Answer:
+    """An answer without the epilogue as one to the question."""
+    epilogue = case.question.problem.epilogue
+    reason = (
+        f"nothing was timed with epilogue {epilogue}, which adds one pass over the result; answered without it"
+    )
+    library = ""
+    if found.use != "kernel":
+        assert case.problem is not None, "asked only for a declared problem"
+        baseline = case.problem.operation.baselines.get(case.question.device.kind)
+        library = baseline.named(case.problem) if baseline is not None else found.use
+    if found.match == EXACT:
+        said = f"not measured: timed for this very problem without {epilogue}"
+        found = replace(found, match=PREDICTED, loss=Loss(UNMEASURED, 0, said))
+    return replace(found, question=case.question, library=library, reasons=(reason, *found.reasons))
+
+
+def other_regimes(question: Question) -> list[str]:
+    """The other regimes, those with caches in the same state first.
+
+    As part of a graph or not makes a difference of microseconds; full or empty caches may turn the order of
+    configs round.
+    """
+    state = question.regime.partition("-")[0]
+    return sorted((each for each in REGIMES if each != question.regime), key=lambda each: state not in each)
+
+
+def of_another_regime(found: Answer, question: Question) -> Answer:
+    """An answer to the question from what was timed in another regime."""
+    assert found.question is not None, "a tier keeps its question"
+    regime = found.question.regime
+    reason = f"nothing was timed {question.regime} on such a device; this was timed {regime}"
+    if found.match == EXACT:
+        said = f"not measured: timed {regime} for this very problem, and not {question.regime}"
+        found = replace(found, loss=Loss(UNMEASURED, 0, said), library=_library(found))
+    elif found.loss.cases:
+        found = replace(found, loss=replace(found.loss, said=f"{regime}: {found.loss.said}"))
+    return replace(found, question=question, reasons=(reason, *found.reasons))
+
+
+def _library(found: Answer) -> str:
+    """The library's name where it won."""
+    return "" if found.use == "kernel" else found.use

@@ -18,8 +18,8 @@ from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Operation, Problem
 from tuner.declare.space import Config
 from tuner.errors import TunerError
-from tuner.published import Published, entries, standing
 from tuner.results.record import ProblemKey, Role, rank_in_time
+from tuner.store.published import Published, entries, standing
 
 if TYPE_CHECKING:
     from tuner.store import Store

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import IEEE, PRECISIONS, worded
 from tuner.results.doubts import doubts
-from tuner.results.measurement import Measurement
-from tuner.results.statistics import Comparison
+from tuner.results.measurement import Comparison, Measurement
 
 if TYPE_CHECKING:
     from tuner.declare.kernel import Kernel

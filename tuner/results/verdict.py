@@ -9,9 +9,8 @@ from typing import Any
 
 from tuner.declare.kernel import Kernel
 from tuner.declare.space import Config
-from tuner.results.measurement import Measurement, Outcome
+from tuner.results.measurement import Measurement, Outcome, compare
 from tuner.results.record import Pair
-from tuner.results.statistics import compare
 
 #: Challengers beside the reigning champion.
 FINALISTS = 4

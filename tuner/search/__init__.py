@@ -1,9 +1,9 @@
 """Search: which config to try next. The only package that imports Optuna."""
 
 from tuner.search.budget import Budget
-from tuner.search.history import Observation
 from tuner.search.pareto import front, front_value
 from tuner.search.search import SAMPLERS, Candidate, Known, Search, SearchOptions
+from tuner.search.strategy import Observation
 
 __all__ = [
     "SAMPLERS",

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.search.history import Observations
+from tuner.search.strategy import Observations
 from tuner.search.surrogate import Hyperparameters, Posterior
 
 Floats = NDArray[np.float64]

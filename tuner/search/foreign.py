@@ -14,8 +14,7 @@ from optuna.trial import TrialState, create_trial
 
 from tuner.errors import InputError
 from tuner.results.measurement import Outcome
-from tuner.search.history import History
-from tuner.search.strategy import RandomStrategy, observed
+from tuner.search.strategy import History, RandomStrategy, observed
 
 Make = Callable[[int], optuna.samplers.BaseSampler]
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.search.failures import Failures
-from tuner.search.history import Observations
+from tuner.search.strategy import Observations
 from tuner.search.surrogate import Hyperparameters, Posterior
 from tuner.search.transfer_prior import FAILED_ELSEWHERE, TransferPrior, slope
 

@@ -12,8 +12,7 @@ import operator
 from collections.abc import Sequence
 
 from tuner.results.measurement import Outcome
-from tuner.search.history import History
-from tuner.search.strategy import observed
+from tuner.search.strategy import History, observed
 from tuner.search.tile import TileStrategy
 
 #: Weights are multiples of 1 over this number.

@@ -12,8 +12,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from tuner.declare.space import Config, Space
 from tuner.results.measurement import Outcome
-from tuner.search.history import History, Observation
-from tuner.search.strategy import Strategy
+from tuner.search.strategy import History, Observation, Strategy
 
 #: Names in a trial: the kernel, and a parameter of a kernel.
 KERNEL = "kernel"

@@ -16,8 +16,7 @@ from tuner.declare.space import Config, Space
 from tuner.errors import InputError, UnknownName
 from tuner.results.measurement import Outcome
 from tuner.search.foreign import FOREIGN, ForeignStrategy
-from tuner.search.history import History, Observation
-from tuner.search.mirror import Mirror
+from tuner.search.optuna_study import Mirror
 from tuner.search.pareto import ParetoStrategy, front
 from tuner.search.sampler import (
     FEW_SAMPLES_S,
@@ -28,7 +27,7 @@ from tuner.search.sampler import (
     finished_trial,
     parameter_name,
 )
-from tuner.search.strategy import RandomStrategy, SequenceStrategy, Strategy
+from tuner.search.strategy import History, Observation, RandomStrategy, SequenceStrategy, Strategy
 from tuner.search.tile import TileStrategy
 
 #: Names of samplers: ours, plain ones, and Optuna's.

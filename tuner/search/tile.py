@@ -16,11 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.results.measurement import Outcome
-from tuner.search.design import spread
-from tuner.search.history import History, Observation
 from tuner.search.kernel_model import KernelModel
-from tuner.search.strategy import RandomStrategy
-from tuner.search.transfer_prior import TransferPrior
+from tuner.search.strategy import History, Observation, RandomStrategy
+from tuner.search.transfer_prior import TransferPrior, spread
 
 Floats = NDArray[np.float64]
 

@@ -9,11 +9,11 @@ from collections.abc import Awaitable, Callable
 
 from fastapi import Request
 
-from tuner.requests.tokens import ADMIN, READ, RECORDS, SUBMIT, Caller
 from tuner.service.errors import Refused
 from tuner.service.guard import SAFE
 from tuner.service.sessions import COOKIE, Session, is_same
 from tuner.service.state import Service
+from tuner.service.tokens import ADMIN, READ, RECORDS, SUBMIT, Caller
 
 #: Seconds that a wrong token takes to be refused.
 SLOW_S = 0.2

@@ -11,14 +11,14 @@ from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from tuner.errors import UnknownName
-from tuner.lookup.declared import builtin_now
-from tuner.requests.answers import FORMATS, ExportedFile, exported
-from tuner.requests.questions import KEYS, LONGEST_TEXT
-from tuner.requests.tokens import Caller
-from tuner.requests.views import etag, manifest_json
+from tuner.lookup.stale import builtin_now
 from tuner.service.access import reads, service_of
+from tuner.service.answer_forms import FORMATS, ExportedFile, exported
 from tuner.service.first_answers import KnownBodies, answers_in_turns, asked_in, first_answer, number_of
+from tuner.service.questions import KEYS, LONGEST_TEXT
 from tuner.service.responses import tagged, told, working
+from tuner.service.shelf import etag, manifest_json
+from tuner.service.tokens import Caller
 
 router = APIRouter(prefix="/v1", tags=["answers"])
 Reads = Annotated[Caller, Depends(reads)]

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from tuner.errors import EnvironmentTrouble, InputError
-from tuner.requests.fleet_jobs import ClusterChoice, checked_name
+from tuner.service.offer import ClusterChoice, checked_name
 from tuner.service.settings import HOST, PORT, Settings
 
 #: Packages without which there is no server.

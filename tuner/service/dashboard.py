@@ -12,11 +12,11 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import RedirectResponse, Response
 
 from tuner.errors import NothingFound
-from tuner.requests.dashboard import show, show_last, shown
-from tuner.requests.tokens import Caller
 from tuner.service.access import reads, service_of
+from tuner.service.dashboard_studies import show, show_last, shown
 from tuner.service.responses import working
 from tuner.service.state import Service
+from tuner.service.tokens import Caller
 
 router = APIRouter(include_in_schema=False)
 Reads = Annotated[Caller, Depends(reads)]

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 from tuner.declare.catalogue import Catalogue
 from tuner.errors import InputError, TunerError, UnknownName
-from tuner.lookup.declared import builtin_now
-from tuner.requests.answers import told_as_json
-from tuner.requests.questions import KEYS, Asked, asked_of
-from tuner.requests.views import Body, View, etag
+from tuner.lookup.stale import builtin_now
+from tuner.service.answer_forms import told_as_json
 from tuner.service.errors import told as error_told
+from tuner.service.questions import KEYS, Asked, asked_of
 from tuner.service.responses import in_thread
+from tuner.service.shelf import Body, View, etag
 from tuner.service.state import Service
 
 #: Bodies that are remembered by the text of their query; forgotten with each snapshot.

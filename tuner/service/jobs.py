@@ -13,14 +13,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.types import Receive, Scope, Send
 
-from tuner.requests import allowed
-from tuner.requests import jobs as asked
-from tuner.requests.questions import LONGEST_TEXT
-from tuner.requests.tokens import Caller
+from tuner.service import job_queue
+from tuner.service import job_queue as asked
 from tuner.service.access import reads, service_of, submits
 from tuner.service.errors import Refused
+from tuner.service.questions import LONGEST_TEXT
 from tuner.service.responses import working
 from tuner.service.state import Service
+from tuner.service.tokens import Caller
 from tuner.store import jobs
 from tuner.store.jobs import Job, JobEvent
 
@@ -205,5 +205,5 @@ def _event(each: JobEvent) -> ServerSentEvent:
 async def allowed_files(request: Request, caller: Submits) -> Response:
     """What the operator has allowed on this node."""
     service = service_of(request)
-    found = await working(service, lambda: [each.to_json() for each in allowed.files(service.store)])
+    found = await working(service, lambda: [each.to_json() for each in job_queue.files(service.store)])
     return JSONResponse({"allowed": found})

@@ -10,8 +10,7 @@ from fastapi.responses import RedirectResponse, Response
 
 from tuner.errors import InputError, TunerError
 from tuner.lookup.asking import parse_key
-from tuner.requests import jobs as asked
-from tuner.requests.tokens import READ, SUBMIT, Caller
+from tuner.service import job_queue as asked
 from tuner.service import words
 from tuner.service.access import CSRF_FIELD, check_csrf, checked, reads, service_of
 from tuner.service.errors import Refused, status_of
@@ -19,6 +18,7 @@ from tuner.service.jobs import jobs_page, submitted
 from tuner.service.rendering import page, session_needed, set_cookie
 from tuner.service.responses import working
 from tuner.service.sessions import COOKIE
+from tuner.service.tokens import READ, SUBMIT, Caller
 from tuner.store import jobs
 
 router = APIRouter(include_in_schema=False)

@@ -12,17 +12,16 @@ from tuner.errors import NothingFound
 from tuner.lookup import tune_command
 from tuner.lookup.device_similarity import known_device
 from tuner.lookup.legality import completed
-from tuner.requests import charts, overview
-from tuner.requests import jobs as asked_jobs
-from tuner.requests.champions import champions_page, history_of
-from tuner.requests.questions import Asked
-from tuner.requests.views import View
 from tuner.results.record import Champion, Record
-from tuner.service import words
+from tuner.service import charts, overview, words
+from tuner.service import job_queue as asked_jobs
 from tuner.service.first_answers import asked_in
+from tuner.service.questions import Asked
+from tuner.service.shelf import View
 from tuner.service.state import Service
 from tuner.store import demand, jobs, listing
 from tuner.store.streams import Selection
+from tuner.study.crowns import champions_page, history_of
 
 #: Changes of last night, fastest trials and champions of a device that are shown.
 CHANGES, FASTEST, CHAMPIONS = 30, 20, 100

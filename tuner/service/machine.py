@@ -8,9 +8,9 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
-from tuner.requests.tokens import Caller
 from tuner.service.access import reads, service_of
 from tuner.service.responses import working
+from tuner.service.tokens import Caller
 from tuner.version import __version__
 
 router = APIRouter(tags=["machines"])

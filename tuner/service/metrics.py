@@ -13,7 +13,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from tuner.errors import TunerError
-from tuner.requests.shelf import Shelf
+from tuner.service.shelf import Shelf
 from tuner.store import Store, jobs
 
 #: Upper limits of the classes of times, seconds.

@@ -12,13 +12,13 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import RedirectResponse, Response
 
 from tuner.errors import NothingFound, TunerError
-from tuner.requests import records as listed
-from tuner.requests.tokens import SUBMIT, Caller
+from tuner.service import record_forms as listed
 from tuner.service import words
 from tuner.service.access import reads, service_of
 from tuner.service.looking import device_values, overview_values, problem_values, wanted_values
 from tuner.service.rendering import FOLDER, page
 from tuner.service.responses import working
+from tuner.service.tokens import SUBMIT, Caller
 
 router = APIRouter(include_in_schema=False)
 Reads = Annotated[Caller, Depends(reads)]
@@ -41,8 +41,8 @@ async def overview(request: Request, caller: Reads) -> Response:
 @router.get("/ask")
 async def ask(request: Request, caller: Reads, q: str = "", device: str = "") -> Response:
     """Leads from a problem in words to its page."""
-    from tuner.lookup.declared import builtin_now
-    from tuner.requests.questions import asked_of
+    from tuner.lookup.stale import builtin_now
+    from tuner.service.questions import asked_of
 
     try:
         asked = asked_of({"problem": q[:200], "device": device[:200]}, builtin_now(), {})
@@ -64,7 +64,7 @@ async def problems(
     request: Request, caller: Reads, operation: str = "", shape: str = "", device: str = "", after: int = 0
 ) -> Response:
     """The problems that were measured."""
-    from tuner.lookup.declared import builtin_now
+    from tuner.lookup.stale import builtin_now
 
     service, view = service_of(request), service_of(request).shelf.present
     wanted = listed.selection(operation[:100], shape[:100], device[:200], "")
@@ -107,8 +107,8 @@ async def device(request: Request, caller: Reads, name: str = "") -> Response:
 @router.get("/kernels")
 async def kernels(request: Request, caller: Reads) -> Response:
     """Every kernel, with parameters and rules."""
-    from tuner.lookup.declared import builtin_now
-    from tuner.requests.catalogue import kernels_json
+    from tuner.lookup.stale import builtin_now
+    from tuner.service.catalogue import kernels_json
 
     groups: dict[str, list[dict[str, Any]]] = {}
     for each in kernels_json(builtin_now()):

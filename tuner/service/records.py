@@ -7,20 +7,20 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import JSONResponse, Response
 
-from tuner.lookup.declared import builtin_now
-from tuner.requests import records as listed
-from tuner.requests.catalogue import devices_json, kernels_json, operations_json
-from tuner.requests.champions import champions_page, history_of
-from tuner.requests.intake import Intake
-from tuner.requests.questions import LONGEST_TEXT
-from tuner.requests.tokens import Caller
+from tuner.lookup.stale import builtin_now
 from tuner.results.measurement import Outcome
 from tuner.results.record import Role
+from tuner.service import record_forms as listed
 from tuner.service.access import reads, sends_records, service_of
 from tuner.service.answers import parameters
+from tuner.service.catalogue import devices_json, kernels_json, operations_json
 from tuner.service.first_answers import asked_in
+from tuner.service.intake import Intake
+from tuner.service.questions import LONGEST_TEXT
 from tuner.service.responses import told, working
+from tuner.service.tokens import Caller
 from tuner.store import demand
+from tuner.study.crowns import champions_page, history_of
 
 router = APIRouter(prefix="/v1", tags=["records"])
 Reads = Annotated[Caller, Depends(reads)]

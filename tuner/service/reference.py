@@ -9,9 +9,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import Response
 
-from tuner.requests.tokens import Caller
 from tuner.service.access import reads
 from tuner.service.rendering import page
+from tuner.service.tokens import Caller
 
 router = APIRouter(include_in_schema=False)
 

@@ -11,9 +11,9 @@ import jinja2
 from fastapi import Request
 from fastapi.responses import HTMLResponse, Response
 
-from tuner.requests.tokens import Caller
 from tuner.service.access import service_of, session_of
 from tuner.service.sessions import COOKIE, LASTS_S, Session
+from tuner.service.tokens import Caller
 from tuner.service.words import FILTERS
 from tuner.version import __version__
 

@@ -9,8 +9,8 @@ import anyio.to_thread
 from fastapi import Request
 from fastapi.responses import Response
 
-from tuner.requests.answers import told_as_json
-from tuner.requests.views import etag
+from tuner.service.answer_forms import told_as_json
+from tuner.service.shelf import etag
 from tuner.service.state import Service
 
 T = TypeVar("T")

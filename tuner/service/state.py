@@ -11,14 +11,14 @@ import anyio
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.devices.detect import find
-from tuner.requests.catalogue import own_devices
-from tuner.requests.offer import Offer
-from tuner.requests.runner import Runner
-from tuner.requests.shelf import Shelf
-from tuner.requests.tokens import Brake, Keeper
+from tuner.service.catalogue import own_devices
+from tuner.service.job_runner import Runner
 from tuner.service.metrics import Metrics
+from tuner.service.offer import Offer
 from tuner.service.sessions import Sessions
 from tuner.service.settings import Settings
+from tuner.service.shelf import Shelf
+from tuner.service.tokens import Brake, Keeper
 from tuner.store import Store
 
 #: Seconds that a write waits for another process.

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from markupsafe import Markup
 
 from tuner.declare.problem import worded
-from tuner.requests.answers import finite
+from tuner.service.answer_forms import finite
 
 _UNITS = (("s", 1.0), ("ms", 1e3), ("us", 1e6), ("ns", 1e9))
 

@@ -12,10 +12,9 @@ from typing import Any, Self
 import sqlalchemy as sa
 
 from tuner.errors import NothingFound
-from tuner.results.kept import Kept
 from tuner.results.record import Champion, Record, Retraction
-from tuner.results.survey import SurveyPart
-from tuner.store import checksum, opening, rows, surveys, tables
+from tuner.results.survey import Kept, SurveyPart
+from tuner.store import opening, rows, surveys, tables
 from tuner.store.ledger import Ledger
 from tuner.store.reading import Reader
 
@@ -154,7 +153,7 @@ class Store(Reader):
             fresh = [each for name, each in by_id.items() if name not in there]
             if fresh:
                 told = [rows.retraction_row(each) for each in fresh]
-                added = [row | {"checksum": checksum.checksum(row, checksum.RETRACTION)} for row in told]
+                added = [row | {"checksum": rows.checksum(row, rows.RETRACTION)} for row in told]
                 connection.execute(self._insert(tables.retractions), added)
         self._remember({}, fresh)
         return len(fresh)
@@ -188,7 +187,7 @@ class Store(Reader):
         return row | {
             "device": self._once(connection, tables.devices, device, numbers),
             "run": self._once(connection, tables.runs, run, numbers),
-            "checksum": checksum.checksum({**row, **run, "info": device["info"]}, checksum.SURVEY),
+            "checksum": rows.checksum({**row, **run, "info": device["info"]}, rows.SURVEY),
         }
 
     def _remember(self, numbers: dict[tuple[str, ...], int], fresh: Sequence[Kept]) -> None:
@@ -243,7 +242,7 @@ class Store(Reader):
             "device": self._once(connection, tables.devices, device, numbers),
             "kernel": self._once(connection, tables.kernels, kernel, numbers),
             "run": self._once(connection, tables.runs, run, numbers),
-            "checksum": checksum.checksum(told, checksum.RECORD),
+            "checksum": rows.checksum(told, rows.RECORD),
         }
 
     def _champion_row(
@@ -260,7 +259,7 @@ class Store(Reader):
             "device": self._once(connection, tables.devices, device, numbers),
             "record": self._number_of(connection, record.id),
             "baseline": self._number_of(connection, library.id) if library else None,
-            "checksum": checksum.checksum(told, checksum.CHAMPION),
+            "checksum": rows.checksum(told, rows.CHAMPION),
         }
 
     def _there(self, connection: sa.Connection, table: sa.Table, ids: Sequence[str]) -> set[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from tuner.results.crowns import Crown
-from tuner.store import checksum, opening, rows, tables
+from tuner.store import opening, rows, tables
 
 if TYPE_CHECKING:
     from tuner.store import Store
@@ -34,7 +34,7 @@ def enter(store: Store, crowns: Crown | Iterable[Crown]) -> int:
             if crown.problem is not None:
                 problem = rows.problem_row(crown.problem)
                 number = store._once(connection, tables.problems, problem, numbers)
-            row |= {"checksum": checksum.checksum(row | problem, checksum.CROWN), "problem": number}
+            row |= {"checksum": rows.checksum(row | problem, rows.CROWN), "problem": number}
             connection.execute(store._insert(tables.crowns), row)
     store._remember(numbers, fresh)
     return len(fresh)

@@ -16,9 +16,8 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from tuner.errors import InputError, NothingFound, StoreTrouble
-from tuner.results.kept import Kept
 from tuner.results.record import Champion, Record, Retraction
-from tuner.results.survey import SurveyPart
+from tuner.results.survey import Kept, SurveyPart
 from tuner.store import Store, opening, queries, sound, streams, tables
 from tuner.store.ledger import Ledger, ledger_file, readable
 from tuner.store.salvage import salvaged

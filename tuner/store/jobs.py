@@ -30,7 +30,7 @@ class Job:
     """A job.
 
     Attributes:
-        asked: What was submitted, checked, as `tuner.requests.jobs` writes it.
+        asked: What was submitted, checked, as `tuner.service.job_queue` writes it.
         same: Digest of it: equal unfinished jobs are one.
         node: Name of the machine that runs it.
         submitter: Name of the token that it came with.

@@ -18,8 +18,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from tuner.results.kept import Kept
-from tuner.results.survey import SurveyPart
+from tuner.results.survey import Kept, SurveyPart
 from tuner.store import lines
 
 #: Largest number of lines in a gzip member: a damaged byte costs all lines of its member.

@@ -14,10 +14,9 @@ from typing import Any
 from tuner.declare.hardware import DeviceInfo
 from tuner.errors import InputError
 from tuner.results.crowns import Act, Crown
-from tuner.results.kept import Kept
 from tuner.results.measurement import CompileReport, Error, Measurement, Outcome
 from tuner.results.record import Champion, Pair, ProblemKey, Record, Retraction, Role
-from tuner.results.survey import SurveyPart
+from tuner.results.survey import Kept, SurveyPart
 from tuner.store import rows, surveys
 from tuner.version import __version__
 

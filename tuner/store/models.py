@@ -32,7 +32,7 @@ def add(store: Store, operation: str, device: str, regime: str, text: bytes) -> 
         operation: Its name.
         device: Name of the device.
         regime: How the times that it predicts were taken.
-        text: The model (`tuner.lookup.model.stored`).
+        text: The model (`tuner.model.stored`).
 
     Raises:
         StoreTrouble: The database cannot be written.

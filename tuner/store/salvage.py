@@ -16,10 +16,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tuner.results.kept import Kept
 from tuner.results.record import Record, Retraction
+from tuner.results.survey import Kept
 from tuner.store import rows, sound
-from tuner.store.checksum import SHARED, checksum
+from tuner.store.rows import SHARED, checksum
 
 _LEAF = 0x0D
 _FILE_HEADER, _LOG_HEADER, _FRAME_HEADER = 100, 32, 24

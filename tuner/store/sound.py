@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from tuner.errors import InputError
-from tuner.results.kept import Kept
 from tuner.results.record import Champion, Record, Retraction
-from tuner.results.survey import SurveyPart
+from tuner.results.survey import Kept, SurveyPart
 from tuner.store import lines, opening, rows, surveys
-from tuner.store.checksum import CHAMPION, RECORD, RETRACTION, SURVEY, checksum
+from tuner.store.rows import CHAMPION, RECORD, RETRACTION, SURVEY, checksum
 
 #: Exceptions raised by reading a damaged row.
 DAMAGE = (*opening.DAMAGE, InputError)

@@ -13,10 +13,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from tuner.results.crowns import Crown
-from tuner.results.kept import Kept
 from tuner.results.measurement import Outcome
 from tuner.results.record import Champion, ProblemKey, Record, Retraction, Role
-from tuner.results.survey import SurveyPart
+from tuner.results.survey import Kept, SurveyPart
 from tuner.store import opening, queries, rows, tables
 from tuner.store.reading import Reader
 
@@ -300,3 +299,24 @@ def _numbers(store: Reader, wanted: Selection) -> tuple[set[int], set[int]]:
             if wanted.has(rows.problem_of(dict(row._mapping)))
         }
         return problems, {int(row[0]) for row in connection.execute(devices)}
+
+
+def records_since(store: Reader, number: int, count: int) -> list[tuple[int, Record]]:
+    """Returns records with their numbers, which are local to the database.
+
+    Args:
+        store: The database.
+        number: The last number that is known.
+        count: Largest number of records.
+    """
+    of = tables.records.c
+    wanted = queries.records_joined().where(of.number > number).order_by(of.number).limit(count)
+    with opening.reading(store._where), store._engine.connect() as connection:
+        return [(row.number, store._record_of(connection, row)) for row in connection.execute(wanted).all()]
+
+
+def last_number(store: Reader) -> int:
+    """Returns the number of the latest record; 0 if there is none."""
+    with opening.reading(store._where), store._engine.connect() as connection:
+        found = connection.execute(sa.select(sa.func.max(tables.records.c.number))).scalar()
+        return int(found or 0)

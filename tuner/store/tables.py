@@ -313,7 +313,7 @@ tokens = Table(
     Column("used_at", String(40), nullable=False),
 )
 
-# Files of kernels that jobs may name, on one node; see `tuner.requests.allowed`.
+# Files of kernels that jobs may name, on one node; see `tuner.service.job_queue`.
 allowed_files = Table(
     "tuner_allowed_files",
     METADATA,

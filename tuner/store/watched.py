@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from tuner.results.record import ProblemKey, new_id, utc_now
 from tuner.results.sentinel import Sentinel
-from tuner.store import checksum, opening, queries, rows, tables
+from tuner.store import opening, queries, rows, tables
 
 if TYPE_CHECKING:
     from tuner.store import Store
@@ -63,7 +63,7 @@ def add(store: Store, sentinels: Iterable[Sentinel]) -> int:
                 "regime": each.regime, "data": packed(each.to_json()), "measured_at": each.measured_at,
             }  # fmt: skip
             row |= {
-                "checksum": checksum.checksum(row, checksum.SENTINEL),
+                "checksum": rows.checksum(row, rows.SENTINEL),
                 "problem": store._once(connection, tables.problems, rows.problem_row(each.problem), numbers),
                 "device": store._once(connection, tables.devices, rows.device_row(each.device), numbers),
             }
@@ -97,7 +97,7 @@ def sentinels(
     return [
         Sentinel.from_json(unpacked(row["data"]))
         for row in found
-        if row["checksum"] == checksum.checksum(dict(row), checksum.SENTINEL)
+        if row["checksum"] == rows.checksum(dict(row), rows.SENTINEL)
     ]
 
 
@@ -111,7 +111,7 @@ def note(store: Store, event: NightEvent) -> None:
         "id": rows.checked_id(event.id), "night": rows.checked_id(event.night), "event": event.event,
         "data": packed(event.data), "at": event.at,
     }  # fmt: skip
-    row["checksum"] = checksum.checksum(row, checksum.NIGHT)
+    row["checksum"] = rows.checksum(row, rows.NIGHT)
     with opening.explained(store._where), store._writing() as connection:
         connection.execute(store._insert(tables.nights), row)
 
@@ -133,7 +133,7 @@ def events(store: Reader, night: str = "", limit: int = 1000) -> list[NightEvent
     return [
         NightEvent(row["night"], row["event"], unpacked(row["data"]), row["id"], row["at"])
         for row in reversed(found)
-        if row["checksum"] == checksum.checksum(dict(row), checksum.NIGHT)
+        if row["checksum"] == rows.checksum(dict(row), rows.NIGHT)
     ]
 
 

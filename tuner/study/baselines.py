@@ -8,15 +8,14 @@ from dataclasses import replace
 from tuner.devices.detect import with_best_blas
 from tuner.devices.machine_load import MachineWatch
 from tuner.results.doubts import NOISE, LibraryTime, contradictions
-from tuner.results.measurement import Measurement, under
+from tuner.results.measurement import Measurement, compare_apart, under
 from tuner.results.record import Pair, Record, Role
-from tuner.results.statistics import compare_apart
 from tuner.study.budget import TimeBudget
 from tuner.study.progress import Request
 from tuner.study.recorder import Recorder
 from tuner.study.session import Session
 from tuner.study.setup import check_energy, key_of
-from tuner.workers.crew import Crew
+from tuner.workers.device_worker import Crew
 
 
 class StoredBaselines:

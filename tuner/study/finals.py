@@ -9,16 +9,15 @@ from collections.abc import Mapping, Sequence
 from tuner.declare.kernel import Kernel, render
 from tuner.declare.space import Config
 from tuner.devices.machine_load import MachineWatch
-from tuner.measuring.bench import CompiledConfig
-from tuner.measuring.edge_shapes import edge_problems
-from tuner.results.measurement import Measurement, Outcome, under
+from tuner.results.measurement import Measurement, Outcome, compare, under
 from tuner.results.record import Champion, Pair, Record, Role, measured_as_now
-from tuner.results.statistics import compare
 from tuner.results.verdict import judge, pairs_of, shortlist, threads_of
 from tuner.study.baselines import StoredBaselines
 from tuner.study.leaderboard import Leaderboard
 from tuner.study.session import Session
 from tuner.study.setup import key_of
+from tuner.workers.bench import CompiledConfig
+from tuner.workers.workload import edge_problems
 
 #: A reigning champion with one of these outcomes in the finals is dropped.
 DETHRONED = (Outcome.WRONG_RESULT, Outcome.INACCURATE)

@@ -21,13 +21,12 @@ from tuner.devices.detect import DetectedDevice, find
 from tuner.devices.machine_load import MachineWatch
 from tuner.errors import DeviceTrouble, LockedByAnother, TunerError
 from tuner.lookup import answer
-from tuner.lookup.declared import builtin_now
+from tuner.lookup.stale import builtin_now
 from tuner.store import Store
-from tuner.study.first_use import measure
-from tuner.study.first_use_configs import CONFIGS, FirstUse
+from tuner.study.first_use import CONFIGS, FirstUse, measure
 from tuner.study.locks import occupied
 from tuner.study.setup import key_of
-from tuner.workers.crew import Crew
+from tuner.workers.device_worker import Crew
 
 #: Seconds without a question after which the process ends.
 IDLE_S = 10.0

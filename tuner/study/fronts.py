@@ -10,11 +10,11 @@ from tuner.declare.space import Config
 from tuner.errors import NothingFound
 from tuner.lookup.device_similarity import known_device
 from tuner.lookup.snapshot import Snapshot
-from tuner.published import Published
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.objectives import Front, Point, values_of
 from tuner.results.record import Champion, ProblemKey, Record, Role
 from tuner.store import Store
+from tuner.store.published import Published
 from tuner.study.leaderboard import Leaderboard
 from tuner.study.setup import past_records
 

@@ -12,18 +12,17 @@ from functools import partial
 from typing import Any
 
 from tuner.declare.kernel import Kernel, render
-from tuner.measuring.bench import CompiledConfig
 from tuner.results.measurement import OUT_OF_MEMORY, Measurement, Outcome
 from tuner.results.objectives import values_of
 from tuner.results.record import Role
 from tuner.search import Candidate
 from tuner.search.background import BackgroundSearch
 from tuner.study.budget import REPORT_EVERY_S, TimeBudget
-from tuner.study.elimination import Elimination
-from tuner.study.leaderboard import Leaderboard
+from tuner.study.leaderboard import Elimination, Leaderboard
+from tuner.study.recorder import WriteBehind
 from tuner.study.session import Session
 from tuner.study.setup import check_energy
-from tuner.study.write_behind import WriteBehind
+from tuner.workers.bench import CompiledConfig
 from tuner.workers.compile_pool import Compiled, ruled_out
 from tuner.workers.device_worker import DeviceWorker, run_limit_s
 

@@ -29,7 +29,7 @@ class Request:
         objectives: Objectives to minimise (see `tuner.results.objectives`). With several, the fastest config
             still is the champion, and the result has a front.
         error_limit: Largest error of a champion, as a multiple of the library's; None for no limit.
-        drop: True to drop kernels whose first configs are hopeless (`tuner.study.elimination`).
+        drop: True to drop kernels whose first configs are hopeless (`tuner.study.leaderboard`).
         finals_s: Seconds of `seconds` kept for the finals; by default a share.
         library: The library's earlier measurement, if a study continues; by default it is measured.
     """

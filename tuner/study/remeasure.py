@@ -11,12 +11,12 @@ from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 from tuner.devices.detect import DetectedDevice
 from tuner.errors import InputError
-from tuner.measuring.bench import CompiledConfig
 from tuner.results.record import Record, Role
 from tuner.store import Store
 from tuner.study.recorder import Recorder
 from tuner.study.session import Conditions, Session
-from tuner.workers.crew import Crew
+from tuner.workers.bench import CompiledConfig
+from tuner.workers.device_worker import Crew
 
 #: Configs slower than the best known by this factor are pruned after a few samples.
 PRUNED_BEYOND = 1.3

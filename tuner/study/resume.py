@@ -7,10 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tuner.declare.space import Config
-from tuner.measuring.timing import CANNOT_WIN
-from tuner.results.error_limit import ErrorLimit, judged
 from tuner.results.measurement import Measurement, Outcome
-from tuner.results.objectives import TIME, values_of
+from tuner.results.objectives import TIME, ErrorLimit, judged, values_of
 from tuner.results.record import VERIFICATION, ProblemKey, Record, Role
 from tuner.results.verdict import FINALISTS
 from tuner.search import Known, Observation
@@ -18,6 +16,7 @@ from tuner.study.leaderboard import Leaderboard
 from tuner.study.progress import Request
 from tuner.study.session import Session
 from tuner.study.starting import starting_points, trials_elsewhere
+from tuner.workers.sampling import CANNOT_WIN
 
 #: Kernel and config.
 Key = tuple[str, Config]

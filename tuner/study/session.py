@@ -14,15 +14,14 @@ from types import TracebackType
 from tuner.declare.kernel import Kernel, Rendered, render
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
-from tuner.measuring.bench import CompiledConfig
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import Record, Role, measured_as_now
 from tuner.store import Store
 from tuner.study.recorder import Recorder
 from tuner.study.setup import check_fits
+from tuner.workers.bench import CompiledConfig
 from tuner.workers.compile_pool import CompilePool, ruled_out
-from tuner.workers.crew import Crew
-from tuner.workers.device_worker import DeviceWorker
+from tuner.workers.device_worker import Crew, DeviceWorker
 
 
 @dataclass(frozen=True)

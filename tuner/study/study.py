@@ -12,10 +12,9 @@ from tuner.devices.machine_load import MachineWatch
 from tuner.results.measurement import Measurement
 from tuner.results.objectives import Front
 from tuner.results.record import Champion, Role
-from tuner.study.budget import TimeBudget
+from tuner.study.budget import Interruption, TimeBudget
 from tuner.study.finals import Finals
 from tuner.study.fronts import found_wrong, front_of
-from tuner.study.interruption import Interruption
 from tuner.study.leaderboard import Leaderboard
 from tuner.study.loop import SearchLoop
 from tuner.study.progress import Progress, Request, Result

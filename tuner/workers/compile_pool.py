@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Rendered
-from tuner.devices import host
-from tuner.measuring.bench import CompiledConfig
+from tuner.devices.cpu import host
 from tuner.results.measurement import CompileReport, Measurement, Outcome
+from tuner.workers.bench import CompiledConfig
 from tuner.workers.main import rendered_to_json
 from tuner.workers.process import MEMORY_VARIABLE, Worker, WorkerFailed, answered
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import select
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from types import TracebackType
 from typing import Any
 
 from tuner.declare.launch import Launch
+from tuner.devices.detect import DetectedDevice
 from tuner.errors import DeviceTrouble
-from tuner.measuring.bench import CompiledConfig
-from tuner.measuring.sentinel_bench import Turns
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.sentinel import Terms
+from tuner.workers.bench import CompiledConfig
+from tuner.workers.compile_pool import CompilePool, workers_for
 from tuner.workers.kept_worker import LONG_LIMIT_S, KeptWorker, fresh_seed
 from tuner.workers.main import rendered_to_json
 from tuner.workers.process import WorkerFailed
+from tuner.workers.sentinel_bench import Turns
 
 #: The first run of a config may take this multiple of the best config's time, and at least these seconds,
 #: because replacing the worker takes time, too.
@@ -132,7 +136,7 @@ class DeviceWorker(KeptWorker):
         Args:
             compiled_configs: The finalists.
             budget_s: Wall time for the rounds in seconds.
-            threads: Numbers of CPU threads that they use; see `tuner.measuring.bench.Bench.finals`.
+            threads: Numbers of CPU threads that they use; see `tuner.workers.bench.Bench.finals`.
 
         Raises:
             DeviceTrouble: The worker failed even so.
@@ -223,3 +227,81 @@ def to_json(compiled_config: CompiledConfig) -> dict[str, Any]:
         "rendered": rendered_to_json(compiled_config.rendered), "compiled": asdict(compiled_config.compiled),
         "compile_s": compiled_config.compile_s, "code_bytes": len(compiled_config.code),
     }  # fmt: skip
+
+
+class Crew:
+    """Device workers and compile workers; `close`, or the end of a ``with`` block, ends them.
+
+    Attributes:
+        found: The devices.
+        devices: One worker for each device, in the order in which they were given; empty until `open`.
+    """
+
+    def __init__(self, found: Sequence[DetectedDevice], most_compilers: int = 0) -> None:
+        """Starts nothing yet.
+
+        Args:
+            found: The devices, all of one kind.
+            most_compilers: Number of compile workers at the most; 0 for as many as suit the machine.
+        """
+        self.devices: list[DeviceWorker] = []
+        self.found, self._most = tuple(found), most_compilers
+        self._pool: CompilePool | None = None
+
+    def open(self) -> None:
+        """Opens the devices side by side; those that are open stay so.
+
+        Raises:
+            DeviceTrouble: A device cannot be opened; none is open then.
+            EnvironmentTrouble: There is no room for compiled kernels.
+        """
+        try:
+            if not self.devices:
+                for device in self.found:
+                    self.devices.append(DeviceWorker(device))
+            for worker in self.devices:
+                worker.open()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Crew:
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def pool(self, problem: Mapping[str, Any]) -> CompilePool:
+        """The compile workers, which compile for this problem from now on; they start at the first call."""
+        if self._pool is None:
+            first = self.devices[0]
+            size = workers_for(len(os.sched_getaffinity(0)), len(self.devices))
+            size = min(size, self._most) if self._most else size
+            self._pool = CompilePool(first.opening, first.info.architecture, problem, size)
+        self._pool.take_up(problem)
+        return self._pool
+
+    def rest(self) -> None:
+        """Ends the work on a problem: its arrays are dropped, and what was to be compiled is not.
+
+        On a GPU, compilations under way go on by themselves. On a CPU they would disturb what is timed next, so
+        their workers end.
+        """
+        if self._pool is not None:
+            if any(worker.info.kind == "cpu" for worker in self.devices):
+                self._pool.cancel()
+            else:
+                self._pool.abandon()
+        for worker in self.devices:
+            worker.rest()
+
+    def close(self) -> None:
+        """Ends all workers; `open` starts others."""
+        while self.devices:
+            self.devices.pop().close()
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close()

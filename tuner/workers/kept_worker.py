@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tuner.declare.hardware import DeviceInfo
-from tuner.devices.cache_folder import check_cache
 from tuner.devices.detect import DetectedDevice
+from tuner.devices.settings import check_cache
 from tuner.errors import DeviceTrouble
 from tuner.workers.process import Worker, WorkerFailed, answered
 

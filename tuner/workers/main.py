@@ -31,20 +31,18 @@ from tuner.declare.catalogue import Catalogue
 from tuner.declare.kernel import Rendered
 from tuner.declare.launch import Launch
 from tuner.declare.problem import Problem
-from tuner.devices import host
+from tuner.devices.cpu import host
 from tuner.devices.opening import compiler_for, open_device
 from tuner.devices.protocol import CompileFailed, Compiler, LaunchFailed
 from tuner.devices.transfers import transfers_s
 from tuner.errors import InputError, TunerError
-from tuner.measuring.bench import Bench, CompiledConfig
-from tuner.measuring.sentinel_bench import time_sentinel
-from tuner.measuring.survey_bench import SurveyBench
-from tuner.measuring.workload import Workload
-from tuner.results.measurement import OUT_OF_MEMORY, CompileReport, Measurement, memory_reason
+from tuner.results.measurement import OUT_OF_MEMORY, CompileReport, Measurement, memory_reason, noise
 from tuner.results.sentinel import Terms
-from tuner.results.statistics import noise
-from tuner.workers.channel import Channel, ChannelBroken
-from tuner.workers.process import MEMORY_VARIABLE
+from tuner.workers.bench import Bench, CompiledConfig
+from tuner.workers.process import MEMORY_VARIABLE, Channel, ChannelBroken
+from tuner.workers.sentinel_bench import time_sentinel
+from tuner.workers.survey_bench import SurveyBench
+from tuner.workers.workload import Workload
 
 #: Linux: prctl option that sets the signal a process gets when its parent ends.
 PR_SET_PDEATHSIG = 1

@@ -16,20 +16,20 @@ from fixtures.commands import Told, caller
 from fixtures.fake_device import BEST_S, TOY, stored, write_device
 from fixtures.records import BOARD, champion, record, square
 
-from tuner import published
 from tuner.cli import records as records_commands
 from tuner.cli.formatting import answer_rows
-from tuner.declare import folders, kernel
+from tuner.declare import catalogue, kernel
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel, Rendered
-from tuner.devices import cache_folder, detect, numba_source
-from tuner.devices.cubin_cache import CubinCache
+from tuner.devices import detect, settings
+from tuner.devices.cpu import numba
+from tuner.devices.cuda.nvrtc import CubinCache
 from tuner.devices.protocol import Binary
 from tuner.errors import DeclarationError, EnvironmentTrouble
 from tuner.lookup import Answer
 from tuner.results.measurement import CompileReport
 from tuner.results.record import Role
-from tuner.store import Store
+from tuner.store import Store, published
 from tuner.study import loop
 from tuner.study.locks import Occupancy
 
@@ -71,7 +71,7 @@ def read_only_home(here: Path, patch: pytest.MonkeyPatch) -> None:
 
 
 def full_disk(here: Path, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(cache_folder, "tempfile", SimpleNamespace(TemporaryFile=full))
+    patch.setattr(settings, "tempfile", SimpleNamespace(TemporaryFile=full))
 
 
 @pytest.mark.parametrize("trouble", [no_folder, read_only_home, full_disk])
@@ -89,7 +89,7 @@ def test_a_cache_that_cannot_be_written_is_told_before_any_work(
 
 def test_doctor_tells_it_too(told: Told, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     no_folder(here, monkeypatch)
-    monkeypatch.setattr("tuner.cli.health.find", lambda spec: detect.find("fake:device.json"))
+    monkeypatch.setattr("tuner.cli.inspect.find", lambda spec: detect.find("fake:device.json"))
     code, out, _ = told("doctor", "--json")
     assert code == 3
     found = {each["what"]: each for each in json.loads(out)}
@@ -106,15 +106,15 @@ def test_a_cache_that_fills_up_is_no_fault_of_a_kernel(monkeypatch: pytest.Monke
 
     monkeypatch.setenv("TUNER_CACHE", str(tmp_path))
     problem = from_file(TOY).operation("toy").problem({"n": 8})
-    monkeypatch.setattr(numba_source, "tempfile", SimpleNamespace(mkstemp=full))
+    monkeypatch.setattr(numba, "tempfile", SimpleNamespace(mkstemp=full))
     with pytest.raises(EnvironmentTrouble, match="free some room there, or set TUNER_CACHE"):
-        numba_source.ready(Rendered(SOURCE, "toy", "cpu"), problem)
+        numba.ready(Rendered(SOURCE, "toy", "cpu"), problem)
     monkeypatch.undo()
     monkeypatch.setenv("TUNER_CACHE", str(tmp_path))
     # Then Numba's own file of machine code.
     monkeypatch.setattr("numba.core.caching.IndexDataCacheFile.save", full)
     with pytest.raises(EnvironmentTrouble, match="free some room there, or set TUNER_CACHE"):
-        numba_source.ready(Rendered(SOURCE + "# other\n", "toy", "cpu"), problem)
+        numba.ready(Rendered(SOURCE + "# other\n", "toy", "cpu"), problem)
 
 
 def test_cubins_are_not_kept_on_a_full_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_an_installed_package_is_not_published_into(
 ) -> None:
     installed = here / "site-packages" / "tuner"
     (installed / "configs" / "tuned").mkdir(parents=True)
-    monkeypatch.setattr(folders, "_PACKAGE", installed)
+    monkeypatch.setattr(catalogue, "_PACKAGE", installed)
     assert published.tuned_folder() == installed / "configs" / "tuned"
     code, out, err = told("records", "publish")
     assert (code, out) == (2, "")

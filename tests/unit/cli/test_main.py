@@ -16,9 +16,9 @@ from fixtures.commands import Told, device, told
 from fixtures.fake_device import BEST, BEST_S, LEGAL, TOY, stored, write_device
 
 import tuner
-from tuner.cli import health
+from tuner.cli import inspect
 from tuner.cli.formatting import clock, duration, speed
-from tuner.cli.main import COMMANDS, GROUPS
+from tuner.cli.main import HEADINGS, commands
 from tuner.declare import catalogue
 from tuner.devices.detect import find
 from tuner.devices.device_lock import device_lock
@@ -85,8 +85,8 @@ def test_doctor_tells_who_uses_a_device(
 ) -> None:
     others = {"name": "Busy board", "uuid": "FAKE-2"}
     busy = find(write_device(here / "busy.json", info=others, machine={"others_processes": 2}))
-    monkeypatch.setattr(health, "gpus", lambda: [busy])
-    monkeypatch.setattr(health, "find", lambda spec: find(device))
+    monkeypatch.setattr(inspect, "gpus", lambda: [busy])
+    monkeypatch.setattr(inspect, "find", lambda spec: find(device))
     with device_lock(find(device).info, "tune something"):
         checks = {each["what"]: each for each in json.loads(told("doctor", "--json")[1])}
     load = checks[f"{busy.spec} load"]
@@ -133,20 +133,20 @@ def test_devices_and_kernels_are_listed(told: Told) -> None:
 def test_help_names_every_command(told: Told) -> None:
     code, out, _ = told("--help")
     assert code == 0
-    for name, (_, _, text) in COMMANDS.items():
+    for name, command in commands().items():
         assert name in out
-        assert text in " ".join(out.split())
+        assert command.help in " ".join(out.split())
         assert told(name, "--help")[0] == 0
 
 
 def test_help_groups_the_commands(told: Told) -> None:
     _, out, _ = told("--help")
     headings = re.findall(r"^(\w+):$", out, re.MULTILINE)
-    assert headings == ["Options", "Tune", "Answer", "Watch", "Records", "Service", "Look"]
-    assert sorted(name for names in GROUPS.values() for name in names) == sorted(COMMANDS)
-    for before, after in itertools.pairwise([*headings[1:], ""]):
+    assert headings == ["Options", *HEADINGS]
+    for before, after in itertools.pairwise([*HEADINGS, ""]):
         section = out.partition(f"{before}:\n")[2].partition(f"{after}:\n")[0]
-        assert tuple(re.findall(r"^  ([a-z-]+) ", section, re.MULTILINE)) == GROUPS[before]
+        listed = re.findall(r"^  ([a-z-]+) ", section, re.MULTILINE)
+        assert listed == [name for name, command in commands().items() if command.heading == before]
 
 
 def test_python_m_tuner_is_the_command() -> None:

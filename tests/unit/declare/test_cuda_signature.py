@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tuner.declare.cuda_signature import Taken, callable_from_c, taken_by
+from tuner.declare.own_source import Taken, callable_from_c, taken_by
 from tuner.errors import DeclarationError
 
 SOURCE = """

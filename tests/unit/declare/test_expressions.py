@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.declare.expressions import as_python, names_in
+from tuner.declare.shapes import as_python, names_in
 from tuner.errors import DeclarationError
 
 #: An expression -> the same in plain Python.

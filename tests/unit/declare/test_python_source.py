@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from numba import njit, prange
 
-from tuner.declare.python_source import Module, definition, reference_of, unwrapped
-from tuner.declare.python_source import njit as compiled
+from tuner.declare.own_source import Module, definition, reference_of, unwrapped
+from tuner.declare.own_source import njit as compiled
 from tuner.errors import DeclarationError
 
 SCALE, SHIFTS = 3.0, (1, 2)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.declare.source_text import cpp_tokens, measured_text
+from tuner.declare.kernel import cpp_tokens, measured_text
 
 SOURCE = """
 #define TILE 16  // elements

@@ -12,12 +12,12 @@ from fixtures.lookup_records import crown, gemm, library, record, source_hash
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.space import Space
 from tuner.devices import detect
-from tuner.devices.cpu_features import VARIABLE, used
+from tuner.devices.cpu.features import VARIABLE, used
 from tuner.errors import DeviceTrouble, InputError
 from tuner.lookup import answer
-from tuner.published import publish
 from tuner.results.record import Role
 from tuner.store import Store
+from tuner.store.published import publish
 
 WIDE = {"avx", "avx2", "avx512f"}
 
@@ -64,7 +64,7 @@ def test_a_restricted_cpu_has_a_name_of_its_own(monkeypatch: pytest.MonkeyPatch)
 def test_a_restricted_process_compiles_without_wider_vectors(tmp_path: Path) -> None:
     script = """
 import numpy, numba
-from tuner.devices.cpu import CpuDevice
+from tuner.devices.cpu.device import CpuDevice
 device = CpuDevice()
 double = numba.njit("void(float32[::1])")(lambda a: a.__imul__(2) and None)
 @numba.njit

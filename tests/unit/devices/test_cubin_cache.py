@@ -10,10 +10,10 @@ import pytest
 
 from tuner.declare.kernel import Rendered
 from tuner.declare.launch import Launch
-from tuner.devices import cubin_cache
-from tuner.devices.cache_folder import cache_root
-from tuner.devices.cubin_cache import CubinCache
+from tuner.devices.cuda import nvrtc
+from tuner.devices.cuda.nvrtc import CubinCache
 from tuner.devices.protocol import Binary
+from tuner.devices.settings import cache_root
 from tuner.results.measurement import CompileReport
 
 RENDERED = Rendered("source", "entry", "cuda", Launch((1,), (32,)), options=("-O3",))
@@ -54,7 +54,7 @@ def test_another_source_option_architecture_or_compiler_is_another_binary(
 
 
 def test_it_stays_within_its_bound(cache: CubinCache, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cubin_cache, "LIMIT_BYTES", 1 << 20)
+    monkeypatch.setattr(nvrtc, "LIMIT_BYTES", 1 << 20)
     small = CubinCache()
     for number in range(60):
         large = replace(BINARY, code=bytes([number]) * (1 << 16))

@@ -20,9 +20,9 @@ def cublas(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The module, loaded anew beside a wrapper that machines without a GPU cannot load."""
     played = SimpleNamespace(sgemv="sgemv", dgemv="dgemv", sgeam="sgeam", dgeam="dgeam")
     monkeypatch.setitem(vars(importlib.import_module("cupy_backends.cuda.libs")), "cublas", played)
-    monkeypatch.delitem(sys.modules, "tuner.devices.cublas", raising=False)
-    found = importlib.import_module("tuner.devices.cublas")
-    monkeypatch.setitem(sys.modules, "tuner.devices.cublas", found)
+    monkeypatch.delitem(sys.modules, "tuner.devices.cuda.cublas", raising=False)
+    found = importlib.import_module("tuner.devices.cuda.cublas")
+    monkeypatch.setitem(sys.modules, "tuner.devices.cuda.cublas", found)
     return found
 
 

@@ -15,7 +15,7 @@ from tuner.declare.catalogue import builtin
 from tuner.devices.protocol import LaunchFailed
 
 GEMM = builtin().operation("gemm")
-NAMES = ("tuner.devices.cublas", "tuner.devices.cublas_half", "tuner.devices.cublas_epilogue")
+NAMES = ("tuner.devices.cuda.cublas", "tuner.devices.cuda.cublas", "tuner.devices.cuda.cublas_epilogue")
 #: Addresses of the arrays that calls are given.
 PLACES = {"a": 1, "b": 2, "c": 3, "c_in": 4, "bias": 5, "residual": 6}
 

@@ -23,10 +23,10 @@ def half(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The module, loaded anew beside wrappers that machines without a GPU cannot load."""
     played = SimpleNamespace()
     monkeypatch.setitem(vars(importlib.import_module("cupy_backends.cuda.libs")), "cublas", played)
-    for name in ("tuner.devices.cublas", "tuner.devices.cublas_half"):
+    for name in ("tuner.devices.cuda.cublas", "tuner.devices.cuda.cublas"):
         monkeypatch.delitem(sys.modules, name, raising=False)
         monkeypatch.setitem(sys.modules, name, importlib.import_module(name))
-    return sys.modules["tuner.devices.cublas_half"]
+    return sys.modules["tuner.devices.cuda.cublas"]
 
 
 @pytest.mark.parametrize("layout", GEMM.layouts)

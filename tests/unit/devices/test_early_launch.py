@@ -16,7 +16,7 @@ pytest.importorskip("cupy")
 import cupy
 
 from tuner.declare.launch import Launch, Packing, Step, Workspace
-from tuner.devices import early_launch, launching
+from tuner.devices.cuda import launching
 
 GEOMETRY = (3, 2, 1), (64, 4, 1), 512
 
@@ -73,10 +73,10 @@ class Function:
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[Library]:
     played = Library()
-    monkeypatch.setattr(early_launch, "_library", lambda: played)
-    early_launch._launch.cache_clear()
+    monkeypatch.setattr(launching, "_library", lambda: played)
+    launching._launch.cache_clear()
     yield played
-    early_launch._launch.cache_clear()
+    launching._launch.cache_clear()
 
 
 def stream(handle: int) -> Any:
@@ -92,7 +92,7 @@ def test_the_driver_finds_geometry_stream_attribute_and_arguments(library: Libra
     arguments = (array(1 << 40), 1 << 41, np.int32(-5), np.float64(0.5), np.uint64(0), map_, np.float16(2))
     library.sizes = (8, 8, 4, 8, 8, 128, 2)
     function = Function()
-    early_launch.early(function, *GEOMETRY)(arguments, stream(9))
+    launching.early(function, *GEOMETRY)(arguments, stream(9))
     assert function.noted == []
     (given,) = library.given
     assert (given["sizes"], given["stream"]) == ([3, 2, 1, 64, 4, 1, 512], 9)
@@ -105,15 +105,15 @@ def test_the_driver_finds_geometry_stream_attribute_and_arguments(library: Libra
 
 
 def test_layouts_are_those_of_cudas_headers() -> None:
-    assert (ctypes.sizeof(early_launch.Config), ctypes.sizeof(early_launch.Attribute)) == (56, 72)
-    assert early_launch.Attribute.value.offset == 8
+    assert (ctypes.sizeof(launching.Config), ctypes.sizeof(launching.Attribute)) == (56, 72)
+    assert launching.Attribute.value.offset == 8
 
 
 def test_each_call_has_its_own_stream_and_the_current_one_where_none_is_given(
     library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cupy.cuda, "get_current_stream", lambda: stream(4))
-    launched = early_launch.early(Function(), *GEOMETRY)
+    launched = launching.early(Function(), *GEOMETRY)
     launched((), stream(0))
     launched(())
     launched((), stream(5))
@@ -126,10 +126,10 @@ def test_a_refusal_is_the_error_that_cupys_launches_raise(
     def refuse(status: int) -> None:
         raise RuntimeError(f"refused with {status}")
 
-    monkeypatch.setattr(early_launch, "driver", SimpleNamespace(check_status=refuse))
+    monkeypatch.setattr(launching, "driver", SimpleNamespace(check_status=refuse))
     library.status = 701
     with pytest.raises(RuntimeError, match="refused with 701"):
-        early_launch.early(Function(), *GEOMETRY)((), stream(0))
+        launching.early(Function(), *GEOMETRY)((), stream(0))
 
 
 def missing() -> Any:
@@ -142,9 +142,9 @@ def missing() -> Any:
 def test_a_driver_without_such_launches_has_ordinary_ones(
     found: Any, library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(early_launch, "_library", found)
+    monkeypatch.setattr(launching, "_library", found)
     function, on = Function(), stream(3)
-    launched = early_launch.early(function, *GEOMETRY)
+    launched = launching.early(function, *GEOMETRY)
     launched((1, 2))
     launched((3,), on)
     assert function.noted == [(*GEOMETRY[:2], (1, 2), 512), (*GEOMETRY[:2], (3,), 512, on)]

@@ -15,7 +15,7 @@ from tuner.declare.space import Config
 from tuner.devices.fake import FakeDevice, read_info
 from tuner.devices.protocol import LaunchFailed
 from tuner.errors import DeviceTrouble
-from tuner.measuring.workload import Workload
+from tuner.workers.workload import Workload
 
 CATALOGUE = catalogue.from_file(TOY)
 PROBLEM = CATALOGUE.operation("toy").problem({"n": 10})

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from tuner.declare.hardware import DeviceInfo
-from tuner.devices import gpu_process
+from tuner.devices.cuda import process as gpu_process
+from tuner.devices.cuda.process import gpu_of, held_gpu, on_gpu
 from tuner.devices.detect import DetectedDevice
 from tuner.devices.device_lock import device_holder
-from tuner.devices.gpu_process import gpu_of, held_gpu, on_gpu
 
 
 def told(number: int, module: object) -> tuple[int, str, str, int]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tuner.devices import host
+from tuner.devices.cpu import host
 from tuner.workers.process import MEMORY_VARIABLE, Worker
 
 

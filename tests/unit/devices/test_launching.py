@@ -14,7 +14,8 @@ from tuner.devices.protocol import LaunchFailed
 
 pytest.importorskip("cupy")
 
-from tuner.devices import cuda, launching
+from tuner.devices.cuda import device as cuda
+from tuner.devices.cuda import launching
 
 BOARD = DeviceInfo("Fake board", "cuda", max_threads_per_sm=2048)
 #: Code -> blocks of it that fit onto a multiprocessor.

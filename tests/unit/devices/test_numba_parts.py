@@ -12,8 +12,7 @@ from tuner.declare.catalogue import builtin
 from tuner.declare.kernel import Rendered, render
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
-from tuner.devices.numba_parts import Parts
-from tuner.devices.numba_source import load_parts, ready
+from tuner.devices.cpu.numba import Parts, load_parts, ready
 
 PACKED = {
     "WIDTH": 8, "MR": 6, "NR": 16, "MC": 48, "KC": 64, "NC": 256, "UNROLL": 1, "PREFETCH": 0, "THREADS": 2,

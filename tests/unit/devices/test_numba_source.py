@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tuner.declare.catalogue import builtin
-from tuner.devices.numba_source import small_problem
+from tuner.devices.cpu.numba import small_problem
 
 ROOT = Path(__file__).resolve().parents[3]
 COMPILE = """
 from tuner.declare.catalogue import builtin
-from tuner.devices.numba_source import NumbaCompiler
+from tuner.devices.cpu.numba import NumbaCompiler
 from tuner.declare.kernel import render
 from tuner.declare.space import Config
 

@@ -13,9 +13,9 @@ from tuner.declare.kernel import render
 from tuner.declare.space import Config
 from tuner.devices.fake import FakeCompiler, FakeDevice
 from tuner.devices.power import EnergyCounters, keep_busy
-from tuner.measuring.bench import Bench, CompiledConfig
-from tuner.measuring.workload import Workload
 from tuner.results.measurement import Measurement
+from tuner.workers.bench import Bench, CompiledConfig
+from tuner.workers.workload import Workload
 
 
 def package(folder: Path, name: str, microjoules: int) -> Path:

@@ -12,10 +12,9 @@ import pytest
 pytest.importorskip("cupy")
 
 from tuner.declare.catalogue import builtin
-from tuner.declare.launch import Launch, Padded, Step
+from tuner.declare.launch import Launch, Padded, Step, TensorMap
 from tuner.declare.problem import Tensor
-from tuner.declare.tensor_map import TensorMap
-from tuner.devices import launching, tensor_maps
+from tuner.devices.cuda import launching, tensor_maps
 from tuner.devices.protocol import LaunchFailed
 from tuner.errors import DeclarationError
 

@@ -10,7 +10,7 @@ from fixtures.exported import GPU, champion, gemm, own
 from tuner.declare.hardware import DeviceInfo
 from tuner.errors import InputError, UnknownName
 from tuner.export import FORMATS, export
-from tuner.export.fingerprint import drawn
+from tuner.export.cuda_source import drawn
 from tuner.lookup import Answer
 
 

@@ -101,7 +101,7 @@ class Module:
 
 def test_each_step_is_given_what_it_names() -> None:
     pytest.importorskip("cupy")
-    from tuner.devices.launching import NULL, Series, regions_of
+    from tuner.devices.cuda.launching import NULL, Series, regions_of
 
     module, memory = Module(), np.arange(1024)
     series = Series(module, launch(), PROBLEM)

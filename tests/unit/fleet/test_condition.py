@@ -8,7 +8,7 @@ import pytest
 from fixtures.fake_device import write_device
 
 from tuner.devices.detect import find
-from tuner.fleet.condition import complaints
+from tuner.fleet.child import complaints
 
 
 def test_a_device_that_is_well_is_told_as_it_was_opened(here: Path) -> None:

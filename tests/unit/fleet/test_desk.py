@@ -13,12 +13,11 @@ from fixtures.records import record, square
 
 from tuner.devices.detect import find
 from tuner.fleet.desk import Desk
-from tuner.fleet.identity import identity_of
-from tuner.fleet.orders import Answer, Handed, Order, Report
+from tuner.fleet.orders import Answer, Handed, Order, Report, identity_of
 from tuner.fleet.own_file import Outbox, packed
-from tuner.nightly.plan import read_plan
-from tuner.nightly.standing import kernels_of
-from tuner.nightly.work import Done, Finished, Place, Work
+from tuner.night.plan import read_plan
+from tuner.night.standing import kernels_of
+from tuner.night.work import Done, Finished, Place, Work
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import Champion, Record, Role
 from tuner.store import Store, lines

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.fleet.identity import Identity, difference, identity_of
+from tuner.fleet.orders import Identity, difference, identity_of
 
 OURS = Identity("1.0", "aa", "bb", (("/p/own.py", "cc"),))
 

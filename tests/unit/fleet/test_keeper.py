@@ -20,11 +20,10 @@ from fixtures.fleets import Fleet
 from tuner.devices.detect import find
 from tuner.errors import DeviceTrouble
 from tuner.fleet import keeper as keeper_module
-from tuner.fleet.identity import identity_of
 from tuner.fleet.keeper import Keeper, Place
-from tuner.fleet.orders import Answer, Database, Greeting, ItemTold, Order
-from tuner.nightly.plan import read_plan
-from tuner.nightly.standing import kernels_of, study_of
+from tuner.fleet.orders import Answer, Database, Greeting, ItemTold, Order, identity_of
+from tuner.night.plan import read_plan
+from tuner.night.standing import kernels_of, study_of
 from tuner.store import Store
 
 CHILD = Path(__file__).parents[2] / "fixtures" / "rehearsed_child.py"

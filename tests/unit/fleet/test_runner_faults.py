@@ -20,9 +20,9 @@ from tuner.errors import EnvironmentTrouble, Interrupted, StoreTrouble
 from tuner.fleet import clusters
 from tuner.fleet import night as night_module
 from tuner.fleet.members import State
-from tuner.nightly.items import NightItem
-from tuner.nightly.plan import read_plan
-from tuner.nightly.standing import Standing
+from tuner.night.items import NightItem
+from tuner.night.plan import read_plan
+from tuner.night.standing import Standing
 from tuner.results.record import Role
 from tuner.store import Store
 from tuner.store.claims import DONE, LOST, RUNNING, Claims

@@ -11,9 +11,8 @@ from fixtures.lookup_records import BOARD, CPU, NAIVE, answer, crown, gemm, libr
 from tuner.declare.catalogue import Catalogue, builtin
 from tuner.errors import NothingFound, UnknownName
 from tuner.lookup import staleness
-from tuner.results.measurement import Measurement, Outcome
+from tuner.results.measurement import Comparison, Measurement, Outcome
 from tuner.results.record import Champion, Pair, ProblemKey, Role
-from tuner.results.statistics import Comparison
 from tuner.store import Store
 
 #: Keys that scripts rely on, in the order in which they are printed.

@@ -33,9 +33,9 @@ from tuner.declare.launch import Launch, ceil_div
 from tuner.declare.space import Config, Constraint, Space, choice, powers_of_two
 from tuner.errors import InputError, NothingFound
 from tuner.lookup import Answer
-from tuner.published import publish
 from tuner.results.record import ProblemKey, Role
 from tuner.store import Store
+from tuner.store.published import publish
 
 SHAPES = [(64, 64, 64), (64, 64, 80), (4096, 4096, 4096), (4096, 4096, 4000), (4000, 4096, 4096)]
 SMALL, LARGE = tiled(8), tiled(32)

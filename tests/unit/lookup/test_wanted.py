@@ -15,11 +15,11 @@ from fixtures.fake_device import BEST, BEST_S, TOY, stored, write_device
 from tuner import lookup
 from tuner.declare import catalogue
 from tuner.devices.detect import cpu_info, find
-from tuner.lookup import wanted as module
-from tuner.lookup.wanted import most_wanted
-from tuner.nightly import wanted as nightly
-from tuner.nightly.plan import read_plan
-from tuner.nightly.wanted import with_wanted
+from tuner.lookup import demand as module
+from tuner.lookup.demand import most_wanted
+from tuner.night import surveys as nightly
+from tuner.night.plan import read_plan
+from tuner.night.surveys import with_wanted
 from tuner.results.record import ProblemKey
 from tuner.results.wanted import Wanted
 from tuner.store import Store, demand

@@ -13,11 +13,11 @@ from tuner.declare.catalogue import from_file
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.space import Config
 from tuner.lookup import staleness
-from tuner.published import entries
 from tuner.results import equivalence
 from tuner.results.measurement import CompileReport, Measurement, Outcome
 from tuner.results.record import Record, Role, measured_as_now, new_id
 from tuner.store import Store
+from tuner.store.published import entries
 from tuner.study.setup import key_of
 
 DECLARATION = """

@@ -18,8 +18,8 @@ from tuner.cli.main import run
 from tuner.declare import catalogue
 from tuner.declare.problem import Problem
 from tuner.errors import InputError
-from tuner.results.error_limit import LEAST_ELEMENTS, ErrorLimit, judged, read_error_limit, told
 from tuner.results.measurement import Error, Measurement, Outcome
+from tuner.results.objectives import LEAST_ELEMENTS, ErrorLimit, judged, read_error_limit, told
 from tuner.results.record import Role
 
 #: Slower than `BEST`, but as exact as the library.

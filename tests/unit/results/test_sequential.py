@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.results.sentinel import BEFORE, CHAMPION, LIBRARY, decided
-from tuner.results.sequential import LEAST_BLOCKS, block_ratios, shift
+from tuner.results.sentinel import BEFORE, CHAMPION, LEAST_BLOCKS, LIBRARY, block_ratios, decided, shift
 
 
 def turns(ratio: float, blocks: int, sigma: float = 0.003, seed: int = 1) -> tuple[list[float], list[float]]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.results.statistics import SAME_WITHIN, compare, median_interval, noise
+from tuner.results.measurement import SAME_WITHIN, compare, median_interval, noise
 
 times = st.floats(1e-6, 10.0)
 some_times = st.lists(times, min_size=1, max_size=80)

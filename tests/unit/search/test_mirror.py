@@ -16,7 +16,7 @@ from tuner.search import Known, Observation, Search, SearchOptions
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The copying process, which is the last to be served on a busy machine, has the time it needs."""
     monkeypatch.setenv("TUNER_DASHBOARD", "1")
-    monkeypatch.setattr("tuner.search.mirror.CLOSE_WITHIN_S", 120.0)
+    monkeypatch.setattr("tuner.search.optuna_study.CLOSE_WITHIN_S", 120.0)
 
 
 @pytest.mark.usefixtures("patient")

@@ -8,8 +8,8 @@ from fixtures.landscape import PARAMETERS, SPACE, time_of
 from tuner.declare.space import Config, Space, choice
 from tuner.results.measurement import Outcome
 from tuner.search import Search, SearchOptions
-from tuner.search.history import History
 from tuner.search.sampler import SpaceSampler
+from tuner.search.strategy import History
 from tuner.search.tile import TileStrategy
 
 

@@ -8,8 +8,8 @@ from fixtures.landscape import SPACE
 from tuner.declare.space import Config
 from tuner.results.measurement import Outcome
 from tuner.search import Observation
-from tuner.search import shown as module
-from tuner.search.shown import Shown
+from tuner.search import optuna_study as module
+from tuner.search.optuna_study import Shown
 
 
 def trials(count: int) -> list[Observation]:

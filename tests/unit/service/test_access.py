@@ -20,7 +20,7 @@ from fixtures.server import BOARD, TUNED, Server, eventually, fill, gemm, record
 import tuner
 from tuner.cli.main import run
 from tuner.errors import InputError, NothingFound
-from tuner.requests.client import ServerAway
+from tuner.service.client import ServerAway
 from tuner.store import Store, lines, streams
 
 ASKED = {"operation": "gemm", "dims": "512,512,512", "device": "NVIDIA H200"}
@@ -42,7 +42,7 @@ def server(folder: Path) -> Iterator[Server]:
 
 def make(db: str, name: str, scopes: str, days: float = 9.0) -> str:
     """A token, as the operator makes it."""
-    from tuner.requests import tokens
+    from tuner.service import tokens
 
     with Store.open(db) as store:
         return tokens.create(store, name, scopes.split(","), days)

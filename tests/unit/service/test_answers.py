@@ -14,10 +14,10 @@ from fixtures.postgres import Databases
 from fixtures.server import BOARD, CPU, TUNED, Server, eventually, fill, library, record, serving
 
 from tuner.cli.main import run
-from tuner.lookup.model.stored import from_bytes, to_bytes
-from tuner.published import tuned_folder
+from tuner.model.stored import from_bytes, to_bytes
 from tuner.results.record import Retraction, Role, utc_now
 from tuner.store import Store, models
+from tuner.store.published import tuned_folder
 
 ASKED = {"operation": "gemm", "dims": "512,512,512", "device": "NVIDIA H200"}
 

@@ -9,7 +9,7 @@ from fixtures.server import Server, fill, serving
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import Unsatisfiable
 
-from tuner.requests import tokens
+from tuner.service import tokens
 from tuner.store import Store
 
 #: Requests to each route.

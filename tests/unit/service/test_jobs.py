@@ -17,10 +17,10 @@ from fixtures.server import Server, eventually, serving
 
 from tuner.cli.main import run
 from tuner.devices.detect import find
-from tuner.requests.jobs import Submission, submit
-from tuner.requests.offer import Offer
-from tuner.requests.runner import Runner
 from tuner.results.record import Role, new_id
+from tuner.service.job_queue import Submission, submit
+from tuner.service.job_runner import Runner
+from tuner.service.offer import Offer
 from tuner.store import Store, jobs
 
 PLAN = """

@@ -15,8 +15,8 @@ from fixtures.fake_device import TOY, write_device
 from fixtures.server import Server, eventually, fill, serving
 
 from tuner.cli.main import run
-from tuner.requests import tokens
 from tuner.results.record import new_id
+from tuner.service import tokens
 from tuner.service.logins import local
 from tuner.service.words import as_json
 from tuner.store import Store, watched

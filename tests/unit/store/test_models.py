@@ -10,12 +10,12 @@ from fixtures.model_survey import GEMM, plain_model
 from fixtures.records import BOARD
 
 from tuner.errors import NothingFound
-from tuner.lookup.model.data import LIBRARY
-from tuner.lookup.model.shelf import models as known
-from tuner.lookup.model.shelf import path_of
-from tuner.lookup.model.stored import name_of, to_bytes
-from tuner.lookup.model.surveyed import timings
 from tuner.lookup.snapshot import Snapshot
+from tuner.model.refit import timings
+from tuner.model.shelf import models as known
+from tuner.model.shelf import path_of
+from tuner.model.stored import name_of, to_bytes
+from tuner.model.table import LIBRARY
 from tuner.results.measurement import Outcome
 from tuner.results.record import ProblemKey
 from tuner.results.survey import SurveyConfig, SurveyPart, Timing

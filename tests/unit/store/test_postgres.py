@@ -14,7 +14,7 @@ from fixtures.postgres import Databases
 from fixtures.records import record, square
 
 from tuner.errors import NothingFound, StoreTrouble
-from tuner.search.mirror import Mirror
+from tuner.search.optuna_study import Mirror
 from tuner.store import Store, opening, tables
 
 

@@ -10,16 +10,15 @@ from pathlib import Path
 import pytest
 from fixtures.records import BOARD, CPU, champion, record, square
 
-from tuner import exchange, published
-from tuner.cli import health as checks
+from tuner.cli import inspect as checks
 from tuner.cli.formatting import answer_rows
 from tuner.cli.main import run
 from tuner.errors import NothingFound
 from tuner.lookup import Answer
 from tuner.lookup.snapshot import Snapshot
-from tuner.requests.launching import warn_of_clocks
+from tuner.python.launching import warn_of_clocks
 from tuner.results.record import Champion, Retraction, Role
-from tuner.store import Store, health, matrix, retracting, streams
+from tuner.store import Store, exchange, health, matrix, published, retracting, streams
 from tuner.store.ledger import ledger_file
 from tuner.store.retracting import Chosen, give_back, take_back
 

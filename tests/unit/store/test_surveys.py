@@ -14,14 +14,12 @@ from fixtures.records import BOARD, CPU, square, survey_part
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner import exchange
 from tuner.cli.main import run
 from tuner.errors import StoreTrouble
 from tuner.results.measurement import Outcome
 from tuner.results.record import ProblemKey, Retraction
-from tuner.results.survey import LIBRARY, SurveyConfig, SurveyPart, Timing
-from tuner.results.surveyed import joined
-from tuner.store import Store, health, lines, retracting, streams
+from tuner.results.survey import LIBRARY, SurveyConfig, SurveyPart, Timing, joined
+from tuner.store import Store, exchange, health, lines, retracting, streams
 from tuner.store.ledger import ledger_file
 from tuner.store.retracting import Chosen
 

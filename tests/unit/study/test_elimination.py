@@ -12,7 +12,7 @@ from tuner.declare.kernel import Kernel
 from tuner.declare.space import Config, Space, choice
 from tuner.results.measurement import Measurement, Outcome
 from tuner.search import Known, Search, SearchOptions
-from tuner.study.elimination import FIRST, HOPELESS, Elimination
+from tuner.study.leaderboard import FIRST, HOPELESS, Elimination
 
 ONE = Config({"X": 1})
 

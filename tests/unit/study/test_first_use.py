@@ -18,13 +18,11 @@ from tuner.lookup import answer
 from tuner.results.measurement import Outcome
 from tuner.results.record import Champion, Record, Role
 from tuner.store import Store
+from tuner.study import first_use as first_use_configs
 from tuner.study import first_use as module
-from tuner.study import first_use_configs
-from tuner.study.first_use import measure
-from tuner.study.first_use_answer import answer_at_first_use
-from tuner.study.first_use_configs import FirstUse, candidates
+from tuner.study.first_use import FirstUse, answer_at_first_use, candidates, measure
 from tuner.study.setup import key_of
-from tuner.workers.crew import Crew
+from tuner.workers.device_worker import Crew
 
 DECLARED = catalogue.from_file(TOY)
 KERNELS = DECLARED.of("toy", "cuda")

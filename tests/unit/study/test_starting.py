@@ -10,10 +10,10 @@ from fixtures.fake_device import BEST, BOARD, TOY
 from tuner.declare.catalogue import builtin, from_file
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.space import Config
-from tuner.published import champions as published
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import Champion, Record, Role
 from tuner.store import Store
+from tuner.store.published import champions as published
 from tuner.study.setup import key_of
 from tuner.study.starting import NEIGHBOURS, alternating, near_champions, starting_points
 

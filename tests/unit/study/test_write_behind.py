@@ -9,7 +9,7 @@ import pytest
 
 from tuner.errors import StoreTrouble
 from tuner.results.record import Record
-from tuner.study.write_behind import WriteBehind
+from tuner.study.recorder import WriteBehind
 
 
 class Disk:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.workers.channel import LIMIT_BYTES, MAGIC, Channel, ChannelBroken
+from tuner.workers.process import LIMIT_BYTES, MAGIC, Channel, ChannelBroken
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text() | st.floats(allow_nan=False),

@@ -18,9 +18,9 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Rendered, render
 from tuner.declare.launch import Launch
 from tuner.declare.space import Config
-from tuner.measuring.bench import CompiledConfig
 from tuner.results.measurement import CompileReport, Outcome
 from tuner.workers import compile_pool
+from tuner.workers.bench import CompiledConfig
 from tuner.workers.compile_pool import Compiled, CompilePool, compile_limit_s, ruled_out, workers_for
 
 Make = Callable[..., CompilePool]

@@ -17,7 +17,7 @@ from tuner.declare.space import Config
 from tuner.devices.detect import find
 from tuner.errors import DeviceTrouble
 from tuner.results.measurement import Outcome
-from tuner.workers.crew import Crew
+from tuner.workers.device_worker import Crew
 
 
 @pytest.fixture

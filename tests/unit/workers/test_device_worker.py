@@ -17,9 +17,9 @@ from tuner.declare.space import Config
 from tuner.devices.detect import DetectedDevice, find
 from tuner.devices.fake import FakeCompiler
 from tuner.errors import DeviceTrouble
-from tuner.measuring.bench import CompiledConfig
 from tuner.results.measurement import Measurement, Outcome
 from tuner.workers import device_worker, kept_worker
+from tuner.workers.bench import CompiledConfig
 from tuner.workers.device_worker import DeviceWorker
 from tuner.workers.process import WorkerFailed
 

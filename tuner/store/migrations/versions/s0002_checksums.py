@@ -6,7 +6,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-from tuner.store.checksum import CHAMPION, RECORD, checksum
+from tuner.store.rows import CHAMPION, RECORD, checksum
 
 revision = "0002"
 down_revision = "0001"

@@ -6,7 +6,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-from tuner.store.checksum import SHARED, checksum
+from tuner.store.rows import SHARED, checksum
 
 revision = "0003"
 down_revision = "0002"

@@ -1,0 +1,210 @@
+"""A model fitted to a survey of a device whose costs are known."""
+
+import math
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from fixtures.lookup_records import BOARD
+from fixtures.model_survey import CONFIGS, GEMM, KERNELS, SMALL, geometric_mean, library_s, survey, time_s
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tuner.errors import InputError, TunerError
+from tuner.model.calibrate import Cases, calibrate, doubted
+from tuner.model.fit import fit
+from tuner.model.fitted import Model
+from tuner.model.growing import LEAF_STEP
+from tuner.model.predict import Predictor
+from tuner.model.stored import from_bytes, to_bytes
+from tuner.model.table import Timings, from_arrays
+
+pytestmark = pytest.mark.usefixtures("one_tree_thread")
+
+
+@cache
+def fitted() -> Model:
+    return fit(survey(), KERNELS, BOARD, recipe=SMALL)
+
+
+@cache
+def fresh() -> tuple[tuple[float, float, float], ...]:
+    """At problems drawn anew: time of the answer, of the library, of the best."""
+    predictor, found = Predictor(fitted(), KERNELS), []
+    for problem in survey(60, seed=1).problems:
+        answer = predictor.answer(problem)
+        assert answer.best is not None
+        library = library_s(problem)
+        times = [time_s(problem, each) for _, each in CONFIGS if each["LOAD"] == "plain" or problem.k % 4 == 0]
+        answered = library if answer.by_library else time_s(problem, answer.best.config)
+        found.append((answered, library, min(*times, library)))
+    return tuple(found)
+
+
+def test_answers_at_problems_never_seen_lose_little() -> None:
+    answered, library, best = np.array(fresh()).T
+    assert np.mean(answered / best - 1) < 0.06
+    assert np.median(answered / best - 1) < 0.03
+    assert geometric_mean(library / answered) > 0.95 * geometric_mean(library / best)
+    assert np.mean(answered > 1.03 * library) < 0.05
+
+
+def test_expected_loss_is_what_fresh_answers_lose() -> None:
+    predictor, cases = Predictor(fitted(), KERNELS), fresh()
+    answers = [predictor.answer(problem) for problem in survey(60, seed=1).problems]
+    true = np.array([answered / best - 1 for answered, _, best in cases])
+    said = np.mean([each.expected_loss for each in answers])
+    assert abs(said - true.mean()) < 0.015  # noise of 1 % is part of what is said
+    held = np.mean([loss <= each.loss_interval[1] for loss, each in zip(true, answers, strict=True)])
+    assert 0.65 <= held <= 1
+
+
+def test_the_best_eight_hold_a_better_one() -> None:
+    predictor, losses = Predictor(fitted(), KERNELS), []
+    for problem, (_, library, best) in zip(survey(60, seed=1).problems[:20], fresh(), strict=False):
+        some = predictor.candidates(problem)
+        assert len(some) == 8
+        losses.append(min(library, *(time_s(problem, each.config) for each in some)) / best - 1)
+    assert np.mean(losses) < 0.01
+
+
+def test_only_legal_configs_are_answered() -> None:
+    predictor = Predictor(fitted(), KERNELS)
+    for k in (4094, 4095, 4097):
+        problem = GEMM.problem({"m": 2048, "n": 2048, "k": k}, layout="nt")
+        assert {each.config["LOAD"] for each in predictor.candidates(problem)} == {"plain"}
+
+
+def test_a_fit_is_repeatable_and_keeps_where_it_comes_from() -> None:
+    few = survey(25)
+    texts = [to_bytes(fit(few, KERNELS, BOARD, recipe=SMALL)) for _ in range(2)]
+    assert texts[0] == texts[1]
+    told = from_bytes(texts[0]).provenance
+    assert told["problems"] == 25
+    assert told["timings"] == len(few.time_s)
+    assert told["measured_at"] == "2026-11-20"
+    assert told["sources"] == {"blocks": KERNELS["blocks"].source_hash}
+
+
+def test_leaves_and_evidence_are_kept_in_a_way_that_takes_little_space() -> None:
+    model = fitted()
+    assert (model.forest.leaves * 2 / LEAF_STEP % 1 == 0).all()
+    assert model.evidence is not None
+    for begin, end in pairwise(model.evidence.starts.tolist()):
+        assert (np.diff(model.evidence.configs[begin:end]) > 0).all()
+
+
+def test_a_survey_without_a_library_gives_kernels_alone() -> None:
+    every = survey(30)
+    kept = every.config >= 0
+    alone = Timings(every.problems, CONFIGS, every.problem[kept], every.config[kept], every.time_s[kept])
+    predictor = Predictor(fit(alone, KERNELS, BOARD, recipe=SMALL), KERNELS)
+    answer = predictor.answer(every.problems[0])
+    assert not answer.by_library
+    assert answer.library_s == np.inf
+
+
+def test_too_few_problems_are_refused() -> None:
+    with pytest.raises(InputError, match="20 problems at least, got 5"):
+        fit(survey(5), KERNELS, BOARD)
+
+
+def test_without_lightgbm_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "lightgbm", None)
+    with pytest.raises(TunerError, match=r"pip install 'tile-tuner\[model\]'"):
+        fit(survey(20), KERNELS, BOARD)
+
+
+def test_surveys_kept_as_arrays_are_read() -> None:
+    data = {
+        "shape": np.array([0, 0, 1]), "config": np.array([-1, 0, 0]), "time_s": np.array([1e-5, 2e-5, 3e-5]),
+        "shapes": '[[1, 2, 3, "nt"], [4, 5, 6, "tn"]]', "configs": '[["blocks", {"BM": 16}]]',
+    }  # fmt: skip
+    times, library = from_arrays(data, GEMM).matrix()
+    np.testing.assert_array_equal(times, [[2e-5], [3e-5]])
+    np.testing.assert_array_equal(library, [1e-5, np.nan])
+
+
+def test_times_that_are_none_are_refused() -> None:
+    with pytest.raises(InputError, match="times are finite and above 0 s"):
+        Timings([], [], np.array([0]), np.array([0]), np.array([0.0]))
+    with pytest.raises(InputError, match="a problem, a config and a time for each timing"):
+        Timings([], [], np.array([0]), np.array([0, 1]), np.array([1.0]))
+
+
+def test_the_margin_keeps_uncertain_kernels_from_being_slower_than_the_library() -> None:
+    rng = np.random.default_rng(0)
+    true = rng.normal(0, 0.1, 400)  # log(library / kernel)
+    noise = rng.normal(0, 0.1, 400)
+    cases = Cases(
+        rng.uniform(0, 9, (400, 3)), true + noise, np.full(400, np.inf), np.column_stack([noise, noise]),
+        np.exp(-true),
+        np.exp(-true), np.ones(400), np.minimum(np.exp(-true), 1.0),
+    )  # fmt: skip
+    found = calibrate(cases)
+    assert found.margin > 0.02
+    slower = cases.answered_s(found.margin) > 1.03
+    assert slower.mean() < (cases.answered_s(0.0) > 1.03).mean()
+    said = [found.figures(dims, gain)[0] for dims, gain in zip(cases.dims, cases.gain, strict=True)]
+    assert np.mean(said) == pytest.approx(cases.loss(found.margin).mean(), rel=0.2)
+    near, far = (found.figures(cases.dims[0], gain)[0] for gain in (0.05, 0.6))
+    assert near > far  # a close call costs more than a clear one
+
+
+def test_where_kernels_are_too_often_slower_the_library_is_always_the_answer() -> None:
+    """All are predicted to be twice as fast, and one in ten is half as fast."""
+    count, rng = 200, np.random.default_rng(0)
+    kernel_s = np.where(np.arange(count) % 10 == 0, 2.0, 0.5)
+    cases = Cases(
+        rng.uniform(0, 9, (count, 3)), np.full(count, 0.7), np.full(count, np.inf), np.zeros((count, 2)),
+        kernel_s, kernel_s, np.ones(count), np.minimum(kernel_s, 1.0),
+    )  # fmt: skip
+    assert not cases.used(calibrate(cases).margin).any()
+    rare = Cases(
+        cases.dims, cases.gain, cases.near, cases.error, np.full(count, 0.5), np.full(count, 0.5),
+        np.ones(count), np.full(count, 0.5),
+    )  # fmt: skip
+    assert rare.used(calibrate(rare).margin).all()
+
+
+@pytest.mark.parametrize("trusted", ["prediction", "near by"])
+def test_what_tells_more_of_a_kernel_s_gain_is_trusted(trusted: str) -> None:
+    rng, count = np.random.default_rng(0), 400
+    true = rng.normal(0, 0.2, count)  # log(library / kernel)
+    close, wild = true + rng.normal(0, 0.02, count), true + rng.normal(0, 0.5, count)
+    gain, near = (close, wild) if trusted == "prediction" else (wild, close)
+    cases = Cases(
+        rng.uniform(0, 9, (count, 3)), gain, near, np.zeros((count, 2)), np.exp(-true), np.exp(-true),
+        np.ones(count), np.minimum(np.exp(-true), 1.0),
+    )  # fmt: skip
+    found = calibrate(cases)
+    assert found.doubt == (0.0 if trusted == "prediction" else 1.0)
+    for doubt in (0.0, 1.0):
+        other = cases.doubted(doubt)
+        assert found.losses.mean() <= min(other.lost(margin).mean() for margin in (0.0, 0.1, 0.5)) + 1e-9
+
+
+@given(st.floats(-5, 5), st.floats(-5, 5), st.floats(0, 1), st.floats(0, 1))
+def test_doubt_lessens_a_gain_toward_that_near_by(gain: float, near: float, less: float, more: float) -> None:
+    less, more = sorted((less, more))
+    assert (
+        min(gain, near) - 1e-9 <= doubted(gain, near, more) <= doubted(gain, near, less) + 1e-9 <= gain + 2e-9
+    )
+    assert doubted(gain, near, 1.0) == min(gain, near)
+    assert doubted(gain, near, 0.0) == gain
+
+
+@pytest.mark.parametrize("doubt", [0.25, 1.0])
+def test_a_gain_that_nothing_near_by_supports_is_none(doubt: float) -> None:
+    assert doubted(0.5, -math.inf, doubt) == -math.inf
+    assert doubted(math.inf, math.inf, doubt) == math.inf, "there is no library"
+
+
+def test_a_survey_of_few_timings_has_trees_alone() -> None:
+    trees = replace(SMALL, networks=replace(SMALL.networks, least=10**6))
+    assert fit(survey(30), KERNELS, BOARD, recipe=trees).network is None
+    network = fitted().network
+    assert network is not None
+    assert 0 <= network.share <= 1

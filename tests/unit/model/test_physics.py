@@ -1,0 +1,155 @@
+"""What configs do at a problem, from declarations."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fixtures.lookup_records import BOARD, CPU
+from fixtures.model_survey import GEMM, KERNELS
+
+from tuner.declare.catalogue import builtin
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import Kernel
+from tuner.declare.launch import Launch, ceil_div
+from tuner.declare.space import Config
+from tuner.model.physics import (
+    Limits,
+    config_features,
+    incidence,
+    library_features,
+    limits,
+    problem_features,
+    resident_blocks,
+    traits,
+)
+
+KNOWN = Limits(50e12, 3e12, 3e-6)
+
+
+def first_configs(target: str, operation: str) -> tuple[dict[str, Kernel], list[tuple[str, Config]]]:
+    kernels = {each.name: each for each in builtin().of(operation, target)}
+    return kernels, [(name, config) for name, each in kernels.items() for config in each.first_configs()]
+
+
+@pytest.mark.parametrize("operation", ["gemm", "gemv", "transpose"])
+@pytest.mark.parametrize(("target", "device"), [("cuda", BOARD), ("cpu", CPU)])
+def test_every_built_in_kernel_has_finite_features_at_any_shape(
+    operation: str, target: str, device: DeviceInfo
+) -> None:
+    kernels, configs = first_configs(target, operation)
+    declared = builtin().operations[operation]
+    for layout in declared.layouts:
+        like = declared.problem(dict.fromkeys(declared.dims, 64), layout=layout)
+        of = traits(kernels, configs, like)
+        for sizes in ((1, 1, 1), (16384, 3, 65536), (777, 4096, 17)):
+            problem = declared.problem(dict(zip(declared.dims, sizes, strict=False)), layout=layout)
+            features, estimate = config_features(problem, device, of, KNOWN)
+            assert np.isfinite(features).all()
+            assert np.isfinite(estimate).all()
+            assert np.isfinite(problem_features(problem, KNOWN)).all()
+            assert np.isfinite(library_features(problem, device, KNOWN)).all()
+
+
+def test_dims_belong_to_tensors_by_their_sizes() -> None:
+    inputs, summed = incidence(GEMM.problem({"m": 2, "n": 2, "k": 2}))
+    assert inputs.tolist() == [[1, 0, 1], [0, 1, 1]]
+    assert summed.tolist() == [0, 0, 1]
+    turned = builtin().operations["transpose"].problem({"m": 2, "n": 2})
+    assert incidence(turned)[1].tolist() == [0, 0]
+
+
+def test_traits_are_those_of_launch_and_tile() -> None:
+    config = Config({"BM": 64, "BN": 16, "SPLIT": 4, "LOAD": "plain"})
+    of = traits(KERNELS, [("blocks", config)], GEMM.problem({"m": 2, "n": 2, "k": 2}), np.array([40.0]))
+    assert of.spans[:, 0].tolist() == [64, 16, math.inf]
+    assert of.steps[:, 0].tolist() == [64, 16, 1]
+    assert [of.row(number)[0] for number in range(5)] == [4, 0, 128, 4 * 16 * 80, 40]
+
+
+def test_blocks_that_stay_have_the_declared_tile() -> None:
+    kernels, _ = first_configs("cuda", "gemm")
+    stays = next(config for config in kernels["warp_tiled"].first_configs() if config["BLOCKS"])
+    of = traits(kernels, [("warp_tiled", stays)], GEMM.problem({"m": 2, "n": 2, "k": 2}))
+    assert np.isinf(of.spans).all()
+    assert of.steps[:, 0].tolist() == [stays["BM"], stays["BN"], 1]
+    assert of.row(1)[0] == stays["BLOCKS"]
+
+
+def test_blocks_that_stay_are_as_many_as_the_parts_of_another_dim_at_least() -> None:
+    """Of a thin product, blocks stay along the wide side; each part of the sum has one at least."""
+
+    def launch(p: Any, c: Config) -> Launch:
+        parts, tiles = ceil_div(p.k, c.BK), ceil_div(p.m, c.BM)
+        return Launch((max(min(c.BLOCKS, parts * tiles), parts),), (128,))
+
+    stays = Kernel(
+        "gemm", "stays", "cuda", Path("stays.cu"), launch=launch, tiles=lambda p, c: {"m": c.BM, "k": c.BK}
+    )
+    config = Config({"BM": 64, "BK": 512, "BLOCKS": 264})
+    of = traits({"stays": stays}, [("stays", config)], GEMM.problem(dict.fromkeys("mnk", 2)))
+    assert of.row(1)[0] == 264
+    for sizes in (
+        {"m": 64, "n": 1, "k": 512},
+        {"m": 1 << 16, "n": 1, "k": 2048},
+        {"m": 64, "n": 1, "k": 1 << 20},
+    ):
+        problem = GEMM.problem(sizes)
+        blocks = math.exp(config_features(problem, BOARD, of, KNOWN)[0][0, 0])
+        assert blocks == pytest.approx(math.prod(launch(problem, config).grid))
+
+
+def test_a_rule_that_fails_leaves_a_config_without_traits() -> None:
+    broken = replace(KERNELS["blocks"], launch=lambda p, c: 1 / 0)  # type: ignore[arg-type, return-value]
+    config = Config({"BM": 64, "BN": 16, "SPLIT": 4, "LOAD": "plain"})
+    of = traits(
+        {"blocks": broken}, [("blocks", config), ("gone", Config({}))], GEMM.problem(dict.fromkeys("mnk", 2))
+    )
+    assert np.isinf(of.spans).all()
+    features, _ = config_features(GEMM.problem(dict.fromkeys("mnk", 100)), BOARD, of, KNOWN)
+    assert np.isfinite(features).all()
+
+
+def test_a_short_sum_under_a_kernel_for_long_ones_is_slow_and_not_unknown() -> None:
+    def tiles(p: object, c: Config) -> dict[str, int]:
+        return {"k": c.BK}
+
+    long = Kernel("gemm", "long", "cuda", Path("long.cu"), launch=KERNELS["blocks"].launch, tiles=tiles)
+    base = {"BM": 64, "BN": 64, "SPLIT": 1}
+    configs = [("long", Config({**base, "BK": bk})) for bk in (8, 2048)]
+    of = traits({"long": long}, configs, GEMM.problem(dict.fromkeys("mnk", 2)))
+    _, estimate = config_features(GEMM.problem({"m": 4096, "n": 4096, "k": 8}), BOARD, of, KNOWN)
+    assert math.exp(estimate[1] - estimate[0]) > 20
+
+
+def test_waves_that_are_not_whole_cost_time() -> None:
+    config = Config({"BM": 128, "BN": 128, "SPLIT": 1, "LOAD": "plain"})
+    of = traits(KERNELS, [("blocks", config)], GEMM.problem(dict.fromkeys("mnk", 2)))
+
+    def seconds(tiles: int) -> float:
+        return float(
+            np.exp(
+                config_features(GEMM.problem({"m": 128 * tiles, "n": 128, "k": 16384}), BOARD, of, KNOWN)[1][0]
+            )
+        )
+
+    assert seconds(BOARD.sm_count + 1) > 1.8 * seconds(BOARD.sm_count)
+
+
+def test_occupancy_is_limited_by_threads_shared_memory_and_known_registers() -> None:
+    device = replace(
+        BOARD, max_threads_per_sm=2048, shared_bytes_per_sm=100 << 10, registers_per_block=64 << 10
+    )
+    config = Config({"BM": 64, "BN": 16, "SPLIT": 4, "LOAD": "plain"})
+    like = GEMM.problem(dict.fromkeys("mnk", 2))
+    assert resident_blocks(device, traits(KERNELS, [("blocks", config)], like))[0] == 16
+    assert resident_blocks(device, traits(KERNELS, [("blocks", config)], like, np.array([250.0])))[0] == 2
+
+
+def test_limits_are_what_was_reached() -> None:
+    problems = [GEMM.problem({"m": 4096, "n": 4096, "k": 4096}), GEMM.problem({"m": 1, "n": 1, "k": 1})]
+    found = limits(problems, np.array([3e-3, 4e-6]))
+    assert found.launch_s == 4e-6
+    assert found.flops_per_s == pytest.approx(2 * 4096**3 / 3e-3, rel=0.02)

@@ -1,0 +1,228 @@
+"""Answers from a device's model of times: which, when the library, and what is said of them."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fixtures.lookup_records import BOARD, answer, crown, gemm, library, record
+from fixtures.model_survey import BLOCKS, GEMM, KERNELS, TIED, WIDE, plain_model, two_kernels
+
+from tuner.declare.catalogue import Catalogue, builtin
+from tuner.declare.space import Config
+from tuner.errors import InputError
+from tuner.lookup import Answer
+from tuner.model.evidence import Evidence
+from tuner.model.fitted import Model
+from tuner.model.shelf import path_of
+from tuner.model.stored import to_bytes
+from tuner.model.tiers import staleness_of
+from tuner.python.decisions import decide
+from tuner.results.record import ProblemKey
+from tuner.store import Store
+from tuner.study import starting
+from tuner.study.starting import Predictions
+
+CATALOGUE = Catalogue(builtin().operations, (BLOCKS,))
+#: The plain model says 0 for the library: its roofline, which no kernel is below.
+LARGE = gemm(2000, 1000, 3000)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(f"sqlite:///{tmp_path}/studies.db") as opened:
+        yield opened
+
+
+def published(folder: Path, model: Model) -> Path:
+    """A folder of published results with a model."""
+    path = path_of("gemm", model.device.name, folder)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(to_bytes(model))
+    return folder
+
+
+def asked(folder: Path, problem: ProblemKey = LARGE, store: Store | None = None, **more: Any) -> Answer:
+    where = more.pop("device", BOARD)
+    return answer(store, problem, where, published=folder, catalogue=CATALOGUE, **more)
+
+
+def surveyed(margin: float = -9.0, **provenance: Any) -> Model:
+    """A model that takes a kernel at any price, of the kernels as they are now."""
+    sources = {"blocks": BLOCKS.source_hash} | provenance.pop("sources", {})
+    told = {"timings": 5, "problems": 50, "regime": "cold", "sources": sources, **provenance}
+    return replace(plain_model(margin), provenance=told)
+
+
+def test_a_shape_that_nobody_tuned_is_answered_by_the_model(tmp_path: Path) -> None:
+    told = asked(published(tmp_path, surveyed()))
+    assert (told.match, told.kernel, told.use, told.stale) == ("predicted", "blocks", "kernel", False)
+    assert set(told.config) == {each.name for each in BLOCKS.parameters}
+    assert 0 < told.expected_loss < 0.1
+    assert told.loss.cases == 50
+    assert told.loss.interval is not None
+    assert told.loss.interval[0] <= told.expected_loss <= told.loss.interval[1]
+    data = json.loads(json.dumps(told.to_json(), allow_nan=False))
+    assert data["expected_loss_interval"] == list(told.loss.interval)
+    assert (data["record"], data["time_s"], data["record_id"]) == (None, None, "")
+    low, high = data["predicted"]["time_interval_s"]
+    assert low < data["predicted"]["kernel_time_s"] < high
+
+
+def test_what_is_answered_obeys_the_rules_at_the_shape(tmp_path: Path) -> None:
+    folder = published(tmp_path, surveyed())
+    for k in (3000, 3001, 3002):
+        told = asked(folder, gemm(2000, 1000, k))
+        assert told.config["LOAD"] == "plain" or k % 4 == 0
+
+
+def test_the_library_is_answered_unless_the_gain_outweighs_the_uncertainty(tmp_path: Path) -> None:
+    told = asked(published(tmp_path, surveyed(margin=0.05)))
+    assert (told.match, told.use) == ("predicted", "cuBLAS")
+    assert "cuBLAS is the safer choice" in told.reasons[0]
+    assert told.kernel == "blocks"
+
+
+def test_a_kernel_that_lost_near_by_is_not_answered_though_it_is_predicted_to_win(tmp_path: Path) -> None:
+    # One problem near by, at which every config was timed; the prediction alone takes a kernel at any price.
+    count = len(surveyed().configs)
+    times = np.array([0, count]), np.arange(count), np.zeros(count)
+    won, lost = (
+        Evidence(np.log2([[2000.0, 1000.0, 3000.0]]), np.array([0]), np.array([gain]), *times)
+        for gain in (9.0, -99.0)
+    )
+    assert asked(published(tmp_path / "won", replace(surveyed(), evidence=won))).use == "kernel"
+    told = asked(published(tmp_path / "lost", replace(surveyed(), evidence=lost)))
+    assert (told.match, told.use) == ("predicted", "cuBLAS")
+    assert "x with what was timed near by, below" in told.reasons[0]
+    model = replace(surveyed(), evidence=lost)
+    trusting = replace(model, calibration=replace(model.calibration, doubt=0.0))
+    assert asked(published(tmp_path / "trusting", trusting)).use == "kernel"
+
+
+def test_a_champion_of_the_problem_itself_goes_before_a_prediction(tmp_path: Path, store: Store) -> None:
+    config = {"BM": 64, "BN": 64, "SPLIT": 1, "LOAD": "plain"}
+    more = {"kernel": "blocks", "config": config, "source_hash": BLOCKS.source_hash}
+    crown(store, record(LARGE, **more), library(LARGE), 1.5)
+    folder = published(tmp_path / "tuned", surveyed())
+    assert asked(folder, store=store).match == "exact"
+    assert asked(folder, gemm(2000, 1000, 2999), store=store).match == "predicted"
+
+
+def test_a_similar_device_is_answered_by_the_model_of_the_other_and_says_what_is_not_known(
+    tmp_path: Path,
+) -> None:
+    nvl = replace(BOARD, name="NVIDIA H200 NVL", uuid="GPU-2")
+    told = asked(published(tmp_path, surveyed()), device=nvl)
+    assert (told.match, told.use) == ("similar-device", "cuBLAS")
+    assert (told.expected_loss, told.loss.interval) == (1.0, None)
+    assert told.loss.said.startswith("not measured")
+    assert "NVIDIA H200 is of the same model (H200)" in told.reasons[0]
+    assert told.to_json()["predicted"]["time_interval_s"] is None
+
+
+def test_another_regime_is_answered_and_told(tmp_path: Path) -> None:
+    told = asked(published(tmp_path, surveyed()), regime="hot")
+    assert told.match == "predicted"
+    assert "this was timed cold" in told.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        (surveyed(sources={"blocks": "old"}), "kernels have changed since the survey: blocks"),
+        (replace(surveyed(), device=replace(BOARD, driver="1")), "the driver was 1 in the survey and is 580.1"),
+    ],
+)
+def test_what_has_changed_since_the_survey_is_told(tmp_path: Path, model: Model, why: str) -> None:
+    told = asked(published(tmp_path, model))
+    assert told.stale
+    assert why in told.stale_reason
+
+
+def test_a_kernel_that_was_not_surveyed_is_not_read_for_what_has_changed() -> None:
+    lost = replace(BLOCKS, name="lost", source=Path("no_such_file.cu"))
+    assert staleness_of(surveyed(), BOARD, [BLOCKS, lost]) == (False, "")
+
+
+def test_what_the_model_does_not_know_is_answered_without_it(tmp_path: Path) -> None:
+    folder = published(tmp_path, surveyed())
+    assert asked(folder, replace(LARGE, layout="tt")).match == "default"
+    assert asked(folder, replace(LARGE, precision="emulated")).match == "default"
+    assert asked(folder, device=replace(BOARD, name="NVIDIA L4", architecture="sm_89")).match == "default"
+
+
+def test_a_damaged_model_is_refused_by_its_name(tmp_path: Path) -> None:
+    folder = published(tmp_path, surveyed())
+    path = path_of("gemm", BOARD.name, folder)
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(InputError, match=r"gemm\.json: a model is JSON"):
+        asked(folder)
+
+
+def test_the_shipped_model_answers_gemm_on_an_h200() -> None:
+    told = answer(None, gemm(1777, 3001, 5003), BOARD, published=None)
+    assert told.match == "predicted"
+    assert told.predicted is not None
+    assert told.predicted.library_s is not None
+    kernel = next(each for each in builtin().of("gemm", "cuda") if each.name == told.kernel)
+    assert list(told.config) == [each.name for each in kernel.parameters]
+
+
+def test_callables_follow_the_models_word() -> None:
+    key = gemm(1777, 3001, 5003)
+    told, found = decide(key, "NVIDIA H200"), answer(None, key, BOARD, published=None)
+    assert (told.kernel is not None) == (found.use == "kernel")
+    assert "predicted from" in told.why
+
+
+def test_a_study_starts_from_the_best_predictions(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = GEMM.problem(LARGE.dims)
+    monkeypatch.setattr(starting, "models", lambda *_, **__: [surveyed()])
+    found = Predictions(problem, (BLOCKS,), BOARD, "cold")
+    times = {each.config: each.time_s or 0.0 for each in found.elsewhere}
+    assert 1 <= len(found.starts) <= 8
+    assert [kernel for kernel, _ in found.starts] == ["blocks"] * len(found.starts)
+    first = [times[config] for _, config in found.starts]
+    assert first == sorted(first)
+    assert first[0] == min(times[config] for config in times if config["LOAD"] == "plain" or problem.k % 4 == 0)
+
+
+def test_a_study_tries_what_is_beside_the_best_predictions_in_turn_with_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem = GEMM.problem(LARGE.dims)
+    monkeypatch.setattr(starting, "models", lambda *_, **__: [surveyed()])
+    found = Predictions(problem, (BLOCKS,), BOARD, "cold")
+    kept = {each.config for each in found.elsewhere}
+    assert found.further
+    assert not kept.intersection(each.config for each in found.further)
+    times = [each.time_s or 0.0 for each in found.further]
+    assert times == sorted(times)
+
+
+def test_a_model_of_other_sources_starts_no_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starting, "models", lambda *_, **__: [surveyed(sources={"blocks": "old"})])
+    found = Predictions(GEMM.problem(LARGE.dims), tuple(KERNELS.values()), BOARD, "cold")
+    assert (found.starts, found.elsewhere, found.further) == ([], [], [])
+    assert found.beside({("blocks", Config(dict(BLOCKS.defaults))): 1e-6}) == []
+
+
+def test_a_study_tries_what_is_most_like_good_configs_that_are_illegal_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sources = {"blocks": BLOCKS.source_hash, "tied": TIED.source_hash}
+    model, kernels = two_kernels(
+        provenance={"timings": 5, "problems": 50, "regime": "cold", "sources": sources}
+    )
+    monkeypatch.setattr(starting, "models", lambda *_, **__: [model])
+    odd = GEMM.problem({"m": 512, "n": 512, "k": 513}, "float32", "nn")
+    found = Predictions(odd, tuple(kernels.values()), BOARD, "cold")
+    plain = {**WIDE, "LOAD": "plain"}
+    assert ("tied", plain) in found.starts
+    assert [each.config for each in found.elsewhere if each.kernel == "tied"] == [plain]
+    even = GEMM.problem({"m": 512, "n": 512, "k": 512}, "float32", "nn")
+    assert ("tied", WIDE) in Predictions(even, tuple(kernels.values()), BOARD, "cold").starts

@@ -1,0 +1,112 @@
+"""Models as text, and answers from them."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from fixtures.model_survey import CONFIGS, GEMM, KERNELS, plain_model
+
+from tuner.errors import InputError
+from tuner.model import stored
+from tuner.model.forest import MOST_LEAVES, Forest
+from tuner.model.predict import Predictor
+from tuner.model.stored import from_bytes, to_bytes
+
+PROBLEM = GEMM.problem({"m": 1000, "n": 500, "k": 300})
+
+
+def test_a_model_that_was_read_answers_as_the_one_that_was_written() -> None:
+    model = plain_model()
+    again = from_bytes(to_bytes(model))
+    np.testing.assert_allclose(again.times(PROBLEM)[0], model.times(PROBLEM)[0], rtol=1e-6)
+    assert again.provenance == model.provenance
+    assert list(again.configs) == CONFIGS
+    assert Predictor(again, KERNELS).answer(PROBLEM).best == Predictor(again, KERNELS).answer(PROBLEM).best
+    assert to_bytes(again) == to_bytes(model)
+
+
+@pytest.mark.parametrize("at", [0.02, 0.3, 0.6, 0.97])
+def test_a_damaged_model_is_refused(at: float) -> None:
+    text = bytearray(to_bytes(plain_model()))
+    text[int(at * len(text))] ^= 1
+    with pytest.raises(InputError, match=r"fit (it|the model) again"):
+        from_bytes(bytes(text))
+
+
+def test_half_a_model_is_refused() -> None:
+    text = to_bytes(plain_model())
+    with pytest.raises(InputError, match="JSON with format and checksum"):
+        from_bytes(text[: len(text) // 2])
+
+
+def test_a_later_format_is_refused() -> None:
+    body = json.loads(to_bytes(plain_model()))
+    with pytest.raises(InputError, match="update the tuner"):
+        from_bytes(json.dumps({**body, "format": stored.FORMAT + 1}).encode())
+
+
+def test_parts_that_are_missing_are_refused_even_if_the_checksum_holds() -> None:
+    body = json.loads(to_bytes(plain_model()))
+    del body["forest"], body["checksum"]
+    text = json.dumps({**body, "checksum": stored._checksum(body)}).encode()
+    with pytest.raises(InputError, match="a model has all its parts, got 'forest'"):
+        from_bytes(text)
+
+
+def test_a_model_larger_than_its_limit_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored, "MOST_BYTES", 1000)
+    with pytest.raises(InputError, match="1000 bytes at the most"):
+        to_bytes(plain_model())
+    with pytest.raises(InputError, match="1000 bytes at the most"):
+        from_bytes(b" " * 1001)
+
+
+def test_a_model_fitted_before_features_were_added_finds_those_that_it_knows() -> None:
+    model, added = plain_model(), 16
+    known = model.forest.features - added
+    # A tree of two leaves that asks for the last feature of the first models: the estimate.
+    starts = np.concatenate([np.zeros(known), np.ones(1 + added)]).astype(np.int32)
+    leaves = np.zeros((1, MOST_LEAVES))
+    leaves[0, :2] = -1.0, 1.0
+    estimates = model.times(PROBLEM)[0] - np.log(model.limits.roofline_s(PROBLEM)) / 2
+    now = Forest(
+        np.array([[0, known - 1, 0, 0, 1]], np.int32), np.array([np.median(estimates) * 2]), starts, leaves
+    )
+    before = replace(now, starts=starts[: known + 1])
+    times = replace(model, forest=now).times(PROBLEM)[0]
+    np.testing.assert_array_equal(replace(model, forest=before).times(PROBLEM)[0], times)
+    assert len(np.unique(times - model.times(PROBLEM)[0])) == 2
+
+
+def test_a_model_fitted_before_doubt_was_measured_takes_the_lesser_gain() -> None:
+    body = json.loads(to_bytes(plain_model()))
+    del body["calibration"]["doubt"], body["checksum"]
+    text = json.dumps({**body, "checksum": stored._checksum(body)}).encode()
+    assert from_bytes(text).calibration.doubt == 1.0
+
+
+def test_other_layouts_and_operations_are_not_answered() -> None:
+    with pytest.raises(InputError, match="a model answers for what was surveyed"):
+        plain_model().times(GEMM.problem({"m": 2, "n": 2, "k": 2}, layout="tt"))
+
+
+def test_some_configs_have_the_times_that_they_have_among_all() -> None:
+    model = plain_model()
+    every, some = model.times(PROBLEM)[0], [3, 17, 5]
+    np.testing.assert_allclose(model.at(PROBLEM, among=some).log_s(), every[some])
+    np.testing.assert_allclose(model.at(PROBLEM).log_s(np.array(some)), every[some])
+
+
+def test_a_kernel_that_is_gone_or_changed_is_not_answered() -> None:
+    answer = Predictor(plain_model(), {}).answer(PROBLEM)
+    assert answer.best is None
+    assert answer.by_library
+
+
+def test_the_margin_decides_for_the_library() -> None:
+    eager, careful = (Predictor(plain_model(margin), KERNELS).answer(PROBLEM) for margin in (-9.0, 9.0))
+    assert not eager.by_library
+    assert careful.by_library
+    assert eager.best == careful.best
+    assert eager.time_interval_s[0] < eager.best.time_s < eager.time_interval_s[1]  # type: ignore[union-attr]

@@ -1,0 +1,292 @@
+"""Surveys on fake devices with real worker processes, and one on the CPU."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fixtures.fake_device import BEST, BEST_S, LEGAL, TOY, database, fault_configs, rule, start, write_device
+
+from tuner.cli.main import run
+from tuner.declare import catalogue
+from tuner.devices.detect import find
+from tuner.errors import InputError, NothingFound
+from tuner.model import refit
+from tuner.model.predict import Predictor
+from tuner.model.refit import timings
+from tuner.model.shelf import models
+from tuner.model.survey import SurveyProgress, run_survey
+from tuner.model.survey_design import SurveyRequest
+from tuner.results.measurement import Outcome
+from tuner.results.survey import LIBRARY, SurveyPart, joined
+from tuner.store import Store
+from tuner.study.starting import Predictions
+
+#: A crash costs no more than the config at a problem or two.
+FAULTS_SEEN = {
+    "launch_failed": Outcome.LAUNCH_FAILED, "unwell": Outcome.LAUNCH_FAILED,
+    "wrong_result": Outcome.WRONG_RESULT, "unwritten": Outcome.WRONG_RESULT,
+    "out_of_bounds": Outcome.WRONG_RESULT, "writes_input": Outcome.WRONG_RESULT,
+    "crash": Outcome.CRASHED, "exit": Outcome.CRASHED, "rubbish": Outcome.CRASHED,
+    "compile_failed": Outcome.COMPILE_FAILED, "compile_crash": Outcome.COMPILE_FAILED, "hang": Outcome.PRUNED,
+}  # fmt: skip
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> str:
+    return write_device(tmp_path / "device.json", baseline_s=2 * BEST_S)
+
+
+def request(spec: str, sizes: tuple[int, ...] = (1000, 33), **more: Any) -> SurveyRequest:
+    """A survey of the toy at problems of one's own unless told otherwise."""
+    found, declared = find(spec), catalogue.from_file(TOY)
+    operation = declared.operation("toy")
+    problems = tuple(operation.problem({"n": n}, "", layout) for n in sizes for layout in operation.layouts)
+    asked = SurveyRequest(
+        operation, tuple(declared.of("toy", found.target)), found, 60.0, problems=problems, drawn=False
+    )
+    return replace(asked, **more)
+
+
+def surveyed(folder: Path, asked: SurveyRequest) -> tuple[SurveyProgress, list[SurveyPart]]:
+    with Store.open(database(folder)) as store:
+        progress = run_survey(asked, store)
+        return progress, store.survey_parts("toy", asked.found.info.name, asked.regime)
+
+
+def outcomes(parts: list[SurveyPart]) -> Mapping[tuple[tuple[str, Any], ...], Outcome]:
+    return {
+        tuple(part.configs[each.config].config.items()): each.outcome
+        for part in parts
+        for each in part.timings
+        if each.config != LIBRARY
+    }
+
+
+def test_configs_are_compiled_once_and_timed_at_every_problem(tmp_path: Path, device: str) -> None:
+    progress, parts = surveyed(tmp_path, request(device, configs=LEGAL, per_problem=LEGAL))
+    assert (progress.problems, progress.timings) == (4, 4 * (LEGAL + 1))
+    # The toy's layouts have one source.
+    assert progress.compiled == LEGAL
+    found = joined(parts)
+    assert Counter(found.config.tolist()).keys() == {LIBRARY, *range(LEGAL)}
+    best = found.configs.index(("blocks", tuple(sorted(BEST.items()))))
+    assert found.time_s[found.config == best] == pytest.approx(BEST_S, rel=0.01)
+    assert found.time_s[found.config == LIBRARY] == pytest.approx(2 * BEST_S, rel=0.01)
+    assert (found.noise < 0.05).all()
+    assert set(found.registers.tolist()) == {32.0}
+    assert parts[0].versions["library"] == "CuPy"
+
+
+def test_what_is_slow_is_cut_off_after_one_sample(tmp_path: Path) -> None:
+    spec = write_device(tmp_path / "device.json", baseline_s=BEST_S / 4)
+    _, parts = surveyed(tmp_path, request(spec, configs=20))
+    found = joined(parts)
+    slow = found.time_s > 6.1 * BEST_S / 4
+    assert slow.any()
+    assert (found.cut_off == slow)[abs(found.time_s / (6 * BEST_S / 4) - 1) > 0.1].all()
+
+
+def test_a_fault_costs_its_config_and_not_the_survey(tmp_path: Path) -> None:
+    faults = {name: config for name, config in fault_configs().items() if name in FAULTS_SEEN}
+    rules = [rule(BEST, latency_s=BEST_S), *(rule(config, fault=name) for name, config in faults.items())]
+    spec = write_device(tmp_path / "device.json", rules=rules)
+    asked = request(spec, (1000,), configs=100, per_problem=100)
+    asked = replace(asked, problems=asked.problems[:1])
+    progress, parts = surveyed(tmp_path, asked)
+    seen = outcomes(parts)
+    told = {name: seen[tuple(config.items())] for name, config in faults.items()}
+    assert told == FAULTS_SEEN
+    sound = [each for config, each in seen.items() if dict(config) not in faults.values()]
+    assert set(sound) <= {Outcome.MEASURED, Outcome.PRUNED}
+    assert progress.timings == len(seen) == LEGAL, "there is no library"
+
+
+def test_what_the_device_was_told_ahead_is_timed_though_the_worker_before_it_crashed(tmp_path: Path) -> None:
+    faults = {
+        name: config for name, config in fault_configs().items() if name in ("crash", "unwell", "rubbish")
+    }
+    rules = [rule(BEST, latency_s=BEST_S), *(rule(config, fault=name) for name, config in faults.items())]
+    spec = write_device(tmp_path / "device.json", rules=rules, baseline_s=2 * BEST_S)
+    sizes = (1000, 33, 500)
+    progress, parts = surveyed(tmp_path, request(spec, sizes, configs=LEGAL, per_problem=LEGAL))
+    found = joined(parts)
+    assert progress.problems == len(found.problems) == 2 * len(sizes)
+    sound = [at for at, (_, config) in enumerate(found.configs) if dict(config) not in list(faults.values())]
+    assert len(sound) == LEGAL - len(faults)
+    timed = Counter(zip(found.problem.tolist(), found.config.tolist(), strict=True))
+    assert {(problem, config) for problem in range(6) for config in [LIBRARY, *sound]} <= timed.keys()
+    assert set(timed.values()) == {1}, "nothing is timed twice"
+
+
+def test_a_survey_goes_on_where_it_ended(tmp_path: Path, device: str) -> None:
+    asked = request(device, configs=5)
+    first, _ = surveyed(tmp_path, replace(asked, problems=asked.problems[:1]))
+    second, parts = surveyed(tmp_path, asked)
+    third, _ = surveyed(tmp_path, asked)
+    assert (first.problems, second.problems, third.problems) == (1, 3, 0)
+    assert (second.before, third.before) == (1, 4)
+    assert len(joined(parts).problems) == 4
+
+
+def test_problems_are_drawn_until_the_time_is_up(tmp_path: Path, device: str) -> None:
+    asked = request(device, (), drawn=True, configs=6, seconds=6.0)
+    asked = replace(asked, ranges=replace(asked.limits, most={"n": 5000}))
+    progress, parts = surveyed(tmp_path, asked)
+    found = joined(parts)
+    assert progress.problems == len(found.problems) > 8
+    assert {problem.layout for problem in found.problems} == {"plain", "same"}
+    assert max(problem.dims["n"] for problem in found.problems) <= 5000
+    timed = {found.problems[at].layout for at in found.problem[found.config != LIBRARY]}
+    assert timed == {"plain", "same"}, "configs are timed in every layout"
+    alone = sum(np.count_nonzero(found.problem == at) == 1 for at in range(len(found.problems)))
+    assert 0.2 < alone / len(found.problems) < 0.6, "the library is timed at more problems than configs are"
+
+
+def test_problems_that_do_not_fit_are_left_out(tmp_path: Path) -> None:
+    spec = write_device(tmp_path / "device.json", free_bytes=10_000_000)
+    progress, _ = surveyed(tmp_path, request(spec, (1000, 10_000_000), configs=3))
+    assert (progress.problems, progress.skipped) == (2, 2)
+
+
+def test_a_killed_survey_keeps_what_it_stored(tmp_path: Path) -> None:
+    spec = write_device(tmp_path / "device.json", baseline_s=BEST_S)
+    process = start(
+        "survey", str(TOY), "--device", spec, "--seconds", "60", "--configs", "6", "--most", "n=3000", "--db",
+        database(tmp_path),
+    )  # fmt: skip
+    until_s = time.monotonic() + 50
+    stored = 0
+    while not stored and time.monotonic() < until_s:
+        time.sleep(0.2)
+        if (tmp_path / "studies.db").exists():
+            stored = _stored(tmp_path)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert stored
+    assert _stored(tmp_path) >= stored
+
+
+def _stored(folder: Path) -> int:
+    try:
+        with Store.open(database(folder), read_only=True) as store:
+            return len(store.survey_parts("toy", "Fake board", "cold"))
+    except NothingFound:
+        return 0
+
+
+def test_the_first_ctrl_c_keeps_what_was_timed(tmp_path: Path, device: str) -> None:
+    process = start(
+        "survey", str(TOY), "--device", device, "--seconds", "60", "--configs", "6", "--most", "n=3000", "--db",
+        database(tmp_path),
+    )  # fmt: skip
+    until_s = time.monotonic() + 50
+    while not _stored(tmp_path) and time.monotonic() < until_s:
+        time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    assert _stored(tmp_path) >= 1
+
+
+def test_the_timings_are_those_that_a_model_is_fitted_to(tmp_path: Path, device: str) -> None:
+    asked = request(device, configs=8)
+    surveyed(tmp_path, asked)
+    with Store.open(database(tmp_path), read_only=True) as store:
+        found = timings(store, asked.operation, asked.kernels, "Fake board")
+        times, library = found.matrix()
+        assert (times.shape, library.shape) == ((4, 8), (4,))
+        assert np.isfinite(library).all()
+        assert found.provenance["timings"] == len(found.time_s)
+        with pytest.raises(NothingFound, match="run `tuner survey toy`"):
+            timings(store, asked.operation, asked.kernels, "Fake board", "hot")
+
+
+def test_the_command_tells_what_it_did(tmp_path: Path, device: str, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = tmp_path / "plan.toml"
+    plan.write_text(f'[[problems]]\nfile = "{TOY}"\noperation = "toy"\nn = [100, 2000]\n')
+    command = [
+        "survey", str(TOY), "--device", device, "--shapes", str(plan), "--only-shapes", "--configs", "4",
+        "--db", database(tmp_path),
+    ]  # fmt: skip
+    assert run([*command, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["problems"], told["timings"]) == (2, 10)
+    assert run(command) == 0
+    assert "2 of earlier runs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--seconds", "0"], "a number above 0"),
+        (["--most", "m=9"], "--most is DIM=SIZE with one of n"),
+        (["--only-shapes"], "goes with --shapes"),
+        (["--layout", "diagonal"], "diagonal"),
+    ],
+)
+def test_mistakes_are_told(
+    tmp_path: Path, device: str, capsys: pytest.CaptureFixture[str], more: list[str], said: str
+) -> None:
+    assert run(["survey", str(TOY), "--device", device, "--db", database(tmp_path), *more]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_ranges_that_leave_nothing_are_told(tmp_path: Path, device: str) -> None:
+    asked = request(device, (), drawn=True)
+    asked = replace(asked, ranges=replace(asked.limits, most_bytes=1.0))
+    with pytest.raises(InputError, match="ranges leave problems of toy to draw"):
+        surveyed(tmp_path, asked)
+
+
+def test_a_survey_of_the_cpu(tmp_path: Path) -> None:
+    progress, parts = surveyed(tmp_path, request("cpu", (500,), configs=3))
+    assert progress.problems == 2
+    assert set(progress.outcomes) <= {"MEASURED", "PRUNED"}
+    assert (joined(parts).time_s > 0).all()
+
+
+@pytest.mark.usefixtures("few_trees")
+def test_a_survey_ends_with_a_model_that_answers(
+    tmp_path: Path, device: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [
+        "survey", str(TOY), "--device", device, "--seconds", "8", "--most", "n=50000", "--db",
+        database(tmp_path),
+    ]  # fmt: skip
+    assert run(command) == 0
+    assert "a model was fitted" in capsys.readouterr().err
+    with Store.open(database(tmp_path), read_only=True) as store:
+        found = models("toy", store=store)
+        assert [each.device.name for each in found] == ["Fake board"]
+        asked = request(device)
+        [kernel] = asked.kernels
+        best = Predictor(found[0], {kernel.name: kernel}).answer(asked.problems[0]).best
+    assert best is not None
+    assert dict(best.config) == BEST
+    # The next study starts from it.
+    with Store.open(database(tmp_path)) as store:
+        info = found[0].device
+        assert Predictions(asked.problems[0], asked.kernels, info, "cold", store).starts[0][1] == best.config
+
+
+def test_a_survey_without_lightgbm_says_that_no_model_was_fitted(
+    tmp_path: Path, device: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refit, "can_fit", lambda: False)
+    plan = tmp_path / "plan.toml"
+    plan.write_text(f'[[problems]]\nfile = "{TOY}"\noperation = "toy"\nn = [100]\n')
+    command = [
+        "survey", str(TOY), "--device", device, "--shapes", str(plan), "--only-shapes", "--configs", "3",
+        "--db", database(tmp_path),
+    ]  # fmt: skip
+    assert run(command) == 0
+    assert "no model was fitted: LightGBM is not installed" in capsys.readouterr().err

@@ -1,0 +1,102 @@
+"""Nights go back by themselves only from what is slower everywhere, and never from what is not."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from fixtures.fake_device import BOARD
+from fixtures.records import champion, measured, record
+
+from tuner.declare.hardware import DeviceInfo
+from tuner.night.analysing import Watch
+from tuner.night.confirming import confirm_again, go_back
+from tuner.results.record import ProblemKey, Role
+from tuner.results.sentinel import BEFORE, CHAMPION, Player, Sentinel
+from tuner.store import Store
+from tuner.study import crowns
+
+KEY = ProblemKey("toy", (("n", 1000),), "float32", "plain")
+SCRIPT = Path(__file__).parents[3] / "scripts/bench/watch_rollbacks"
+
+
+@pytest.fixture(scope="module")
+def bench() -> ModuleType:
+    """The script that counts rollbacks."""
+    loader = importlib.machinery.SourceFileLoader("watch_rollbacks", str(SCRIPT))
+    spec = importlib.util.spec_from_loader("watch_rollbacks", loader)
+    assert spec is not None
+    made = importlib.util.module_from_spec(spec)
+    loader.exec_module(made)
+    return made
+
+
+def watch(board: str, slower: float, wrong: str = "", last: float | None = None) -> Watch:
+    """A night of a board and its repeats; the champion is so much slower, and was in the last night."""
+    device = DeviceInfo.from_json({**BOARD, "uuid": board})
+    random = np.random.default_rng(1)
+
+    def timed(process: int, slower: float = slower) -> Sentinel:
+        noise = random.normal(0, 0.001, 40)
+        rounds = () if wrong else tuple((1e-3 * (1 + slower) * np.exp(noise)).tolist())
+        players = (
+            Player(CHAMPION, "blocks", {"BLOCK": 2}, rounds, wrong=wrong),
+            Player(BEFORE, "blocks", {"BLOCK": 1}, (1e-3,) * 40),
+        )
+        return Sentinel(KEY, device, "cold", "night", process, players)
+
+    return Watch(
+        [timed(1, slower if last is None else last)], timed(1), [timed(process) for process in range(2, 6)]
+    )
+
+
+@pytest.fixture
+def store(here: Path) -> Store:
+    """Two champions of the toy, the second for being faster."""
+    opened = Store.open("sqlite:///studies.db")
+    device = DeviceInfo.from_json(BOARD)
+    for day, verdict in ((1, "first"), (2, "faster"), (3, "faster")):
+        of = record(KEY, 1e-3, device, kernel="blocks", config={"BLOCK": day - 1}, role=Role.FINAL,
+                    measurement=measured(1e-3))  # fmt: skip
+        opened.crown(champion(of, f"2026-01-0{day}T00:00:00.000000+00:00", verdict=verdict))
+    return opened
+
+
+@pytest.mark.parametrize(
+    ("slower", "gone"), [((0.03, 0.03), True), ((0.03, 0.0), False), ((0.015, 0.015), False)]
+)
+def test_a_night_goes_back_once_and_only_if_all_boards_say_so(
+    store: Store, slower: tuple[float, float], gone: bool
+) -> None:
+    with store:
+        found = go_back(store, [watch("FAKE-1", slower[0]), watch("FAKE-2", slower[1])])
+        assert len(found) == gone
+        reign = crowns.reign(store, KEY)
+        assert reign.champion is not None
+        assert reign.champion.record.config == {"BLOCK": 1 if gone else 2}, "from the last one, and no further"
+        assert len(reign.log) == gone
+
+
+def test_one_slow_night_is_not_enough_to_go_back(store: Store) -> None:
+    with store:
+        assert go_back(store, [watch("FAKE-1", 0.03, last=0.0)]) == []
+        assert len(go_back(store, [watch("FAKE-1", 0.03)])) == 1
+
+
+def test_a_champion_that_is_wrong_on_one_board_is_not_confirmed_by_another(store: Store) -> None:
+    with store:
+        boards = [watch("FAKE-1", -0.03), watch("FAKE-2", 0.0, wrong="its result is wrong")]
+        assert confirm_again(store, boards) == []
+        assert confirm_again(store, boards[:1]) == ["toy 1000 float32 plain"]
+
+
+def test_nights_in_which_nothing_changed_do_not_go_back(bench: ModuleType) -> None:
+    """A small one of what `scripts/bench/watch_rollbacks` counts; docs/nights.md has its figure."""
+    told = bench.rehearsed(15, 1)
+    assert told["same"] > 200
+    assert told["gone back"] == 0
+    assert bench.rehearsed(2, 1, behind=0.05)["gone back"] >= 18, "it would be seen"

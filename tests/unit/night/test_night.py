@@ -1,0 +1,371 @@
+"""A plan of problems until a deadline, on the fake device."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures.fake_device import BEST, BEST_S, LEGAL, TOY, configs, rule, stored, write_device
+
+from tuner.cli.main import run
+from tuner.devices.detect import find
+from tuner.errors import Interrupted
+from tuner.night import slices, standing
+from tuner.night.attending import Attended
+from tuner.night.night import Night
+from tuner.night.plan import PlanItem, read_plan
+from tuner.results.record import Role
+from tuner.store import Store
+from tuner.study.locks import occupied
+from tuner.workers import compile_pool
+
+Report = dict[str, Any]
+Told = Callable[..., tuple[int, str, str]]
+pytestmark = pytest.mark.usefixtures("no_mirror", "nothing_watched")
+PLAN = """
+[defaults]
+sampler = "random"
+
+[[problems]]
+file = "toy.py"
+n = [100, 200]
+trials = 100
+"""
+
+
+#: The toy's values of its parameters in most tests, beside `BEST`'s: four configs, not 58.
+FEW = {
+    'powers_of_two("BLOCK", 32, 1024)': 'powers_of_two("BLOCK", 128, 256)',
+    'powers_of_two("ITEMS", 1, 16)': 'powers_of_two("ITEMS", 4, 4)',
+    '"ITEMS": 1,': '"ITEMS": 4,',
+}
+
+
+@pytest.fixture
+def nothing_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No sentinels, and no confirmation of new champions: each takes several processes; see tests/unit/watch.
+
+    One process compiles, which for a few configs is as quick as many.
+    """
+    monkeypatch.setattr(compile_pool, "WORKERS_PER_DEVICE", 1)
+    monkeypatch.setattr(Attended, "_affordable", lambda self, left_s: 0)
+    monkeypatch.setattr(Attended, "_confirm", lambda self, problems: None)
+
+
+@pytest.fixture
+def told(here: Path, capsys: pytest.CaptureFixture[str]) -> Told:
+    """Runs `tuner nightly` on plan.toml: exit code, stdout, stderr."""
+    for name in ("toy.cu", "toy.numba.py"):
+        shutil.copy(TOY.with_name(name), here)
+    toy = TOY.read_text()
+    for values, fewer in FEW.items():
+        assert values in toy
+        toy = toy.replace(values, fewer)
+    (here / "toy.py").write_text(toy)
+    write_device(here / "device.json", baseline_s=2 * BEST_S)
+
+    def called(plan: str, *arguments: str) -> tuple[int, str, str]:
+        (here / "plan.toml").write_text(plan)
+        capsys.readouterr()
+        given = [] if "device" in plan else ["--device", "fake:device.json"]
+        code = run(["nightly", "plan.toml", *given, *arguments])
+        shown = capsys.readouterr()
+        return code, shown.out, shown.err
+
+    return called
+
+
+def states(answer: tuple[int, str, str]) -> list[str]:
+    assert answer[0] == 0, answer[2]
+    report = json.loads(answer[1])
+    found = [each["state"] for each in report["problems"]]
+    assert report["counts"] == {state: found.count(state) for state in found}
+    return found
+
+
+def test_a_night_tunes_every_problem_and_the_next_skips_them(told: Told, here: Path) -> None:
+    answer = told(PLAN, "--json")
+    assert states(answer) == ["tuned", "tuned"]
+    report = json.loads(answer[1])
+    assert report["stopped"] == ""
+    for each, n in zip(report["problems"], (100, 200), strict=True):
+        _check_tuned(each, n)
+    assert "toy 100 float32 plain: tuned space covered" in answer[2]
+    before = [stored(here, role=None, n=n) for n in (100, 200)]
+    # The same plan again, as people see it, and with one problem more.
+    code, out, _ = told(PLAN, "--quiet")
+    assert code == 0
+    assert out.count("done before") == 2
+    assert "2.000" in out
+    assert [stored(here, role=None, n=n) for n in (100, 200)] == before
+    more = told(PLAN.replace("[100, 200]", "[300, 100, 200]").replace("trials = 100", "trials = 2"), "--json")
+    assert states(more) == ["tuned", "done before", "done before"]
+
+
+def _check_tuned(item: Report, n: int) -> None:
+    assert item["operation"] == "toy"
+    assert item["shape"] == {"n": n}
+    assert item["before"] is None
+    assert item["improvement"] is None
+    assert item["verdict"] == "first"
+    assert item["why"] == "space covered"
+    assert item["after"]["config"] == BEST
+    assert item["after"]["time_s"] == pytest.approx(BEST_S, rel=0.01)
+    assert item["after"]["speedup"] == pytest.approx(2.0, rel=0.01)
+    assert item["after"]["record_id"]
+
+
+def test_an_edited_kernel_or_again_tunes_anew_and_says_what_changed(told: Told, here: Path) -> None:
+    one = PLAN.replace("[100, 200]", "100").replace("trials = 100", "trials = 3")
+    assert states(told(one, "--json", "--seed", "1")) == ["tuned"]
+    answer = told(one, "--json", "--again", "--seed", "1")
+    assert states(answer) == ["tuned"]
+    assert len(stored(here, n=100)) == 3
+    (item,) = json.loads(answer[1])["problems"]
+    assert item["before"]["config"] == item["after"]["config"]
+    assert item["improvement"] == pytest.approx(1.0, rel=0.05)
+    with (here / "toy.cu").open("a") as source:
+        source.write("__device__ int another;\n")
+    assert states(told(one, "--json")) == ["tuned"]
+    assert len(stored(here, n=100)) == 6
+
+
+def test_a_killed_night_goes_on_where_it_was(told: Told, here: Path) -> None:
+    few = PLAN.replace("trials = 100", "trials = 4")
+    (here / "plan.toml").write_text(few)
+    with Store.open("sqlite:///studies.db") as store:
+        night = Night(read_plan(here / "plan.toml"), store, (find("fake:device.json"),), 1, None)
+        # As if killed after the first problem.
+        assert next(iter(night.run())).state == "tuned"
+    first = stored(here, role=None, n=100)
+    assert states(told(few, "--json")) == ["done before", "tuned"]
+    assert stored(here, role=None, n=100) == first
+    assert len(stored(here, n=200)) == 4
+
+
+def test_an_interrupted_night_keeps_what_its_slices_measured(
+    told: Told, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Large and slow enough that no slice is the last.
+    shutil.copy(TOY, here)
+    write_device(here / "device.json", baseline_s=2 * BEST_S, base_s=0.005, pace=1.0)
+    (here / "plan.toml").write_text(PLAN.replace("trials = 100", "seconds = 1000"))
+    heard: list[int] = []
+
+    def said(item: PlanItem, number: int, gain: float | None) -> None:
+        heard.append(item.problem.dims["n"])
+        turns = [n for n, _ in itertools.groupby(heard)]
+        if turns[:3] == [100, 200, 100] and turns[-1] == 100 and stored(here, n=100):
+            raise Interrupted("as if by Ctrl-C")
+
+    with Store.open("sqlite:///studies.db") as store, monkeypatch.context() as patch:
+        for name, value in {"LEAST_SLICE_S": 0.5, "MOST_SLICE_S": 1.0, "OPENINGS": 0}.items():
+            patch.setattr(slices, name, value)
+        # There is less time than the problems may take, so both have a slice before either has more.
+        device = (find("fake:device.json"),)
+        night = Night(read_plan(here / "plan.toml"), store, device, 1, time.monotonic() + 500, said=said)
+        with pytest.raises(Interrupted, match=r"as if by Ctrl-C"):
+            list(night.run())
+    (first,) = (each for each in night.unfinished("stop") if each.item.problem.dims["n"] == 100)
+    assert (first.state, first.why) == ("not reached", "stop")
+    assert first.slices == heard.count(100)
+    assert first.spent_s > 0
+    assert first.trials["total"] == len(stored(here, n=100)) > 0
+    kept = stored(here, n=100)
+    assert not stored(here, role=Role.FINAL, n=100)
+    # However often a night comes back to a problem, its library is measured before the search once.
+    assert len(stored(here, role=Role.BASELINE, n=100)) == 1
+    write_device(here / "device.json", baseline_s=2 * BEST_S)
+    answer = told(PLAN, "--json")
+    assert states(answer)[0] == "tuned"
+    trials = stored(here, n=100)
+    assert {each.id for each in kept} <= {each.id for each in trials}
+    assert len(configs(trials)) == len(set(configs(trials))) == LEGAL
+    (told_of, _) = json.loads(answer[1])["problems"]
+    assert told_of["trials"]["total"] == LEGAL
+    assert told_of["slices"] >= 1
+    assert told_of["spent_s"] > 0
+
+
+def test_stale_champions_come_first_and_others_are_no_reason_to_tune_again(told: Told, here: Path) -> None:
+    few = PLAN.replace("trials = 100", "trials = 2")
+    one = few.replace("[100, 200]", "[200]")
+    assert states(told(one, "--json")) == ["tuned"]
+    # A study of other objectives crowns a champion of its own; the one before stays done.
+    both = one.replace("trials = 2", 'trials = 2\nobjective = "time,error"')
+    code, out, err = told(both, "--json", "-o", "plots")
+    assert code == 0, err
+    (item,) = json.loads(out)["problems"]
+    assert item["objectives"] == ["time", "error"]
+    assert item["front"][0]["config"]
+    assert len(list((here / "plots").iterdir())) == 1
+    assert states(told(one, "--json")) == ["done before"]
+    with (here / "toy.cu").open("a") as source:
+        source.write("__device__ int another;\n")
+    answer = told(few, "--json")
+    assert states(answer) == ["tuned"] * 2
+    told_of = [line.split(":")[0] for line in answer[2].splitlines() if ": tuned" in line]
+    assert told_of == [f"toy {n} float32 plain" for n in (200, 100)]
+
+
+def test_another_compiler_is_a_reason_to_tune_again(
+    told: Told, monkeypatch: pytest.MonkeyPatch, here: Path
+) -> None:
+    # Sentinels open the device, which tells what it really has.
+    few = PLAN.replace("trials = 100", "trials = 2") + "\n[watch]\nproblems = 0\n"
+    assert states(told(few.replace("[100, 200]", "[200]"), "--json")) == ["tuned"]
+    monkeypatch.setattr("tuner.night.standing.installed_compiler", lambda kind: "fake 1")
+    assert states(told(few.replace("[100, 200]", "[200]"), "--json")) == ["done before"]
+    monkeypatch.setattr("tuner.night.standing.installed_compiler", lambda kind: "fake 2")
+    answer = told(few, "--json")
+    assert states(answer) == ["tuned"] * 2
+    told_of = [line.split(":")[0] for line in answer[2].splitlines() if ": tuned" in line]
+    assert told_of == [f"toy {n} float32 plain" for n in (200, 100)]
+
+
+def test_a_limit_of_the_error_is_held_and_told(told: Told, here: Path) -> None:
+    exact = BEST | {"ORDER": "blocked"}
+    rules = [rule(BEST, latency_s=BEST_S, error_rel=3e-7), rule(exact, latency_s=1.2 * BEST_S, error_rel=1e-7)]
+    rules.append(rule({}, latency_s=4 * BEST_S))
+    write_device(here / "device.json", rules=rules, baseline_s=2 * BEST_S, baseline_error_rel=1e-7)
+    free = PLAN.replace("[100, 200]", "[100, 1000]")
+    limited = free.replace("[defaults]", "[defaults]\nerror_limit = 1.5")
+    assert states(told(free, "--json")) == ["tuned", "tuned"]
+    answer = told(limited, "--json")
+    # Another limit is other work.
+    assert states(answer) == ["tuned", "tuned"]
+    few, many = json.loads(answer[1])["problems"]
+    assert "less output than 256 elements" in few["error_limit"]["says_nothing"]
+    assert (few["after"]["config"], many["after"]["config"]) == (BEST, exact)
+    assert (many["error_limit"]["factor"], many["error_limit"]["says_nothing"]) == (1.5, "")
+    assert many["error_limit"]["ratio"] == pytest.approx(1, abs=0.2)
+    # Done, until another study's champion is outside of the limit.
+    code, out, _ = told(limited, "--quiet")
+    shown = [each for each in out.splitlines() if "of 1.5" in each or "nothing" in each]
+    assert (code, out.count("done before"), len(shown)) == (0, 2, 2), out
+    told(free, "--json", "--again")
+    assert states(told(limited, "--json")) == ["done before", "tuned"]
+
+
+def test_what_the_deadline_leaves_is_said(told: Told, here: Path) -> None:
+    assert states(told("seconds = 0.5\n" + PLAN, "--json")) == ["not reached", "not reached"]
+    assert not stored(here, role=None, n=100)
+    code, out, _ = told("seconds = 0.5\n" + PLAN, "--quiet")
+    assert code == 0
+    assert "the deadline came first" in " ".join(out.split())
+
+
+def test_a_problem_that_fails_does_not_end_the_night(told: Told) -> None:
+    few = PLAN.replace("trials = 100", "trials = 2").replace("[100, 200]", "[2000000000, 100]")
+    answer = told(few, "--json")
+    assert states(answer) == ["failed", "tuned"]
+    assert "must fit into free memory" in json.loads(answer[1])["problems"][0]["why"]
+    code, out, err = told(few.replace("2000000000, 100", "2000000000"), "--quiet")
+    assert code == 1
+    assert "failed" in out
+    assert err == "tuner: no problem of the plan could be tuned\n"
+
+
+def test_a_reference_that_fails_does_not_end_the_night(told: Told, here: Path) -> None:
+    broken = TOY.read_text().replace("reference=reference", "reference=lambda *a: 1 / 0")
+    (here / "broken.py").write_text(broken)
+    few = PLAN.replace("trials = 100", "trials = 2").replace("[100, 200]", "100")
+    plan = few + few[few.index("[[problems]]") :].replace("toy.py", "broken.py").replace("100", "200")
+    assert states(told(plan, "--json")) == ["tuned", "failed"]
+
+
+def test_a_device_that_dies_ends_the_night_with_what_was_done(told: Told, here: Path) -> None:
+    dying = [{"fault": "unwell"}]
+    write_device(here / "dying.json", rules=dying, dead=True)
+    code, out, err = told(
+        PLAN.replace("[defaults]", '[defaults]\ndevice = "fake:dying.json"'), "--json", "--quiet"
+    )
+    assert code == 3
+    assert "stays unwell" in json.loads(out)["stopped"]
+    assert err.splitlines()[-1].startswith("tuner: Fake board stays unwell")
+
+
+def test_a_second_night_is_told_who_is_at_work(told: Told, here: Path) -> None:
+    with occupied("sqlite:///studies.db", [find("fake:device.json")], "nightly other.toml"):
+        code, out, err = told(PLAN)
+    assert (code, out) == (3, "")
+    assert "nightly other.toml" in err
+    assert "one process at a time works with a database and a device" in err
+
+
+@pytest.mark.parametrize(
+    ("plan", "options", "code", "message"),
+    [
+        (PLAN, ["--until", "25:00"], 2, 'a time of day is "HH:MM"'),
+        (PLAN, ["--db", "studies.db"], 3, "did you mean sqlite:///studies.db?"),
+        (PLAN.replace("trials", "trails"), [], 2, "plan.toml:8: unknown key 'trails'; did you mean trials"),
+        (PLAN.replace("= 100", '= "many"'), [], 2, "plan.toml:8"),
+        (PLAN, ["-o", "plots"], 2, "-o writes a plot of the front, which takes several objectives"),
+        ("[defaults]\n", [], 2, "a plan has one or more [[problems]] tables"),
+        (PLAN.replace("toy.py", "gone.py"), [], 2, "a kernel file must exist"),
+        ("[[problems]\n", [], 2, "plan.toml:1: a plan must be valid TOML"),
+        (PLAN.replace("[defaults]", '[defaults]\ndevice = "gpu"'), [], 2, "a device is cpu, cuda or cuda:N"),
+    ],
+)
+def test_a_bad_plan_or_option_is_told(
+    told: Told, here: Path, plan: str, options: list[str], code: int, message: str
+) -> None:
+    got, out, err = told(plan, *options)
+    assert (got, out) == (code, ""), err
+    assert message in err
+    assert "Traceback" not in err
+    assert not (here / "studies.db").exists()
+
+
+def test_a_plan_that_is_much_too_long_is_told_and_shown_in_short(told: Told) -> None:
+    plan = PLAN.replace("[100, 200]", str(list(range(100, 160)))).replace("trials = 100", "seconds = 60")
+    code, out, err = told("seconds = 0.5\n" + plan)
+    assert code == 0
+    assert "and 40 more that were not reached; --json has each" in out
+    assert err.count(": not reached the deadline came first") == 20
+
+
+def test_a_provisional_champion_is_tried_again_after_the_others_and_in_a_few_nights(
+    told: Told, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one_config = [{"where": {}, "latency_s": BEST_S}]
+    write_device(here / "device.json", rules=one_config, noise=0.5)
+    plan = PLAN.replace("trials = 100", "trials = 1")
+    code, out, err = told(plan, "--json", "--quiet")
+    assert code == 0, err
+    finals = [stored(here, Role.FINAL, n=n) for n in (100, 200)]
+    assert [len({each.session for each in found}) for found in finals] == [2, 2]
+    assert finals[0][-1].measured_at > finals[1][0].measured_at
+    after = json.loads(out)["problems"][0]["after"]
+    assert after["provisional_reasons"][0].startswith("its times have a noise of")
+    plan = plan.replace("[100, 200]", "100")
+    with monkeypatch.context() as few:
+        few.setattr(standing, "FINALS_IN_DOUBT", 2)
+        assert states(told(plan, "--json")) == ["done before"]
+    # The next night finds a quiet machine, and the one after it nothing to do.
+    write_device(here / "device.json", rules=one_config, baseline_s=2 * BEST_S)
+    quiet = told(plan, "--json", "--quiet")
+    assert states(quiet) == ["tuned"]
+    assert json.loads(quiet[1])["problems"][0]["after"]["provisional_reasons"] == []
+    assert states(told(plan, "--json")) == ["done before"]
+
+
+def test_surveys_come_before_the_problems_and_go_on_the_next_night(told: Told, here: Path) -> None:
+    (here / "shapes.toml").write_text('[[problems]]\nfile = "toy.py"\nn = [100, 300]\n')
+    plan = """
+[[surveys]]
+operation = "toy"
+file = "toy.py"
+shapes = "shapes.toml"
+drawn = false
+configs = 4
+"""
+    code, _, err = told(plan)
+    assert (code, "survey of toy: 10 timings at 2 problems" in err) == (0, True), err
+    assert "survey of toy: 0 timings at 0 problems" in told(plan)[2]

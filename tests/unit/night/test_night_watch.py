@@ -1,0 +1,291 @@
+"""Nights on a fake board: what changed is said once, with its cause; reports; rollbacks; how a night ended."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fixtures.fake_device import BEST, TOY, database, rule, write_device
+from fixtures.records import champion, measured, record
+
+from tuner.cli.main import run
+from tuner.declare import catalogue
+from tuner.devices.detect import find
+from tuner.night.choosing import Candidate, choose
+from tuner.night.code import Code
+from tuner.night.timing import Pass
+from tuner.results.record import ProblemKey, Role, new_id
+from tuner.results.sentinel import LIBRARY, Sentinel, Terms
+from tuner.store import Store, watched
+from tuner.study import crowns
+
+OTHER = {"BLOCK": 128, "ITEMS": 4, "ORDER": "blocked"}
+KEY = ProblemKey("toy", (("n", 1000),), "float32", "plain")
+PLAN = """
+[defaults]
+device = "fake:device.json"
+sampler = "random"
+[watch]
+seconds = 0.1
+{watch}
+[[problems]]
+file = "toy.py"
+n = 1000
+trials = 5
+"""
+TIMED: dict[tuple[str, tuple[str, ...]], Sentinel] = {}
+Ran = Callable[..., tuple[int, dict[str, Any]]]
+
+
+@pytest.fixture
+def folder(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    # Each repeat is two processes more, and one compiles as quickly as many.
+    monkeypatch.setattr("tuner.night.watch_night.REPEATS", 1)
+    monkeypatch.setattr("tuner.workers.compile_pool.WORKERS_PER_DEVICE", 1)
+    for name in ("toy.py", "toy.cu", "toy.numba.py"):
+        shutil.copy(TOY.with_name(name), here)
+    return here
+
+
+def board(
+    folder: Path, best_s: float = 5e-4, other_s: float = 6e-4, library_s: float = 1e-3, **more: Any
+) -> str:
+    """The fake board with these times of the champion, the one before it and the library."""
+    rules = [
+        rule(BEST, latency_s=best_s, **more.pop("best", {})), rule(OTHER, latency_s=other_s),
+        {"where": {}, "latency_s": 2e-3},
+    ]  # fmt: skip
+    return write_device(folder / "device.json", rules=rules, baseline_s=library_s, **more)
+
+
+def crown(store: Store, config: dict[str, Any], day: int) -> str:
+    """Crowns a config of the toy on a day."""
+    found = find("fake:device.json").info
+    kernel = catalogue.from_file(Path("toy.py")).of("toy", "cuda")[0]
+    of = record(
+        KEY, 5e-4, found, kernel=kernel.name, config=config, source_hash=kernel.source_hash, role=Role.FINAL,
+        origin=str(Path("toy.py").absolute()), measurement=measured(5e-4), study="",
+    )  # fmt: skip
+    made = champion(of, f"2026-01-0{day}T00:00:00.000000+00:00", verdict="first" if day == 1 else "faster")
+    store.crown(made)
+    return made.id
+
+
+def past(store: Store, nights: int = 8) -> Sentinel:
+    """Nights before this one, in which nothing changed; returns one of them."""
+    found = find("fake:device.json")
+    declared = catalogue.from_file(Path("toy.py"))
+    candidate = Candidate(declared.operation("toy").problem({"n": 1000}), declared)
+    (what,), _ = choose(store, found.info, [candidate], {})
+    # Equal boards with equal contenders were timed by an earlier test.
+    which = Path("device.json").read_text(), tuple(str(each.config) for each in what.contenders)
+    if which not in TIMED:
+        TIMED[which] = Pass(new_id(), 1, Terms(0.1), processes=1).over(found, Code(found.opening), [what])[0]
+    timed = TIMED[which]
+    random = np.random.default_rng(1)
+    told = []
+    for night in range(1, nights + 1):
+        at = datetime.fromisoformat(timed.measured_at) - timedelta(days=night)
+        players = []
+        for each in timed.players:
+            factor = float(np.exp(random.normal(0, 0.001)))
+            players.append(replace(each, rounds_s=tuple(factor * time_s for time_s in each.rounds_s)))
+        told.append(
+            replace(
+                timed,
+                id=new_id(),
+                night=new_id(),
+                players=tuple(players),
+                measured_at=at.isoformat(timespec="microseconds"),
+            )
+        )
+    watched.add(store, told)
+    return told[0]
+
+
+@pytest.fixture
+def ran(folder: Path, capsys: pytest.CaptureFixture[str]) -> Ran:
+    """Runs `tuner` with --json: exit code, and what it says."""
+
+    def called(*arguments: str, watch: str = "") -> tuple[int, dict[str, Any]]:
+        (folder / "plan.toml").write_text(PLAN.format(watch=watch))
+        capsys.readouterr()
+        code = run([*arguments, "--db", database(folder), "--json"])
+        out = capsys.readouterr()
+        assert out.out, out.err
+        return code, json.loads(out.out)
+
+    return called
+
+
+def test_a_slower_champion_is_said_once_with_its_cause_and_a_report(folder: Path, ran: Ran) -> None:
+    board(folder)
+    with Store.open(database(folder)) as store:
+        crown(store, BEST, 1)
+        past(store)
+    board(folder, best_s=5.2e-4, info={"driver": "2.0"})
+    code, found = ran("watch", "plan.toml", "--quiet", "--report", "pages")
+    assert code == 4
+    (alert,) = found["alerts"]
+    assert (alert["cause"], alert["slower"]) == ("driver", True)
+    assert alert["why"].endswith("the driver was 1.0 and is 2.0")
+    (problem,) = alert["problems"]
+    assert problem["change"] == pytest.approx(0.04, abs=0.01)
+    assert problem["interval"][0] < 0.04 < problem["interval"][1]
+    assert alert["command"].startswith("tuner watch explain toy 1000")
+    assert found["sentinels"][0]["against_library"]["verdict"] == "faster"
+    page, markdown, data = sorted(
+        folder.glob("pages/*"), key=lambda each: [".html", ".md", ".json"].index(each.suffix)
+    )
+    assert json.loads(data.read_text()) == found
+    assert "the driver changed" in markdown.read_text().lower()
+    text = page.read_text()
+    assert "The driver changed: 1 problem" in text.replace("\n", " ")
+    assert "<script src" not in text
+    assert "Plotly.newPlot" in text
+    again = ran("report", "LAST")[1]
+    assert again == found
+    # The next night begins from what was said.
+    assert ran("watch", "plan.toml", "--quiet")[0] == 0
+    assert run(["report", "2020-01-01", "--db", database(folder)]) == 1
+
+
+def test_a_night_in_which_nothing_changed_has_no_alert_and_confirms_the_champion(
+    folder: Path, ran: Ran
+) -> None:
+    board(folder)
+    with Store.open(database(folder)) as store:
+        crown(store, OTHER, 1)
+        crown(store, BEST, 2)
+        past(store)
+    code, found = ran("watch", "plan.toml", "--quiet")
+    assert (code, found["alerts"], found["behind"]) == (0, [], [])
+    assert found["confirmed"] == ["toy 1000 float32 plain"]
+    with Store.open(database(folder)) as store:
+        assert store.champion(KEY, "FAKE-1", "cold", confirmed=True) is not None
+
+
+def test_a_wrong_result_and_a_slower_library_are_told_apart(folder: Path, ran: Ran) -> None:
+    board(folder)
+    with Store.open(database(folder)) as store:
+        crown(store, BEST, 1)
+        past(store)
+    board(folder, library_s=1.05e-3)
+    code, found = ran("watch", "plan.toml", "--quiet")
+    assert [each["cause"] for each in found["alerts"]] == ["vendor"]
+    board(folder, best={"fault": "wrong_result"})
+    code, found = ran("watch", "plan.toml", "--quiet")
+    assert code == 4
+    assert [each["cause"] for each in found["alerts"]] == ["wrong"]
+    assert found["boards"][0]["wrong"] == 1
+
+
+@pytest.mark.parametrize("automatic", [False, True])
+def test_a_champion_behind_the_one_before_is_reported_and_taken_back_only_if_the_plan_says_so(
+    folder: Path, ran: Ran, automatic: bool
+) -> None:
+    board(folder)
+    with Store.open(database(folder)) as store:
+        crown(store, OTHER, 1)
+        crown(store, BEST, 2)
+    board(folder, best_s=6.4e-4)
+    rule = 'rollback = "automatic"' if automatic else ""
+    if automatic:
+        code, found = ran("watch", "plan.toml", "--quiet", watch=rule)
+        assert (code, len(found["behind"]), found["rolled_back"]) == (4, 1, []), "one night is not enough"
+    code, found = ran("watch", "plan.toml", "--quiet", watch=rule)
+    assert code == 4
+    (behind,) = found["behind"]
+    assert behind["command"].startswith("tuner champions rollback toy 1000")
+    assert len(found["rolled_back"]) == automatic
+    with Store.open(database(folder)) as store:
+        reign = crowns.reign(store, KEY)
+        assert reign.champion is not None
+        assert reign.champion.record.config == (OTHER if automatic else BEST)
+        if automatic:
+            assert (reign.log[-1].who, reign.log[-1].act.value) == ("tuner nightly", "rollback")
+
+
+def test_a_night_says_that_it_has_no_sentinels_and_how_it_ended(
+    folder: Path, ran: Ran, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    board(folder)
+    monkeypatch.setattr("tuner.night.notifying.PAUSES_S", ())
+    code, found = ran("nightly", "plan.toml", "--quiet", "--report", "pages", "--notify", "http://127.0.0.1:9/")
+    assert code == 0
+    assert found["no_sentinels"] == "no problem has a champion to watch yet"
+    with Store.open(database(folder)) as store:
+        assert store.champion(KEY, "FAKE-1", "cold", confirmed=True) is not None
+    page = next(folder.glob("pages/*.html")).read_text()
+    assert "This night has no sentinels" in page
+    assert "first" in page
+    code, last = ran("nightly", "--last")
+    assert (code, last["counts"], last["alerts"]) == (0, {"tuned": 1}, 0)
+    with Store.open(database(folder)) as store:
+        watched.note(
+            store, watched.NightEvent(new_id(), watched.BEGUN, {"plan": "p", "host": "h", "boards": []})
+        )
+    assert ran("nightly", "--last")[1]["ended_at"] is None
+    capsys.readouterr()
+    run(["nightly", "--last", "--db", database(folder)])
+    assert "did not end" in capsys.readouterr().out
+
+
+def test_a_night_that_is_too_short_has_no_sentinels(folder: Path, ran: Ran) -> None:
+    board(folder)
+    with Store.open(database(folder)) as store:
+        crown(store, BEST, 1)
+    (folder / "short.toml").write_text("seconds = 60\n" + PLAN.format(watch=""))
+    code, found = ran("nightly", "short.toml", "--quiet")
+    assert code == 0
+    assert "too short" in found["no_sentinels"]
+
+
+def test_sentinels_and_nights_are_read_as_they_were_written(tmp_path: Path, here: Path) -> None:
+    shutil.copy(TOY, here)
+    for name in ("toy.cu", "toy.numba.py"):
+        shutil.copy(TOY.with_name(name), here)
+    board(here)
+    with Store.open(database(here)) as store:
+        crown(store, BEST, 1)
+        one = past(store, 3)
+        assert [each.id for each in watched.sentinels(store, KEY, "cold")][-1] == one.id
+        assert watched.sentinels(store, night=one.night) == [one]
+        assert watched.sentinels(store, regime="hot") == []
+        assert watched.add(store, [one]) == 0
+        assert one.player(LIBRARY) is not None
+
+
+def test_what_is_used_most_is_watched_and_others_are_named(folder: Path) -> None:
+    board(folder)
+    declared = catalogue.from_file(Path("toy.py"))
+    of = declared.operation("toy")
+    with Store.open(database(folder)) as store:
+        crown(store, BEST, 1)
+        candidates = [Candidate(of.problem({"n": n}), declared) for n in (1000, 2000)]
+        chosen, left = choose(store, find("fake:device.json").info, candidates, {KEY: 9.0}, 1)
+        assert [str(each.problem) for each in chosen] == ["toy 1000 float32 plain"]
+        assert left == ["toy 2000 float32 plain: it has no champion yet"]
+        assert choose(store, find("fake:device.json").info, candidates, {}, 0)[1][-1].endswith("are used more")
+
+
+def test_swaps_are_tried_one_at_a_time(folder: Path, ran: Ran) -> None:
+    board(folder)
+    with Store.open(database(folder)) as store:
+        crown(store, BEST, 1)
+        past(store)
+    code, found = ran(
+        "watch", "explain", "toy.py", "1000", "--device", "fake:device.json", "--other", "fake:device.json"
+    )
+    told = {each["name"]: each["told"] for each in found}
+    assert code == 0
+    assert "the compiler is not the cause" in told["the machine code of before"]
+    assert told["another board: fake:device.json"] == "no faster there"
+    assert "none is installed" in told["another compiler"]

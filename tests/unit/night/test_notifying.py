@@ -1,0 +1,69 @@
+"""Reports are posted with a signature, again where that may help, and never fail."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import ClassVar
+
+import pytest
+
+from tuner.errors import InputError
+from tuner.night.notifying import SIGNATURE, check_url, notify
+
+
+class Listener(BaseHTTPRequestHandler):
+    """Answers with what is next in `answers`, and keeps what came."""
+
+    answers: ClassVar[list[int]] = []
+    came: ClassVar[list[tuple[bytes, str | None]]] = []
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.came.append((body, self.headers[SIGNATURE]))
+        self.send_response(self.answers.pop(0))
+        self.end_headers()
+
+    def log_message(self, *told: object) -> None:
+        """Says nothing."""
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    Listener.answers, Listener.came = [], []
+    server = HTTPServer(("127.0.0.1", 0), Listener)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/hook"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_the_body_is_signed_and_sent_again_after_a_server_error(url: str) -> None:
+    Listener.answers[:] = [503, 200]
+    assert notify(url, {"alerts": []}, "secret", pauses_s=(0.0,)) == ""
+    (first, _), (second, signed) = Listener.came
+    assert first == second
+    assert json.loads(second) == {"alerts": []}
+    assert signed == "sha256=" + hmac.new(b"secret", second, hashlib.sha256).hexdigest()
+
+
+def test_a_refusal_is_not_tried_again(url: str) -> None:
+    Listener.answers[:] = [404, 200]
+    assert "404" in notify(url, {}, pauses_s=(0.0, 0.0))
+    assert [signed for _, signed in Listener.came] == [None]
+
+
+def test_nobody_there_is_told_and_no_error() -> None:
+    assert "could not be posted to 127.0.0.1" in notify("http://127.0.0.1:9/x", {}, pauses_s=(0.0,))
+
+
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "nowhere", "http://"])
+def test_an_address_is_checked_before_the_night(url: str) -> None:
+    with pytest.raises(InputError, match="takes an address"):
+        check_url(url)

@@ -1,0 +1,408 @@
+"""Plans: what they hold, how grids are laid out, and what is said of a plan that is wrong."""
+
+import re
+import tomllib
+from collections.abc import Callable
+from datetime import datetime, time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tuner.errors import InputError, PlanError
+from tuner.night.plan import DEFAULT_SECONDS, Plan, clock_time, read_plan, seconds_until
+from tuner.night.plan.reading import SEVERAL
+from tuner.night.plan.toml_lines import KeyPath, key_lines, line_of
+from tuner.search import SAMPLERS
+from tuner.search.foreign import FOREIGN
+
+CONFIGS = Path(__file__).resolve().parents[3] / "configs"
+OWN_KERNEL = """
+from pathlib import Path
+from tuner.declare.kernel import Kernel
+from tuner.declare.problem import Operation, Tensor, Work
+
+OPERATION = Operation(
+    name="double", dims=("n",), dtypes=("float32", "float64"),
+    tensors=lambda p: (Tensor("x", (p.n,), p.dtype), Tensor("y", (p.n,), p.dtype, output=True)),
+    work=lambda p: Work(p.n, 8.0 * p.n), reference=lambda xp, p, arrays: 2 * arrays["x"].astype("float64"),
+)
+KERNEL = Kernel(operation="double", name="plain", target="cpu", source=Path("double.numba.py"))
+"""
+
+JOINING_KERNEL = """
+from pathlib import Path
+from tuner.declare.kernel import Kernel
+
+KERNEL = Kernel(operation="gemm", name="mine", target="cpu", source=Path("mine.numba.py"))
+"""
+GEMM = '[[problems]]\noperation = "gemm"\n'
+VALID = GEMM + "squares = [8]\n"
+
+Read = Callable[[str], Plan]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Read:
+    """Reads a plan given as text, beside a user's own kernel file `own.py`."""
+    (tmp_path / "own.py").write_text(OWN_KERNEL)
+    (tmp_path / "joins.py").write_text(JOINING_KERNEL)
+    (tmp_path / "double.numba.py").write_text("def double(x, y, n):\n    y[:] = 2 * x\n")
+
+    def write_and_read(text: str) -> Plan:
+        path = tmp_path / "plan.toml"
+        path.write_text(text, encoding="utf-8")
+        return read_plan(path)
+
+    return write_and_read
+
+
+def shapes(plan: Plan) -> list[tuple[int, ...]]:
+    """Sizes of every item, in order."""
+    return [tuple(item.problem.dims.values()) for item in plan.items]
+
+
+def test_each_way_to_give_shapes(read: Read) -> None:
+    ways = (
+        "shape = [1, 2, 3]",
+        "shapes = [[4, 5, 6], [7, 8, 9]]",
+        "squares = [10, 11]",
+        "m = 12\nn = [13]\nk = 14",
+        "set = {m = [15], n = 16, k = 17}",
+    )
+    assert shapes(read("".join(f"{GEMM}{way}\n" for way in ways))) == [
+        (1, 2, 3), (4, 5, 6), (7, 8, 9), (10, 10, 10), (11, 11, 11), (12, 13, 14), (15, 16, 17),
+    ]  # fmt: skip
+
+
+def test_a_grid_is_every_combination_with_the_last_key_fastest(read: Read) -> None:
+    plan = read(GEMM + "m = [1, 2]\nn = 3\nk = [4, 5]\n")
+    assert shapes(plan) == [(1, 3, 4), (1, 3, 5), (2, 3, 4), (2, 3, 5)]
+
+
+def test_defaults_give_way_to_the_problem(read: Read) -> None:
+    plan = read(
+        "until = '06:30'\nseconds = 3600\n"
+        "[defaults]\ndevice = 'cpu'\nregime = 'hot'\nlayout = 'nt'\nseconds = 5\ntrials = 7\n"
+        "kernels = ['naive']\n"
+        f"{GEMM}squares = [8]\n"
+        f"{GEMM}squares = [8]\nregime = 'cold'\nlayouts = ['nn', 'tt']\nseconds = 9.5\ntrials = 3\n"
+        "kernels = ['blocked', 'naive']\n"
+    )
+    assert (plan.until, plan.seconds, plan.device, plan.sampler) == (time(6, 30), 3600, "cpu", "tile")
+    first, *rest = plan.items
+    assert (first.regime, first.problem.layout, first.seconds, first.trials) == ("hot", "nt", 5, 7)
+    assert first.kernels == ("naive",)
+    assert [item.problem.layout for item in rest] == ["nn", "tt"]
+    assert {(item.regime, item.seconds, item.trials, item.kernels) for item in rest} == {
+        ("cold", 9.5, 3, ("blocked", "naive"))
+    }
+
+
+@pytest.mark.parametrize(
+    ("budget", "expected"),
+    [("", (DEFAULT_SECONDS, None)), ("trials = 4", (None, 4)), ("seconds = 2\ntrials = 4", (2, 4))],
+)
+def test_without_any_budget_a_problem_gets_the_default(
+    read: Read, budget: str, expected: tuple[float | None, int | None]
+) -> None:
+    item = read(f"{GEMM}squares = [8]\n{budget}\n").items[0]
+    assert (item.seconds, item.trials) == expected
+
+
+def test_objectives_are_a_text_or_a_list_and_make_a_problem_of_their_own(read: Read) -> None:
+    own = "objective = ['error', 'time']\n"
+    plan = read(f"[defaults]\nobjective = 'energy,time'\n{GEMM}squares = [8]\n{GEMM}squares = [8]\n{own}")
+    assert [item.objectives for item in plan.items] == [("time", "energy"), ("time", "error")]
+    assert read(VALID).items[0].objectives == ("time",)
+
+
+def test_a_limit_of_the_error_makes_a_problem_of_its_own_and_infinity_lifts_it(read: Read) -> None:
+    rest = "".join(f"{GEMM}squares = [8]\nerror_limit = {limit}\n" for limit in ("2", "1.5", "inf"))
+    plan = read(f"[defaults]\nerror_limit = 1.5\n{GEMM}squares = [8]\n{rest}")
+    assert [item.error_limit for item in plan.items] == [1.5, 2, None]
+    assert read(VALID).items[0].error_limit is None
+
+
+def test_epilogues_are_a_key_of_problems_and_of_the_defaults(read: Read) -> None:
+    plan = read(
+        "[defaults]\nepilogue = 'relu'\n"
+        f"{GEMM}squares = [8]\n"
+        f"{GEMM}squares = [8]\nepilogues = ['none', 'gelu+bias-col']\n"
+    )
+    assert [item.problem.epilogue for item in plan.items] == ["relu", "", "bias-col+gelu"]
+    assert len({item.key for item in plan.items}) == 3
+
+
+def test_a_users_own_file_counts_from_the_plan(read: Read, tmp_path: Path) -> None:
+    plan = read('[[problems]]\nfile = "own.py"\nset = {n = [1000, 2000]}\ndtypes = ["float64", "float32"]\n')
+    assert {item.file for item in plan.items} == {(tmp_path / "own.py").resolve()}
+    assert [(str(item.problem.operation.name), item.problem.n, item.problem.dtype) for item in plan.items] == [
+        ("double", 1000, "float64"), ("double", 1000, "float32"),
+        ("double", 2000, "float64"), ("double", 2000, "float32"),
+    ]  # fmt: skip
+    assert [kernel.name for kernel in plan.items[0].catalogue.of("double", "cpu")] == ["plain"]
+
+
+def test_a_file_of_kernels_alone_joins_a_builtin_operation(read: Read) -> None:
+    plan = read("[[problems]]\nfile = 'joins.py'\nkernels = ['mine', 'naive']\nsquares = [8]\n")
+    assert [item.problem.operation.name for item in plan.items] == ["gemm"]
+    assert [kernel.name for kernel in plan.items[0].catalogue.of("gemm", "cpu", plan.items[0].kernels)] == [
+        "naive",
+        "mine",
+    ]
+
+
+def test_the_same_problem_twice_is_tuned_once_with_the_first_budget(read: Read) -> None:
+    text = GEMM + "squares = [8, 8]\nseconds = 1\n" + GEMM + "shape = [8, 8, 8]\nseconds = 2\n"
+    other_kernels = GEMM + 'squares = [8]\nkernels = ["naive"]\n'
+    plan = read(text + other_kernels)
+    assert [(item.seconds, item.kernels) for item in plan.items] == [(1, ()), (DEFAULT_SECONDS, ("naive",))]
+
+
+TOP_LEVEL_MISTAKES = [
+    ("", 1, r"a plan has one or more \[\[problems\]\] tables, got none under the key problems"),
+    ("problems = []", 1, r"a plan has one or more \[\[problems\]\] tables"),
+    ("problems = 3", 1, r"problems is one or more tables: \[\[problems\]\], got 3"),
+    ("seconds = 1\nproblems = [5]", 2, r"problems holds tables, \[\[problems\]\], got 5"),
+    ("untill = 3\n" + VALID, 1, r"unknown key 'untill'; did you mean until\?"),
+    ('until = "24:00"\n' + VALID, 1, r"until is a time of day as \"HH:MM\", 00:00 to 23:59, got '24:00'"),
+    ("until = 06:30:00\n" + VALID, 1, r"until is a time of day"),
+    ("seconds = 0\n" + VALID, 1, r"seconds is a number of seconds above 0, got 0"),
+    ("seconds = inf\n" + VALID, 1, r"seconds is a number of seconds above 0, got inf"),
+    ("defaults = 1\n" + VALID, 1, r"defaults is a table: \[defaults\], got 1"),
+    ("[defaults]\n\nsecond = 3\n" + VALID, 3, r"unknown key 'second'; did you mean seconds"),
+    ("[defaults]\ntrials = true\n" + VALID, 2, r"trials is a whole number of 1 or more, got True"),
+    ("[defaults]\nregime = 'warm'\n" + VALID, 2, r"regime is cold, hot, .*, got 'warm'"),
+    ("[defaults]\nsampler = 'tyle'\n" + VALID, 2, r"unknown sampler 'tyle'; did you mean tile"),
+    ("[defaults]\nobjective = 'time,power'\n" + VALID, 2, r"objective: unknown objective 'power'"),
+    ("[defaults]\nobjective = 3\n" + VALID, 2, r"objective is objectives such as \"time,energy\", .*, got 3"),
+    ("[defaults]\nerror_limit = 0.9\n" + VALID, 2, r"error_limit is a number of 1 or more, .*, got 0.9"),
+    ("[defaults]\nerror_limit = nan\n" + VALID, 2, r"error_limit is a number of 1 or more, .*, got nan"),
+    ("[defaults]\nlayout = 'mn'\n" + VALID, 2, r"unknown layout 'mn'; did you mean"),
+    ("[defaults]\nkernels = ['nave']\n" + VALID, 2, r"unknown kernel of gemm 'nave'; did you mean naive"),
+    ("\n\nseconds 3", 3, r"a plan must be valid TOML: .*; correct that line"),
+    ("a = [1,\n", 2, r"a plan must be valid TOML"),
+]
+#: These follow the two lines of GEMM.
+PROBLEM_MISTAKES = [
+    ("", 1, r"a problem has one of shape, shapes, squares, set or m n k by name, got none; add one"),
+    ("shapes = [[1, 2, 3],\n  [1, 2.0, 3]]", 3, r"shapes is a list of shapes, .*, got 2.0"),
+    ("squares = [0]", 3, r"squares is a list of whole numbers of 1 or more, got 0"),
+    ("squares = []", 3, r"squares is a list of whole numbers of 1 or more, got \[\]"),
+    ("shape = [8, 8]", 3, r"shape: a shape of gemm has 3 sizes \(m, n, k\), got \[8, 8\]"),
+    ("m = 1\nn = -2\nk = 3", 4, r"n is a whole number of 1 or more, or a list of them, got -2"),
+    ("m = 1\nn = []\nk = 3", 4, r"n is a whole number of 1 or more, or a list of them, got \[\]"),
+    ("m = 1\nn = 2", 1, r"gemm takes M N K; k missing"),
+    ("set = {m = 1, n = 2, q = 3}", 3, r"set: unknown dim of gemm 'q'"),
+    ("squars = [8]", 3, r"unknown key 'squars'; did you mean .*squares"),
+    ("squares = [8]\nm = 3", 4, r"a problem has one of .*, got squares and m; keep one"),
+    ("squares = [8]\nlayout = 'nn'\nlayouts = ['nt']", 5, r"layout and layouts exclude each other"),
+    (
+        "squares = [8]\nepilogue = 'gellu'",
+        4,
+        r"epilogue: unknown part of an epilogue 'gellu'; did you mean gelu",
+    ),
+    ("squares = [8]\nepilogue = 'relu'\nepilogues = ['silu']", 5, r"epilogues: .* exclude each other"),
+    ("squares = [8]\ndtype = 'float64'\nepilogue = 'relu'", 3, r"squares: epilogue 'relu' is for gemm in"),
+    ("squares = [8]\ndtype = 'float23'", 4, r"unknown dtype 'float23'; did you mean float32"),
+    ("squares = [8]\nobjective = ['energy']", 4, r"objective: the objectives are time, or time with"),
+    ("squares = [8]\nobjective = ''", 4, r"objective: unknown objective ''"),
+    ("squares = [8]\nerror_limit = '2'", 4, r"error_limit is a number of 1 or more, .*, got '2'"),
+    ("squares = [8]\nlayouts = ['nn', 'xx']", 4, r"unknown layout 'xx'; choose one of: nn, nt, tn, tt"),
+    ("squares = [8]\nkernels = ['blockd']", 4, r"unknown kernel of gemm 'blockd'; did you mean blocked"),
+    ("m = 100_000_000_000\nn = 64\nk = 64", 3, r"m <= 2147483647 must hold .*, got m=100000000000"),
+    ("shapes = [[8, 8, 8], [8, 8, 3_000_000_000]]", 3, r"shapes: k <= 2147483647 must hold"),
+    (f"m = {[1] * 400}\nn = {[1] * 400}\nk = 1", 3, r"m: a plan has at most 100000 problems, got 160000"),
+]
+SOURCE_MISTAKES = [
+    ("operation = 'gemmm'", 2, r"operation: unknown operation 'gemmm'; did you mean gemm"),
+    ("seconds = 3", 1, r"operation: a problem has operation or file, got neither; add one"),
+    ("file = 'none.py'", 2, r"file: a kernel file must exist, found none at .*none\.py"),
+    ("file = 'own.py'\noperation = 'gemm'", 3, r"operation: unknown operation 'gemm'; choose one of: double"),
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message"),
+    [
+        *TOP_LEVEL_MISTAKES,
+        *((GEMM + rest, line, message) for rest, line, message in PROBLEM_MISTAKES),
+        *((f"[[problems]]\n{rest}\nsquares = [8]", line, message) for rest, line, message in SOURCE_MISTAKES),
+    ],
+)
+def test_a_wrong_plan_is_told_by_file_line_and_key(read: Read, text: str, line: int, message: str) -> None:
+    with pytest.raises(PlanError, match=rf"plan\.toml:{line}: {message}"):
+        read(text)
+
+
+def test_several_objectives_need_a_sampler_that_can(read: Read) -> None:
+    with pytest.raises(
+        PlanError, match=r"plan\.toml:5: objective: several objectives need .* got sampler 'tpe'"
+    ):
+        read(f"[defaults]\nsampler = 'tpe'\n{GEMM}objective = 'time,error'\nsquares = [8]\n")
+    assert sorted([*SEVERAL, *FOREIGN]) == sorted(SAMPLERS)
+
+
+def test_the_first_mistake_is_told_first(read: Read) -> None:
+    with pytest.raises(PlanError, match=r"plan\.toml:3: squares is"):
+        read(GEMM + "squares = [0]\n[defaults]\nseconds = -1\n")
+
+
+def test_unreadable_files(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match=r"missing\.toml cannot be read: No such file or directory; check"):
+        read_plan(tmp_path / "missing.toml")
+    with pytest.raises(PlanError, match=r"cannot be read: Is a directory"):
+        read_plan(tmp_path)
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(PlanError, match=r"binary\.toml cannot be read: it is not UTF-8 text"):
+        read_plan(tmp_path / "binary.toml")
+
+
+#: Ladder plans and the lessons of their steps are files of another kind.
+NIGHTS = sorted(
+    path.name for path in CONFIGS.glob("*.toml") if not path.name.startswith(("ladder-", "lessons."))
+)
+
+
+@pytest.mark.parametrize("name", NIGHTS)
+def test_shipped_plans_are_valid(name: str) -> None:
+    plan = read_plan(CONFIGS / name)
+    assert plan.items
+    budget = sum(item.seconds or 0 for item in plan.items)
+    assert budget <= (plan.seconds or 24 * 3600)
+
+
+@given(st.times())
+def test_clock_times_are_read_back(clock: time) -> None:
+    assert clock_time(f"{clock:%H:%M}") == clock.replace(second=0, microsecond=0)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "6:30", "24:00", "12:60", "0630", "06:30:00", " 06:30", "06:30\n", "٠٦:٣٠"]
+)
+def test_other_clock_times_are_refused(text: str) -> None:
+    with pytest.raises(InputError, match=r'a time of day is "HH:MM", 00:00 to 23:59, got'):
+        clock_time(text)
+
+
+@given(st.times(), st.datetimes(min_value=datetime(2000, 1, 1), max_value=datetime(2100, 1, 1)))
+def test_the_next_such_time_is_within_a_day(clock: time, now: datetime) -> None:
+    left_s = seconds_until(clock, now)
+    # A night in which clocks are put back is an hour longer.
+    assert 0 < left_s <= 25 * 3600
+    arrived = datetime.fromtimestamp(now.timestamp() + left_s)
+    assert abs((arrived - datetime.combine(arrived.date(), clock)).total_seconds()) <= 3600 + 1e-3
+
+
+def test_a_day_lies_between_a_time_and_itself() -> None:
+    assert seconds_until(time(6, 30), datetime(2025, 1, 2, 6, 30)) == 24 * 3600
+    assert seconds_until(time(6, 30), datetime(2025, 1, 2, 23, 0)) == 7.5 * 3600
+
+
+# --- where keys stand ---------------------------------------------------------------------------------------
+
+NAMES = st.sampled_from(["a", "b-c", '"q.r"', "'[x]'", '"#"'])
+VALUES = st.sampled_from(
+    [
+        "1",
+        "1979-05-27T07:32:00Z",
+        "[\n  1, # ] not yet\n  2,\n]",
+        '"# no comment [[x]]"',
+        '"\\"="',
+        "'a = 1'",
+        '"""\nx = 1\n[[y]]\n"""',
+        "'''\n[z]\nw = 2'''",
+        "{p = 1, q.r = [2]}",
+        '"""four quotes: """"',
+        "[{a = 1}, {a = 2}]",
+    ]
+)
+FILLERS = st.sampled_from(["", "\n", "# k = 1\n", "   \n\t\n", "#[[t]]\n\n"])
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> tuple[str, dict[KeyPath, int]]:
+    """A valid TOML text of one root, two arrays of tables and a table, and the line of each of its keys."""
+    text, lines = "", {}
+    tables: list[tuple[str, KeyPath]] = [
+        ("", ()),
+        ("[[t]]", ("t", 0)),
+        ("[ t.sub ]", ("t", 0, "sub")),
+        ("[[t]] # again", ("t", 1)),
+        ("[other.'dotted x']", ("other", "dotted x")),
+    ]
+    for header, path in tables:
+        text += draw(FILLERS)
+        if header:
+            lines[path] = text.count("\n") + 1
+            text += header + "\n"
+        for name in draw(st.lists(NAMES, unique=True, max_size=4)):
+            text += draw(FILLERS) + draw(st.sampled_from(["", "  ", "\t"]))
+            dotted = draw(st.sampled_from([name, f"deep{len(text)} . {name}"]))
+            parts = [part.strip().strip("\"'") for part in re.split(r"\s\.\s", dotted)]
+            lines[(*path, *parts)] = text.count("\n") + 1
+            text += f"{dotted} = {draw(VALUES)}" + draw(st.sampled_from(["\n", " # end\n"]))
+    return text, lines
+
+
+@given(documents(), st.booleans())
+def test_every_key_is_found_on_its_line(document: tuple[str, dict[KeyPath, int]], windows: bool) -> None:
+    text, lines = document
+    tomllib.loads(text)
+    found = key_lines(text.replace("\n", "\r\n") if windows else text)
+    assert {path: found.get(path) for path in lines} == lines
+    assert {path[: len(path) - 1] for path in found if len(path) > 1} <= {*found, ()}
+
+
+def test_what_is_not_there_is_told_by_what_is_around_it() -> None:
+    lines = key_lines("x = 1\n[[t]]\na = {b = 1}\n")
+    assert line_of(lines, ("t", 0, "a", "b")) == 3
+    assert line_of(lines, ("t", 0, "missing")) == 2
+    assert line_of(lines, ("missing",)) == 1
+
+
+@given(st.text(alphabet=st.sampled_from("ab=[]{}\".#\n'\\ ,1"), max_size=60))
+def test_no_text_upsets_it(text: str) -> None:
+    lines = key_lines(text)
+    assert all(1 <= line <= text.count("\n") + 1 for line in lines.values())
+
+
+SURVEY = '[[surveys]]\noperation = "gemm"\n'
+
+
+def test_a_plan_may_have_surveys_alone(tmp_path: Path) -> None:
+    shapes = tmp_path / "shapes.toml"
+    shapes.write_text(GEMM + "squares = [64, 128]\n" + SURVEY + 'shapes = "shapes.toml"\n')
+    plan = tmp_path / "plan.toml"
+    plan.write_text(
+        '[defaults]\nregime = "hot"\n' + SURVEY + 'seconds = 20\nshapes = "shapes.toml"\nlayouts = ["nn"]\n'
+        "most = {m = 100}\nconfigs = 9\nseed = 3\n" + SURVEY + 'regime = "cold"\n'
+    )
+    found = read_plan(plan)
+    assert found.items == ()
+    first, second = found.surveys
+    assert (first.seconds, first.regime, first.configs, first.seed) == (20, "hot", 9, 3)
+    assert (first.layouts, first.most, first.drawn) == (("nn",), {"m": 100}, True)
+    assert [problem.dims["m"] for problem in first.problems] == [64, 128]
+    assert (second.seconds, second.regime, second.problems) == (600, "cold", ())
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("seconds = 0", "plan.toml:3: .*seconds is a number of seconds above 0"),
+        ('layouts = ["xx"]', "plan.toml:3: .*xx"),
+        ("most = {q = 9}", "plan.toml:3: .*q"),
+        ('kernels = ["nope"]', "plan.toml:3: .*nope"),
+        ("drawn = false", "plan.toml:3: drawn = false goes with shapes"),
+        ('shapes = "none.toml"', "plan.toml:3: shapes: .*cannot be read"),
+        ("squares = [1]", "plan.toml:3: .*squares"),
+    ],
+)
+def test_mistakes_in_surveys_are_told_with_their_line(tmp_path: Path, more: str, said: str) -> None:
+    plan = tmp_path / "plan.toml"
+    plan.write_text(SURVEY + more + "\n")
+    with pytest.raises(PlanError, match=said):
+        read_plan(plan)

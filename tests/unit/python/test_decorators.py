@@ -1,0 +1,139 @@
+"""Functions of one's own that run their champions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+from fixtures.fake_gpu import CupyArray, TorchTensor, aligned, install, on_gpu
+from fixtures.own_kernels import PARAMS, VECTOR_ADD, add_arguments, double, plain_device
+
+import tuner
+from tuner.errors import InputError, UnknownName
+from tuner.python import decorators
+from tuner.python.decorators import TunedFunction
+from tuner.python.running import Runner
+
+pytestmark = pytest.mark.usefixtures("no_mirror")
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Configs that were run; a fake board runs nothing in this process."""
+    found: list[dict[str, Any]] = []
+
+    class Ran(Runner):
+        def __init__(self, kernel: Any, problem: Any, config: Any, *where: Any) -> None:
+            super().__init__(kernel, problem, config, *where)
+            self._config = dict(config)
+
+        def run(self, *arrays: Any, numbers: Any = None) -> None:
+            found.append(self._config | {"shapes": [each.shape for each in arrays]})
+
+    monkeypatch.setattr("tuner.python.decorators.Runner", Ran)
+    return found
+
+
+def adder(here: Path, **options: Any) -> TunedFunction:
+    device = plain_device(here / "device.json")
+    return tuner.cuda_kernel(
+        VECTOR_ADD, "vector_add", PARAMS, problem_size="n", reference=numpy.add, device=device, **options
+    )
+
+
+def test_a_call_at_a_new_shape_follows_the_policy_and_later_ones_run_the_champion(
+    here: Path, ran: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add = adder(here)
+    with tuner.on_miss("library"):
+        add(*add_arguments(500))
+    assert ran.pop() == {"block_size_x": 32, "shapes": [(500,)] * 3}
+    tuned = add.tune(*add_arguments(500), trials=20, progress=False)
+    best = tuned.config["block_size_x"]
+    assert best != 32
+    add(*add_arguments(500))
+    assert ran.pop()["block_size_x"] == best
+    assert add.explain(*add_arguments(500)).match == "exact"
+    # In a process of its own, as it were, and at another shape.
+    measured: list[object] = []
+    plain = decorators.run_shown
+    monkeypatch.setattr(
+        decorators, "run_shown", lambda study, shown: measured.append(study) or plain(study, shown)
+    )
+    again = adder(here, seconds=60)
+    again(*add_arguments(500))
+    assert (ran.pop()["block_size_x"], measured) == (best, [])
+    with tuner.on_miss("measure"):
+        again(*add_arguments(700))
+    again(*add_arguments(700))
+    assert len(measured) == 1
+    assert ran.pop() == ran.pop()
+
+
+def test_a_function_of_numba_runs_on_the_cpu_as_it_does_without(here: Path) -> None:
+    tuned = tuner.kernel(BLOCK=[16, 64], on_miss="library")(double)
+    x = numpy.arange(100, dtype="float32")
+    out = numpy.zeros_like(x)
+    tuned(x, out, n=100)
+    assert (out == 2 * x).all()
+    assert tuned.__name__ == "double"
+    assert "double(x, out, n); BLOCK: 2 values" in repr(tuned)
+
+
+def fill(x: Any, out: Any, alpha: float, step: int, BLOCK: int = 64) -> None:
+    for start in range(0, x.size, BLOCK):
+        for i in range(start, min(start + BLOCK, x.size)):
+            out[i] = alpha * x[i] + step
+
+
+def test_numbers_that_are_no_sizes_do_not_tune_again(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared: list[object] = []
+    plain = TunedFunction._prepared
+    monkeypatch.setattr(
+        TunedFunction, "_prepared", lambda self, values: prepared.append(values) or plain(self, values)
+    )
+    tuned = tuner.kernel(BLOCK=[16, 64], on_miss="library", numbers="step")(fill)
+    x = numpy.arange(100, dtype="float64")
+    out = numpy.zeros_like(x)
+    for alpha, step in ((1.5, 1), (2.5, 0), (-1.0, 7)):
+        tuned(x, out, alpha, step)
+        assert (out == alpha * x + step).all()
+    assert len(prepared) == 1
+    # Every second number of an array is another case, and no other result.
+    tuned(x[::2], out[:50], 2.0, 1)
+    assert (out[:50] == 2 * x[::2] + 1).all()
+
+
+@pytest.mark.parametrize("kind", [CupyArray, TorchTensor])
+def test_cuda_text_runs_on_the_arrays_of_a_gpu(here: Path, kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = install(monkeypatch)
+    add = adder(here, on_miss="library")
+    c, a, b, n = add_arguments(500)
+    arrays = [kind(on_gpu(each)) for each in (c, a, b)]
+    for _ in range(2):
+        add(*arrays, n)
+    assert (arrays[0].host == a + b).all()
+    assert log.runs == ["vector_add 500 float32"] * 2
+    # A part of an array is refused before anything is tuned, even where one like it has run before.
+    gaps = kind(aligned((1000,), "float32")[::2])
+    with pytest.raises(InputError, match="a lies in memory row by row without gaps"):
+        add(arrays[0], gaps, arrays[2], n)
+    with pytest.raises(InputError, match="a begins at a multiple of 16 bytes"):
+        add(arrays[0], kind(on_gpu(a, 4)), arrays[2], n)
+
+
+WRONG = (
+    (lambda: tuner.kernel(tile=[1])(double), UnknownName, r"option \(parameters are in capitals\) 'tile'"),
+    (lambda: tuner.kernel()(double), InputError, "is tuned by its parameters, got none"),
+    (lambda: tuner.kernel(BLOCK=[1], on_miss="g")(double), UnknownName, "unknown policy on_miss 'g'"),
+    (lambda: tuner.cuda_kernel(VECTOR_ADD, "vector_add", PARAMS, grids="n"), UnknownName, "'grids'; did you"),
+    (lambda: tuner.kernel(BLOCK=[1])(double)(1, 2), InputError, "double takes 3 arguments"),
+)
+
+
+@pytest.mark.parametrize(("call", "kind", "message"), WRONG)
+def test_what_is_wrong_is_told(call: Any, kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        call()

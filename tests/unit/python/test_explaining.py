@@ -1,0 +1,165 @@
+"""`tuner.explain`: what would run, and why."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from fixtures.callable_records import crowned, empty_database, own_records, ran
+from fixtures.fake_gpu import H200
+
+import tuner
+from tuner.errors import InputError, TunerError, UnknownName
+from tuner.python import Explanation
+
+__all__ = ["empty_database", "own_records", "ran"]
+pytestmark = pytest.mark.usefixtures("own_records")
+SHAPE = {"m": 40, "n": 30, "k": 20}
+
+
+def arrays(m: int = 40, n: int = 30, k: int = 20) -> tuple[Any, Any]:
+    return np.ones((m, k), np.float32), np.ones((k, n), np.float32)
+
+
+def test_a_champion_is_told_with_its_record() -> None:
+    champion = crowned("gemm", SHAPE, speedup=1.5)
+    told = tuner.explain(*arrays())
+    assert (told.use, told.kernel, told.match, told.expected_loss) == ("kernel", "blocked", "exact", 0.0)
+    assert told.config == champion.record.config
+    assert told.record_id == champion.record.id
+    assert told.speedup == pytest.approx(1.5)
+    text = str(told)
+    for words in ("gemm 40 x 30 x 20 float32 nn", "runs     kernel blocked with BLOCK=", "1.500 x NumPy",
+                  champion.record.id, "copies   none"):  # fmt: skip
+        assert words in text
+
+
+def test_every_way_of_asking_gives_the_same() -> None:
+    crowned("gemm", SHAPE)
+    a, b = arrays()
+    ways = [
+        tuner.explain(a, b),
+        tuner.explain(tuner.matmul, a, b),
+        tuner.explain("matmul", a, b),
+        tuner.explain(shapes=[a.shape, b.shape], device="cpu"),
+        tuner.explain("gemm", **SHAPE, device="cpu"),
+        tuner.explain("matmul", **SHAPE, layout="nn", dtype="float32", device="cpu"),
+    ]
+    assert all(way == ways[0] for way in ways)
+
+
+def test_views_are_told_as_the_layout_they_are() -> None:
+    crowned("gemm", SHAPE, layout="tn")
+    a, b = arrays()
+    told = tuner.explain(np.ascontiguousarray(a.T).T, b)
+    assert told.problem == "gemm 40 x 30 x 20 float32 tn"
+    assert told.memory == {"a": "the transpose of a as it lies", "b": "b as it lies", "c": "a new array"}
+    assert told == tuner.explain("gemm", **SHAPE, layout="tn", device="cpu")
+
+
+def test_arrays_alone_tell_the_function() -> None:
+    a, _ = arrays()
+    assert tuner.explain(a, np.ones(20, np.float32)).function == "gemv"
+    assert tuner.explain(a).function == "transpose"
+    assert tuner.explain([[1.0, 2.0]], [[1.0], [2.0]]).function == "matmul"
+
+
+def test_the_library_is_told_with_the_reason() -> None:
+    crowned("gemm", SHAPE, speedup=0.8)
+    told = tuner.explain(*arrays())
+    assert (told.use, told.kernel) == ("NumPy", "blocked")
+    assert "0.800 of its speed" in told.why
+    half = np.ones((4, 4), np.float16)
+    told = tuner.explain(half, half)
+    assert (told.use, told.problem) == ("NumPy", "")
+    assert "float32 and float64" in told.why
+    assert "runs     NumPy" in str(told)
+
+
+def test_nothing_measured_is_the_librarys() -> None:
+    told = tuner.explain("transpose", m=12345, n=54321, dtype="float64", device="cpu")
+    assert told.use == "NumPy"
+    assert told.match == "default"
+
+
+@pytest.mark.parametrize(("speedup", "use"), [(1.01, "NumPy"), (1.03, "kernel")])
+def test_a_lead_must_be_more_than_noise(speedup: float, use: str) -> None:
+    crowned("gemm", SHAPE, speedup=speedup)
+    told = tuner.explain(*arrays())
+    assert told.use == use
+    assert ("too small to count on" in told.why) == (use == "NumPy")
+
+
+@pytest.mark.parametrize(("speedup", "use"), [(0.9, "NumPy"), (1.3, "kernel")])
+def test_a_kernel_must_have_won_in_every_regime_that_was_measured(speedup: float, use: str) -> None:
+    crowned("gemm", SHAPE, speedup=1.5)
+    crowned("gemm", SHAPE, speedup=speedup, regime="hot")
+    told = tuner.explain(*arrays())
+    assert (told.use, told.speedup) == (use, pytest.approx(1.5))
+    assert ("in the hot regime" in told.why) == (use == "NumPy")
+
+
+def test_a_kernel_answers_at_another_shape_only_where_three_near_ones_speak_for_it() -> None:
+    crowned("gemm", SHAPE, config={"BLOCK": 32}, speedup=3.0)
+    one = tuner.explain(*arrays(m=41))
+    assert (one.match, one.use) == ("predicted", "NumPy")
+    assert "what such answers lose was not measured" in one.why
+    for size in (20, 80):
+        crowned("gemm", SHAPE | {"m": size}, config={"BLOCK": 32}, speedup=3.0)
+    tuner.clear_caches()
+    three = tuner.explain(*arrays(m=41))
+    assert (three.match, three.use) == ("predicted", "kernel")
+    assert "was the best at gemm 40 x 30 x 20" in three.why
+    far = tuner.explain(*arrays(m=400))
+    assert (far.match, far.use) == ("predicted", "NumPy")
+    assert "not known from 3 problems with all dims within 4 x" in far.why
+
+
+@pytest.mark.parametrize("saved_s", [1.0, 1e-9])
+def test_copies_are_told_whether_they_pay_or_not(saved_s: float) -> None:
+    crowned("gemm", SHAPE, time_s=saved_s, library_s=2 * saved_s)
+    a, b = np.ones((40, 50), np.float32)[:, :20], np.ones((20, 30), np.float32)
+    told = tuner.explain(a, b)
+    assert told.copies == ("a copy of a (strides (200, 4) leave gaps, kernels take dense arrays)",)
+    assert told.use == ("kernel" if saved_s == 1.0 else "NumPy")
+    assert ("cost more than the kernel saves" in told.why) == (told.use == "NumPy")
+
+
+def test_a_device_that_is_not_here_is_told_of_by_name() -> None:
+    crowned("gemm", SHAPE, device=H200, kernel="naive")
+    told = tuner.explain("gemm", **SHAPE, device="NVIDIA H200")
+    assert (told.use, told.device, told.kernel) == ("kernel", "NVIDIA H200", "naive")
+
+
+def test_nothing_is_run_or_compiled(ran: list[str]) -> None:
+    crowned("gemm", SHAPE)
+    a, b = arrays()
+    out = np.zeros((40, 30), np.float32)
+    tuner.explain(a, b, out=out)
+    assert not out.any()
+    assert ran == []
+
+
+def test_it_is_plain_data() -> None:
+    told = tuner.explain(*arrays())
+    assert isinstance(told, Explanation)
+    assert json.loads(json.dumps(told.to_json()))["function"] == "matmul"
+
+
+@pytest.mark.parametrize(
+    ("call", "named", "kind", "words"),
+    [
+        ((), {}, ValueError, "give the arrays"),
+        (("mathmul",), SHAPE, UnknownName, "did you mean matmul"),
+        (("gemm",), {"m": 1, "n": 2}, InputError, "k missing"),
+        ((), SHAPE, ValueError, "name it"),
+        (("matmul",), {"shapes": [(2, 3)]}, ValueError, "takes 2 arrays"),
+        (("matmul",), {"shapes": [(2, 3), (4, 5)], "device": "cpu"}, ValueError, "core dimension"),
+        (("gemm",), {**SHAPE, "device": "NVIDIA H900"}, TunerError, "H900"),
+    ],
+)
+def test_what_is_wrong_is_said(call: Any, named: Any, kind: type[Exception], words: str) -> None:
+    with pytest.raises(kind, match=words):
+        tuner.explain(*call, **named)

@@ -1,0 +1,146 @@
+"""The process that measures beside a program: asked, heard, replaced, left behind; and one that measures."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from fixtures.callable_records import empty_database, own_records
+from fixtures.fake_device import ROOT
+
+from tuner.python import measuring
+from tuner.python.measuring import Asked, Process
+from tuner.results.record import ProblemKey
+from tuner.store import Store
+
+__all__ = ["empty_database", "own_records"]
+pytestmark = pytest.mark.usefixtures("own_records")
+#: Answers a question as its n says, like the real one: a line for a line.
+PLAYED = """
+import json, os, sys, time
+for line in sys.stdin:
+    asked = json.loads(line)
+    n = asked["problem"]["shape"]["n"]
+    if n == 13:
+        os._exit(3)
+    if n == 9 and not os.path.exists("idle"):
+        open("idle", "w").close()
+        sys.exit(0)
+    print(json.dumps({"id": asked["id"], "outcome": "measured", "why": f"{n} {asked['db']}"}), flush=True)
+"""
+
+
+@pytest.fixture
+def process(monkeypatch: pytest.MonkeyPatch, here: Path) -> Iterator[Process]:
+    (here / "played.py").write_text(PLAYED)
+
+    def started() -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "played.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=here
+        )
+
+    monkeypatch.setattr(measuring, "_started", started)
+    own = Process()
+    yield own
+    own.release()
+
+
+def ask(process: Process, n: int, done: Callable[[], None] = lambda: None) -> Asked:
+    return process.ask(ProblemKey("transpose", (("m", 1), ("n", n)), "float32", ""), "cpu", 1.0, done)
+
+
+def ended(asked: Asked) -> tuple[str, str]:
+    asked.wait()
+    return asked.outcome, asked.why
+
+
+def test_each_question_is_answered_and_asked_once(process: Process) -> None:
+    heard: list[int] = []
+    several = [ask(process, n, lambda n=n: heard.append(n)) for n in (1, 2, 1)]
+    assert [ended(each)[0] for each in several] == ["measured"] * 3
+    assert several[0] is several[2]
+    assert sorted(heard) == [1, 2]
+    assert several[0].why == f"1 {os.environ['TUNER_DB']}"
+
+
+def test_a_process_that_dies_fails_what_it_was_asked_and_is_replaced(process: Process) -> None:
+    assert ended(ask(process, 13)) == ("failed", "the process that measures ended with exit code 3")
+    assert ended(ask(process, 2))[0] == "measured"
+
+
+def test_a_process_that_had_just_ended_is_asked_again(process: Process) -> None:
+    assert ended(ask(process, 9))[0] == "measured"
+
+
+def test_a_process_that_cannot_be_started_is_told(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> subprocess.Popen[str]:
+        raise OSError("no more processes")
+
+    monkeypatch.setattr(measuring, "_started", none)
+    assert ended(ask(process, 1)) == (
+        "failed",
+        "the process that measures cannot be started: no more processes",
+    )
+
+
+def test_a_relative_database_is_found_from_any_folder(
+    process: Process, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNER_DB", "sqlite:///other.db")
+    assert ended(ask(process, 1))[1] == f"1 sqlite:///{here}/other.db"
+
+
+def test_the_database_is_that_which_answers(
+    process: Process, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TUNER_DB", raising=False)
+    (here / "tuner.toml").write_text('db = "sqlite:///mine.db"\n')
+    asked = ask(process, 1)
+    (here / "elsewhere").mkdir()
+    monkeypatch.chdir(here / "elsewhere")
+    assert ended(asked)[1] == f"1 sqlite:///{here}/mine.db"
+
+
+PROGRAM = """
+import sys, numpy, tuner
+tuner.on_miss("measure", seconds=0.2, wait=sys.argv[1] == "wait")
+a = numpy.ones((64, 48), "float32")
+tuner.transpose(a)
+print(tuner.explain(a).match)
+"""
+
+
+def run(how: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(PROGRAM), how], text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+
+
+def champions() -> int:
+    with Store.open(os.environ["TUNER_DB"], read_only=True) as store:
+        return len(store.champions(operation="transpose"))
+
+
+def test_a_program_that_ends_does_not_wait_and_nothing_of_it_is_lost() -> None:
+    """Two processes ask at once: one measures, both find the result, and the first does not wait for it."""
+    left, waiting = run("go on"), run("wait")
+    out, error = left.communicate(timeout=60)
+    assert (left.returncode, error) == (0, "")
+    assert out.strip() != "exact"
+    out, error = waiting.communicate(timeout=120)
+    assert (waiting.returncode, out.strip(), error) == (0, "exact", "")
+    time.sleep(0.5)
+    assert champions() == 1
+    with Store.open(os.environ["TUNER_DB"], read_only=True) as store:
+        sessions = {each.session for each in store.records()}
+        (champion,) = store.champions(operation="transpose")
+    assert len(sessions) == 1
+    assert json.dumps(champion.record.problem.dims) == '{"m": 64, "n": 48}'

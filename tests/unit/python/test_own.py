@@ -1,0 +1,212 @@
+"""Kernels given as text or function: what is found out, and what is asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy
+import pytest
+from fixtures.own_kernels import PARAMS, VECTOR_ADD, add_arguments, double, gather
+from numba import njit, prange
+
+from tuner.declare.space import powers_of_two
+from tuner.errors import DeclarationError, InputError, UnknownName
+from tuner.python.code import read_code
+from tuner.python.own_kernel import declared
+
+
+def own(what: Any, arguments: Any, name: str = "", params: Any = None, **options: Any) -> Any:
+    return declared(read_code(what, name, params or PARAMS), arguments, options)
+
+
+def of_double(**options: Any) -> Any:
+    x = numpy.ones(100, "float32")
+    return own(double, [x, x.copy(), 100], params={"BLOCK": [32, 64]}, **options)
+
+
+def test_a_function_becomes_a_source_of_its_own() -> None:
+    found = of_double()
+    assert (found.name, found.target, found.dtype) == ("double", "cpu", "float32")
+    assert [(each.name, each.output) for each in found.tensors] == [("x", False), ("out", True)]
+    assert "def double(x, out, n):" in found.source
+    assert "@numba.njit(nogil=True, parallel=False, cache=True)" in found.source
+    # Without a reference it is held against itself in float64, at its first config.
+    assert (found.reference.name, found.more["defaults"], found.more["library"]) == (
+        "its_own_result", {"BLOCK": 64}, None,
+    )  # fmt: skip
+
+
+@njit(fastmath=True)
+def in_parallel(n: int, out: Any, x: Any) -> None:
+    for i in prange(n):
+        for j in range(UNROLL):  # noqa: F821
+            out[i] = x[i] + j
+
+
+def test_threads_order_and_global_parameters() -> None:
+    x = numpy.ones(64)
+    found = own(in_parallel, [64, x, x], params={"UNROLL": [1, 2], "THREADS": [1, 2]}, reference=numpy.abs)
+    assert "parallel=THREADS > 1" in found.source
+    assert "fastmath=True" in found.source
+    assert "def in_parallel(out, x, n):" in found.source
+    assert "_in_parallel(n, out, x)" in found.source
+    assert found.more["threads"] == "THREADS"
+    assert found.more["library"][0] == "NumPy"
+
+
+def test_cuda_launches_are_told_or_follow_kernel_tuners_names() -> None:
+    add = {"what": VECTOR_ADD, "name": "vector_add", "arguments": add_arguments(), "reference": numpy.add}
+    assert own(**add, problem_size=1000).launch == {
+        "block": ("block_size_x",), "grid": ("ceil_div(n, (block_size_x))",),
+    }  # fmt: skip
+    assert own(**add, problem_size=("n", 3), grid_div_x=["block_size_x", 4], grid_div_y=[]).launch["grid"] == (
+        "ceil_div(n, (block_size_x) * (4))", "ceil_div(3, 1)",
+    )  # fmt: skip
+    told = own(**add, params=[powers_of_two("B", 32, 64)], grid="ceil_div(n, B)", block="B", shared_bytes=64)
+    assert told.launch == {"grid": ("ceil_div(n, B)",), "block": ("B",), "shared_bytes": ("64",)}
+    assert told.parameters == {"B": (32, 64)}
+
+
+def test_one_restriction_may_stand_alone() -> None:
+    assert of_double(restrictions="BLOCK <= n").rules == ("BLOCK <= n",)
+
+
+def test_given_numbers_are_kept_where_they_are_needed() -> None:
+    places = numpy.arange(5)
+    arguments = [numpy.ones(9, "float32"), places, numpy.ones(5, "float32")]
+    params = {"CHUNK": [1]}
+    assert list(own(gather, arguments, params=params).arrays) == ["places"]
+    assert list(own(gather, arguments, params=params, inputs="resampled").arrays) == ["table", "places"]
+    fixed = own(gather, arguments, params=params, answer=numpy.ones(5))
+    assert (list(fixed.arrays), fixed.inputs) == (["answer:out", "table", "places"], "given")
+
+
+class Foreign:
+    """An array that speaks DLPack and nothing else."""
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+
+    def __dlpack__(self, **told: Any) -> Any:
+        return self._array.__dlpack__(**told)
+
+    def __dlpack_device__(self) -> Any:
+        return self._array.__dlpack_device__()
+
+
+def test_arrays_of_any_library_are_taken() -> None:
+    x = numpy.arange(10, dtype="float32")
+    found = own(
+        double, {"x": Foreign(x), "out": x, "n": numpy.int32(10)}, params={"BLOCK": [32]}, inputs="given"
+    )
+    assert found.tensors[0].shape == (10,)
+    assert (found.arrays["x"] == x).all()
+
+
+def two_outputs(x: Any, low: Any, high: Any, CHUNK: int = 1) -> None:
+    for i in range(x.size):
+        low[i], high[i] = x[i] - CHUNK, x[i] + CHUNK
+
+
+def silent(x: Any, CHUNK: int = 1) -> None:
+    x.sum(CHUNK)
+
+
+def rows(x: Any, sums: Any, CHUNK: int = 1) -> None:
+    for i in range(len(x)):
+        sums[i][0] = CHUNK * 0
+        sums[i][1] += x[i]
+
+
+def test_arrays_whose_elements_are_set_are_outputs() -> None:
+    x, y = numpy.ones(3), numpy.ones((3, 2))
+    pair = own(two_outputs, [x, x, x], params={"CHUNK": [1]}, restrictions="CHUNK > 0", reference=two_sides)
+    assert [each.name for each in pair.tensors if each.output] == ["low", "high"]
+    nested = own(rows, [x, y], params={"CHUNK": [1]}, reference=lambda x: x)
+    assert [each.name for each in nested.tensors if each.output] == ["sums"]
+
+
+def two_sides(x: Any) -> Any:
+    return x - 1, x + 1
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "message"),
+    [
+        (lambda: own(VECTOR_ADD, []), InputError, "CUDA text goes with the name of its function"),
+        (lambda: own(VECTOR_ADD, [], "add"), DeclarationError, "it has vector_add; give the name"),
+        (lambda: of_double(outputs="n"), InputError, r"outputs= names arrays \(x, out\), got 'n'"),
+        (
+            lambda: own(double, [1, 2, 3], params={"BLOK": [1]}),
+            InputError, "neither double nor its launch uses the parameter 'BLOK'; did you mean BLOCK?",
+        ),
+        (
+            lambda: of_double(numbers=["m"]), InputError, r"numbers= names arguments \(x, out, n\), got 'm'",
+        ),
+        (
+            lambda: own(
+                VECTOR_ADD, add_arguments(), "vector_add", PARAMS | {"ITEMS": [1]}, problem_size=1000,
+                reference=numpy.add,
+            ),
+            InputError, "uses the parameter 'ITEMS'; correct its name, or leave it out",
+        ),
+        (
+            lambda: own(silent, [numpy.ones(3)], params={"CHUNK": [1]}),
+            InputError, "a kernel writes an array, and nothing tells which of x; name it by outputs=",
+        ),
+        (lambda: of_double(inputs="mine"), UnknownName, "unknown way to draw inputs 'mine'"),
+        (lambda: of_double(reference=numpy.ones(3)), InputError, "an array goes to answer="),
+        (lambda: of_double(reference=lambda p, q, r, s: p), InputError, r"takes the kernel's inputs \(x\)"),
+        (lambda: own(double, [1], params={"BLOCK": [1]}), InputError, "double takes 3 arguments .* got 1"),
+        (lambda: own(double, [1], params={"BLOCK": 5}), InputError, "BLOCK has 5; give e.g."),
+        (
+            lambda: own(double, {"x": 1, "out": 2}, params={"BLOCK": [1]}),
+            InputError, "double takes x, out, n; 'n' is missing",
+        ),
+        (
+            lambda: own(double, ["a", 1, 2], params={"BLOCK": [1]}),
+            InputError, "an argument is an array .* x is str",
+        ),
+        (
+            lambda: own(double, [numpy.ones(3, "int8"), numpy.ones(3), 3], params={"BLOCK": [1]}),
+            InputError, "x is int8; convert it",
+        ),
+        (
+            lambda: own(VECTOR_ADD, [numpy.ones(4), *add_arguments(4)[1:]], "vector_add"),
+            InputError, "c is float32 in the source, got an array of float64",
+        ),
+        (
+            lambda: own(VECTOR_ADD, [1.0, *add_arguments(4)[1:]], "vector_add"),
+            InputError, "c is an array in the source",
+        ),
+        (
+            lambda: own(VECTOR_ADD, add_arguments(), "vector_add", problem_size=1000),
+            InputError, "each config is compared with what is right, and nothing tells that",
+        ),
+        (
+            lambda: own(VECTOR_ADD, add_arguments(), "vector_add", reference=numpy.add),
+            InputError, "a launch has a grid, got neither grid= nor problem_size=",
+        ),
+        (
+            lambda: own(
+                VECTOR_ADD, add_arguments(), "vector_add", {"B": [32]}, reference=numpy.add, grid="n // B"
+            ),
+            InputError, 'a block has a size, got no block= .* block="BLOCK"',
+        ),
+        (
+            lambda: own(VECTOR_ADD, [*add_arguments()[:3], 2.5], "vector_add"),
+            InputError, "n is a whole number in the source, got 2.5",
+        ),
+        (
+            lambda: of_double(restrictions=[lambda p: True]),
+            InputError, 'a restriction is a text such as "BLOCK <= n", got function',
+        ),
+        (
+            lambda: own(two_outputs, [numpy.ones(3)] * 3, params={"CHUNK": [1]}, answer=numpy.ones(3)),
+            InputError, "answer= has an array for each of low, high; give them by name",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_open_or_wrong_is_told(call: Any, kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        call()

@@ -1,0 +1,145 @@
+"""Operands that are packed once: taken where the kernel packs so, a copy elsewhere, freed with the object."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+from fixtures.callable_records import crowned, empty_database, own_records
+from fixtures.fake_gpu import H200, CupyArray, Log, TorchTensor, install, on_gpu
+
+import tuner
+from tuner.errors import InputError
+
+__all__ = ["empty_database", "own_records"]
+pytestmark = pytest.mark.usefixtures("own_records")
+DIMS = {"m": 256, "n": 128, "k": 256}
+RNG = np.random.default_rng(5)
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Log:
+    return install(monkeypatch)
+
+
+def on_board(*shape: int, dtype: str = "float32", device: int = 0) -> CupyArray:
+    return CupyArray(on_gpu(RNG.standard_normal(shape).astype(dtype)), device)
+
+
+def champions(*rows: int, layout: str = "nn", **config: Any) -> None:
+    for m in rows or (256,):
+        crowned(
+            "gemm", {**DIMS, "m": m}, layout=layout, kernel="emulated", device=H200, precision="emulated",
+            config={
+                "WIDTH": 64, "STAGES": 8, "CLUSTER": 1, "CHUNK": 32, "PROMOTION": "compensated", **config,
+            },
+        )  # fmt: skip
+
+
+def test_a_product_takes_what_was_packed_and_packs_once(gpu: Log) -> None:
+    champions(256, 512)
+    b = on_board(256, 128)
+    packed = tuner.pack(b)
+    for rows in (256, 512, 256):
+        a = on_board(rows, 256)
+        np.testing.assert_allclose(tuner.matmul(a, packed).host, a.host @ b.host, rtol=1e-3, atol=1e-3)
+    assert len(gpu.packed) == 1
+    assert gpu.took_packed == [True] * 3
+
+
+def test_it_tells_its_shape_dtype_device_and_bytes(gpu: Log) -> None:
+    champions()
+    packed = tuner.pack(on_board(256, 128))
+    assert (packed.shape, packed.dtype, packed.device) == ((256, 128), "float32", "cuda:0")
+    assert packed.bytes > 2 * 4 * 256 * 128, "the packed form and a copy"
+    assert "packed float32 of shape (256, 128) on cuda:0" in repr(packed)
+
+
+def test_a_later_change_of_the_array_does_not_reach_it(gpu: Log) -> None:
+    champions()
+    a, b = on_board(256, 256), on_board(256, 128)
+    packed, before = tuner.pack(b), a.host @ b.host
+    b.host[...] = 0
+    np.testing.assert_allclose(tuner.matmul(a, packed).host, before, rtol=1e-3, atol=1e-3)
+
+
+def test_a_transposed_view_is_packed_as_it_lies(gpu: Log) -> None:
+    champions(layout="nt")
+    a, b = on_board(256, 256), on_board(128, 256).T
+    packed = tuner.pack(b)
+    np.testing.assert_allclose(tuner.matmul(a, packed).host, a.host @ b.host, rtol=1e-3, atol=1e-3)
+    assert gpu.took_packed == [True]
+
+
+def test_explain_names_the_plain_kernel_that_was_measured_behind() -> None:
+    told = "double_sums BM=64 BN=64 BK=32 WM=16 WN=32 STAGES=3 VECTOR=4 SWATH=8 SPLIT_K=1"
+    crowned(
+        "gemm", DIMS, layout="nn", kernel="emulated", device=H200, precision="emulated",
+        config={"WIDTH": 64, "STAGES": 8, "CLUSTER": 1, "CHUNK": 32, "PROMOTION": "compensated"},
+        versions={"fallback": told},
+    )  # fmt: skip
+    found = tuner.explain("gemm", **DIMS, layout="nn", device="NVIDIA H200", precision="emulated")
+    assert found.fallback == told
+
+
+def test_another_packed_form_leaves_the_copy_to_the_product(gpu: Log) -> None:
+    champions(256)
+    champions(512, CHUNK=64)
+    packed = tuner.pack(on_board(256, 128))
+    a = on_board(300, 256)
+    assert tuner.matmul(a, packed).shape == (300, 128)
+
+
+def test_without_a_kernel_that_packs_it_is_a_copy(gpu: Log) -> None:
+    a, b = np.ones((3, 4), np.float32), np.ones((4, 5), np.float32)
+    packed = tuner.pack(b)
+    assert packed.bytes == b.nbytes
+    np.testing.assert_array_equal(tuner.matmul(a, packed), a @ b)
+    out = np.empty((3, 5), np.float32)
+    assert tuner.matmul(a, packed, out=out) is out
+
+
+def test_its_memory_goes_with_it(gpu: Log) -> None:
+    champions()
+    packed = tuner.pack(on_board(256, 128))
+    tuner.matmul(on_board(256, 256), packed)
+    form = packed._form
+    assert form is not None
+    memory = weakref.ref(form.memory)
+    del packed, form
+    gc.collect()
+    assert memory() is None
+
+
+def test_what_does_not_fit_is_told(gpu: Log) -> None:
+    champions()
+    packed = tuner.pack(on_board(256, 128))
+    with pytest.raises(ValueError, match=r"must be equal, got a of shape \(9, 7\) and b of shape \(256, 128\)"):
+        tuner.matmul(on_board(9, 7), packed)
+    with pytest.raises(ValueError, match="all arrays are on one device, got cuda:0 and cuda:1"):
+        tuner.matmul(on_board(9, 256, device=1), packed)
+    with pytest.raises(InputError, match="a is float32 as the packed operand is, got float64; convert it"):
+        tuner.matmul(on_board(9, 256, dtype="float64"), packed)
+    with pytest.raises(TypeError, match="a is an array of CuPy as the packed operand is, got TorchTensor"):
+        tuner.matmul(TorchTensor(np.ones((9, 256), np.float32)), packed)
+    with pytest.raises(InputError, match="a packed operand is for precision 'emulated', got 'ieee'"):
+        tuner.matmul(on_board(9, 256), packed, precision="ieee")
+
+
+def test_what_cannot_be_packed_is_told(gpu: Log) -> None:
+    with pytest.raises(InputError, match=r"pack: b is float32, got float64; convert it"):
+        tuner.pack(on_board(8, 8, dtype="float64"))
+    with pytest.raises(ValueError, match=r"pack: b has two dimensions, got shape \(8,\)"):
+        tuner.pack(on_board(8))
+    with pytest.raises(TypeError, match="pack: b is an array of NumPy, CuPy or PyTorch, got list"):
+        tuner.pack([[1.0]])
+
+
+def test_products_that_fell_back_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert tuner.fallbacks() == 0
+    launching = pytest.importorskip("tuner.devices.cuda.launching", reason="counting needs CuPy")
+    monkeypatch.setattr(launching, "_COUNTERS", {0: np.array([3], np.uint32), 1: np.array([4], np.uint32)})
+    assert tuner.fallbacks() == 7

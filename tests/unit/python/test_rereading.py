@@ -1,0 +1,73 @@
+"""Running callables hear of a rollback."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from fixtures.callable_records import crowned, empty_database, own_records  # noqa: F401
+
+from tuner.python.decisions import LOOK_EVERY_S, Rereading
+from tuner.results.record import ProblemKey
+from tuner.store import Store
+from tuner.study import crowns
+
+pytestmark = pytest.mark.usefixtures("own_records")
+
+
+def go_back(problem: ProblemKey) -> None:
+    with Store.open(os.environ["TUNER_DB"]) as store:
+        crowns.rollback(store, crowns.reign(store, problem), "slower", "me")
+
+
+def test_what_was_prepared_is_forgotten_after_a_rollback_and_only_then() -> None:
+    forgotten: list[float] = []
+    looking = Rereading(every_s=0.05)
+    looking.forget = lambda: forgotten.append(time.monotonic())
+    crowned("gemm", {"m": 64, "n": 64, "k": 64}, config={"TRANSPOSE_B": False}, time_s=2e-3)
+    looking.begin()
+    looking.begin()
+    champion = crowned("gemm", {"m": 64, "n": 64, "k": 64}, config={"TRANSPOSE_B": True}, time_s=1e-3)
+    looking.look()
+    assert not forgotten
+    go_back(champion.record.problem)
+    until_s = time.monotonic() + 20
+    while not forgotten and time.monotonic() < until_s:
+        time.sleep(0.02)
+    assert len(forgotten) == 1
+    looking.look()
+    assert len(forgotten) == 1
+    assert LOOK_EVERY_S < 60
+
+
+def test_every_database_that_was_asked_is_watched_where_it_was(
+    monkeypatch: pytest.MonkeyPatch, here: Path
+) -> None:
+    forgotten: list[None] = []
+    looking = Rereading()
+    looking.forget = lambda: forgotten.append(None)
+    monkeypatch.setenv("TUNER_DB", "sqlite:///studies.db")
+    crowned("gemm", {"m": 64, "n": 64, "k": 64}, config={"TRANSPOSE_B": False}, time_s=2e-3)
+    champion = crowned("gemm", {"m": 64, "n": 64, "k": 64}, config={"TRANSPOSE_B": True}, time_s=1e-3)
+    looking.begin()
+    (here / "elsewhere").mkdir()
+    monkeypatch.chdir(here / "elsewhere")
+    looking.begin()
+    monkeypatch.setenv("TUNER_DB", f"sqlite:///{here}/studies.db")
+    go_back(champion.record.problem)
+    monkeypatch.delenv("TUNER_DB")
+    looking.look()
+    assert len(forgotten) == 1
+
+
+def test_a_database_that_cannot_be_read_is_left_for_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    forgotten: list[None] = []
+    looking = Rereading()
+    looking.forget = lambda: forgotten.append(None)
+    looking.begin()
+    monkeypatch.setenv("TUNER_DB", "postgresql://nobody@127.0.0.1:1/none")
+    looking.begin()
+    looking.look()
+    assert not forgotten

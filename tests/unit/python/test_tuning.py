@@ -1,0 +1,225 @@
+"""`tuner.tune`: what it takes, what it returns, and how it is interrupted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+from fixtures.fake_device import BEST, BEST_S, LEGAL, ROOT, TOY, write_device
+from fixtures.own_kernels import PARAMS, VECTOR_ADD, add_arguments, double, gather, plain_device
+
+import tuner
+from tuner.declare import catalogue
+from tuner.declare.space import Space
+from tuner.devices.detect import find
+from tuner.errors import InputError, NothingFound, UnknownName
+from tuner.python.tuned import Tuned
+from tuner.python.tuning import resolved
+from tuner.workers.inputs import Inputs
+
+pytestmark = pytest.mark.usefixtures("no_mirror")
+
+
+@pytest.fixture
+def device(here: Path) -> str:
+    return plain_device(here / "device.json")
+
+
+def tune_add(device: str, **options: Any) -> Tuned:
+    options = {"problem_size": 1000, "reference": numpy.add, "trials": 20, "progress": False} | options
+    return tuner.tune(VECTOR_ADD, "vector_add", add_arguments(), PARAMS, device=device, **options)
+
+
+def test_a_file_and_a_declared_problem_are_tuned_as_by_the_command_line(here: Path) -> None:
+    device = write_device(here / "device.json", baseline_s=2 * BEST_S)
+    options = {"device": device, "sampler": "random", "trials": 100, "progress": False}
+    found = tuner.tune(str(TOY), shape={"n": 1000}, **options)  # type: ignore[arg-type]
+    assert (found.config, len(found.trials), found.stopped) == (BEST, LEGAL, "space covered")
+    assert found.speedup == pytest.approx(2, rel=0.01)
+    assert found.baseline is not None
+    assert found.baseline.kernel == "CuPy"
+    # The same problem once more: nothing is left to try, and the same config stays.
+    problem = catalogue.from_file(TOY).operation("toy").problem({"n": 1000})
+    again = tuner.tune(problem, **options)  # type: ignore[arg-type]
+    assert (again.config, len(again.trials)) == (BEST, LEGAL)
+
+
+def test_words_name_a_built_in_problem(device: str) -> None:
+    found = tuner.tune("transpose 64 48", dtype="float64", device=device, trials=3, progress=False)
+    assert (found.problem.dims, found.problem.dtype) == ({"m": 64, "n": 48}, "float64")
+    assert len(found.trials) == 3
+
+
+def test_cuda_text_is_tuned_on_arrays(device: str) -> None:
+    found = tune_add(device, restrictions=["block_size_x < 1024 and block_size_x % 64 == 0"])
+    assert sorted(each.config["block_size_x"] for each in found.trials) == [64, 128, 256, 512]
+    assert str(found.problem) == "vector_add 1000 float32"
+    assert found.declaration is not None
+    assert found.declaration.with_suffix(".cu").read_text().count('extern "C"') == 1
+    assert "fresh random inputs" in found.explain()
+
+
+def test_an_answer_is_enough_and_is_told_as_what_it_is(device: str) -> None:
+    _, a, b, _ = add_arguments()
+    found = tune_add(device, reference=None, answer=[a + b, None, None, None])
+    assert found.champion is not None
+    assert "on the given inputs alone" in found.explain()
+    with pytest.raises(NothingFound, match="wrong result: largest error"):
+        _ = found_of_a_wrong_answer(device, a, b).config
+
+
+def test_what_agreed_with_one_reference_is_checked_again_by_another(device: str) -> None:
+    first = tune_add(device)
+    other = tune_add(device, reference=lambda a, b: b + a)
+    assert other.champion is not None
+    assert other.champion != first.champion
+    assert len(other.trials) == len(first.trials)
+    assert not {each.id for each in first.trials} & {each.id for each in other.trials}
+    # The first one is asked again: its trials count, and no other's.
+    assert {each.id for each in tune_add(device).trials} == {each.id for each in first.trials}
+
+
+def found_of_a_wrong_answer(device: str, a: Any, b: Any) -> Tuned:
+    # The fake device writes what the reference says, so that it needs a fault to be wrong.
+    wrong = plain_device(Path("wrong.json"), rules=[{"where": {}, "fault": "wrong_result"}])
+    return tune_add(wrong, reference=None, answer=a - b, db="sqlite:///wrong.db")
+
+
+SQUARES = """
+__global__ void vector_add(float *c, const float *a, int n, int m) {
+    int i = blockIdx.x * BLOCK + threadIdx.x;
+    if (i < n * m) c[i] = a[i] * a[i];
+}
+"""
+
+
+def test_another_kernel_may_have_the_name_of_an_earlier_one(device: str) -> None:
+    """Its sizes and parameters are others, so that nothing is to be learnt from the first."""
+    tune_add(device)
+    a = numpy.ones(1200, "float32")
+    options = {"grid": "ceil_div(n * m, BLOCK)", "block": "BLOCK", "reference": numpy.square}
+    call = (SQUARES, "vector_add", [a, a, 30, 40], {"BLOCK": [32, 64]})
+    shapes = {"a": "n*m", "c": "n*m"}
+    found = tuner.tune(*call, shapes=shapes, device=device, trials=5, progress=False, **options)  # type: ignore[arg-type]
+    assert found.config["BLOCK"] in (32, 64)
+    function = tuner.cuda_kernel(
+        SQUARES, "vector_add", {"BLOCK": [32, 64]}, shapes=shapes, device=device, **options
+    )  # type: ignore[arg-type]
+    assert function.explain(a, a, 30, 40).match == "exact"
+    b = numpy.ones(600, "float32")
+    assert function.explain(b, b, 30, 20).match != "exact"
+
+
+def test_it_works_in_a_thread_and_reports_to_a_function(device: str) -> None:
+    found: list[Tuned] = []
+    stages: list[str] = []
+    thread = threading.Thread(
+        target=lambda: found.append(tune_add(device, progress=lambda now: stages.append(now.stage)))
+    )
+    thread.start()
+    thread.join()
+    assert found[0].champion is not None
+    assert list(dict.fromkeys(stages)) == ["opening", "searching", "finals", "done"]
+
+
+def test_whole_numbers_are_drawn_from_ones_own(here: Path) -> None:
+    """Indices that were drawn freely would be out of range, and so would these for a smaller table."""
+    arguments = [numpy.ones(50, "float32"), numpy.arange(200) % 50, numpy.ones(200, "float32")]
+    catalogue, problem = resolved(gather, "", arguments, {"CHUNK": [16]}, {"reference": numpy.take})
+    inputs = Inputs(numpy, problem, numpy.random.default_rng(1), 1)
+    first = inputs.arrays["places"].copy()
+    inputs.shuffle()
+    assert (inputs.arrays["places"] != first).any()
+    assert set(inputs.arrays["places"]) <= set(range(50))
+    [kernel] = catalogue.of("gather")
+    info = find("cpu").info
+    assert len(Space.build(kernel.parameters, kernel.constraints, problem, info)) == 1
+    smaller = problem.at({"n": 49, "n2": 200})
+    assert len(Space.build(kernel.parameters, kernel.constraints, smaller, info)) == 0
+
+
+INTERRUPTED = """
+import sys
+sys.path.insert(0, {tests!r})
+from fixtures.own_kernels import *
+import tuner
+device = plain_device(Path("device.json"), pace=1.0, base_s=0.005)
+params = {{"block_size_x": list(range(32, 1024, 8))}}
+told = []
+def report(now):
+    if now.trials >= 3 and not told: told.append(print("go", flush=True))
+found = tuner.tune(
+    VECTOR_ADD, "vector_add", add_arguments(), params, problem_size=1000, reference=numpy.add, device=device,
+    seconds=120, progress=report,
+)
+try: found.export()
+except tuner.errors.NothingFound as nothing: print(nothing)
+print(found.interrupted, found.champion, len(found.trials) >= 3, found.config["block_size_x"] >= 32)
+"""
+
+
+def test_ctrl_c_returns_what_there_is(here: Path) -> None:
+    script = textwrap.dedent(INTERRUPTED.format(tests=str(ROOT / "tests")))
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "TUNER_DASHBOARD": "0"},
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == "go\n"
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert out.splitlines()[-1] == "True None True True", err
+    assert "has no champion: no finals were held, or none passed them (interrupted;" in out
+    assert "interrupted; every finished trial is kept" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"),
+    [
+        ({"what": "gem 1 1 1"}, UnknownName, "unknown operation 'gem'; did you mean gemv, gemm"),
+        ({"what": "gemm 1 1 1", "block": "1"}, InputError, "block goes with a kernel of your own"),
+        ({"what": "gemm 1 1 1", "second": 1}, UnknownName, "unknown option 'second'; did you mean seconds"),
+        ({"what": double}, InputError, "is tuned by its parameters, got none"),
+        ({"what": double, "params": {"BLOCK": [1]}}, InputError, "tuned on arguments like those of a call"),
+        ({"what": "gemm 8 8 8", "seconds": -1}, InputError, "is a number above 0, got -1"),
+    ],
+)
+def test_what_is_asked_wrongly_is_told(here: Path, arguments: dict[str, Any], kind: type, message: str) -> None:
+    with pytest.raises(kind, match=message):
+        tuner.tune(**arguments)
+
+
+def test_a_product_with_an_epilogue_is_tuned_looked_up_and_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of the way on a CPU: study, record, answer, export, callable."""
+    url = f"sqlite:///{tmp_path}/finished.db"
+    monkeypatch.setenv("TUNER_DB", url)
+    found = tuner.tune(
+        "gemm 40 24 16",
+        epilogue="silu+bias-row",
+        kernels=["naive"],
+        device="cpu",
+        trials=2,
+        db=url,
+        progress=False,
+    )
+    assert found.champion.record.problem.epilogue == "bias-row+silu"
+    assert found.champion.baseline.kernel == "NumPy + element-wise"
+    told = tuner.best("gemm 40 24 16 bias-row+silu", "cpu", db=url).to_json()
+    assert (told["match"], told["epilogue"]) == ("exact", "bias-row+silu")
+    rng = numpy.random.default_rng(1)
+    a, b, bias = (rng.standard_normal(shape, dtype="float32") for shape in ((40, 16), (16, 24), (40, 1)))
+    tuner.clear_caches()
+    x = a.astype(float) @ b + bias
+    got = tuner.matmul(a, b, bias=bias, activation="silu")
+    numpy.testing.assert_allclose(got, x / (1 + numpy.exp(-x)), rtol=1e-4, atol=1e-5)
+    tuner.clear_caches()

@@ -1,0 +1,239 @@
+"""Few configs for many shapes: the cover, the tree, the function that is written, and what is timed for it."""
+
+import ast
+import json
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from fixtures.fake_device import BOARD as FAKE
+from fixtures.fake_device import write_device
+from fixtures.lookup_records import BOARD, NOWHERE, crown, gemm, library, record, source_hash, tiled
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tuner.cli.main import command_line
+from tuner.declare.catalogue import builtin
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.space import Config, Space
+from tuner.errors import NothingFound
+from tuner.lookup.tuned import Subject, Tuned, gather
+from tuner.report.distil import Distilled, cover, distilled, missing, shapes_of
+from tuner.report.distil_text import python_text
+from tuner.report.distil_tree import Leaf, Rows, grow, ranking
+from tuner.results.record import Role
+from tuner.store import Store
+
+CATALOGUE = builtin()
+GEMM = CATALOGUE.operations["gemm"]
+SHAPES = (
+    (64, 64, 64, "nn"), (1000, 1024, 512, "nt"), (4096, 4096, 4096, "tn"), (7, 4099, 33, "tt"),
+    (2048, 2048, 64, "nn"),
+)  # fmt: skip
+#: Kernels of which one asks nothing of the shape.
+KERNELS = ("naive", "register_tiled", "warp_tiled")
+SUBJECT = Subject("gemm", "float32", "cuda", "cold", BOARD.name)
+Choose = Callable[..., tuple[str | None, Mapping[str, Any]]]
+
+
+def test_the_cover_takes_what_helps_most_and_exchanges_what_greed_took() -> None:
+    speeds = np.array([[0.9, 1.0, 0.0], [0.9, 0.0, 1.0], [0.9, 1.0, 0.0], [0.9, 0.0, 1.0]])
+    assert cover(speeds, 1) == [0]
+    assert sorted(cover(speeds, 2)) == [1, 2]
+    assert cover(speeds, 2, given=[0])[0] == 0
+    assert len(cover(speeds, 3)) == 2 or cover(speeds, 3)[:1] == [0]
+
+
+@given(st.integers(1, 8), st.integers(1, 12), st.integers(1, 5), st.integers(0, 1000))
+def test_a_cover_is_never_worse_than_a_smaller_one(rows: int, columns: int, count: int, seed: int) -> None:
+    speeds = np.random.default_rng(seed).random((rows, columns))
+
+    def worth(chosen: list[int]) -> float:
+        return float(speeds[:, chosen].max(axis=1).mean())
+
+    found = cover(speeds, count)
+    assert len(set(found)) == len(found) <= count
+    assert worth(found) >= max(worth([column]) for column in range(columns)) - 1e-9
+    assert worth(cover(speeds, count + 1)) >= worth(cover(speeds, count, given=found[:1])) - 1e-9 or count == 1
+
+
+def test_the_tree_asks_what_tells_the_rows_apart() -> None:
+    dims = [{"m": m, "n": 64} for m in (8, 16, 32, 1024, 2048, 4096)]
+    losses = np.array([[0.0, 0.3]] * 3 + [[0.4, 0.0]] * 3)
+    tree = grow(Rows(dims, [""] * 6, losses))
+    assert [ranking(tree, each, "")[0] for each in dims] == [0, 0, 0, 1, 1, 1]
+    assert ranking(tree, {"m": 24, "n": 64}, "") == (0, 1)
+    assert isinstance(grow(Rows(dims, [""] * 6, np.zeros((6, 2)))), Leaf)
+
+
+def test_the_tree_may_ask_for_the_layout_and_for_divisors() -> None:
+    dims = [{"m": m} for m in (64, 65, 66, 67)]
+    odd = np.array([[0.0, 0.5] if each["m"] % 2 == 0 else [0.5, 0.0] for each in dims])
+    tree = grow(Rows(dims, ["n"] * 4, odd))
+    assert [ranking(tree, each, "n")[0] for each in dims] == [0, 1, 0, 1]
+    turned = grow(Rows([{"m": 64}] * 4, ["n", "t"] * 2, np.array([[0.0, 0.5], [0.5, 0.0]] * 2)))
+    assert (ranking(turned, {"m": 5}, "n")[0], ranking(turned, {"m": 5}, "t")[0]) == (0, 1)
+
+
+def study(store: Store, shape: tuple[int, int, int, str], chance: random.Random) -> None:
+    """Sampled legal configs of CUDA kernels at a shape, with times by chance; the fastest is crowned."""
+    m, n, k, layout = shape
+    problem, found = GEMM.problem({"m": m, "n": n, "k": k}, layout=layout), []
+    for kernel in CATALOGUE.of("gemm", "cuda", KERNELS):
+        space = Space.build(kernel.parameters, kernel.constraints, problem, BOARD, limit=2_000)
+        for at in chance.sample(range(len(space)), min(5, len(space))):
+            more = {"kernel": kernel.name, "config": dict(space[at]), "source_hash": kernel.source_hash}
+            time_s = chance.uniform(1e-3, 3e-3)
+            found.append(record(gemm(*shape), time_s, role=Role.FINAL, **more))
+    store.add(found)
+    best = min(found, key=lambda each: each.measurement.time_s or 0.0)
+    crown(store, best, library(gemm(*shape)), chance.uniform(0.5, 2.0))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Tuned]]:
+    chance = random.Random(3)
+    with Store.open(f"sqlite:///{tmp_path_factory.mktemp('shapes')}/studies.db") as store:
+        for shape in SHAPES:
+            study(store, shape, chance)
+        yield gather(store, SUBJECT, CATALOGUE, NOWHERE)
+
+
+@pytest.fixture(scope="module")
+def found(data: list[Tuned]) -> Distilled:
+    return distilled(shapes_of(data, SUBJECT, CATALOGUE), 4)
+
+
+@pytest.fixture(scope="module")
+def choose(found: Distilled) -> Choose:
+    names: dict[str, Any] = {}
+    exec(compile(python_text(found), "choose.py", "exec"), names)
+    function: Choose = names["choose"]
+    return function
+
+
+def test_few_configs_are_chosen_and_what_they_cost_is_told(found: Distilled) -> None:
+    assert 1 <= len(found.chosen) <= 4
+    assert 0 <= found.best.mean <= found.decided.mean <= 1
+    assert found.best.worst >= found.best.mean
+    assert {losses.shapes for losses in (found.best, found.decided, found.left_out)} == {len(SHAPES)}
+    every = distilled(found.shapes, 100)
+    assert every.best.mean == pytest.approx(0.0, abs=1e-6)
+
+
+def test_what_is_missing_is_what_the_chosen_lack(found: Distilled) -> None:
+    wanted = missing(found)
+    known = {(place.problem, *column) for place in found.shapes.rows for column in place.times}
+    assert wanted
+    for each in wanted:
+        assert (each.problem, each.kernel.name, each.config) not in known
+
+
+def test_the_function_imports_nothing_and_agrees_with_the_tree(found: Distilled, choose: Choose) -> None:
+    text = python_text(found)
+    assert not [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)]
+    for row, place in enumerate(found.shapes.rows):
+        order = [found.chosen[at] for at in ranking(found.tree, place.problem.dims, place.problem.layout)]
+        first = next(number for number in order if found.shapes.speeds[row, number] > 0)
+        assert choose(**place.problem.dims, layout=place.problem.layout) == found.shapes.columns[first]
+    assert all(len(line) <= 120 for line in text.splitlines())
+    assert len(found.chosen) == text.count('\n    ("')
+
+
+@settings(max_examples=60)
+@given(
+    m=st.integers(1, 5000), n=st.integers(1, 5000), k=st.integers(1, 5000),
+    layout=st.sampled_from(["nn", "nt", "tn", "tt"]),
+)  # fmt: skip
+def test_the_function_answers_nothing_illegal(choose: Choose, m: int, n: int, k: int, layout: str) -> None:
+    name, values = choose(m, n, k, layout)
+    assert name is not None
+    kernel = CATALOGUE.of("gemm", "cuda", (name,))[0]
+    problem = GEMM.problem({"m": m, "n": n, "k": k}, layout=layout)
+    binding = [each for each in kernel.constraints if not each.for_speed]
+    assert all(bool(each.rule(problem, BOARD, Config(values))) for each in binding)
+
+
+def test_the_library_may_be_among_the_chosen(data: list[Tuned]) -> None:
+    shapes = shapes_of(data, SUBJECT, CATALOGUE, library=True)
+    assert shapes.columns[-1] is None
+    found = distilled(shapes, 3)
+    if len(shapes.columns) - 1 in found.chosen:
+        assert "(None, {})" in python_text(found)
+    assert found.best.mean <= 1
+
+
+def test_too_few_shapes_are_told() -> None:
+    with pytest.raises(
+        NothingFound, match="two tuned shapes or more, 0 of gemm float32 are tuned cold on Other"
+    ):
+        shapes_of([], replace(SUBJECT, device="Other"), CATALOGUE)
+
+
+# --- what is missing is timed ---------------------------------------
+
+
+@pytest.fixture
+def on_fake(tmp_path: Path) -> tuple[str, str]:
+    """A fake device, and a database: ``tiled`` at three shapes, each with a config that the others lack."""
+    device = DeviceInfo.from_json(
+        {**BOARD.to_json(), **FAKE, "architecture": "sm_90", "max_threads_per_sm": 2048, "warp_size": 32}
+    )
+    spec = write_device(tmp_path / "device.json", info=device.to_json())
+    url = f"sqlite:///{tmp_path}/studies.db"
+    with Store.open(url) as store:
+        for size, block in ((32, 4), (48, 8), (64, 16)):
+            more = {"kernel": "tiled", "config": tiled(block), "source_hash": source_hash("tiled")}
+            of = record(gemm(size, size, size), 5e-3, device=device, role=Role.FINAL, **more)
+            crown(store, of, library(gemm(size, size, size), device=device), 0.4)
+    return spec, url
+
+
+def told(*arguments: str) -> Any:
+    done = CliRunner().invoke(command_line, [*arguments, "--json"], catch_exceptions=False)
+    assert done.exit_code == 0
+    return json.loads(done.stdout)
+
+
+def test_distil_times_what_is_missing_on_the_device(on_fake: tuple[str, str], tmp_path: Path) -> None:
+    spec, url = on_fake
+    arguments = ("distil", "gemm", "--configs", "2", "--device", spec, "--db", url)
+    before = told(*arguments, "--no-measure")
+    assert before["missing"]
+    after = told(*arguments, "-o", str(tmp_path / "choose.py"))
+    assert after["missing"] == []
+    assert after["loss"]["best"]["unmeasured"] == 0
+    assert "def choose(m, n, k" in (tmp_path / "choose.py").read_text()
+    with Store.open(url, read_only=True) as store:
+        fresh = store.records(study="missing times of gemm")
+    assert {each.role for each in fresh} == {Role.TRIAL}
+    assert all(each.measurement.samples_s and each.device.name == "Fake board" for each in fresh)
+    assert len(fresh) >= len(before["missing"])
+
+
+def test_where_nothing_was_timed_cold_another_regime_is_asked(tmp_path: Path) -> None:
+    url, device = f"sqlite:///{tmp_path}/studies.db", replace(BOARD, name="Warm board", uuid="")
+    with Store.open(url) as store:
+        for size, block in ((32, 4), (48, 8), (64, 16)):
+            more = {"kernel": "tiled", "config": tiled(block), "source_hash": source_hash("tiled")}
+            of = record(gemm(size, size, size), device=device, regime="hot", role=Role.FINAL, **more)
+            crown(store, of, library(gemm(size, size, size), device=device, regime="hot"), 0.4)
+    arguments = ["distil", "gemm", "--device", "warm board", "--db", url, "--no-measure"]
+    assert len(told(*arguments)["shapes"]) == 3
+    refused = CliRunner().invoke(command_line, [*arguments, "--regime", "cold"])
+    assert "0 of gemm float32 are tuned cold on Warm board" in str(refused.exception)
+
+
+def test_a_device_that_is_elsewhere_cannot_be_timed_on(on_fake: tuple[str, str]) -> None:
+    _, url = on_fake
+    arguments = ["distil", "gemm", "--configs", "2", "--device", "fake board", "--db", url]
+    done = CliRunner().invoke(command_line, [*arguments, "--measure"])
+    assert "which is not on this machine" in str(done.exception)
+    shown = CliRunner().invoke(command_line, arguments, catch_exceptions=False)
+    assert (shown.exit_code, "times are missing" in shown.stderr) == (0, True)
+    assert "the best of them" in shown.stdout

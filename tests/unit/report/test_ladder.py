@@ -1,0 +1,337 @@
+"""The ladder: its order, its figures, its limits, its plans; climbed on a fake board."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fixtures.commands import Told, told
+from fixtures.fake_device import BOARD, TOY, write_device
+
+from tuner.declare.catalogue import builtin, from_file
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.problem import Problem
+from tuner.declare.space import Config
+from tuner.errors import InputError, PlanError, UnknownName
+from tuner.report.ladder_attempts import declared_config, pinned_space
+from tuner.report.ladder_limits import array_bytes
+from tuner.report.ladder_plan import ladder_of, read_ladder_plan
+from tuner.report.rungs import (
+    Ladder,
+    LadderPlan,
+    Library,
+    Limits,
+    Rung,
+    Step,
+    configs_folder,
+    lessons,
+    slower_steps,
+)
+from tuner.results.measurement import Error, Measurement, Outcome
+
+CATALOGUE = builtin()
+H200 = DeviceInfo(
+    "NVIDIA H200", "cuda", compute_capability=90, sm_count=132, warp_size=32, max_threads_per_block=1024,
+    max_threads_per_sm=2048, shared_bytes_per_block=232_448, shared_bytes_per_sm=233_472,
+    registers_per_block=65_536, registers_per_thread=255,
+)  # fmt: skip
+PLANS = sorted(configs_folder().glob("ladder-*.toml"))
+__all__ = ["told"]
+pytestmark = pytest.mark.usefixtures("no_mirror")
+
+
+def problem(operation: str, *sizes: int, dtype: str = "", layout: str = "") -> Problem:
+    declared = CATALOGUE.operation(operation)
+    return declared.problem(dict(zip(declared.dims, sizes, strict=True)), dtype, layout)
+
+
+# ---- what is climbed
+
+
+def test_kernels_come_in_ladder_order() -> None:
+    names = [step.kernel.name for step in ladder_of(CATALOGUE, problem("gemm", 9, 9, 9), "cuda", ()).steps]
+    assert names[:4] == ["naive", "row_shared", "tiled", "register_tiled"]
+    names = [step.kernel.name for step in ladder_of(CATALOGUE, problem("gemv", 9, 9), "cuda", ()).steps]
+    assert names == ["row_per_thread", "coalesced", "constant", "shared", "shuffle", "streaming"]
+    names = [step.kernel.name for step in ladder_of(CATALOGUE, problem("transpose", 9, 9), "cuda", ()).steps]
+    assert names == ["naive", "shared_tile", "padded_tile", "unrolled", "swizzled"]
+    names = [step.kernel.name for step in ladder_of(CATALOGUE, problem("gemm", 9, 9, 9), "cpu", ()).steps]
+    assert names[:3] == ["naive", "vectorised", "blocked"]
+
+
+def test_beyond_ieee_steps_are_what_ladders_show_and_kernels_of_the_precision() -> None:
+    gemm = CATALOGUE.operation("gemm")
+    emulated = gemm.problem({"m": 512, "n": 512, "k": 512}, precision="emulated")
+    names = [step.kernel.name for step in ladder_of(CATALOGUE, emulated, "cuda", ()).steps]
+    assert names == ["one_product", "three_products", "promoted", "double_sums", "emulated"]
+    chosen = ladder_of(CATALOGUE, emulated, "cuda", ("one_product", "warp_tiled")).steps
+    assert [step.kernel.name for step in chosen] == ["one_product", "warp_tiled"]
+    with pytest.raises(UnknownName, match="unknown cuda kernel of gemm 'one_product'"):
+        ladder_of(CATALOGUE, problem("gemm", 512, 512, 512), "cuda", ("one_product",))
+    shown = {each.name for each in CATALOGUE.shown}
+    assert shown == set(names[:3])
+    assert not shown & {each.name for each in CATALOGUE.of("gemm", "cuda", precision="emulated")}
+
+
+def test_a_step_shows_the_reports_figure_for_the_nearest_shape() -> None:
+    plan = ladder_of(CATALOGUE, problem("gemm", 9, 9, 9), "cpu", ("naive",))
+    (step,) = plan.steps
+    assert step.published_near((200, 200, 200)).figures == {"ms": 39.48}
+    assert step.published_near((3000, 3000, 3000)).figures == {"ms": 91657}
+    assert step.lesson
+    own = from_file(TOY)
+    (step,) = ladder_of(own, own.operation("toy").problem({"n": 9}), "cuda", ()).steps
+    assert step.published_near((9,)) is None
+
+
+def test_sweeps_are_of_the_parameters_that_lessons_name() -> None:
+    plan = ladder_of(CATALOGUE, problem("gemm", 4096, 4096, 4096), "cuda", (), sweeps=True)
+    tied, tiled = plan.sweeps
+    assert (tied.parameter, tied.values) == ("BLOCK_X BLOCK_Y", (4, 8, 16, 32))
+    assert tied.pinned(8) == {"BLOCK_X": 8, "BLOCK_Y": 8}
+    assert tiled.values == (4, 8, 16, 32)
+    assert [each.m for each in tiled.problems] == [512, 1024, 2048, 4096]
+    plan = ladder_of(CATALOGUE, problem("gemm", 1, 1, 1), "cpu", (), sweeps=True)
+    assert [(each.kernel.name, len(each.problems)) for each in plan.sweeps] == [("blocked", 1)]
+
+
+@pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
+def test_shipped_plans_are_legal_step_by_step(path: Path) -> None:
+    plan = read_ladder_plan(path, CATALOGUE)
+    device = (
+        H200 if plan.target == "cuda" else DeviceInfo("c", "cpu", cores=2, vector_bytes=64, l2_bytes=1 << 25)
+    )
+    assert plan.classic
+    for each in plan.problems:
+        for step in plan.steps:
+            asked = replace(each, layout=step.layout or each.layout)
+            space = pinned_space(step.kernel, step.pins, asked, device)
+            config = declared_config(step.kernel, step.pins, space)
+            assert dict(config).items() >= step.pins.items()
+            assert config in space
+    for sweep in plan.sweeps:
+        for each in sweep.problems:
+            for value in sweep.values:
+                assert len(pinned_space(sweep.kernel, sweep.pinned(value), each, device))
+
+
+def test_every_lesson_is_of_a_kernel_and_every_kernel_has_one() -> None:
+    told = {
+        (operation, target, name)
+        for operation, targets in lessons().items()
+        for target, kernels in targets.items()
+        for name, said in kernels.items()
+        if isinstance(said, dict)
+    }
+    kernels = (*CATALOGUE.kernels, *CATALOGUE.shown)
+    assert told == {(each.operation, each.target, each.name) for each in kernels}
+
+
+MISTAKES = [
+    ("", "the plan needs operation"),
+    ("operation = 'gemm'\ntarget = 'cuda'\nshapes = [[1, 2, 3]]", "has a shape, and a step or a sweep"),
+    ("operation = 'gem'\ntarget = 'cuda'\nshapes = [[1, 2, 3]]", "unknown operation 'gem'; did you mean gem"),
+    ("operation = 'gemm'\ntarget = 'cuda'\nshapes = [[1, 2]]", r"a list of 3 dims, got \[1, 2\]"),
+    ("operation = 3", "operation has the wrong type, got 3"),
+    ("speed = 3", "unknown key 'speed'"),
+    ("steps = [{kernel = 'naiv'}]", "unknown kernel 'naiv'; did you mean naive"),
+    ("steps = [{kernel = 'naive', config = {BLOCK_X = 5}}]", "BLOCK_X = 5; choose among"),
+    ("steps = [{kernel = 'naive', published = [{ms = 3}]}]", "a figure of naive needs shape"),
+    ("[[sweeps]]\nkernel = 'tiled'\nparameter = 'BLOCK'\nvalues = [8]\nshapes = [[1, 1, 1]]\n"
+     "published_ms = [[1, 2]]", "a figure for each value"),
+    ("steps = [", "cannot be read as a ladder plan"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "message"), MISTAKES, ids=[message[:20] for _, message in MISTAKES])
+def test_a_mistake_in_a_plan_is_told(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "plan.toml"
+    rest = (
+        "" if "operation" in text or not text else "operation = 'gemm'\ntarget = 'cuda'\nshapes = [[1, 2, 3]]\n"
+    )
+    path.write_text(rest + text)
+    with pytest.raises(PlanError, match=message):
+        read_ladder_plan(path, CATALOGUE)
+
+
+def test_a_config_that_is_not_legal_gives_way_to_the_nearest() -> None:
+    (kernel,) = CATALOGUE.of("gemm", "cuda", ("register_tiled",))
+    odd = problem("gemm", 1001, 1001, 1001)
+    space = pinned_space(kernel, {"BM": 64}, odd, H200)
+    config = declared_config(kernel, {"BM": 64}, space)
+    wanted = {**kernel.defaults, "BM": 64}
+    changed = {name for name in wanted if wanted[name] != config[name]}
+    assert "VECTOR" in changed  # 1001 is odd
+    assert len(changed) <= 2
+    with pytest.raises(UnknownName, match="cuda kernel of gemm 'nave'"):
+        ladder_of(CATALOGUE, odd, "cuda", ("nave",))
+    both = from_file(TOY)
+    only_cuda = replace(both, kernels=both.of("toy", "cuda"))
+    with pytest.raises(InputError, match="has no kernel for cpu"):
+        ladder_of(only_cuda, both.operation("toy").problem({"n": 9}), "cpu", ())
+
+
+# ---- figures
+
+
+def measured(*samples_s: float) -> Measurement:
+    return Measurement(Outcome.MEASURED, samples_s=samples_s, error=Error(1e-6, 2e-7, 0.1, 1e-7))
+
+
+def climbed(*times_s: float, limits: Limits | None = None) -> Ladder:
+    """A ladder of transpose on these times, with a library of 2 ms."""
+    asked = problem("transpose", 1000, 1000)
+    kernels = CATALOGUE.of("transpose", "cuda")
+    steps = tuple(Step(kernel, kernel.name) for kernel in kernels[: len(times_s)])
+    ladder = Ladder(LadderPlan("T", (asked,), steps), H200, {}, "cold", limits or Limits(1000.0, 800.0, 0.0))
+    for step, time_s in zip(steps, times_s, strict=True):
+        found = measured(time_s, time_s, time_s) if time_s else Measurement(Outcome.TIMED_OUT, "too slow")
+        ladder.rungs.append(Rung(step, asked, Config(step.kernel.defaults), found))
+    ladder.libraries.append(Library("cuBLAS", asked, measured(2e-3, 2e-3, 2e-3)))
+    return ladder
+
+
+def test_rows_compare_with_the_step_before_the_first_the_library_and_the_limit() -> None:
+    first, second, third = climbed(8e-3, 0.0, 2e-3).rows()
+    assert (first["step_speedup"], first["total_speedup"], first["of_library"]) == (1.0, 1.0, 0.25)
+    assert first["gbps"] == pytest.approx(1.0)
+    assert first["of_limit"] == pytest.approx(1 / 800)
+    assert (second["outcome"], second["time_s"], second["step_speedup"]) == ("TIMED_OUT", None, None)
+    assert (third["step_speedup"], third["total_speedup"], third["of_library"]) == (4.0, 4.0, 1.0)
+    assert third["error"] == {"max_rel": 1e-6, "mean_rel": 1e-7, "rms_rel": 2e-7}
+
+
+def test_a_slower_step_is_found() -> None:
+    rows = climbed(4e-3, 5e-3, 4.99e-3).rows()
+    assert slower_steps(rows) == [1]
+
+
+def test_the_roof_is_the_slower_of_moving_and_computing() -> None:
+    limits = Limits(read_gbps=2000.0, copy_gbps=1000.0, tflops=10.0)
+    square, thin = problem("gemm", 4096, 4096, 4096), problem("gemv", 4096, 4096)
+    assert limits.least_s(square) == pytest.approx(2 * 4096**3 / 10e12)
+    assert limits.least_s(thin) == pytest.approx(thin.work.bytes / 2000e9)
+    assert limits.bandwidth_gbps(problem("transpose", 64, 64)) == 1000.0
+    assert Limits().least_s(square) == 0.0
+
+
+def test_the_array_of_a_limit_is_larger_than_caches_and_fits() -> None:
+    assert array_bytes(H200, 1 << 40) == 1 << 30
+    assert array_bytes(H200, 1 << 30) == 1 << 26
+    cpu = DeviceInfo("c", "cpu", l2_bytes=32 << 20)
+    assert array_bytes(cpu, 1 << 40) == 128 << 20
+
+
+# ---- on a fake board
+
+
+@pytest.fixture
+def board(here: Path) -> str:
+    info = {"memory_bytes": 1 << 34, "compute_capability": 90, "sm_count": 2, "max_threads_per_sm": 2048}
+    limits = {"warp_size": 32, "shared_bytes_per_block": 232_448, "shared_bytes_per_sm": 233_472}
+    more = {"registers_per_thread": 255, "registers_per_block": BOARD["registers_per_block"]}
+    return write_device(here / "board.json", info=info | limits | more, free_bytes=1 << 26, baseline_s=1e-3)
+
+
+CONTRACT = {
+    "kernel", "config", "time_s", "tflops", "gbps", "step_speedup", "total_speedup", "of_library", "of_limit",
+    "noise", "error",
+}  # fmt: skip
+
+
+def test_climbing_keeps_the_contract_and_writes_a_page(told: Told, board: str, here: Path) -> None:
+    arguments = ("ladder", "transpose", "64", "96", "--device", board, "--classic", "--json", "-o", "page")
+    code, out, err = told(*arguments)
+    assert code == 0, err
+    rows = json.loads(out)
+    assert [row["kernel"] for row in rows] == ["naive", "shared_tile", "padded_tile", "unrolled", "swizzled"]
+    assert all(row.keys() >= CONTRACT for row in rows)
+    assert [row["config"] for row in rows][3] == {"TILE": 32, "ROWS": 8}
+    for row in rows:
+        assert row["gbps"] == pytest.approx(64 * 96 * 8 / row["time_s"] / 1e9)
+        assert row["of_library"] == pytest.approx(1e-3 / row["time_s"], rel=0.05)
+        assert row["of_limit"] > 0
+        assert (row["published"] is None) == (row["kernel"] == "swizzled")
+    assert "step 5 of 5, swizzled" in err
+    text = (here / "page" / "index.html").read_text()
+    images = re.findall(r'src="([^"]{30})', text)
+    assert images
+    assert all(image.startswith("data:image/png;base64,") for image in images)
+    assert "http" not in text
+    assert (here / "page" / "ladder-64-96.png").read_bytes().startswith(b"\x89PNG")
+    assert (here / "page" / "sweep-unrolled-rows.png").exists()
+
+
+def test_errors_stand_beside_speeds(told: Told, board: str, here: Path) -> None:
+    arguments = ("gemm", "256", "256", "256", "--precision", "emulated", "--device", board, "--classic")
+    code, out, err = told("ladder", *arguments, "--json", "-o", "page")
+    assert code == 0, err
+    rows = json.loads(out)
+    assert [row["kernel"] for row in rows][:3] == ["one_product", "three_products", "promoted"]
+    assert all(row["error"] for row in rows)
+    assert "Error beside speed of gemm" in (here / "page" / "index.html").read_text()
+    assert (here / "page" / "errors-256-256-256-nn.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_steps_are_tuned_and_no_champion_is_crowned(told: Told, board: str, here: Path) -> None:
+    arguments = ("64", "--device", board, "--quiet")
+    code, out, err = told("ladder", str(TOY), *arguments, "--seconds", "4", "--json")
+    assert code == 0, err
+    (row,) = json.loads(out)
+    assert row["trials"] > 1
+    assert err == ""
+    code, out, _ = told("best", str(TOY), *arguments[:-1], "--json")
+    assert (code, json.loads(out)["provisional"]) == (0, True)
+
+
+def test_a_plan_is_climbed_and_shown(told: Told, board: str, here: Path) -> None:
+    text = (configs_folder() / "ladder-gemv.toml").read_text().replace("16384, 16384", "64, 64")
+    assert tomllib.loads(text)["shapes"] == [[64, 64]]
+    (here / "gemv.toml").write_text(text)
+    code, out, err = told("ladder", "gemv.toml", "--device", board, "--quiet", "--end-to-end")
+    assert code == 0, err
+    assert "gemv 64 x 64 float32 n" in out
+    assert "gemv 64 x 64 float32 t" in out
+    assert "cuBLAS" in out
+    assert "Limits measured here" in out
+    code, _, err = told("ladder", "gemv.toml", "64", "--device", board)
+    assert (code, "says itself what to measure" in err) == (2, True)
+    code, _, err = told("ladder", "gemv.toml", "--device", "cpu")
+    assert (code, "is for cuda, got --device cpu" in err) == (2, True)
+
+
+@pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
+def test_published_loops_without_a_pragma_are_unrolled_as_compilers_do(path: Path) -> None:
+    steps = read_ladder_plan(path, CATALOGUE).steps
+    published = [step for step in steps if step.published and "UNROLL" in step.pins]
+    assert all(step.pins["UNROLL"] >= 4 for step in published)
+
+
+@pytest.mark.parametrize("chosen", [[], ["--no-sweeps"]], ids=["with sweeps", "without"])
+def test_the_sweeps_of_a_plan_can_be_left_out(told: Told, board: str, here: Path, chosen: list[str]) -> None:
+    (here / "tiles.toml").write_text(
+        'title = "Tiles"\nsource = "a test"\nhardware = "none"\noperation = "gemm"\ntarget = "cuda"\n'
+        'classic = true\nshapes = [[32, 32, 32]]\n[[steps]]\nkernel = "tiled"\n'
+        '[[sweeps]]\nkernel = "tiled"\nparameter = "BLOCK"\nvalues = [8, 16]\nshapes = [[32, 32, 32]]\n'
+    )
+    code, out, err = told("ladder", "tiles.toml", "--device", board, "--quiet", *chosen)
+    assert code == 0, err
+    assert ("over BLOCK" in out) is not bool(chosen)
+
+
+def test_bad_input_is_one_message(told: Told, board: str, here: Path) -> None:
+    (here / "file").write_text("")
+    for arguments, message in (
+        (("gemm", "9", "9", "9", "--seconds", "0"), "--seconds is above 0"),
+        (("gemm", "9", "9", "9", "-o", "file/page"), "-o takes a folder that can be written"),
+        (("gemm", "9", "9", "9", "--kernel", "nave"), "unknown cuda kernel of gemm 'nave'; did you mean naive"),
+        (("none.toml",), "none.toml cannot be read as a ladder plan"),
+    ):
+        code, out, err = told("ladder", *arguments, "--device", board)
+        assert (code, out) == (2, ""), err
+        assert message in err
+        assert "Traceback" not in err

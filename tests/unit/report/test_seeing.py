@@ -1,0 +1,124 @@
+"""A study is found by its name or its problem, and shown."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fixtures.browser import browser, may_be_missing
+from fixtures.fake_device import TOY, rule, study, write_device
+
+import tuner
+from tuner.cli.main import run
+from tuner.errors import NothingFound, UnknownName
+from tuner.report.plots.seen import Seen, best_by_pair, importance, pairs_shown, reasons, seconds_by_stage
+from tuner.report.plots.study_page import page
+from tuner.report.showing import study_seen
+
+FIGURES = ["history", "importance", "pairs", "parallel", "failures", "time"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a study of the toy, some of whose configs fail."""
+    made = tmp_path_factory.mktemp("studies")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TUNER_DASHBOARD", "0")
+        failing = [rule({"BLOCK": 64}, fault="wrong_result"), rule({"BLOCK": 32}, fault="compile_failed")]
+        study(made, write_device(made / "device.json", baseline_s=1e-3, rules=failing), trials=58)
+    return made
+
+
+@pytest.fixture
+def seen(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Seen:
+    monkeypatch.chdir(folder)
+    return study_seen("toy 1000", {})
+
+
+def test_a_problem_of_anyones_is_found_and_so_is_its_study(seen: Seen) -> None:
+    assert seen.title.startswith("toy 1000 float32 plain on Fake board, cold, kernels ")
+    assert study_seen(seen.title, {}).trials == seen.trials
+    assert (len(seen.trials), seen.kernel) == (58, "blocks")
+    assert seen.baseline is not None
+    assert seen.champion is not None
+    for wrong in ("nothing like it", "toy 1001", "toy 1000 elsewhere"):
+        with pytest.raises(NothingFound, match=r"neither a study nor a problem|no trial of"):
+            study_seen(wrong, {"device": "another"} if "elsewhere" in wrong else {})
+
+
+def test_its_numbers_add_up(seen: Seen) -> None:
+    failed = {name: count for (name, _), count in reasons(seen).items()}
+    assert (failed["WRONG_RESULT"], failed["COMPILE_FAILED"]) == (10, 10)
+    assert sum(failed.values()) + sum(each.measurement.outcome == "MEASURED" for each in seen.trials) == 58
+    shares = importance(seen)
+    assert shares.keys() == {"BLOCK", "ITEMS", "ORDER"}
+    assert list(shares.values()) == sorted(shares.values(), reverse=True)
+    assert all(0 <= share <= 1 for share in shares.values())
+    best = max(seen.speed(each.measurement.time_s or 1) for each in seen.timed)
+    for one, other in pairs_shown(seen):
+        cells = [cell for row in best_by_pair(seen, one, other) for cell in row if cell is not None]
+        assert max(cells) == best
+    assert seconds_by_stage(seen).keys() >= {"compile", "verify", "time", "between trials"}
+    spent = seconds_by_stage(replace(seen, spent_s={"thinking": 3.0, "finals": 0.0}))
+    assert spent["thinking"] == 3
+    assert "finals" not in spent
+
+
+def test_in_python_it_is_figures(seen: Seen, tmp_path: Path) -> None:
+    found = tuner.show("toy 1000")
+    assert list(found) == FIGURES
+    assert repr(found) == f"<figures: {', '.join(FIGURES)}>"
+    points = sum(len(each.x) for each in found["history"].data if each.mode == "markers")
+    assert points == len(seen.timed)
+    with pytest.raises(UnknownName, match="unknown option 'dir'"):
+        tuner.show("toy 1000", dir=tmp_path)  # type: ignore[call-arg]
+
+
+def test_the_page_needs_no_other_file(seen: Seen, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["show", str(TOY), "--set", "n=1000", "-o", str(tmp_path)]) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"study.html", *(f"{name}.png" for name in FIGURES)}
+    page = (tmp_path / "study.html").read_text()
+    assert capsys.readouterr().out.splitlines()[0] == str(tmp_path / "study.html")
+    assert "Plotly.newPlot" in page
+    assert "<script src=" not in page
+    assert '<link rel="stylesheet"' not in page
+    assert "wrong result" in page
+
+
+@pytest.mark.skipif(may_be_missing(), reason="Chromium is missing, and this user cannot install it")
+def test_the_page_can_be_hovered_and_suits_a_narrow_dark_screen(seen: Seen, tmp_path: Path) -> None:
+    (tmp_path / "study.html").write_text(page(seen))
+    troubles: list[str] = []
+    with browser() as opened:
+        tab = opened.new_page(viewport={"width": 400, "height": 800}, color_scheme="dark")
+        tab.on("pageerror", lambda error: troubles.append(str(error)))
+        tab.on("request", lambda asked: troubles.append(asked.url) if asked.url.startswith("http") else None)
+        tab.goto((tmp_path / "study.html").as_uri())
+        assert tab.evaluate("document.documentElement.scrollWidth") <= 400
+        assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 25, 27)"
+        assert tab.evaluate("document.getElementById('history').layout.font.color") == "#dfe7ea"
+        tab.locator("#importance").scroll_into_view_if_needed()
+        tab.locator("#importance .bars .point path").last.hover(force=True)
+        tab.wait_for_selector("#importance .hoverlayer .hovertext")
+        assert "BLOCK" in tab.locator("#importance .hoverlayer .hovertext").first.text_content()
+    assert troubles == []
+
+
+def test_the_terminal_gets_tables(seen: Seen, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["show", "toy", "1000"]) == 0
+    out = capsys.readouterr().out
+    for part in ("58, ", "What matters in blocks", "wrong result: ", "compile failed: ", "compile"):
+        assert part in out
+    assert run(["show", "toy", "1001"]) == 1
+    assert "neither a study nor a problem" in capsys.readouterr().err
+
+
+def test_a_study_without_times_has_what_there_is(seen: Seen, tmp_path: Path) -> None:
+    from tuner.report.plots import write_study
+    from tuner.report.plots.studies import figures
+
+    failed = [each for each in seen.trials if each.measurement.outcome.failed]
+    assert list(figures(Seen("failed", failed))) == ["failures", "time"]
+    assert list(figures(Seen("empty", []))) == []
+    assert [path.name for path in write_study(Seen("empty", []), tmp_path)] == ["study.html"]

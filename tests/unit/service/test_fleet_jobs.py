@@ -1,0 +1,152 @@
+"""Jobs of a server on a fleet: a local cluster of fake devices; and which fleets are refused."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures.fake_device import TOY, write_device
+from fixtures.server import Server, eventually, serving
+
+from tuner.cli.main import run
+from tuner.devices.detect import find
+from tuner.errors import InputError
+from tuner.results.record import Role
+from tuner.service.offer import ClusterChoice
+from tuner.store import Store
+from tuner.store.jobs import Job
+
+
+@pytest.fixture(scope="module")
+def db(tmp_path_factory: pytest.TempPathFactory) -> str:
+    url = f"sqlite:///{tmp_path_factory.mktemp('fleet')}/studies.db"
+    assert run(["allow", str(TOY), "--db", url]) == 0
+    return url
+
+
+@pytest.fixture(scope="module")
+def server(db: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server whose fleet has two boards of one model, on this machine."""
+    folder = tmp_path_factory.mktemp("serving")
+    boards = [
+        write_device(folder / f"{name}.json", baseline_s=1e-3, pace=0.2, info={"uuid": f"FAKE-{name}"})
+        for name in ("one", "two")
+    ]
+    devices = [word for spec in boards for word in ("--device", spec)]
+    with serving(db, folder, "--local-admin", "--cluster", "local", *devices) as running:
+        yield running
+
+
+def state(server: Server, job: str) -> dict[str, Any]:
+    told: dict[str, Any] = server.get(f"/v1/jobs/{job}").json()
+    return told
+
+
+def test_jobs_run_on_the_fleet_one_after_the_other_and_show_its_workers(server: Server, db: str) -> None:
+    plan = f'[[problems]]\nfile = "{TOY}"\nsquares = [100, 200, 300]\ntrials = 30\n'
+    first = server.post("/v1/jobs", json={"plan": plan}).json()
+    assert (first["what"], first["device"]) == ("plan of 3 problems", "any")
+    problem = {"file": str(TOY), "dims": {"n": 400}}
+    second = server.post("/v1/jobs", json={"problem": problem, "trials": 6}).json()["id"]
+    eventually(lambda: "which runs on the fleet" in state(server, second)["why"])
+
+    def at_work() -> dict[str, Any] | None:
+        told = state(server, first["id"])
+        assert not told["ended_at"], told["why"]
+        progress = told["progress"] or {}
+        return progress if progress.get("trials") else None
+
+    told = eventually(at_work)
+    assert {each["device"] for each in told["fleet"]["workers"]} == {"Fake board"}
+    assert len(told["fleet"]["workers"]) == 2
+    page = server.get(f"/jobs/{first['id']}").text
+    assert '<h2 id="workers">Fleet</h2>' in page
+    over = eventually(lambda: (s := state(server, first["id"]))["ended_at"] and s)
+    assert over["state"] == "done", over["why"]
+    assert [each["state"] for each in over["report"]["problems"]] == ["tuned"] * 3
+    assert len(over["report"]["fleet"]["workers"]) == 2
+    over = eventually(lambda: (s := state(server, second))["ended_at"] and s)
+    assert over["state"] == "done", over["why"]
+    with Store.open(db, read_only=True) as store:
+        found = [each for each in store.records(role=Role.TRIAL) if each.problem.dims == {"n": 400}]
+    assert len(found) == 6
+
+
+def test_a_job_on_the_fleet_that_is_cancelled_keeps_what_it_measured(server: Server, db: str) -> None:
+    plan = f'[[problems]]\nfile = "{TOY}"\nsquares = [500]\nseconds = 600\n'
+    job = server.post("/v1/jobs", json={"plan": plan}).json()["id"]
+
+    def stored() -> int:
+        with Store.open(db, read_only=True) as store:
+            return sum(each.problem.dims == {"n": 500} for each in store.records(role=Role.TRIAL))
+
+    before = eventually(stored)  # workers hand over every few seconds
+    server.post(f"/v1/jobs/{job}/cancel")
+    told = eventually(lambda: (s := state(server, job))["ended_at"] and s)
+    assert (told["state"], told["why"]) == ("cancelled", "cancelled; what was measured is kept")
+    assert stored() >= before
+
+
+def test_a_job_waits_for_a_scheduler_that_does_not_answer(tmp_path: Path) -> None:
+    db = f"sqlite:///{tmp_path}/studies.db"
+    assert run(["allow", str(TOY), "--db", db]) == 0
+    with serving(db, tmp_path, "--local-admin", "--cluster", "tcp://127.0.0.1:1") as own:
+        plan = f'[[problems]]\nfile = "{TOY}"\nsquares = [600]\ntrials = 2\n'
+        job = own.post("/v1/jobs", json={"plan": plan, "device": "*board*"}).json()["id"]
+        told = eventually(lambda: "no scheduler answers" in (s := state(own, job))["why"] and s)
+        assert (told["state"], told["starts"]) == ("queued", 1)
+        assert own.post(f"/v1/jobs/{job}/cancel").json()["state"] == "cancelled"
+
+
+def test_a_device_that_the_fleet_lacks_is_refused(server: Server) -> None:
+    refused = server.post(
+        "/v1/jobs", json={"problem": {"file": str(TOY), "dims": {"n": 9}}, "device": "NVIDIA H900"}
+    )
+    assert refused.status_code == 422
+    assert "the fleet of this machine has Fake board, Fake board" in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("text", ["tcp://10.0.0.1:8786", "tls://head:8786", "slurm:/site.toml"])
+def test_a_sqlite_file_and_several_machines_are_refused_with_the_reason(text: str) -> None:
+    with pytest.raises(InputError, match=r"written by one machine alone.*--db postgresql.*--hand-over"):
+        ClusterChoice(text).check("sqlite:///studies.db")
+    ClusterChoice(text, hand_over=True).check("sqlite:///studies.db")
+    ClusterChoice(text).check("postgresql://tuner@head/tuner")
+    ClusterChoice("tcp://127.0.0.1:8786").check("sqlite:///studies.db")
+
+
+def test_the_command_refuses_what_is_no_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, said in (
+        (["--cluster", "moon"], "a cluster is local, tcp://HOST:8786"),
+        (["--cluster", "slurm:/nowhere/site.toml"], "a cluster is local, tcp://HOST:8786"),
+        (["--cluster", "tcp://10.9.9.9:8786"], "a SQLite file is written by one machine alone"),
+        (["--hand-over"], "--hand-over and --tls-... belong to --cluster"),
+        (["--cluster", "tls://10.9.9.9:8786", "--tls-ca", "ca.pem"], "TLS takes --tls-ca, --tls-cert"),
+    ):
+        assert run(["serve", "--port", "0", "--db", "sqlite:///none.db", *words]) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_the_plan_of_a_problem_says_all_of_it(tmp_path: Path) -> None:
+    from tuner.night.plan import read_plan
+
+    problem = {
+        "operation": "gemm", "shape": {"m": 8, "n": 16, "k": 32}, "dtype": "float32", "layout": "nt",
+        "precision": "ieee", "regime": "hot", "kernels": ["tiled"], "file": "",
+    }  # fmt: skip
+    asked = {"kind": "problem", "problem": problem, "seconds": 30.0, "trials": 7}
+    job = Job(asked, "", "", "", "*H200*")
+    path = tmp_path / "plan.toml"
+    path.write_text(ClusterChoice("tcp://head:8786").plan_text(job, 12.5))
+    (item,) = read_plan(path).items
+    assert (str(item.problem), item.regime, item.kernels) == ("gemm 8 x 16 x 32 float32 nt", "hot", ("tiled",))
+    assert (item.seconds, item.trials, item.devices) == (12.5, 7, ("*H200*",))
+
+
+def test_what_a_name_stands_for_on_a_local_cluster(tmp_path: Path) -> None:
+    spec = write_device(tmp_path / "board.json", baseline_s=1e-3)
+    fleet = ClusterChoice("local", (find(spec), find("cpu")))
+    assert [each.spec for each in fleet.devices("any")] == [spec, "cpu"]
+    assert [each.spec for each in fleet.devices("cpu")] == ["cpu"]
+    assert [each.spec for each in fleet.devices("*board*")] == [spec]
+    assert (fleet.targets("cpu"), fleet.spec("")) == (("cpu",), "any")

@@ -1,0 +1,96 @@
+"""The fair order of a queue, whatever is in it; and what a job's command is."""
+
+import json
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tuner.declare.catalogue import builtin
+from tuner.service.job_processes import arguments, seconds_left
+from tuner.service.job_queue import fair
+from tuner.store.jobs import Job
+from tuner.study import job_files
+from tuner.study.progress import Progress
+
+JOBS = st.lists(st.tuples(st.sampled_from("abcd"), st.integers(-3, 3)), max_size=40)
+
+
+def queued(told: list[tuple[str, int]]) -> list[Job]:
+    return [
+        Job({}, str(number), "node", name, "cpu", priority, number=number)
+        for number, (name, priority) in enumerate(told, 1)
+    ]
+
+
+@given(JOBS, st.dictionaries(st.sampled_from("abcd"), st.sampled_from(("2026-01", "2026-02"))))
+def test_submitters_take_turns_and_priorities_hold_within_one(
+    told: list[tuple[str, int]], last: dict[str, str]
+) -> None:
+    jobs = queued(told)
+    order = fair(jobs, last)
+    assert sorted(job.number for job in order) == [job.number for job in jobs]
+    for name in "abcd":
+        mine = [(-job.priority, job.number) for job in order if job.submitter == name]
+        assert mine == sorted(mine)
+    left = {name: sum(job.submitter == name for job in jobs) for name in "abcd"}
+    while order:
+        turn = [name for name in "abcd" if left[name]]
+        taken = [job.submitter for job in order[: len(turn)]]
+        assert sorted(taken) == turn, "everyone who waits has a turn before anyone has another"
+        order = order[len(turn) :]
+        left = {name: count - (name in turn) for name, count in left.items()}
+
+
+def test_whoever_waited_longest_is_first() -> None:
+    order = fair(queued([("a", 0), ("b", 0), ("c", 0)]), {"a": "2026-02", "b": "2026-01"})
+    assert [job.submitter for job in order] == ["c", "b", "a"]
+
+
+def plan_job(progress: dict[str, Any], started_at: str = "", **asked: Any) -> Job:
+    told = {"kind": "plan", "plan": "x", "problems": 2, "seconds": None, "trials": None, **asked}
+    return Job(told, "", "", "", "cpu", progress=progress, started_at=started_at)
+
+
+def test_a_job_that_is_started_again_has_the_seconds_that_are_left() -> None:
+    for limit in ({"seconds": 600.0}, {"plan_seconds": 600.0}, {"seconds": 600.0, "plan_seconds": 9000.0}):
+        assert seconds_left(plan_job({}, **limit)) == 600
+        again = plan_job({"spent_s": 400.0, "elapsed_s": 20.0}, **limit)
+        assert seconds_left(again) == 200
+        assert "--seconds=200.000" in arguments(again, Path("/jobs"))
+        assert seconds_left(plan_job({"spent_s": 4000.0}, **limit)) == 1, "enough for a report"
+    assert seconds_left(plan_job({"spent_s": 400.0})) is None
+
+
+def test_a_night_until_a_time_of_day_does_not_go_on_into_the_next_one() -> None:
+    begun = datetime.now().astimezone() - timedelta(hours=3)
+    soon, past = (f"{begun + timedelta(hours=hours):%H:%M}" for hours in (5, 2))
+    assert seconds_left(plan_job({}, until=soon)) is None, "the plan itself says it"
+    at = begun.isoformat()
+    assert 7000 < seconds_left(plan_job({}, at, until=soon)) <= 7200
+    assert seconds_left(plan_job({}, at, until=past)) == 1
+
+
+def test_what_a_command_tells_counts_the_processes_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNER_JOB", str(tmp_path))
+    monkeypatch.setenv("TUNER_JOB_SPENT_S", "100.0")
+    monkeypatch.setattr(job_files, "_Told", type("Fresh", (job_files._Told,), {"stage": "", "is_night": False}))
+    declared = builtin().operation("gemm").problem({"m": 8, "n": 8, "k": 8})
+    job_files.tell(declared, Progress(stage="searching", elapsed_s=7.0))
+    assert json.loads((tmp_path / "progress").read_text())["spent_s"] == 107
+
+
+def test_no_value_of_a_job_is_taken_for_an_option() -> None:
+    problem = {
+        "operation": "gemm", "shape": {"m": 1, "n": 2, "k": 3}, "dtype": "--db", "layout": "-x",
+        "precision": "", "regime": "cold", "kernels": ["--help"], "file": "",
+    }  # fmt: skip
+    asked = {"kind": "problem", "problem": problem, "seconds": None, "trials": 5}
+    told = arguments(Job(asked, "", "", "", "cuda:0"), None)  # type: ignore[arg-type]
+    assert told[:2] == ["tune", "gemm"]
+    assert all(each.startswith("--") and ("=" in each or each == "--json") for each in told[2:])

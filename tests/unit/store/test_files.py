@@ -1,0 +1,392 @@
+"""Files of records: written, merged in any order, and told of when they are broken."""
+
+import contextlib
+import gzip
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import zstandard
+from fixtures.records import BOARD, CPU, champion, full_record, record, square
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tuner.errors import InputError
+from tuner.results.measurement import Comparison, CompileReport, Error, Measurement, Outcome
+from tuner.results.record import Champion, Pair, Record
+from tuner.store import Store, lines
+from tuner.store.exchange import Counts, export, take
+from tuner.store.streams import Selection
+from tuner.study.kernel_tuner import Cached, is_cache, records_of
+from tuner.study.recorded_spaces import read_recording
+
+
+@pytest.fixture(scope="module")
+def blank(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("blank") / "studies.db"
+    Store.open(f"sqlite:///{path}").close()
+    return path.read_bytes()
+
+
+@pytest.fixture
+def fresh(tmp_path: Path, blank: bytes) -> Callable[[], Store]:
+    """Makes empty databases."""
+    made: list[Store] = []
+
+    def another() -> Store:
+        path = tmp_path / f"{len(made)}.db"
+        path.write_bytes(blank)
+        made.append(Store.open(f"sqlite:///{path}"))
+        return made[-1]
+
+    yield another
+    for each in made:
+        each.close()
+
+
+def exported(store: Store, path: Path) -> list[str]:
+    """All that a store has, as text."""
+    export(store, path)
+    return path.read_text(encoding="utf-8").splitlines()
+
+
+# ---- lines
+
+FLOATS = st.floats(allow_nan=False)
+MEASUREMENTS = st.builds(
+    Measurement,
+    st.sampled_from(Outcome),
+    st.text(st.characters(codec="utf-8"), max_size=20),
+    st.lists(FLOATS, max_size=5).map(tuple),
+    st.none() | st.builds(Error, FLOATS, FLOATS, FLOATS, FLOATS),
+    st.none() | st.builds(CompileReport, st.integers(0, 255)),
+    st.dictionaries(st.text(max_size=5), FLOATS, max_size=2),
+    st.dictionaries(st.text(max_size=5), FLOATS, max_size=2),
+)
+
+
+@given(MEASUREMENTS, st.dictionaries(st.text(max_size=4), st.integers() | st.booleans() | st.text(max_size=4)))
+def test_a_line_says_all_of_a_record(measurement: Measurement, config: dict[str, object]) -> None:
+    told = record(square(64), measurement=measurement, config=config)
+    line = lines.line_of(told)
+    assert lines.parsed(line) == told
+    assert "\n" not in line
+    json.loads(line, parse_constant=pytest.fail)  # NaN and infinities are no JSON
+
+
+def test_a_line_says_all_of_a_champion() -> None:
+    pairs = (Pair("tiled BM=64", "cuBLAS", 2e-3, Comparison(1.5, 1.4, 1.6, "faster")),)
+    told = champion(full_record(), baseline=record(square(64)), speedup=1.5, pairs=pairs)
+    assert lines.parsed(lines.line_of(told)) == told
+
+
+def test_a_number_that_is_none_is_a_text() -> None:
+    wrong = Measurement(Outcome.WRONG_RESULT, "NaN", error=Error(math.nan, math.inf, -math.inf))
+    line = lines.line_of(record(square(64), measurement=wrong))
+    error = lines.parsed(line).measurement.error
+    assert math.isnan(error.max_rel)
+    assert (error.rms_rel, error.bound_ratio) == (math.inf, -math.inf)
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("", "it is not JSON"),
+        ("[" * 100_000, "it is not JSON"),
+        ("7", "it is no record"),
+        ("{}", "it lacks 'tile_tuner'"),
+        ('{"record": {}}', "it lacks 'problem'"),
+        ('{"record": null}', "it is no record"),
+        ('{"champion": {"id": 3}}', "it lacks 'record'"),
+        ('{"tile_tuner": "records", "format": 99}', "form 99, and this version knows forms up to 4"),
+    ],
+)
+def test_a_line_that_is_none_is_told(line: str, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        lines.parsed(line)
+
+
+@given(st.data())
+def test_no_damaged_line_brings_anything_but_a_value_error(data: st.DataObject) -> None:
+    """A line with a value replaced by another of any kind is read or refused, never worse."""
+    told = json.loads(lines.line_of(champion(full_record(), baseline=record(square(64)))))
+    place, odd = told["champion"], data.draw(st.none() | st.integers() | st.text() | st.lists(st.integers()))
+    for _ in range(data.draw(st.integers(0, 3))):
+        inner = [name for name, value in place.items() if isinstance(value, dict)]
+        if inner:
+            place = place[data.draw(st.sampled_from(sorted(inner)))]
+    if place:
+        place[data.draw(st.sampled_from(sorted(place)))] = odd
+    with contextlib.suppress(ValueError, InputError):
+        assert isinstance(lines.parsed(json.dumps(told)), Champion)
+
+
+# ---- files
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".jsonl.gz", ".jsonl.zst"])
+def test_what_is_exported_is_imported(fresh: Callable[[], Store], tmp_path: Path, ending: str) -> None:
+    here, there, path = fresh(), fresh(), tmp_path / f"night{ending}"
+    crowned = champion(full_record(), baseline=record(square(64)), speedup=1.5)
+    here.add([full_record(), record(square(65), device=CPU)])
+    here.crown(crowned)
+    assert export(here, path) == Counts(4, 1)
+    assert take(there, path) == Counts(4, 1)
+    assert take(there, path) == Counts(0, 0, known=5)
+    assert there.records() == here.records()
+    assert there.champions() == [crowned]
+
+
+def test_compression_is_told_by_the_ending_and_read_by_the_bytes(
+    fresh: Callable[[], Store], tmp_path: Path
+) -> None:
+    store = fresh()
+    store.add(full_record())
+    for name in ("a.jsonl", "a.jsonl.gz", "a.jsonl.zst"):
+        export(store, tmp_path / name)
+    plain = (tmp_path / "a.jsonl").read_bytes()
+    assert gzip.decompress((tmp_path / "a.jsonl.gz").read_bytes()) == plain
+    assert (
+        zstandard.ZstdDecompressor().decompressobj().decompress((tmp_path / "a.jsonl.zst").read_bytes())
+        == plain
+    )
+    (tmp_path / "a.jsonl.gz").rename(tmp_path / "misnamed")
+    assert take(fresh(), tmp_path / "misnamed").records == 1
+
+
+def test_files_may_be_joined_and_sorted(fresh: Callable[[], Store], tmp_path: Path) -> None:
+    here, there = fresh(), fresh()
+    here.crown([champion(full_record()) for _ in range(3)])
+    text = exported(here, tmp_path / "a.jsonl")
+    (tmp_path / "b.jsonl").write_text("\n".join(sorted(text + text)) + "\n\n")
+    assert take(there, tmp_path / "b.jsonl") == Counts(3, 3, known=6)
+
+
+def test_a_selection_is_exported(fresh: Callable[[], Store], tmp_path: Path) -> None:
+    store, wanted = fresh(), record(square(64))
+    store.add([wanted, record(square(64), device=CPU), record(square(65))])
+    chosen = Selection("gemm", (64, 64, 64), "NVIDIA H200", "cold")
+    assert export(store, tmp_path / "a.jsonl", chosen) == Counts(1, 0)
+    assert take(fresh(), tmp_path / "a.jsonl").records == 1
+
+
+def test_an_export_that_fails_leaves_the_old_file(
+    fresh: Callable[[], Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, path = fresh(), tmp_path / "a.jsonl"
+    store.add(record(square(64)))
+    path.write_text("precious")
+
+    def failing(told: Record | Champion) -> str:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(lines, "line_of", failing)
+    with pytest.raises(OSError, match="the disk is full"):
+        export(store, path)
+    assert path.read_text() == "precious"
+    assert list(tmp_path.glob(".*")) == []
+
+
+def test_progress_is_told(fresh: Callable[[], Store], tmp_path: Path) -> None:
+    store, told = fresh(), []
+    store.add([record(square(64)) for _ in range(1100)])
+    export(store, tmp_path / "a.jsonl.gz", progress=lambda *each: told.append(each))
+    assert told == [(500, 1100), (1000, 1100)]
+    told.clear()
+    take(fresh(), tmp_path / "a.jsonl.gz", progress=lambda *each: told.append(each))
+    size = (tmp_path / "a.jsonl.gz").stat().st_size
+    assert len(told) == 4
+    assert all(0 < done <= there == size for done, there in told)
+
+
+# ---- merging
+
+EVENTS = [
+    record(square(64), measured_at="2026-01-01T00:00:00.000000+00:00"),
+    record(square(64), device=replace(BOARD, driver="590"), measured_at="2026-01-03T00:00:00.000000+00:00"),
+    record(square(65), device=replace(BOARD, driver="570"), measured_at="2026-01-02T00:00:00.000000+00:00"),
+    *(champion(record(square(64)), crowned_at=f"2026-01-0{day}T00:00:00.000000+00:00") for day in (2, 2, 1, 3)),
+    champion(record(square(64), device=CPU), baseline=record(square(64), device=CPU)),
+]
+
+
+@settings(max_examples=25)
+@given(
+    nodes=st.lists(st.lists(st.sampled_from(EVENTS), max_size=6), min_size=1, max_size=4),
+    order=st.randoms(use_true_random=False),
+)
+def test_merging_in_any_order_any_number_of_times_ends_the_same(
+    nodes: list[list[Record | Champion]], order: object, tmp_path_factory: pytest.TempPathFactory, blank: bytes
+) -> None:
+    folder = tmp_path_factory.mktemp("merged")
+    files = []
+    for number, events in enumerate(nodes):
+        path = folder / f"node{number}.jsonl"
+        path.write_text("".join(f"{lines.line_of(event)}\n" for event in events))
+        files.append(path)
+    shuffled = files * 2
+    order.shuffle(shuffled)
+    answers = []
+    for name, sequence in (("one", files), ("two", shuffled)):
+        (folder / f"{name}.db").write_bytes(blank)
+        with Store.open(f"sqlite:///{folder}/{name}.db") as store:
+            for path in sequence:
+                take(store, path)
+            kind = [store.champion(square(64), device, "cold") for device in (BOARD, CPU, "NVIDIA H200")]
+            answers.append(
+                (kind, store.champions(), store.devices(), exported(store, folder / f"{name}.jsonl"))
+            )
+    assert answers[0] == answers[1]
+
+
+# ---- broken files
+
+
+@pytest.fixture
+def broken(fresh: Callable[[], Store], tmp_path: Path) -> Path:
+    """A file of which line 3 is damaged."""
+    store = fresh()
+    store.add([record(square(64)) for _ in range(4)])
+    text = exported(store, tmp_path / "a.jsonl")
+    text[2] = text[2][:50]
+    path = tmp_path / "broken.jsonl"
+    path.write_text("\n".join(text) + "\n")
+    return path
+
+
+def test_nothing_of_a_broken_file_is_imported(fresh: Callable[[], Store], broken: Path) -> None:
+    store = fresh()
+    told = r"line 3 of .*broken\.jsonl is not: it is not JSON.*Nothing of the file was imported.*--skip-broken"
+    with pytest.raises(InputError, match=told):
+        take(store, broken)
+    assert store.records() == []
+
+
+def test_the_good_lines_of_a_broken_file_are_imported_on_demand(
+    fresh: Callable[[], Store], broken: Path
+) -> None:
+    store = fresh()
+    counts = take(store, broken, skip_broken=True)
+    assert (counts.records, counts.broken_lines, [number for number, _ in counts.broken]) == (3, 1, [3])
+    assert len(store.records()) == 3
+
+
+def test_only_some_of_many_broken_lines_are_kept_to_be_told(fresh: Callable[[], Store], tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("nonsense\n" * 1000)
+    counts = take(fresh(), tmp_path / "a.jsonl", skip_broken=True)
+    assert (counts.broken_lines, len(counts.broken)) == (1000, 20)
+
+
+@pytest.mark.parametrize("ending", [".gz", ".zst"])
+@pytest.mark.parametrize("harm", ["cut", "flipped"])
+def test_a_compressed_file_that_is_damaged(
+    fresh: Callable[[], Store], tmp_path: Path, ending: str, harm: str
+) -> None:
+    here, path = fresh(), tmp_path / f"a.jsonl{ending}"
+    here.add([full_record() for _ in range(50)])
+    export(here, path)
+    data = bytearray(path.read_bytes())
+    if harm == "cut":
+        del data[-10:]
+    else:
+        data[len(data) // 2] ^= 0xFF
+    path.write_bytes(data)
+    there = fresh()
+    with pytest.raises(InputError, match=r"Nothing of the file was imported"):
+        take(there, path)
+    assert there.records() == []
+    assert take(there, path, skip_broken=True).broken_lines >= 1
+
+
+def test_a_file_of_another_kind(fresh: Callable[[], Store], tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(bytes(range(256)))
+    with pytest.raises(InputError, match=r"line 1 of .*a\.jsonl is not"):
+        take(fresh(), tmp_path / "a.jsonl")
+    with pytest.raises(InputError, match="must exist, found none"):
+        take(fresh(), tmp_path / "none.jsonl")
+    with pytest.raises(InputError, match="is a folder; name the files in it"):
+        take(fresh(), tmp_path)
+
+
+# ---- Kernel Tuner
+
+CACHE = {
+    "device_name": "NVIDIA A100", "kernel_name": "stencil", "problem_size": [4096, 512],
+    "tune_params_keys": ["block", "mode"], "tune_params": {"block": [16, 32], "mode": ["a"]},
+    "cache": {
+        "16,a": {
+            "block": 16, "mode": "a", "time": 2.5, "times": [2.0, 3.0],
+            "timestamp": "2023-12-22 09:54:05+00:00",
+        },
+        "32,a": {"block": 32, "mode": "a", "time": "CompilationFailedConfig", "timestamp": "yesterday"},
+    },
+}  # fmt: skip
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    path = tmp_path / "cache.json"
+    path.write_text(json.dumps(CACHE))
+    return path
+
+
+def test_a_kernel_tuner_cache_becomes_records_of_a_users_kernel(
+    fresh: Callable[[], Store], cache: Path
+) -> None:
+    found = list(records_of(Cached(cache)))
+    first, second = found
+    assert str(first.problem) == "stencil 4096 x 512"
+    assert first.problem.dims == {"x": 4096, "y": 512}
+    assert (first.device.name, first.device.kind, first.kernel, first.regime) == (
+        "NVIDIA A100", "cuda", "stencil", "hot",
+    )  # fmt: skip
+    assert (dict(first.config), first.measurement.samples_s) == ({"block": 16, "mode": "a"}, (0.002, 0.003))
+    assert first.measured_at == "2023-12-22T09:54:05.000000+00:00"
+    assert (second.measurement.outcome, second.measured_at[:4]) == (Outcome.COMPILE_FAILED, "1970")
+    store = fresh()
+    assert store.add(found) == 2
+    assert store.add(records_of(Cached(cache))) == 0, "read again it brings nothing new"
+    assert store.best_record(first.problem, "NVIDIA A100", "hot") == first
+
+
+def test_what_a_cache_lacks_may_be_told(cache: Path) -> None:
+    told = Cached(
+        cache, "NVIDIA H200", square(64), "own", "aaaa", "/home/me/own.py", {"flops": 8.0, "bytes": 4.0}, "cold"
+    )
+    first = next(records_of(told))
+    assert (first.problem, first.device.name, first.kernel) == (square(64), "NVIDIA H200", "own")
+    assert (first.source_hash, first.origin, first.work["flops"], first.regime) == (
+        "aaaa", "/home/me/own.py", 8.0, "cold",
+    )  # fmt: skip
+    assert first.id != next(records_of(Cached(cache))).id
+
+
+def test_a_cache_without_a_device(cache: Path) -> None:
+    cache.write_text(json.dumps(CACHE | {"device_name": ""}))
+    with pytest.raises(InputError, match="names none; name it with --device"):
+        next(records_of(Cached(cache)))
+    cache.write_text("[]")
+    with pytest.raises(InputError, match="has its configs under 'cache'"):
+        next(records_of(Cached(cache)))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("a.json", True), ("a.json.gz", True), ("a.jsonl.gz", False), ("a", False)]
+)
+def test_a_cache_is_told_by_its_name(name: str, expected: bool) -> None:
+    assert is_cache(Path(name)) is expected
+
+
+def test_exported_records_are_a_recording_to_simulate_on(fresh: Callable[[], Store], tmp_path: Path) -> None:
+    store = fresh()
+    store.add([record(square(64), config={"BM": size}, time_s=size * 1e-3) for size in (1, 2, 4)])
+    export(store, tmp_path / "a.jsonl.gz")
+    recording = read_recording(tmp_path / "a.jsonl.gz")
+    assert (recording.name, recording.device, recording.optimum_s) == ("a", "NVIDIA H200", 1e-3)
+    store.add(record(square(65), config={"BM": 8}))
+    export(store, tmp_path / "b.jsonl")
+    with pytest.raises(InputError, match="a recording is of one problem and regime"):
+        read_recording(tmp_path / "b.jsonl")

@@ -1,0 +1,289 @@
+"""Results that come with the project: written for review, merged with what is there, read by themselves."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fixtures.records import BOARD, CPU, champion, full_record, measured, record, square
+
+import tuner
+from tuner.errors import InputError
+from tuner.results.measurement import Measurement, Outcome, compare
+from tuner.results.record import Champion, Record, Role
+from tuner.store import Store
+from tuner.store.published import Published, champions, devices, entries, publish, tuned_folder
+
+ROOT = Path(tuner.__file__).parent.parent
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    with Store.open(f"sqlite:///{tmp_path}/studies.db") as opened:
+        yield opened
+
+
+def final(size: int, *samples_s: float, **more: object) -> Record:
+    return record(square(size), role=Role.FINAL, measurement=measured(*samples_s), **more)
+
+
+def crowned(size: int, time_s: float = 1e-3, **more: object) -> Champion:
+    """A champion with a library that was measured in the same rounds."""
+    samples = [time_s * (1 + 0.001 * (n % 7)) for n in range(21)]
+    library = record(
+        square(size), role=Role.BASELINE, kernel="cuBLAS", config={}, source_hash="",
+        measurement=measured(*(1.5 * each for each in samples)),
+    )  # fmt: skip
+    given = {"baseline": library, "speedup": 1.5, "crowned_at": "2026-02-01T00:00:00.000000+00:00"} | more
+    return champion(final(size, *samples), **given)
+
+
+def test_provisional_champions_are_not_published(store: Store, tmp_path: Path) -> None:
+    sound, shaky = crowned(64), crowned(128)
+    measurement = replace(shaky.record.measurement, circumstances={"finals_noise": 0.2})
+    store.crown([sound, replace(shaky, record=replace(shaky.record, measurement=measurement))])
+    publish(store, tmp_path)
+    assert [each.record.problem for each in champions("gemm", tmp_path)] == [square(64)]
+
+
+def test_what_is_published_is_read_back_as_published(store: Store, tmp_path: Path) -> None:
+    best = replace(full_record(), role=Role.FINAL, origin="")
+    library = record(
+        square(64), 2e-3, role=Role.BASELINE, kernel="cuBLAS", config={}, versions={"library": "13"}
+    )
+    told = champion(best, baseline=library, speedup=1.987654321, verdict="faster")
+    store.crown(told)
+    (path,) = publish(store, tmp_path)
+    assert path == tmp_path / "nvidia-h200" / "gemm.json"
+    (found,) = champions("gemm", tmp_path)
+    record_, baseline = found.record, found.baseline
+    assert record_.measurement.time_s == pytest.approx(best.measurement.time_s, rel=1e-5)
+    assert record_.measurement.noise == pytest.approx(best.measurement.noise, rel=1e-5)
+    assert record_.tflops == pytest.approx(best.tflops, rel=1e-5)
+    assert record_.gbps == pytest.approx(best.gbps, rel=1e-5)
+    text = json.loads(path.read_text())["entries"][0]
+    assert (text["time_s"], text["noise"]) == (record_.measurement.time_s, record_.measurement.noise)
+    assert text["tflops"] == float(f"{record_.tflops:.6g}")
+    assert text["samples"]["count"] == 60
+    assert len(record_.measurement.samples_s) == 7
+    assert (dict(record_.config), list(record_.config)) == (best.config, list(best.config))
+    assert (record_.problem, record_.regime, record_.role) == (best.problem, best.regime, Role.FINAL)
+    assert record_.device == replace(best.device, uuid="")
+    assert (record_.id, record_.source_hash, record_.versions) == (best.id, best.source_hash, best.versions)
+    assert record_.measurement.error == best.measurement.error
+    assert record_.measurement.compiled == best.measurement.compiled
+    assert (baseline.kernel, baseline.role, baseline.id) == ("cuBLAS", Role.BASELINE, library.id)
+    assert baseline.versions == {"library": "13"}
+    assert baseline.measurement.time_s == 2e-3
+    assert (found.speedup, found.verdict, found.id) == (1.98765, "faster", told.id)
+    assert (found.crowned_at, found.trials) == (told.crowned_at, told.trials)
+
+
+def test_the_speed_up_has_its_interval(store: Store, tmp_path: Path) -> None:
+    rounds = [1.0, 1.1, 0.9, 1.0, 1.05, 0.95, 1.0]
+    library = record(square(64), role=Role.BASELINE, measurement=measured(*(2.0, 2.3, 1.7, 2.1, 2.2, 1.9, 2.0)))
+    told = champion(final(64, *rounds), baseline=library, speedup=2.0)
+    store.crown(told)
+    publish(store, tmp_path)
+    (found,) = entries("gemm", tmp_path)
+    expected = compare(rounds, library.measurement.samples_s)
+    assert (found.speedup_low, found.speedup_high) == pytest.approx((expected.low, expected.high), rel=1e-5)
+
+
+def test_runners_up_are_the_other_finalists_and_the_best_trials(store: Store, tmp_path: Path) -> None:
+    best = final(64, 1.0, config={"BM": 1})
+    wrong = Measurement(Outcome.WRONG_RESULT, "wrong at 17 x 17")
+    store.add(
+        [
+            record(square(64), 0.9, config={"BM": 1}),  # the champion's own trial
+            record(square(64), 1.2, config={"BM": 2}),
+            final(64, 1.3, config={"BM": 2}),
+            record(square(64), 1.1, config={"BM": 3}),
+            record(square(64), 0.5, config={"BM": 4}),
+            record(square(64), config={"BM": 4}, role=Role.FINAL, measurement=wrong),
+            record(square(64), config={"BM": 5}, measurement=Measurement(Outcome.PRUNED, "slow", (9.0,))),
+            record(square(64), 0.1, config={"BM": 6}, regime="hot"),
+            record(square(64), 0.1, config={"BM": 7}, source_hash="of old"),
+            record(square(65), 0.1, config={"BM": 8}),
+            record(square(64), 0.1, config={}, role=Role.BASELINE, kernel="cuBLAS"),
+            *(record(square(64), 2.0 + size, config={"BM": size}) for size in range(10, 30)),
+            record(square(64), 99.0, config={"BM": 99}, study="missing times of gemm"),
+        ]
+    )
+    store.crown(champion(best))
+    publish(store, tmp_path)
+    (found,) = entries("gemm", tmp_path)
+    listed = [(each.config["BM"], each.time_s, each.role) for each in found.runners_up]
+    assert listed[:3] == [(3, 1.1, Role.TRIAL), (2, 1.3, Role.FINAL), (10, 12.0, Role.TRIAL)]
+    assert len(listed) == 10 + 1
+    assert listed[-1] == (99, 99.0, Role.TRIAL)  # slow, and measured to learn what it costs here
+    assert {each.kernel for each in found.runners_up} == {"tiled"}
+    ids = {each.id: each.measured_at for each in store.records(problem=square(64), device=BOARD)}
+    assert all(ids[each.record_id] == each.measured_at for each in found.runners_up)
+
+
+def test_a_runner_up_of_the_first_form_is_read(store: Store, tmp_path: Path) -> None:
+    store.add(record(square(64), 1.2, config={"BM": 2}, measurement=full_record().measurement))
+    store.crown(champion(final(64, 1.0, config={"BM": 1})))
+    (path,) = publish(store, tmp_path)
+    (found,) = entries("gemm", tmp_path)[0].runners_up
+    assert found.error == full_record().measurement.error
+    written = json.loads(path.read_text())
+    for name in ("record_id", "measured_at", "error", "circumstances"):
+        written["entries"][0]["runners_up"][0].pop(name, None)
+    path.write_text(json.dumps(written | {"format": 1}))
+    (entry,) = entries("gemm", tmp_path)
+    (older,) = entry.runners_up
+    assert (older.config, older.time_s, older.record_id, older.error) == (found.config, found.time_s, "", None)
+    told = older.as_record(entry.champion.record)
+    assert (told.kernel, told.config, told.id) == ("tiled", {"BM": 2}, "")
+    assert told.measurement.time_s == found.time_s
+
+
+def test_a_file_is_text_for_review(store: Store, tmp_path: Path) -> None:
+    """One config a line, and the same records make the same bytes."""
+    for size in (128, 64):
+        store.add(record(square(size), 2.0, config={"BM": 2}))
+        store.crown(crowned(size))
+    (path,) = publish(store, tmp_path)
+    text = path.read_text()
+    rows = text.splitlines()
+    assert sum(row.startswith('      "config": {"BM": 64, "VECTOR": 4}') for row in rows) == 2
+    assert sum(row.startswith('        {"kernel": "tiled", "config": {"BM": 2}') for row in rows) == 2
+    assert [row.strip() for row in rows if '"problem"' in row] == [
+        f'"problem": {{"shape": {{"m": {n}, "n": {n}, "k": {n}}}, "dtype": "float32", "layout": "nn"}},'
+        for n in (64, 128)
+    ]
+    assert text.endswith("}\n")
+    changed_ns = path.stat().st_mtime_ns
+    assert publish(store, tmp_path) == [path]
+    assert (path.read_text(), path.stat().st_mtime_ns) == (text, changed_ns)
+
+
+def test_a_file_that_is_there_keeps_what_the_database_lacks(store: Store, tmp_path: Path) -> None:
+    early, late = (f"2026-0{month}-01T00:00:00.000000+00:00" for month in (1, 3))
+    with Store.open(f"sqlite:///{tmp_path}/other.db") as other:
+        theirs = [crowned(64, crowned_at=early), crowned(96, crowned_at=late), crowned(128)]
+        other.crown(theirs)
+        publish(other, tmp_path)
+    ours = [crowned(64), crowned(96), crowned(256)]
+    store.crown(ours)
+    publish(store, tmp_path)
+    kept = [ours[0].id, theirs[1].id, theirs[2].id, ours[2].id]
+    assert [each.id for each in champions("gemm", tmp_path)] == kept
+    with Store.open(f"sqlite:///{tmp_path}/other.db") as other:
+        publish(other, tmp_path)
+    assert [each.id for each in champions("gemm", tmp_path)] == kept, "in whatever order they publish"
+
+
+def test_devices_operations_and_own_kernels(store: Store, tmp_path: Path) -> None:
+    on_cpu = record(square(64), device=CPU, role=Role.FINAL)
+    gemv = record(replace(square(64), operation="gemv"), role=Role.FINAL)
+    own = record(replace(square(64), operation="stencil"), role=Role.FINAL, origin="/home/me/own.py")
+    store.crown([champion(each) for each in (record(square(64)), on_cpu, gemv, own)])
+    assert publish(store, tmp_path, operation="gemv") == [tmp_path / "nvidia-h200" / "gemv.json"]
+    assert publish(store, tmp_path, device=CPU.name) == [tmp_path / "amd-epyc-avx-512-2-cores" / "gemm.json"]
+    assert len(publish(store, tmp_path)) == 3, "a kernel of one's own is published when its operation is named"
+    assert publish(store, tmp_path, operation="stencil") == [tmp_path / "nvidia-h200" / "stencil.json"]
+    assert "/home/me" not in (tmp_path / "nvidia-h200" / "stencil.json").read_text()
+    assert publish(store, tmp_path, regime="hot") == []
+    assert {each.record.problem.operation for each in champions(directory=tmp_path)} == {
+        "gemm",
+        "gemv",
+        "stencil",
+    }
+    assert [each.record.device.name for each in champions("gemm", tmp_path)] == [CPU.name, BOARD.name]
+    assert champions("transpose", tmp_path) == []
+    assert champions(directory=tmp_path / "none") == []
+
+
+def test_devices_are_told_by_the_head_of_a_file(store: Store, tmp_path: Path) -> None:
+    on_cpu = record(square(64), device=CPU, role=Role.FINAL)
+    store.crown([champion(each) for each in (record(square(64)), on_cpu)])
+    publish(store, tmp_path)
+    found = [replace(each, uuid="") for each in (CPU, BOARD)]
+    assert devices(tmp_path) == found
+    damaged = tmp_path / "nvidia-h200" / "gemm.json"
+    damaged.write_text(damaged.read_text().replace('"kernel"', '"colonel"'))
+    assert devices(tmp_path) == found, "no entry is read"
+    assert devices(tmp_path / "none") == []
+
+
+def test_results_of_one_device_are_read_without_those_of_others(store: Store, tmp_path: Path) -> None:
+    on_cpu = record(square(64), device=CPU, role=Role.FINAL)
+    store.crown([champion(each) for each in (record(square(64)), on_cpu)])
+    publish(store, tmp_path)
+    board = tmp_path / "nvidia-h200" / "gemm.json"
+    board.write_text(board.read_text().replace('"kernel"', '"colonel"'))
+    (found,) = entries("gemm", tmp_path, (CPU.kind, CPU.name))
+    assert found.champion.record.device.name == CPU.name
+    assert entries("gemm", tmp_path, ("cpu", BOARD.name)) == []
+    with pytest.raises(InputError, match=r"nvidia-h200/gemm\.json is not"):
+        entries("gemm", tmp_path, (BOARD.kind, BOARD.name))
+
+
+@pytest.mark.parametrize("indent", [None, 4])
+def test_a_file_in_another_layout_answers_as_well(store: Store, tmp_path: Path, indent: int | None) -> None:
+    store.crown([champion(record(square(64))), champion(record(square(64), device=CPU, role=Role.FINAL))])
+    publish(store, tmp_path)
+    expected = devices(tmp_path), entries("gemm", tmp_path, (BOARD.kind, BOARD.name))
+    for path in tmp_path.glob("*/gemm.json"):
+        data = json.loads(path.read_text())
+        path.write_text(json.dumps(dict(reversed(data.items())), indent=indent))
+    assert (devices(tmp_path), entries("gemm", tmp_path, (BOARD.kind, BOARD.name))) == expected
+
+
+def test_two_devices_in_one_file_are_told_apart(store: Store, tmp_path: Path) -> None:
+    mates = [replace(BOARD, name=name) for name in ("NVIDIA H200", "NVIDIA-H200")]
+    by_size = dict(zip((64, 128), mates, strict=True))
+    store.crown([champion(record(square(size), device=mate)) for size, mate in by_size.items()])
+    assert publish(store, tmp_path) == [tmp_path / "nvidia-h200" / "gemm.json"]
+    assert {each.name for each in devices(tmp_path)} == {each.name for each in mates}
+    for size, mate in by_size.items():
+        found = entries("gemm", tmp_path, (mate.kind, mate.name))
+        assert [each.champion.record.problem for each in found] == [square(size)]
+
+
+def test_a_file_is_read_again_when_it_changes(store: Store, tmp_path: Path) -> None:
+    store.crown(crowned(64))
+    publish(store, tmp_path)
+    assert entries("gemm", tmp_path)[0] is entries("gemm", tmp_path)[0]
+    store.crown(crowned(128))
+    publish(store, tmp_path)
+    assert len(entries("gemm", tmp_path)) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("{", "is what `tuner records publish` writes"),
+        ("[]", "is what `tuner records publish` writes"),
+        ('{"format": 1}', "is what `tuner records publish` writes"),
+        ('{"format": 99}', "has form 99 and this version knows forms up to 2; upgrade"),
+    ],
+)
+def test_a_file_that_is_none_is_named(tmp_path: Path, text: str, told: str) -> None:
+    (tmp_path / "board").mkdir()
+    (tmp_path / "board" / "gemm.json").write_text(text)
+    with pytest.raises(InputError, match=rf"gemm\.json.*{told}|{told}.*gemm\.json"):
+        champions("gemm", tmp_path)
+
+
+def test_the_projects_own_results_are_found_and_read() -> None:
+    assert tuned_folder() == ROOT / "configs" / "tuned"
+    found = entries()
+    assert all(isinstance(each, Published) for each in found)
+    assert len(found) == len(champions())
+
+
+def test_reading_needs_no_database_and_no_device() -> None:
+    script = """
+import sys
+from tuner.store.published import champions
+champions()
+print([name for name in ("sqlalchemy", "numpy", "optuna", "cupy", "numba") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]"

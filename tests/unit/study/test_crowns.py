@@ -1,0 +1,165 @@
+"""The crown log in a database: lookups, matrices, copies and the command line obey it."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from fixtures.postgres import Databases
+from fixtures.records import BOARD, champion, measured, record, square
+
+from tuner.cli.champions import champions as command
+from tuner.errors import InputError, NothingFound
+from tuner.lookup import answer
+from tuner.results.crowns import Act, Crown
+from tuner.results.measurement import Measurement
+from tuner.store import Store, crowning, exchange, matrix
+from tuner.store.ledger import ledger_file, readable
+from tuner.study import crowns
+
+PROBLEM = square(64)
+
+
+def crowned(store: Store, tile: int, day: int, time_s: float) -> str:
+    """Crowns a config on a day; returns the champion's id."""
+    library = record(PROBLEM, 2e-3, kernel="cuBLAS", config={})
+    made = champion(
+        record(PROBLEM, time_s, kernel="mine", config={"BM": tile}), f"2026-01-0{day}T12:00:00.000000+00:00",
+        baseline=library, speedup=2e-3 / time_s, id=str(uuid.UUID(int=0xABC + day)),
+    )  # fmt: skip
+    store.crown(made)
+    return made.id
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/studies.db"
+    return Databases(request.getfixturevalue("postgresql")).fresh()
+
+
+@pytest.fixture
+def store(url: str) -> Store:
+    with Store.open(url) as store:
+        for day, tile in enumerate((16, 32, 64), 1):
+            crowned(store, tile, day, 1e-3 / day)
+        yield store
+
+
+def tile_of(store: Store, **asked: bool) -> int:
+    """The tile that answers, by each of the ways to ask."""
+    found = store.champion(PROBLEM, BOARD, "cold", **asked)
+    assert found is not None
+    tile = int(found.record.config["BM"])
+    if not asked:
+        query = matrix.MatrixQuery("gemm", "float32", "cuda", "cold")
+        (row,) = matrix.crowned(store, query)
+        assert json.loads(row.record.config) == {"BM": tile}
+        (listed,) = store.champions("gemm")
+        assert listed.record.config == {"BM": tile}
+        assert answer(store, PROBLEM, BOARD).config == {"BM": tile}
+    return tile
+
+
+def test_a_rollback_answers_at_once_and_the_next_champion_reigns_again(store: Store) -> None:
+    assert tile_of(store) == 64
+    crowns.rollback(store, crowns.reign(store, PROBLEM), "slower since the new driver", "me")
+    assert tile_of(store) == 32
+    crowns.rollback(store, crowns.reign(store, PROBLEM), "that, too", "me")
+    assert tile_of(store) == 16
+    with pytest.raises(NothingFound, match="an earlier champion of another config to go back to"):
+        crowns.rollback(store, crowns.reign(store, PROBLEM), "once more", "me")
+    store.crown(champion(record(PROBLEM, 1e-4, config={"BM": 128}), "2030-01-01T00:00:00.000000+00:00"))
+    assert len(store.champions("gemm", history=True)) == 4
+
+
+def test_a_rollback_goes_back_to_another_config(store: Store) -> None:
+    crowned(store, 64, 5, 1e-3)
+    crowns.rollback(store, crowns.reign(store, PROBLEM), "", "me")
+    assert tile_of(store) == 32
+
+
+def test_a_pin_holds_until_it_is_taken_back(store: Store) -> None:
+    place = crowns.reign(store, PROBLEM)
+    with pytest.raises(NothingFound, match="must be pinned to be unpinned"):
+        crowns.unpin(store, place, "")
+    with pytest.raises(NothingFound, match="an id names a champion of gemm"):
+        crowns.pin(store, place, "nobody", "")
+    with pytest.raises(InputError, match="fits 3; give more"):
+        crowns.pin(store, place, "00000000", "")
+    crowns.pin(store, place, place.history[0].id, "production", "me")
+    crowned(store, 256, 6, 1e-5)
+    assert tile_of(store) == 16
+    crowns.unpin(store, crowns.reign(store, PROBLEM), "done", "me")
+    assert tile_of(store) == 256
+
+
+def test_a_freeze_keeps_later_champions_from_answering(store: Store) -> None:
+    frozen = Crown(Act.FREEZE, None, "", "", "", "", "me", made_at="2026-01-02T13:00:00.000000+00:00")
+    crowning.enter(store, frozen)
+    assert tile_of(store) == 32
+    assert [crowns.reign(store, PROBLEM).state(each) for each in store.champions("gemm", history=True)] == [
+        "", "", "frozen out",
+    ]  # fmt: skip
+    crowns.freeze(store, None, "over", "me", thaw=True)
+    assert tile_of(store) == 64
+
+
+def test_only_confirmed_champions_on_request(store: Store) -> None:
+    first, second, _ = crowns.reign(store, PROBLEM).history
+    assert store.champion(PROBLEM, BOARD, "cold", confirmed=True) is None
+    crowns.confirm(store, first, True, "won again")
+    crowns.confirm(store, second, False, "did not")
+    assert tile_of(store, confirmed=True) == 16
+    assert answer(store, PROBLEM, BOARD, confirmed=True).config == {"BM": 16}
+    assert tile_of(store) == 64
+
+
+def test_the_log_travels_with_the_records(store: Store, tmp_path: Path) -> None:
+    crowns.rollback(store, crowns.reign(store, PROBLEM), "why", "me")
+    crowns.freeze(store, None, "all", "me")
+    exchange.export(store, tmp_path / "all.jsonl")
+    with Store.open(f"sqlite:///{tmp_path}/other.db") as other:
+        exchange.take(other, tmp_path / "all.jsonl")
+        assert other.rulings.log() == store.rulings.log()
+        assert tile_of(other) == 32
+        again = exchange.take(other, tmp_path / "all.jsonl")
+        assert again.records == again.champions == 0
+    copied = [each for each in readable(ledger_file(tmp_path / "other.db")) if isinstance(each, Crown)]
+    assert sorted(each.id for each in copied) == [each.id for each in store.rulings.log()]
+
+
+def test_the_command_line_says_who_and_why(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/studies.db"
+    with Store.open(url) as store:
+        for day, tile in enumerate((16, 32), 1):
+            crowned(store, tile, day, 1e-3 / day)
+
+    def ran(*arguments: str) -> str:
+        done = CliRunner().invoke(command, [*arguments, "--db", url], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    problem = ("gemm", "64", "64", "64")
+    assert "now answers mine BM=16" in ran("rollback", *problem, "--why", "slow", "--who", "ann")
+    (listed,) = json.loads(ran("list", "--json"))
+    assert (listed["champion"]["config"], listed["champion"]["confirmed"]) == ({"BM": 16}, False)
+    told = json.loads(ran("history", *problem, "--json"))
+    assert [each["state"] for each in told["history"]] == [None, "gone back from"]
+    assert [(each["act"], each["who"], each["why"]) for each in told["log"]] == [("rollback", "ann", "slow")]
+    assert "pin by bob" in ran(
+        "pin", *problem, "--why", "w", "--who", "bob", "--champion", told["history"][1]["id"]
+    )
+    assert "unpin by bob" in ran("unpin", *problem, "--why", "w", "--who", "bob")
+    assert "frozen by" in ran("freeze", "--why", "w")
+    assert "thawed by" in ran("freeze", "--off", "--why", "w")
+    assert "rollback" in ran("history", *problem)
+
+
+def test_other_measurements_are_as_they_were(store: Store) -> None:
+    place = crowns.reign(store, PROBLEM)
+    assert isinstance(place.history[0].record.measurement, Measurement)
+    assert place.history[0].record.measurement.samples_s == measured(1e-3).samples_s

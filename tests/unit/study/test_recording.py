@@ -1,0 +1,135 @@
+"""Reading recorded spaces."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tuner.declare.space import Config
+from tuner.errors import InputError
+from tuner.results.measurement import Measurement, Outcome
+from tuner.study.recorded_spaces import read_recording
+
+
+def entry(block: int, mode: str, time: Any, **more: Any) -> dict[str, Any]:
+    """An entry of a Kernel Tuner cache."""
+    return {"block": block, "mode": mode, "time": time, **more}
+
+
+CACHE: dict[str, Any] = {
+    "device_name": "NVIDIA H200",
+    "kernel_name": "stencil",
+    "tune_params_keys": ["block", "mode"],
+    "tune_params": {"block": [16, 32, 64], "mode": ["a", "b"]},
+    "cache": {
+        "16,a": entry(
+            16, "a", 2.5, times=[2.0, 3.0], compile_time=100.0, benchmark_time=6.0, verification_time=1
+        ),
+        "32,a": entry(32, "a", "CompilationFailedConfig", compile_time=50.0),
+        "32,b": entry(32, "b", "RuntimeFailedConfig"),
+        "16,b": entry(16, "b", 4.0),
+        "64,b": entry(64, "b", 1e20),
+    },
+}
+
+
+def written(folder: Path, data: Any, name: str = "space.json") -> Path:
+    """The data as a file."""
+    path = folder / name
+    text = data if isinstance(data, str) else json.dumps(data)
+    path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    return path
+
+
+@pytest.mark.parametrize("name", ["space.json", "space.json.gz"])
+def test_a_kernel_tuner_cache_is_read(tmp_path: Path, name: str) -> None:
+    recording = read_recording(written(tmp_path, CACHE, name))
+    assert (recording.name, recording.device, list(recording.kernels)) == ("space", "NVIDIA H200", ["stencil"])
+    space = recording.spaces["stencil"]
+    assert [str(config) for config in space] == [key_to_text(key) for key in CACHE["cache"]]
+    assert {each.name: (each.values, each.scale) for each in space.parameters} == {
+        "block": ((16, 32, 64), "log2"), "mode": (("a", "b"), "categorical"),
+    }  # fmt: skip
+    first = recording.measurement("stencil", Config({"block": 16, "mode": "a"}))
+    assert first.samples_s == pytest.approx((0.002, 0.003))
+    assert first.stages_s == pytest.approx({"compile": 0.1, "verify": 0.001, "time": 0.006})
+    outcomes = [each.outcome for each in recording.kernels["stencil"].measurements]
+    assert outcomes == [
+        Outcome.MEASURED, Outcome.COMPILE_FAILED, Outcome.LAUNCH_FAILED, Outcome.MEASURED,
+        Outcome.LAUNCH_FAILED,
+    ]  # fmt: skip
+    assert recording.optimum_s == pytest.approx(0.0025)
+
+
+def key_to_text(key: str) -> str:
+    """``16,a`` as a config prints."""
+    block, mode = key.split(",")
+    return f"block={block} mode={mode}"
+
+
+def test_a_cache_that_was_left_open_is_read(tmp_path: Path) -> None:
+    text = json.dumps(CACHE).removesuffix("}}") + ",\n"
+    assert len(read_recording(written(tmp_path, text)).spaces["stencil"]) == 5
+
+
+@pytest.mark.parametrize("wrap", [lambda records: records, lambda records: {"records": records}])
+def test_our_own_records_are_read(tmp_path: Path, wrap: Any) -> None:
+    records = [
+        {
+            "kernel": kernel,
+            "config": {"BM": size},
+            "device": {"name": "NVIDIA H200"},
+            "role": role,
+            "measurement": Measurement(Outcome.MEASURED, samples_s=(size / 1e3,)).to_json(),
+        }
+        for kernel, size, role in (
+            ("tiled", 8, "trial"), ("tiled", 16, "trial"), ("naive", 3, "trial"), ("cuBLAS", 1, "baseline"),
+        )
+    ]  # fmt: skip
+    recording = read_recording(written(tmp_path, wrap(records)))
+    assert {name: [c.BM for c in space] for name, space in recording.spaces.items()} == {
+        "tiled": [8, 16], "naive": [3],
+    }  # fmt: skip
+    assert recording.optimum_s == pytest.approx(0.003)
+    assert recording.device == "NVIDIA H200"
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ("{", "a recording is JSON, .* is not"),
+        ({"a": 1}, "is a Kernel Tuner cache or a list of our records"),
+        ([{"kernel": "k"}], "a record has kernel, config and measurement, number 0 of .* has not"),
+        ({"cache": {}}, "a Kernel Tuner cache lists tune_params_keys"),
+        ({"cache": {"1": {"a": 1}}, "tune_params_keys": ["a"]}, "lacks time in '1'"),
+        ({"cache": {"1": {"time": 1}}, "tune_params_keys": ["a"]}, "lacks a in '1'"),
+        ({"cache": {}, "tune_params_keys": ["a"]}, "a recording has a config with a time, got none"),
+        (
+            {"cache": {"1": {"a": 1, "time": "InvalidConfig"}}, "tune_params_keys": ["a"]},
+            "a recording has a config with a time, got none",
+        ),
+    ],
+)
+def test_what_is_no_recording_is_refused(tmp_path: Path, data: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read_recording(written(tmp_path, data))
+
+
+def test_a_missing_or_broken_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"found none at .*absent\.json; check the path"):
+        read_recording(tmp_path / "absent.json")
+    broken = tmp_path / "broken.json.gz"
+    broken.write_bytes(gzip.compress(b"{}" * 1000)[:20])
+    with pytest.raises(InputError, match="cannot be read"):
+        read_recording(broken)
+
+
+def test_configs_of_one_kernel_have_the_same_parameters(tmp_path: Path) -> None:
+    record = {"kernel": "k", "measurement": {"outcome": "MEASURED", "samples_s": [1.0]}}
+    records = [record | {"config": {"A": 1}}, record | {"config": {"B": 1}}]
+    with pytest.raises(InputError, match="have the same parameters, got A and B"):
+        read_recording(written(tmp_path, records))

@@ -1,0 +1,131 @@
+"""Replaying studies on recordings."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from threadpoolctl import threadpool_info
+
+from tuner.cli.main import command_line
+from tuner.errors import InputError
+from tuner.results.measurement import Outcome
+from tuner.study.recorded_spaces import Recording, read_recording
+from tuner.study.simulate import simulate
+
+
+def recorded(folder: Path, name: str = "toy", shift: float = 0.0, kernel: str = "k") -> Recording:
+    """640 configs; X=32 Y=8 Z=0 is best; a third of Z=3 fails; ten samples with noise of 1 %."""
+    cache: dict[str, Any] = {}
+    for x in (1, 2, 4, 8, 16, 32, 64, 128):
+        for y in (1, 2, 4, 8, 16):
+            for z in range(16):
+                log = abs(math.log2(x / 32) + shift) * 0.3 + abs(math.log2(y / 8)) * 0.2 + 0.1 * z
+                samples = [math.exp(log) * (1 + 0.01 * math.sin(x + 3 * y + 7 * z + at)) for at in range(10)]
+                time: Any = sum(samples) / 10
+                if z == 3 and y > 4:
+                    time = "RuntimeFailedConfig"
+                cache[f"{x},{y},{z}"] = {
+                    "X": x, "Y": y, "Z": z, "time": time, "times": samples, "compile_time": 500.0,
+                }  # fmt: skip
+    path = folder / f"{name}.json"
+    data = {"device_name": "D", "kernel_name": kernel, "tune_params_keys": ["X", "Y", "Z"], "cache": cache}
+    path.write_text(json.dumps(data), encoding="utf-8")
+    return read_recording(path)
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> Recording:
+    """The recording."""
+    return recorded(tmp_path_factory.mktemp("recordings"))
+
+
+def test_the_json_holds_fractions_by_trials(toy: Recording) -> None:
+    result = simulate(toy, sampler="random", trials=60, repeats=3, seed=5)
+    data = json.loads(json.dumps(result.to_json()))
+    assert (data["space"], data["strategy"], data["repeats"]) == ("toy", "random", 3)
+    assert list(data["fraction_at"]) == ["10", "25", "50", "60"]
+    for fractions in data["fraction_at"].values():
+        assert 0 < fractions["min"] <= fractions["mean"] <= fractions["max"] <= 1
+    assert data["seconds_per_trial"] == pytest.approx(0.5, rel=0.01)
+    assert data["search_seconds_per_trial"] > 0
+    assert [row[0] for row in result.rows()] == [10, 25, 50, 60]
+    assert result.rows()[-1][-1] == pytest.approx(60 * data["seconds_per_trial"])
+
+
+def test_the_same_seed_replays_the_same_and_another_does_not(toy: Recording) -> None:
+    one, other, third = (
+        [replay.fraction_at for replay in simulate(toy, trials=25, repeats=2, seed=seed).replays]
+        for seed in (1, 1, 7)
+    )
+    assert one == other
+    assert one != third
+
+
+def test_the_whole_space_reaches_the_optimum(toy: Recording) -> None:
+    result = simulate(toy, sampler="bruteforce", trials=1000, repeats=1)
+    (replay,) = result.replays
+    assert replay.trials == 640
+    assert replay.stopped == "space covered"
+    assert replay.fraction_at[1000] == pytest.approx(1.0, abs=0.02)
+    assert set(replay.fraction_at) == {10, 25, 50, 100, 200, 1000}
+
+
+def test_ours_needs_fewer_trials_than_chance(toy: Recording) -> None:
+    ours, chance = (
+        simulate(toy, sampler=sampler, trials=50, repeats=4).to_json()["fraction_at"]["50"]["mean"]
+        for sampler in ("tile", "random")
+    )
+    assert ours > 0.99
+    assert ours > chance + 0.03
+
+
+def test_a_warm_start_saves_trials(toy: Recording, tmp_path: Path) -> None:
+    past = recorded(tmp_path, "past", shift=1.0)
+    result = simulate(toy, trials=20, repeats=3, warm_start=past)
+    assert min(result.fractions(20)) > 0.97
+
+
+def test_wrong_input_is_refused(toy: Recording, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="trials is 1 or more, got 0"):
+        simulate(toy, trials=0)
+    with pytest.raises(InputError, match="repeats is 1 or more, got -1"):
+        simulate(toy, repeats=-1)
+    with pytest.raises(
+        InputError, match="a warm start is a recording of the same kernel, got one of other for k"
+    ):
+        simulate(toy, warm_start=recorded(tmp_path, "other", kernel="other"))
+
+
+def test_the_command_prints_json_or_a_table(tmp_path: Path) -> None:
+    recorded(tmp_path, "here")
+    recorded(tmp_path, "there", shift=1.0)
+    arguments = ["simulate", str(tmp_path / "here.json"), "--trials", "12", "--repeats", "2"]
+    warm = [*arguments, "--warm-start", str(tmp_path / "there.json")]
+    cold, known = (
+        json.loads(CliRunner().invoke(command_line, [*each, "--json"], catch_exceptions=False).stdout)
+        for each in (arguments, warm)
+    )
+    assert {"space", "strategy", "repeats", "fraction_at", "seconds_per_trial"} <= set(cold)
+    assert set(cold["fraction_at"]["12"]) == {"mean", "min", "max"}
+    assert known["fraction_at"]["12"]["mean"] > cold["fraction_at"]["12"]["mean"]
+    shown = CliRunner().invoke(command_line, arguments, catch_exceptions=False).output
+    assert "here: tile, 2 studies" in shown
+    assert f"{cold['fraction_at']['10']['mean']:.3f}" in shown
+
+
+def test_replays_leave_the_cores_to_others(toy: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+
+    def tried(*arguments: Any) -> tuple[Outcome, float]:
+        seen.extend(pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas")
+        return Outcome.MEASURED, 1.0
+
+    monkeypatch.setattr("tuner.study.simulate._tried", tried)
+    simulate(toy, trials=3, repeats=1)
+    assert seen
+    assert set(seen) == {1}

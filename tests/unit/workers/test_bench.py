@@ -1,0 +1,230 @@
+"""One config after the other on a bench; failures become outcomes. On the fake device, in this process."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures.fake_device import BEST, BEST_S, BOARD, FAULTS, TOY, fault_configs, rule
+
+from tuner.declare import catalogue
+from tuner.declare.kernel import render
+from tuner.declare.space import Config
+from tuner.devices.fake import FakeCompiler, FakeDevice
+from tuner.results.measurement import Outcome
+from tuner.workers.bench import Bench, CompiledConfig
+from tuner.workers.workload import Workload
+
+CATALOGUE = catalogue.from_file(TOY)
+PROBLEM = CATALOGUE.operation("toy").problem({"n": 300})
+SLOW = {"BLOCK": 64, "ITEMS": 16, "ORDER": "striped"}
+#: Faults that a process survives, and that come after compiling.
+SURVIVED = (
+    "launch_failed", "unwell", "wrong_result", "unwritten", "out_of_bounds", "writes_input", "stale",
+    "out_of_memory",
+)  # fmt: skip
+
+
+class Room:
+    """A fake device with a bench on it."""
+
+    def __init__(self, folder: Path, **more: Any) -> None:
+        rules = [
+            rule(BEST, latency_s=BEST_S, traits={"occupancy": 0.5}),
+            rule(SLOW, latency_s=5 * BEST_S, traits={"occupancy": 0.25}),
+        ]
+        rules += [rule(config, fault=fault) for fault, config in fault_configs().items()]
+        path = folder / "device.json"
+        path.write_text(json.dumps({"info": BOARD, "rules": rules, "noise": 0.0001, **more}))
+        self.compiler = FakeCompiler(str(path))
+        device = FakeDevice.from_file(str(path))
+        self.bench = Bench(device, Workload(device, PROBLEM, 1), "cold")
+
+    def compiled_config(self, config: dict[str, Any]) -> CompiledConfig:
+        rendered = render(CATALOGUE.of("toy", "cuda")[0], PROBLEM, Config(config))
+        binary = self.compiler.compile(rendered, "", PROBLEM)
+        return CompiledConfig(rendered, binary.code, binary.report, compile_s=1.5)
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Room:
+    return Room(tmp_path, baseline_s=2 * BEST_S)
+
+
+def test_a_good_config_is_measured_with_all_that_is_known(room: Room) -> None:
+    compiled_config = room.compiled_config(BEST)
+    found = room.bench.measure(compiled_config, None)
+    assert found.outcome is Outcome.MEASURED
+    assert found.reason == ""
+    assert found.time_s == pytest.approx(BEST_S, rel=1e-3)
+    assert found.error is not None
+    assert found.error.bound_ratio < 1
+    assert found.compiled == compiled_config.compiled
+    assert list(found.stages_s) == ["compile", "load", "verify", "time"]
+    assert found.stages_s["compile"] == 1.5
+    assert found.circumstances == {"sm_clock_hz": 1e9, "occupancy": 0.5}
+    assert not room.bench.unwell
+
+
+def test_a_slow_config_is_pruned_against_the_best_only(room: Room) -> None:
+    assert room.bench.measure(room.compiled_config(SLOW), None).outcome is Outcome.MEASURED
+    found = room.bench.measure(room.compiled_config(SLOW), BEST_S)
+    assert found.outcome is Outcome.PRUNED
+    assert found.reason == "cannot win: its fastest sample takes 5 times the best config's median"
+    assert len(found.samples_s) == 2
+
+
+@pytest.mark.parametrize("fault", SURVIVED)
+def test_a_failure_is_an_outcome_with_its_reason(room: Room, fault: str) -> None:
+    found = room.bench.measure(room.compiled_config(fault_configs()[fault]), None)
+    outcome, reason = FAULTS[fault]
+    assert found.outcome.value == outcome
+    assert reason in found.reason
+    assert found.samples_s == ()
+    assert ("time" in found.stages_s) is (fault == "stale")
+    assert room.bench.unwell is (fault in ("unwell", "out_of_memory"))
+    # The next config is not blamed for it.
+    assert room.bench.measure(room.compiled_config(BEST), None).outcome is Outcome.MEASURED
+
+
+def test_the_library_is_verified_and_timed_by_the_same_code(room: Room) -> None:
+    found = room.bench.measure_baseline()
+    assert found is not None
+    assert found.outcome is Outcome.MEASURED
+    assert found.time_s == pytest.approx(2 * BEST_S, rel=1e-3)
+    assert list(found.stages_s) == ["verify", "time"]
+
+
+def test_no_library_is_no_baseline(tmp_path: Path) -> None:
+    assert Room(tmp_path).bench.measure_baseline() is None
+
+
+def test_the_finals_give_one_measurement_each_and_the_library_last(room: Room) -> None:
+    wrong = fault_configs()["wrong_result"]
+    failing = fault_configs()["launch_failed"]
+    found = room.bench.finals([room.compiled_config(each) for each in (wrong, BEST, failing, SLOW)], 0.0)
+    outcomes = [each.outcome.value for each in found]
+    assert outcomes == ["WRONG_RESULT", "MEASURED", "LAUNCH_FAILED", "MEASURED", "MEASURED"]
+    assert [each.time_s for each in found] == [
+        None, pytest.approx(BEST_S, rel=1e-3), None, pytest.approx(5 * BEST_S, rel=1e-3),
+        pytest.approx(2 * BEST_S, rel=1e-3),
+    ]  # fmt: skip
+    rounds = {len(each.samples_s) for each in found if each.samples_s}
+    assert len(rounds) == 1
+
+
+def test_each_finalist_has_its_own_occupancy_and_the_library_none(room: Room) -> None:
+    found = room.bench.finals([room.compiled_config(each) for each in (BEST, SLOW)], 0.0)
+    assert [each.circumstances.get("occupancy") for each in found] == [0.5, 0.25, None]
+    library = room.bench.measure_baseline()
+    assert library is not None
+    assert "occupancy" not in library.circumstances
+
+
+@pytest.mark.parametrize(("over", "finals"), [(1.05, "MEASURED"), (1.4, "INACCURATE")])
+def test_the_finals_allow_for_other_inputs_and_the_search_does_not(
+    tmp_path: Path, over: float, finals: str
+) -> None:
+    rules = [rule(BEST, latency_s=BEST_S, error_rel=4e-7), rule({}, latency_s=2 * BEST_S)]
+    bench = Room(tmp_path, rules=rules, baseline_s=3 * BEST_S, baseline_error_rel=1e-7)
+    best = bench.compiled_config(BEST)
+    bench.bench.limit_error(1.0)
+    assert bench.bench.limit is not None
+    ratio = bench.bench.limit.ratio(bench.bench.measure(best, None).error)
+    assert ratio == pytest.approx(4, rel=0.1)
+    bench.bench.limit_error(ratio / over)
+    assert bench.bench.measure(best, None).outcome is Outcome.INACCURATE
+    found = bench.bench.finals([best, bench.compiled_config(SLOW)], 0.0)
+    assert [each.outcome.value for each in found] == [finals, "MEASURED", "MEASURED"]
+    assert found[1].circumstances["error_limit"] == ratio / over
+
+
+def test_the_library_plays_with_its_default_of_threads_and_with_those_of_the_finalists(tmp_path: Path) -> None:
+    bench = Room(tmp_path, baseline_s={"1": 4e-3, "2": 3e-3, "8": 2e-3})
+    found = bench.bench.finals([bench.compiled_config(BEST)], 0.0, (1, 2, 4, 8))[1:]
+    assert [(each.circumstances["threads"], each.time_s) for each in found] == [
+        (8, pytest.approx(2e-3, rel=1e-3)),
+        (1, pytest.approx(4e-3, rel=1e-3)),
+        (2, pytest.approx(3e-3, rel=1e-3)),
+    ]
+    alone = bench.bench.measure_baseline()
+    assert alone is not None
+    assert alone.circumstances["threads"] == 8
+
+
+def test_a_library_without_threads_plays_once(room: Room) -> None:
+    assert len(room.bench.finals([room.compiled_config(BEST)], 0.0, (1, 2))) == 2
+
+
+@pytest.mark.parametrize("regime", ["cold", "hot", "cold-graph", "hot-graph"])
+@pytest.mark.parametrize("runs", [1, 2, 5, 11])
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("stale", "in a timed run: returned a stale result"),
+        ("unwritten", "in a timed run: left elements unwritten"),
+        ("writes_input", "wrote into the input x"),
+    ],
+)
+def test_a_config_that_cheats_once_it_is_timed_is_wrong(
+    tmp_path: Path, regime: str, runs: int, fault: str, reason: str
+) -> None:
+    # From run number `runs` on: the one that verifies is number 0, then come ten or more that are timed.
+    room = Room(tmp_path, rules=[rule(BEST, latency_s=1e-7, fault=fault, after=runs)], noise=0.1)
+    room.bench.regime = regime
+    found = room.bench.measure(room.compiled_config(BEST), None)
+    if found.outcome is Outcome.MEASURED:
+        # It cheated after the run that was checked. The finals have other inputs, and check after all rounds.
+        assert runs > 1
+        [found] = room.bench.finals([room.compiled_config(BEST)], 5.0)
+    assert found.outcome is Outcome.WRONG_RESULT
+    assert reason.removeprefix("in a timed run: ") in found.reason
+    assert found.samples_s == ()
+
+
+def test_inputs_are_restored_before_each_config(room: Room) -> None:
+    found = [
+        room.bench.measure(room.compiled_config(config), None)
+        for config in (fault_configs()["writes_input"], BEST, fault_configs()["writes_input"], SLOW)
+    ]
+    assert [each.outcome.value for each in found] == ["WRONG_RESULT", "MEASURED", "WRONG_RESULT", "MEASURED"]
+    assert not room.bench.unwell
+
+
+def test_finals_of_none_that_is_right_cost_no_rounds_with_the_library(room: Room) -> None:
+    wrong = [room.compiled_config(fault_configs()[each]) for each in ("wrong_result", "stale", "writes_input")]
+    assert [each.outcome for each in room.bench.finals(wrong, 60.0)] == [Outcome.WRONG_RESULT] * 3
+
+
+def test_a_verification_says_what_is_wrong(room: Room) -> None:
+    assert room.bench.verify(room.compiled_config(BEST)) == ""
+    assert room.bench.verify(room.compiled_config(fault_configs()["out_of_bounds"])) == "wrote outside of y"
+    assert "injected" in room.bench.verify(room.compiled_config(fault_configs()["launch_failed"]))
+
+
+def test_a_first_run_far_above_the_best_is_the_only_one(tmp_path: Path) -> None:
+    room = Room(tmp_path, rules=[rule(SLOW, latency_s=5 * BEST_S, first_s=0.3)])
+    found = room.bench.measure(room.compiled_config(SLOW), BEST_S)
+    assert found.outcome is Outcome.PRUNED
+    assert found.reason.startswith("cannot win: its first run takes ")
+    (sample_s,) = found.samples_s
+    assert sample_s >= 0.3
+    assert found.error is not None
+
+
+@pytest.mark.parametrize(("allowed", "complaint"), [(1.0, True), (3.0, False)])
+def test_a_library_that_rounds_more_often_is_allowed_more(
+    tmp_path: Path, allowed: float, complaint: bool
+) -> None:
+    room = Room(tmp_path, baseline_s=BEST_S, baseline_error_rel=2.5 * PROBLEM.tolerance)
+    operation = PROBLEM.operation
+    lenient = replace(operation.baselines["cuda"], allowance=lambda problem: allowed)
+    problem = replace(operation, baselines={"cuda": lenient}).problem({"n": 300})
+    bench = Bench(room.bench.device, Workload(room.bench.device, problem, 1), "cold")
+    found = bench.measure_baseline()
+    assert found is not None
+    assert found.outcome is Outcome.MEASURED
+    assert ("what rounding explains" in found.reason) is complaint

@@ -1,0 +1,157 @@
+"""When samples are enough, and who is stopped early: on a device that plays back a script."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import statistics
+from collections.abc import Callable, Iterable, Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tuner.devices.protocol import LaunchFailed
+from tuner.workers import sampling
+from tuner.workers.sampling import interleave, screen_by
+
+
+class Scripted:
+    """A run that takes what its script says."""
+
+    def __init__(self, times_s: Iterable[float]) -> None:
+        self.script: Iterator[float] = iter(times_s)
+        self.taken = 0
+
+    def take_s(self, count: int) -> list[float]:
+        """Plays back so many."""
+        self.taken += count
+        return list(itertools.islice(self.script, count))
+
+
+def steady(time_s: float, spread: float = 0.0, seed: int = 1) -> Scripted:
+    draw = random.Random(seed)
+    return Scripted(time_s * (1 + spread * draw.uniform(-1, 1)) for _ in itertools.count())
+
+
+def screened(run: Scripted, incumbent_s: float | None) -> sampling.Screened:
+    return screen_by(run.take_s, incumbent_s)
+
+
+def played(runs: list[Scripted], budget_s: float) -> list[tuple[float, ...]]:
+    return interleave([each.take_s for each in runs], budget_s)
+
+
+def test_a_steady_config_takes_few_samples() -> None:
+    found = screened(steady(1e-3), None)
+    assert sampling.MIN_SAMPLES <= len(found.samples_s) < sampling.MIN_SAMPLES + 5
+    assert found.pruned == ""
+
+
+def test_a_noisy_config_takes_more_but_not_without_end() -> None:
+    found = screened(steady(1e-3, spread=0.3), None)
+    assert sampling.MIN_SAMPLES < len(found.samples_s) <= sampling.MAX_SAMPLES
+    assert found.pruned == ""
+
+
+def test_a_long_run_is_sampled_less() -> None:
+    found = screened(steady(1.0), None)
+    assert len(found.samples_s) < sampling.MIN_SAMPLES
+
+
+def test_a_hopeless_config_costs_two_samples() -> None:
+    run = steady(2e-3)
+    found = screened(run, 1e-3)
+    assert run.taken == len(found.samples_s) == 2
+    assert found.pruned == "cannot win: its fastest sample takes 2 times the best config's median"
+
+
+def test_one_slow_sample_does_not_prune_the_best() -> None:
+    found = screened(Scripted(itertools.chain([9e-3], itertools.repeat(0.9e-3))), 1e-3)
+    assert found.pruned == ""
+    assert statistics.median(found.samples_s) == 0.9e-3
+
+
+def test_a_config_a_little_slower_is_pruned_a_little_later() -> None:
+    found = screened(steady(1.2e-3), 1e-3)
+    assert "1.2 times" in found.pruned
+    assert len(found.samples_s) == sampling.JUDGED_AFTER
+
+
+@given(st.floats(1e-6, 1e-1), st.floats(sampling.HOPELESS * 1.01, 100.0), st.integers(0, 999))
+def test_what_is_far_slower_is_pruned_and_says_so(best_s: float, factor: float, seed: int) -> None:
+    found = screened(steady(best_s * factor, spread=0.005, seed=seed), best_s)
+    assert "cannot win" in found.pruned
+    assert min(found.samples_s) > sampling.CANNOT_WIN * best_s
+
+
+@given(st.floats(1e-6, 1e-1), st.floats(0.01, 1.0), st.floats(0.0, 0.5), st.integers(0, 999))
+def test_what_is_best_is_never_pruned(best_s: float, factor: float, spread: float, seed: int) -> None:
+    run = steady(best_s * factor, spread=spread, seed=seed)
+    found = screened(run, best_s)
+    assert found.pruned == "" or min(found.samples_s) > sampling.CANNOT_WIN * best_s
+    assert found.pruned == "" or spread > 0.08
+
+
+@given(st.lists(st.floats(1e-6, 1.0), min_size=200, max_size=200), st.none() | st.floats(1e-6, 1.0))
+def test_samples_are_those_taken_in_their_order(script: list[float], incumbent_s: float | None) -> None:
+    run = Scripted(script)
+    found = screened(run, incumbent_s)
+    assert list(found.samples_s) == script[: run.taken]
+    assert 1 < run.taken <= sampling.MAX_SAMPLES
+
+
+def test_a_failed_run_is_passed_on() -> None:
+    def failing(count: int) -> list[float]:
+        raise LaunchFailed("illegal address", device_unwell=True)
+
+    with pytest.raises(LaunchFailed, match="illegal address"):
+        screen_by(failing, None)
+
+
+# --- finals ---------------------------------------------------------------------------------------------------
+
+
+def test_each_round_takes_everyone_once_and_begins_one_further() -> None:
+    order: list[int] = []
+
+    def player(number: int) -> Callable[[int], list[float]]:
+        def take_s(count: int) -> list[float]:
+            order.append(number)
+            return [1e-3 * (number + 1)] * count
+
+        return take_s
+
+    times = interleave([player(number) for number in range(3)], 1e9)
+    assert [len(each) for each in times] == [sampling.MAX_ROUNDS] * 3
+    assert [order[number * 3] for number in range(sampling.MAX_ROUNDS)] == [
+        number % 3 for number in range(sampling.MAX_ROUNDS)
+    ]
+    for number in range(sampling.MAX_ROUNDS):
+        assert set(order[number * 3 : number * 3 + 3]) == {0, 1, 2}
+
+
+def test_rounds_that_cost_far_more_than_the_budget_are_few_and_short() -> None:
+    run = steady(1e-3)
+    times = played([run], 0.0)
+    assert len(times[0]) == run.taken == sampling.LEAST_ROUNDS
+
+
+def test_times_belong_to_their_configs() -> None:
+    times = played([steady(1e-3), steady(2e-3)], 0.0)
+    assert set(times[0]) == {1e-3}
+    assert set(times[1]) == {2e-3}
+
+
+def test_a_large_budget_does_not_mean_rounds_without_end() -> None:
+    times = played([steady(1e-3)], 1e9)
+    assert len(times[0]) == sampling.MAX_ROUNDS
+
+
+def test_one_outlier_in_a_round_does_not_count() -> None:
+    script = itertools.cycle([1e-3, 1e-3, 5e-3])
+    assert set(played([Scripted(script)], 1e9)[0]) == {1e-3}
+
+
+def test_nobody_has_no_times() -> None:
+    assert played([], 0.0) == []

@@ -1,0 +1,388 @@
+"""Arrays of a problem, and the check of outputs against the float64 reference."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy
+import pytest
+from fixtures.fake_device import BOARD, TOY
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tuner.declare.catalogue import builtin, from_file
+from tuner.declare.problem import Operation, Problem, Tensor, Work
+from tuner.devices.fake import FakeDevice
+from tuner.devices.protocol import GUARD_BYTES
+from tuner.workers.inputs import bits
+from tuner.workers.workload import Workload
+
+DEVICE = FakeDevice({"info": BOARD})
+TOYS = from_file(TOY).operation("toy")
+GEMM = builtin().operation("gemm")
+
+
+def toy(n: int = 1000, seed: int = 1, dtype: str = "float32") -> Workload:
+    return Workload(DEVICE, TOYS.problem({"n": n}, dtype=dtype), seed)
+
+
+def right(workload: Workload) -> None:
+    """Writes the references as the outputs."""
+    for name, reference in workload.references.items():
+        workload.arrays[name][...] = reference
+
+
+def whole(workload: Workload, name: str) -> Any:
+    """An output with its guards, as bytes."""
+    base = workload.arrays[name]
+    while base.base is not None:
+        base = base.base
+    return base
+
+
+def test_the_right_answer_passes() -> None:
+    workload = toy()
+    right(workload)
+    error, wrong = workload.check()
+    assert wrong == ""
+    assert 0 < error.bound_ratio < 0.2
+    assert 0 < error.rms_rel <= error.max_rel < 1e-6
+
+
+def test_nothing_written_is_found() -> None:
+    error, wrong = toy().check()
+    assert wrong == "left elements unwritten, or computed NaN"
+    assert math.isnan(error.bound_ratio)
+
+
+def test_poison_makes_an_old_answer_worthless() -> None:
+    workload = toy()
+    right(workload)
+    workload.poison()
+    assert "unwritten" in workload.check()[1]
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 999), st.sampled_from(["nan", "inf", "off", "zero", "skip"]))
+def test_a_single_wrong_element_is_found(place: int, how: str) -> None:
+    workload = toy()
+    right(workload)
+    y = workload.arrays["y"]
+    y[place] = {"nan": math.nan, "inf": math.inf, "off": y[place] * 1.0001, "zero": 0.0, "skip": math.nan}[how]
+    assert workload.check()[1] != ""
+
+
+@pytest.mark.parametrize("place", [0, GUARD_BYTES - 1, -GUARD_BYTES, -1])
+def test_a_byte_outside_is_found(place: int) -> None:
+    workload = toy()
+    right(workload)
+    whole(workload, "y")[place] = 0
+    assert workload.check()[1] == "wrote outside of y"
+
+
+def test_guards_lie_around_the_output_and_nothing_else() -> None:
+    workload = toy(n=3)
+    assert whole(workload, "y").nbytes == 2 * GUARD_BYTES + 3 * 4
+    assert workload.arrays["x"].base is None
+
+
+def test_inputs_are_drawn_by_the_seed() -> None:
+    first, same, other = toy(seed=1), toy(seed=1), toy(seed=2)
+    assert (first.arrays["x"] == same.arrays["x"]).all()
+    assert not (first.arrays["x"] == other.arrays["x"]).any()
+
+
+# --- inputs ---------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=30)
+@given(st.sampled_from(["float16", "bfloat16", "float32", "float64", "int32", "int64", "uint8"]), st.data())
+def test_a_single_bit_of_an_input_that_changes_is_found(dtype: str, data: st.DataObject) -> None:
+    workload = Workload(DEVICE, summed(dtype), 1)
+    right(workload)
+    assert workload.check()[1] == ""
+    cells = bits(workload.arrays["x"])
+    cells[data.draw(st.integers(0, cells.size - 1))] ^= 1 << data.draw(st.integers(0, 8 * cells.itemsize - 1))
+    assert workload.check()[1] == "wrote into the input x, which kernels only read"
+    workload.begin(workload.first)
+    right(workload)
+    assert workload.check()[1] == ""
+
+
+def summed(dtype: str, n: int = 200) -> Problem:
+    """y = x + x of that dtype, in float64."""
+
+    def tensors(p: Problem) -> tuple[Tensor, ...]:
+        return Tensor("x", (p.n,), dtype), Tensor("y", (p.n,), "float64", output=True)
+
+    def reference(xp: Any, p: Problem, arrays: Any) -> Any:
+        return 2 * arrays["x"].astype(xp.float64)
+
+    return replace(TOYS, tensors=tensors, reference=reference).problem({"n": n})
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32", "int64", "uint8"])
+def test_inputs_are_placed_anew_in_the_same_memory(dtype: str) -> None:
+    workload = Workload(DEVICE, summed(dtype), 1)
+    inputs, x = workload.inputs, workload.arrays["x"]
+    first, address, references = x.copy(), x.ctypes.data, workload.references["y"]
+    seen = {first.tobytes()}
+    for _ in range(5):
+        inputs.shuffle()
+        assert inputs.changed() == ""
+        seen.add(x.tobytes())
+    workload.begin(workload.second)
+    assert (workload.references["y"] == 2 * x.astype(float)).all()
+    assert not (workload.references["y"] == references).all()
+    seen.add(x.tobytes())
+    assert len(seen) == 7
+    workload.begin(workload.first)
+    assert (x == first).all()
+    assert workload.arrays["x"] is x
+    assert x.ctypes.data == address
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32", "int64", "uint8"])
+def test_a_flip_changes_one_element_into_another_of_its_kind_and_is_turned_back(dtype: str) -> None:
+    workload = Workload(DEVICE, summed(dtype), 1)
+    x = workload.arrays["x"]
+    before = x.copy()
+    for _ in range(20):
+        workload.inputs.flip()
+        [place] = numpy.flatnonzero(x != before)
+        was, now = before[place].item(), x[place].item()
+        assert now == -was if dtype.startswith("float") else abs(now - was) == 1
+    assert workload.inputs.changed() == ""
+    assert (x == before).all()
+
+
+def test_outputs_of_other_inputs_are_called_stale() -> None:
+    workload = toy()
+    stale = workload.references["y"].copy()
+    workload.begin(workload.second)
+    workload.arrays["y"][...] = stale
+    assert workload.check()[1].startswith("returned a stale result")
+
+
+def test_another_second_draw_is_new_to_all() -> None:
+    workload = toy()
+    before = workload.second.references["y"].copy()
+    assert not (workload.draw_anew().references["y"] == before).any()
+
+
+def test_a_reference_that_is_a_view_of_its_input_stays_what_it_was() -> None:
+    transposed = replace(
+        TOYS,
+        tensors=lambda p: (Tensor("x", (p.n, 3), "float64"), Tensor("y", (3, p.n), "float64", output=True)),
+        reference=lambda xp, p, arrays: arrays["x"].T,
+    )
+    workload = Workload(DEVICE, transposed.problem({"n": 7}), 1)
+    before = workload.references["y"].copy()
+    workload.inputs.shuffle()
+    assert (workload.references["y"] == before).all()
+
+
+@pytest.mark.parametrize("spoil", ["pool", "first", "second"])
+def test_what_results_are_held_against_is_known_to_be_sound_or_not(spoil: str) -> None:
+    workload = toy()
+    references = {"first": workload.first.references["y"], "second": workload.second.references["y"]}
+    assert workload.sound()
+    if spoil == "pool":
+        # A kernel finds it by writing far outside of its arrays.
+        workload.inputs._pools["x"][70] ^= 1
+    else:
+        references[spoil][5] = 0.0
+    assert not workload.sound()
+
+
+def test_arguments_are_tensors_then_scalars_of_their_dtype() -> None:
+    workload = toy(n=5)
+    x, y, n = workload.arguments()
+    assert x is workload.arrays["x"]
+    assert y is workload.arrays["y"]
+    assert (type(n), n) == (numpy.int32, 5)
+
+
+# --- tolerance ----------------------------------------------------------------------------------------------
+
+
+def gemm(m: int, n: int, k: int, seed: int) -> Workload:
+    return Workload(DEVICE, GEMM.problem({"m": m, "n": n, "k": k}), seed)
+
+
+def split(a: Any, b: Any, order: Any, parts: int) -> Any:
+    """Sums of float32 products in some order, in that many parts."""
+    total = numpy.zeros((a.shape[0], b.shape[1]), numpy.float32)
+    for chunk in numpy.array_split(order, parts):
+        part = numpy.zeros_like(total)
+        for p in chunk:
+            part += numpy.multiply.outer(a[:, p], b[p])
+        total += part
+    return total
+
+
+def compensated(a: Any, b: Any) -> Any:
+    """Kahan's sum."""
+    total = numpy.zeros((a.shape[0], b.shape[1]), numpy.float32)
+    lost = numpy.zeros_like(total)
+    for p in range(a.shape[1]):
+        term = numpy.multiply.outer(a[:, p], b[p]) - lost
+        longer = total + term
+        lost = (longer - total) - term
+        total = longer
+    return total
+
+
+@settings(max_examples=25)
+@given(st.integers(1, 400), st.integers(1, 16), st.integers(0, 2**32 - 1))
+def test_float32_sums_in_any_order_and_any_number_of_parts_pass(k: int, parts: int, seed: int) -> None:
+    workload = gemm(8, 9, k, seed)
+    order = numpy.random.default_rng(seed).permutation(k)
+    workload.arrays["c"][...] = split(workload.arrays["a"], workload.arrays["b"], order, parts)
+    assert workload.check()[1] == ""
+
+
+@settings(max_examples=10)
+@given(st.integers(1, 2000), st.integers(0, 2**32 - 1))
+def test_compensated_sums_pass(k: int, seed: int) -> None:
+    workload = gemm(5, 4, k, seed)
+    workload.arrays["c"][...] = compensated(workload.arrays["a"], workload.arrays["b"])
+    assert workload.check()[1] == ""
+
+
+def half(x: Any) -> Any:
+    """Ten bits of fraction in float16."""
+    return x.astype(numpy.float16).astype(numpy.float32)
+
+
+def tf32(x: Any) -> Any:
+    """Ten bits of fraction, as tensor cores take float32."""
+    return (x.view(numpy.uint32) & numpy.uint32(0xFFFFE000)).view(numpy.float32)
+
+
+@pytest.mark.parametrize("k", [1, 16, 300, 4096])
+@pytest.mark.parametrize("less", [half, tf32])
+def test_products_of_less_precision_are_wrong(less: Callable[[Any], Any], k: int) -> None:
+    workload = gemm(32, 32, k, seed=k)
+    workload.arrays["c"][...] = less(workload.arrays["a"]) @ less(workload.arrays["b"])
+    assert "times what rounding explains" in workload.check()[1]
+
+
+def test_a_float64_output_is_held_to_float64() -> None:
+    workload = toy(dtype="float64")
+    right(workload)
+    assert workload.check()[1] == ""
+    workload.arrays["y"][...] = workload.references["y"].astype(numpy.float32)
+    assert "times what rounding explains" in workload.check()[1]
+
+
+# --- several outputs, other dtypes ----------------------------------------------------------------------------
+
+
+def two_outputs() -> Problem:
+    def tensors(p: Problem) -> tuple[Tensor, ...]:
+        return (
+            Tensor("x", (p.n,), "int32"),
+            Tensor("doubled", (p.n,), "int32", output=True),
+            Tensor("halved", (p.n,), "float32", output=True),
+        )
+
+    def reference(xp: Any, p: Problem, arrays: Any) -> Any:
+        x = arrays["x"].astype(xp.float64)
+        return {"doubled": 2 * x, "halved": x / 2}
+
+    operation = Operation("both", ("n",), tensors, lambda p: Work(1, 1), reference)
+    return operation.problem({"n": 50})
+
+
+def test_several_outputs_are_all_checked() -> None:
+    workload = Workload(DEVICE, two_outputs(), 3)
+    right(workload)
+    assert workload.check()[1] == ""
+    workload.arrays["halved"][7] += 1
+    assert "rounding" in workload.check()[1]
+    right(workload)
+    whole(workload, "doubled")[0] = 1
+    assert workload.check()[1] == "wrote outside of doubled"
+
+
+def test_whole_numbers_are_exact() -> None:
+    workload = Workload(DEVICE, two_outputs(), 3)
+    right(workload)
+    workload.arrays["doubled"][0] += 1
+    assert workload.check()[1] != ""
+
+
+def test_a_reference_of_zeros_can_be_met() -> None:
+    zero = replace(TOYS, reference=lambda xp, p, arrays: xp.zeros(p.n))
+    workload = Workload(DEVICE, zero.problem({"n": 10}), 1)
+    right(workload)
+    assert workload.check()[1] == ""
+    workload.arrays["y"][3] = 1e-30
+    assert workload.check()[1] != ""
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32", "int64", "uint8"])
+def test_inputs_of_every_dtype_are_drawn(dtype: str) -> None:
+    def tensors(p: Problem) -> tuple[Tensor, ...]:
+        return Tensor("x", (p.n,), dtype), Tensor("y", (p.n,), "float64", output=True)
+
+    operation = replace(TOYS, tensors=tensors, reference=lambda xp, p, arrays: arrays["x"].astype("float64"))
+    workload = Workload(DEVICE, operation.problem({"n": 200}), 1)
+    assert workload.arrays["x"].dtype == dtype
+    assert len(set(workload.arrays["x"].tolist())) > 20
+
+
+def test_a_single_sum_that_is_near_zero_by_chance_may_round_like_others() -> None:
+    problem = GEMM.problem({"m": 1, "n": 1, "k": 1031})
+    least = 1.0
+    for seed in range(300):
+        workload = Workload(DEVICE, problem, seed)
+        a, b = workload.arrays["a"][0], workload.arrays["b"][:, 0]
+        total = numpy.cumsum(a * b, dtype=numpy.float32)[-1]  # one chain
+        workload.arrays["c"][...] = total
+        assert workload.check()[1] == ""
+        least = min(least, abs(float(workload.references["c"][0, 0])) / math.sqrt(1031))
+    assert least < 0.02  # such chance was among them
+
+
+# --- 16-bit results of wider sums -----------------------------------------------------------------------------
+
+
+def halves(dtype: str, k: int = 512) -> Workload:
+    return Workload(DEVICE, GEMM.problem({"m": 40, "n": 30, "k": k}, dtype), 1)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("k", [1, 64, 4096])
+def test_sums_in_float32_that_are_rounded_once_are_right(dtype: str, k: int) -> None:
+    workload = halves(dtype, k)
+    a, b = (workload.arrays[name].astype("float32") for name in "ab")
+    workload.arrays["c"][...] = a @ b
+    error, wrong = workload.check()
+    assert wrong == ""
+    assert error.bound_ratio > 0.1, "the tolerance is of the size of the rounding"
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_sums_in_16_bits_are_wrong(dtype: str) -> None:
+    workload = halves(dtype)
+    a, b = workload.arrays["a"], workload.arrays["b"]
+    total = numpy.zeros((40, 30), dtype)
+    for k in range(512):
+        total += a[:, k : k + 1] * b[k : k + 1]
+    workload.arrays["c"][...] = total
+    assert "times what rounding explains" in workload.check()[1]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_an_element_off_by_three_units_of_its_last_place_is_wrong(dtype: str) -> None:
+    workload = halves(dtype)
+    right(workload)
+    cells = bits(workload.arrays["c"])
+    largest = int(abs(workload.references["c"]).argmax())
+    cells[largest] += 3
+    assert "times what rounding explains" in workload.check()[1]

@@ -1,0 +1,323 @@
+"""Writes a Python function down as a module that needs nothing else, so that a worker process can load it.
+
+A function of a script, a notebook or a REPL lives in ``__main__``, which no other process has. Its source is
+taken, with whatever it uses: modules and their members are imported, the author's own functions follow it, and
+plain values are written out.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import re
+import site
+import sys
+import sysconfig
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+from tuner.declare.kernel import functions_of
+from tuner.errors import DeclarationError
+
+#: Values that are written out as they are.
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+#: Options of Numba that its dispatchers keep beside those that were given.
+_INTERNAL = ("nopython", "boundscheck", "cache")
+
+
+def unwrapped(function: Any) -> tuple[Any, Mapping[str, Any] | None]:
+    """The Python function of one that Numba compiles, and the options that it is compiled with.
+
+    Returns:
+        The function itself and None if Numba does not compile it.
+    """
+    inner = getattr(function, "py_func", None)
+    if inner is None:
+        return function, None
+    return inner, {
+        name: value for name, value in getattr(function, "targetoptions", {}).items() if name not in _INTERNAL
+    }
+
+
+def definition(function: Any) -> ast.FunctionDef:
+    """The source of a function as a syntax tree; a lambda becomes a function of one return.
+
+    Raises:
+        DeclarationError: Its source cannot be found.
+    """
+    try:
+        # Of the whole file: a lambda's own lines need not be a statement.
+        tree = ast.parse("".join(inspect.findsource(function)[0]))
+        line = function.__code__.co_firstlineno
+    except (OSError, TypeError, AttributeError, SyntaxError):
+        raise DeclarationError(
+            f"a function's source must be found, that of {_name(function)} cannot be; define it in a "
+            "file or in a notebook's cell"
+        ) from None
+    if getattr(function, "__name__", "") == "<lambda>":
+        return _of_lambda(function, [each for each in ast.walk(tree) if isinstance(each, ast.Lambda)], line)
+    for each in ast.walk(tree):
+        if isinstance(each, ast.FunctionDef) and each.name == function.__name__:
+            first = min([each.lineno, *(decorator.lineno for decorator in each.decorator_list)])
+            if first == line:
+                return each
+    raise DeclarationError(f"a function is defined by def or lambda, {_name(function)} is not; write it as one")
+
+
+def _of_lambda(function: Any, lambdas: Iterable[ast.Lambda], line: int) -> ast.FunctionDef:
+    wanted = list(inspect.signature(function).parameters)
+    found = [
+        each
+        for each in lambdas
+        if each.lineno == line
+        and [one.arg for one in (*each.args.posonlyargs, *each.args.args, *each.args.kwonlyargs)] == wanted
+    ]
+    if len({ast.dump(each) for each in found}) != 1:
+        raise DeclarationError(
+            f"a lambda is one of its kind on its line, found {len(found)} that take {', '.join(wanted)}; write "
+            "it as a def"
+        )
+    made = ast.FunctionDef("function", found[0].args, [ast.Return(found[0].body)], [], None, None)
+    made.type_params = []  # type: ignore[attr-defined]
+    return ast.fix_missing_locations(made)
+
+
+def _name(function: Any) -> str:
+    return str(getattr(function, "__qualname__", function))
+
+
+@dataclass
+class Module:
+    """A module in the making: what functions use stands before them.
+
+    Attributes:
+        without: Names that are left to whoever completes the module, such as a kernel's parameters.
+        lines: Its text so far.
+    """
+
+    without: frozenset[str] = frozenset()
+    lines: list[str] = field(default_factory=list)
+    _known: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, function: Any, name: str, decorator: str = "") -> None:
+        """Writes a function down under a name, after what it uses.
+
+        Args:
+            function: A Python function, or one that Numba compiles.
+            name: Its name in the module.
+            decorator: Line to stand above it; its own decorators are left out.
+
+        Raises:
+            DeclarationError: It uses something that cannot be written down.
+        """
+        inner, _ = unwrapped(function)
+        node = definition(inner)
+        node.name, node.decorator_list, node.returns = name, [], None
+        for each in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
+            each.annotation = None
+        self.add_node(node, inner, decorator)
+
+    def add_node(self, node: ast.FunctionDef, function: Any, decorator: str = "") -> None:
+        """Writes a function's syntax tree down, after what it uses.
+
+        Args:
+            node: The function as it is to stand there.
+            function: The function, whose globals and closure have what it uses.
+            decorator: Line to stand above it.
+        """
+        self._known.setdefault(node.name, function)
+        reachable = _reachable(function)
+        for used in sorted(_free_names(node) - self.without - {node.name}):
+            if used in reachable:
+                self._put(used, reachable[used], _name(function))
+        _drop_docstring(node)
+        self.lines += ["", "", *([decorator] if decorator else []), ast.unparse(node)]
+
+    def _put(self, name: str, value: Any, user: str) -> None:
+        if name in self._known:
+            if self._known[name] is value or _same(self._known[name], value):
+                return
+            raise DeclarationError(
+                f"functions that are written down together use a name for one thing, {name!r} stands for two; "
+                "rename one"
+            )
+        self._known[name] = value
+        inner, options = unwrapped(value)
+        if isinstance(value, ModuleType):
+            self._first(f"import {value.__name__} as {name}")
+        elif isinstance(value, _PLAIN) or _is_plain_tuple(value):
+            self.lines.append(f"{name} = {value!r}")
+        elif isinstance(inner, FunctionType) and _is_authors(inner):
+            self.add(value, name, "" if options is None else njit(options))
+        elif (found := _importable(value)) is not None:
+            self._first(f"from {found[0]} import {found[1]} as {name}")
+        else:
+            raise DeclarationError(
+                f"what a function uses is modules, functions and plain values; {user} uses {name!r}, "
+                f"{type(value).__name__}; pass it as an argument, or declare the kernel in a file"
+            )
+
+    def _first(self, line: str) -> None:
+        """Imports stand first."""
+        self.lines.insert(0, line)
+
+    @property
+    def text(self) -> str:
+        """The module's source."""
+        return "\n".join(self.lines).strip() + "\n"
+
+
+def njit(options: Mapping[str, Any]) -> str:
+    """The decorator that compiles a function with these options, and caches the machine code."""
+    told = {**options, "cache": True}
+    return f"@numba.njit({', '.join(f'{name}={value!r}' for name, value in told.items())})"
+
+
+def _drop_docstring(node: ast.FunctionDef) -> None:
+    first = node.body[0]
+    if len(node.body) > 1 and isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+        node.body = node.body[1:]
+
+
+def _free_names(node: ast.FunctionDef) -> set[str]:
+    """Names that a function reads and does not set itself."""
+    taken = {each.arg for each in ast.walk(node) if isinstance(each, ast.arg)}
+    names = [each for each in ast.walk(node) if isinstance(each, ast.Name)]
+    stored = {each.id for each in names if isinstance(each.ctx, ast.Store)}
+    defined = {each.name for each in ast.walk(node) if isinstance(each, ast.FunctionDef)}
+    return {each.id for each in names} - taken - stored - defined
+
+
+def _reachable(function: Any) -> dict[str, Any]:
+    """Globals and closure of a function; builtins stay what they are."""
+    found = {name: each for name, each in function.__globals__.items() if name not in vars(builtins)}
+    cells = function.__closure__ or ()
+    return found | {
+        name: cell.cell_contents for name, cell in zip(function.__code__.co_freevars, cells, strict=True)
+    }
+
+
+def _same(one: Any, other: Any) -> bool:
+    return isinstance(one, _PLAIN) and type(one) is type(other) and bool(one == other)
+
+
+def _is_plain_tuple(value: Any) -> bool:
+    return isinstance(value, tuple) and all(isinstance(each, _PLAIN) or _is_plain_tuple(each) for each in value)
+
+
+def _is_authors(function: FunctionType) -> bool:
+    """True for a function that no installed library has."""
+    file = function.__code__.co_filename
+    return not any(Path(file).is_relative_to(folder) for folder in _library_folders())
+
+
+def _library_folders() -> Iterable[str]:
+    paths = sysconfig.get_paths()
+    return {paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"], *site.getsitepackages()}
+
+
+def _importable(value: Any) -> tuple[str, str] | None:
+    """Module and name from which a member of a library can be imported; the public ones if there are any."""
+    module, name = getattr(value, "__module__", None), getattr(value, "__name__", None)
+    found = _public(value)
+    if found is None and isinstance(module, str) and isinstance(name, str) and module != "__main__":
+        found = (module, name) if getattr(sys.modules.get(module), name, None) is value else None
+    return found
+
+
+def _public(value: Any) -> tuple[str, str] | None:
+    """Where NumPy, Numba or math has a value under a name of its own: ``numpy.add``, ``numba.prange``."""
+    for module in ("numpy", "numba", "math"):
+        for name, each in vars(sys.modules.get(module) or ModuleType(module)).items():
+            if each is value and not name.startswith("_"):
+                return module, name
+    return None
+
+
+def reference_of(function: Callable[..., Any], module: Module, name: str) -> None:
+    """Puts a function into a module under a name, whether it is an author's own or a library's.
+
+    Raises:
+        DeclarationError: It can be neither written down nor imported.
+    """
+    inner, options = unwrapped(function)
+    if isinstance(inner, FunctionType) and _is_authors(inner):
+        module.add(function, name, "" if options is None else njit(options))
+        return
+    found = _importable(function)
+    if found is None:
+        raise DeclarationError(
+            f"a reference is a function of your own or of a library, got {function!r}; wrap it in a def"
+        )
+    module.lines.insert(0, f"from {found[0]} import {found[1]} as {name}")
+
+
+#: C++ type -> dtype. Unsigned numbers are passed as signed ones of the same size: sizes are below 2^31.
+TYPES = {
+    "float": "float32", "double": "float64", "half": "float16", "__half": "float16", "int": "int32",
+    "int32_t": "int32", "unsigned": "int32", "uint32_t": "int32", "unsigned int": "int32", "long": "int64",
+    "long long": "int64", "int64_t": "int64", "unsigned long": "int64", "unsigned long long": "int64",
+    "size_t": "int64", "uint64_t": "int64", "unsigned char": "uint8", "uint8_t": "uint8",
+}  # fmt: skip
+_COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_QUALIFIERS = re.compile(r"\b(?:const|__restrict__|__restrict|restrict|volatile|__grid_constant__)\b")
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What a kernel's function takes in one place.
+
+    Attributes:
+        name: Its name.
+        dtype: Its dtype; empty if the type's name says none, such as that of a macro.
+        pointer: True for an array.
+        written: True for an array that is not ``const``.
+    """
+
+    name: str
+    dtype: str
+    pointer: bool
+    written: bool
+
+
+def taken_by(source: str, function: str) -> tuple[Taken, ...]:
+    """What a ``__global__`` function takes, in order.
+
+    Raises:
+        DeclarationError: There is no such function, or it takes what cannot be read.
+    """
+    text = _COMMENTS.sub(" ", source)
+    head = re.search(rf"__global__[^;{{}}]*?\b{re.escape(function)}\s*\(([^)]*)\)", text)
+    if head is None:
+        there = ", ".join(functions_of(text, "cuda") or ()) or "none"
+        raise DeclarationError(
+            f"the source has a __global__ function {function!r}, the name that was given; it has {there}; "
+            "give the name of one"
+        )
+    return tuple(_taken(each, function) for each in head[1].split(",") if each.strip())
+
+
+def _taken(text: str, function: str) -> Taken:
+    plain = " ".join(_QUALIFIERS.sub(" ", text).replace("*", " * ").replace("&", " & ").split())
+    found = re.fullmatch(r"(.*?)(\s\*)?\s(\w+)(\s*\[\s*\])?", plain)
+    if found is None or "*" in found[1] or "&" in plain:
+        raise DeclarationError(
+            f"a kernel takes pointers and numbers, {function} takes {text.strip()!r}; pass it as one of them"
+        )
+    pointer = bool(found[2] or found[4])
+    constant = re.search(r"\bconst\b[^*]*\*|\bconst\b[^*\[]*\[", text) is not None
+    return Taken(found[3], TYPES.get(found[1].strip(), ""), pointer, pointer and not constant)
+
+
+def callable_from_c(source: str, function: str) -> str:
+    """The source with ``extern "C"`` before the function, which keeps its name as it is."""
+    # Comments become blanks of the same length, so that places stay what they are.
+    plain = _COMMENTS.sub(lambda found: " " * len(found[0]), source)
+    head = re.search(rf"__global__[^;{{}}]*?\b{re.escape(function)}\s*\(", plain)
+    if head is None or re.search(r'extern\s+"C"\s*(?:\{[^}]*)?$', plain[: head.start()]):
+        return source
+    return f'{source[: head.start()]}extern "C" {source[head.start() :]}'

@@ -1,0 +1,1 @@
+"""The CPU as a device, and Numba as its language."""

@@ -1,0 +1,186 @@
+"""The CPU through NumPy and Numba: loads rendered modules, runs and times them with the host's clock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+import llvmlite.binding as llvm
+import numba
+import numpy
+import psutil
+import threadpoolctl
+
+from tuner.declare.kernel import Rendered
+from tuner.devices.cpu import features as cpu_features
+from tuner.devices.cpu import host
+from tuner.devices.cpu import numba as numba_source
+from tuner.devices.detect import cpu_flags, cpu_info
+from tuner.devices.power import EnergyCounters, keep_busy
+from tuner.devices.protocol import Arrays, CompileFailed, LaunchFailed, Run, declared_baseline
+from tuner.errors import DeviceTrouble
+from tuner.results.measurement import memory_reason
+
+#: The flush reads and writes this multiple of the last-level cache.
+FLUSH_FACTOR = 2
+#: A library's threads spin on after a call. OpenBLAS's spun for 0.11 s on the machine where this was measured,
+#: and a kernel with a thread on each core took twice its time meanwhile. The next measurement waits until this
+#: process uses less than `QUIET_SHARE` of a core in two readings, up to a limit.
+QUIET_SHARE, LOOK_S, QUIET_WITHIN_S = 0.1, 0.002, 1.0
+
+
+class LibraryRun:
+    """A library's run with a fixed number of BLAS threads.
+
+    Attributes:
+        threads: Threads that its BLAS may use.
+    """
+
+    def __init__(self, run: Run, pools: threadpoolctl.ThreadpoolController, threads: int) -> None:
+        self.threads = threads
+        self._run, self._pools = run, pools
+
+    def __call__(self) -> None:
+        """Runs once with its number of threads."""
+        with self.limited() as run:
+            run()
+
+    @contextmanager
+    def limited(self) -> Iterator[Run]:
+        """Sets the threads and yields the bare run, because setting them takes longer than a small product."""
+        with self._pools.limit(limits=self.threads):
+            yield self._run
+
+
+class CpuDevice:
+    """This machine's CPU; see `tuner.devices.protocol.Device`."""
+
+    xp = numpy
+
+    def __init__(self) -> None:
+        self._features = cpu_features.used(cpu_flags())
+        architecture = self._features.architecture or llvm.get_host_cpu_name()
+        self.info = replace(cpu_info(), architecture=architecture, runtime=f"Numba {numba.__version__}")
+        self.versions = {"numpy": numpy.__version__, **numba_source.versions(), **blas_versions()}
+        if self._features.restricted:
+            self.versions["cpu_features"] = f"{self._features.told}, by {cpu_features.VARIABLE}"
+        self._pools = threadpoolctl.ThreadpoolController().select(user_api="blas")
+        self._timed_last: Run | None = None
+        self._flush = numpy.ones(FLUSH_FACTOR * max(self.info.l2_bytes, 1 << 24) // 8, dtype=numpy.float64)
+
+    def free_bytes(self) -> int:
+        """Bytes of memory available without swapping."""
+        return host.free_bytes()
+
+    def random(self, seed: int) -> Any:
+        """NumPy's generator."""
+        return numpy.random.default_rng(seed)
+
+    def load(self, rendered: Rendered, code: bytes, arrays: Arrays) -> Run:
+        """Imports the rendered module and binds the arguments; see the protocol."""
+        try:
+            # It has run once, so the first timed run loads no machine code.
+            entry = numba_source.ready(rendered, arrays.problem)
+        except CompileFailed as error:
+            raise LaunchFailed(str(error)) from error
+        arguments = [each.item() if isinstance(each, numpy.generic) else each for each in arrays.arguments()]
+
+        def run() -> None:
+            try:
+                entry(*arguments)
+            except MemoryError as error:
+                # Whatever holds the memory ends with the worker.
+                raise LaunchFailed(memory_reason(error), device_unwell=True) from error
+            except Exception as error:
+                raise LaunchFailed(f"{type(error).__name__}: {error}") from error
+
+        return run
+
+    def library(self, arrays: Arrays, threads: int = 0) -> Run | None:
+        """The declared baseline; see the protocol."""
+        run = declared_baseline(self, arrays)
+        default = int(self.versions.get("blas_threads", 0))
+        if run is None or not default:
+            return None if threads else run
+        if not arrays.problem.operation.baselines[self.info.kind].blas:
+            return None if threads else LibraryRun(run, self._pools, 1)
+        return LibraryRun(run, self._pools, threads or default)
+
+    def synchronize(self) -> None:
+        """Nothing is queued on a CPU."""
+
+    def samples_s(self, run: Run, count: int, regime: str, before: Run | None = None) -> list[float]:
+        """Times runs with the host's monotonic clock; see the protocol."""
+        if regime not in ("cold", "hot"):
+            raise DeviceTrouble(f"a CPU is timed cold or hot, got regime {regime!r}; choose one of them")
+        if run is not self._timed_last:
+            wait_until_quiet()
+            self._timed_last = run
+        samples = []
+        with _bare(run) as timed:
+            for _ in range(count):
+                if before is not None:
+                    before()
+                if regime == "cold":
+                    self._flush += 1.0
+                start = time.perf_counter()
+                timed()
+                samples.append(time.perf_counter() - start)
+        return samples
+
+    def circumstances(self, run: Run) -> Mapping[str, float]:
+        """Load average and clock from the operating system; a library's threads; vectors if restricted."""
+        seen = {"load_1min": psutil.getloadavg()[0]}
+        if self._features.restricted:
+            seen["restricted_to_vector_bytes"] = float(self._features.vector_bytes)
+        if isinstance(run, LibraryRun):
+            seen["threads"] = float(run.threads)
+        frequency = psutil.cpu_freq()
+        if frequency is not None:
+            seen["clock_hz"] = frequency.current * 1e6
+        return seen
+
+    def power_w(self, run: Run) -> float | None:
+        """Reads the packages' energy counters, which include everything that runs there."""
+        counters = EnergyCounters()
+        if counters.trouble:
+            return None
+        before_j, before_s = counters.read_j(), time.perf_counter()
+        with _bare(run) as bare:
+            keep_busy(bare, self.synchronize)
+        after_j, after_s = counters.read_j(), time.perf_counter()
+        return counters.between_j(before_j, after_j) / (after_s - before_s)
+
+    def canary(self) -> None:
+        """Does nothing: a CPU that responds is healthy."""
+
+
+def _bare(run: Run) -> AbstractContextManager[Run]:
+    """Returns the part of a run that is timed."""
+    return run.limited() if isinstance(run, LibraryRun) else nullcontext(run)
+
+
+def wait_until_quiet() -> None:
+    """Waits until this process's threads sleep, including those of libraries."""
+    end_s, quiet = time.monotonic() + QUIET_WITHIN_S, 0
+    while quiet < 2 and time.monotonic() < end_s:
+        before_s = time.process_time()
+        time.sleep(LOOK_S)
+        quiet = quiet + 1 if time.process_time() - before_s < QUIET_SHARE * LOOK_S else 0
+
+
+def blas_versions() -> dict[str, str]:
+    """Describes NumPy's BLAS: name and version, the core type it chose, its threads."""
+    for pool in threadpoolctl.threadpool_info():
+        if pool["user_api"] == "blas" and "numpy" in pool["filepath"]:
+            break
+    else:
+        return {"library": f"NumPy {numpy.__version__}"}
+    return {
+        "library": f"NumPy {numpy.__version__} ({pool['internal_api']} {pool['version']})",
+        "blas_core_type": str(pool.get("architecture", "unknown")),
+        "blas_threads": str(pool["num_threads"]),
+    }

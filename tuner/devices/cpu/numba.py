@@ -1,0 +1,309 @@
+"""Writes rendered Numba kernels as modules on disk; Numba caches their machine code beside them.
+
+One process can compile what another one runs: the file's name is the hash of its text, and Numba's own cache
+(``cache=True`` in the source) passes the machine code on. Functions that Numba caches have files of their own,
+which configs share (`tuner.devices.cpu.numba`).
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+import itertools
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numba
+import numpy
+from numba.core.caching import NullCache
+from numba.core.dispatcher import Dispatcher
+
+from tuner.declare.kernel import Rendered
+from tuner.declare.problem import DTYPE_BYTES, Problem, Tensor
+from tuner.devices.cpu import features
+from tuner.devices.detect import cpu_flags
+from tuner.devices.protocol import Binary, CompileFailed
+from tuner.devices.settings import cache_root, cache_trouble
+from tuner.results.measurement import OUT_OF_MEMORY, CompileReport, memory_reason
+
+#: Decorators that make a function and have no other effect. Statements with other decorators are kept in every
+#: part.
+HARMLESS = frozenset({"njit", "jit", "intrinsic", "vectorize", "guvectorize", "cfunc", "lru_cache", "cache"})
+
+
+@dataclass(frozen=True)
+class _Statement:
+    """A statement of a module.
+
+    Attributes:
+        first: Its first line, decorators included, counted from 0.
+        end: The line after its last.
+        names: Names that it defines.
+        uses: All names that occur in it.
+        always: True if it may do more than define names.
+    """
+
+    first: int
+    end: int
+    names: frozenset[str]
+    uses: frozenset[str]
+    always: bool
+
+
+class Parts:
+    """The statements of a module, and the names to which each refers."""
+
+    def __init__(self, text: str) -> None:
+        """Reads a module.
+
+        Args:
+            text: Its source.
+
+        Raises:
+            SyntaxError: The text is not Python.
+        """
+        self._lines = text.splitlines()
+        self._statements = [_read(each) for each in ast.parse(text).body]
+
+    def of(self, name: str) -> str:
+        """Returns the source of the smallest module that defines a name as this one does.
+
+        It includes every statement that may have an effect beyond defining names.
+        """
+        wanted = {name}
+        taken: set[int] = set()
+        while True:
+            more = {
+                number
+                for number, each in enumerate(self._statements)
+                if number not in taken and (each.always or each.names & wanted)
+            }
+            if not more:
+                break
+            taken |= more
+            wanted.update(*(self._statements[number].uses for number in more))
+        kept = (self._statements[number] for number in sorted(taken))
+        lines = itertools.chain.from_iterable(self._lines[each.first : each.end] for each in kept)
+        return "\n".join([*lines, ""])
+
+
+def _read(node: ast.stmt) -> _Statement:
+    decorators: Iterable[ast.expr] = getattr(node, "decorator_list", ())
+    first = min([node.lineno, *(each.lineno for each in decorators)])
+    uses = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+    names = frozenset(_defined(node))
+    always = not names and not _is_text(node)
+    if isinstance(node, ast.ClassDef):
+        always = bool(node.decorator_list or node.keywords)
+    elif isinstance(node, ast.FunctionDef):
+        always = not all(_name_of(each) in HARMLESS for each in decorators)
+    return _Statement(first - 1, node.end_lineno or first, names, frozenset(uses), always)
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _defined(node: ast.stmt) -> Iterator[str]:
+    """Yields the names that a statement defines; none if it may have another effect, too."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        yield node.name
+    elif isinstance(node, ast.Import | ast.ImportFrom):
+        names = [each.asname or each.name.partition(".")[0] for each in node.names]
+        if "*" not in names and getattr(node, "module", "") != "__future__":
+            yield from names
+    elif isinstance(node, ast.Assign | ast.AnnAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        leaves = [leaf for target in targets for leaf in _leaves(target)]
+        if all(isinstance(leaf, ast.Name) for leaf in leaves):
+            yield from (leaf.id for leaf in leaves if isinstance(leaf, ast.Name))
+
+
+def _leaves(target: ast.expr) -> Iterator[ast.expr]:
+    if isinstance(target, ast.Tuple | ast.List):
+        for each in target.elts:
+            yield from _leaves(each)
+    else:
+        yield target
+
+
+def _name_of(decorator: ast.expr) -> str:
+    """Returns the last word of a decorator: ``njit`` of ``@numba.njit(cache=True)``."""
+    called = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+
+
+# Numba reads its part of this when it is loaded, maybe by others.
+_HELD = dict(features.used(cpu_flags()).environment)
+if _HELD.items() - os.environ.items():
+    os.environ |= {name: value for name, value in _HELD.items() if name.startswith("NUMBA_")}
+    numba.config.reload_config()  # type: ignore[no-untyped-call]
+
+#: Compiling runs the kernel once. Sizes are cut to this, so that even a slow kernel returns at once. It is a
+#: power of two because a kernel may rely on a dim being divisible by, say, its WIDTH, which its rules ensure
+#: only at full size.
+COMPILE_DIM = 64
+
+
+def cache_folder() -> Path:
+    """Returns the folder of rendered CPU kernels and their machine code."""
+    return cache_root() / "numba"
+
+
+def load_module(rendered: Rendered) -> Callable[..., Any]:
+    """Imports a rendered CPU kernel as one module.
+
+    Returns:
+        Its entry function, which compiles (or loads its machine code from the cache) at the first call.
+
+    Raises:
+        CompileFailed: It cannot be imported, or has no such function.
+        EnvironmentTrouble: The cache cannot be written; this is not the kernel's fault.
+    """
+    return _entry(_imported("kernel", rendered.hash, rendered.text), rendered)
+
+
+def load_parts(rendered: Rendered) -> Callable[..., Any]:
+    """Like `load_module`, but each function that Numba caches comes from a module that configs share.
+
+    Raises:
+        CompileFailed: It cannot be imported, or has no such function.
+    """
+    module = _imported("kernel", rendered.hash, rendered.text)
+    try:
+        parts, shared = Parts(rendered.text), {}
+        for name, function in list(vars(module).items()):
+            if isinstance(function, Dispatcher) and _is_cached(function):
+                if id(function) not in shared:
+                    text = parts.of(name)
+                    part = _imported("part", hashlib.sha256(text.encode()).hexdigest()[:24], text)
+                    shared[id(function)] = getattr(part, name)
+                setattr(module, name, shared[id(function)])
+    except (SyntaxError, AttributeError) as error:
+        raise CompileFailed(f"{type(error).__name__}: {error}") from error
+    return _entry(module, rendered)
+
+
+def _is_cached(function: Any) -> bool:
+    return not isinstance(function._cache, NullCache)
+
+
+def _entry(module: ModuleType, rendered: Rendered) -> Callable[..., Any]:
+    try:
+        entry: Callable[..., Any] = getattr(module, rendered.entry)
+    except AttributeError as error:
+        raise CompileFailed(f"{type(error).__name__}: {error}") from error
+    return entry
+
+
+def _imported(kind: str, digest: str, text: str) -> ModuleType:
+    """Imports a module of this text: a part once, a kernel every time, because parts replace its functions."""
+    name = f"tuner_{kind}_{digest}"
+    try:
+        path = _written(f"{kind[0]}{digest}.py", text)
+    except OSError as error:
+        raise cache_trouble(error) from error
+    known = sys.modules.get(name)
+    # A module of another folder will not do: its machine code may be missing in this one.
+    if kind == "part" and known is not None and known.__file__ == str(path):
+        return known
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module: ModuleType = importlib.util.module_from_spec(spec)
+    # Numba looks its cache up by the module's name.
+    sys.modules[name] = module
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", numba.NumbaWarning)
+            spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise CompileFailed(f"{type(error).__name__}: {error}") from error
+    return module
+
+
+def _written(name: str, text: str) -> Path:
+    folder = cache_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    if not path.exists():
+        # Another process may write the same file: rename is atomic, and both texts are equal.
+        handle, temporary = tempfile.mkstemp(dir=folder, suffix=".tmp")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(temporary).replace(path)
+    return path
+
+
+def small_problem(problem: Problem) -> Problem:
+    """Returns the problem with smaller dims, if the operation allows that."""
+    try:
+        small = problem.at({name: min(value, COMPILE_DIM) for name, value in problem.shape})
+        tensors, scalars = small.tensors, small.scalars
+    except Exception:
+        return problem
+    return small if tensors and scalars is not None else problem
+
+
+def ready(rendered: Rendered, problem: Problem) -> Callable[..., Any]:
+    """Compiles or loads a rendered CPU kernel, runs it on small arrays, and returns its entry function.
+
+    Raises:
+        CompileFailed: It cannot be imported or compiled.
+        EnvironmentTrouble: The cache cannot be written.
+    """
+    try:
+        return _tried(load_parts(rendered), problem)
+    except CompileFailed as failure:
+        if OUT_OF_MEMORY in str(failure):
+            raise
+    # A source may use names that its parts lack. Loaded as a whole it works, or fails with its own message.
+    return _tried(load_module(rendered), problem)
+
+
+def _tried(entry: Callable[..., Any], problem: Problem) -> Callable[..., Any]:
+    small = small_problem(problem)
+    arrays = [_filled(tensor) for tensor in small.tensors]
+    scalars = [numpy.dtype(scalar.dtype).type(scalar.value) for scalar in small.scalars]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", numba.NumbaWarning)
+            entry(*arrays, *(scalar.item() for scalar in scalars))
+    except MemoryError as error:
+        raise CompileFailed(memory_reason(error)) from error
+    except OSError as error:
+        # Only Numba opens files here, to write machine code; a kernel opens none.
+        raise cache_trouble(error) from error
+    except Exception as error:
+        raise CompileFailed(f"{type(error).__name__}: {error}") from error
+    return entry
+
+
+class NumbaCompiler:
+    """`tuner.devices.protocol.Compiler` for CPU kernels; it runs them once on small arrays."""
+
+    def compile(self, rendered: Rendered, architecture: str, problem: Problem) -> Binary:
+        """Compiles for this CPU; the machine code lands in Numba's cache, so the code is empty."""
+        ready(rendered, problem)
+        digest = hashlib.sha256(rendered.text.encode()).hexdigest()[:24]
+        return Binary(b"", CompileReport(binary_hash=digest, compiler=f"Numba {numba.__version__}"))
+
+
+def _filled(tensor: Tensor) -> Any:
+    assert tensor.dtype in DTYPE_BYTES
+    return numpy.ones(tensor.shape, dtype=tensor.dtype)
+
+
+def versions() -> Mapping[str, str]:
+    """Returns the versions of everything that compiles a CPU kernel."""
+    import llvmlite
+
+    return {"compiler": f"Numba {numba.__version__}", "llvmlite": str(llvmlite.__version__)}

@@ -1,0 +1,1 @@
+"""NVIDIA's GPUs as devices, and CUDA C++ as their language."""

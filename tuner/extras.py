@@ -1,0 +1,62 @@
+"""Extras: packages beside the core that add commands, and implementations of what the core leaves open.
+
+An extra is a package of `tuner` with a module `extra.py`, whose `EXTRA` says what it adds. The core finds it
+there and names none: a package that is taken away takes its commands along, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of the command line, loaded when it is called.
+
+    Attributes:
+        at: Its implementation, as "module:name".
+        help: One line for `tuner --help`.
+        heading: The heading under which it is listed.
+    """
+
+    at: str
+    help: str
+    heading: str
+
+
+@dataclass(frozen=True)
+class Extra:
+    """What a package adds to the core.
+
+    Attributes:
+        commands: Name -> command.
+        provides: Extension point -> its implementation, as "module:name". Whoever has the extension point says
+            in its docstring what an implementation must be.
+    """
+
+    commands: Mapping[str, Command] = field(default_factory=dict)
+    provides: Mapping[str, str] = field(default_factory=dict)
+
+
+def load(at: str) -> Any:
+    """Loads what "module:name" names."""
+    module, _, name = at.partition(":")
+    return getattr(import_module(module), name)
+
+
+@cache
+def extras() -> tuple[Extra, ...]:
+    """All extras that are there, in the order of their names. Loading them loads none of their libraries."""
+    folders = sorted(path.parent.name for path in Path(__file__).parent.glob("*/extra.py"))
+    return tuple(import_module(f"tuner.{name}.extra").EXTRA for name in folders)
+
+
+@cache
+def provided(point: str) -> tuple[Any, ...]:
+    """Loads the implementations of an extension point; none where no extra has one."""
+    return tuple(load(extra.provides[point]) for extra in extras() if point in extra.provides)

@@ -1,0 +1,163 @@
+"""``tuner nightly --cluster``: the same night on a cluster's workers, with a live view of all of them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tuner.errors import EnvironmentTrouble, Interrupted
+from tuner.fleet.view import workers_table
+from tuner.night.plan import Plan, PlanItem
+from tuner.night.result import NightResult
+from tuner.study import job_files
+
+if TYPE_CHECKING:
+    from tuner.fleet.clusters import Cluster
+    from tuner.fleet.coordinator import Fleet
+    from tuner.fleet.night import FleetNight
+    from tuner.night.items import NightItem
+
+
+@dataclass(frozen=True)
+class FleetRequest:
+    """What is asked for by ``--cluster`` and its options.
+
+    Attributes:
+        cluster: ``local``, ``tcp://host:8786``, ``slurm:FILE.toml``...
+        device: ``--device``: for a local cluster the devices to use, else kind or model; several with commas.
+        hand_over: True if workers keep their records in files of their own, whatever the database.
+        tls: Files of certificate authority, certificate and key; None for those that are not given.
+        seed: Seed of the searches.
+        deadline_s: `time.monotonic` at which to stop; None without a deadline.
+        again: True to continue problems that are done, too.
+        quiet: True to show nothing on stderr.
+    """
+
+    cluster: str
+    device: str
+    hand_over: bool
+    tls: tuple[Path | None, Path | None, Path | None]
+    seed: int
+    deadline_s: float | None
+    again: bool
+    quiet: bool
+
+
+def print_job(cluster: str) -> None:
+    """Prints the script of a batch system's jobs.
+
+    Raises:
+        InputError: The cluster is no batch system, or the site's settings are wrong.
+    """
+    from tuner.errors import InputError
+    from tuner.fleet.clusters import QUEUES, job_script
+
+    kind, _, path = cluster.partition(":")
+    if kind not in QUEUES:
+        raise InputError(f"--job-script takes --cluster slurm:FILE.toml or pbs:FILE.toml, got {cluster!r}")
+    click.echo(job_script(kind, Path(path)))
+
+
+def run_fleet(
+    plan: Plan, db: str, request: FleetRequest, ended: Callable[[NightItem], None] = lambda item: None
+) -> NightResult:
+    """Runs a night on a cluster.
+
+    Args:
+        plan: The plan.
+        db: URL of the database.
+        request: The cluster and how.
+        ended: Called with each problem's result.
+
+    Raises:
+        InputError: The cluster or an option is wrong.
+        EnvironmentTrouble: The cluster or the database cannot be used.
+    """
+    from tuner.fleet.clusters import ClusterRequest, local_devices
+    from tuner.fleet.coordinator import opened
+    from tuner.fleet.security import Certificates
+    from tuner.night.watch_command import attended, begin_on_workers
+
+    if plan.surveys:
+        click.echo("tuner: the plan's surveys run on one machine; give them to `tuner survey` there", err=True)
+    if plan.wanted:
+        click.echo("tuner: what is wanted is tuned on one machine; a cluster leaves it out", err=True)
+    found = local_devices(request.device or plan.device) if request.cluster == "local" else ()
+    wanted = ClusterRequest(request.cluster, found, Certificates(*request.tls))
+    with opened(db, wanted, request.hand_over) as fleet:
+        watch = attended(fleet.store, (), plan, request.quiet)
+        watch.note()
+        watch.watching.why_none = "no worker came"
+        night = _night(plan, fleet, request, partial(begin_on_workers, watch, plan))
+        with _shown(night, fleet.cluster, request.quiet), job_files.telling_of_fleet(night.snapshot):
+            result = _tuned(night, ended)
+        result.snapshot = night.snapshot()
+        places = {item.key: place for place, item in enumerate(plan.items)}
+        result.items.sort(key=lambda each: places[each.item.key])
+        result.report = watch.end([each.to_json() for each in result.items], str(result.stopped or ""))
+    return result
+
+
+def _tuned(night: FleetNight, ended: Callable[[NightItem], None]) -> NightResult:
+    """The night's problems, until it ends or is stopped."""
+    from tuner.study.budget import INTERRUPTED
+
+    result = NightResult()
+    try:
+        for item in night.run():
+            result.items.append(item)
+            ended(item)
+    except (Interrupted, EnvironmentTrouble) as error:
+        result.stopped = error
+    except KeyboardInterrupt:
+        result.stopped = Interrupted(INTERRUPTED)
+    result.items += night.unfinished(str(result.stopped))
+    return result
+
+
+def _night(
+    plan: Plan, fleet: Fleet, request: FleetRequest, greeted: Callable[[FleetNight], None]
+) -> FleetNight:
+    devices = tuple(name for name in request.device.split(",") if name)
+    return fleet.night(
+        plan, request.seed, request.deadline_s,
+        devices=() if request.cluster == "local" or _is_fake(devices) else devices,
+        again=request.again, greeted=greeted, warned=lambda text: click.echo(f"tuner: {text}", err=True),
+        said=_nothing if request.quiet else _said,
+    )  # fmt: skip
+
+
+def _is_fake(devices: tuple[str, ...]) -> bool:
+    return any(name.startswith("fake:") for name in devices)
+
+
+def _said(item: PlanItem, slices: int, gain: float | None) -> None:
+    told = "" if gain is None else f", {gain:.1%} gained"
+    click.echo(f"{item.problem}: slice {slices}{told}", err=True)
+
+
+def _nothing(item: PlanItem, slices: int, gain: float | None) -> None:
+    """Prints nothing."""
+
+
+@contextlib.contextmanager
+def _shown(night: FleetNight, cluster: Cluster, quiet: bool) -> Iterator[None]:
+    """Shows all workers on a terminal, as long as the block runs."""
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(stderr=True)
+    if not quiet:
+        pages = f"; Dask's pages: {cluster.dashboard}" if cluster.dashboard else ""
+        click.echo(f"scheduler {cluster.address}{pages}", err=True)
+    if quiet or not console.is_terminal:
+        yield
+        return
+    with Live(console=console, get_renderable=lambda: workers_table(night.snapshot()), refresh_per_second=2):
+        yield

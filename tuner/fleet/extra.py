@@ -1,0 +1,11 @@
+"""What this package adds to the core: nights on many machines."""
+
+from tuner.extras import Command, Extra
+
+EXTRA = Extra(
+    commands={
+        "worker": Command(
+            "tuner.fleet.worker_command:worker", "Let this machine's devices work for a fleet.", "Tune"
+        ),
+    },
+)

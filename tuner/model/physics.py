@@ -1,0 +1,355 @@
+"""What a config does at a problem, computed from declarations: the model's features.
+
+Nothing here knows an operation by name. A kernel's launch rule tells how many elements of each dim a block
+takes; its ``tiles`` tell what the launch rule cannot: what blocks take that stay on the device, and the tile of
+a CPU kernel. Which tensors a dim belongs to, and which dims are summed over, follows from the
+tensors' sizes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.declare.hardware import SCHEDULERS, DeviceInfo
+from tuner.declare.kernel import Kernel
+from tuner.declare.problem import DTYPE_BYTES, Problem
+from tuner.declare.space import Config
+from tuner.lookup.features import Floats, shape_features
+from tuner.model.spread import Spread, spread_features
+
+#: A dim this long is divisible by all usual tiles.
+LONG_DIM = 15 << 16
+#: Shared memory that the driver takes of each block (CUDA C++ Programming Guide, compute capability 8 on).
+DRIVER_SHARED_BYTES = 1024
+#: log2 of the widest alignment that is told apart, in elements.
+ALIGNED = 6
+#: The L2's rate over the memory's, roughly: enough to tell which of the two limits.
+L2_OVER_MEMORY = 2.0
+#: Features of a config beside its parameters that do not depend on the problem's dims.
+TRAIT_FEATURES = 5
+#: Sides of tiles that the library may use: it does not tell.
+LIBRARY_TILES = (32, 64, 128, 256)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the device reached in a survey.
+
+    Attributes:
+        flops_per_s: Arithmetic.
+        bytes_per_s: Memory.
+        launch_s: The shortest run.
+    """
+
+    flops_per_s: float
+    bytes_per_s: float
+    launch_s: float
+
+    def roofline_s(self, problem: Problem) -> float:
+        """Seconds that the problem takes at these limits, one after the other."""
+        work = problem.work
+        return work.flops / self.flops_per_s + work.bytes / self.bytes_per_s + self.launch_s
+
+
+def limits(problems: Sequence[Problem], fastest_s: Floats) -> Limits:
+    """Limits by the fastest times of problems; rates are those that one problem in a hundred exceeds.
+
+    Args:
+        problems: The problems.
+        fastest_s: Seconds, shape (problems,).
+    """
+    work = np.array([(each.work.flops, each.work.bytes) for each in problems])
+    rates = np.quantile(work / fastest_s[:, None], 0.99, axis=0)
+    return Limits(max(float(rates[0]), 1.0), max(float(rates[1]), 1.0), float(fastest_s.min()))
+
+
+@dataclass(frozen=True)
+class Traits:
+    """How configs lay out their work for problems of one dtype and layout.
+
+    Attributes:
+        values: Shape (2 * dims + 5, configs). Per dim the elements that a block takes, infinite if blocks are
+            not laid out along it; per dim the elements that it takes at each step. Then blocks for each tile
+            (shares of a sum), blocks that stay (0: as many as there are tiles; more only where a block of
+            each span is more), threads of a block, its bytes of shared memory, and registers of a thread (0:
+            unknown).
+        inputs: Which dims each input has, 1 or 0, shape (inputs, dims).
+        summed: Which dims are summed over, being in no output, shape (dims,).
+    """
+
+    values: Floats
+    inputs: Floats
+    summed: Floats
+
+    def some(self, configs: Sequence[int] | NDArray[np.int64]) -> Traits:
+        """The traits of some of the configs, by their numbers."""
+        return Traits(self.values[:, configs], self.inputs, self.summed)
+
+    def row(self, number: int) -> Floats:
+        """One of the last five, by its number."""
+        found: Floats = self.values[number - 5]
+        return found
+
+    @property
+    def spans(self) -> Floats:
+        """Elements of a block, shape (dims, configs)."""
+        return self.values[: (len(self.values) - 5) // 2]
+
+    @property
+    def steps(self) -> Floats:
+        """Elements of a step, shape (dims, configs)."""
+        return self.values[(len(self.values) - 5) // 2 : -5]
+
+
+def traits(
+    kernels: Mapping[str, Kernel],
+    configs: Sequence[tuple[str, Config]],
+    like: Problem,
+    registers: Floats | None = None,
+) -> Traits:
+    """The traits of configs.
+
+    Args:
+        kernels: By name. A config of a kernel that is missing has none: infinite spans.
+        configs: Kernel and config.
+        like: Gives operation, dtype and layout.
+        registers: Per config; 0 if unknown.
+    """
+    probes = _Probes(like)
+    rows = [_traits_of(kernels.get(name), config, probes) for name, config in configs]
+    found = np.array(rows).T
+    if registers is not None:
+        found[-1] = registers
+    return Traits(found, *incidence(like))
+
+
+class _Probes:
+    """Problems of one dtype and layout, at which launch rules and tiles show what a block takes."""
+
+    def __init__(self, like: Problem) -> None:
+        self.dims, self._like = list(like.dims), like
+        self._kept: dict[frozenset[str], Problem] = {}
+
+    def _of(self, shape: Mapping[str, int]) -> Problem:
+        return self._like.operation.problem(shape, self._like.dtype, self._like.layout)
+
+    @cached_property
+    def long(self) -> Problem:
+        """All dims are long."""
+        return self.but_for(frozenset())
+
+    @cached_property
+    def half(self) -> Problem:
+        """All dims are half as long."""
+        return self._of(dict.fromkeys(self.dims, LONG_DIM // 2))
+
+    def but_for(self, ones: frozenset[str]) -> Problem:
+        """Some dims are 1, the others are long."""
+        if ones not in self._kept:
+            self._kept[ones] = self._of({dim: 1 if dim in ones else LONG_DIM for dim in self.dims})
+        return self._kept[ones]
+
+    @cached_property
+    def alone(self) -> Mapping[str, tuple[Problem, Problem]]:
+        """By dim: that one is long, or half as long, the others are 1."""
+        ones = dict.fromkeys(self.dims, 1)
+        return {
+            dim: (self._of({**ones, dim: LONG_DIM}), self._of({**ones, dim: LONG_DIM // 2}))
+            for dim in self.dims
+        }
+
+
+def _traits_of(kernel: Kernel | None, config: Config, probes: _Probes) -> list[float]:
+    dims = probes.dims
+    spans, rest = dict.fromkeys(dims, math.inf), [1.0, 0.0, 0.0, 0.0, 0.0]
+    tiles: Mapping[str, float] = {}
+    try:
+        if kernel is not None:
+            tiles = _declared(kernel, config, probes)
+        if kernel is not None and kernel.launch is not None:
+            spans, rest = _probed(kernel, config, probes)
+            stays = _staying(kernel, config, probes, [dim for dim in tiles if math.isinf(spans[dim])])
+            if stays:  # along these dims; the others' spans show where these ask for one block
+                spans, rest = _probed(kernel, config, probes, frozenset(stays))
+                rest[1] = max(stays.values())
+    except Exception:  # rules of anybody's, at dims that they may not be made for
+        spans, tiles = dict.fromkeys(dims, math.inf), {}
+    steps = {dim: tiles.get(dim, spans[dim] if math.isfinite(spans[dim]) else 1.0) for dim in dims}
+    if all(map(math.isinf, spans.values())) and rest[0] > 1 and not rest[1]:  # as many blocks at any shape
+        rest[0], rest[1] = 1.0, rest[0]
+    return [*spans.values(), *steps.values(), *rest]
+
+
+def _declared(kernel: Kernel, config: Config, probes: _Probes) -> dict[str, float]:
+    """Tiles that a kernel declares, of the dims for which they are the same at any shape."""
+    if kernel.tiles is None:
+        return {}
+    long, half = kernel.tiles(probes.long, config), kernel.tiles(probes.half, config)
+    return {dim: float(long[dim]) for dim in long if long[dim] == half.get(dim)}
+
+
+def _probed(
+    kernel: Kernel, config: Config, probes: _Probes, ones: frozenset[str] = frozenset()
+) -> tuple[dict[str, float], list[float]]:
+    """Elements of each dim that a block takes; blocks for each tile, 0, threads, shared bytes, 0.
+
+    Dims of `ones` are 1 in all that is looked at.
+    """
+    assert kernel.launch is not None, "asked for kernels with a launch rule only"
+    launch = kernel.launch(probes.but_for(ones), config)
+    blocks = float(math.prod(launch.grid))
+    spans, others = dict.fromkeys(probes.dims, math.inf), blocks
+    for dim in probes.dims:
+        if dim in ones:
+            continue
+        ratio = blocks / math.prod(kernel.launch(probes.but_for(ones | {dim}), config).grid)
+        spans[dim] = LONG_DIM / ratio if ratio > 1 else math.inf
+        others /= ratio
+    return spans, [others, 0.0, float(math.prod(launch.block)), float(launch.shared_bytes), 0.0]
+
+
+def _staying(kernel: Kernel, config: Config, probes: _Probes, dims: Sequence[str]) -> dict[str, float]:
+    """Of some dims, those along which as many blocks stay however long the dim is, and how many."""
+    assert kernel.launch is not None, "asked for kernels with a launch rule only"
+    found = {}
+    for dim in dims:
+        long, half = (float(math.prod(kernel.launch(each, config).grid)) for each in probes.alone[dim])
+        if long == half > 1:
+            found[dim] = long
+    return found
+
+
+def incidence(like: Problem) -> tuple[Floats, Floats]:
+    """Which dims inputs have, and which are summed over: those that change a tensor's size, or no output's."""
+    operation, ones = like.operation, dict.fromkeys(like.dims, 1)
+
+    def grown(dim: str) -> list[tuple[bool, bool]]:
+        longer = operation.problem({**ones, dim: 2}, like.dtype, like.layout).tensors
+        pairs = zip(operation.problem(ones, like.dtype, like.layout).tensors, longer, strict=True)
+        return [(after.output, after.bytes > before.bytes) for before, after in pairs]
+
+    table = [grown(dim) for dim in ones]
+    inputs = [[longer for output, longer in column if not output] for column in table]
+    summed = [not any(longer for output, longer in column if output) for column in table]
+    return np.array(inputs, dtype=float).T, np.array(summed, dtype=float)
+
+
+def config_features(problem: Problem, device: DeviceInfo, of: Traits, known: Limits) -> tuple[Floats, Floats]:
+    """What configs do at a problem.
+
+    Args:
+        problem: What is to be computed.
+        device: Its limits.
+        of: The configs' traits for the problem's dtype and layout.
+        known: What the device can do.
+
+    Returns:
+        Features, shape (features, configs): blocks, waves, balance, padding, arithmetic, traffic, chains, and
+        those of `spread_features`. Later versions add theirs at the end, so that models of earlier ones find
+        those that they know. And the log of a first estimate of the seconds, shape (configs,).
+    """
+    sizes = np.array([size for _, size in problem.shape], dtype=float)[:, None]
+    inputs, summed = of.inputs, of.summed
+    others, stays, threads = of.row(0), of.row(1), of.row(2)
+    around = np.ceil(sizes / of.steps)
+    padding = np.log(around * of.steps / sizes)
+    steps = around.prod(axis=0)
+    units = np.maximum(np.ceil(sizes / of.spans), 1).prod(axis=0) * others
+    blocks = np.where(stays > 0, np.maximum(units, np.minimum(stays, steps)), units)
+    chain = np.ceil(steps / blocks)
+    cores = max(device.sm_count, 1)
+    fullest = np.ceil(blocks / cores) * chain
+    balance = fullest * cores / steps
+    padded = padding.sum(axis=0)
+    work, widths = problem.work, np.minimum(of.steps, sizes)
+    read = sum(np.where(has[:, None] > 0, widths, 1.0).prod(axis=0) for has in inputs)
+    traffic = steps * read * DTYPE_BYTES[problem.dtype]
+    arithmetic_s = work.flops * np.exp(padded) * balance / known.flops_per_s
+    traffic_s = traffic / (L2_OVER_MEMORY * known.bytes_per_s) * np.maximum(balance / np.exp(padded), 1.0)
+    memory_s = work.bytes / known.bytes_per_s
+    warps = np.maximum(np.ceil(threads / 32), 1)
+    resident = resident_blocks(device, of)
+    slots = cores * resident
+    waves = blocks / slots
+    estimate = np.log(np.maximum(np.maximum(arithmetic_s, traffic_s), memory_s) + known.launch_s)
+    logs = np.log(np.array([
+        blocks, waves, chain, np.ceil(waves) * chain, steps, np.maximum(arithmetic_s, 1e-12), traffic_s,
+        np.minimum(blocks, slots) * warps, chain * (summed @ of.steps + 1e-9), work.flops / traffic + 1e-9,
+    ]))  # fmt: skip
+    whole = np.array([np.ceil(waves) / waves, balance, padded, summed @ padding, (1 - summed) @ padding])
+    memory = logs[5:7] - math.log(memory_s)
+    spread = spread_features(Spread(
+        problem, cores, inputs, summed, of.steps, around, blocks, resident, fullest, threads, of.row(3),
+        of.row(4), arithmetic_s, memory_s, known.launch_s,
+    ))  # fmt: skip
+    return np.concatenate([logs, whole, memory, np.log(sizes / of.steps), estimate[None], spread]), estimate
+
+
+def resident_blocks(device: DeviceInfo, of: Traits) -> Floats:
+    """Blocks that a multiprocessor holds, by threads, shared memory and, if they are known, registers."""
+    threads, shared, registers = np.maximum(of.row(2), 1), of.row(3), of.row(4)
+    if not device.max_threads_per_sm:
+        return np.ones_like(threads)
+    found = device.max_threads_per_sm // threads
+    found = np.minimum(found, device.shared_bytes_per_sm // (shared + DRIVER_SHARED_BYTES))
+    warps = np.ceil(np.ceil(threads / 32) / SCHEDULERS) * SCHEDULERS
+    taken = np.ceil(registers / 8) * 8 * 32 * warps
+    found = np.where(
+        registers > 0, np.minimum(found, device.registers_per_block // np.maximum(taken, 1)), found
+    )
+    result: Floats = np.maximum(found, 1.0)
+    return result
+
+
+def problem_features(problem: Problem, known: Limits) -> Floats:
+    """What a problem is like, whatever the config: dims, work, alignment, layout, tensors.
+
+    Returns:
+        Shape (features,).
+    """
+    dims, tensors = [math.log(size) for _, size in problem.shape], problem.tensors
+    longest = max(map(len, problem.operation.layouts), default=0)
+    letters = [float(ord(letter)) for letter in problem.layout.ljust(longest)]
+    numbers = shape_features(problem)[: -len(problem.layout) or None]
+    pairs = [dims[i] + sign * dims[j] for i in range(len(dims)) for j in range(i) for sign in (1, -1)]
+    rows = [each.shape[-1] for each in tensors]
+    return np.array([
+        *numbers, *letters, *pairs, min(dims), max(dims), DTYPE_BYTES[problem.dtype],
+        *(math.log(each.bytes) for each in tensors),
+        *(float(min((row & -row).bit_length() - 1, ALIGNED)) for row in rows),
+        math.log(known.roofline_s(problem)),
+    ])  # fmt: skip
+
+
+def library_features(
+    problem: Problem, device: DeviceInfo, known: Limits, shared: Floats | None = None
+) -> Floats:
+    """`problem_features`, and how tiles of usual sizes would fill the device with the first output.
+
+    Args:
+        problem: What is to be computed.
+        device: Its number of multiprocessors or cores.
+        known: What the device can do.
+        shared: `problem_features`, if they are known already.
+    """
+    output = problem.outputs[0].shape
+    rows, columns, cores = math.prod(output[:-1]), output[-1], max(device.sm_count, device.cores, 1)
+    found = []
+    for side in LIBRARY_TILES:
+        for height, width in ((side, side), (side, 2 * side)):
+            waves = math.ceil(rows / height) * math.ceil(columns / width) / cores
+            full = math.ceil(waves) * cores * height * width
+            found += [math.log(waves), math.ceil(waves) / waves, math.log(full / (rows * columns))]
+    return np.concatenate([problem_features(problem, known) if shared is None else shared, found])
+
+
+def fixed_features(parameters: Floats, device: DeviceInfo, of: Traits) -> Floats:
+    """Features of configs that hold at any dims: parameters, threads, shared memory, registers, occupancy."""
+    resident = resident_blocks(device, of)
+    return np.vstack([parameters, of.row(2), of.row(3), of.row(4), resident, resident * of.row(2)])

@@ -1,0 +1,241 @@
+"""A survey as rows of features: what trees are grown from."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import Kernel
+from tuner.declare.problem import Operation, Problem
+from tuner.declare.space import Config
+from tuner.errors import InputError
+from tuner.lookup.features import Floats, Numbers
+from tuner.model.physics import (
+    Limits,
+    Traits,
+    config_features,
+    fixed_features,
+    library_features,
+    limits,
+    problem_features,
+    traits,
+)
+
+#: Number of the library among configs.
+LIBRARY = -1
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Times of configs and of the library at drawn problems of one operation on one device.
+
+    Attributes:
+        problems: The problems.
+        configs: Kernel and config.
+        problem: Per time: number of its problem, shape (times,).
+        config: Per time: number of its config, or `LIBRARY`.
+        time_s: The times in seconds.
+        registers: Per config: 32-bit registers of a thread by the compiler's report, 0 if it is unknown.
+        provenance: Where the times come from: device, versions, dates; JSON.
+    """
+
+    problems: Sequence[Problem]
+    configs: Sequence[tuple[str, Config]]
+    problem: Numbers
+    config: Numbers
+    time_s: Floats
+    registers: Floats | None = None
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        sizes = {len(self.problem), len(self.config), len(self.time_s)}
+        if len(sizes) > 1 or not all(sizes):
+            raise InputError(
+                f"a survey has a problem, a config and a time for each timing, got {sorted(sizes)} of these; "
+                "run the survey again"
+            )
+        if not (np.isfinite(self.time_s) & (np.asarray(self.time_s) > 0)).all():
+            raise InputError("times are finite and above 0 s, got others; leave failed runs out")
+
+    def matrix(self) -> tuple[Floats, Floats]:
+        """Times by problem.
+
+        Returns:
+            Of configs, shape (problems, configs), and of the library, shape (problems,); NaN if not timed.
+        """
+        times = np.full((len(self.problems), len(self.configs) + 1), np.nan)
+        times[self.problem, self.config] = self.time_s  # the library's number is that of the last column
+        return times[:, :-1], times[:, -1]
+
+    def of(self, problems: Numbers) -> Timings:
+        """The timings at some of the problems."""
+        place = np.full(len(self.problems), -1)
+        place[problems] = np.arange(len(problems))
+        kept = place[self.problem] >= 0
+        return Timings(
+            [self.problems[number] for number in problems], self.configs, place[self.problem[kept]],
+            self.config[kept], self.time_s[kept], self.registers, self.provenance,
+        )  # fmt: skip
+
+
+def from_arrays(data: Mapping[str, Any], operation: Operation, dtype: str = "") -> Timings:
+    """Reads a survey kept as arrays.
+
+    Args:
+        data: ``shape``, ``config`` and ``time_s``, shape (times,); the JSON texts ``shapes``, lists of dims and
+            then the layout, and ``configs``, pairs of kernel and config.
+        operation: What was timed.
+        dtype: Of all problems; the operation's first when empty.
+    """
+    problems = []
+    for *sizes, layout in json.loads(str(data["shapes"])):
+        problems.append(operation.problem(dict(zip(operation.dims, sizes, strict=True)), dtype, layout))
+    configs = [(kernel, Config(config)) for kernel, config in json.loads(str(data["configs"]))]
+    problem, config = (np.asarray(data[name], dtype=np.int64) for name in ("shape", "config"))
+    return Timings(problems, configs, problem, config, np.asarray(data["time_s"], dtype=np.float64))
+
+
+#: A config that is n times slower than the best counts 1/n^2; n is this at the most.
+SLOW = 10.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A survey as rows of features. Rows are sorted by problem, and within one in the order timed.
+
+    Attributes:
+        limits: What the device reached.
+        parameters: Of all configs, as numbers, shape (parameters, configs).
+        traits: Of all configs, by dtype and layout.
+        rows: Per time of a config: features, shape (times, features).
+        targets: log(time / first estimate) and log(time / roofline), shape (2, times).
+        weight: How much each counts.
+        reference: Mean logs of first estimate and roofline, shape (times,).
+        problem: Per time: number of its problem.
+        config: Per time: number of its config.
+        time_s: Per time: seconds.
+        library_rows: Shape (problems, features).
+        library_s: Seconds of the library, shape (problems,); NaN where it was not timed.
+        roofline: Logs, shape (problems,).
+    """
+
+    limits: Limits
+    parameters: Floats
+    traits: Mapping[tuple[str, str], Traits]
+    rows: Floats
+    targets: Floats
+    weight: Floats
+    reference: Floats
+    problem: Numbers
+    config: Numbers
+    time_s: Floats
+    library_rows: Floats
+    library_s: Floats
+    roofline: Floats
+
+    @property
+    def target(self) -> Floats:
+        """log(time / reference)."""
+        found: Floats = self.targets.mean(axis=0)
+        return found
+
+    @property
+    def library_target(self) -> Floats:
+        """log(library / roofline); NaN where it was not timed."""
+        found: Floats = np.log(self.library_s) - self.roofline
+        return found
+
+
+def table(timings: Timings, kernels: Mapping[str, Kernel], device: DeviceInfo) -> Table:
+    """The rows of a survey.
+
+    Args:
+        timings: The survey.
+        kernels: By name, as declared when it was made.
+        device: Where it was made.
+    """
+    problems = timings.problems
+    library_s, fastest = np.full(len(problems), np.nan), np.full(len(problems), np.inf)
+    np.minimum.at(fastest, timings.problem, timings.time_s)
+    of_library = timings.config == LIBRARY
+    library_s[timings.problem[of_library]] = timings.time_s[of_library]
+    known = limits(problems, fastest)
+    parameters, by_layout = parameter_table(kernels, timings.configs), _traits_by_layout(timings, kernels)
+    fixed = {key: fixed_features(parameters, device, of) for key, of in by_layout.items()}
+    order = np.argsort(timings.problem, kind="stable")
+    order = order[timings.config[order] != LIBRARY]
+    problem, config, time_s = timings.problem[order], timings.config[order], timings.time_s[order]
+    ends = np.searchsorted(problem, np.arange(len(problems) + 1))
+    rows, estimates = [], []
+    for number, each in enumerate(problems):
+        key, timed = (each.dtype, each.layout), config[ends[number] : ends[number + 1]]
+        mixed, estimate = config_features(each, device, by_layout[key].some(timed), known)
+        shared = np.repeat(problem_features(each, known)[:, None], len(timed), axis=1)
+        rows.append(np.vstack([fixed[key][:, timed], shared, mixed]).T)
+        estimates.append(estimate)
+    roofline, estimate = np.log([known.roofline_s(each) for each in problems]), np.concatenate(estimates)
+    weight = 1 / np.minimum(time_s / fastest[problem], SLOW) ** 2
+    return Table(
+        known, parameters, by_layout, np.concatenate(rows),
+        np.log(time_s) - np.array([estimate, roofline[problem]]), weight, (estimate + roofline[problem]) / 2,
+        problem, config, time_s, np.array([library_features(each, device, known) for each in problems]),
+        library_s, roofline,
+    )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Columns:
+    """How kernels and parameters become numbers: their order.
+
+    Attributes:
+        kernels: Names, sorted.
+        parameters: Names, sorted.
+    """
+
+    kernels: Sequence[str]
+    parameters: Sequence[str]
+
+    @classmethod
+    def of(cls, configs: Sequence[tuple[str, Config]]) -> Columns:
+        """Those of some configs."""
+        return cls(
+            sorted({kernel for kernel, _ in configs}),
+            sorted({name for _, config in configs for name in config}),
+        )
+
+
+def parameter_table(
+    kernels: Mapping[str, Kernel], configs: Sequence[tuple[str, Config]], columns: Columns | None = None
+) -> Floats:
+    """Kernels and parameters as numbers, shape (1 + names, configs); -1 for what a kernel does not have.
+
+    A parameter's value is a number itself, or else its place among the declared values.
+
+    Args:
+        kernels: By name.
+        configs: Kernel and config.
+        columns: What numbers stand for; those of the configs when None.
+    """
+    columns = columns or Columns.of(configs)
+    found = np.full((1 + len(columns.parameters), len(configs)), -1.0)
+    for at, (kernel, config) in enumerate(configs):
+        found[0, at] = columns.kernels.index(kernel)
+        declared = {each.name: each.values for each in kernels[kernel].parameters} if kernel in kernels else {}
+        for name, value in config.items():
+            values = declared.get(name, ())
+            number = values.index(value) if isinstance(value, str) and value in values else value
+            found[1 + columns.parameters.index(name), at] = -2.0 if isinstance(number, str) else float(number)
+    return found
+
+
+def _traits_by_layout(timings: Timings, kernels: Mapping[str, Kernel]) -> dict[tuple[str, str], Traits]:
+    kinds: dict[tuple[str, str], Problem] = {}
+    for each in timings.problems:
+        kinds.setdefault((each.dtype, each.layout), each)
+    return {key: traits(kernels, timings.configs, like, timings.registers) for key, like in kinds.items()}

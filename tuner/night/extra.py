@@ -1,0 +1,19 @@
+"""What this package adds to the core: nights, sentinels and their reports."""
+
+from tuner.extras import Command, Extra
+
+EXTRA = Extra(
+    commands={
+        "nightly": Command(
+            "tuner.night.command:nightly", "Tune the problems of a plan until a deadline.", "Tune"
+        ),
+        "watch": Command(
+            "tuner.night.watch_command:watch",
+            "Time champions and library, and say what changed since.",
+            "Watch",
+        ),
+        "report": Command(
+            "tuner.night.watch_command:report", "Make the report of an earlier night again.", "Watch"
+        ),
+    },
+)

@@ -1,0 +1,234 @@
+"""From a call to the prepared call that it is, found by what is cheap to read of the arrays.
+
+The first call with arrays of some kind looks its problem up, compiles and prepares; every later one finds what
+was prepared in a dict. Looking it up takes no lock; preparing takes one, so that nothing is compiled twice.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Hashable
+from functools import partial
+from typing import Any, Unpack
+
+import numpy
+
+from tuner.declare.problem import EMULATED, IEEE
+from tuner.python.arrays import NUMPY, Family, Opaque
+from tuner.python.calls import Prepared
+from tuner.python.decisions import REREADING
+from tuner.python.finishing import PREPARED, Finish, product
+from tuner.python.gpu_arrays import family_of, shares_memory_with_others
+from tuner.python.misses import check_policy, consult, forget_measured, is_miss
+from tuner.python.operands import Request, gemv_request, matmul_request, transpose_request
+from tuner.python.precision import CHOSEN, chosen
+from tuner.python.preparing import decision_or_none, forget_all, keep, prepare
+
+#: Function -> what names its arrays, and what their request is.
+ARGUMENTS = {"matmul": ("a", "b"), "gemv": ("a", "x"), "transpose": ("a",)}
+REQUESTS: dict[str, Callable[..., Request]] = {
+    "matmul": matmul_request, "gemv": gemv_request, "transpose": transpose_request,
+}  # fmt: skip
+
+_key_of: dict[type, Callable[[Any], Hashable]] = {numpy.ndarray: NUMPY.key}
+_prepared: dict[str, dict[Hashable, Prepared]] = {name: {} for name in ARGUMENTS}
+_gemv, _transpose = _prepared["gemv"], _prepared["transpose"]
+#: Precision -> prepared products.
+_matmul: dict[str, dict[Hashable, Prepared]] = {IEEE: _prepared["matmul"], EMULATED: {}}
+_lock = threading.RLock()
+
+
+def _after_fork() -> None:
+    """Another thread of the parent may have held the lock."""
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def matmul(a: Any, b: Any, out: Any = None, *, precision: str = "", **finish: Unpack[Finish]) -> Any:
+    """The product of two arrays, by the kernel that was measured to be fastest, or the library where it is.
+
+    Args:
+        a: Array of NumPy, CuPy or PyTorch, or of a library that shares its memory by DLPack or the CUDA array
+            interface. Shape (M, K); one axis, or more than two, as `numpy.matmul` has them.
+        b: Of the same library, on the same device. Shape (K, N). Or what `tuner.pack` made of such an array.
+        out: Where to put the result, of shape (M, N); a new array unless given. May overlap `a` and `b`.
+        precision: ``ieee``, products and sums in the dtype itself; or ``emulated``, any arithmetic that is as
+            exact as the library's for the inputs at hand, for float32. Empty: that of the surrounding
+            `tuner.precision`, else of the environment's TUNER_PRECISION, else ``ieee``.
+        finish: What is done to the product before it is stored: ``activation(alpha * a @ b + beta * c + bias)
+            + residual``, by arguments of these names; see `Finish`.
+
+    Returns:
+        The result, an array of the same library, or `out`. On a GPU it is queued on the library's current
+        stream.
+
+    Raises:
+        ValueError: Shapes that do not fit together, several devices, an `out` that cannot be written.
+        TypeError: What is no array, or arrays of several libraries.
+        UnknownName: No such precision, or policy in the environment (`tuner.on_miss`).
+        InputError: `precision` is ``emulated``, or `b` packed, and an array is not float32; or `b` is packed,
+            and there is more to do than to multiply.
+    """
+    if finish:
+        return product(a, b, out, finish, precision)
+    try:
+        prepared = _matmul[precision or CHOSEN.get()]
+        if out is None:
+            call = prepared[_key_of[type(a)](a), _key_of[type(b)](b)]
+        else:
+            call = prepared[_key_of[type(a)](a), _key_of[type(b)](b), _key_of[type(out)](out)]
+    except (KeyError, AttributeError, TypeError, RuntimeError):
+        return _first("matmul", (a, b), out, precision)
+    return call(a, b, out)
+
+
+def gemv(a: Any, x: Any, out: Any = None) -> Any:
+    """The product of a matrix and a vector; see `matmul`.
+
+    Args:
+        a: Shape (M, N).
+        x: Shape (N,).
+        out: Shape (M,); a new array unless given.
+
+    Returns:
+        The result, or `out`.
+
+    Raises:
+        ValueError: As for `matmul`.
+        TypeError: As for `matmul`.
+    """
+    try:
+        if out is None:
+            call = _gemv[_key_of[type(a)](a), _key_of[type(x)](x)]
+        else:
+            call = _gemv[_key_of[type(a)](a), _key_of[type(x)](x), _key_of[type(out)](out)]
+    except (KeyError, AttributeError, TypeError, RuntimeError):
+        return _first("gemv", (a, x), out)
+    return call(a, x, out)
+
+
+def transpose(a: Any, out: Any = None) -> Any:
+    """An array's transpose as a row-major array of its own, not as a view; see `matmul`.
+
+    Args:
+        a: Shape (M, N); other numbers of axes are turned round as `numpy.transpose` does.
+        out: Shape (N, M); a new array unless given.
+
+    Returns:
+        The result, or `out`.
+
+    Raises:
+        ValueError: As for `matmul`.
+        TypeError: As for `matmul`.
+    """
+    try:
+        if out is None:
+            call = _transpose[_key_of[type(a)](a)]
+        else:
+            call = _transpose[_key_of[type(a)](a), _key_of[type(out)](out)]
+    except (KeyError, AttributeError, TypeError, RuntimeError):
+        return _first("transpose", (a,), out)
+    return call(a, out)
+
+
+def clear_caches() -> None:
+    """Forgets what was looked up and prepared, so that the next calls see new records."""
+    with _lock:
+        for prepared in (*_prepared.values(), *_matmul.values()):
+            prepared.clear()
+        PREPARED.clear()
+        forget_all()
+        forget_measured()
+
+
+def _first(function: str, arrays: tuple[Any, ...], out: Any, asked: str = "") -> Any:
+    """A call with arrays of a kind that was not met before, or that is not to be remembered.
+
+    Args:
+        function: One of `ARGUMENTS`.
+        arrays: What it is called with.
+        out: As the caller gave it.
+        asked: The precision that the call itself says; empty where it says none.
+    """
+    if isinstance(arrays[-1], Opaque) and function == "matmul":
+        return arrays[-1].product(arrays[0], out, asked)
+    precision = chosen(asked) if function == "matmul" else IEEE
+    check_policy()  # or say that there is no such policy, before anything is prepared
+    arrays = tuple(numpy.asarray(each) if _is_nested(each) else each for each in arrays)
+    family = common_family(function, arrays, out)
+    given = (*arrays, *(() if out is None else (out,)))
+    if family is None:
+        from tuner.python.gpu_arrays import called
+
+        public = partial(matmul, precision=asked) if asked else _PUBLIC[function]
+        return called(public, arrays, out)
+    request = request_of(function, family, arrays, out).in_precision(precision, asked)
+    kept = _matmul[precision] if function == "matmul" else _prepared[function]
+    if is_miss(request, decision_or_none(request)):
+        consult(request, family, arrays[0])  # which may wait, and so is not done under the lock
+    with _lock:
+        call = prepare(request, family, arrays[0])
+        if all(type(each) is family.base for each in given):
+            _remember(kept, family, given, call)
+    return call(*arrays, out)
+
+
+def _is_nested(given: Any) -> bool:
+    """What NumPy's functions take in place of an array."""
+    return isinstance(given, (list, tuple, int, float, complex, numpy.generic))
+
+
+def common_family(function: str, arrays: tuple[Any, ...], out: Any) -> Family | None:
+    """The library of all arrays; None for one that shares its memory.
+
+    Raises:
+        TypeError: What is no array, or arrays of several libraries.
+    """
+    named = dict(zip(ARGUMENTS[function], arrays, strict=True)) | ({} if out is None else {"out": out})
+    families = {name: family_of(array) for name, array in named.items()}
+    for name, family in families.items():
+        if family is None and not shares_memory_with_others(named[name]):
+            raise TypeError(
+                f"{function}: {name} is an array of NumPy, CuPy or PyTorch, or one that offers DLPack or the "
+                f"CUDA array interface, got {type(named[name]).__name__}"
+            )
+    kinds = {name: family.name if family else type(named[name]).__name__ for name, family in families.items()}
+    if len(set(kinds.values())) > 1:
+        said = ", ".join(f"{name} of {kind}" for name, kind in kinds.items())
+        raise TypeError(f"{function}: all arrays are of one library, got {said}; convert one of them")
+    return families["a"]
+
+
+def request_of(function: str, family: Family, arrays: tuple[Any, ...], out: Any) -> Request:
+    """What a call asks for.
+
+    Raises:
+        ValueError: Shapes, devices or an `out` that are not possible.
+    """
+    operands = [family.operand(each) for each in arrays]
+    to = None if out is None else family.operand(out)
+    devices = {each.device for each in (*operands, *([to] if to else []))}
+    if len(devices) > 1:
+        raise ValueError(
+            f"{function}: all arrays are on one device, got {' and '.join(sorted(devices))}; copy one of them"
+        )
+    if to is not None and not to.writable:
+        raise ValueError(f"{function}: out is written, got an array that is read-only; give another")
+    return REQUESTS[function](*operands, to)
+
+
+def _remember(kept: dict[Hashable, Prepared], family: Family, given: tuple[Any, ...], call: Prepared) -> None:
+    try:
+        keys = tuple(family.key(array) for array in given)
+    except RuntimeError:  # what has no strides
+        return
+    _key_of.setdefault(family.base, family.key)
+    keep(kept, keys if len(keys) > 1 else keys[0], call)
+
+
+REREADING.forget = clear_caches
+_PUBLIC: dict[str, Callable[..., Any]] = {"matmul": matmul, "gemv": gemv, "transpose": transpose}

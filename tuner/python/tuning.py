@@ -1,0 +1,358 @@
+"""`tuner.tune`: tunes a problem, a declared kernel or a function of your own, from Python."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+from tuner.declare.catalogue import Catalogue, being_read, builtin, from_file, kernels_folder
+from tuner.declare.kernel import Kernel
+from tuner.declare.problem import Operation, Problem
+from tuner.devices.settings import setting
+from tuner.errors import DeclarationError, InputError, UnknownName
+from tuner.lookup.asking import parse_key
+from tuner.python.arguments import device_of
+from tuner.python.code import is_cuda, read_code
+from tuner.python.launching import run_shown
+from tuner.python.own_kernel import own_problem
+from tuner.python.tuned import Tuned
+from tuner.study.progress import Progress
+from tuner.study.requests import StudyOptions, asked
+
+#: Options of a problem beside its shape, in the order in which `Operation.problem` takes them.
+_HOW = ("dtype", "layout", "precision", "epilogue")
+
+
+def resolved(
+    what: object, name: str, arguments: object, params: object, options: Mapping[str, Any]
+) -> tuple[Catalogue, Problem]:
+    """The problem that a call of `tuner.tune` is about, and the catalogue with its kernels.
+
+    Args:
+        what: What `tuner.tune` takes first.
+        name: Name of a function in CUDA text.
+        arguments: Of a kernel of one's own.
+        params: Of a kernel of one's own.
+        options: See `tuner.python.tuning.ProblemOptions` and `OwnOptions`.
+
+    Raises:
+        InputError: It is about none, or it names something that is not there.
+        DeclarationError: A declaration cannot be read, or is being read now.
+    """
+    reading = being_read()
+    if reading is not None:
+        raise DeclarationError(
+            f"{reading} is read as declarations, by workers too, and calls tune meanwhile; put the call behind "
+            'if __name__ == "__main__":'
+        )
+    if is_own(what, arguments, params):
+        return _own(what, name, arguments, params, options)
+    if isinstance(what, Problem):
+        return _of_problem(what)
+    if isinstance(what, Kernel | Operation):
+        return _of_declared(what, options)
+    if not isinstance(what, str | Path):
+        raise InputError(
+            "what is tuned is a problem in words, a file, a declared kernel, CUDA text or a function, got "
+            f"{type(what).__name__}"
+        )
+    if str(what).endswith(".py"):
+        catalogue = from_file(Path(what))
+        return catalogue, _problem(catalogue.operations[catalogue.kernels[-1].operation], options)
+    catalogue = builtin()
+    words = " ".join([str(what), *(str(options[key]) for key in _HOW if options.get(key))])
+    key = parse_key(words, catalogue)
+    return catalogue, key.of_operation(catalogue.operation(key.operation))
+
+
+def is_own(what: object, arguments: object, params: object) -> bool:
+    """True for a kernel that is given as code with arguments, rather than declared."""
+    if isinstance(what, Problem | Kernel | Operation):
+        return False
+    if isinstance(what, str | Path) and not is_cuda(str(what)):
+        return arguments is not None and params is not None
+    return arguments is not None or params is not None or isinstance(what, str) or callable(what)
+
+
+def _own(
+    what: object, name: str, arguments: object, params: object, options: Mapping[str, Any]
+) -> tuple[Catalogue, Problem]:
+    """A kernel of a user's own, declared in a file that is written for it."""
+    code = read_code(what, name, params)
+    if arguments is None:
+        raise InputError(f"{code.name} is tuned on arguments like those of a call, got none; give arguments=")
+    _, problem = own_problem(code, arguments, options)
+    assert problem.operation.origin is not None, "it was read from a file"
+    return from_file(problem.operation.origin), problem
+
+
+def _problem(operation: Operation, options: Mapping[str, Any]) -> Problem:
+    """A problem of an operation, whose sizes are given by name or in order.
+
+    Raises:
+        InputError: The sizes are not those of the operation.
+    """
+    shape = options.get("shape") or {}
+    if not isinstance(shape, Mapping):
+        sizes = [shape] if isinstance(shape, int) else list(shape)
+        if len(sizes) != len(operation.dims):
+            raise InputError(
+                f"{operation.name} takes {' '.join(operation.dims)}, got {len(sizes)} sizes; give one for each"
+            )
+        shape = dict(zip(operation.dims, sizes, strict=True))
+    return operation.problem(shape, *(options.get(key) or "" for key in _HOW))
+
+
+def _of_problem(problem: Problem) -> tuple[Catalogue, Problem]:
+    operation = problem.operation
+    if operation.origin is not None:
+        return from_file(operation.origin), problem
+    catalogue = builtin()
+    if _same(catalogue.operations.get(operation.name), operation):
+        return catalogue, problem
+    catalogue = from_file(_file_of(operation, "operation"))
+    same = catalogue.operation(operation.name)
+    how = (problem.dtype, problem.layout, problem.precision, problem.epilogue)
+    return catalogue, same.problem(problem.dims, *how)
+
+
+def _same(known: Operation | None, operation: Operation) -> bool:
+    """True for an operation of the catalogue, which each reading of it makes anew."""
+    return known is not None and _code_file(known) == _code_file(operation)
+
+
+def _code_file(operation: Operation) -> str:
+    code = getattr(operation.tensors, "__code__", None)
+    return str(getattr(code, "co_filename", ""))
+
+
+def _of_declared(what: Kernel | Operation, options: Mapping[str, Any]) -> tuple[Catalogue, Problem]:
+    """The file that declares a kernel or an operation, since workers load it, and the problem."""
+    if isinstance(what, Operation):
+        catalogue, problem = _of_problem(_problem(what, options))
+        return catalogue, problem
+    file = what.declared_in or _file_of(what, "kernel")
+    catalogue = builtin() if file.is_relative_to(kernels_folder()) else from_file(file)
+    catalogue.of(what.operation, what.target, (what.name,))
+    return catalogue, _problem(catalogue.operation(what.operation), options)
+
+
+def _file_of(what: Kernel | Operation, kind: str) -> Path:
+    """The file of the module that has a declared object, as a variable or in a list; scripts come last.
+
+    Raises:
+        DeclarationError: No module with a file has it.
+    """
+    found = []
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        values = list(vars(module).values()) if file and str(file).endswith(".py") else ()
+        if any(what is each for value in values for each in _members(value)):
+            beside = isinstance(what, Kernel) and not (Path(str(file)).parent / what.source).is_file()
+            found.append((beside, module.__name__ == "__main__", Path(str(file)).resolve()))
+    if not found:
+        raise DeclarationError(
+            f"workers load a {kind} from the file that declares it, and no module with a file has "
+            f"{what.name!r}; write it to a file, e.g. {what.name}.py, import it from there, or give its path"
+        )
+    return min(found)[-1]
+
+
+def _members(value: object) -> tuple[object, ...]:
+    return tuple(value) if isinstance(value, tuple | list) else (value,)
+
+
+class ProblemOptions(TypedDict, total=False):
+    """What names a problem of a declared operation, beside its name.
+
+    Attributes:
+        shape: Dim -> size, or the sizes in order, for a file of declarations and for a declared kernel.
+        dtype: Element type; by default the operation's first.
+        layout: e.g. ``nt``; by default the operation's first.
+        precision: ``ieee``, or ``emulated``.
+        epilogue: What is done to the result, such as ``bias-col+gelu``.
+    """
+
+    shape: Mapping[str, int] | Sequence[int]
+    dtype: str
+    layout: str
+    precision: str
+    epilogue: str
+
+
+class OwnOptions(TypedDict, total=False):
+    """What is said of a kernel of one's own beside its code, arguments and parameters.
+
+    Attributes:
+        reference: Function that gives the right outputs from the inputs (NumPy arrays, float64). It takes the
+            kernel's arguments by their names, or the inputs in order, and returns an array, or a tuple.
+        answer: The right output instead, for the inputs as they were passed; several by name.
+        outputs: Names of the arrays that the kernel writes; by default those that are not ``const`` in CUDA,
+            those whose elements are set in Python.
+        shapes: Array -> its extents: ``{"a": "m k", "b": "k n"}``; by default they are found by their sizes.
+        numbers: Names of whole numbers that are no sizes, such as a step's number: one config serves all their
+            values. Floating-point numbers are none anyway.
+        restrictions: Rules that a config obeys, as expressions: ``"BLOCK * ITEMS <= n"``.
+        grid: Blocks of a CUDA launch, as expressions: ``"ceil_div(n, BLOCK)"``, or a tuple of them.
+        block: Threads of a block, likewise; by default the parameters ``block_size_x`` and so on.
+        shared_bytes: Dynamic shared memory of a block, as an expression.
+        problem_size: What the grid covers, as Kernel Tuner has it; `grid_div_x` and so on divide it.
+        grid_div_x: Names of what divides the first size; by default ``block_size_x``.
+        grid_div_y: Likewise.
+        grid_div_z: Likewise.
+        defaults: Values to try first.
+        terms: Products that are summed into an element of the output, as an expression; it sets the tolerance.
+        flops: Floating-point operations of a run, as an expression; without them speed is told in GB/s.
+        inputs: How inputs are drawn for checks: ``drawn`` (normal numbers; whole numbers are drawn from your
+            own), ``resampled`` (all from your own) or ``given`` (your own, as they are).
+        library: What to time beside: a function like `reference` that runs on the device's arrays, or None.
+            By default the reference, on a CPU.
+    """
+
+    reference: Callable[..., Any]
+    answer: Any
+    outputs: Sequence[str]
+    shapes: Mapping[str, Any]
+    numbers: Sequence[str]
+    restrictions: Sequence[str]
+    grid: Any
+    block: Any
+    shared_bytes: Any
+    problem_size: Any
+    grid_div_x: Sequence[str]
+    grid_div_y: Sequence[str]
+    grid_div_z: Sequence[str]
+    defaults: Mapping[str, Any]
+    terms: str | int
+    flops: str | float
+    inputs: str
+    library: Callable[..., Any] | None
+
+
+class Options(ProblemOptions, OwnOptions, StudyOptions, total=False):
+    """All options of `tune`.
+
+    Attributes:
+        progress: True to show progress where people see it, False for none, or a function that is called a few
+            times a second with a `tuner.study.progress.Progress`.
+    """
+
+    progress: bool | Callable[[Progress], None]
+
+
+#: Options that belong to a kernel of one's own.
+OWN = tuple(OwnOptions.__annotations__)
+_STUDY = tuple(StudyOptions.__annotations__)
+
+
+def tune(
+    what: object, name: str = "", arguments: object = None, params: object = None, **options: Unpack[Options]
+) -> Tuned:
+    """Finds the fastest config, and stores every measurement.
+
+    ``tuner.tune("gemm 1024 1024 1024", seconds=60)`` tunes a built-in operation; ``tuner.tune("mine.py",
+    shape={"n": 1000})`` one that a file declares. ``tuner.tune(source, "add", [out, a, b, n], {"BLOCK": [64,
+    128]}, grid="ceil_div(n, BLOCK)", block="BLOCK", reference=numpy.add)`` tunes CUDA text, and
+    ``tuner.tune(function, arguments=..., params=...)`` a function that Numba compiles.
+
+    Kernels are compiled and run in processes of their own. Each is compared with the reference in float64, on
+    fresh random inputs, before it is timed. Calling it again continues the study. In the main thread the first
+    Ctrl-C ends the search, and what was found is returned (`Tuned.interrupted`); the second one raises.
+
+    Args:
+        what: A problem in words, a `tuner.Problem`, a file of declarations, a `tuner.Kernel` (which then
+            competes alone) or a `tuner.Operation` of such a file, CUDA text, or a function.
+        name: Name of the function in CUDA text.
+        arguments: Arrays and numbers that the kernel takes, in its order or by name, parameters left out.
+        params: Parameter -> its values.
+        options: See `ProblemOptions`, `OwnOptions`, `StudyOptions`; and `progress`.
+
+    Returns:
+        The champion, the trials, the library's time.
+
+    Raises:
+        InputError: What is asked for is wrong; the message says what would be right.
+        NothingFound: No config is legal.
+        EnvironmentTrouble: A device or the database cannot be used, or another process has them.
+        KeyboardInterrupt: A second Ctrl-C, or one before anything was measured; finished trials are kept.
+    """
+    _check_options(what, name, arguments, params, options)
+    catalogue, problem = resolved(what, name, arguments, params, options)
+    if not options.get("device"):
+        options["device"] = default_device(_targets(catalogue, problem, what), arguments)
+    told = StudyOptions(**{key: options[key] for key in _STUDY if key in options})  # type: ignore[literal-required,typeddict-item]
+    if isinstance(what, Kernel):
+        told.setdefault("kernels", (what.name,))
+    return run_shown(asked(catalogue, problem, told), options.get("progress", True))
+
+
+def _check_options(what: object, name: str, arguments: object, params: object, options: Options) -> None:
+    """Refuses options that do not go with what is tuned.
+
+    Raises:
+        UnknownName: There is no such option.
+        InputError: One goes with something else.
+    """
+    refuse_unknown(options, Options.__annotations__)
+    if is_own(what, arguments, params):
+        wrong = [option for option in ProblemOptions.__annotations__ if option in options]
+        if wrong:
+            raise InputError(
+                f"{wrong[0]}= goes with a declared operation; a kernel of your own has the sizes and dtypes of "
+                "its arguments, and shapes= says which size an extent is; leave it out"
+            )
+        return
+    wrong = [option for option in OWN if option in options]
+    given = (("arguments", arguments), ("params", params), ("name", name or None))
+    wrong += [option for option, value in given if value is not None]
+    if wrong:
+        raise InputError(
+            f"{wrong[0]} goes with a kernel of your own, given as CUDA text or as a function, "
+            "with arguments and params; leave it out"
+        )
+
+
+def refuse_unknown(options: Iterable[str], known: Collection[str], kind: str = "option") -> None:
+    """Refuses options by names that nobody knows.
+
+    Raises:
+        UnknownName: There is no such option; the message says which are alike.
+    """
+    for option in options:
+        if option not in known:
+            raise UnknownName(kind, option, known)
+
+
+def _targets(catalogue: Catalogue, problem: Problem, what: object) -> set[str]:
+    return (
+        {what.target}
+        if isinstance(what, Kernel)
+        else {each.target for each in catalogue.of(problem.operation.name)}
+    )
+
+
+def default_device(targets: Collection[str], arguments: object) -> str:
+    """Where a problem is tuned if nobody says: on the CPU if all kernels are for it, or where its arrays are.
+
+    Args:
+        targets: Of the problem's kernels.
+        arguments: Of a kernel of one's own; None for others.
+
+    Returns:
+        A device; empty for the one that is used where none is named.
+    """
+    told = str(setting("device", "tune") or "")
+    if set(targets) == {"cpu"}:
+        return "cpu" if arguments is not None else told or "cpu"
+    if arguments is None:
+        return told
+    found = device_of(arguments.values() if isinstance(arguments, Mapping) else arguments, "cuda")
+    return told or found if found == "cuda:0" else found
+
+
+def tune_problem(problem: Problem, options: StudyOptions, progress: bool) -> Tuned:
+    """Tunes a problem of a declared operation; see `tune`."""
+    catalogue, problem = resolved(problem, "", None, None, {})
+    return run_shown(asked(catalogue, problem, options), progress)

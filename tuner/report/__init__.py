@@ -1,0 +1,1 @@
+"""Reports: ladders, few configs for many shapes, figures of studies, comparisons."""

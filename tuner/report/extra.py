@@ -1,0 +1,22 @@
+"""What this package adds to the core: ladders, few configs for many shapes, figures and comparisons."""
+
+from tuner.extras import Command, Extra
+
+EXTRA = Extra(
+    commands={
+        "ladder": Command(
+            "tuner.report.ladder_command:ladder", "Measure each kernel of an operation in order.", "Tune"
+        ),
+        "distil": Command(
+            "tuner.report.distil_command:distil",
+            "Find few configs for many shapes, and how to choose.",
+            "Answer",
+        ),
+        "show": Command(
+            "tuner.report.commands:show", "Show what a study saw, also as a page with figures.", "Look"
+        ),
+        "compare": Command(
+            "tuner.report.commands:compare", "Compare devices, drivers, versions, days or studies.", "Look"
+        ),
+    },
+)

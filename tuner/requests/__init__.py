@@ -1,1 +1,0 @@
-"""Requests and their JSON, the same for command line, service and Python: answers, tuning, records, jobs."""

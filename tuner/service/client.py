@@ -1,0 +1,485 @@
+"""A client of the service: `tuner.connect`. It needs no package beside the standard library."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import io
+import json
+import logging
+import os
+import re
+import sqlite3
+import urllib.error
+import urllib.request
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote, urlencode, urlsplit
+
+from tuner import errors
+from tuner.errors import EnvironmentTrouble, InputError, NothingFound, TunerError
+from tuner.results.record import utc_now
+
+if TYPE_CHECKING:
+    from tuner.declare.problem import Problem
+    from tuner.results.record import ProblemKey
+
+
+#: Answers of one server; the oldest go.
+MOST = 100_000
+
+
+class Kept(NamedTuple):
+    """An answer that was kept.
+
+    Attributes:
+        snapshot: The server's snapshot.
+        etag: Its entity tag.
+        body: JSON.
+        at: When it was given; ISO 8601, UTC.
+    """
+
+    snapshot: int
+    etag: str
+    body: str
+    at: str
+
+
+class KeptAnswers:
+    """A file in the user's cache, one for each server. Without access to it, nothing is kept."""
+
+    def __init__(self, url: str, folder: Path | None = None) -> None:
+        """Names the file.
+
+        Args:
+            url: Address of the server.
+            folder: Folder of these files; one in the cache when None.
+        """
+        if folder is None:
+            from tuner.devices.settings import cache_root
+
+            folder = cache_root() / "client"
+        self._path = folder / f"{hashlib.sha256(url.encode()).hexdigest()[:16]}.db"
+
+    def get(self, question: str) -> Kept | None:
+        """The last answer to a question; None if there is none."""
+        with contextlib.suppress(OSError, sqlite3.Error), self._opened() as connection:
+            row = connection.execute(
+                "SELECT snapshot, etag, body, at FROM answers WHERE question = ?", (question,)
+            ).fetchone()
+            return None if row is None else Kept(*row)
+        return None
+
+    def put(self, question: str, snapshot: int, etag: str, body: str) -> None:
+        """Keeps an answer."""
+        with contextlib.suppress(OSError, sqlite3.Error), self._opened() as connection:
+            row = (question, snapshot, etag, body, utc_now())
+            connection.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?)", row)
+            connection.execute(
+                "DELETE FROM answers WHERE question IN (SELECT question FROM answers ORDER BY at DESC "
+                f"LIMIT -1 OFFSET {MOST})"
+            )
+            connection.commit()
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[sqlite3.Connection]:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.closing(sqlite3.connect(self._path, timeout=2.0)) as connection:
+            connection.execute(
+                "CREATE TABLE IF NOT EXISTS answers (question TEXT PRIMARY KEY, snapshot INTEGER, etag TEXT, "
+                "body TEXT, at TEXT)"
+            )
+            yield connection
+
+
+#: Variables with the server's address and a token.
+SERVER, TOKEN = "TUNER_SERVER", "TUNER_TOKEN"
+#: Questions of one request.
+AT_ONCE = 1000
+#: Bytes of a response.
+MOST_BYTES = 1 << 30
+#: What a request is about: a key, a declared problem, or words.
+Asked = "Problem | ProblemKey | str"
+
+_LOG = logging.getLogger(__name__)
+
+
+class ServerAway(EnvironmentTrouble):
+    """The server does not answer, and nothing that was kept answers instead."""
+
+
+@dataclass(frozen=True)
+class RemoteAnswer:
+    """What a server answered: `tuner.best` over HTTP.
+
+    Attributes:
+        kernel: Name of the kernel.
+        config: Its config.
+        use: ``kernel``, or the library's name where the library is faster.
+        match: What the answer rests on.
+        expected_loss: Fraction of speed that such answers cost; 0 for ``exact``.
+        speedup: Of the kernel over the library; None where that is unknown.
+        time_s: Measured seconds; None without a record of this problem.
+        stale: True where kernel, compiler or driver have changed since.
+        snapshot: Number of the server's snapshot: asking with it repeats the answer.
+        from_cache: True if the server was away, and this was its last answer.
+        told: The whole answer, as `tuner best --json` prints it.
+    """
+
+    kernel: str
+    config: Mapping[str, Any]
+    use: str
+    match: str
+    expected_loss: float
+    speedup: float | None
+    time_s: float | None
+    stale: bool | None
+    snapshot: int
+    from_cache: bool
+    told: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any], from_cache: bool = False) -> RemoteAnswer:
+        """The answer of a JSON object."""
+        return cls(
+            told["kernel"], told["config"], told["use"], told["match"], told["expected_loss"], told["speedup"],
+            told["time_s"], told["stale"], told["snapshot"], from_cache, told,
+        )  # fmt: skip
+
+    @property
+    def age_days(self) -> float | None:
+        """Days since the record was measured; None without a record."""
+        if not self.told["measured_at"]:
+            return None
+        measured = datetime.fromisoformat(self.told["measured_at"])
+        measured = measured if measured.tzinfo else measured.replace(tzinfo=UTC)
+        return round(max(0.0, (datetime.now(UTC) - measured).total_seconds() / 86400), 3)
+
+
+def connect(url: str = "", token: str = "", *, timeout_s: float = 10.0, cache: Path | None = None) -> Client:
+    """A client of a server.
+
+    Args:
+        url: Its address, such as ``http://node:8421``; that of ``TUNER_SERVER`` when empty.
+        token: A token; that of ``TUNER_TOKEN`` when empty, or none.
+        timeout_s: Seconds to wait for an answer.
+        cache: Folder where answers are kept; the user's cache when None.
+
+    Raises:
+        InputError: No address is given, or it is none.
+    """
+    url = (url or os.environ.get(SERVER, "")).rstrip("/")
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise InputError(
+            f"a server has an address such as http://node:8421, got {url!r}; give one, or set {SERVER}"
+        )
+    return Client(url, token or os.environ.get(TOKEN, ""), timeout_s, KeptAnswers(url, cache))
+
+
+class Client:
+    """Asks a server. Safe to use from several threads."""
+
+    def __init__(self, url: str, token: str, timeout_s: float, kept: KeptAnswers) -> None:
+        self.url, self._token, self._timeout_s, self._kept = url, token, timeout_s, kept
+
+    def __repr__(self) -> str:
+        return f"Client({self.url!r})"
+
+    # --- answers -------------------------------------------
+
+    def best(
+        self, problem: Problem | ProblemKey | str, device: str = "", *, regime: str = "cold",
+        kernel: str = "", confirmed: bool = False, snapshot: int | None = None,
+    ) -> RemoteAnswer:  # fmt: skip
+        """Which kernel and config to use for a problem on a device, or the library.
+
+        If the server is away, its last answer to the same question is repeated, with a warning in the log.
+
+        Args:
+            problem: A problem, its key, or words such as ``gemm 4096 4096 4096 float32 nt``.
+            device: A name such as ``NVIDIA H200``; the server's own device when empty.
+            regime: How time was taken.
+            kernel: Only this kernel.
+            confirmed: True for champions only that won again in a fresh process, or were published.
+            snapshot: Number of a snapshot, to repeat its answer.
+
+        Raises:
+            NothingFound: No config is legal, or the snapshot is unknown.
+            InputError: The question is wrong.
+            ServerAway: The server does not answer, and has not answered this before.
+        """
+        asked = question(problem) | {"device": device, "regime": regime, "kernel": kernel}
+        query = {name: value for name, value in asked.items() if value}
+        if confirmed:
+            query["confirmed"] = "true"
+        if snapshot is not None:
+            query["snapshot"] = str(snapshot)
+        key = urlencode(sorted(query.items()))
+        kept = self._kept.get(key)
+        try:
+            headers = {"if-none-match": kept.etag} if kept else {}
+            status, told, etag = self._send("GET", f"/v1/best?{key}", headers=headers)
+        except ServerAway as error:
+            if kept is None:
+                raise
+            _LOG.warning("%s; answering from snapshot %s of %s", error, kept.snapshot, kept.at)
+            return RemoteAnswer.of(json.loads(kept.body), from_cache=True)
+        if status == 304 and kept is not None:
+            return RemoteAnswer.of(json.loads(kept.body))
+        self._kept.put(key, told["snapshot"], etag, json.dumps(told))
+        return RemoteAnswer.of(told)
+
+    def best_of_many(
+        self, problems: Sequence[Problem | ProblemKey | str], device: str = "", *, regime: str = "cold",
+        snapshot: int | None = None,
+    ) -> list[RemoteAnswer | TunerError]:  # fmt: skip
+        """Answers for many problems, all of one snapshot; an error in the place of one that has none.
+
+        Raises:
+            ServerAway: The server does not answer.
+        """
+        found: list[RemoteAnswer | TunerError] = []
+        for at in range(0, len(problems), AT_ONCE):
+            some = [_question_body(each) for each in problems[at : at + AT_ONCE]]
+            body = {"problems": some, "device": device, "regime": regime, "snapshot": snapshot}
+            _, told, _ = self._send("POST", "/v1/best", body)
+            snapshot = told["snapshot"]
+            found += [
+                _error_of(each["refused"]) if "refused" in each else RemoteAnswer.of(each)
+                for each in told["answers"]
+            ]
+        return found
+
+    def keep(self, device: str = "", *, operation: str = "") -> int:
+        """Keeps the answers to all problems that the server has tuned, for when it is away.
+
+        Args:
+            device: Only those tuned on this device.
+            operation: Only this operation.
+
+        Returns:
+            How many.
+        """
+        count, after = 0, 0
+        while True:
+            query = {"operation": operation, "device": device, "limit": "500", "after": str(after)}
+            _, told, _ = self._send("GET", f"/v1/champions?{urlencode(query)}")
+            for each in told["champions"]:
+                dims = ",".join(f"{name}={size}" for name, size in each["shape"].items())
+                words = {name: each[name] for name in ("operation", "dtype", "layout", "precision")}
+                words["epilogue"] = each.get("epilogue", "")
+                self._fetch(words | {"dims": dims, "device": each["device"], "regime": each["regime"]})
+                count += 1
+            if told["next"] is None:
+                return count
+            after = told["next"]
+
+    def _fetch(self, query: Mapping[str, str]) -> None:
+        key = urlencode(sorted((name, value) for name, value in query.items() if value))
+        _, told, etag = self._send("GET", f"/v1/best?{key}")
+        self._kept.put(key, told["snapshot"], etag, json.dumps(told))
+
+    def export(
+        self, problem: Problem | ProblemKey | str, device: str = "", *, form: str = "source",
+        folder: str | Path = ".", regime: str = "cold",
+    ) -> list[Path]:  # fmt: skip
+        """Writes the champion into a folder, as ``source``, ``binary``, ``python`` or ``json``.
+
+        Raises:
+            NothingFound: The problem is not tuned.
+            ServerAway: The server does not answer.
+        """
+        query = question(problem) | {"device": device, "regime": regime, "format": form}
+        path = f"/v1/export?{urlencode({name: value for name, value in query.items() if value})}"
+        with self._open("GET", path) as response:
+            return written(response.read(MOST_BYTES), response.headers, Path(folder))
+
+    # --- jobs ----------------------------------------------
+
+    def submit(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        """Submits a job; the keys are those of ``POST /v1/jobs``.
+
+        Raises:
+            InputError: It is wrong; for a plan, a `PlanError` with line and key.
+            ServerAway: The server does not answer.
+        """
+        return self._json("POST", "/v1/jobs", job)
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        """State, progress and report of a job."""
+        return self._json("GET", f"/v1/jobs/{quote(job_id, safe='')}")
+
+    def cancel(self, job_id: str) -> dict[str, Any]:
+        """Cancels a job; what it has measured is kept."""
+        return self._json("POST", f"/v1/jobs/{quote(job_id, safe='')}/cancel")
+
+    def follow(self, job_id: str) -> Iterator[dict[str, Any]]:
+        """What happens to a job, until it ends; goes on where it was after a broken connection."""
+        last = ""
+        while True:
+            headers = {"last-event-id": last} if last else {}
+            with (
+                contextlib.suppress(OSError),
+                self._open(
+                    "GET", f"/v1/jobs/{quote(job_id, safe='')}/events", headers=headers, timeout_s=60.0
+                ) as response,
+            ):
+                for number, event, data in _events(response):
+                    last = number or last
+                    yield {"event": event, **data}
+            if self.job(job_id)["state"] not in ("queued", "running", "stopping"):
+                return
+
+    # --- records -------------------------------------------
+
+    def send_records(self, path: str | Path) -> dict[str, Any]:
+        """Sends a file of `tuner records export`, plain or .zst; it can be sent again without doubling.
+
+        Returns:
+            Counts of what is new, what was known, and what was refused, with reasons.
+        """
+        with Path(path).open("rb") as file:
+            headers = {"content-type": "application/octet-stream"}
+            length = str(Path(path).stat().st_size)
+            with self._open("POST", "/v1/records", file, headers | {"content-length": length}, 600.0) as sent:
+                told: dict[str, Any] = json.loads(sent.read(MOST_BYTES))
+                return told
+
+    def get(self, path: str, **query: str | int) -> dict[str, Any]:
+        """Any other GET of the interface: ``client.get("/v1/champions", operation="gemm")``."""
+        return self._json("GET", f"{path}?{urlencode(query)}" if query else path)
+
+    # --- HTTP ----------------------------------------------
+
+    def _json(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
+        told: dict[str, Any] = self._send(method, path, body)[1]
+        return told
+
+    def _send(
+        self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
+    ) -> tuple[int, Any, str]:
+        """Status, JSON and entity tag of a response; no JSON for 304."""
+        data = None if body is None else json.dumps(body).encode()
+        own = {"content-type": "application/json"} if data is not None else {}
+        try:
+            with self._open(method, path, data, {**own, **(headers or {})}) as response:
+                return 200, json.loads(response.read(MOST_BYTES)), response.headers.get("etag", "")
+        except _NotModified:
+            return 304, None, ""
+
+    def _open(
+        self, method: str, path: str, data: Any = None, headers: Mapping[str, str] | None = None,
+        timeout_s: float = 0.0,
+    ) -> Any:  # fmt: skip
+        own = {"authorization": f"Bearer {self._token}"} if self._token else {}
+        request = urllib.request.Request(f"{self.url}{path}", data, {**own, **(headers or {})}, method=method)
+        try:
+            return urllib.request.urlopen(request, timeout=timeout_s or self._timeout_s)
+        except urllib.error.HTTPError as error:
+            if error.code == 304:
+                raise _NotModified from None
+            raise _error_from(error, self.url) from None
+        except (OSError, ValueError) as error:
+            raise ServerAway(
+                f"the server {self.url} does not answer ({getattr(error, 'reason', None) or error}); check "
+                "that it runs, or try again"
+            ) from error
+
+
+class _NotModified(Exception):
+    """The server has nothing newer than what is kept."""
+
+
+def question(problem: Problem | ProblemKey | str) -> dict[str, str]:
+    """A problem as parameters of a query."""
+    if isinstance(problem, str):
+        return {"problem": problem}
+    operation = problem.operation if isinstance(problem.operation, str) else problem.operation.name
+    dims = ",".join(f"{name}={size}" for name, size in problem.shape)
+    return {
+        "operation": operation, "dims": dims, "dtype": problem.dtype, "layout": problem.layout,
+        "precision": problem.precision, "epilogue": problem.epilogue,
+    }  # fmt: skip
+
+
+def _question_body(problem: Problem | ProblemKey | str) -> Any:
+    asked = question(problem)
+    return asked["problem"] if "problem" in asked else {name: value for name, value in asked.items() if value}
+
+
+def _error_from(error: urllib.error.HTTPError, url: str) -> TunerError:
+    """The error that a server told."""
+    try:
+        told = json.loads(error.read(1 << 20))["error"]
+    except (ValueError, KeyError, TypeError, OSError):
+        told = {"kind": "", "message": f"the server {url} answered {error.code} {error.reason}"}
+    if error.code in (500, 502, 503, 504) and told["kind"] in ("", "Trouble"):
+        return ServerAway(told["message"])
+    return _error_of(told)
+
+
+def _error_of(told: Mapping[str, Any]) -> TunerError:
+    """An error of the kind that was told; names are those of `tuner.errors`."""
+    kind, message = told["kind"], str(told["message"])
+    if kind == "PlanError":
+        return errors.PlanError(message, told.get("line", 0), told.get("key", ""))
+    if kind == "NothingFound":
+        return NothingFound(message)
+    found = getattr(errors, kind, InputError)
+    if not (isinstance(found, type) and issubclass(found, TunerError)) or kind == "UnknownName":
+        found = InputError
+    return found(message)
+
+
+def _events(lines: Any) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Id, name and data of server-sent events."""
+    found: dict[str, str] = {}
+    for raw in lines:
+        line = raw.decode().rstrip("\r\n")
+        if line:
+            name, _, value = line.partition(":")
+            found[name] = value.removeprefix(" ")
+        elif "data" in found:
+            yield found.get("id", ""), found.get("event", ""), json.loads(found["data"])
+            found = {}
+        else:
+            found = {}
+
+
+#: Names of exported files.
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}")
+
+
+def written(data: bytes, headers: Mapping[str, str], folder: Path) -> list[Path]:
+    """Checks what was sent against its digest, and writes it.
+
+    Args:
+        data: A file, or a zip of several.
+        headers: Of the response: ``repr-digest`` and ``content-disposition``.
+        folder: Where to write.
+
+    Raises:
+        EnvironmentTrouble: What came is not what was sent, or names a place outside of the folder.
+        InputError: The folder cannot be written.
+    """
+    from tuner.export import write_file
+
+    told = re.search(r"sha-256=:([A-Za-z0-9+/=]+):", headers.get("repr-digest") or "")
+    if told is None or base64.b64decode(told[1]) != hashlib.sha256(data).digest():
+        raise EnvironmentTrouble("the export arrived damaged: its digest is not the one told; fetch it again")
+    named = re.search(r'filename="([^"]+)"', headers.get("content-disposition") or "")
+    name = named[1] if named else ""
+    files = {name: data}
+    if name.endswith(".zip"):
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            files = {each: archive.read(each) for each in archive.namelist()}
+    for each in files:
+        if not _NAME.fullmatch(each):
+            raise EnvironmentTrouble(f"a file of an export has a plain name, got {each!r}; it is not written")
+    return [write_file(folder, each, content) for each, content in files.items()]

@@ -1,0 +1,293 @@
+"""Files of records: JSON lines, written from a store and taken into one.
+
+A file holds JSON lines (see `tuner.store.lines`), compressed by its name's ending: ``.gz``, ``.zst`` or none.
+Records and champions are identified by UUID and only ever added, so files can be read in any order and
+repeatedly, with the same result.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+import zstandard
+
+from tuner.errors import InputError
+from tuner.results.crowns import Crown
+from tuner.results.record import Champion, Record, Retraction
+from tuner.results.survey import Kept, SurveyPart
+from tuner.store import Store, crowning, lines, streams
+from tuner.store.streams import SURVEYS_AT_ONCE, Selection
+
+#: Lines stored in one transaction.
+BATCH = 500
+#: Number of broken lines that are reported one by one.
+TOLD = 20
+
+#: Bytes of a file read at a time.
+CHUNK_BYTES = 1 << 16
+
+#: Called now and then with the amounts done and in total: records on export, bytes on import.
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Counts of an export or import.
+
+    Attributes:
+        records: Records; on import, new ones.
+        champions: Champions; on import, new ones.
+        known: On import, records and champions that were already stored.
+        broken: The first few unreadable lines: number, and what is wrong.
+        broken_lines: Number of unreadable lines.
+        retractions: Retractions; on import, new ones.
+        surveys: Parts of surveys; on import, new ones.
+        timings: On export, the timings in them.
+    """
+
+    records: int = 0
+    champions: int = 0
+    known: int = 0
+    broken: tuple[tuple[int, str], ...] = ()
+    broken_lines: int = 0
+    retractions: int = 0
+    surveys: int = 0
+    timings: int = 0
+
+
+def export(
+    store: Store, path: Path | None, wanted: Selection | None = None, *, progress: Progress | None = None
+) -> Counts:
+    """Writes retractions, records, champions, then surveys, each ordered by id: equal records make equal text.
+
+    Retracted items are left out, but their retractions are written, so that other databases retract them, too.
+
+    Args:
+        store: The store to read.
+        path: The file; an existing one is replaced once all is written. None for stdout.
+        wanted: Which records; all if None.
+        progress: Reports progress.
+    """
+    wanted = wanted or Selection()
+    if path is None:
+        return _written(store, wanted, sys.stdout, progress)
+    fresh = path.with_name(f".{path.name}.part")
+    try:
+        with _writer(fresh, path.suffix) as out:
+            counts = _written(store, wanted, out, progress)
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
+    return counts
+
+
+def _written(store: Store, wanted: Selection, out: IO[str], progress: Progress | None) -> Counts:
+    there = streams.count(store) if progress else 0
+    print(lines.header(_form(store, wanted)), file=out)
+    counted = {Record: 0, Champion: 0, Retraction: 0, SurveyPart: 0, Crown: 0}
+    timings = 0
+    for told in streams.everything(store, wanted):
+        print(lines.line_of(told), file=out)
+        counted[type(told)] += 1
+        timings += len(told.timings) if isinstance(told, SurveyPart) else 0
+        if progress and counted[Record] % BATCH == 0:
+            progress(counted[Record], there)
+    return Counts(
+        counted[Record], counted[Champion], retractions=counted[Retraction], surveys=counted[SurveyPart],
+        timings=timings,
+    )  # fmt: skip
+
+
+def _form(store: Store, wanted: Selection) -> int:
+    if wanted == Selection() and next(streams.crowns(store), None) is not None:
+        return lines.FORMAT
+    if next(streams.survey_parts(store, wanted), None) is not None:
+        return lines.WITH_SURVEYS
+    any_retracted = next(streams.retractions(store), None) is not None
+    return lines.WITH_RETRACTIONS if any_retracted else lines.PLAIN
+
+
+@contextlib.contextmanager
+def _writer(path: Path, ending: str) -> Iterator[IO[str]]:
+    with path.open("wb") as raw, contextlib.ExitStack() as stack:
+        packed: Any = raw
+        if ending == ".gz":
+            packed = stack.enter_context(gzip.GzipFile("", "wb", 6, raw, mtime=0))
+        elif ending == ".zst":
+            # With a checksum, like gzip; without it a flipped bit may read as another number.
+            compressor = zstandard.ZstdCompressor(level=6, write_checksum=True)
+            packed = stack.enter_context(compressor.stream_writer(raw, closefd=False))
+        with io.TextIOWrapper(packed, encoding="utf-8", newline="\n") as text:
+            yield text
+
+
+def take(store: Store, path: Path, *, skip_broken: bool = False, progress: Progress | None = None) -> Counts:
+    """Adds everything in a file that the store lacks.
+
+    The file is read to its end before anything is stored, so a broken one changes nothing. It is stored in
+    batches, so that other writers get their turn; run an interrupted import again.
+
+    Args:
+        store: The store to add to.
+        path: The file; its first bytes show its compression.
+        skip_broken: True to store all good lines, in one pass, and list the bad ones.
+        progress: Reports progress.
+
+    Raises:
+        InputError: There is no such file, or a line is broken; then nothing of the file is stored.
+    """
+    file = LinesFile(path, progress)
+    if not skip_broken:
+        for number, told in file.told():
+            if isinstance(told, str):
+                raise InputError(
+                    f"a line of records must be what `tuner records export` writes, line {number} of {path} is "
+                    f"not: {told}. Nothing of the file was imported; mend it, or take what is good with "
+                    f"--skip-broken"
+                )
+    return taken(store, file.told())
+
+
+def merge(store: Store, source: Store, progress: Progress | None = None) -> Counts:
+    """Adds everything in another store that this one lacks; both may be written to meanwhile.
+
+    Items retracted there are retracted here, and are not copied.
+
+    Args:
+        store: The store to add to.
+        source: The store to read.
+        progress: Reports progress.
+    """
+    there = streams.count(source)
+
+    def told() -> Iterator[tuple[int, Kept]]:
+        for number, each in enumerate(streams.everything(source), 1):
+            if progress and number % BATCH == 0:
+                progress(min(number, there), there)
+            yield number, each
+
+    return taken(store, told())
+
+
+def add_all(store: Store, told: Iterable[Kept]) -> Counts:
+    """Adds records, champions, retractions and parts of surveys that a store lacks."""
+    return taken(store, enumerate(told))
+
+
+def taken(store: Store, found: Iterable[tuple[int, Kept | str | None]]) -> Counts:
+    """Adds numbered contents of lines, as `content_of` reads them, that the store lacks."""
+    waiting: dict[type, list[Any]] = {Retraction: [], Record: [], Champion: [], SurveyPart: [], Crown: []}
+    keep: dict[type, Callable[[Any], int]] = {
+        Retraction: store.retract,
+        Record: store.add,
+        Champion: store.crown,
+        SurveyPart: store.add_surveys,
+        Crown: partial(crowning.enter, store),
+    }
+    new = dict.fromkeys(waiting, 0)
+    broken: list[tuple[int, str]] = []
+    seen = broken_lines = 0
+    for number, told in found:
+        if isinstance(told, str):
+            broken_lines += 1
+            broken += [(number, told)] if len(broken) < TOLD else []
+        elif told is not None:
+            seen += 1
+            kind = type(told)
+            waiting[kind].append(told)
+            if len(waiting[kind]) >= (SURVEYS_AT_ONCE if kind is SurveyPart else BATCH):
+                new[kind] += keep[kind](waiting[kind])
+                waiting[kind].clear()
+    for kind, batch in waiting.items():
+        new[kind] += keep[kind](batch)
+    counts = new[Record], new[Champion], seen - sum(new.values())
+    return Counts(*counts, tuple(broken), broken_lines, new[Retraction], new[SurveyPart])
+
+
+@dataclass
+class LinesFile:
+    """A file of lines.
+
+    Attributes:
+        path: Where.
+        progress: Reports progress in bytes of the file, which may be read more than once.
+    """
+
+    path: Path
+    progress: Progress | None = None
+
+    def told(self) -> Iterator[tuple[int, Kept | str | None]]:
+        """Yields number and content of each line: a text says what is wrong with it; None is a header.
+
+        Raises:
+            InputError: There is no such file.
+        """
+        number = 0
+        try:
+            with self.path.open("rb") as raw:
+                for line in self._lines(raw):
+                    number += 1
+                    if self.progress and number % BATCH == 0:
+                        self.progress(raw.tell(), self.path.stat().st_size)
+                    yield number, content_of(line)
+        except (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError, UnicodeDecodeError) as error:
+            yield number + 1, f"the file is damaged from here on ({error})"
+        except FileNotFoundError as error:
+            raise InputError(f"a file to import must exist, found none at {self.path}") from error
+        except IsADirectoryError as error:
+            raise InputError(f"a file is imported, {self.path} is a folder; name the files in it") from error
+
+    def _lines(self, raw: IO[bytes]) -> Iterator[str]:
+        start = raw.read(4)
+        raw.seek(0)
+        if start[:2] == b"\x1f\x8b":
+            with gzip.GzipFile(fileobj=raw) as unpacked:
+                yield from _lines_of(iter(lambda: unpacked.read(CHUNK_BYTES), b""))
+        elif start == b"\x28\xb5\x2f\xfd":
+            yield from _lines_of(_unpacked(raw))
+        else:
+            yield from _lines_of(iter(lambda: raw.read(CHUNK_BYTES), b""))
+
+
+def _unpacked(raw: IO[bytes]) -> Iterator[bytes]:
+    """Yields the bytes of zstd frames.
+
+    Raises:
+        EOFError: The last frame is incomplete, which the library's own reader would not report.
+    """
+    frame = zstandard.ZstdDecompressor().decompressobj()
+    while packed := raw.read(CHUNK_BYTES):
+        while packed:
+            if frame.eof:
+                frame = zstandard.ZstdDecompressor().decompressobj()
+            yield frame.decompress(packed)
+            packed = frame.unused_data
+    if not frame.eof:
+        raise EOFError("it ends early")
+
+
+def _lines_of(parts: Iterator[bytes]) -> Iterator[str]:
+    rest = b""
+    for part in parts:
+        *whole, rest = (rest + part).split(b"\n")
+        yield from (line.decode() for line in whole)
+    yield from (line.decode() for line in [rest] if line)
+
+
+def content_of(line: str) -> Kept | str | None:
+    """What a line says: a text tells what is wrong with it; None is a header or an empty line."""
+    if not line.strip():
+        return None
+    try:
+        return lines.parsed(line)
+    except (ValueError, InputError) as error:
+        return str(error)

@@ -1,0 +1,197 @@
+"""Shows a study's progress: one line, redrawn, on a terminal and in a notebook; plain lines elsewhere."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from tuner.declare.problem import Problem
+from tuner.results.measurement import headline
+from tuner.study import job_files
+from tuner.study.progress import Progress
+
+#: Flops per byte above which speed is shown in TFLOPS rather than GB/s.
+COMPUTE_BOUND = 4.0
+
+
+def duration(seconds: float) -> str:
+    """A time with three digits and its unit."""
+    return _scaled(seconds, "s")
+
+
+def energy(joules: float) -> str:
+    """An energy with three digits and its unit."""
+    return _scaled(joules, "J")
+
+
+def _scaled(value: float, unit: str) -> str:
+    for scale, prefix in ((1.0, ""), (1e-3, "m"), (1e-6, "u")):
+        if value >= scale:
+            shown = value / scale
+            return f"{shown:.3g} {prefix}{unit}" if shown < 1000 else f"{shown:.0f} {prefix}{unit}"
+    return f"{value / 1e-9:.3g} n{unit}"
+
+
+def clock(seconds: float) -> str:
+    """Minutes and seconds."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02d}"
+
+
+def failures(reasons: Mapping[str, str]) -> list[str]:
+    """How trials failed, a line for each outcome.
+
+    Args:
+        reasons: Outcome -> its first reason.
+    """
+    return [f"{name.lower().replace('_', ' ')}: {headline(reason)}" for name, reason in reasons.items()]
+
+
+def where_time_went(progress: Progress) -> str:
+    """One line that says what the seconds of a run were spent on."""
+
+    def listed(*names: str) -> str:
+        told = [
+            f"{name} {progress.spent_s[name]:.1f} s" for name in names if progress.spent_s.get(name, 0) >= 0.05
+        ]
+        return ", ".join(told) or "nothing"
+
+    wall = listed("opening", "measuring", "compiling", "searching", "bookkeeping", "finals")
+    device, beside = listed("load", "verify", "time", "power"), listed("compile", "thinking", "storing")
+    return f"{clock(progress.elapsed_s)} in all: {wall}; of measuring: {device}; beside it: {beside}"
+
+
+def speed(flops: float, moved_bytes: float, time_s: float) -> str:
+    """TFLOPS if arithmetic is the limit, else GB/s."""
+    if flops >= COMPUTE_BOUND * moved_bytes:
+        tflops = flops / time_s / 1e12
+        return f"{tflops:.2f} TFLOPS" if tflops >= 1 else f"{tflops * 1e3:.1f} GFLOPS"
+    return f"{moved_bytes / time_s / 1e9:.1f} GB/s"
+
+
+def config_text(config: Mapping[str, Any]) -> str:
+    """A config on one line."""
+    return " ".join(f"{name}={value}" for name, value in config.items()) or "-"
+
+
+#: Seconds between two plain lines.
+PLAIN_EVERY_S = 5.0
+#: Characters of the bar that shows how much of the time has passed.
+BAR = 20
+
+
+def in_notebook() -> bool:
+    """True where output goes to a notebook, which can redraw it."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return type(shell).__name__ == "ZMQInteractiveShell"
+
+
+class _Cell:
+    """A line of a notebook's output that is redrawn; IPython is there, since a notebook runs."""
+
+    def __init__(self) -> None:
+        self._display = sys.modules["IPython"].display
+        self._shown = self._display.display({"text/plain": ""}, raw=True, display_id=True)
+
+    def show(self, line: str) -> None:
+        """Replaces the line."""
+        self._shown.update({"text/plain": line}, raw=True)
+
+
+class ProgressView:
+    """Shows a study's progress while it is entered; silent when quiet."""
+
+    def __init__(self, problem: Problem, quiet: bool, trials: int | None = None) -> None:
+        """Shows nothing yet.
+
+        Args:
+            problem: What is tuned.
+            quiet: True to show nothing.
+            trials: Trials after which the study ends; None without such a limit.
+        """
+        self._problem, self._quiet, self._limit = problem, quiet, trials
+        self._live: Any = None
+        self._cell: _Cell | None = None
+        self._shown_s = 0.0
+        self._stage = ""
+        self._busy: tuple[str, ...] = ()
+
+    def __enter__(self) -> ProgressView:
+        if self._quiet:
+            return self
+        if in_notebook():
+            self._cell = _Cell()
+        elif sys.stderr.isatty():
+            from rich.console import Console
+            from rich.live import Live
+
+            self._live = Live(console=Console(stderr=True), refresh_per_second=5, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def __call__(self, progress: Progress) -> None:
+        """Shows a report; a study calls this a few times a second."""
+        job_files.tell(self._problem, progress)
+        self._tell_busy(progress)
+        if self._cell is not None:
+            self._cell.show(self._line(progress))
+        elif self._live is not None:
+            self._live.update(self._line(progress))
+        elif not self._quiet:
+            now = time.monotonic()
+            if now - self._shown_s >= PLAIN_EVERY_S or progress.stage != self._stage:
+                self._shown_s, self._stage = now, progress.stage
+                print(self._line(progress), file=sys.stderr)
+
+    def _tell_busy(self, progress: Progress) -> None:
+        """Warns once for each way in which the machine is busy: times measured then may be wrong."""
+        if progress.busy and progress.busy != self._busy and not self._quiet:
+            self._busy = progress.busy
+            told = f"the machine is busy, times may be wrong: {'; '.join(progress.busy)}"
+            if self._live is not None:
+                self._live.console.print(told)
+            else:
+                print(told, file=sys.stderr)
+
+    def _line(self, progress: Progress) -> str:
+        of = f" of {self._limit}" if self._limit else ""
+        parts = [progress.stage, f"{progress.trials}{of} trials"]
+        if progress.best_s is not None:
+            work = self._problem.work
+            parts.append(f"best {speed(work.flops, work.bytes, progress.best_s)} ({duration(progress.best_s)})")
+            if progress.baseline_s is not None:
+                library_s = min(progress.baseline_s, progress.best_blas[1] if progress.best_blas else math.inf)
+                parts.append(f"{library_s / progress.best_s:.1%} of the library")
+            parts.append(progress.best)
+        if progress.front:
+            parts.append(f"{progress.front} on the front")
+        if progress.dropped:
+            parts.append(f"dropped {', '.join(progress.dropped)}")
+        failures = [
+            f"{count} {name.lower().replace('_', ' ')}"
+            for name, count in sorted(progress.outcomes.items())
+            if name != "MEASURED"
+        ]
+        if failures:
+            parts.append(", ".join(failures))
+        redrawn = self._live is not None or self._cell is not None
+        left = f"{clock(progress.left_s)} left" if progress.left_s is not None else ""
+        ending = [self._bar(progress) if redrawn and (left or self._limit) else "", left]
+        return " | ".join([*parts, *([" ".join(filter(None, ending))] if any(ending) else [])])
+
+    def _bar(self, progress: Progress) -> str:
+        """How much of the time, or of the trials, has passed: of what ends first."""
+        whole = progress.elapsed_s + (progress.left_s or 0.0)
+        timed = progress.elapsed_s / whole if whole and progress.left_s is not None else 0.0
+        done = round(BAR * min(max(timed, progress.trials / self._limit if self._limit else 0.0), 1.0))
+        return f"{'━' * done}{'╌' * (BAR - done)}"

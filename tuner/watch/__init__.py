@@ -1,1 +1,0 @@
-"""Watching for regressions: sentinels, what changed and why, alerts, and the report of a night."""

@@ -1,0 +1,232 @@
+"""Takes samples of a run, each on new inputs, and checks one of them: every timed run must really compute."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from tuner.devices.protocol import Device, Run
+from tuner.results.measurement import noise
+from tuner.workers.workload import Workload, wrote_into
+
+#: The checked sample is a random one among this many.
+CHECKED_AMONG = 10
+
+
+class CheckedSamples:
+    """Takes samples of a run.
+
+    Before each sample, ahead of the cache flush, the inputs are placed anew. In the regimes without a flush,
+    that would leave other data in the caches than a run does. There, the inputs are placed once for all samples
+    of a call, an untimed run follows, and one element of each input changes before each sample.
+
+    Attributes:
+        wrong: What is wrong with the run; empty if nothing is.
+        check_s: Seconds spent on checks.
+    """
+
+    def __init__(
+        self, device: Device, run: Run, regime: str, workload: Workload, allowance: float = 1.0
+    ) -> None:
+        """Keeps device, run and workload.
+
+        Args:
+            device: Where.
+            run: The run; it must have run before.
+            regime: One of `tuner.devices.protocol.REGIMES`.
+            workload: The arrays that it runs on.
+            allowance: So many times the usual tolerance is allowed.
+        """
+        self._allowance = allowance
+        self._device, self._run, self._regime, self._workload = device, run, regime, workload
+        self._cold = regime.startswith("cold")
+        self._ahead = random.SystemRandom().randrange(CHECKED_AMONG)
+        self._checked = False
+        self.wrong = ""
+        self.check_s = 0.0
+
+    def take_s(self, count: int) -> list[float]:
+        """Takes this many samples; in seconds.
+
+        Raises:
+            LaunchFailed: A run failed.
+        """
+        if self._checked or self._ahead >= count:
+            self._ahead -= count
+            return self._plain_s(count)
+        ahead, behind = self._ahead, count - self._ahead - 1
+        return [*self._plain_s(ahead), self._checked_s(), *self._plain_s(behind)]
+
+    def turn_s(self, count: int) -> list[float]:
+        """Like `take_s`, but then compares the inputs, before other kernels run on them.
+
+        Raises:
+            LaunchFailed: A run failed.
+        """
+        samples = self.take_s(count)
+        self._compare()
+        return samples
+
+    def finish(self) -> None:
+        """Compares the inputs, and checks a run if none was checked yet.
+
+        Raises:
+            LaunchFailed: The run failed.
+        """
+        self._compare()
+        if not self._checked:
+            self._checked_s()
+
+    def _compare(self) -> None:
+        begun_s = time.perf_counter()
+        changed = self._workload.inputs.changed()
+        if changed:
+            self.wrong = self.wrong or wrote_into(changed)
+        self.check_s += time.perf_counter() - begun_s
+
+    def _plain_s(self, count: int) -> list[float]:
+        if count == 0:
+            return []
+        inputs = self._workload.inputs
+        if not self._cold:
+            inputs.shuffle()
+            self._run()
+        before = inputs.shuffle if self._cold else inputs.flip
+        return self._device.samples_s(self._run, count, self._regime, before)
+
+    def _checked_s(self) -> float:
+        workload = self._workload
+        before: Run = partial(workload.begin, workload.second)
+        if not self._cold:
+            workload.begin(workload.second)
+            workload.inputs.flip()
+            self._run()
+            before = workload.begin_again
+        [sample_s] = self._device.samples_s(self._run, 1, self._regime, before)
+        begun_s = time.perf_counter()
+        _, wrong = workload.check(self._allowance)
+        if wrong:
+            self.wrong = self.wrong or f"in a timed run: {wrong}"
+        self.check_s += time.perf_counter() - begun_s
+        self._checked = True
+        return sample_s
+
+
+#: NVBench's default minimum number of samples of a cold measurement.
+MIN_SAMPLES = 10
+#: NVBench's default target of stdev/mean.
+MAX_NOISE = 0.005
+#: Largest number of samples of one config in screening; the finals take more.
+MAX_SAMPLES = 40
+#: Largest device time spent on one config in screening.
+SCREEN_LIMIT_S = 0.5
+#: A first sample slower than the best so far by this factor cannot be noise: after one more, the config is
+#: pruned.
+HOPELESS = 1.5
+#: If the very first run is slower than the best so far by this factor, and by these seconds for one-time work
+#: (starting threads, first touch of memory), the config is pruned by that run alone.
+HOPELESS_FIRST, ONCE_S = 5.0, 0.25
+#: A config whose fastest sample is slower than the best median so far by this factor cannot win.
+CANNOT_WIN = 1.08
+#: Number of samples before this is judged.
+JUDGED_AFTER = 3
+#: Rounds of the finals; the minimum applies only if ten rounds would take twice the budget.
+LEAST_ROUNDS, MIN_ROUNDS, MAX_ROUNDS = 3, 10, 60
+#: Samples of each compiled config in a round, taken back to back; the round's time is their median.
+SAMPLES_PER_ROUND = 3
+
+
+@dataclass(frozen=True)
+class Screened:
+    """Samples of a config, with the reason if it was stopped early.
+
+    Attributes:
+        samples_s: Seconds, in order of measurement.
+        pruned: Why it was stopped early; empty if it was not.
+    """
+
+    samples_s: tuple[float, ...]
+    pruned: str = ""
+
+
+def screen_by(take_s: Callable[[int], list[float]], incumbent_s: float | None) -> Screened:
+    """Times a config until its time is known well enough, or it cannot win.
+
+    Args:
+        take_s: Takes this many more samples, in seconds, from a device or a recording. The config must have run
+            before, so that nothing loads or compiles now.
+        incumbent_s: Best median so far, in seconds; None if there is none.
+    """
+    samples = take_s(1)
+    best = incumbent_s if incumbent_s is not None else float("inf")
+    if samples[0] > HOPELESS * best:
+        samples += take_s(1)
+        if min(samples) > HOPELESS * best:
+            return Screened(tuple(samples), _bound(min(samples), best))
+    samples += take_s(JUDGED_AFTER - 1)
+    if min(samples) > CANNOT_WIN * best:
+        return Screened(tuple(samples), _bound(min(samples), best))
+    while not _settled(samples):
+        samples += take_s(min(5, MAX_SAMPLES - len(samples)))
+    return Screened(tuple(samples))
+
+
+def lost_at_first(first_s: float, incumbent_s: float | None) -> Screened | None:
+    """Returns the reason to prune a config whose first run took this long; None if it is to be timed.
+
+    Args:
+        first_s: Seconds of the verified run, including waiting for the device.
+        incumbent_s: Best median so far, in seconds; None if there is none.
+    """
+    if incumbent_s is None or first_s <= HOPELESS_FIRST * incumbent_s + ONCE_S:
+        return None
+    return Screened(
+        (first_s,), f"cannot win: its first run takes {first_s / incumbent_s:.3g} times the best median"
+    )
+
+
+def _bound(fastest_s: float, best_s: float) -> str:
+    return f"cannot win: its fastest sample takes {fastest_s / best_s:.3g} times the best config's median"
+
+
+def _settled(samples: Sequence[float]) -> bool:
+    if len(samples) >= MAX_SAMPLES or sum(samples) > SCREEN_LIMIT_S:
+        return True
+    return len(samples) >= MIN_SAMPLES and noise(samples) < MAX_NOISE
+
+
+def interleave(players: Sequence[Callable[[int], list[float]]], budget_s: float) -> list[tuple[float, ...]]:
+    """Times several participants in alternation, so that drift of clocks and temperature affects all alike.
+
+    Each round times every compiled config once, each time beginning with the next one.
+
+    Args:
+        players: For each compiled config, a function that takes this many more samples of it, in seconds.
+        budget_s: Wall time in seconds after which no round begins beyond the minimum number.
+
+    Returns:
+        For each compiled config one time per round, seconds.
+
+    Raises:
+        LaunchFailed: A run failed.
+    """
+    rounds: list[list[float]] = [[] for _ in players]
+    start_s = time.monotonic()
+    least, samples = MIN_ROUNDS, 1
+    for number in itertools.count():
+        spent_s = time.monotonic() - start_s
+        if number == 1:
+            # The first round, of one sample each, shows what a round costs.
+            samples = SAMPLES_PER_ROUND if SAMPLES_PER_ROUND * MIN_ROUNDS * spent_s <= budget_s else 1
+            least = MIN_ROUNDS if MIN_ROUNDS * spent_s <= 2 * budget_s else LEAST_ROUNDS
+        if number >= MAX_ROUNDS or (number >= least and spent_s > budget_s):
+            break
+        for offset in range(len(players)):
+            index = (number + offset) % len(players)
+            rounds[index].append(statistics.median(players[index](samples)))
+    return [tuple(times) for times in rounds]

@@ -1,0 +1,366 @@
+"""A problem's arrays on a device, and the check of a run on them.
+
+Inputs are drawn fresh from a normal distribution, and compared with their original values after a run. Outputs
+lie between guard bands and are filled with NaN before each check, so that unwritten elements and writes out of
+bounds are found.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import Kernel
+from tuner.declare.problem import DTYPE_BYTES, Problem, Tensor
+from tuner.declare.space import Config, Parameter, Space
+from tuner.devices.comparing import checksums, differences, unequal
+from tuner.devices.protocol import GUARD_BYTES, Device
+from tuner.errors import DeclarationError, InputError
+from tuner.results.measurement import Error
+from tuner.workers.inputs import Inputs, Offsets, bits, drawn, own_draw
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The expected output.
+
+    Attributes:
+        values: float64 array of its shape.
+        scale: rms relative to which its rounding errors are measured.
+        tolerance: See `tuner.declare.problem.Problem.tolerance`.
+    """
+
+    values: Any
+    scale: float
+    tolerance: float
+
+    def error_of(self, xp: Any, output: Any) -> Error:
+        """Measures the error of an output.
+
+        An element is correct if |out - ref| <= tolerance * (scale + |ref|).
+
+        Args:
+            xp: The array module.
+            output: The output, of the same shape.
+        """
+        found = differences(xp, output.reshape(-1), self.values.reshape(-1), self.tolerance, self.scale)
+        unit, count = self.scale or 1.0, self.values.size
+        root = math.sqrt(found.squares / count)
+        return Error(found.largest / unit, root / unit, found.ratio, mean_rel=found.total / count / unit)
+
+
+def worst_of(errors: list[Error]) -> Error:
+    """Returns the error that exceeds its bound most; NaN counts as the worst."""
+    worst = Error(0.0, 0.0, 0.0, 0.0)
+    for error in errors:
+        # Written so that NaN is not missed.
+        if not error.bound_ratio <= worst.bound_ratio:
+            worst = error
+    return worst
+
+
+def complaint(worst: Error) -> str:
+    """Describes what is wrong with an output; empty if nothing is."""
+    if math.isnan(worst.bound_ratio):
+        return "left elements unwritten, or computed NaN"
+    if worst.bound_ratio > 1:
+        return (
+            f"largest error {worst.max_rel:.3g} of the result's rms, {worst.bound_ratio:.3g} times what "
+            "rounding explains"
+        )
+    return ""
+
+
+def rms(values: Any) -> float:
+    """Root of the mean square."""
+    return math.sqrt(float((values * values).mean()))
+
+
+#: The rms of this few elements says little about their rounding errors: one may be near 0 by chance.
+FEW_ELEMENTS = 64
+#: Number of further draws of the inputs for the rms of outputs with few elements, unless inputs are large.
+MORE_DRAWS, MORE_DRAWS_BYTES = 8, 64 << 20
+
+#: Every byte of a poisoned output and its guards: NaN in each floating-point format, -1 in integers.
+POISON = 0xFF
+STALE = "returned a stale result: outputs of other inputs than this run's"
+
+
+@dataclass(frozen=True)
+class Draw:
+    """A draw of the inputs with known outputs.
+
+    Attributes:
+        offsets: Offsets of the inputs in their pools.
+        references: Name of an output -> float64 array of its shape.
+        fingerprints: Fingerprints of the references, in their order.
+        rms: Name of an output -> root of the mean square of its reference.
+    """
+
+    offsets: Offsets
+    references: Mapping[str, Any]
+    fingerprints: tuple[int, ...]
+    rms: Mapping[str, float]
+
+
+class Workload:
+    """Arrays, references and guards of one problem on one device.
+
+    Attributes:
+        problem: What is computed.
+        inputs: The inputs' arrays and pools.
+        arrays: Name -> array as stored, including outputs.
+        first: The draw on which a config is verified before it is timed.
+    """
+
+    def __init__(
+        self, device: Device, problem: Problem, seed: int, checked: bool = True, generator: Any = None
+    ) -> None:
+        """Allocates, draws the inputs and computes the references.
+
+        Args:
+            device: Where.
+            problem: What is computed.
+            seed: Seed of the inputs.
+            checked: False to make no references: only the library is to be timed.
+            generator: Of the device's, to go on with; one begun with the seed when None. To begin one costs a
+                GPU some 50 ms.
+
+        Raises:
+            DeclarationError: The operation's reference fails.
+        """
+        self.problem = problem
+        self._xp = device.xp
+        generator = device.random(seed) if generator is None else generator
+        self.inputs = Inputs(self._xp, problem, generator, seed)
+        self._guarded: dict[str, Any] = {}
+        self._guard = self._xp.full(GUARD_BYTES, POISON, dtype=self._xp.uint8)
+        self.arrays: dict[str, Any] = {}
+        for tensor in problem.tensors:
+            self.arrays[tensor.name] = (
+                self._output(tensor) if tensor.output else self.inputs.arrays[tensor.name]
+            )
+        self.poison()
+        self.first = self._present = Draw(self.inputs.first, {}, (), {})
+        self._more_rms: list[dict[str, float]] = []
+        self._seed = seed
+        if checked:
+            self.first = self._present = self._draw(self.inputs.first)
+            self._more_rms = self._rms_of_more_draws(generator)
+
+    def _output(self, tensor: Tensor) -> Any:
+        whole = self._xp.empty(tensor.bytes + 2 * GUARD_BYTES, dtype=self._xp.uint8)
+        self._guarded[tensor.name] = whole
+        inside = whole[GUARD_BYTES : GUARD_BYTES + tensor.bytes]
+        return inside.view(tensor.dtype).reshape(tensor.shape)
+
+    def _draw(self, offsets: Offsets) -> Draw:
+        """Returns the current inputs as a draw, with their references."""
+        references = self._reference(self.arrays)
+        rms_of = {name: rms(each) for name, each in references.items()}
+        return Draw(offsets, references, self._fingerprints(references), rms_of)
+
+    def _fingerprints(self, references: Mapping[str, Any]) -> tuple[int, ...]:
+        return tuple(checksums(self._xp, [bits(each) for each in references.values()]))
+
+    def _rms_of_more_draws(self, generator: Any) -> list[dict[str, float]]:
+        """Returns the rms of each output that has few elements, over several draws of the inputs."""
+        inputs = self.problem.inputs
+        few = any(tensor.bytes < FEW_ELEMENTS * DTYPE_BYTES[tensor.dtype] for tensor in self.problem.outputs)
+        if not few or self.problem.operation.fixed or sum(tensor.bytes for tensor in inputs) > MORE_DRAWS_BYTES:
+            return []
+        found = []
+        for number in range(1, MORE_DRAWS + 1):
+            more = {tensor.name: self._anew(tensor, generator, self._seed + number) for tensor in inputs}
+            references = self._reference(self.arrays | more)
+            found.append({name: rms(value) for name, value in references.items()})
+        return found
+
+    def _anew(self, tensor: Tensor, generator: Any, seed: int) -> Any:
+        """Numbers for an input, apart from its pool."""
+        own = own_draw(self._xp, self.problem, tensor, math.prod(tensor.shape), seed)
+        return drawn(generator, tensor.dtype, tensor.shape) if own is None else own.reshape(tensor.shape)
+
+    def _reference(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        outputs = self.problem.outputs
+        try:
+            found = self.problem.operation.reference(self._xp, self.problem, arrays)
+            named = found if isinstance(found, Mapping) else {outputs[0].name: found}
+            return {tensor.name: self._own(named[tensor.name]).reshape(tensor.shape) for tensor in outputs}
+        except (ArithmeticError, AttributeError, LookupError, NameError, TypeError, ValueError) as error:
+            raise DeclarationError(
+                f"the reference of operation {self.problem.operation.name!r} gives each output in its shape; "
+                f"for {self.problem} it fails with {type(error).__name__}: {error}; correct it"
+            ) from error
+
+    def _own(self, reference: Any) -> Any:
+        """Returns a reference in float64 and in memory of its own, because the inputs' memory will change."""
+        found = self._xp.asarray(reference, dtype=self._xp.float64)
+        shared = any(self._xp.may_share_memory(found, each) for each in self.inputs.arrays.values())
+        # Row-major, because it is read in pieces.
+        return found.copy() if shared else self._xp.ascontiguousarray(found)
+
+    @property
+    def references(self) -> Mapping[str, Any]:
+        """Name of an output -> float64 array of its shape, for the current draw."""
+        return self._present.references
+
+    @cached_property
+    def second(self) -> Draw:
+        """A second draw with its references, for checking a randomly chosen timed run."""
+        self.inputs.shuffle()
+        return self._draw(self.inputs.placed)
+
+    def draw_anew(self) -> Draw:
+        """Replaces the second draw by one that no kernel has run on."""
+        # Free the memory of the previous one first.
+        self.__dict__.pop("second", None)
+        self._present = self.first
+        return self.second
+
+    def arguments(self) -> Sequence[Any]:
+        """Tensors, then scalars as NumPy numbers, in a kernel's order."""
+        import numpy
+
+        scalars = [numpy.dtype(scalar.dtype).type(scalar.value) for scalar in self.problem.scalars]
+        return [*(self.arrays[tensor.name] for tensor in self.problem.tensors), *scalars]
+
+    def begin(self, draw: Draw) -> None:
+        """Places a draw's inputs, even if they were changed, and poisons the outputs."""
+        self._present = draw
+        self.inputs.place(draw.offsets)
+        self.poison()
+
+    def begin_again(self) -> None:
+        """Undoes flips in the current draw, and poisons the outputs."""
+        self.inputs.unflip()
+        self.poison()
+
+    def poison(self) -> None:
+        """Poisons every output and its guards."""
+        for whole in self._guarded.values():
+            whole.fill(POISON)
+
+    def check(self, allowance: float = 1.0) -> tuple[Error, str]:
+        """Compares the outputs with the references of the current draw, and the inputs with the draw.
+
+        An element is right when |out - ref| <= tolerance * (rms(ref) + |ref|), see `Problem.tolerance`; for an
+        output of few elements, the rms is over several draws of the inputs.
+
+        Args:
+            allowance: So many times the tolerance is allowed.
+
+        Returns:
+            The worst error, and what is wrong; empty if all is correct.
+        """
+        worst = self._worst(self._present)
+        touched = self._touched()
+        if touched:
+            return worst, touched
+        judged = replace(worst, bound_ratio=worst.bound_ratio / allowance)
+        return worst, self._stale(complaint(judged))
+
+    def _worst(self, draw: Draw) -> Error:
+        return worst_of(
+            [self._expected(draw, name).error_of(self._xp, self.arrays[name]) for name in draw.references]
+        )
+
+    def _expected(self, draw: Draw, name: str) -> Expected:
+        squares = [draw.rms[name] ** 2, *(each[name] ** 2 for each in self._more_rms)]
+        return Expected(draw.references[name], math.sqrt(sum(squares) / len(squares)), self.problem.tolerance)
+
+    def _touched(self) -> str:
+        """What is wrong with memory that no kernel writes: inputs, and guards. A GPU is waited for once."""
+        pairs = [(wrote_into(name), pair) for name, pair in self.inputs.pairs().items()]
+        pairs += [
+            (f"wrote outside of {name}", (guard, self._guard))
+            for name, whole in self._guarded.items()
+            for guard in (whole[:GUARD_BYTES], whole[-GUARD_BYTES:])
+        ]
+        differ = unequal(self._xp, [pair for _, pair in pairs])
+        return next((wrong for (wrong, _), found in zip(pairs, differ, strict=True) if found), "")
+
+    def _stale(self, wrong: str) -> str:
+        """Returns the complaint, or the stale message if the outputs are those of another draw."""
+        others = [draw for draw in self._known if draw is not self._present]
+        return STALE if wrong and any(self._worst(each).bound_ratio <= 1 for each in others) else wrong
+
+    @property
+    def _known(self) -> list[Draw]:
+        return [self.first, *([self.second] if "second" in self.__dict__ else [])]
+
+    def sound(self) -> bool:
+        """False if pools or references have changed: configs judged by them may be innocent."""
+        guard = bool((self._guard == POISON).all())
+        return (
+            guard
+            and self.inputs.sound()
+            and all(draw.fingerprints == self._fingerprints(draw.references) for draw in self._known)
+        )
+
+
+def wrote_into(name: str) -> str:
+    """Returns the complaint about a config that changed an input."""
+    return f"wrote into the input {name}, which kernels only read"
+
+
+#: Largest number of cases for one config.
+CASES = 10
+#: Config values above this are not taken for tile sizes, so that arrays stay small.
+LARGEST_TILE = 512
+#: Larger cases cost more than they reveal.
+LIMIT_BYTES = 256 << 20
+PRIMES = (37, 61, 29, 43, 53)
+#: A long dim beside short ones.
+LONG = 1031
+
+
+def edge_problems(problem: Problem, kernel: Kernel, config: Config, device: DeviceInfo) -> tuple[Problem, ...]:
+    """Small problems of the same operation, dtype and layout that the config must solve, too.
+
+    Args:
+        problem: Supplies operation, dtype and layout.
+        kernel: The kernel to check.
+        config: Its config.
+        device: Constraints may depend on it.
+    """
+    found: list[Problem] = []
+    for sizes in _sizes(len(problem.shape), _tile(config)):
+        shape = {name: size for (name, _), size in zip(problem.shape, sizes, strict=True)}
+        try:
+            case = problem.at(shape)
+            legal = is_legal(kernel, config, case, device)
+        except (InputError, ArithmeticError):
+            continue
+        if legal and case not in found and case.memory_bytes <= LIMIT_BYTES:
+            found.append(case)
+    return tuple(found[:CASES])
+
+
+def is_legal(kernel: Kernel, config: Config, problem: Problem, device: DeviceInfo) -> bool:
+    """True if the config must give the correct result; it may break rules that are for speed alone."""
+    rules = [each for each in kernel.constraints if not each.for_speed]
+    only = [Parameter(each.name, (config[each.name],), each.scale) for each in kernel.parameters]
+    return len(Space.build(only, rules, problem, device)) == 1
+
+
+def _tile(config: Config) -> int:
+    sizes = [value for value in config.values() if isinstance(value, int) and 1 < value <= LARGEST_TILE]
+    return max(sizes, default=16)
+
+
+def _sizes(dims: int, tile: int) -> Iterator[tuple[int, ...]]:
+    yield (1,) * dims
+    yield (PRIMES * dims)[:dims]
+    for size in (tile - 1, tile, tile + 1):
+        yield (size,) * dims
+    for number in range(dims):
+        for short in (1, 3):
+            yield tuple(LONG if each == number else short for each in range(dims))
+    # Shapes for which vector accesses are legal: multiples of 4 that no tile divides.
+    yield tuple(4 * prime for prime in (PRIMES * dims)[:dims])
+    yield tuple(tile + 4 * (each + 1) for each in range(dims))
