@@ -11,7 +11,7 @@
 // FP16 would round it up to infinity, then split:
 // high = fp16(scaled), low = fp16(scaled - high). Low parts end at 2^-24, so that elements below 2^-5 would lose more than
 // 2^-20 of themselves. Groups that have such elements keep low * 2^LOW_SHIFT instead, and a negative factor says so; what is
-// below 2^-15 even then may lose more than 2^-21 and is counted as harmful (docs/kernels/gemm-emulated.md).
+// below 2^-15 even then may lose more than 2^-21 and is counted as harmful (docs/log/kernels/gemm-emulated.md).
 
 // SHOWN, which ladders alone have: 1 for one FP16 product, 3 for all three; without scales, check or sums outside of wgmma.
 

@@ -1,4 +1,4 @@
-"""gemm on CUDA: FP32 from three FP16 products on the tensor cores of sm_90 (docs/kernels/gemm-emulated.md)."""
+"""gemm on CUDA: FP32 from three FP16 products on the tensor cores of sm_90 (docs/log/kernels)."""
 
 from pathlib import Path
 

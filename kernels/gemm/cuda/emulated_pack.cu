@@ -263,7 +263,7 @@ __device__ __forceinline__ void pack_tile(const float* x, int rows, int k, unsig
 }
 
 // Whether the errors of elements far below their chunk's largest stay below 2^-24 of sum |a||b|, and no factor of a product
-// leaves FP32's range. docs/kernels/gemm-emulated.md has the argument.
+// leaves FP32's range. docs/log/kernels/gemm-emulated.md has the argument.
 __device__ bool is_safe(const Header& a, const Header& b, int k)
 {
     if (SHOWN) return true;

@@ -43,7 +43,7 @@ __device__ void write_packs(const SCALAR (&sum)[TM][TN], SCALAR* c, unsigned row
 // Passes sums on through an operation that changes nothing and that the compiler cannot see through (`zero` is 0, known
 // at run time alone), before they are stored 128 bits at a time. Else each four of them would have to lie in four
 // consecutive registers all along, on the side of the register file where the elements of B lie that they meet, and a
-// product would read both from that side. docs/kernels/gemm-warp-tiled.md gives the cost.
+// product would read both from that side. docs/log/kernels/gemm-warp-tiled.md gives the cost.
 __device__ __forceinline__ void untie(SCALAR (&sum)[TM][TN], int zero)
 {
 #pragma unroll

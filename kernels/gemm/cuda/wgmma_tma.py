@@ -1,4 +1,4 @@
-"""gemm on CUDA in 16-bit numbers: tensor cores of sm_90 fed by tensor maps (docs/kernels/gemm-wgmma_tma.md)."""
+"""gemm on CUDA in 16-bit numbers: tensor cores of sm_90 fed by tensor maps (docs/log/kernels)."""
 
 from pathlib import Path
 from typing import Any
