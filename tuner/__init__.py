@@ -57,7 +57,6 @@ _AT_FIRST_USE = {
     "show": "tuner.report.showing",
     "Tuned": "tuner.python.tuned",
     "tune": "tuner.python.tuning",
-    "connect": "tuner.service.client",
     "Epilogue": "tuner.declare.epilogue",
     "Fallback": "tuner.declare.kernel",
     "dims_as_scalars": "tuner.declare.problem",
@@ -71,6 +70,8 @@ _AT_FIRST_USE = {
     **dict.fromkeys(("Config", "Constraint", "Value", "choice", "powers_of_two"), "tuner.declare.space"),
     "TensorMap": "tuner.declare.launch",
 }
+#: Name -> extension point: an extra has it.
+_PROVIDED = {"connect": "client"}
 #: Name here -> its name there, where that is another one's already.
 _NAMED_OTHERWISE = {"compare": "compare_sides"}
 __all__ = [
@@ -124,11 +125,17 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """Loads a function of the package at its first use."""
-    if name not in _AT_FIRST_USE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    value: object = getattr(import_module(_AT_FIRST_USE[name]), _NAMED_OTHERWISE.get(name, name))
+    if name in _PROVIDED:
+        from tuner.extras import provided
+
+        if provided(_PROVIDED[name]):
+            globals()[name] = value = provided(_PROVIDED[name])[0]
+            return value
+    if name not in _AT_FIRST_USE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_AT_FIRST_USE[name]), _NAMED_OTHERWISE.get(name, name))
     globals()[name] = value
     return value
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,9 @@ import click
 
 from tuner.cli.formatting import answer_rows, config_text, duration, pairs, print_json, versus
 from tuner.cli.options import DEVICE, KERNEL, database_option, json_option, parse_problem, problem_options
-from tuner.service.answer_forms import FORMATS, answered, exported
+from tuner.errors import EnvironmentTrouble
+from tuner.export import FORMATS
+from tuner.extras import provided
 
 if TYPE_CHECKING:
     from tuner.declare.catalogue import Catalogue
@@ -70,20 +73,30 @@ def _problem(target: str, dims: tuple[str, ...], asked: Mapping[str, Any]) -> tu
 
 
 def _answer(catalogue: Catalogue, problem: Problem, db: str, asked: Mapping[str, Any]) -> Answer:
-    return answered(
-        catalogue, problem, asked["device"], asked["regime"], asked["kernel"], db, asked["confirmed"]
-    )
+    """The answer from the records of a database, as they are now."""
+    from tuner.lookup import answer
+    from tuner.lookup.asking import opened, parse_device, parse_key
+
+    device, key = parse_device(asked["device"]), parse_key(problem)
+    kernel, confirmed = asked["kernel"] or None, asked["confirmed"]
+    with contextlib.ExitStack() as closing:
+        store = opened(db)
+        if store is not None:
+            closing.callback(store.close)
+        return answer(store, key, device, asked["regime"], kernel, catalogue, confirmed=confirmed)
 
 
 def _from_server(server: str, problem: Problem, asked: Mapping[str, Any]) -> dict[str, Any]:
     """The answer of a server, or its last one where it is away; devices of this machine are told by name."""
     from tuner.lookup.asking import parse_device
-    from tuner.service.client import connect
 
+    clients = provided("client")
+    if not clients:
+        raise EnvironmentTrouble("--server needs the package tuner.service, which is not installed; add it")
     where = parse_device(asked["device"])
     name = where if isinstance(where, str) else where.name
     chosen = {each: asked[each] for each in ("regime", "kernel", "confirmed")}
-    told = connect(server).best(problem, name, **chosen)
+    told = clients[0](server).best(problem, name, **chosen)
     return {**told.told, "age_days": told.age_days, "from_cache": told.from_cache}
 
 
@@ -135,15 +148,15 @@ def _predicted_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
     default="",
     help='cpu, cuda:N, or a name such as "NVIDIA H200"; default: this machine\'s.',
 )
-@click.option("--format", "form", type=click.Choice(FORMATS), default="source", show_default=True)
+@click.option("--format", "form", type=click.Choice(tuple(FORMATS)), default="source", show_default=True)
 @click.option("-o", "folder", type=click.Path(path_type=Path), required=True, help="Folder to write to.")
 @confirmed_option
 @database_option
 def export(target: str, dims: tuple[str, ...], form: str, folder: Path, db: str, **asked: Any) -> None:
     """Write the champion as source, binary, Python module or JSON. None of them needs tuner."""
-    from tuner.export import write_file
+    from tuner.export import exported_files, write_file
 
     catalogue, problem = _problem(target, dims, asked)
     found = _answer(catalogue, problem, db, asked)
-    for file in exported(found, catalogue, problem, form):
-        click.echo(str(write_file(folder, file.name, file.data)))
+    for name, data in exported_files(found, catalogue, problem, form).items():
+        click.echo(str(write_file(folder, name, data)))

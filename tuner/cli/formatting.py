@@ -10,7 +10,8 @@ from typing import Any
 import click
 
 from tuner.results.record import latest_credible
-from tuner.study.progress_line import clock, config_text, duration, energy, speed
+from tuner.results.units import answer_speed as rate
+from tuner.results.units import clock, config_text, duration, energy, speed
 
 __all__ = [
     "answer_rows", "clock", "config_text", "duration", "energy", "limit_text", "pairs", "print_json", "rate",
@@ -21,12 +22,6 @@ __all__ = [
 def print_json(data: object) -> None:
     """One line of JSON on stdout."""
     click.echo(json.dumps(data, separators=(", ", ": ")))
-
-
-def rate(answer: Mapping[str, Any]) -> str:
-    """The speed of an answer's JSON, in the unit that suits its work."""
-    flops, moved = answer["tflops"] * 1e12 * answer["time_s"], answer["gbps"] * 1e9 * answer["time_s"]
-    return speed(flops, moved, answer["time_s"])
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -14,14 +14,13 @@ import click
 
 from tuner.cli.formatting import print_json, table
 from tuner.cli.options import OPERATION, database_option, json_option
-from tuner.declare.catalogue import builtin
-from tuner.devices.detect import DetectedDevice, find, gpus
+from tuner.declare.catalogue import builtin, kernels_json
+from tuner.devices.detect import DetectedDevice, find, gpus, own_devices
 from tuner.devices.device_lock import device_holder
 from tuner.devices.machine_load import MachineWatch
 from tuner.devices.settings import check_cache
 from tuner.errors import DeviceTrouble, EnvironmentTrouble, NothingFound, TunerError
 from tuner.lookup.asking import DEFAULT_DATABASE
-from tuner.service.catalogue import devices_json, kernels_json, own_devices
 from tuner.workers.device_worker import DeviceWorker
 
 
@@ -31,7 +30,7 @@ def devices(as_json: bool) -> None:
     """List the devices of this machine; commands use the first unless --device names another."""
     found = own_devices()
     if as_json:
-        print_json(devices_json(found))
+        print_json([device.to_json() for device in found])
         return
     rows = [
         (

@@ -18,7 +18,7 @@ from tuner.cli.formatting import print_json
 from tuner.cli.options import database_option, json_option, writable_file, writable_folder
 from tuner.cli.records_inspect import check, forget, list_, selection_options, show, stats, upgrade
 from tuner.errors import InputError, NothingFound
-from tuner.service.record_forms import selection
+from tuner.store.record_forms import selection
 
 if TYPE_CHECKING:
     from tuner.store.exchange import Counts

@@ -13,8 +13,8 @@ import click
 from tuner.cli.formatting import config_text, duration, pairs, print_json, table
 from tuner.cli.options import database_option, json_option
 from tuner.errors import InputError
-from tuner.service.record_forms import found_record, latest, record_json, selection, tallies_json
-from tuner.service.record_forms import record_id as checked_id
+from tuner.store.record_forms import found_record, latest, record_json, selection, tallies_json
+from tuner.store.record_forms import record_id as checked_id
 
 if TYPE_CHECKING:
     from tuner.store.health import Health

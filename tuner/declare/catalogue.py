@@ -13,6 +13,7 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import CodeType, ModuleType
+from typing import Any
 
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Operation, Problem
@@ -382,3 +383,21 @@ def _the(module: ModuleType, kind: type, path: Path) -> list:  # type: ignore[ty
     if not found:
         raise DeclarationError(f"{path} declares no {kind.__name__}; it needs a module-level one")
     return [each.declared(path) if isinstance(each, Kernel) else each for each in found]
+
+
+def kernels_json(catalogue: Catalogue, operation: str = "", target: str = "") -> list[dict[str, Any]]:
+    """The kernels of an operation, or all, with parameters and constraints as JSON.
+
+    Raises:
+        UnknownName: There is no such operation.
+    """
+    chosen = catalogue.of(operation, target) if operation else catalogue.kernels
+    return [
+        {
+            "operation": kernel.operation, "target": kernel.target, "name": kernel.name, "idea": kernel.idea,
+            "parameters": {parameter.name: list(parameter.values) for parameter in kernel.parameters},
+            "constraints": [constraint.sentence for constraint in kernel.constraints],
+        }
+        for kernel in chosen
+        if target in ("", kernel.target)
+    ]  # fmt: skip

@@ -43,6 +43,10 @@ class DetectedDevice:
         """The spec for `tuner.devices.opening.open_device` inside the worker."""
         return self.spec if self.spec.startswith("fake:") else self.info.kind
 
+    def to_json(self) -> dict[str, Any]:
+        """The device with the spec by which commands name it."""
+        return {"spec": self.spec, **self.info.to_json()}
+
 
 def cpu_flags() -> set[str]:
     """Returns the flags of this machine's CPU, from the operating system."""
@@ -228,6 +232,11 @@ def _visible(boards: list[tuple[str, list[DeviceInfo]]], visible: str) -> list[D
             break
         chosen.append(found[0])
     return chosen
+
+
+def own_devices() -> tuple[DetectedDevice, ...]:
+    """The devices of this machine: its GPUs, then its CPU."""
+    return (*gpus(), find("cpu"))
 
 
 def _cache_bytes(level: int) -> int:

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tuner.declare.catalogue import Catalogue
 from tuner.declare.kernel import Kernel, Rendered, render
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
-from tuner.errors import InputError, UnknownName
+from tuner.errors import InputError, NothingFound, UnknownName
 from tuner.export.interface import Interface, interface_of
 from tuner.export.launch_json import geometry
-from tuner.lookup import Answer
+from tuner.lookup import Answer, tune_command
 from tuner.results.record import Champion
 from tuner.version import __version__
 
@@ -114,6 +115,32 @@ def contents(found: Answer | Champion, kernel: Kernel, problem: Problem, format:
     exported = Exported(champion, kernel, problem, render(kernel, problem, config), face)
     made = FORMATS[format](exported)
     return {name: data.encode() if isinstance(data, str) else data for name, data in made.items()}
+
+
+def exported_files(answer: Answer, catalogue: Catalogue, problem: Problem, format: str) -> dict[str, bytes]:
+    """The files of an export by name, the main one first.
+
+    Args:
+        answer: What a lookup answered.
+        catalogue: Kernels as they are now.
+        problem: What was asked.
+        format: One of `FORMATS`.
+
+    Raises:
+        NothingFound: The answer was not measured for this problem.
+        UnknownName: There is no such format, or the kernel is no longer declared.
+        InputError: The format does not suit the kernel.
+        EnvironmentTrouble: A binary needs a compiler that is not installed.
+    """
+    assert answer.question is not None, "an answer has its question"
+    if answer.match != "exact":
+        command = tune_command(answer.question, str(problem.operation.origin or ""))
+        raise NothingFound(
+            f"an export is of a config that was measured for its problem, {answer.question} is not tuned; the "
+            f"{answer.match} answer would be {answer.kernel}. Run `{command}`"
+        )
+    kernel = catalogue.of(problem.operation.name, answer.question.device.kind, (answer.kernel,))[0]
+    return contents(answer, kernel, problem, format)
 
 
 def write_file(folder: Path, name: str, data: bytes) -> Path:

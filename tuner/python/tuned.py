@@ -15,8 +15,9 @@ from tuner.lookup import Answer, staleness
 from tuner.python.running import Runner
 from tuner.report.plots import Seen, study_figures, write_study
 from tuner.results.record import Champion, Record
+from tuner.results.units import config_text, duration, speed
 from tuner.study.progress import Progress, Result
-from tuner.study.progress_line import config_text, duration, failures, speed, where_time_went
+from tuner.study.progress_line import failures, where_time_went
 from tuner.study.requests import Asked
 
 if TYPE_CHECKING:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import io
 import zipfile
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -11,9 +14,9 @@ from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from tuner.errors import UnknownName
+from tuner.export import FORMATS, exported_files
 from tuner.lookup.stale import builtin_now
 from tuner.service.access import reads, service_of
-from tuner.service.answer_forms import FORMATS, ExportedFile, exported
 from tuner.service.first_answers import KnownBodies, answers_in_turns, asked_in, first_answer, number_of
 from tuner.service.questions import KEYS, LONGEST_TEXT
 from tuner.service.responses import tagged, told, working
@@ -160,42 +163,36 @@ async def export(request: Request, caller: Reads) -> Response:
     service, query = service_of(request), request.query_params
     form, name = query.get("format", "source"), query.get("file", "")
 
-    def files() -> tuple[list[ExportedFile], int]:
+    def files() -> tuple[dict[str, bytes], int]:
         view, asked = asked_in(service, query, ("format", "file"))
         catalogue = builtin_now()
-        key = asked.problem
-        problem = key.of_operation(catalogue.operation(key.operation))
-        return exported(view.answer(asked, catalogue), catalogue, problem, form), view.manifest.number
+        problem = asked.problem.of_operation(catalogue.operation(asked.problem.operation))
+        return exported_files(view.answer(asked, catalogue), catalogue, problem, form), view.manifest.number
 
-    found, number = await working(service, files)
-    if name:
-        names = [each.name for each in found]
-        if name not in names:
-            raise UnknownName("file of this export", name[:80], names)
-        found = [each for each in found if each.name == name]
-    sent = found[0] if len(found) == 1 else _zipped(found)
+    made, number = await working(service, files)
+    if name and name not in made:
+        raise UnknownName("file of this export", name[:80], list(made))
+    sent, data = (name, made[name]) if name else _as_one(made)
+    digest = hashlib.sha256(data)
     return tagged(
-        request, sent.data, f'"{sent.sha256[:32]}"', number, "application/octet-stream",
+        request, data, f'"{digest.hexdigest()[:32]}"', number, "application/octet-stream",
         **{
-            "content-disposition": f'attachment; filename="{sent.name}"',
-            "repr-digest": f"sha-256=:{_base64(sent.sha256)}:",
+            "content-disposition": f'attachment; filename="{sent}"',
+            "repr-digest": f"sha-256=:{base64.b64encode(digest.digest()).decode()}:",
         },
     )  # fmt: skip
 
 
-def _zipped(files: list[ExportedFile]) -> ExportedFile:
-    """Files as one, the same bytes for the same files."""
+def _as_one(files: Mapping[str, bytes]) -> tuple[str, bytes]:
+    """Name and content of the only file, or of a zip, which is the same for the same files."""
+    first = next(iter(files))
+    if len(files) == 1:
+        return first, files[first]
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
-        for each in files:
-            archive.writestr(zipfile.ZipInfo(each.name), each.data)
-    return ExportedFile(f"{files[0].name.partition('.')[0]}.zip", packed.getvalue())
-
-
-def _base64(digest: str) -> str:
-    import base64
-
-    return base64.b64encode(bytes.fromhex(digest)).decode()
+        for name, data in files.items():
+            archive.writestr(zipfile.ZipInfo(name), data)
+    return f"{first.partition('.')[0]}.zip", packed.getvalue()
 
 
 @router.get("/snapshots/{number}", summary="What a snapshot rests on")

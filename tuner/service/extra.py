@@ -12,4 +12,5 @@ EXTRA = Extra(
             "tuner.service.access_command:allow", "Allow jobs to name a kernel file of this machine.", "Service"
         ),
     },
+    provides={"client": "tuner.service.client:connect"},
 )

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from tuner.declare.catalogue import Catalogue
 from tuner.errors import InputError, TunerError, UnknownName
 from tuner.lookup.stale import builtin_now
-from tuner.service.answer_forms import told_as_json
 from tuner.service.errors import told as error_told
+from tuner.service.json_text import told_as_json
 from tuner.service.questions import KEYS, Asked, asked_of
 from tuner.service.responses import in_thread
 from tuner.service.shelf import Body, View, etag

@@ -111,5 +111,5 @@ def change_json(change: Change) -> dict[str, Any]:
         **record.problem.told_epilogue,
         "device": record.device.name, "regime": record.regime, "what": change.what, "ratio": change.ratio,
         "kernel": record.kernel, "time_s": record.measurement.time_s, "tflops": record.tflops,
-        "speedup": change.now.speedup or None, "crowned_at": change.now.crowned_at,
+        "gbps": record.gbps, "speedup": change.now.speedup or None, "crowned_at": change.now.crowned_at,
     }  # fmt: skip

@@ -12,13 +12,14 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import RedirectResponse, Response
 
 from tuner.errors import NothingFound, TunerError
-from tuner.service import record_forms as listed
 from tuner.service import words
 from tuner.service.access import reads, service_of
 from tuner.service.looking import device_values, overview_values, problem_values, wanted_values
+from tuner.service.records import problems_page
 from tuner.service.rendering import FOLDER, page
 from tuner.service.responses import working
 from tuner.service.tokens import SUBMIT, Caller
+from tuner.store.record_forms import selection
 
 router = APIRouter(include_in_schema=False)
 Reads = Annotated[Caller, Depends(reads)]
@@ -67,10 +68,8 @@ async def problems(
     from tuner.lookup.stale import builtin_now
 
     service, view = service_of(request), service_of(request).shelf.present
-    wanted = listed.selection(operation[:100], shape[:100], device[:200], "")
-    found = await working(
-        service, lambda: listed.problems_page(view.store, wanted, max(0, min(after, 2**62)), ROWS)
-    )
+    wanted = selection(operation[:100], shape[:100], device[:200], "")
+    found = await working(service, lambda: problems_page(view.store, wanted, max(0, min(after, 2**62)), ROWS))
     names = sorted({each.name for each in view.snapshot.devices()})
     from urllib.parse import urlencode
 
@@ -107,8 +106,8 @@ async def device(request: Request, caller: Reads, name: str = "") -> Response:
 @router.get("/kernels")
 async def kernels(request: Request, caller: Reads) -> Response:
     """Every kernel, with parameters and rules."""
+    from tuner.declare.catalogue import kernels_json
     from tuner.lookup.stale import builtin_now
-    from tuner.service.catalogue import kernels_json
 
     groups: dict[str, list[dict[str, Any]]] = {}
     for each in kernels_json(builtin_now()):

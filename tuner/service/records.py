@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import JSONResponse, Response
 
+from tuner.declare.catalogue import kernels_json
 from tuner.lookup.stale import builtin_now
 from tuner.results.measurement import Outcome
 from tuner.results.record import Role
-from tuner.service import record_forms as listed
 from tuner.service.access import reads, sends_records, service_of
 from tuner.service.answers import parameters
-from tuner.service.catalogue import devices_json, kernels_json, operations_json
 from tuner.service.first_answers import asked_in
 from tuner.service.intake import Intake
 from tuner.service.questions import LONGEST_TEXT
 from tuner.service.responses import told, working
 from tuner.service.tokens import Caller
-from tuner.store import demand
+from tuner.store import demand, listing, retracting
+from tuner.store.reading import Reader
+from tuner.store.record_forms import found_record, record_json, selection, tallies_json
+from tuner.store.streams import Selection
 from tuner.study.crowns import champions_page, history_of
 
 router = APIRouter(prefix="/v1", tags=["records"])
@@ -42,7 +45,7 @@ async def kernels(request: Request, caller: Reads, operation: Text = "", target:
 async def operations(request: Request, caller: Reads) -> Response:
     """What can be asked about."""
     number = service_of(request).shelf.present.manifest.number
-    return told(request, {"operations": operations_json(builtin_now())}, number)
+    return told(request, {"operations": _operations_json()}, number)
 
 
 @router.get("/devices", summary="Devices of the records, and of this node")
@@ -51,8 +54,8 @@ async def devices(request: Request, caller: Reads) -> Response:
     service = service_of(request)
     view = service.shelf.present
     known = await working(service, lambda: [each.to_json() for each in view.snapshot.devices()])
-    here = [each for found in service.offer.devices.values() for each in found[:1]]
-    return told(request, {"devices": known, "here": devices_json(here)}, view.manifest.number)
+    here = [devices[0].to_json() for devices in service.offer.devices.values()]
+    return told(request, {"devices": known, "here": here}, view.manifest.number)
 
 
 @router.get("/problems", summary="Problems that were measured")
@@ -62,8 +65,8 @@ async def problems(
 ) -> Response:  # fmt: skip
     """A page; `next` is the `after` of the next one, null after the last."""
     service, view = service_of(request), service_of(request).shelf.present
-    wanted = listed.selection(operation, shape, device, regime)
-    found = await working(service, lambda: listed.problems_page(view.store, wanted, after, limit))
+    wanted = selection(operation, shape, device, regime)
+    found = await working(service, lambda: problems_page(view.store, wanted, after, limit))
     return told(request, found, view.manifest.number)
 
 
@@ -74,7 +77,7 @@ async def champions(
 ) -> Response:  # fmt: skip
     """A page; `next` is the `after` of the next one, null after the last."""
     service, view = service_of(request), service_of(request).shelf.present
-    wanted = listed.selection(operation, shape, device, regime)
+    wanted = selection(operation, shape, device, regime)
     found = await working(service, lambda: champions_page(view.store, wanted, after, limit))
     return told(request, found, view.manifest.number)
 
@@ -101,9 +104,9 @@ async def records(
 ) -> Response:  # fmt: skip
     """A page, as `tuner records list --json`; `next` is the `before` of the next one."""
     service, view = service_of(request), service_of(request).shelf.present
-    wanted = listed.selection(operation, shape, device, regime)
+    wanted = selection(operation, shape, device, regime)
     only = [each.value for each in (role, outcome) if each is not None]
-    found = await working(service, lambda: listed.records_page(view.store, wanted, only, before, limit))
+    found = await working(service, lambda: _records_page(view.store, wanted, only, before, limit))
     return told(request, found, view.manifest.number)
 
 
@@ -111,9 +114,7 @@ async def records(
 async def record(request: Request, caller: Reads, record_id: str) -> Response:
     """As `tuner records show --json`; a record that was taken back is told, and marked."""
     service, view = service_of(request), service_of(request).shelf.present
-    found = await working(
-        service, lambda: listed.record_json(*listed.found_record(view.store, record_id, "this server"))
-    )
+    found = await working(service, lambda: record_json(*found_record(view.store, record_id, "this server")))
     return told(request, found, view.manifest.number)
 
 
@@ -121,7 +122,7 @@ async def record(request: Request, caller: Reads, record_id: str) -> Response:
 async def stats(request: Request, caller: Reads) -> Response:
     """As `tuner records stats --json`."""
     service, view = service_of(request), service_of(request).shelf.present
-    found = await working(service, lambda: listed.tallies_json(view.store))
+    found = await working(service, lambda: tallies_json(view.store))
     return told(request, {"tallies": found}, view.manifest.number)
 
 
@@ -159,3 +160,47 @@ async def take(request: Request, caller: Sends) -> Response:
                 await working(service, lambda piece=piece: intake.feed(piece))  # type: ignore[misc]
         taken = await working(service, intake.finish)
     return JSONResponse(taken.to_json())
+
+
+def _operations_json() -> list[dict[str, Any]]:
+    return [
+        {
+            "name": operation.name, "dims": list(operation.dims), "dtypes": list(operation.dtypes),
+            "layouts": list(operation.layouts),
+        }
+        for operation in builtin_now().operations.values()
+    ]  # fmt: skip
+
+
+def _records_page(
+    store: Reader, wanted: Selection, only: Sequence[str], before: int, limit: int
+) -> dict[str, Any]:
+    """A page of records, newest first.
+
+    Args:
+        store: The store.
+        wanted: Which records.
+        only: Roles and outcomes; any if empty.
+        before: Position of the page before; 0 for the first page.
+        limit: Records of a page.
+
+    Returns:
+        ``records``, and ``next``: where the next page begins, null after the last.
+    """
+    found = listing.records(store, wanted, only, before, limit + 1)
+    gone = retracting.retracted(store, [record.id for _, record in found])
+    page = [record_json(record, gone.get(record.id)) for _, record in found[:limit]]
+    return {"records": page, "next": found[limit - 1][0] if len(found) > limit else None}
+
+
+def problems_page(store: Reader, wanted: Selection, after: int, limit: int) -> dict[str, Any]:
+    """A page of problems that were measured, with counts of their trials."""
+    found = [each for each in listing.problems(store) if _is_wanted(each, wanted)]
+    page = [each.to_json() for each in found[after : after + limit]]
+    more = after + limit if len(found) > after + limit else None
+    return {"problems": page, "count": len(found), "next": more}
+
+
+def _is_wanted(each: Any, wanted: Selection) -> bool:
+    fits = wanted.has(each.problem) and wanted.regime in ("", each.regime)
+    return fits and wanted.device.casefold() in ("", each.device.name.casefold(), each.device.uuid.casefold())

@@ -9,7 +9,7 @@ import anyio.to_thread
 from fastapi import Request
 from fastapi.responses import Response
 
-from tuner.service.answer_forms import told_as_json
+from tuner.service.json_text import told_as_json
 from tuner.service.shelf import etag
 from tuner.service.state import Service
 

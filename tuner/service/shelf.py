@@ -24,8 +24,8 @@ from tuner.lookup.demand import COLD, DEMAND, Tally
 from tuner.lookup.snapshot import Snapshot
 from tuner.lookup.stale import builtin_now
 from tuner.results.record import ProblemKey
-from tuner.service.answer_forms import told_as_json
 from tuner.service.content import Content, stored_models
+from tuner.service.json_text import told_as_json
 from tuner.service.questions import Asked
 from tuner.store import Store, retracting, snapshots
 from tuner.store.snapshots import FrozenStore, Manifest

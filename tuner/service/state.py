@@ -10,8 +10,7 @@ from pathlib import Path
 import anyio
 
 from tuner.declare.hardware import DeviceInfo
-from tuner.devices.detect import find
-from tuner.service.catalogue import own_devices
+from tuner.devices.detect import find, own_devices
 from tuner.service.job_runner import Runner
 from tuner.service.metrics import Metrics
 from tuner.service.offer import Offer

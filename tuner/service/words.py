@@ -11,27 +11,13 @@ from urllib.parse import urlencode
 from markupsafe import Markup
 
 from tuner.declare.problem import worded
-from tuner.service.answer_forms import finite
-
-_UNITS = (("s", 1.0), ("ms", 1e3), ("us", 1e6), ("ns", 1e9))
-
-
-def duration(seconds: float | None) -> str:
-    """Seconds with four digits, in the unit that suits."""
-    if seconds is None:
-        return "-"
-    for unit, scale in _UNITS:
-        if seconds * scale >= 1:
-            return f"{seconds * scale:.4g} {unit}"
-    return f"{seconds * 1e9:.4g} ns"
+from tuner.results.units import answer_speed, duration
+from tuner.service.json_text import finite
 
 
-def speed(told: Mapping[str, Any]) -> str:
-    """TFLOPS, or GB/s where the problem hardly computes."""
-    tflops, gbps = told.get("tflops"), told.get("gbps")
-    if tflops and (not gbps or tflops * 1e3 > gbps):
-        return f"{tflops:.2f} TFLOPS" if tflops >= 0.1 else f"{tflops * 1e3:.2f} GFLOPS"
-    return f"{gbps:.1f} GB/s" if gbps else "-"
+def shown_duration(seconds: float | None) -> str:
+    """Seconds in the unit that suits; "-" for none."""
+    return "-" if seconds is None else duration(seconds)
 
 
 def when(text: str | None) -> Markup:
@@ -78,6 +64,6 @@ def as_json(data: Any) -> Markup:
 
 #: Name in templates -> filter.
 FILTERS = {
-    "duration": duration, "speed": speed, "when": when, "problem": problem, "question": question,
+    "duration": shown_duration, "speed": answer_speed, "when": when, "problem": problem, "question": question,
     "json": as_json,
 }  # fmt: skip

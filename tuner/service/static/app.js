@@ -7,9 +7,9 @@
   const duration = (s) => {
     if (s === null || s === undefined) return "-";
     for (const [unit, scale] of [["s", 1], ["ms", 1e3], ["us", 1e6]]) {
-      if (s * scale >= 1) return `${(s * scale).toPrecision(4)} ${unit}`;
+      if (s * scale >= 1) return `${(s * scale).toPrecision(3)} ${unit}`;
     }
-    return `${(s * 1e9).toPrecision(4)} ns`;
+    return `${(s * 1e9).toPrecision(3)} ns`;
   };
   const shown = { best_s: duration, library_s: duration, left_s: (s) => (s === null ? "-" : `${Math.round(s)} s`) };
 

@@ -1,10 +1,9 @@
-"""Records and champions of a database as JSON: single ones, pages, counts, the history of a champion."""
+"""Records of a database as JSON: single ones, the latest, counts."""
 
 from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -98,41 +97,3 @@ def tallies_json(store: Reader) -> list[dict[str, Any]]:
 
     records = [asdict(each) for each in streams.tallies(store)]
     return records + [asdict(each) for each in streams.survey_tallies(store)]
-
-
-def records_page(
-    store: Reader, wanted: Selection, only: Sequence[str], before: int, limit: int
-) -> dict[str, Any]:
-    """A page of records, newest first.
-
-    Args:
-        store: The store.
-        wanted: Which records.
-        only: Roles and outcomes; any if empty.
-        before: Position of the page before; 0 for the first page.
-        limit: Records of a page.
-
-    Returns:
-        ``records``, and ``next``: where the next page begins, null after the last.
-    """
-    from tuner.store import listing, retracting
-
-    found = listing.records(store, wanted, only, before, limit + 1)
-    gone = retracting.retracted(store, [record.id for _, record in found])
-    page = [record_json(record, gone.get(record.id)) for _, record in found[:limit]]
-    return {"records": page, "next": found[limit - 1][0] if len(found) > limit else None}
-
-
-def problems_page(store: Reader, wanted: Selection, after: int, limit: int) -> dict[str, Any]:
-    """A page of problems that were measured, with counts of their trials."""
-    from tuner.store import listing
-
-    found = [each for each in listing.problems(store) if _is_wanted(each, wanted)]
-    page = [each.to_json() for each in found[after : after + limit]]
-    more = after + limit if len(found) > after + limit else None
-    return {"problems": page, "count": len(found), "next": more}
-
-
-def _is_wanted(each: Any, wanted: Selection) -> bool:
-    fits = wanted.has(each.problem) and wanted.regime in ("", each.regime)
-    return fits and wanted.device.casefold() in ("", each.device.name.casefold(), each.device.uuid.casefold())

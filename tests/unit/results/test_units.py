@@ -1,0 +1,44 @@
+"""Figures for people have three digits, and one unit wherever they are shown."""
+
+import pytest
+
+from tuner.cli.formatting import answer_rows
+from tuner.results.units import answer_speed, duration, energy, speed
+from tuner.service.words import FILTERS
+
+#: Work of gemm 4 x 8192 x 8192 in float32, which memory limits.
+FLOPS, BYTES, TIME_S = 2 * 4 * 8192**2, 4 * (8192**2 + 2 * 4 * 8192), 6.72e-5
+
+
+@pytest.mark.parametrize(
+    ("flops", "moved", "time_s", "shown"),
+    [
+        (2e12, 1e9, 1.0, "2 TFLOPS"), (6.0934e13, 1e9, 1.0, "60.9 TFLOPS"), (2e9, 1e8, 1.0, "2 GFLOPS"),
+        (1e9, 1e9, 1e-3, "1000 GB/s"),
+        (FLOPS, BYTES, TIME_S, "3998 GB/s"),
+        (1.9996e15, 1e9, 1.0, "2000 TFLOPS"),
+    ],
+)  # fmt: skip
+def test_a_speed_is_told_in_the_unit_that_limits_it(
+    flops: float, moved: float, time_s: float, shown: str
+) -> None:
+    assert speed(flops, moved, time_s) == shown
+
+
+def test_pages_and_commands_tell_the_same_speed() -> None:
+    answer = {
+        "kernel": "a", "config": {}, "device": {"name": "a device"}, "time_s": TIME_S, "noise": 0.0,
+        "regime": "cold", "tflops": FLOPS / TIME_S / 1e12, "gbps": BYTES / TIME_S / 1e9, "baseline": None,
+        "error": None, "trials": {"total": 1, "measured": 1, "failed": 0}, "provisional_reasons": [],
+        "busy": [], "measured_at": "2026-01-01T00:00:00+00:00", "record_id": "",
+    }  # fmt: skip
+    assert dict(answer_rows(answer))["speed"] == FILTERS["speed"](answer) == "3998 GB/s"
+
+
+def test_what_has_no_time_has_no_speed() -> None:
+    assert answer_speed({"time_s": None, "tflops": None, "gbps": None}) == "-"
+
+
+def test_times_and_energies_have_a_unit_that_suits() -> None:
+    assert [duration(each) for each in (1.5, 2.5e-3, 1e-6, 12e-9)] == ["1.5 s", "2.5 ms", "1 us", "12 ns"]
+    assert energy(0.25) == "250 mJ"
