@@ -16,7 +16,7 @@ from tuner.results.measurement import CompileReport, Error, Measurement, Outcome
 from tuner.results.objectives import ErrorLimit
 from tuner.workers.distributions import broken_promise
 from tuner.workers.sampling import CheckedSamples, Screened, interleave, lost_at_first, screen_by
-from tuner.workers.workload import Draw, Workload
+from tuner.workers.workload import NAN, POISONS, Draw, Workload
 
 #: Reason if a wrong result may not be the config's fault.
 SPOILT = "the reference data was overwritten, by this config or an earlier one"
@@ -127,15 +127,18 @@ class Bench:
     def _samples(self, run: Run, allowance: float = 1.0) -> CheckedSamples:
         return CheckedSamples(self.device, run, self.regime, self.workload, allowance)
 
-    def verify_run(self, run: Run, draw: Draw | None = None, allowance: float = 1.0) -> tuple[Error, str]:
+    def verify_run(
+        self, run: Run, draw: Draw | None = None, allowance: float = 1.0, poison: str = NAN
+    ) -> tuple[Error, str]:
         """Returns error and complaint of a run on a draw of the inputs, by default the first.
 
         Args:
             run: The run.
             draw: The inputs.
             allowance: So many times the usual tolerance is allowed.
+            poison: What the outputs hold before it.
         """
-        self.workload.begin(draw or self.workload.first)
+        self.workload.begin(draw or self.workload.first, poison)
         run()
         self.device.synchronize()
         return self.workload.check(allowance)
@@ -244,8 +247,8 @@ class Bench:
             run = self.device.load(compiled_config.rendered, compiled_config.code, self.workload)
             allowance = compiled_config.rendered.allowance
             error, wrong = self.verify_run(run, allowance=allowance)
-            if not wrong:
-                wrong = self.verify_run(run, self.workload.second, allowance)[1]
+            for poison in POISONS[1:]:
+                wrong = wrong or self._over(poison, run, allowance)
             broken = "" if wrong or allowance > 1 else self._promise(run)
         except (LaunchFailed, MemoryError) as failure:
             return self.failed(failure, None, compiled_config.compiled, {})
@@ -254,6 +257,11 @@ class Bench:
             refused = Measurement(Outcome.INACCURATE, broken, (), error, compiled_config.compiled)
         samples = self._samples(run, allowance)
         return refused or _Player(run, error, compiled_config.compiled, samples, allowance)
+
+    def _over(self, poison: str, run: Run, allowance: float) -> str:
+        """What is wrong with a run on the second draw, over outputs that hold something else than NaN."""
+        wrong = self.verify_run(run, self.workload.second, allowance, poison)[1]
+        return f"over outputs that held {poison}: {wrong}" if wrong else ""
 
     def _promise(self, run: Run) -> str:
         """What breaks the promise of a precision that is as exact as the library for every input."""

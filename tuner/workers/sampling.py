@@ -12,18 +12,20 @@ from functools import partial
 
 from tuner.devices.protocol import Device, Run
 from tuner.results.measurement import noise
-from tuner.workers.workload import Workload, wrote_into
+from tuner.workers.workload import Workload
 
 #: The checked sample is a random one among this many.
 CHECKED_AMONG = 10
+#: In the finals the last sample of every so many turns is compared whole.
+WHOLE_EVERY = 4
 
 
 class CheckedSamples:
     """Takes samples of a run.
 
-    Before each sample, ahead of the cache flush, the inputs are placed anew. In the regimes without a flush,
-    that would leave other data in the caches than a run does. There, the inputs are placed once for all samples
-    of a call, an untimed run follows, and one element of each input changes before each sample.
+    Before each sample, ahead of the cache flush, the inputs are placed anew and the outputs are poisoned; after
+    it a few elements are compared, see `Workload.before_timed`. In the regimes without a flush, the inputs are
+    placed once for all samples of a call, and an untimed run follows.
 
     Attributes:
         wrong: What is wrong with the run; empty if nothing is.
@@ -47,6 +49,8 @@ class CheckedSamples:
         self._cold = regime.startswith("cold")
         self._ahead = random.SystemRandom().randrange(CHECKED_AMONG)
         self._checked = False
+        self._is_timed = False
+        self._turns = 0
         self.wrong = ""
         self.check_s = 0.0
 
@@ -69,6 +73,9 @@ class CheckedSamples:
             LaunchFailed: A run failed.
         """
         samples = self.take_s(count)
+        self._turns += 1
+        if self._turns % WHOLE_EVERY == 0:
+            samples = [*samples[:-1], self._checked_s()]
         self._compare()
         return samples
 
@@ -84,20 +91,34 @@ class CheckedSamples:
 
     def _compare(self) -> None:
         begun_s = time.perf_counter()
-        changed = self._workload.inputs.changed()
-        if changed:
-            self.wrong = self.wrong or wrote_into(changed)
+        self.wrong = self.wrong or self._workload.touched()
         self.check_s += time.perf_counter() - begun_s
 
     def _plain_s(self, count: int) -> list[float]:
         if count == 0:
             return []
-        inputs = self._workload.inputs
         if not self._cold:
-            inputs.shuffle()
+            self._workload.begin(self._workload.second)
             self._run()
-        before = inputs.shuffle if self._cold else inputs.flip
-        return self._device.samples_s(self._run, count, self._regime, before)
+        samples = self._device.samples_s(self._run, count, self._regime, self._before)
+        self._look()
+        return samples
+
+    def _before(self) -> None:
+        self._look()
+        self._workload.before_timed(self._cold)
+        self._is_timed = True
+
+    def _look(self) -> None:
+        """Compares a few elements of the run before."""
+        if not self._is_timed:
+            return
+        self._is_timed = False
+        begun_s = time.perf_counter()
+        wrong = "" if self.wrong else self._workload.after_timed(self._allowance)
+        if wrong:
+            self.wrong = f"in a timed run: {wrong}"
+        self.check_s += time.perf_counter() - begun_s
 
     def _checked_s(self) -> float:
         workload = self._workload

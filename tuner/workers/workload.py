@@ -1,21 +1,27 @@
 """A problem's arrays on a device, and the check of a run on them.
 
 Inputs are drawn fresh from a normal distribution, and compared with their original values after a run. Outputs
-lie between guard bands and are filled with NaN before each check, so that unwritten elements and writes out of
-bounds are found.
+lie between guard bands. Before each run they are poisoned, by turns with NaN, huge numbers of either sign and
+what looks like a result. So unwritten elements, writes out of bounds and kernels that read what an output held
+before are found.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import ml_dtypes
+import numpy
+
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
-from tuner.declare.problem import DTYPE_BYTES, Problem, Tensor
+from tuner.declare.problem import DTYPE_BYTES, SIGNIFICANDS, Problem, Tensor
 from tuner.declare.space import Config, Parameter, Space
 from tuner.devices.comparing import checksums, differences, unequal
 from tuner.devices.protocol import GUARD_BYTES, Device
@@ -66,7 +72,7 @@ def worst_of(errors: list[Error]) -> Error:
 def complaint(worst: Error) -> str:
     """Describes what is wrong with an output; empty if nothing is."""
     if math.isnan(worst.bound_ratio):
-        return "left elements unwritten, or computed NaN"
+        return UNWRITTEN
     if worst.bound_ratio > 1:
         return (
             f"largest error {worst.max_rel:.3g} of the result's rms, {worst.bound_ratio:.3g} times what "
@@ -85,8 +91,17 @@ FEW_ELEMENTS = 64
 #: Number of further draws of the inputs for the rms of outputs with few elements, unless inputs are large.
 MORE_DRAWS, MORE_DRAWS_BYTES = 8, 64 << 20
 
-#: Every byte of a poisoned output and its guards: NaN in each floating-point format, -1 in integers.
+#: Every byte of a guard, and of an output that is poisoned with NaN: NaN in each floating-point format, -1 in
+#: integers.
 POISON = 0xFF
+#: What an output holds before a run, by turns. A kernel may ignore NaN, as fmax does, or return if it finds a
+#: number.
+NAN, HUGE, NEGATIVE, PLAUSIBLE = POISONS = ("NaN", "huge numbers", "huge negative numbers", "another result")
+#: Elements that are compared after a timed run, at random places; there are so many sets of places.
+PROBES, PROBE_SETS = 32, 64
+#: Share of timed runs whose inputs have a reference; the others have inputs that no run had before.
+KNOWN = 7 / 8
+UNWRITTEN = "left elements unwritten, or computed NaN"
 STALE = "returned a stale result: outputs of other inputs than this run's"
 
 
@@ -139,11 +154,22 @@ class Workload:
         self.inputs = Inputs(self._xp, problem, generator, seed)
         self._guarded: dict[str, Any] = {}
         self._guard = self._xp.full(GUARD_BYTES, POISON, dtype=self._xp.uint8)
+        self._chance = random.Random(seed)
+        self._kinds = itertools.cycle((HUGE, PLAUSIBLE, NEGATIVE, NAN))
+        self._kind, self._set = NAN, 0
+        #: The draw of the last timed run; None if its inputs have no reference.
+        self._timed: Draw | None = None
+        self._places: dict[str, Any] = {}
         self.arrays: dict[str, Any] = {}
         for tensor in problem.tensors:
             self.arrays[tensor.name] = (
                 self._output(tensor) if tensor.output else self.inputs.arrays[tensor.name]
             )
+            if tensor.output:
+                places = numpy.random.default_rng(seed).integers(
+                    0, max(math.prod(tensor.shape), 1), (PROBE_SETS, PROBES)
+                )
+                self._places[tensor.name] = self._xp.asarray(places)
         self.poison()
         self.first = self._present = Draw(self.inputs.first, {}, (), {})
         self._more_rms: list[dict[str, float]] = []
@@ -229,11 +255,18 @@ class Workload:
         scalars = [numpy.dtype(scalar.dtype).type(scalar.value) for scalar in self.problem.scalars]
         return [*(self.arrays[tensor.name] for tensor in self.problem.tensors), *scalars]
 
-    def begin(self, draw: Draw) -> None:
-        """Places a draw's inputs, even if they were changed, and poisons the outputs."""
+    def begin(self, draw: Draw, poison: str = NAN) -> None:
+        """Places a draw's inputs, even if they were changed, and poisons the outputs.
+
+        Args:
+            draw: The inputs.
+            poison: What the outputs hold then, one of `POISONS`.
+        """
         self._present = draw
         self.inputs.place(draw.offsets)
         self.poison()
+        if poison != NAN:
+            self._fill(poison)
 
     def begin_again(self) -> None:
         """Undoes flips in the current draw, and poisons the outputs."""
@@ -241,9 +274,103 @@ class Workload:
         self.poison()
 
     def poison(self) -> None:
-        """Poisons every output and its guards."""
+        """Poisons every output with NaN, and its guards."""
         for whole in self._guarded.values():
             whole.fill(POISON)
+
+    def _fill(self, kind: str) -> None:
+        """Poisons the outputs; guards stay as they are, and are compared after the last run."""
+        for tensor in self.problem.outputs:
+            cells = bits(self.arrays[tensor.name])
+            if kind == PLAUSIBLE:
+                result = self._present.references[tensor.name].reshape(-1)[::-1]
+                self._xp.copyto(self.arrays[tensor.name].reshape(-1), result, casting="unsafe")
+            else:
+                cells.fill(poison_cell(kind, tensor.dtype))
+
+    def before_timed(self, cold: bool) -> None:
+        """Prepares a timed run, outside of its timing: inputs that are known or not, and poisoned outputs.
+
+        In the regimes without a flush, whole copies would leave other data in the caches than a run does. There
+        one element of each input changes, or none, and a few elements of the outputs are poisoned.
+
+        Args:
+            cold: True for the regimes with a flush.
+        """
+        kind = next(self._kinds)
+        self._kind = HUGE if kind == PLAUSIBLE and not cold else kind
+        is_known = self._kind == PLAUSIBLE or self.problem.operation.fixed or self._chance.random() < KNOWN
+        self._set = self._chance.randrange(PROBE_SETS)
+        if cold:
+            draw = self._chance.choice(self._known)
+            if is_known:
+                self.inputs.place(draw.offsets)
+                self._present = draw
+            else:
+                self.inputs.shuffle()
+            self._fill(self._kind)
+            self._timed = draw if is_known else None
+            return
+        (self.inputs.unflip if is_known else self.inputs.flip)()
+        self._timed = self._present if is_known else None
+        for tensor in self.problem.outputs:
+            places = self._places[tensor.name][self._set]
+            bits(self.arrays[tensor.name])[places] = poison_cell(self._kind, tensor.dtype)
+
+    def after_timed(self, allowance: float = 1.0) -> str:
+        """What is wrong with the last timed run at a few elements at random places; empty if nothing is.
+
+        They are compared with the reference if the run's inputs are known, else with what they held before.
+
+        Args:
+            allowance: So many times the tolerance is allowed.
+        """
+        for tensor in self.problem.outputs:
+            places = self._places[tensor.name][self._set]
+            cells = on_host(self._xp, bits(self.arrays[tensor.name])[places])
+            if self._timed is None or not self._timed.references:
+                untouched = cells == poison_cell(self._kind, tensor.dtype)
+                if tensor.dtype in FLOATING and bool(untouched.any()):
+                    return UNWRITTEN
+                continue
+            wrong = self._wrong_at(tensor, cells, on_host(self._xp, places), allowance)
+            if wrong:
+                return wrong
+        return ""
+
+    def _wrong_at(self, tensor: Tensor, cells: Any, places: Any, allowance: float) -> str:
+        assert self._timed is not None
+        values = cells.view(numpy_dtype(tensor.dtype)).astype(numpy.float64)
+        wrong = PROBES - self._agreeing(self._timed, tensor.name, values, places, allowance)
+        if not wrong:
+            return ""
+        if any(
+            self._agreeing(draw, tensor.name, values, places, allowance) == PROBES
+            for draw in self._known
+            if draw is not self._timed
+        ):
+            return STALE
+        if bool((cells == self._held(tensor, places)).any()):
+            return UNWRITTEN
+        return (
+            f"{wrong} of {PROBES} elements at random places are wrong, where {tensor.name} held {self._kind} "
+            f"before the run; a kernel that reads an output must have written it first"
+        )
+
+    def _agreeing(self, draw: Draw, name: str, values: Any, places: Any, allowance: float) -> int:
+        """How many elements agree with the reference of a draw."""
+        expected = self._expected(draw, name)
+        right = on_host(self._xp, expected.values.reshape(-1)[self._xp.asarray(places)])
+        allowed = allowance * expected.tolerance * (expected.scale + abs(right))
+        return int((abs(values - right) <= allowed).sum())
+
+    def _held(self, tensor: Tensor, places: Any) -> Any:
+        """What elements held before the last timed run, as unsigned numbers."""
+        if self._kind != PLAUSIBLE:
+            return poison_cell(self._kind, tensor.dtype)
+        reference = self._present.references[tensor.name].reshape(-1)[::-1]
+        held = on_host(self._xp, reference[self._xp.asarray(places)]).astype(numpy_dtype(tensor.dtype))
+        return held.view(f"uint{8 * held.itemsize}")
 
     def check(self, allowance: float = 1.0) -> tuple[Error, str]:
         """Compares the outputs with the references of the current draw, and the inputs with the draw.
@@ -258,7 +385,7 @@ class Workload:
             The worst error, and what is wrong; empty if all is correct.
         """
         worst = self._worst(self._present)
-        touched = self._touched()
+        touched = self.touched()
         if touched:
             return worst, touched
         judged = replace(worst, bound_ratio=worst.bound_ratio / allowance)
@@ -273,7 +400,7 @@ class Workload:
         squares = [draw.rms[name] ** 2, *(each[name] ** 2 for each in self._more_rms)]
         return Expected(draw.references[name], math.sqrt(sum(squares) / len(squares)), self.problem.tolerance)
 
-    def _touched(self) -> str:
+    def touched(self) -> str:
         """What is wrong with memory that no kernel writes: inputs, and guards. A GPU is waited for once."""
         pairs = [(wrote_into(name), pair) for name, pair in self.inputs.pairs().items()]
         pairs += [
@@ -301,6 +428,32 @@ class Workload:
             and self.inputs.sound()
             and all(draw.fingerprints == self._fingerprints(draw.references) for draw in self._known)
         )
+
+
+#: Dtypes of floating-point numbers.
+FLOATING = ("float32", "float64", *SIGNIFICANDS)
+
+
+def numpy_dtype(name: str) -> Any:
+    """NumPy's dtype of a name; bfloat16 comes from ml_dtypes."""
+    return numpy.dtype(getattr(ml_dtypes, name, name))
+
+
+def poison_cell(kind: str, dtype: str) -> Any:
+    """An element of a poisoned output, as an unsigned number of its bits."""
+    form = numpy_dtype(dtype)
+    unsigned = numpy.dtype(f"uint{8 * form.itemsize}")
+    if kind == NAN:
+        return unsigned.type(numpy.iinfo(unsigned).max)
+    limits: Any = numpy.iinfo(form) if dtype not in FLOATING else ml_dtypes.finfo(form)  # type: ignore[no-untyped-call]
+    largest = float(limits.max) / 4 if dtype in FLOATING else int(limits.max) // 2
+    value = largest if kind == HUGE else -largest if dtype in FLOATING else int(limits.min) // 2
+    return numpy.array([value], form).view(unsigned)[0]
+
+
+def on_host(xp: Any, array: Any) -> Any:
+    """An array in the host's memory."""
+    return array if xp is numpy else xp.asnumpy(array)
 
 
 def wrote_into(name: str) -> str:

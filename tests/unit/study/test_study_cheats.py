@@ -53,11 +53,16 @@ def test_kernels_that_only_seem_to_compute_are_wrong_and_the_others_are_not(
         # It is told that this was no error of rounding.
         assert "stale" in reasons[cheat] or "unwritten" in reasons[cheat]
         assert reasons.pop(cheat).startswith("in a timed run: ")
-    # Where inputs are placed anew before each run, one that looks whether they are computes each time.
-    assert set(reasons) == ({"glances"} if regime == "hot" else set())
+    # Right over NaN alone; takes a number for a result; out of bounds beside a result.
+    for cheat in ("fmax", "is_there", "beyond"):
+        assert reasons.pop(cheat)
+    # Garbage in every tenth call may miss the runs that are compared, until the finals. Where inputs are placed
+    # anew, one that looks whether they are computes unless they are the same again.
+    assert {"glances"} - ({"glances"} if regime == "cold" else set()) <= set(reasons) <= {"glances", "tenth"}
     assert {found[each].outcome for each in HONEST} == {Outcome.MEASURED}
     assert result.champion is not None
     assert result.champion.record.config["CHEAT"] in HONEST | ({"glances"} if regime == "cold" else set())
+    assert "unwritten" in found["is_there"].reason
 
 
 # --- finalists that turn out wrong ---------------------------------------------------------------------------
