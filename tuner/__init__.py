@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from tuner.python.tuned import Tuned
     from tuner.python.tuning import tune
     from tuner.report.comparing import compare_sides as compare
-    from tuner.report.showing import show
+    from tuner.report.pages import show
     from tuner.service.client import connect
 
 #: Name -> module that it is loaded from.
@@ -54,7 +54,7 @@ _AT_FIRST_USE = {
     **dict.fromkeys(("TunedFunction", "cuda_kernel", "kernel"), "tuner.python.decorators"),
     "compare": "tuner.report.comparing",
     "records": "tuner.python.record_tables",
-    "show": "tuner.report.showing",
+    "show": "tuner.report.pages",
     "Tuned": "tuner.python.tuned",
     "tune": "tuner.python.tuning",
     "Epilogue": "tuner.declare.epilogue",

@@ -13,6 +13,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from tuner.errors import EnvironmentTrouble
+
 
 @dataclass(frozen=True)
 class Command:
@@ -60,3 +62,15 @@ def extras() -> tuple[Extra, ...]:
 def provided(point: str) -> tuple[Any, ...]:
     """Loads the implementations of an extension point; none where no extra has one."""
     return tuple(load(extra.provides[point]) for extra in extras() if point in extra.provides)
+
+
+def required(point: str) -> Any:
+    """Loads the one implementation of an extension point.
+
+    Raises:
+        EnvironmentTrouble: No extra has one.
+    """
+    found = provided(point)
+    if not found:
+        raise EnvironmentTrouble(f"no package of tuner provides {point}; install tile-tuner as a whole")
+    return found[0]

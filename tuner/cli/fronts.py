@@ -20,6 +20,7 @@ from tuner.cli.options import (
 )
 from tuner.declare.problem import Problem
 from tuner.errors import InputError
+from tuner.extras import required
 from tuner.results.objectives import Front, Point, read_objectives
 from tuner.results.record import Champion
 
@@ -103,9 +104,7 @@ def plot_front(front: Front | None, champion: Champion | None, folder: Path | No
     """Writes the plot of a front, if there is one, and prints its path on stderr."""
     if front is None or champion is None or folder is None:
         return
-    from tuner.report.plots import write_front
-
-    click.echo(str(write_front(front, champion.record, folder)), err=True)
+    click.echo(str(required("figures").write_front(front, champion.record, folder)), err=True)
 
 
 def _front_table(title: str, front: Front) -> None:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.errors import NothingFound
+from tuner.extras import required
 from tuner.lookup import Answer, staleness
 from tuner.python.running import Runner
-from tuner.report.plots import Seen, study_figures, write_study
 from tuner.results.record import Champion, Record
 from tuner.results.units import config_text, duration, speed
 from tuner.study.progress import Progress, Result
@@ -147,17 +147,13 @@ class Tuned:
 
     def figures(self) -> dict[str, Any]:
         """Figures of Plotly by name: history, importance, pairs, parallel, failures, time."""
-        return study_figures(self.seen())
+        figures: dict[str, Any] = required("figures").of_study(self)
+        return figures
 
     def show(self, folder: str | Path) -> list[Path]:
         """Writes the study as one page that can be hovered and zoomed, and its figures as PNG."""
-        return write_study(self.seen(), Path(folder))
-
-    def seen(self) -> Seen:
-        """The study as `tuner.report.plots.studies` takes it."""
-        best = self.champion.record if self.champion is not None else None
-        title = f"{self.problem} on {self.asked.request.found[0].info.name}"
-        return Seen(title, self.trials, self.baseline, best, self.progress.spent_s)
+        paths: list[Path] = required("figures").write_study(self, Path(folder))
+        return paths
 
     def explain(self) -> str:
         """What was tried, what won, against what, and where the time went; for people."""

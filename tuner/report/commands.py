@@ -17,7 +17,7 @@ from tuner.errors import InputError
 if TYPE_CHECKING:
     from tuner.declare.problem import Problem
     from tuner.report.comparing import Compared, Row
-    from tuner.report.plots import Seen
+    from tuner.report.study_view import StudyView
 
 
 @click.command()
@@ -40,17 +40,17 @@ def show(
     PROBLEM is e.g. "gemm 1024 1024 1024", or FILE.py with --set; STUDY is a study's name as records have it.
     With -o, one page that can be hovered and zoomed, and a PNG of each figure. No device is touched.
     """
-    from tuner.report.showing import study_seen
+    from tuner.report.study_view import recorded_study
 
     if folder is not None:
         writable_folder(folder)
-    seen = study_seen(_named(what, sets), {"device": device, "regime": regime, "db": db})
+    study = recorded_study(_named(what, sets), {"device": device, "regime": regime, "db": db})
     if folder is None:
-        told(seen)
+        told(study)
         return
-    from tuner.report.plots import write_study
+    from tuner.report.pages import write_study
 
-    for path in write_study(seen, folder):
+    for path in write_study(study, folder):
         click.echo(str(path))
 
 
@@ -62,29 +62,29 @@ def _named(what: tuple[str, ...], sets: tuple[str, ...]) -> str | Problem:
     return " ".join(what)
 
 
-def told(seen: Seen) -> None:
+def told(study: StudyView) -> None:
     """Prints a study's tables."""
-    from tuner.report.plots.seen import ended, importance, reasons, seconds_by_stage
+    from tuner.report.study_view import ended, importance, reasons, seconds_by_stage
 
-    pairs(seen.title, _rows(seen))
-    matters = [(name, f"{share:.1%}") for name, share in importance(seen).items()]
+    pairs(study.title, _rows(study))
+    matters = [(name, f"{share:.1%}") for name, share in importance(study).items()]
     if matters:
-        table(f"What matters in {seen.kernel}", ("parameter", "share of variance it explains alone"), matters)
-    failed = [(str(count), ended(outcome, why, 120)) for (outcome, why), count in reasons(seen).items()]
+        table(f"What matters in {study.kernel}", ("parameter", "share of variance it explains alone"), matters)
+    failed = [(str(count), ended(outcome, why, 120)) for (outcome, why), count in reasons(study).items()]
     if failed:
         table("What was not measured, and why", ("trials", "why"), failed)
-    spent = [(name, f"{seconds:.1f} s") for name, seconds in seconds_by_stage(seen).items()]
+    spent = [(name, f"{seconds:.1f} s") for name, seconds in seconds_by_stage(study).items()]
     if spent:
         table("Where the time of trials went", ("stage", "seconds"), spent)
 
 
-def _rows(seen: Seen) -> list[tuple[str, str]]:
-    rows = [("trials", f"{len(seen.trials)}, {len(seen.timed)} with a time")]
-    for name, record in (("champion", seen.champion), ("library", seen.baseline)):
+def _rows(study: StudyView) -> list[tuple[str, str]]:
+    rows = [("trials", f"{len(study.trials)}, {len(study.timed)} with a time")]
+    for name, record in (("champion", study.champion), ("library", study.baseline)):
         if record is not None and record.measurement.time_s:
             time_s = record.measurement.time_s
             config = " ".join(f"{key}={value}" for key, value in record.config.items())
-            speed = f"{seen.speed(time_s):.4g} {seen.unit}"
+            speed = f"{study.speed(time_s):.4g} {study.unit}"
             rows.append((name, f"{record.kernel} {config}".strip() + f": {speed}, {duration(time_s)}"))
     return rows
 
@@ -114,7 +114,7 @@ def compare(
         writable_folder(folder)
     found = compare_sides(one, other, operation=operation, db=db)
     if folder is not None:
-        from tuner.report.plots import write_comparison
+        from tuner.report.pages import write_comparison
 
         click.echo(str(write_comparison(found.to_json(), folder)), err=True)
     if as_json:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy
@@ -11,10 +11,14 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config, Parameter, Space, Value
-from tuner.report.ladder_tuning import tuned
 from tuner.report.rungs import Step
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import Role
+from tuner.search import Known, Search, SearchOptions
+from tuner.search.background import BackgroundSearch
+from tuner.study.budget import FINALS_LEAST_S, FINALS_MOST_S, FINALS_SHARE, TimeBudget
+from tuner.study.leaderboard import Leaderboard
+from tuner.study.loop import SearchLoop
 from tuner.study.session import Session
 from tuner.workers.bench import CompiledConfig
 
@@ -122,3 +126,60 @@ def declared_config(kernel: Kernel, pins: Mapping[str, Value], space: Space) -> 
     order = numpy.lexsort((differing.sum(axis=1), (differing > 0).sum(axis=1)))
     nearest: Config = space[int(order[0])]
     return nearest
+
+
+@dataclass(frozen=True)
+class TunedStep:
+    """The best config of a step's search.
+
+    Attributes:
+        config: The config.
+        time_s: Its median in seconds.
+        compiled_config: Its machine code.
+        trials: Number of configs tried.
+    """
+
+    config: Config
+    time_s: float
+    compiled_config: CompiledConfig
+    trials: int
+
+
+def tuned(
+    kernel: Kernel, space: Space, starts: Sequence[Config], session: Session, seconds: float, seed: int
+) -> TunedStep | None:
+    """Searches the space of one kernel.
+
+    Args:
+        kernel: The kernel.
+        space: Its legal configs.
+        starts: Configs to try first.
+        session: Prepared for the problem.
+        seconds: Seconds for the search.
+        seed: Seed of the search.
+
+    Returns:
+        None if no config could be measured.
+    """
+    known = Known(starts=[(kernel.name, config) for config in starts])
+    options = SearchOptions(seed, session.recorder.study)
+    search = BackgroundSearch(Search({kernel.name: space}, options, known), inline=session.shares_cores)
+    budget = TimeBudget(_with_finals(seconds), lambda progress: None)
+    leaderboard = Leaderboard(progress=budget.progress)
+    try:
+        SearchLoop(search, session, leaderboard, budget).run({kernel.name: kernel}, None)
+    finally:
+        search.close()
+        session.pool.cancel()
+    timed = [each for each in leaderboard.times_s if each in leaderboard.compiled_configs]
+    if not timed:
+        return None
+    best = min(timed, key=lambda each: leaderboard.times_s[each])
+    compiled_config = leaderboard.compiled_configs[best]
+    return TunedStep(best[1], leaderboard.times_s[best], compiled_config, budget.progress.trials)
+
+
+def _with_finals(seconds: float) -> float:
+    """Returns the budget whose search takes this time, as a share is kept for the finals of all steps."""
+    share = min(seconds * FINALS_SHARE / (1 - FINALS_SHARE), FINALS_MOST_S)
+    return seconds + max(share, FINALS_LEAST_S)

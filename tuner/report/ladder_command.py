@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from tuner.cli.formatting import config_text, duration, print_json, rate, speed, table
+from tuner.cli.formatting import duration, print_json, table
 from tuner.cli.options import (
     DEVICE,
     KERNEL,
@@ -20,12 +20,11 @@ from tuner.cli.options import (
     writable_folder,
 )
 from tuner.declare.catalogue import builtin
-from tuner.declare.problem import Problem
 from tuner.devices.detect import DetectedDevice, find
 from tuner.errors import InputError
 from tuner.report.ladder_plan import ladder_of, read_ladder_plan
-from tuner.report.rungs import Ladder, LadderPlan, slower_steps
-from tuner.results.measurement import headline
+from tuner.report.ladder_tables import limits_text, rung_table, slower_texts
+from tuner.report.rungs import Ladder, LadderPlan
 
 #: Seconds for tuning each step, unless said otherwise.
 DEFAULT_SECONDS = 10.0
@@ -83,9 +82,9 @@ def ladder(
     classic = (options["classic"] or plan.classic) and seconds is None
     climbed = _climbed(plan, found, regime, None if classic else seconds or DEFAULT_SECONDS, options)
     if folder is not None:
-        from tuner.report.plots import write_page
+        from tuner.report.pages import write_ladder
 
-        for path in write_page(climbed, folder):
+        for path in write_ladder(climbed, folder):
             click.echo(str(path), err=True)
     if options["as_json"]:
         print_json(climbed.rows())
@@ -129,97 +128,14 @@ def _climbed(
 
 def show(climbed: Ladder) -> None:
     """Prints tables on stdout: the rungs of each shape, libraries and limits."""
-    rows = climbed.rows()
     for problem in dict.fromkeys(rung.problem for rung in climbed.rungs):
-        own = [row for row in rows if row["problem"] == problem.to_json()]
-        if own:
-            table(f"{problem} on {climbed.device.name}, {climbed.regime}", *_rungs(own, problem, climbed))
-            for number in slower_steps(own):
-                why = next(
-                    rung.step.slower for rung in climbed.rungs if rung.step.label == own[number]["label"]
-                )
-                said = f": {why}" if why else ""
-                click.echo(f"{own[number]['label']} is slower than the step before{said}")
+        table(f"{problem} on {climbed.device.name}, {climbed.regime}", *rung_table(climbed, problem))
+        for text in slower_texts(climbed, problem):
+            click.echo(text)
     if climbed.sweeps:
         _show_sweeps(climbed)
-    limits = climbed.limits
-    told = [
-        f"reading {limits.read_gbps:.0f} GB/s" if limits.read_gbps else "",
-        f"copying {limits.copy_gbps:.0f} GB/s" if limits.copy_gbps else "",
-        f"multiply-adds {limits.tflops:.3g} TFLOPS" if limits.tflops else "",
-    ]
-    if any(told):
-        click.echo(f"Limits measured here: {', '.join(each for each in told if each)}")
-
-
-def _rungs(
-    rows: Sequence[Mapping[str, Any]], problem: Problem, climbed: Ladder
-) -> tuple[list[str], list[list[str]]]:
-    library = climbed.library_of(problem)
-    name = library.name if library else "library"
-    columns = ["step", "time", "speed", "step x", "total x", f"of {name}", "of limit", "noise"]
-    columns += ["error: max, mean"]
-    ends = any("end_to_end" in row for row in rows)
-    told = any(row["published"] for row in rows)
-    columns += [*(["end to end"] if ends else []), *(["published"] if told else [])]
-    shown = [_cells(row, ends, told) for row in rows]
-    for each in climbed.libraries:
-        time_s = each.measurement.time_s
-        if each.problem == problem and time_s:
-            moved, flops = problem.work.bytes, problem.work.flops
-            told_rate = speed(flops, moved, time_s)
-            limit = climbed.limits.least_s(problem) / time_s
-            error = each.measurement.error
-            errors = f"{error.max_rel:.1e}, {error.mean_rel:.1e}" if error else ""
-            cells = [each.name, duration(time_s), told_rate, "", "", "", f"{limit:.1%}" if limit else ""]
-            shown.append([*cells, f"{each.measurement.noise:.1%}", errors, *[""] * (ends + told)])
-    return columns, shown
-
-
-def _cells(row: Mapping[str, Any], ends: bool, told: bool) -> list[str]:
-    time_s, error = row["time_s"], row["error"]
-    label = f"{row['label']}\n  {config_text(row['config'])}"
-    published = [published_text(row["published"])] if told else []
-    if time_s is None:
-        said = f"{row['outcome']}: {headline(row['reason'])[:80]}"
-        return [label, said, *[""] * (7 + ends), *published]
-    whole = row.get("end_to_end")
-    return [
-        label,
-        duration(time_s),
-        rate(row),
-        *(f"{row[key]:.2f}" if row[key] else "" for key in ("step_speedup", "total_speedup")),
-        *(f"{row[key]:.1%}" if row[key] else "" for key in ("of_library", "of_limit")),
-        f"{row['noise']:.1%}",
-        f"{error['max_rel']:.1e}, {error['mean_rel']:.1e}" if error else "",
-        *([_end_to_end(whole)] if ends else []),
-        *published,
-    ]
-
-
-def _end_to_end(whole: Mapping[str, float] | None) -> str:
-    """Time of a run from the host's memory and back, and its parts."""
-    if not whole:
-        return ""
-    parts = [
-        f"{name.replace('_', ' ')} {duration(whole[name])}" for name in whole if name not in ("kernel", "total")
-    ]
-    return f"{duration(whole['total'])}\n  {', '.join(parts)}"
-
-
-def published_text(published: Mapping[str, Any] | None) -> str:
-    """A report's figures of a step in one line."""
-    if published is None:
-        return ""
-    shape = "x".join(str(size) for size in published["shape"])
-    parts = [
-        f"{published['ms']:g} ms" if "ms" in published else "",
-        f"{published['gflops']:g} GFLOPS" if "gflops" in published else "",
-        f"{published['gbps']:g} GB/s" if "gbps" in published else "",
-        f"{published['of_library']:.1%} of the library" if "of_library" in published else "",
-        f"mean error {published['mean_rel']:.2g}" if "mean_rel" in published else "",
-    ]
-    return f"{', '.join(each for each in parts if each)} ({shape}, {published['hardware']})"
+    if limits := limits_text(climbed.limits):
+        click.echo(limits)
 
 
 def _show_sweeps(climbed: Ladder) -> None:

@@ -1,4 +1,4 @@
-"""What a study saw, as numbers: what its figures, pages and tables show."""
+"""Finds the records of a study by its name or problem, and computes what figures and tables show of it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
 
+from tuner.errors import NothingFound, TunerError
+from tuner.lookup.asking import parse_key
+from tuner.python.tuned import Tuned
 from tuner.results.measurement import Outcome, headline
-from tuner.results.record import Record
+from tuner.results.record import ProblemKey, Record, Role, rank_in_time
+from tuner.results.units import is_compute_bound
+from tuner.study.requests import database_url
 
-#: Flops per byte above which speed is shown in TFLOPS rather than GB/s.
-COMPUTE_BOUND = 4.0
+if TYPE_CHECKING:
+    from tuner.store import Store
+
 #: Heatmaps of at most so many pairs: those of the parameters that matter most.
 PAIRS = 6
 #: Fewer measured configs say nothing of importance.
@@ -25,7 +32,7 @@ STAGES = ("compile", "load", "verify", "time", "power")
 
 
 @dataclass(frozen=True)
-class Seen:
+class StudyView:
     """What a study saw.
 
     Attributes:
@@ -56,7 +63,7 @@ class Seen:
     def unit(self) -> str:
         """In which speed is told."""
         flops, moved = self.work["flops"], self.work["bytes"]
-        if flops and flops >= COMPUTE_BOUND * moved:
+        if flops and is_compute_bound(flops, moved):
             best_s = min((each.measurement.time_s or math.inf for each in self.timed), default=math.inf)
             return "TFLOPS" if flops / best_s >= 1e12 else "GFLOPS"
         return "GB/s" if moved else "runs/s"
@@ -93,23 +100,23 @@ class Seen:
         return found
 
 
-def importance(seen: Seen) -> dict[str, float]:
+def importance(study: StudyView) -> dict[str, float]:
     """Parameter -> share of the variance of log time that its values explain alone, the largest first.
 
     It is the main effect of a fANOVA on what was measured: the variance of the means of groups of equal values,
     over the whole. Means are of few trials, so what chance alone would explain is subtracted (as in omega
     squared, Hays 1963).
     """
-    trials = seen.of_kernel
+    trials = study.of_kernel
     if len(trials) < LEAST:
         return {}
     logs = [math.log(each.measurement.time_s or 1.0) for each in trials]
     mean = statistics.fmean(logs)
     total = sum((each - mean) ** 2 for each in logs)
     if total == 0:
-        return dict.fromkeys(seen.parameters, 0.0)
+        return dict.fromkeys(study.parameters, 0.0)
     found = {}
-    for name, values in seen.parameters.items():
+    for name, values in study.parameters.items():
         groups = [
             [log for log, each in zip(logs, trials, strict=True) if each.config[name] == v] for v in values
         ]
@@ -121,26 +128,26 @@ def importance(seen: Seen) -> dict[str, float]:
     return dict(sorted(found.items(), key=lambda each: -each[1]))
 
 
-def best_by_pair(seen: Seen, one: str, other: str) -> list[list[float | None]]:
+def best_by_pair(study: StudyView, one: str, other: str) -> list[list[float | None]]:
     """Best speed for each pair of values: a row for each of `other`'s, a column for each of `one`'s."""
     best: dict[tuple[Any, Any], float] = {}
-    for each in seen.of_kernel:
+    for each in study.of_kernel:
         place = each.config[one], each.config[other]
-        best[place] = max(best.get(place, 0.0), seen.speed(each.measurement.time_s or math.inf))
-    rows, columns = seen.parameters[other], seen.parameters[one]
+        best[place] = max(best.get(place, 0.0), study.speed(each.measurement.time_s or math.inf))
+    rows, columns = study.parameters[other], study.parameters[one]
     return [[best.get((column, row)) for column in columns] for row in rows]
 
 
-def pairs_shown(seen: Seen) -> list[tuple[str, str]]:
+def pairs_shown(study: StudyView) -> list[tuple[str, str]]:
     """The pairs of parameters that matter most."""
-    ranked = list(importance(seen)) or list(seen.parameters)
+    ranked = list(importance(study)) or list(study.parameters)
     return sorted(itertools.combinations(ranked, 2), key=lambda pair: sum(map(ranked.index, pair)))[:PAIRS]
 
 
-def reasons(seen: Seen) -> dict[tuple[str, str], int]:
+def reasons(study: StudyView) -> dict[tuple[str, str], int]:
     """Outcome and first line of its reason -> trials, the most frequent first; pruned trials too."""
     found: dict[tuple[str, str], int] = {}
-    for each in seen.trials:
+    for each in study.trials:
         if each.measurement.outcome is not Outcome.MEASURED:
             reason = headline(each.measurement.reason)[:160]
             key = each.measurement.outcome.value, "" if each.measurement.outcome is Outcome.PRUNED else reason
@@ -154,16 +161,16 @@ def ended(outcome: str, why: str, most: int = 60) -> str:
     return outcome.lower().replace("_", " ") + (f": {told}" if told else "")
 
 
-def seconds_by_stage(seen: Seen) -> dict[str, float]:
+def seconds_by_stage(study: StudyView) -> dict[str, float]:
     """Seconds of the study by stage: compiling, verifying, timing, thinking, and what else was counted.
 
     Records keep the stages of trials. What else went on is counted while a study runs; of one that is read from
     records, it is the wall time between its trials in which the device did nothing, under ``between trials``.
     """
-    found = {stage: sum(each.measurement.stages_s.get(stage, 0.0) for each in seen.trials) for stage in STAGES}
-    beside = {name: seen.spent_s.get(name, 0.0) for name in ("thinking", "storing", "opening", "finals")}
-    if not seen.spent_s:
-        beside = {"between trials": _between(seen.trials)}
+    found = {stage: sum(each.measurement.stages_s.get(stage, 0.0) for each in study.trials) for stage in STAGES}
+    beside = {name: study.spent_s.get(name, 0.0) for name in ("thinking", "storing", "opening", "finals")}
+    if not study.spent_s:
+        beside = {"between trials": _between(study.trials)}
     return {name: seconds for name, seconds in {**found, **beside}.items() if seconds > 0}
 
 
@@ -176,3 +183,116 @@ def _between(trials: Sequence[Record]) -> float:
             busy = sum(after.measurement.stages_s.get(stage, 0.0) for stage in STAGES if stage != "compile")
             total += max(passed.total_seconds() - busy, 0.0)
     return total
+
+
+def view_of(tuned: Tuned) -> StudyView:
+    """A study that `tuner.tune` returned."""
+    best = tuned.champion.record if tuned.champion is not None else None
+    title = f"{tuned.problem} on {tuned.asked.request.found[0].info.name}"
+    return StudyView(title, tuned.trials, tuned.baseline, best, tuned.progress.spent_s)
+
+
+class ShowOptions(TypedDict, total=False):
+    """Which study `show` shows, where a problem has several.
+
+    Attributes:
+        device: Name or uuid of the device; by default that of the latest study.
+        regime: How times were taken; by default that of the latest study.
+        folder: Where to write ``study.html`` and PNGs; by default nothing is written.
+        db: URL of the database; by default that of ``TUNER_DB``, else ``studies.db`` in this folder.
+    """
+
+    device: str
+    regime: str
+    folder: str | Path
+    db: str
+
+
+@dataclass(frozen=True)
+class StudyRecords:
+    """A study as records tell of it.
+
+    Attributes:
+        name: Its name.
+        records: Its records, in order of measurement.
+    """
+
+    name: str
+    records: Sequence[Record]
+
+    @property
+    def last(self) -> str:
+        """When its last record was measured."""
+        return max(rank_in_time(each.measured_at) for each in self.records)
+
+
+def recorded_study(what: object, options: ShowOptions) -> StudyView:
+    """A study of the database, as figures take it.
+
+    Raises:
+        NothingFound: Nothing is recorded of it; the message lists studies that there are.
+    """
+    from tuner.store import Store
+
+    with Store.open(database_url(options.get("db") or ""), read_only=True) as store:
+        found = _by_name(store, what) or _of_problem(store, what, options)
+        champion = None
+        trials = [each for each in found.records if each.role is Role.TRIAL]
+        if trials:
+            first = trials[-1]
+            champion = store.champion(first.problem, first.device, first.regime)
+    own = {each.id for each in found.records}
+    record = champion.record if champion is not None and champion.record.id in own else None
+    baselines = [each for each in found.records if each.role is Role.BASELINE]
+    baseline = champion.baseline if record is not None and champion is not None else None
+    return StudyView(found.name, trials, baseline or (baselines[-1] if baselines else None), record)
+
+
+def studies_of(records: Sequence[Record]) -> list[StudyRecords]:
+    """The studies that records are of, the latest first."""
+    by_name: dict[str, list[Record]] = {}
+    for each in records:
+        if each.study:
+            by_name.setdefault(each.study, []).append(each)
+    return sorted(
+        (StudyRecords(name, own) for name, own in by_name.items()), key=lambda each: each.last, reverse=True
+    )
+
+
+def _by_name(store: Store, what: object) -> StudyRecords | None:
+    found = store.records(study=what) if isinstance(what, str) else []
+    return StudyRecords(str(what), found) if found else None
+
+
+def _of_problem(store: Store, what: object, options: ShowOptions) -> StudyRecords:
+    key = _key(store, what)
+    regime, device = options.get("regime"), options.get("device")
+    every = store.records(problem=key, device=device or None)
+    found = studies_of([each for each in every if regime in (None, "", each.regime)])
+    found = [each for each in found if any(record.role is Role.TRIAL for record in each.records)]
+    if not found:
+        raise NothingFound(f"no trial of {key} is recorded here; tune it first, or name another by --db")
+    return found[0]
+
+
+def _key(store: Store, what: object) -> ProblemKey:
+    """The problem that words name: of a built-in operation, or of one that is recorded.
+
+    Raises:
+        NothingFound: It is neither.
+    """
+    if not isinstance(what, str):
+        return parse_key(what)  # type: ignore[arg-type]
+    try:
+        return parse_key(what)
+    except TunerError as error:
+        words = what.split()
+        for champion in store.champions(words[0] if words else ""):
+            key = champion.record.problem
+            sizes = [str(size) for _, size in key.shape]
+            if words[1 : 1 + len(sizes)] == sizes:
+                return key
+        raise NothingFound(
+            f"nothing recorded has the name of {what!r}, neither a study nor a problem ({error}); "
+            "`tuner records stats` and `tuner records list` show what there is"
+        ) from error

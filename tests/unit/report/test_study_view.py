@@ -12,9 +12,16 @@ from fixtures.fake_device import TOY, rule, study, write_device
 import tuner
 from tuner.cli.main import run
 from tuner.errors import NothingFound, UnknownName
-from tuner.report.plots.seen import Seen, best_by_pair, importance, pairs_shown, reasons, seconds_by_stage
-from tuner.report.plots.study_page import page
-from tuner.report.showing import study_seen
+from tuner.report.pages import study_figures, study_page, write_study
+from tuner.report.study_view import (
+    StudyView,
+    best_by_pair,
+    importance,
+    pairs_shown,
+    reasons,
+    recorded_study,
+    seconds_by_stage,
+)
 
 FIGURES = ["history", "importance", "pairs", "parallel", "failures", "time"]
 
@@ -31,23 +38,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def seen(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Seen:
+def seen(folder: Path, monkeypatch: pytest.MonkeyPatch) -> StudyView:
     monkeypatch.chdir(folder)
-    return study_seen("toy 1000", {})
+    return recorded_study("toy 1000", {})
 
 
-def test_a_problem_of_anyones_is_found_and_so_is_its_study(seen: Seen) -> None:
+def test_a_problem_of_anyones_is_found_and_so_is_its_study(seen: StudyView) -> None:
     assert seen.title.startswith("toy 1000 float32 plain on Fake board, cold, kernels ")
-    assert study_seen(seen.title, {}).trials == seen.trials
+    assert recorded_study(seen.title, {}).trials == seen.trials
     assert (len(seen.trials), seen.kernel) == (58, "blocks")
     assert seen.baseline is not None
     assert seen.champion is not None
     for wrong in ("nothing like it", "toy 1001", "toy 1000 elsewhere"):
         with pytest.raises(NothingFound, match=r"neither a study nor a problem|no trial of"):
-            study_seen(wrong, {"device": "another"} if "elsewhere" in wrong else {})
+            recorded_study(wrong, {"device": "another"} if "elsewhere" in wrong else {})
 
 
-def test_its_numbers_add_up(seen: Seen) -> None:
+def test_its_numbers_add_up(seen: StudyView) -> None:
     failed = {name: count for (name, _), count in reasons(seen).items()}
     assert (failed["WRONG_RESULT"], failed["COMPILE_FAILED"]) == (10, 10)
     assert sum(failed.values()) + sum(each.measurement.outcome == "MEASURED" for each in seen.trials) == 58
@@ -65,7 +72,7 @@ def test_its_numbers_add_up(seen: Seen) -> None:
     assert "finals" not in spent
 
 
-def test_in_python_it_is_figures(seen: Seen, tmp_path: Path) -> None:
+def test_in_python_it_is_figures(seen: StudyView, tmp_path: Path) -> None:
     found = tuner.show("toy 1000")
     assert list(found) == FIGURES
     assert repr(found) == f"<figures: {', '.join(FIGURES)}>"
@@ -75,7 +82,8 @@ def test_in_python_it_is_figures(seen: Seen, tmp_path: Path) -> None:
         tuner.show("toy 1000", dir=tmp_path)  # type: ignore[call-arg]
 
 
-def test_the_page_needs_no_other_file(seen: Seen, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("seen")
+def test_the_page_needs_no_other_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["show", str(TOY), "--set", "n=1000", "-o", str(tmp_path)]) == 0
     assert {path.name for path in tmp_path.iterdir()} == {"study.html", *(f"{name}.png" for name in FIGURES)}
     page = (tmp_path / "study.html").read_text()
@@ -87,8 +95,8 @@ def test_the_page_needs_no_other_file(seen: Seen, tmp_path: Path, capsys: pytest
 
 
 @pytest.mark.skipif(may_be_missing(), reason="Chromium is missing, and this user cannot install it")
-def test_the_page_can_be_hovered_and_suits_a_narrow_dark_screen(seen: Seen, tmp_path: Path) -> None:
-    (tmp_path / "study.html").write_text(page(seen))
+def test_the_page_can_be_hovered_and_suits_a_narrow_dark_screen(seen: StudyView, tmp_path: Path) -> None:
+    (tmp_path / "study.html").write_text(study_page(seen, study_figures(seen)))
     troubles: list[str] = []
     with browser() as opened:
         tab = opened.new_page(viewport={"width": 400, "height": 800}, color_scheme="dark")
@@ -105,7 +113,7 @@ def test_the_page_can_be_hovered_and_suits_a_narrow_dark_screen(seen: Seen, tmp_
     assert troubles == []
 
 
-def test_the_terminal_gets_tables(seen: Seen, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_terminal_gets_tables(seen: StudyView, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["show", "toy", "1000"]) == 0
     out = capsys.readouterr().out
     for part in ("58, ", "What matters in blocks", "wrong result: ", "compile failed: ", "compile"):
@@ -114,11 +122,8 @@ def test_the_terminal_gets_tables(seen: Seen, capsys: pytest.CaptureFixture[str]
     assert "neither a study nor a problem" in capsys.readouterr().err
 
 
-def test_a_study_without_times_has_what_there_is(seen: Seen, tmp_path: Path) -> None:
-    from tuner.report.plots import write_study
-    from tuner.report.plots.studies import figures
-
+def test_a_study_without_times_has_what_there_is(seen: StudyView, tmp_path: Path) -> None:
     failed = [each for each in seen.trials if each.measurement.outcome.failed]
-    assert list(figures(Seen("failed", failed))) == ["failures", "time"]
-    assert list(figures(Seen("empty", []))) == []
-    assert [path.name for path in write_study(Seen("empty", []), tmp_path)] == ["study.html"]
+    assert list(study_figures(StudyView("failed", failed))) == ["failures", "time"]
+    assert list(study_figures(StudyView("empty", []))) == []
+    assert [path.name for path in write_study(StudyView("empty", []), tmp_path)] == ["study.html"]
