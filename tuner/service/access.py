@@ -9,11 +9,10 @@ from collections.abc import Awaitable, Callable
 
 from fastapi import Request
 
-from tuner.service.errors import Refused
-from tuner.service.guard import SAFE
-from tuner.service.sessions import COOKIE, Session, is_same
+from tuner.service.middleware import SAFE
+from tuner.service.responses import Refused
 from tuner.service.state import Service
-from tuner.service.tokens import ADMIN, READ, RECORDS, SUBMIT, Caller
+from tuner.service.tokens import ADMIN, COOKIE, READ, RECORDS, SUBMIT, Caller, LoginSession, is_same
 
 #: Seconds that a wrong token takes to be refused.
 SLOW_S = 0.2
@@ -29,7 +28,7 @@ def service_of(request: Request) -> Service:
     return service
 
 
-def session_of(request: Request) -> Session | None:
+def session_of(request: Request) -> LoginSession | None:
     """The session of a browser; None without one."""
     return service_of(request).sessions.of(request.cookies.get(COOKIE, ""))
 
@@ -45,11 +44,11 @@ async def caller_of(request: Request) -> Caller | None:
     caller: Caller | None
     if secret:
         caller = await checked(service, address, secret.strip() if scheme.lower() == "bearer" else "")
-    elif service.keeper.is_open:
-        caller = service.keeper.anyone
+    elif service.registry.is_open:
+        caller = service.registry.anyone
     else:
         session = session_of(request)
-        found = service.keeper.still(session.name) if session is not None else None
+        found = service.registry.still(session.name) if session is not None else None
         if found is not None and session is not None and request.method not in SAFE:
             check_csrf(session, request.headers.get(CSRF_HEADER, ""))
         caller = found
@@ -63,13 +62,13 @@ async def checked(service: Service, address: str, secret: str) -> Caller:
     Raises:
         Refused: It is no valid token, or this address has presented too many wrong ones.
     """
-    wait_s = service.brake.wait_s(address)
+    wait_s = service.throttle.wait_s(address)
     if wait_s > 0:
         why = "too many wrong tokens came from your address; wait"
         raise Refused(429, why, {"retry-after": str(math.ceil(wait_s))})
-    caller = service.keeper.caller(secret)
+    caller = service.registry.caller(secret)
     if caller is None:
-        count = service.brake.failed(address)
+        count = service.throttle.failed(address)
         service.metrics.refused()
         _LOG.warning({"refused": "a wrong token", "client": address, "failures": count})
         await asyncio.sleep(SLOW_S)
@@ -77,11 +76,11 @@ async def checked(service: Service, address: str, secret: str) -> Caller:
             401, "the token is unknown, expired or revoked; ask the operator for another",
             {"www-authenticate": "Bearer"},
         )  # fmt: skip
-    service.brake.succeeded(address)
+    service.throttle.succeeded(address)
     return caller
 
 
-def check_csrf(session: Session, told: str) -> None:
+def check_csrf(session: LoginSession, told: str) -> None:
     """Refuses what another page has made a browser send.
 
     Raises:

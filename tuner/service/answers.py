@@ -5,23 +5,116 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import json
+import time
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from tuner.errors import UnknownName
+from tuner.declare.catalogue import Catalogue
+from tuner.errors import InputError, TunerError, UnknownName
 from tuner.export import FORMATS, exported_files
 from tuner.lookup.stale import builtin_now
 from tuner.service.access import reads, service_of
-from tuner.service.first_answers import KnownBodies, answers_in_turns, asked_in, first_answer, number_of
-from tuner.service.questions import KEYS, LONGEST_TEXT
-from tuner.service.responses import tagged, told, working
-from tuner.service.shelf import etag, manifest_json
+from tuner.service.questions import KEYS, LONGEST_TEXT, LookupRequest, asked_of
+from tuner.service.responses import error_json, in_thread, tagged, told, working
+from tuner.service.snapshots import AnswerBody, OpenSnapshot, etag, manifest_json, told_as_json
+from tuner.service.state import Service
 from tuner.service.tokens import Caller
+
+#: Seconds after which many questions of one request let others go on.
+TURN_S = 0.02
+
+
+async def _answer_body(service: Service, view: OpenSnapshot, request: LookupRequest) -> AnswerBody:
+    """The answer to a question.
+
+    One that rests on records takes a millisecond or two, one by a model several times that: those wait for each
+    other only, one at a time.
+
+    Raises:
+        NothingFound: No config is legal.
+        UnknownName: The device is unknown.
+    """
+    known = view.known(request)
+    if known is not None:
+        return known
+    limit = service.quick if view.is_quick(request) else service.deep
+    return await in_thread(limit, lambda: view.body(request))
+
+
+def asked_in(
+    service: Service, query: Mapping[str, str], also: tuple[str, ...] = ()
+) -> tuple[OpenSnapshot, LookupRequest]:
+    """The snapshot and the question of a query."""
+    asked = question_in(query, also)
+    return service.cache.view(number_of(query.get("snapshot", ""))), asked
+
+
+def question_in(query: Mapping[str, str], also: tuple[str, ...] = ()) -> LookupRequest:
+    """The question of a query, whose other keys are `also`."""
+    known = (*KEYS, "snapshot", *also)
+    for name in query:
+        if name not in known:
+            raise UnknownName("parameter", name[:80], known)
+    return asked_of({name: value for name, value in query.items() if name in KEYS}, builtin_now(), {})
+
+
+def number_of(text: str) -> int | None:
+    """The number of a snapshot; None if the text is empty."""
+    if not text:
+        return None
+    if not text.isdecimal() or not 0 < int(text) < 2**62:
+        raise InputError(
+            f"a snapshot is named by its number, got {text[:40]!r}; an answer tells the present one"
+        )
+    return int(text)
+
+
+async def answers_in_turns(
+    service: Service,
+    view: OpenSnapshot,
+    questions: Sequence[str | Mapping[str, Any]],
+    defaults: Mapping[str, str],
+) -> list[bytes]:
+    """Answers in the order of the questions, as JSON; other requests come between.
+
+    Args:
+        service: The server's state.
+        view: The snapshot that answers.
+        questions: In words or by keys.
+        defaults: Values of keys that a question leaves out.
+    """
+    found: list[bytes] = []
+    left = iter(questions)
+    catalogue = builtin_now()
+    while len(found) < len(questions):
+        found += await in_thread(
+            service.deep, lambda: list(_one_turn(service, view, left, defaults, catalogue))
+        )
+    return found
+
+
+def _one_turn(
+    service: Service, view: OpenSnapshot, left: Iterator[str | Mapping[str, Any]], defaults: Mapping[str, str],
+    catalogue: Catalogue,
+) -> Iterator[bytes]:  # fmt: skip
+    until_s = time.monotonic() + TURN_S
+    for question in left:
+        try:
+            asked = asked_of(question, catalogue, defaults)
+            more, body = service.cache.retracted(view, asked), view.body(asked)
+            body.count()
+            yield body.with_number(view.manifest.number, more)
+        except TunerError as error:
+            yield told_as_json({"refused": error_json(error)}).encode()
+        if time.monotonic() > until_s:
+            return
+
 
 router = APIRouter(prefix="/v1", tags=["answers"])
 Reads = Annotated[Caller, Depends(reads)]
@@ -80,7 +173,7 @@ _FILE = {
 }  # fmt: skip
 
 
-class Question(BaseModel):
+class QuestionBody(BaseModel):
     """A question; its keys are those of GET /v1/best."""
 
     model_config = ConfigDict(extra="forbid")
@@ -111,7 +204,7 @@ class Questions(BaseModel):
         },
     )
 
-    problems: list[Question | str] = Field(
+    problems: list[QuestionBody | str] = Field(
         max_length=MOST_PROBLEMS, min_length=1, description="Questions, or problems in words."
     )
     device: str = Field("", max_length=LONGEST_TEXT, description="Of questions that name none.")
@@ -125,31 +218,33 @@ async def best(request: Request, caller: Reads) -> Response:
 
     With `If-None-Match` and the entity tag of an earlier answer, an unchanged one is 304.
     """
-    service, query = service_of(request), request.scope["query_string"]
-    number, known = service.shelf.present.manifest.number, request.app.state.bodies
-    if known.number != number:
-        known = request.app.state.bodies = KnownBodies(number)
-    found = known.get(query)
-    if found is None:
-        found = await first_answer(service, request.query_params)
-        if found.number == known.number:
-            known.put(query, found)
-    service.metrics.answer(found.told.answer.match)
-    found.told.count()
-    return tagged(request, found.body, found.tag, found.number)
+    service, query = service_of(request), request.query_params
+    if query.get("snapshot"):
+        view, lookup = await in_thread(service.deep, lambda: asked_in(service, query))
+    else:
+        view, lookup = service.cache.present, question_in(query)
+    answer = await _answer_body(service, view, lookup)
+    more = service.cache.retracted(view, lookup)
+    if view.differs:
+        more += f',"differs":{json.dumps(view.differs)}'
+    service.metrics.answer(answer.answer.match)
+    answer.count()
+    body, number = answer.with_number(view.manifest.number, more), view.manifest.number
+    return tagged(request, body, etag(body), number)
 
 
 @router.post("/best", summary="Answers for up to 1,000 problems at once, from one snapshot")
 async def best_of_many(request: Request, caller: Reads, questions: Questions) -> Response:
     """Answers in the order of the questions; one that has none is `{"refused": ...}` in its place."""
     service = service_of(request)
-    view = await working(service, lambda: service.shelf.view(questions.snapshot))
+    view = await working(service, lambda: service.cache.view(questions.snapshot))
     defaults = {"device": questions.device, "regime": questions.regime}
     given = {name: value for name, value in defaults.items() if value}
-    told = [
-        each if isinstance(each, str) else each.model_dump(exclude_none=True) for each in questions.problems
+    asked = [
+        question if isinstance(question, str) else question.model_dump(exclude_none=True)
+        for question in questions.problems
     ]
-    found = await answers_in_turns(service, view, told, given)
+    found = await answers_in_turns(service, view, asked, given)
     body = b'{"snapshot":%d,"answers":[%s]}' % (view.manifest.number, b",".join(found))
     return tagged(request, body, etag(body), view.manifest.number)
 
@@ -200,9 +295,5 @@ async def snapshot(request: Request, caller: Reads, number: str) -> Response:
     """The manifest of a snapshot by its number, or of the present one: `latest`."""
     service = service_of(request)
     wanted = None if number == "latest" else number_of(number)
-    view = await working(service, lambda: service.shelf.view(wanted))
+    view = await working(service, lambda: service.cache.view(wanted))
     return told(request, manifest_json(view), view.manifest.number)
-
-
-#: For pages and other routes.
-Limit = Annotated[int, Query(ge=1, le=500, description="Items of a page.")]

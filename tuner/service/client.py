@@ -103,8 +103,6 @@ SERVER, TOKEN = "TUNER_SERVER", "TUNER_TOKEN"
 AT_ONCE = 1000
 #: Bytes of a response.
 MOST_BYTES = 1 << 30
-#: What a request is about: a key, a declared problem, or words.
-Asked = "Problem | ProblemKey | str"
 
 _LOG = logging.getLogger(__name__)
 

@@ -4,12 +4,12 @@ from tuner.extras import Command, Extra
 
 EXTRA = Extra(
     commands={
-        "serve": Command("tuner.service.command:serve", "Serve answers, jobs and pages over HTTP.", "Service"),
+        "serve": Command("tuner.service.commands:serve", "Serve answers, jobs and pages over HTTP.", "Service"),
         "token": Command(
-            "tuner.service.access_command:token", "Make, list and revoke tokens of the service.", "Service"
+            "tuner.service.commands:token", "Make, list and revoke tokens of the service.", "Service"
         ),
         "allow": Command(
-            "tuner.service.access_command:allow", "Allow jobs to name a kernel file of this machine.", "Service"
+            "tuner.service.commands:allow", "Allow jobs to name a kernel file of this machine.", "Service"
         ),
     },
     provides={"client": "tuner.service.client:connect"},

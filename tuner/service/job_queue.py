@@ -20,10 +20,10 @@ from tuner.devices.protocol import REGIMES
 from tuner.errors import InputError, NothingFound, PlanError, UnknownName
 from tuner.lookup.stale import builtin_now
 from tuner.night.plan import document_of, plan_of
-from tuner.service.offer import Offer
+from tuner.service.pool import DevicePool
 from tuner.service.questions import LARGEST_DIM
 from tuner.store import Store, access, jobs
-from tuner.store.access import Allowed
+from tuner.store.access import AllowedFile
 from tuner.store.jobs import Job
 from tuner.store.reading import Reader
 
@@ -36,7 +36,7 @@ def node() -> str:
     return socket.gethostname()[:200]
 
 
-def allow(store: Store, path: Path) -> Allowed:
+def allow(store: Store, path: Path) -> AllowedFile:
     """Allows a file on this machine, as it is now. The file is executed, to find what belongs to it.
 
     Raises:
@@ -44,7 +44,7 @@ def allow(store: Store, path: Path) -> Allowed:
     """
     path = path.resolve()
     covers = _covered(path)
-    file = Allowed(str(path), digest_of(covers), tuple(str(each) for each in covers))
+    file = AllowedFile(str(path), digest_of(covers), tuple(str(each) for each in covers))
     access.allow(store, node(), file)
     return file
 
@@ -58,7 +58,7 @@ def disallow(store: Store, path: Path) -> None:
     access.disallow(store, node(), str(path.resolve()))
 
 
-def files(store: Reader) -> list[Allowed]:
+def files(store: Reader) -> list[AllowedFile]:
     """What is allowed on this machine."""
     return access.files(store, node())
 
@@ -147,7 +147,7 @@ class Submission:
     deadline: str = ""
 
 
-def submit(store: Store, offer: Offer, told: Submission, submitter: str) -> tuple[Job, bool]:
+def submit(store: Store, pool: DevicePool, told: Submission, submitter: str) -> tuple[Job, bool]:
     """Checks a job and stores it.
 
     Returns:
@@ -165,11 +165,11 @@ def submit(store: Store, offer: Offer, told: Submission, submitter: str) -> tupl
         raise InputError(f"{rule}, got {told.priority}; correct it")
     deadline = _deadline(told.deadline)
     if told.problem is not None:
-        spec = offer.spec(told.device)
-        asked = _problem(store, told.problem, offer.targets(spec))
+        spec = pool.spec(told.device)
+        asked = _problem(store, told.problem, pool.targets(spec))
     else:
         asked, device = _plan(store, told.plan)
-        spec = offer.spec(told.device or (device if offer.cluster is None else ""))
+        spec = pool.spec(told.device or (device if pool.cluster is None else ""))
     asked |= {"seconds": told.seconds, "trials": told.trials}
     same = hashlib.sha256(json.dumps([asked, spec, node()], sort_keys=True).encode()).hexdigest()
     _check_room(store, submitter)

@@ -13,7 +13,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from tuner.errors import TunerError
-from tuner.service.shelf import Shelf
+from tuner.service.snapshots import SnapshotCache
 from tuner.store import Store, jobs
 
 #: Upper limits of the classes of times, seconds.
@@ -23,7 +23,7 @@ TIMES_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.06, 0.1, 0.25, 0.5, 1.0, 2.5, 10
 class Metrics:
     """Counts requests, answers, jobs."""
 
-    def __init__(self, store: Store, shelf: Shelf) -> None:
+    def __init__(self, store: Store, cache: SnapshotCache) -> None:
         self.registry = CollectorRegistry()
         self._requests = Counter(
             "tuner_requests", "Requests answered.", ("method", "route", "status"), registry=self.registry
@@ -38,7 +38,7 @@ class Metrics:
         self._refused = Counter("tuner_refused_tokens", "Wrong tokens presented.", registry=self.registry)
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
-        self.registry.register(_State(store, shelf))
+        self.registry.register(_State(store, cache))
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
         """Counts a request."""
@@ -61,8 +61,8 @@ class Metrics:
 class _State(Collector):
     """The state of database and jobs, at the moment of asking."""
 
-    def __init__(self, store: Store, shelf: Shelf) -> None:
-        self._store, self._shelf = store, shelf
+    def __init__(self, store: Store, cache: SnapshotCache) -> None:
+        self._store, self._cache = store, cache
 
     def describe(self) -> list[Any]:
         """Nothing: figures are made when they are asked for."""
@@ -70,7 +70,7 @@ class _State(Collector):
 
     def collect(self) -> Iterator[Any]:
         """The figures."""
-        manifest = self._shelf.present.manifest
+        manifest = self._cache.present.manifest
         number = GaugeMetricFamily("tuner_snapshot", "Number of the present snapshot.")
         number.add_metric([], manifest.number)
         yield number
@@ -81,7 +81,7 @@ class _State(Collector):
         looked = GaugeMetricFamily(
             "tuner_looked_seconds_ago", "Seconds since the database was last looked at with success."
         )
-        looked.add_metric([], time.monotonic() - self._shelf.looked_s)
+        looked.add_metric([], time.monotonic() - self._cache.looked_s)
         yield looked
         by_state = GaugeMetricFamily("tuner_jobs", "Jobs, by state.", labels=["state"])
         try:

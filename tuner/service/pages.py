@@ -12,11 +12,10 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import RedirectResponse, Response
 
 from tuner.errors import NothingFound, TunerError
-from tuner.service import words
 from tuner.service.access import reads, service_of
-from tuner.service.looking import device_values, overview_values, problem_values, wanted_values
+from tuner.service.page_values import device_values, overview_values, problem_values, wanted_values
 from tuner.service.records import problems_page
-from tuner.service.rendering import FOLDER, page
+from tuner.service.rendering import FOLDER, page, question
 from tuner.service.responses import working
 from tuner.service.tokens import SUBMIT, Caller
 from tuner.store.record_forms import selection
@@ -57,7 +56,7 @@ async def ask(request: Request, caller: Reads, q: str = "", device: str = "") ->
         "operation": key.operation, "shape": key.dims, "dtype": key.dtype, "layout": key.layout,
         "precision": key.precision, **key.told_epilogue, "regime": asked.regime, "device": device[:200],
     }  # fmt: skip
-    return RedirectResponse(f"{request.scope.get('root_path', '')}/problem?{words.question(told)}", 303)
+    return RedirectResponse(f"{request.scope.get('root_path', '')}/problem?{question(told)}", 303)
 
 
 @router.get("/problems")
@@ -67,7 +66,7 @@ async def problems(
     """The problems that were measured."""
     from tuner.lookup.stale import builtin_now
 
-    service, view = service_of(request), service_of(request).shelf.present
+    service, view = service_of(request), service_of(request).cache.present
     wanted = selection(operation[:100], shape[:100], device[:200], "")
     found = await working(service, lambda: problems_page(view.store, wanted, max(0, min(after, 2**62)), ROWS))
     names = sorted({each.name for each in view.snapshot.devices()})

@@ -31,7 +31,7 @@ Dims = Sequence[int] | Mapping[str, int]
 
 
 @dataclass(frozen=True)
-class Asked:
+class LookupRequest:
     """A question to a lookup.
 
     Attributes:
@@ -49,7 +49,7 @@ class Asked:
     confirmed: bool = False
 
 
-def asked_of(told: Mapping[str, Any] | str, catalogue: Catalogue, defaults: Mapping[str, Any]) -> Asked:
+def asked_of(told: Mapping[str, Any] | str, catalogue: Catalogue, defaults: Mapping[str, Any]) -> LookupRequest:
     """Reads a question.
 
     Args:
@@ -90,7 +90,9 @@ def asked_of(told: Mapping[str, Any] | str, catalogue: Catalogue, defaults: Mapp
         )  # fmt: skip
     if any(not 1 <= size <= LARGEST_DIM for _, size in key.shape):
         raise InputError(f"a dim is a whole number of 1 to {LARGEST_DIM}, got {dict(key.shape)}; correct it")
-    return Asked(key, text["device"], regime, text["kernel"], _flag("confirmed", given.get("confirmed", False)))
+    return LookupRequest(
+        key, text["device"], regime, text["kernel"], _flag("confirmed", given.get("confirmed", False))
+    )
 
 
 def key_of(

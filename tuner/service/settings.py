@@ -6,7 +6,7 @@ import ipaddress
 from dataclasses import dataclass
 
 from tuner.errors import InputError
-from tuner.service.offer import ClusterChoice
+from tuner.service.pool import ClusterChoice
 
 #: Default address and port.
 HOST, PORT = "127.0.0.1", 8421

@@ -11,13 +11,12 @@ import anyio
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.devices.detect import find, own_devices
-from tuner.service.job_runner import Runner
 from tuner.service.metrics import Metrics
-from tuner.service.offer import Offer
-from tuner.service.sessions import Sessions
+from tuner.service.pool import DevicePool
 from tuner.service.settings import Settings
-from tuner.service.shelf import Shelf
-from tuner.service.tokens import Brake, Keeper
+from tuner.service.snapshots import SnapshotCache
+from tuner.service.supervisor import JobSupervisor
+from tuner.service.tokens import LoginSessions, Throttle, TokenRegistry
 from tuner.store import Store
 
 #: Seconds that a write waits for another process.
@@ -33,12 +32,12 @@ class Service:
     Attributes:
         settings: How it runs.
         store: The database, for writing.
-        shelf: Snapshots of it.
-        keeper: Tokens.
-        brake: Addresses that present wrong tokens.
+        cache: Snapshots of it.
+        registry: Tokens.
+        throttle: Addresses that present wrong tokens.
         sessions: Browsers that are logged in.
-        offer: Devices for jobs.
-        runner: Runs the jobs; None where it runs none.
+        pool: Devices for jobs.
+        supervisor: Runs the jobs; None where it runs none.
         metrics: What is counted.
         quick: Limits the threads that answer from records.
         deep: Limits the threads that answer by models, or many questions of one request.
@@ -48,12 +47,12 @@ class Service:
 
     settings: Settings
     store: Store
-    shelf: Shelf
-    keeper: Keeper
-    brake: Brake
-    sessions: Sessions
-    offer: Offer
-    runner: Runner | None
+    cache: SnapshotCache
+    registry: TokenRegistry
+    throttle: Throttle
+    sessions: LoginSessions
+    pool: DevicePool
+    supervisor: JobSupervisor | None
     metrics: Metrics
     quick: anyio.CapacityLimiter
     deep: anyio.CapacityLimiter
@@ -81,24 +80,25 @@ class Service:
         if cluster is not None:
             cluster.check(settings.db)
             cluster = replace(cluster, found=found) if cluster.is_local else cluster
-        offer = Offer.of(found, cluster)
+        pool = DevicePool.of(found, cluster)
         with contextlib.ExitStack() as stack:
             store = stack.enter_context(Store.open(settings.db, patience_s=PATIENCE_S))
-            keeper = Keeper(store, settings.local_admin)
-            settings.check(has_tokens=not keeper.is_open)
+            registry = TokenRegistry(store, settings.local_admin)
+            settings.check(has_tokens=not registry.is_open)
             kept = folder / "published" if folder else None
-            shelf = Shelf(store, settings.db, published=published, kept=kept, here=_Here(offer))
-            stack.callback(shelf.close)
-            stack.callback(keeper.close)
-            runner = None
+            cache = SnapshotCache(store, settings.db, published=published, kept=kept, here=_Here(pool))
+            stack.callback(cache.close)
+            stack.callback(registry.close)
+            supervisor = None
             if settings.jobs:
-                runner = Runner(store, settings.db, offer, folder / "jobs" if folder else None)
-                stack.callback(runner.close)
-                runner.start()
-            shelf.start()
-            keeper.start()
+                supervisor = JobSupervisor(store, settings.db, pool, folder / "jobs" if folder else None)
+                stack.callback(supervisor.close)
+                supervisor.start()
+            cache.start()
+            registry.start()
             yield cls(
-                settings, store, shelf, keeper, Brake(), Sessions(), offer, runner, Metrics(store, shelf),
+                settings, store, cache, registry, Throttle(), LoginSessions(), pool, supervisor,
+                Metrics(store, cache),
                 anyio.CapacityLimiter(QUICK), anyio.CapacityLimiter(DEEP), anyio.CapacityLimiter(WORKING),
                 anyio.Semaphore(1),
             )  # fmt: skip
@@ -108,11 +108,11 @@ class Service:
 class _Here:
     """What the name of a device means on this node: no name leads to a file."""
 
-    offer: Offer
+    pool: DevicePool
 
     def __call__(self, text: str) -> DeviceInfo | str:
         """The node's own device of that spec or name, or the text, which may name one in the records."""
-        own = self.offer.devices
+        own = self.pool.devices
         if not text and own:
             return next(iter(own.values()))[0].info
         for spec, found in own.items():

@@ -9,6 +9,7 @@ import re
 import secrets
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -91,7 +92,7 @@ class Caller:
 READER, LOCAL_ADMIN = Caller("local", frozenset((READ,))), Caller("local", frozenset(SCOPES))
 
 
-class Keeper:
+class TokenRegistry:
     """Knows the tokens, and who presents one.
 
     Attributes:
@@ -180,7 +181,7 @@ class Keeper:
                 logging.getLogger(__name__).warning("when tokens were used is not noted: %s", error)
 
 
-class Brake:
+class Throttle:
     """Slows down addresses that present wrong tokens."""
 
     def __init__(self) -> None:
@@ -206,3 +207,60 @@ class Brake:
     def succeeded(self, address: str) -> None:
         """Forgets the failures of an address."""
         self._failures.pop(address, None)
+
+
+#: Name of the cookie.
+COOKIE = "tuner_session"
+#: Seconds for which a login holds.
+LASTS_S = 12 * 3600
+#: Logins at once; the oldest is ended for one more.
+MOST = 10_000
+
+
+@dataclass(frozen=True)
+class LoginSession:
+    """A browser that is logged in.
+
+    Attributes:
+        name: Name of the token; empty for a browser that may read without one.
+        csrf: What its forms carry, so that no other page can send them.
+        until_s: When it ends, by `time.monotonic`.
+    """
+
+    name: str
+    csrf: str
+    until_s: float
+
+
+class LoginSessions:
+    """Logins by the hash of their cookie."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, LoginSession] = OrderedDict()
+
+    def begin(self, name: str) -> tuple[str, LoginSession]:
+        """Begins one. Returns the cookie, and the session."""
+        cookie = secrets.token_urlsafe(32)
+        session = LoginSession(name, secrets.token_urlsafe(32), time.monotonic() + LASTS_S)
+        self._kept[_digest(cookie)] = session
+        while len(self._kept) > MOST:
+            self._kept.popitem(last=False)
+        return cookie, session
+
+    def of(self, cookie: str) -> LoginSession | None:
+        """The session of a cookie; None if there is none, or it has ended."""
+        session = self._kept.get(_digest(cookie)) if cookie else None
+        return session if session is not None and time.monotonic() < session.until_s else None
+
+    def end(self, cookie: str) -> None:
+        """Ends one."""
+        self._kept.pop(_digest(cookie), None)
+
+
+def is_same(one: str, other: str) -> bool:
+    """Compares two secrets in a time that tells nothing of them."""
+    return hmac.compare_digest(one.encode("utf-8", "replace"), other.encode("utf-8", "replace"))
+
+
+def _digest(cookie: str) -> str:
+    return hashlib.sha256(cookie.encode("utf-8", "replace")).hexdigest()

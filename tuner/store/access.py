@@ -105,7 +105,7 @@ def used(store: Store, times: dict[str, str]) -> None:
 
 
 @dataclass(frozen=True)
-class Allowed:
+class AllowedFile:
     """A file that jobs may name.
 
     Attributes:
@@ -128,7 +128,7 @@ class Allowed:
         }  # fmt: skip
 
 
-def allow(store: Store, node: str, file: Allowed) -> None:
+def allow(store: Store, node: str, file: AllowedFile) -> None:
     """Allows a file on a node, in place of an earlier state of it."""
     of = tables.allowed_files
     row = {
@@ -153,9 +153,9 @@ def disallow(store: Store, node: str, path: str) -> None:
         raise NothingFound(f"{path} is not allowed here; `tuner allow --list` shows what is")
 
 
-def files(store: Reader, node: str) -> list[Allowed]:
+def files(store: Reader, node: str) -> list[AllowedFile]:
     """What is allowed on a node, by path."""
     of = tables.allowed_files
     with opening.reading(store._where), store._engine.connect() as connection:
         found = connection.execute(sa.select(of).where(of.c.node == node).order_by(of.c.path)).all()
-    return [Allowed(row.path, row.digest, tuple(json.loads(row.covers)), row.allowed_at) for row in found]
+    return [AllowedFile(row.path, row.digest, tuple(json.loads(row.covers)), row.allowed_at) for row in found]

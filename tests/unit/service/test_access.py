@@ -239,7 +239,7 @@ def test_a_sender_that_is_killed_can_send_again(server: Server, sender: str) -> 
     body = written(*told)
     head = f"POST /v1/records HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {sender}\r\n"
     with socket.create_connection(("127.0.0.1", server.port)) as raw:
-        raw.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body[: len(body) * 3 // 4])
+        raw.sendall(f"{head}PublishedCopies-Length: {len(body)}\r\n\r\n".encode() + body[: len(body) * 3 // 4])
         time.sleep(0.3)
     with server.client(sender) as client:
         assert client.get("/v1/operations").status_code == 200

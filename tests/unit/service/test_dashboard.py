@@ -9,7 +9,7 @@ from fixtures.records import record, square
 
 from tuner.results.record import Role
 from tuner.search.optuna_study import Shown
-from tuner.service.dashboard_studies import objectives_of, show, show_last
+from tuner.service.dashboard import objectives_of, show, show_last
 from tuner.store import Store
 
 

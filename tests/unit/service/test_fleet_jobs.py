@@ -12,7 +12,7 @@ from tuner.cli.main import run
 from tuner.devices.detect import find
 from tuner.errors import InputError
 from tuner.results.record import Role
-from tuner.service.offer import ClusterChoice
+from tuner.service.pool import ClusterChoice
 from tuner.store import Store
 from tuner.store.jobs import Job
 

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tuner.errors import InputError, StoreTrouble
-from tuner.service import intake
-from tuner.service.intake import Intake
+from tuner.service import records as intake_module
+from tuner.service.records import Intake
 from tuner.store import Store, lines, streams
 
 TOLD = [record(square(n)) for n in range(1, 6)]
@@ -54,14 +54,14 @@ def test_rubbish_is_refused(store: Store, data: bytes) -> None:
 
 
 def test_a_line_without_end_is_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intake, "LONGEST_LINE_BYTES", 1000)
+    monkeypatch.setattr(intake_module, "LONGEST_LINE_BYTES", 1000)
     taking = Intake(store)
     with pytest.raises(InputError, match="a line has 1000 bytes at the most"):
         taking.feed(b"x" * 5000)
 
 
 def test_a_small_stream_that_unpacks_to_much_is_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intake, "MOST_BYTES", 1 << 22)
+    monkeypatch.setattr(intake_module, "MOST_BYTES", 1 << 22)
     bomb = zstandard.ZstdCompressor(level=19).compress(b"\n" * (1 << 25))
     assert len(bomb) < 10_000
     taking = Intake(store)

@@ -19,8 +19,8 @@ from tuner.cli.main import run
 from tuner.devices.detect import find
 from tuner.results.record import Role, new_id
 from tuner.service.job_queue import Submission, submit
-from tuner.service.job_runner import Runner
-from tuner.service.offer import Offer
+from tuner.service.pool import DevicePool
+from tuner.service.supervisor import JobSupervisor
 from tuner.store import Store, jobs
 
 PLAN = """
@@ -219,7 +219,7 @@ def test_one_server_of_several_runs_the_jobs_and_the_next_takes_over(
     assert run(["allow", str(TOY), "--db", url]) == 0
     with Store.open(url) as store, serving(url, tmp_path, "--local-admin", "--device", spec) as first:
         eventually(lambda: list(tmp_path.glob("studies.db.jobs-*.lock")))
-        second = Runner(store, url, Offer.of([find(spec)]))
+        second = JobSupervisor(store, url, DevicePool.of([find(spec)]))
         second.start()
         try:
             eventually(lambda: "jobs wait: one process at a time works with a database" in caplog.text)
@@ -287,7 +287,7 @@ def test_a_thousand_jobs_are_shown_in_a_fair_order(tmp_path: Path, spec: str) ->
     url = f"sqlite:///{tmp_path}/studies.db"
     with Store.open(url) as store:
         asked = Submission({"operation": "gemm", "dims": [64, 64, 64]})
-        one = submit(store, Offer.of([find(spec)]), asked, "greedy")[0]
+        one = submit(store, DevicePool.of([find(spec)]), asked, "greedy")[0]
         for number in range(999):
             submitter, priority = ("greedy", number % 3) if number < 989 else ("modest", 0)
             more = {"id": new_id(), "same": str(number), "submitter": submitter, "priority": priority}

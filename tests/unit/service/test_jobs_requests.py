@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tuner.declare.catalogue import builtin
-from tuner.service.job_processes import arguments, seconds_left
 from tuner.service.job_queue import fair
+from tuner.service.supervisor import arguments, seconds_left
 from tuner.store.jobs import Job
 from tuner.study import job_files
 from tuner.study.progress import Progress

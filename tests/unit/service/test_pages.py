@@ -17,8 +17,8 @@ from fixtures.server import Server, eventually, fill, serving
 from tuner.cli.main import run
 from tuner.results.record import new_id
 from tuner.service import tokens
-from tuner.service.logins import local
-from tuner.service.words import as_json
+from tuner.service.forms import local
+from tuner.service.rendering import as_json
 from tuner.store import Store, watched
 
 pytestmark = pytest.mark.skipif(

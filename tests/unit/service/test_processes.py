@@ -13,7 +13,7 @@ import psutil
 import pytest
 from fixtures.server import eventually
 
-from tuner.service.job_processes import JobProcess
+from tuner.service.supervisor import JobProcess
 from tuner.store.jobs import Job
 from tuner.study.job_files import VARIABLE
 

@@ -49,7 +49,7 @@ class BadBody(HTTPException):
     """A body is larger than it may be, or does not come."""
 
 
-class Guard:
+class SecurityMiddleware:
     """Wraps the application."""
 
     def __init__(self, app: App, settings: Settings, metrics: Metrics) -> None:
@@ -69,7 +69,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         begun_s = time.perf_counter()
-        sent = _Sent(send)
+        sent = _TrackedSend(send)
         scope["state"] = {**scope.get("state", {}), "caller": "-"}
         refused = self._refusal(scope)
         try:
@@ -113,7 +113,7 @@ class Guard:
             return 413, "TooLarge", f"a body has up to {_most_bytes(scope)} bytes here"
         return None
 
-    def _tell(self, scope: Scope, sent: _Sent, seconds: float) -> None:
+    def _tell(self, scope: Scope, sent: _TrackedSend, seconds: float) -> None:
         route = getattr(scope.get("route"), "path", None) or "other"
         self._metrics.request(scope["method"], route, sent.status, seconds)
         client = scope.get("client") or ("-", 0)
@@ -126,7 +126,7 @@ class Guard:
         )  # fmt: skip
 
 
-class _Sent:
+class _TrackedSend:
     """Passes a response on, with the headers that all have, and remembers what was sent."""
 
     def __init__(self, send: Send) -> None:

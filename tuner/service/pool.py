@@ -165,7 +165,7 @@ def _toml_of(
 
 
 @dataclass(frozen=True)
-class Offer:
+class DevicePool:
     """The devices that a node offers to jobs.
 
     Attributes:
@@ -177,7 +177,7 @@ class Offer:
     cluster: ClusterChoice | None = None
 
     @classmethod
-    def of(cls, found: Sequence[DetectedDevice], cluster: ClusterChoice | None = None) -> Offer:
+    def of(cls, found: Sequence[DetectedDevice], cluster: ClusterChoice | None = None) -> DevicePool:
         """Devices of this machine, each by its spec; ``cuda`` names all GPUs where they are of one kind."""
         named: dict[str, tuple[DetectedDevice, ...]] = {each.spec: (each,) for each in found}
         gpus = tuple(each for each in found if each.spec.startswith("cuda:"))

@@ -10,15 +10,12 @@ from fastapi.responses import RedirectResponse, Response
 
 from tuner.errors import InputError, TunerError
 from tuner.lookup.asking import parse_key
-from tuner.service import job_queue as asked
-from tuner.service import words
+from tuner.service import job_queue, rendering
 from tuner.service.access import CSRF_FIELD, check_csrf, checked, reads, service_of
-from tuner.service.errors import Refused, status_of
-from tuner.service.jobs import jobs_page, submitted
+from tuner.service.job_routes import jobs_page, submitted
 from tuner.service.rendering import page, session_needed, set_cookie
-from tuner.service.responses import working
-from tuner.service.sessions import COOKIE
-from tuner.service.tokens import READ, SUBMIT, Caller
+from tuner.service.responses import Refused, status_of, working
+from tuner.service.tokens import COOKIE, READ, SUBMIT, Caller
 from tuner.store import jobs
 
 router = APIRouter(include_in_schema=False)
@@ -79,7 +76,7 @@ async def sender(request: Request, form: Any) -> Caller:
     """
     service, session = service_of(request), session_needed(request)
     check_csrf(session, str(form.get(CSRF_FIELD, "")))
-    caller = service.keeper.anyone if service.keeper.is_open else service.keeper.still(session.name)
+    caller = service.registry.anyone if service.registry.is_open else service.registry.still(session.name)
     if caller is None or not caller.may(SUBMIT):
         raise Refused(403, "this needs the scope submit")
     request.scope["state"]["caller"] = caller.name
@@ -102,8 +99,8 @@ async def _jobs(
     fields = ("problem", "plan", "seconds", "device", "priority")
     values = {
         "jobs": found["jobs"], "counts": found["counts"], "next": found["next"], "chosen": chosen,
-        "may_submit": caller.may(SUBMIT) and bool(service.offer.names), "refused": refused,
-        "specs": service.offer.names, "form": {name: form.get(name, "") for name in fields},
+        "may_submit": caller.may(SUBMIT) and bool(service.pool.names), "refused": refused,
+        "specs": service.pool.names, "form": {name: form.get(name, "") for name in fields},
     }  # fmt: skip
     return page(request, "jobs", caller, values, status)
 
@@ -111,7 +108,7 @@ async def _jobs(
 @router.post("/jobs/new")
 async def submit(request: Request) -> Response:
     """Submits a job from a form."""
-    form = await request.form(max_fields=10, max_part_size=asked.LONGEST_PLAN)
+    form = await request.form(max_fields=10, max_part_size=job_queue.LONGEST_PLAN)
     caller, service = await sender(request, form), service_of(request)
     told = {name: str(value).strip() for name, value in form.items() if isinstance(value, str)}
     try:
@@ -121,7 +118,7 @@ async def submit(request: Request) -> Response:
     return RedirectResponse(f"{request.scope.get('root_path', '')}/jobs/{job.id}", 303)
 
 
-def _submission(told: dict[str, str]) -> asked.Submission:
+def _submission(told: dict[str, str]) -> job_queue.Submission:
     """A job from the fields of a form."""
     try:
         seconds = float(told["seconds"]) if told.get("seconds") else None
@@ -129,13 +126,13 @@ def _submission(told: dict[str, str]) -> asked.Submission:
     except ValueError:
         raise InputError("seconds and priority are numbers; correct them") from None
     if told.get("plan"):
-        return asked.Submission(None, told["plan"], told.get("device", ""), seconds, None, priority)
+        return job_queue.Submission(None, told["plan"], told.get("device", ""), seconds, None, priority)
     key = parse_key(told.get("problem", "")[:200])
     problem = {
         "operation": key.operation, "dims": key.dims, "dtype": key.dtype, "layout": key.layout,
         "precision": key.precision, **key.told_epilogue,
     }  # fmt: skip
-    return asked.Submission(problem, "", told.get("device", ""), seconds, None, priority)
+    return job_queue.Submission(problem, "", told.get("device", ""), seconds, None, priority)
 
 
 @router.get("/jobs/{job_id}")
@@ -144,9 +141,9 @@ async def one(request: Request, caller: Reads, job_id: str) -> Response:
     service = service_of(request)
 
     def found() -> dict[str, Any]:
-        job = asked.found(service.store, job_id)
-        order = [each.id for each in asked.queue(service.store)] if job.state == jobs.QUEUED else []
-        told = asked.job_json(job, order.index(job.id) + 1 if job.id in order else None)
+        job = job_queue.found(service.store, job_id)
+        order = [each.id for each in job_queue.queue(service.store)] if job.state == jobs.QUEUED else []
+        told = job_queue.job_json(job, order.index(job.id) + 1 if job.id in order else None)
         events = [each for each in jobs.events(service.store, job) if each.kind != jobs.PROGRESS]
         report = job.report if isinstance(job.report, dict) else {}
         return {
@@ -159,10 +156,10 @@ async def one(request: Request, caller: Reads, job_id: str) -> Response:
 
 def _link(told: dict[str, Any], service: Any) -> str:
     """The query of the page of a job's problem; empty for a plan."""
-    if told["asked"]["kind"] != "problem" or told["device"] not in service.offer.devices:
+    if told["asked"]["kind"] != "problem" or told["device"] not in service.pool.devices:
         return ""
-    return words.question(
-        told["asked"]["problem"] | {"device": service.offer.devices[told["device"]][0].info.name}
+    return rendering.question(
+        told["asked"]["problem"] | {"device": service.pool.devices[told["device"]][0].info.name}
     )
 
 
@@ -172,7 +169,7 @@ async def cancel(request: Request, job_id: str) -> Response:
     form = await request.form(max_fields=5, max_part_size=4096)
     await sender(request, form)
     service = service_of(request)
-    job = await working(service, lambda: asked.cancel(service.store, job_id))
-    if service.runner is not None:
-        service.runner.wake()
+    job = await working(service, lambda: job_queue.cancel(service.store, job_id))
+    if service.supervisor is not None:
+        service.supervisor.wake()
     return RedirectResponse(f"{request.scope.get('root_path', '')}/jobs/{job.id}", 303)

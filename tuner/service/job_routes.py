@@ -14,11 +14,9 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.types import Receive, Scope, Send
 
 from tuner.service import job_queue
-from tuner.service import job_queue as asked
 from tuner.service.access import reads, service_of, submits
-from tuner.service.errors import Refused
 from tuner.service.questions import LONGEST_TEXT
-from tuner.service.responses import working
+from tuner.service.responses import Refused, working
 from tuner.service.state import Service
 from tuner.service.tokens import Caller
 from tuner.store import jobs
@@ -60,7 +58,7 @@ class NewJob(BaseModel):
     )
 
     problem: ProblemOfJob | None = Field(None, description="A problem to tune.")
-    plan: str = Field("", max_length=asked.LONGEST_PLAN, description="A plan, as TOML text.")
+    plan: str = Field("", max_length=job_queue.LONGEST_PLAN, description="A plan, as TOML text.")
     device: str = Field("", max_length=LONGEST_TEXT, description="A device of this node.")
     seconds: float | None = Field(None, description="Budget; of a plan, of all of it.")
     trials: int | None = Field(None, description="Budget of a problem, in trials.")
@@ -73,18 +71,20 @@ async def submit(request: Request, caller: Submits, job: NewJob) -> Response:
     """Stores a job: 202, or 200 with the equal one that is unfinished. A plan's errors tell line and key."""
     service = service_of(request)
     problem = job.problem.model_dump(exclude_defaults=True) if job.problem is not None else None
-    told = asked.Submission(problem, job.plan, job.device, job.seconds, job.trials, job.priority, job.deadline)
+    told = job_queue.Submission(
+        problem, job.plan, job.device, job.seconds, job.trials, job.priority, job.deadline
+    )
     found, new = await submitted(service, told, caller)
     location = f"{request.scope.get('root_path', '')}/v1/jobs/{found.id}"
-    body = asked.job_json(found) | {"new": new}
+    body = job_queue.job_json(found) | {"new": new}
     return JSONResponse(body, 202 if new else 200, {"location": location})
 
 
-async def submitted(service: Service, told: asked.Submission, caller: Caller) -> tuple[Job, bool]:
+async def submitted(service: Service, told: job_queue.Submission, caller: Caller) -> tuple[Job, bool]:
     """Checks and stores a job, and has it started."""
-    found = await working(service, lambda: asked.submit(service.store, service.offer, told, caller.name))
-    if service.runner is not None:
-        service.runner.wake()
+    found = await working(service, lambda: job_queue.submit(service.store, service.pool, told, caller.name))
+    if service.supervisor is not None:
+        service.supervisor.wake()
     return found
 
 
@@ -106,9 +106,9 @@ async def listing(
 
 def jobs_page(service: Service, state: str | None, before: int, limit: int) -> dict[str, Any]:
     """A page of jobs."""
-    positions = {job.id: at for at, job in enumerate(asked.queue(service.store), 1)}
+    positions = {job.id: at for at, job in enumerate(job_queue.queue(service.store), 1)}
     found = jobs.latest(service.store, [state] if state else [], limit + 1, before)
-    page = [asked.job_json(job, positions.get(job.id)) | {"report": None} for job in found[:limit]]
+    page = [job_queue.job_json(job, positions.get(job.id)) | {"report": None} for job in found[:limit]]
     return {
         "jobs": page, "counts": jobs.counts(service.store),
         "next": found[limit - 1].number if len(found) > limit else None,
@@ -121,9 +121,9 @@ async def one(request: Request, caller: Reads, job_id: str) -> Response:
     service = service_of(request)
 
     def found() -> dict[str, Any]:
-        job = asked.found(service.store, job_id)
-        order = [each.id for each in asked.queue(service.store)] if job.state == jobs.QUEUED else []
-        return asked.job_json(job, order.index(job.id) + 1 if job.id in order else None)
+        job = job_queue.found(service.store, job_id)
+        order = [each.id for each in job_queue.queue(service.store)] if job.state == jobs.QUEUED else []
+        return job_queue.job_json(job, order.index(job.id) + 1 if job.id in order else None)
 
     return JSONResponse(await working(service, found))
 
@@ -132,10 +132,10 @@ async def one(request: Request, caller: Reads, job_id: str) -> Response:
 async def cancel(request: Request, caller: Submits, job_id: str) -> Response:
     """A job that waits ends at once, one that runs is interrupted in an orderly way."""
     service = service_of(request)
-    job = await working(service, lambda: asked.cancel(service.store, job_id))
-    if service.runner is not None:
-        service.runner.wake()
-    return JSONResponse(asked.job_json(job))
+    job = await working(service, lambda: job_queue.cancel(service.store, job_id))
+    if service.supervisor is not None:
+        service.supervisor.wake()
+    return JSONResponse(job_queue.job_json(job))
 
 
 @router.get(
@@ -151,7 +151,7 @@ async def events(
     After a broken connection, browsers ask for what came after the last event that they have.
     """
     service = service_of(request)
-    job = await working(service, lambda: asked.found(service.store, job_id))
+    job = await working(service, lambda: job_queue.found(service.store, job_id))
     if request.app.state.streams >= MOST_STREAMS:  # no `await` from here until it is counted
         why = f"{MOST_STREAMS} event streams are open; ask for the job itself"
         raise Refused(503, why, {"retry-after": "5"})
@@ -189,7 +189,7 @@ async def _events(service: Service, job: Job, after: int) -> AsyncIterator[Serve
 
 def _news(service: Service, job: Job, after: int) -> tuple[list[JobEvent], bool]:
     """The events of a job after one, and whether no more will come."""
-    now = asked.found(service.store, job.id)  # before the events: the last one is stored with the state
+    now = job_queue.found(service.store, job.id)  # before the events: the last one is stored with the state
     found = jobs.events(service.store, job, after)
     return found, now.state not in jobs.UNFINISHED and len(found) < jobs.EVENTS_AT_ONCE
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import json
 import logging
+import math
+import shutil
+import tempfile
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tuner.declare.catalogue import Catalogue
+from tuner.declare.catalogue import Catalogue, kernels_folder
 from tuner.declare.hardware import DeviceInfo
+from tuner.devices.settings import cache_root
 from tuner.errors import NothingFound, StoreTrouble, TunerError
 from tuner.lookup import Answer, answer_within
 from tuner.lookup.answers import EXACT, PREDICTED, UNMEASURED, declared_problem
@@ -24,11 +29,123 @@ from tuner.lookup.demand import COLD, DEMAND, Tally
 from tuner.lookup.snapshot import Snapshot
 from tuner.lookup.stale import builtin_now
 from tuner.results.record import ProblemKey
-from tuner.service.content import Content, stored_models
-from tuner.service.json_text import told_as_json
-from tuner.service.questions import Asked
-from tuner.store import Store, retracting, snapshots
-from tuner.store.snapshots import FrozenStore, Manifest
+from tuner.service.questions import LookupRequest
+from tuner.store import Store, models, retracting, snapshots, tables
+from tuner.store.models import StoredModel
+from tuner.store.published import tuned_folder
+from tuner.store.reading import Reader
+from tuner.store.snapshots import FrozenStore, Manifest, positions
+from tuner.version import __version__
+
+#: Name, time of change and size of files.
+_State = tuple[tuple[str, int, int], ...]
+
+
+#: File with the models of the database, beside the copies of the published ones.
+STORED = "stored-models.json"
+
+
+def _told(found: Sequence[StoredModel]) -> bytes:
+    """Models as text; empty without any."""
+    if not found:
+        return b""
+    told = [each._replace(text=base64.b64encode(each.text).decode()) for each in found]  # type: ignore[arg-type]
+    return json.dumps(sorted(told)).encode()
+
+
+def stored_models(folder: Path) -> list[StoredModel]:
+    """The models of the database, as they were when a folder of copies was made."""
+    told = (folder / STORED).read_bytes() if (folder / STORED).is_file() else b""
+    return [StoredModel._make((*named, base64.b64decode(text))) for *named, text in json.loads(told or b"[]")]
+
+
+class PublishedCopies:
+    """Digests of files, which are read again only when one of them has changed."""
+
+    def __init__(self, store: Reader, published: Path | None = None, kept: Path | None = None) -> None:
+        """Names the folders.
+
+        Args:
+            store: The database, which has models, too.
+            published: Folder of published results; the project's own when None.
+            kept: Folder of the copies; one in the cache when None.
+        """
+        self._store = store
+        self._models: tuple[int, bytes] = -1, b""
+        self._published = published or tuned_folder()
+        self._kept = kept or cache_root() / "service" / "published"
+        self._known: dict[str, tuple[_State, str]] = {}
+
+    def published(self) -> str:
+        """Digest of the published results and models; they are copied where they are new."""
+        files = sorted([*self._published.glob("*/*.json"), *self._published.glob("*/models/*.json")])
+        newest = positions(self._store)[tables.models.name]
+        if self._models[0] != newest:
+            self._models = newest, _told(models.every(self._store))
+        told = self._models[1]
+        of_files = self._digest("published", self._published, files)
+        digest = hashlib.sha256(of_files.encode() + told).hexdigest() if told else of_files
+        if self.copy_of(digest) is None:
+            self._copy(files, told, digest)
+        return digest
+
+    def code(self) -> str:
+        """Version of tile-tuner, and a digest of the kernels' files."""
+        folder = kernels_folder()
+        files = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc")
+        return f"{__version__}+{self._digest('code', folder, files)[:16]}"
+
+    def copy_of(self, digest: str) -> Path | None:
+        """Folder with the published results of a digest; None if there is no copy on this machine."""
+        folder = self._kept / digest
+        return folder if folder.is_dir() else None
+
+    def _digest(self, name: str, folder: Path, files: Sequence[Path]) -> str:
+        seen = [(path, path.stat()) for path in files]
+        state = tuple((str(path), each.st_mtime_ns, each.st_size) for path, each in seen)
+        if self._known.get(name, (None, ""))[0] != state:
+            whole = hashlib.sha256()
+            for path in files:
+                told = path.read_bytes()
+                whole.update(f"{path.relative_to(folder)}\0{len(told)}\0".encode() + told)
+            self._known[name] = state, whole.hexdigest()
+        return self._known[name][1]
+
+    def _copy(self, files: Sequence[Path], told: bytes, digest: str) -> None:
+        """Copies whole or not at all, whoever else does the same."""
+        self._kept.mkdir(parents=True, exist_ok=True)
+        fresh = Path(tempfile.mkdtemp(dir=self._kept, prefix=".new-"))
+        try:
+            for path in files:
+                place = fresh / path.relative_to(self._published)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(path, place)
+            (fresh / STORED).write_bytes(told)
+            fresh.chmod(0o755)
+            fresh.rename(self._kept / digest)
+        except OSError:
+            if self.copy_of(digest) is None:
+                raise
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+
+
+def told_as_json(data: Any) -> str:
+    """Compact JSON; what it has no words for, NaN and infinities, is null."""
+    try:
+        return json.dumps(data, separators=(",", ":"), allow_nan=False)
+    except ValueError:
+        return json.dumps(finite(data), separators=(",", ":"))
+
+
+def finite(data: Any) -> Any:
+    """The same data with null for every number that is not finite."""
+    if isinstance(data, float) and not math.isfinite(data):
+        return None
+    if isinstance(data, Mapping):
+        return {key: finite(value) for key, value in data.items()}
+    return [finite(value) for value in data] if isinstance(data, list | tuple) else data
+
 
 T = TypeVar("T")
 
@@ -41,7 +158,7 @@ FROM_ELSEWHERE = ("similar-device", "default")
 
 
 @dataclass(frozen=True)
-class Body:
+class AnswerBody:
     """An answer as it is sent.
 
     Attributes:
@@ -65,7 +182,7 @@ class Body:
 
 
 @dataclass(frozen=True)
-class Touched:
+class ChangedProblems:
     """What came between two snapshots.
 
     Attributes:
@@ -91,7 +208,7 @@ class Touched:
         return problem not in self.recorded | self.crowned
 
 
-class View:
+class OpenSnapshot:
     """A snapshot, open for questions from several threads.
 
     Attributes:
@@ -117,7 +234,7 @@ class View:
         self.manifest, self.differs, self._demand = manifest, differs, demand
         self.snapshot = Snapshot(store, published, ("snapshot", manifest.number))
         self._store, self._here = store, here
-        self._bodies: dict[Asked, Body] = {}
+        self._bodies: dict[LookupRequest, AnswerBody] = {}
         self._once: dict[Hashable, Any] = {}
 
     def once(self, key: Hashable, work: Callable[[], T]) -> T:
@@ -136,7 +253,7 @@ class View:
         """The database as it was then."""
         return self._store
 
-    def answer(self, asked: Asked, catalogue: Catalogue | None = None) -> Answer:
+    def answer(self, asked: LookupRequest, catalogue: Catalogue | None = None) -> Answer:
         """What a lookup answers.
 
         Raises:
@@ -149,16 +266,16 @@ class View:
             confirmed=asked.confirmed,
         )  # fmt: skip
 
-    def is_known(self, asked: Asked) -> bool:
-        """Whether a question was answered before."""
-        return asked in self._bodies
+    def known(self, asked: LookupRequest) -> AnswerBody | None:
+        """The answer to a question that was answered before; else None."""
+        return self._bodies.get(asked)
 
-    def is_quick(self, asked: Asked) -> bool:
+    def is_quick(self, asked: LookupRequest) -> bool:
         """Whether an answer takes a look at records only, and no model or search for similar ones."""
         of = asked.problem, asked.regime
         return self._store.has_champion(*of) or self.snapshot.has_published(*of)
 
-    def body(self, asked: Asked) -> Body:
+    def body(self, asked: LookupRequest) -> AnswerBody:
         """The answer to a question, ready to be sent.
 
         Raises:
@@ -170,13 +287,13 @@ class View:
             found = self.answer(asked)
             told = found.to_json()
             del told["age_days"]  # it would differ from one moment to the next
-            known = Body(told_as_json(told)[:-1], found, self._tally(asked, found))
+            known = AnswerBody(told_as_json(told)[:-1], found, self._tally(asked, found))
             if len(self._bodies) >= MOST_ANSWERS:
                 self._bodies.clear()
             self._bodies[asked] = known
         return known
 
-    def _tally(self, asked: Asked, found: Answer) -> Tally | None:
+    def _tally(self, asked: LookupRequest, found: Answer) -> Tally | None:
         """What counts a question whose answer is not exact, where that is of use to nights."""
         if not self._demand or found.match == EXACT or found.question is None:
             return None
@@ -204,7 +321,7 @@ class View:
                             problem = operation.problem(dict.fromkeys(operation.dims, WARM_SIZE), dtype, layout)
                             answer_within(self.snapshot, ProblemKey.of(problem), self._here(model.device.name))
 
-    def inherit(self, earlier: View, touched: Touched) -> None:
+    def inherit(self, earlier: OpenSnapshot, touched: ChangedProblems) -> None:
         """Takes over what an earlier snapshot has read and answered, as far as it still holds.
 
         Whatever else it had read is read again now, so that no question has to wait for that.
@@ -221,7 +338,7 @@ def etag(body: bytes) -> str:
     return f'"{hashlib.sha256(body).hexdigest()[:32]}"'
 
 
-def manifest_json(view: View) -> dict[str, Any]:
+def manifest_json(view: OpenSnapshot) -> dict[str, Any]:
     """A snapshot as a JSON object."""
     return view.manifest.to_json() | {"differs": view.differs}
 
@@ -240,7 +357,7 @@ REST, MOST_REST_S = 10.0, 3.5
 KEPT_OPEN = 3
 
 
-class Shelf:
+class SnapshotCache:
     """Opens snapshots; safe to use from several threads.
 
     The present snapshot is replaced by `refresh`, which a thread of its own calls: a question never waits for
@@ -268,8 +385,8 @@ class Shelf:
             StoreTrouble: The database cannot be used.
         """
         self._store, self._url, self._here = store, url, here
-        self._content = Content(store, published, kept)
-        self._earlier: OrderedDict[int, View] = OrderedDict()
+        self._content = PublishedCopies(store, published, kept)
+        self._earlier: OrderedDict[int, OpenSnapshot] = OrderedDict()
         self._lock = threading.Lock()
         self._rest_until_s = 0.0
         self.looked_s = time.monotonic()
@@ -291,7 +408,7 @@ class Shelf:
         for view in (*self._earlier.values(), self.present):
             view.close()
 
-    def view(self, number: int | None = None) -> View:
+    def view(self, number: int | None = None) -> OpenSnapshot:
         """A snapshot; the present one without a number.
 
         Raises:
@@ -345,7 +462,7 @@ class Shelf:
         self._rest_until_s = now_s + min(REST * (now_s - begun_s), MOST_REST_S)
         return True
 
-    def retracted(self, view: View, asked: Asked) -> str:
+    def retracted(self, view: OpenSnapshot, asked: LookupRequest) -> str:
         """What marks an answer of an earlier snapshot whose record was retracted since; else empty."""
         now = self.present.manifest.positions["tuner_retractions"]
         champion = view.body(asked).answer.champion
@@ -362,7 +479,7 @@ class Shelf:
     def _take(self) -> snapshots.Manifest:
         return snapshots.take(self._store, self._content.published(), self._content.code())
 
-    def _open(self, manifest: snapshots.Manifest, demand: str = "") -> View:
+    def _open(self, manifest: snapshots.Manifest, demand: str = "") -> OpenSnapshot:
         published = self._content.copy_of(manifest.published)
         if published is None:
             raise NothingFound(
@@ -378,9 +495,9 @@ class Shelf:
         except BaseException:
             store.close()
             raise
-        return View(manifest, store, published, self._here, differs, demand)
+        return OpenSnapshot(manifest, store, published, self._here, differs, demand)
 
-    def _touched(self, before: View, after: View) -> Touched | None:
+    def _touched(self, before: OpenSnapshot, after: OpenSnapshot) -> ChangedProblems | None:
         """What has come since; None if more than records, champions, and rulings on those of a problem."""
         then, now = before.manifest, after.manifest
         same = (then.published, then.code) == (now.published, now.code)
@@ -392,7 +509,7 @@ class Shelf:
         came = snapshots.problems_since(after.store, then.positions)
         if came.ruled_for_all:
             return None
-        return Touched(came.recorded, came.crowned)
+        return ChangedProblems(came.recorded, came.crowned)
 
     def _watch(self) -> None:
         complained = ""
