@@ -125,7 +125,7 @@ def _example(base: str, path: str, method: str, told: Mapping[str, Any], schema:
     if method == "get" and query:
         parts.append(f"-G{query}")
     if method == "post" and "example" in schema:
-        parts.append(f"-H 'PublishedCopies-Type: application/json' -d '{json.dumps(schema['example'])}'")
+        parts.append(f"-H 'Content-Type: application/json' -d '{json.dumps(schema['example'])}'")
     elif method == "post" and path.endswith("/records"):
         parts.append("--data-binary @records.jsonl.zst")
     elif method == "post":

@@ -91,7 +91,7 @@ async def dashboard(request: Request, caller: Reads, path: str = "") -> Response
         for name, value in headers
         if name.lower() in ("content-type", "content-security-policy", "content-disposition")
     }
-    kind = kept.get("PublishedCopies-Type", "")
+    kind = kept.get("Content-Type", "")
     if "html" in kind or path.endswith(".js"):
         body = _placed(body, f"{root}{HOME}")
     return Response(body, status, kept)

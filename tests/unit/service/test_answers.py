@@ -33,6 +33,10 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield running
 
 
+#: For what does not depend on the kind of database.
+on_one_database = pytest.mark.parametrize("server", ["sqlite"], indirect=True)
+
+
 def command_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> object:
     capsys.readouterr()
     assert run(list(arguments)) == 0
@@ -50,6 +54,7 @@ def test_an_answer_is_that_of_the_command_line(server: Server, capsys: pytest.Ca
         assert told.keys() - printed.keys() == {"snapshot"}
 
 
+@on_one_database
 @pytest.mark.parametrize(
     ("asked", "same"),
     [
@@ -63,6 +68,7 @@ def test_a_problem_can_be_told_in_several_ways(server: Server, asked: dict, same
     assert other.json() == server.get("/v1/best", **same).json()
 
 
+@on_one_database
 @pytest.mark.parametrize(
     ("asked", "status", "said"),
     [
@@ -90,6 +96,7 @@ def test_a_wrong_question_is_told_what_is_wrong(server: Server, asked: dict, sta
     assert said in found.json()["error"]["message"]
 
 
+@on_one_database
 def test_many_problems_are_answered_from_one_snapshot(server: Server) -> None:
     problems = ["gemm 512 512 512", {"operation": "gemm", "dims": [256, 256, 256]}, "gem 1 2", "gemm 9 9 9"]
     body = {"problems": problems, "device": "NVIDIA H200"}
@@ -112,6 +119,7 @@ def test_a_snapshot_that_no_database_has_is_no_damage(server: Server, snapshot: 
     assert server.post("/v1/best", json=asked).status_code == status
 
 
+@on_one_database
 def test_an_unchanged_answer_is_not_sent_again(server: Server) -> None:
     first = server.get("/v1/best", **ASKED)
     with server.client() as client:
@@ -161,6 +169,7 @@ def test_a_snapshot_repeats_its_answers_and_marks_what_was_retracted(server: Ser
     assert then[-1]["id"] == champion.id
 
 
+@on_one_database
 def test_a_snapshot_keeps_the_model_that_it_was_taken_with(server: Server) -> None:
     asked = ASKED | {"dims": "901,903,905"}
     before = server.get("/v1/best", **asked)
@@ -208,6 +217,7 @@ def test_no_change_makes_no_snapshot(server: Server) -> None:
     assert server.get("/v1/snapshots/latest").json()["snapshot"] == number
 
 
+@on_one_database
 @pytest.mark.parametrize("form", ["source", "python", "json"])
 def test_exports_are_files_with_a_digest(server: Server, form: str) -> None:
     found = server.get("/v1/export", **ASKED, format=form)
@@ -223,6 +233,7 @@ def test_exports_are_files_with_a_digest(server: Server, form: str) -> None:
     assert server.get("/v1/export", **ASKED, format=form).headers["etag"] == found.headers["etag"]
 
 
+@on_one_database
 def test_what_was_not_measured_is_not_exported(server: Server) -> None:
     found = server.get("/v1/export", **ASKED | {"dims": "777,77,7"})
     assert found.status_code == 404
@@ -260,6 +271,7 @@ def test_records_champions_and_problems_come_in_pages(
     assert server.get("/v1/problems", device="nowhere").json()["problems"] == []
 
 
+@on_one_database
 def test_kernels_devices_and_counts_are_those_of_the_command_line(
     server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -275,6 +287,7 @@ def test_kernels_devices_and_counts_are_those_of_the_command_line(
     assert "gemm" in {each["name"] for each in server.get("/v1/operations").json()["operations"]}
 
 
+@on_one_database
 def test_machines_are_told_how_it_goes(server: Server) -> None:
     assert server.get("/healthz").json()["ok"] is True
     assert server.get("/readyz").json()["ready"] is True

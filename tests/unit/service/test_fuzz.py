@@ -13,7 +13,7 @@ from tuner.service import tokens
 from tuner.store import Store
 
 #: Requests to each route.
-EXAMPLES = 12
+EXAMPLES = 5
 
 
 @pytest.fixture(scope="module")

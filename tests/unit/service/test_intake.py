@@ -27,7 +27,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 @given(st.lists(st.integers(0, max(len(TEXT), len(PACKED))), max_size=6), st.booleans())
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_pieces_do_not_matter(store: Store, cuts: list[int], packed: bool) -> None:
     data = PACKED if packed else TEXT
     places = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
@@ -40,7 +40,7 @@ def test_pieces_do_not_matter(store: Store, cuts: list[int], packed: bool) -> No
 
 
 @given(st.binary(max_size=300))
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_rubbish_is_refused(store: Store, data: bytes) -> None:
     before, taking = streams.count(store), Intake(store)
     try:

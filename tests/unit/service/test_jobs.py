@@ -232,7 +232,7 @@ def test_one_server_of_several_runs_the_jobs_and_the_next_takes_over(
     assert (told.state, told.starts) == ("done", 1)
 
 
-def test_a_server_that_is_killed_five_times_loses_no_trial(tmp_path: Path) -> None:
+def test_a_server_that_is_killed_twice_loses_no_trial(tmp_path: Path) -> None:
     """The job's process is killed, too, as by a machine that goes down; the last time it goes on.
 
     Until the last start, the device is so slow that the job cannot end before it is killed.
@@ -244,23 +244,23 @@ def test_a_server_that_is_killed_five_times_loses_no_trial(tmp_path: Path) -> No
     try:
         job = running.post("/v1/jobs", json=toy(9000, trials=LEGAL)).json()["id"]
         trials = 0
-        for number in range(5):
+        for number in range(3):
             trials = eventually(lambda now=running, more=trials: _trials(now, job, more))
-            assert number == 4 or trials < LEGAL, "the job was to be killed in the middle"
+            assert number == 2 or trials < LEGAL, "the job was to be killed in the middle"
             # Trials of the process before may be counted late: wait for this server's own.
             mine = eventually(lambda now=running: processes(job) or state(now, job)["ended_at"])
             running.kill()
-            if number < 4:  # the last one is not killed, and may have ended
+            if number < 2:  # the last one is not killed, and may have ended
                 for each in mine:
                     each.kill()
-            if number == 3:
+            if number == 1:
                 write_device(tmp_path / "slow.json", baseline_s=1e-3, pace=0.1)
             running = Server(db, tmp_path, "--local-admin", "--device", spec)
         told = ended(running, job)
     finally:
         running.close()
     assert (told["state"], told["report"]["trials"]["total"]) == ("done", LEGAL), told["why"]
-    assert told["starts"] == 5
+    assert told["starts"] == 3
     with Store.open(db, read_only=True) as store:
         found = [each for each in store.records(role=Role.TRIAL) if each.problem.dims == {"n": 9000}]
     assert len({tuple(each.config.items()) for each in found}) == len(found) == LEGAL
@@ -283,19 +283,19 @@ def processes(job: str) -> list[psutil.Process]:
     return found
 
 
-def test_a_thousand_jobs_are_shown_in_a_fair_order(tmp_path: Path, spec: str) -> None:
+def test_jobs_are_shown_in_a_fair_order(tmp_path: Path, spec: str) -> None:
     url = f"sqlite:///{tmp_path}/studies.db"
     with Store.open(url) as store:
         asked = Submission({"operation": "gemm", "dims": [64, 64, 64]})
         one = submit(store, DevicePool.of([find(spec)]), asked, "greedy")[0]
-        for number in range(999):
-            submitter, priority = ("greedy", number % 3) if number < 989 else ("modest", 0)
+        for number in range(199):
+            submitter, priority = ("greedy", number % 3) if number < 189 else ("modest", 0)
             more = {"id": new_id(), "same": str(number), "submitter": submitter, "priority": priority}
             jobs.submit(store, replace(one, **more))
     with serving(url, tmp_path, "--no-jobs", "--device", spec) as server:
-        told = server.get("/v1/jobs", limit=1000).json()
+        told = server.get("/v1/jobs", limit=200).json()
         order = sorted(told["jobs"], key=lambda job: job["position"])
-        assert told["counts"]["queued"] == len(order) == 1000
+        assert told["counts"]["queued"] == len(order) == 200
         assert [job["submitter"] for job in order[:20]] == ["greedy", "modest"] * 10
         greedy = [job["priority"] for job in order if job["submitter"] == "greedy"]
         assert greedy == sorted(greedy, reverse=True)
