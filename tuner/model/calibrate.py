@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tuner.lookup.features import Floats, Numbers
 from tuner.model.evidence import WEIGHT
+from tuner.results.measurement import SLOWER
 
 if TYPE_CHECKING:
     from tuner.model.table import Table
@@ -24,9 +25,8 @@ if TYPE_CHECKING:
 MARGINS = np.array([*np.arange(0.0, 0.2, 0.01), 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 9.0])
 #: Shares of the doubt that what was timed near by casts on a prediction, tried on cases; the careful one first.
 DOUBTS = (1.0, 0.5, 0.25, 0.1, 0.0)
-#: An answer slower than the library by more than this breaks the promise of callables...
-SLOWER = 0.03
-#: ...and counts as a loss of so much more when the margin is chosen. At most this share of the cases may be.
+#: An answer slower than the library (`SLOWER`) breaks the promise of callables, and counts as a loss of so much
+#: more when the margin is chosen. At most this share of the cases may be slower.
 PENALTY, MOST_SLOWER = 0.2, 1 / 32
 #: Cases that speak for an answer, and the weight of the mean of all beside them.
 NEAREST, PRIOR = 40, 5.0

@@ -18,9 +18,10 @@ from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 from tuner.errors import InputError
 from tuner.lookup.features import Floats
-from tuner.model.calibrate import HELD, LEAST, PRIOR, SLOWER
+from tuner.model.calibrate import HELD, LEAST, PRIOR
 from tuner.model.fitted import Model
 from tuner.model.predict import Predictor
+from tuner.results.measurement import SLOWER
 
 #: Drawn problems without which nothing is said.
 FEWEST = 16

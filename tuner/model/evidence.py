@@ -19,6 +19,7 @@ from tuner.declare.space import Config, Space, Value
 from tuner.lookup.features import Floats, Numbers
 from tuner.lookup.legality import Flags
 from tuner.model.table import Table
+from tuner.results.measurement import FALLS_BEHIND
 
 #: A kernel with so many good configs that are legal needs no others; those of each kernel that are changed.
 ENOUGH, ORIGINS = 8, 8
@@ -92,8 +93,6 @@ NEAREST = 32
 OTHER_KIND = 1.5
 #: A config this much slower than the best at a problem, as a log of time, does not recommend itself there.
 GOOD = 0.5
-#: Log of time that a config is expected to fall behind for each doubling of a dim from where it was timed.
-FALLS_BEHIND = 0.05
 #: Log of time to which it is rounded, up to `GOOD` and beyond: finer differences are noise, and take space. No
 #: config counts as further behind than the last.
 STEP, COARSE_STEP, FURTHEST = 1 / 32, 1 / 8, 1.5

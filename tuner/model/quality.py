@@ -19,15 +19,12 @@ from tuner.declare.space import Config
 from tuner.devices.detect import DetectedDevice
 from tuner.errors import DeviceTrouble, NothingFound
 from tuner.lookup.answers import UNMEASURED, Answer
-from tuner.results.measurement import Measurement
+from tuner.results.measurement import SLOWER, Measurement
 from tuner.store import Store
 from tuner.study.opening import open_study
 from tuner.study.progress import Request
 from tuner.study.study import Study
 from tuner.workers.device_worker import Crew
-
-#: An answer that takes longer than the library by more than this is slower than it.
-SLOWER = 0.03
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config, Parameter, Space
 from tuner.lookup.legality import Points, is_point
+from tuner.results.measurement import FALLS_BEHIND
 
 #: Kernel and config.
 Named = tuple[str, Config]
@@ -232,8 +233,6 @@ class Placed(Protocol):
 NEAREST = 16
 #: log2 of sizes that another layout, and another dtype, counts as.
 OTHER_LAYOUT, OTHER_DTYPE = 1.5, 3.0
-#: log of time that a config is expected to fall behind for each doubling of a dim from where it was timed.
-FALLS_BEHIND = 0.05
 
 
 class Seen:

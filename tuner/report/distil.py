@@ -19,6 +19,7 @@ from tuner.errors import NothingFound
 from tuner.lookup.legality import Flags, Points
 from tuner.lookup.tuned import Column, Subject, Tuned
 from tuner.report.distil_tree import Rows, Tree, grow, ranking
+from tuner.results.measurement import FALLS_BEHIND
 from tuner.study.remeasure import Wanted
 
 Floats = NDArray[np.float64]
@@ -95,8 +96,6 @@ def _exchanged(speeds: Floats, chosen: list[int], given: int) -> list[int]:
 
 #: A config that always answers must be legal at these dims.
 AWKWARD_DIMS = (1, 2, 3, 7, 17, 127, 1001, 4099)
-#: Log of time that a config is expected to fall behind for each doubling of a dim from where it was timed.
-FALLS_BEHIND = 0.05
 
 Numbers = NDArray[np.intp]
 

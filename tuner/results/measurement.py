@@ -11,6 +11,10 @@ from typing import Any
 
 #: Times within this share of each other are reported as the same (NVBench uses the same threshold).
 SAME_WITHIN = 0.005
+#: A time longer than the library's by more than this share is slower than the library.
+SLOWER = 0.03
+#: Log of time that a config is expected to fall behind for each doubling of a dim from where it was timed.
+FALLS_BEHIND = 0.05
 #: Coverage of intervals.
 CONFIDENCE = 0.95
 #: Scales a median absolute deviation to a normal's standard deviation.
