@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tuner.declare.catalogue import Catalogue
 from tuner.declare.hardware import DeviceInfo
 from tuner.lookup.answers import Question
+from tuner.lookup.predictor import predictor
 from tuner.lookup.tuned import Subject, Tuned, gather
-from tuner.model.fitted import Model as TimeModel
-from tuner.model.remembered import Remembered
-from tuner.model.shelf import models
 from tuner.results.record import Champion, ProblemKey
 from tuner.store.published import Published, devices, entries, standing, tuned_folder
 
@@ -76,20 +74,20 @@ class Snapshot:
         found: list[Tuned] = kept[key][0]
         return found
 
-    def remembered(self, subject: Subject, catalogue: Catalogue, kernel: str = "") -> Remembered | None:
-        """What the tuned problems of a subject say of others, by all kernels or one; None without any."""
-        tuned = self.tuned(subject, catalogue)
+    def remembered(self, subject: Subject, catalogue: Catalogue, kernel: str = "") -> Any:
+        """What the tuned problems of a subject say of others, by all kernels or one; None without predictor."""
+        tuned, extra = self.tuned(subject, catalogue), predictor()
         kernels = [
             each
             for each in catalogue.kernels
             if (each.operation, each.target) == (subject.operation, subject.kind) and kernel in ("", each.name)
         ]
-        if not tuned:
+        if not tuned or extra is None:
             return None
         kept = self._kept.setdefault("remembered", {})
-        found: tuple[Remembered, list[Tuned]] | None = kept.get((subject, id(catalogue), kernel))
+        found: tuple[Any, list[Tuned]] | None = kept.get((subject, id(catalogue), kernel))
         if found is None or found[1] is not tuned:
-            found = kept[subject, id(catalogue), kernel] = Remembered(tuned, kernels), tuned
+            found = kept[subject, id(catalogue), kernel] = extra.remembered(tuned, kernels), tuned
         return found[0]
 
     def once(self, key: tuple[Any, ...], answer: Callable[[], T], resting_on: object) -> T:
@@ -154,10 +152,13 @@ class Snapshot:
 
         return self.known("devices", read)
 
-    def models(self, operation: str, regime: str, dtype: str = "") -> list[TimeModel]:
+    def models(self, operation: str, regime: str, dtype: str = "") -> Sequence[Any]:
         """The models of an operation, one for each device that has one, of a dtype where there are such."""
-        asked = operation, regime, self.published, self.store, dtype
-        return self.known(("models", operation, regime, dtype), lambda: models(*asked))
+        extra, key = predictor(), ("models", operation, regime, dtype)
+        if extra is None:
+            return ()
+        where = self.published, self.store
+        return self.known(key, lambda: extra.models(operation, regime, *where, dtype))
 
     def has_problem(self, problem: ProblemKey) -> bool:
         """Whether the store has any record of a problem, on whatever device."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tuner.declare.catalogue import Catalogue
 from tuner.declare.kernel import Kernel
@@ -14,12 +14,10 @@ from tuner.devices.protocol import REGIMES
 from tuner.lookup.answers import DEFAULT, EXACT, PREDICTED, UNMEASURED, Answer, Loss, Question, declared_problem
 from tuner.lookup.device_similarity import alike
 from tuner.lookup.legality import default_among, legal
+from tuner.lookup.predictor import predictor
 from tuner.lookup.snapshot import Snapshot
 from tuner.lookup.stale import staleness
 from tuner.lookup.tuned import Subject
-from tuner.model.fitted import Model as TimeModel
-from tuner.model.remembered import Remembered, from_tuned
-from tuner.model.tiers import from_model
 from tuner.results.record import Champion, Record, Role, rank_in_time
 
 if TYPE_CHECKING:
@@ -56,12 +54,12 @@ class Case:
             and self.question.kernel in ("", kernel.name)
         ]
 
-    def models(self) -> list[TimeModel]:
+    def models(self) -> Sequence[Any]:
         """The models of the operation, one for each device that has one."""
         asked = self.question
         return self.snapshot.models(asked.problem.operation, asked.regime, asked.problem.dtype)
 
-    def remembered(self, device: str) -> Remembered | None:
+    def remembered(self, device: str) -> Any:
         """The problems that were tuned on a device; None where none was."""
         asked = self.question
         of = asked.problem.operation, asked.problem.arithmetic, asked.device.kind
@@ -147,14 +145,15 @@ def _of_device(case: Case, name: str, alike: str = "") -> Answer | None:
         name: Of the device.
         alike: In what it is like the question's; empty where it is the same.
     """
-    if case.problem is None:
+    extra = predictor()
+    if case.problem is None or extra is None:
         return None
     model = next((each for each in case.models() if each.device.name == name), None)
     found = None
     if model is not None:
-        found = from_model(model, case.question, case.problem, case.kernels(), alike)
+        found = extra.answer(model, case.question, case.problem, case.kernels(), alike)
     if found is None and (tuned := case.remembered(name)) is not None:
-        found = from_tuned(tuned, case.question, case.problem, alike)
+        found = extra.answer_near(tuned, case.question, case.problem, alike)
     return found
 
 

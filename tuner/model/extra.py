@@ -16,4 +16,5 @@ EXTRA = Extra(
             "tuner.model.commands:model", "Fit a model to a survey, for shapes that nobody tuned.", "Answer"
         ),
     },
+    provides={"predictor": "tuner.model.provider:PREDICTOR"},
 )

@@ -15,6 +15,7 @@ from tuner.declare.space import Config, Space
 from tuner.errors import InputError
 from tuner.lookup.features import Floats, Numbers
 from tuner.lookup.legality import Choices
+from tuner.lookup.predictor import PredictedTime
 from tuner.model.calibrate import FIRST, doubted
 from tuner.model.evidence import CHANGED, WEIGHT, Adapted, adapted
 from tuner.model.fitted import Model, There, lot_of
@@ -27,15 +28,6 @@ SCREENED = 160
 PAIRS = 20_000
 #: Answers that a predictor keeps; the same of what is beside others, which takes tenths of a second.
 KEPT, KEPT_BESIDE = 4096, 64
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A config with its predicted time."""
-
-    kernel: str
-    config: Config
-    time_s: float
 
 
 @dataclass(frozen=True)
@@ -57,7 +49,7 @@ class Prediction:
         near: The same by what was timed near by.
     """
 
-    best: Candidate | None
+    best: PredictedTime | None
     library_s: float
     gain: float
     by_library: bool
@@ -99,7 +91,7 @@ class Predictor:
         """
         self.model, self._device, self._kernels = model, device or model.device, kernels
         self._kept: dict[tuple[str, Problem], Prediction] = {}
-        self._kept_beside: dict[tuple[object, ...], list[Candidate]] = {}
+        self._kept_beside: dict[tuple[object, ...], list[PredictedTime]] = {}
         self._choices = Choices(model.configs, kernels.values())
 
     def answer(self, problem: Problem) -> Prediction:
@@ -136,7 +128,7 @@ class Predictor:
             (math.exp(answered + spread[0]), math.exp(answered + spread[1])), foreseen, near,
         )  # fmt: skip
 
-    def candidates(self, problem: Problem, count: int = FIRST) -> list[Candidate]:
+    def candidates(self, problem: Problem, count: int = FIRST) -> list[PredictedTime]:
         """The configs worth trying that are predicted to be the fastest, the best first: what is worth timing.
 
         Raises:
@@ -147,7 +139,7 @@ class Predictor:
 
     def beside(
         self, problem: Problem, timed: Mapping[Named, float], parents: int, count: int = FIRST
-    ) -> list[Candidate]:
+    ) -> list[PredictedTime]:
         """Configs that differ in one or two parameters from the fastest of those timed, the best first.
 
         The model tells how much faster each is than the one that it differs from, whose time is known: what the
@@ -179,7 +171,7 @@ class Predictor:
 
     def _looked_up_beside(
         self, problem: Problem, timed: Mapping[Named, float], parents: int, count: int
-    ) -> list[Candidate]:
+    ) -> list[PredictedTime]:
         found: dict[Named, float] = {}
         for (name, config), time_s in sorted(timed.items(), key=lambda each: each[1])[:parents]:
             kernel, numbers = self._kernels.get(name), self._choices.points.get(name)
@@ -193,7 +185,7 @@ class Predictor:
                 expected = math.log(time_s) + behind
                 found[name, each] = min(found.get((name, each), math.inf), expected)
         best = sorted(found, key=found.__getitem__)[:count]
-        return [Candidate(*each, math.exp(found[each])) for each in best]
+        return [PredictedTime(*each, math.exp(found[each])) for each in best]
 
     def _most_like(self, numbers: Numbers, config: Config) -> int:
         """Of configs of the shortlist the one that has most of another's values."""
@@ -253,7 +245,7 @@ class Predictor:
         best = np.argsort(log_s + self.model.weight * known.behind[screened], kind="stable")[:count]
         return [(int(screened[at]), float(log_s[at])) for at in best]
 
-    def _candidate(self, known: _Known, at: int, log_s: float) -> Candidate:
+    def _candidate(self, known: _Known, at: int, log_s: float) -> PredictedTime:
         made = at - len(known.numbers)
         named = self._choices.named(int(known.numbers[at])) if made < 0 else known.made.configs[made]
-        return Candidate(*named, math.exp(log_s))
+        return PredictedTime(*named, math.exp(log_s))

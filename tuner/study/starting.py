@@ -12,11 +12,7 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
-from tuner.model.fitted import Model
-from tuner.model.predict import Predictor
-from tuner.model.shelf import models
-from tuner.model.tiers import predictor_for
-from tuner.results.equivalence import latest_hash
+from tuner.lookup.predictor import predictor
 from tuner.results.measurement import Outcome
 from tuner.results.record import Champion, ProblemKey, Record, Role
 from tuner.search import Known, Observation
@@ -58,17 +54,10 @@ class Predictions:
             regime: How time is taken.
             store: May have a model of its own.
         """
-        self.starts: list[Named] = []
-        self.elsewhere: list[Observation] = []
-        self._predictor: Predictor | None = None
-        every = models(problem.operation.name, regime, store=store, dtype=problem.dtype)
-        found = next((each for each in every if each.device.name == device.name), None)
-        known = _surveyed(found, kernels) if found is not None else []
-        if found is None or not known or not found.knows(problem):
-            return
-        self._problem, self._predictor = problem, predictor_for(found, known, device)
-        candidates = self._predictor.candidates(problem, len(found.configs))
-        self.starts = [(each.kernel, each.config) for each in candidates[:STARTS]]
+        extra = predictor()
+        self._search = extra.search(problem, kernels, device, regime, store) if extra else None
+        candidates = self._search.candidates() if self._search else []
+        self.starts: list[Named] = [(each.kernel, each.config) for each in candidates[:STARTS]]
         self.elsewhere = [
             Observation(each.kernel, each.config, Outcome.MEASURED, each.time_s) for each in candidates
         ]
@@ -76,14 +65,14 @@ class Predictions:
     @cached_property
     def further(self) -> list[Observation]:
         """Predicted times of configs beside those to try first, the best first."""
-        if self._predictor is None:
+        if self._search is None:
             return []
         kept = [(each.kernel, each.config) for each in self.elsewhere]
         known = dict.fromkeys(kept, math.inf)
         known |= {(each.kernel, each.config): each.time_s or math.inf for each in self.elsewhere[:STARTS]}
         return [
             Observation(each.kernel, each.config, Outcome.MEASURED, each.time_s)
-            for each in self._predictor.beside(self._problem, known, STARTS, FURTHER)
+            for each in self._search.beside(known, STARTS, FURTHER)
         ]
 
     def beside(self, timed: Mapping[Named, float]) -> list[Named]:
@@ -92,17 +81,9 @@ class Predictions:
         Args:
             timed: Kernel and config -> seconds.
         """
-        if self._predictor is None:
+        if self._search is None:
             return []
-        return [
-            (each.kernel, each.config) for each in self._predictor.beside(self._problem, timed, PARENTS, STARTS)
-        ]
-
-
-def _surveyed(model: Model, kernels: Sequence[Kernel]) -> list[Kernel]:
-    """The kernels whose sources are those of the survey."""
-    sources = model.provenance.get("sources", {})
-    return [each for each in kernels if latest_hash(sources.get(each.name, "")) == each.source_hash]
+        return [(each.kernel, each.config) for each in self._search.beside(timed, PARENTS, STARTS)]
 
 
 #: Number of champions of other problems to start from.
