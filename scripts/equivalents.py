@@ -21,8 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from tuner.declare.kernel import cpp_tokens, measured_text
+from tuner.declare.kernel import measured_text
 from tuner.declare.problem import IEEE
+from tuner.devices.cuda.language import cpp_tokens
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "kernels" / "equivalent_sources.toml"

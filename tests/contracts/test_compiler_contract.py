@@ -16,8 +16,8 @@ from tuner.declare.kernel import Rendered, render
 from tuner.declare.problem import Problem
 from tuner.devices.cpu.numba import NumbaCompiler, load_module
 from tuner.devices.cuda import nvrtc
-from tuner.devices.fake import FakeCompiler
-from tuner.devices.opening import compiler_for
+from tuner.devices.detect import language_of
+from tuner.devices.fake.device import FakeCompiler
 from tuner.devices.protocol import CompileFailed, Compiler
 
 BROKEN_RULE = {"where": {"BROKEN": "1"}, "fault": "compile_failed"}
@@ -58,7 +58,7 @@ def compiler(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         return
     # A compiler that finds what an earlier run left shows nothing.
     monkeypatch.setenv("TUNER_CACHE", str(tmp_path / "cache"))
-    made: Any = compiler_for({"numba": "cpu", "nvrtc": "cuda"}[kind])
+    made: Any = language_of({"numba": "cpu", "nvrtc": "cuda"}[kind]).compiler()
     yield made
     if kind == "nvrtc":
         made.close()

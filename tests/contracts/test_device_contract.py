@@ -19,8 +19,8 @@ from tuner.declare.problem import Baseline
 from tuner.devices.cpu import device as cpu
 from tuner.devices.cpu.device import CpuDevice, blas_versions
 from tuner.devices.cpu.numba import NumbaCompiler
-from tuner.devices.fake import FakeCompiler, FakeDevice
-from tuner.devices.opening import open_device
+from tuner.devices.detect import open_device
+from tuner.devices.fake.device import FakeCompiler, FakeDevice
 from tuner.devices.protocol import REGIMES, Compiler, Device
 from tuner.errors import DeviceTrouble
 from tuner.results.measurement import Outcome

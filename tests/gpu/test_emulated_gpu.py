@@ -158,7 +158,7 @@ def test_callables_compute_count_and_fall_back_to_the_bit(device: Device) -> Non
     assert fallback is not None
     plain_problem = replace(problem, precision="ieee")
     plain = render(fallback.kernel, plain_problem, Config(fallback.config(config)))
-    from tuner.devices.calling import Loaded
+    from tuner.devices.cuda.calling import Loaded
 
     wanted = cp.empty_like(got)
     Loaded(plain, plain_problem, device.info, 0).run(a, b, wanted)

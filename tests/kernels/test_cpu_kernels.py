@@ -21,7 +21,7 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel, render
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
-from tuner.devices.detect import cpu_info
+from tuner.devices.cpu.kind import cpu_info
 
 CATALOGUE = builtin()
 #: With every dtype that the kernels can do.

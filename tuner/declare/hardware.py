@@ -79,11 +79,6 @@ class DeviceInfo:
         """Returns the fields as a JSON object."""
         return asdict(self)
 
-    @property
-    def usual_regime(self) -> str:
-        """How surveys take times unless told: cold on a GPU; hot on a CPU, as results for CPUs come."""
-        return "hot" if self.kind == "cpu" else "cold"
-
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> DeviceInfo:
         """Reads the output of `to_json`. It ignores unknown fields, which other versions may write."""

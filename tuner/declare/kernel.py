@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import re
 from collections.abc import Callable, Mapping
@@ -11,121 +10,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from tuner.declare.language import languages, source_language
 from tuner.declare.launch import Launch, Step, Workspace, hash_of_launch
 from tuner.declare.problem import IEEE, PRECISIONS, Problem
 from tuner.declare.space import Config, Constraint, Parameter, Value
 from tuner.errors import DeclarationError
 
-_GLOBAL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(")
-
-
-def names(text: str, target: str, function: str) -> bool:
-    """True if a CUDA source calls or defines `function`, also after a macro, or pastes tokens that may."""
-    return target == "cuda" and bool(re.search(rf"\b{re.escape(function)}\s*\(|##", text))
-
-
-def functions_of(text: str, target: str) -> list[str] | None:
-    """Names that can be called in a source, in order; None if they cannot be determined."""
-    if target == "cuda":
-        return _GLOBAL.findall(text)
-    try:
-        body = ast.walk(ast.parse(text))
-    except (SyntaxError, ValueError):
-        return None
-    found: list[str] = []
-    for each in body:
-        if isinstance(each, ast.FunctionDef):
-            found.append(each.name)
-        elif isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
-            found.append(each.id)
-        elif isinstance(each, ast.alias):
-            found.append(each.asname or each.name)
-    return found
-
-
-#: Comments, literals and operators of C++; whitespace ends a token, and a newline ends a directive.
-_CPP_TOKEN = re.compile(
-    r"""//[^\n]*|/\*.*?\*/
-    |R"(?P<fence>[^(\s]*)\(.*?\)(?P=fence)"|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+'
-    |[A-Za-z_]\w*|\.?\d(?:[eEpP][+-]|'?[\w.])*
-    |<<=|>>=|\.\.\.|\+\+|--|->|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%&|^]=|::|\#\#
-    |\n|[^\S\n]+|.""",
-    re.DOTALL | re.VERBOSE,
-)
-
-
-def cpp_tokens(text: str) -> str:
-    """Returns CUDA C++ without comments and layout: one space between tokens, one line for each directive.
-
-    Whitespace inside a directive is kept as one space, because ``#define F(x)`` and ``#define F (x)`` differ.
-    """
-    pieces: list[str] = []
-    directive, line_start = False, True
-    for match in _CPP_TOKEN.finditer(text.replace("\\\n", "")):
-        token = match[0]
-        if token == "\n":
-            if directive:
-                pieces.append("\n")
-            directive, line_start = False, True
-        elif token.isspace() or token.startswith(("//", "/*")):
-            if directive and not pieces[-1].endswith(" "):
-                pieces.append(" ")
-        else:
-            if token == "#" and line_start:
-                directive = True
-                pieces.append("\n")
-            pieces.append(token if directive else f"{token} ")
-            line_start = False
-    return "\n".join(line.strip() for line in "".join(pieces).splitlines() if line.strip())
-
-
-def python_syntax(text: str) -> str:
-    """Returns the syntax tree of a Python source without docstrings, equal in all supported Python versions.
-
-    Raises:
-        SyntaxError: The text is not Python.
-    """
-    return _syntax_of(ast.parse(text))
-
-
-def _syntax_of(node: Any) -> str:
-    if isinstance(node, list):
-        return f"[{' '.join(map(_syntax_of, node))}]"
-    if not isinstance(node, ast.AST):
-        return repr(node)
-    fields = {name: value for name, value in ast.iter_fields(node) if value not in (None, [])}
-    if isinstance(
-        node, ast.Module
-    ):  # a source follows its includes, so that several files' docstrings are in it
-        fields["body"] = [each for each in node.body if not _is_text(each)]
-    elif isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node, clean=False):
-        fields["body"] = fields["body"][1:]
-    # Empty fields are left out, because later Python versions add some.
-    told = " ".join(f"{name}={_syntax_of(value)}" for name, value in fields.items())
-    return f"({type(node).__name__} {told})"
-
-
-def _is_text(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.Expr) and isinstance(getattr(statement.value, "value", None), str)
-
 
 def measured_text(text: str, target: str) -> str:
-    """Returns the part of a source on which a measurement depends.
-
-    Args:
-        text: The source with its includes.
-        target: ``cuda`` or ``cpu``.
-
-    Returns:
-        Equal texts for sources that differ only in comments, docstrings and layout. A source that cannot be
-        parsed is returned unchanged.
-    """
-    if target == "cuda":
-        return cpp_tokens(text)
-    try:
-        return python_syntax(text)
-    except (SyntaxError, ValueError):
-        return text
+    """The part of a source with this target on which a measurement depends."""
+    return source_language(target).measured_text(text)
 
 
 #: Name of the function that a fallback becomes.
@@ -244,9 +138,6 @@ def behind(text: str, plain: str, entry: str) -> str:
     )
 
 
-TARGETS = ("cuda", "cpu")
-
-
 @dataclass(frozen=True)
 class Kernel:
     """One way to solve an operation.
@@ -317,11 +208,11 @@ class Kernel:
     shown: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.target not in TARGETS:
+        if self.target not in languages():
             raise DeclarationError(
-                f"target of kernel {self.name!r} is one of {', '.join(TARGETS)}, got {self.target!r}"
+                f"target of kernel {self.name!r} is one of {', '.join(languages())}, got {self.target!r}"
             )
-        if (self.launch is None) == (self.target == "cuda"):
+        if (self.launch is None) == source_language(self.target).has_launch:
             raise DeclarationError(
                 f"a cuda kernel needs a launch rule and a cpu kernel has none; kernel {self.name!r} "
                 f"({self.target}) has {'none' if self.launch is None else 'one'}"
@@ -373,7 +264,7 @@ class Kernel:
     def _check_threads(self, names: list[str]) -> None:
         if not self.threads:
             return
-        if self.target != "cpu":
+        if source_language(self.target).has_launch:
             raise DeclarationError(
                 f"threads= names the parameter that is the number of CPU threads; kernel {self.name!r} "
                 f"is for {self.target}, leave it out"
@@ -473,8 +364,9 @@ class Kernel:
         Raises:
             DeclarationError: The function is missing; the message names those that exist.
         """
-        found = functions_of(self.text, self.target)
-        if found is None or self.entry in found or names(self.text, self.target, self.entry):
+        language = source_language(self.target)
+        found = language.functions(self.text)
+        if found is None or self.entry in found or language.may_define(self.text, self.entry):
             return
         there = f"has {', '.join(found)}" if found else "has none"
         raise DeclarationError(
@@ -530,23 +422,6 @@ class Rendered:
         return hashlib.sha256("\0".join((self.text, self.entry, *self.options)).encode()).hexdigest()[:24]
 
 
-def _c_constants(kernel: Kernel, constants: Mapping[str, Any], config: Config) -> list[str]:
-    """Writes macros rather than constexpr, because sources may use them in #if."""
-    lines = [f"#define {name} {_c_token(value)}" for name, value in constants.items()]
-    for parameter in kernel.parameters:
-        value = config[parameter.name]
-        if isinstance(value, str):
-            lines += [f"#define {parameter.name}_{each} {index}" for index, each in enumerate(parameter.values)]
-            lines.append(f"#define {parameter.name} {parameter.name}_{value}")
-        else:
-            lines.append(f"#define {parameter.name} {_c_token(value)}")
-    return lines
-
-
-def _c_token(value: Any) -> str:
-    return str(int(value)) if isinstance(value, bool) else str(value)
-
-
 def render(kernel: Kernel, problem: Problem, config: Config) -> Rendered:
     """Prepends the config and the constants of the problem's operation to the source.
 
@@ -560,12 +435,9 @@ def render(kernel: Kernel, problem: Problem, config: Config) -> Rendered:
         (``BORDER_check``, ``BORDER_pad``, and ``BORDER`` as one of them).
     """
     constants = problem.operation.constants(problem, kernel.target)
-    if kernel.target == "cuda":
-        text = "\n".join([*_c_constants(kernel, constants, config), "", kernel.text])
-    else:
-        lines = [f"{name} = {value!r}" for name, value in {**constants, **config}.items()]
-        behind_it = ["", "", kernel.finishing_text] if problem.epilogue else []
-        text = "\n".join([*lines, "", kernel.text, *behind_it])
+    finishing = kernel.finishing_text if problem.epilogue else None
+    language = source_language(kernel.target)
+    text = language.rendered(kernel.text, constants, kernel.parameters, config, finishing)
     if kernel.fallback is not None:
         plain = kernel.fallback.kernel
         other = render(plain, problem, Config(kernel.fallback.config(config)))

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-from tuner.declare.kernel import functions_of
+from tuner.declare.language import source_language
 from tuner.errors import DeclarationError
 
 #: Values that are written out as they are.
@@ -293,7 +293,7 @@ def taken_by(source: str, function: str) -> tuple[Taken, ...]:
     text = _COMMENTS.sub(" ", source)
     head = re.search(rf"__global__[^;{{}}]*?\b{re.escape(function)}\s*\(([^)]*)\)", text)
     if head is None:
-        there = ", ".join(functions_of(text, "cuda") or ()) or "none"
+        there = ", ".join(source_language("cuda").functions(text) or ()) or "none"
         raise DeclarationError(
             f"the source has a __global__ function {function!r}, the name that was given; it has {there}; "
             "give the name of one"

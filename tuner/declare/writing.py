@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tuner.declare.language import source_language
 from tuner.declare.shapes import Given, Shapes, as_python
 
 #: The first lines of a file.
@@ -145,7 +146,7 @@ def write(own: Own, root: Path) -> Path:
     Returns:
         The file of declarations.
     """
-    suffix = ".cu" if own.target == "cuda" else ".numba.py"
+    suffix = source_language(own.target).suffix
     texts = {f"{own.name}{suffix}": own.source, f"{own.name}.py": "\n".join(_lines(own, suffix)) + "\n"}
     digest = hashlib.sha256(json.dumps(texts, sort_keys=True).encode())
     for name, array in sorted(own.arrays.items()):
@@ -290,7 +291,7 @@ def _kernel(own: Own, suffix: str) -> Iterator[str]:
     for sentence, rule in _rules(own):
         yield f"        Constraint({sentence!r}, lambda p, d, c: {rule}),"
     yield "    ),"
-    if own.target == "cuda":
+    if source_language(own.target).has_launch:
         yield f"    launch=lambda p, c: {_launch(own)},"
     if own.more.get("threads"):
         yield f"    threads={own.more['threads']!r},"
@@ -309,7 +310,7 @@ def _rules(own: Own) -> Iterator[tuple[str, str]]:
     names = _names(own)
     for text in own.rules:
         yield text, as_python(text, names, "a restriction")
-    if own.target == "cuda":
+    if source_language(own.target).has_launch:
         block = " * ".join(f"({as_python(each, names, 'block=')})" for each in own.launch["block"])
         yield "a block has no more threads than the device allows", f"{block} <= d.max_threads_per_block"
         for text in own.launch.get("shared_bytes", ()):

@@ -16,7 +16,6 @@ import fcntl
 import getpass
 import json
 import os
-import re
 import socket
 import stat
 import time
@@ -25,6 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tuner.declare.hardware import DeviceInfo
+from tuner.devices.detect import kind_of
 from tuner.errors import EnvironmentTrouble, LockedByAnother
 
 #: Sets the folder of the locks. All processes that share a device must use the same one.
@@ -33,7 +33,6 @@ VARIABLE = "TUNER_LOCKS"
 SHARED_FOLDERS = (Path("/run/lock"), Path("/var/lock"), Path("/tmp"))
 #: Seconds between two attempts to take a lock.
 RETRY_S = 0.2
-CPU_FOLDER = Path("/sys/devices/system/cpu")
 
 
 @contextlib.contextmanager
@@ -92,12 +91,8 @@ def lock_files(info: DeviceInfo) -> list[Path]:
     Raises:
         EnvironmentTrouble: There is no folder for them.
     """
-    if info.kind == "cpu":
-        names = [f"cpu{first}" for first in cache_groups(os.sched_getaffinity(0))]
-    else:
-        names = [re.sub(r"[^A-Za-z0-9-]+", "-", info.uuid or f"{info.kind}-{info.name}")]
     folder = lock_folder()
-    return [folder / f"tile-tuner-{name}.lock" for name in names]
+    return [folder / f"tile-tuner-{name}.lock" for name in kind_of(info.kind).lock_names(info)]
 
 
 def lock_folder() -> Path:
@@ -124,26 +119,6 @@ def lock_folder() -> Path:
         f"a device is locked by a file in a folder that every user may write to, and none of {named} is one; "
         f"set {VARIABLE} to a folder that is the same for all who use the device"
     )
-
-
-def cache_groups(cores: set[int], folder: Path = CPU_FOLDER) -> list[int]:
-    """Returns the first core of each group that shares a last-level cache, for the groups of these cores.
-
-    Core 0 stands for cores whose caches the operating system does not report.
-
-    Args:
-        cores: Cores by number.
-        folder: Folder in which the operating system describes them.
-    """
-    return sorted({_first_sharer(folder / f"cpu{core}" / "cache") for core in cores})
-
-
-def _first_sharer(caches: Path) -> int:
-    try:
-        last = max(caches.glob("index*"), key=lambda each: int((each / "level").read_text()))
-        return int(re.split(r"[-,]", (last / "shared_cpu_list").read_text().strip())[0])
-    except (OSError, ValueError):
-        return 0
 
 
 def _is_shared(folder: Path) -> bool:

@@ -1,14 +1,25 @@
-"""Protocols of devices and compilers, and the errors that they raise."""
+"""What a kind of device and a language of kernels are, and the errors that they raise.
+
+Each is a folder of `tuner/devices`. Its module `kind.py` has a `KIND`, a `DeviceKind`; its module `language.py`
+has a `LANGUAGE`, a `Language`. They are found there, and named nowhere else. A folder may have both, or one: a
+second language for GPUs would be a folder without a kind. These two modules load no library of the device's.
+The suites in `tests/contracts` run over all of them.
+"""
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Rendered
+from tuner.declare.language import SourceLanguage
 from tuner.declare.problem import Problem
+from tuner.errors import InputError
 from tuner.results.measurement import CompileReport
 
 #: How times are taken. ``cold``: the last-level cache is flushed before each launch; ``hot``: it is not.
@@ -18,6 +29,10 @@ REGIMES = ("cold", "hot", "cold-graph", "hot-graph")
 #: Bytes on either side of an output that no kernel may touch.
 GUARD_BYTES = 64 << 10
 
+#: Seconds of work before power is read: NVML reports the mean of the last second (NVML API reference).
+BUSY_S = 1.0
+#: Seconds of work queued at a time, so that the device never waits for the host for long.
+BATCH_S = 0.02
 #: Queues (GPU) or performs (CPU) one run.
 Run = Callable[[], None]
 
@@ -190,6 +205,30 @@ def declared_baseline(device: Device, arrays: Arrays) -> Run | None:
     return run
 
 
+def keep_busy(run: Callable[[], None], synchronize: Callable[[], None], seconds: float = BUSY_S) -> int:
+    """Runs something again and again.
+
+    Args:
+        run: Queues or performs one run.
+        synchronize: Waits for what was queued.
+        seconds: Duration.
+
+    Returns:
+        Number of runs that take about `BATCH_S`.
+    """
+    batch, end_s = 1, time.monotonic() + seconds
+    while True:
+        begun_s = time.monotonic()
+        for _ in range(batch):
+            run()
+        synchronize()
+        now_s = time.monotonic()
+        if now_s >= end_s:
+            return batch
+        if now_s - begun_s < BATCH_S / 2:
+            batch *= 2
+
+
 class Compiler(Protocol):
     """Compiles rendered kernels. It needs no device and runs in any number of processes."""
 
@@ -200,3 +239,192 @@ class Compiler(Protocol):
             CompileFailed: The source does not compile.
         """
         ...
+
+
+class Language(SourceLanguage):
+    """A language of kernels: how sources are read, written, hashed, compiled and bound to arrays.
+
+    Attributes:
+        kind: Name of the `DeviceKind` that its kernels run on.
+        array_library: Library whose arrays its kernels take: ``NumPy``, ``CuPy``.
+        compiler_packages: Packages whose version tells the compiler's, and the compiler's name in records. A
+            compiler that did not come as one of them tells its version only to a process that loads it.
+    """
+
+    kind: str
+    array_library: str
+    compiler_packages: tuple[tuple[str, str], ...] = ()
+
+    def compiler(self) -> Compiler:
+        """Opens its compiler, with its cache of machine code.
+
+        Raises:
+            DeviceTrouble: The compiler is not installed.
+            EnvironmentTrouble: The cache cannot be written.
+        """
+        raise NotImplementedError
+
+    def bind(self, rendered: Rendered, code: bytes, arrays: Arrays, device: DeviceInfo) -> Run:
+        """Makes a compiled kernel ready to run on arrays; see `Device.load`."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class DetectedDevice:
+    """A device that can be opened.
+
+    Attributes:
+        spec: ``cpu``, ``cuda:0``, ``fake:FILE``.
+        info: Identity. Only the process that opens a GPU knows its limits.
+        environment: Environment variables that make this device the only one that a worker process sees.
+    """
+
+    spec: str
+    info: DeviceInfo
+    environment: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def target(self) -> str:
+        """Target of the kernels that run on it."""
+        return self.info.kind
+
+    @property
+    def opening(self) -> str:
+        """The spec for `tuner.devices.detect.open_device` inside the worker."""
+        return self.spec if self.spec.startswith("fake:") else self.info.kind
+
+    def to_json(self) -> dict[str, Any]:
+        """The device with the spec by which commands name it."""
+        return {"spec": self.spec, **self.info.to_json()}
+
+
+@dataclass(frozen=True)
+class Load:
+    """The load on a device that others cause.
+
+    Attributes:
+        seen: The load as circumstances.
+        who: The busiest processes, in words.
+    """
+
+    seen: Mapping[str, float] = field(default_factory=dict)
+    who: tuple[str, ...] = ()
+
+
+class LoadWatch(Protocol):
+    """Watches the load on devices; made before this process uses them."""
+
+    def restart(self) -> None:
+        """Discards earlier readings; from now on this process may use the devices."""
+        ...
+
+    def load(self) -> Load:
+        """Returns the load since the start or the last restart; of several devices, that of the worst."""
+        ...
+
+
+@dataclass(frozen=True)
+class SurveyDefaults:
+    """How a kind of device is surveyed unless told.
+
+    Attributes:
+        regime: How times are taken.
+        ahead: Turns whose configs are compiled ahead of being timed.
+        least: The least number of configs timed at one problem.
+        turn_s: Seconds for the configs of a problem: long problems get fewer configs.
+        most_bytes: Bytes of a drawn problem at the most.
+        most_flops: Its operations at the most.
+    """
+
+    regime: str
+    ahead: int
+    least: int
+    turn_s: float
+    most_bytes: float
+    most_flops: float
+
+
+def not_a_spec(spec: str) -> InputError:
+    """Returns the error for a text that names no device."""
+    return InputError(f"a device is cpu, cuda or cuda:N, got {spec!r}; `tuner devices` lists those found")
+
+
+class DeviceKind:
+    """A kind of device: how its devices are found, opened and watched, and what holds for all of them.
+
+    Attributes:
+        name: ``cpu``, ``cuda``; the first part of a device's spec.
+        first: Spec of its first device.
+        is_host: True if its devices are the processor and memory of this process: arrays are NumPy's, compiling
+            beside a measurement disturbs it, and cores are what devices share.
+        regimes: How times can be taken there; see `REGIMES`.
+        survey: How surveys go about it.
+        driver_counts: True if a new driver makes records stale.
+        guessed_rates: Flops and bytes in a second that stand for times that nobody has measured or predicted.
+        copied_bytes_per_s: Bytes of a caller's array that are copied in a second, a low guess.
+        copy_s: Seconds that any copy takes.
+        least_limits: What every device of the kind has at the least, by field of `DeviceInfo`.
+    """
+
+    name: str
+    first: str
+    is_host: bool
+    regimes: tuple[str, ...]
+    survey: SurveyDefaults
+    driver_counts: bool
+    guessed_rates: tuple[float, float]
+    copied_bytes_per_s: float
+    copy_s: float
+    least_limits: Mapping[str, int] = MappingProxyType({})
+
+    def detect(self) -> list[DetectedDevice]:
+        """Returns its devices on this machine, without opening them."""
+        raise NotImplementedError
+
+    def find(self, spec: str) -> DetectedDevice:
+        """Returns the device of this kind that a spec names.
+
+        Raises:
+            InputError: Not a spec.
+            DeviceTrouble: No such device here.
+        """
+        raise NotImplementedError
+
+    def open(self, spec: str) -> Device:
+        """Opens the device that this process sees.
+
+        Raises:
+            DeviceTrouble: It cannot be opened.
+        """
+        raise NotImplementedError
+
+    def compiler(self, language: Language, spec: str) -> Compiler:
+        """Opens a compiler for its devices."""
+        return language.compiler()
+
+    def describe(self, number: int) -> DeviceInfo:
+        """Describes a device that this process has in use, by its number there."""
+        return self.detect()[number].info
+
+    def watch(self, devices: Sequence[DetectedDevice]) -> LoadWatch:
+        """Watches the load on some of its devices."""
+        raise NotImplementedError
+
+    def throttle_reasons(self, device: DetectedDevice) -> int:
+        """Why a device runs below its clocks now: bits of `tuner.results.doubts.SLOWED`."""
+        return 0
+
+    def lock_names(self, info: DeviceInfo) -> list[str]:
+        """Names of what only one process at a time may time on, in the order in which they are locked."""
+        return [re.sub(r"[^A-Za-z0-9-]+", "-", info.uuid or f"{info.kind}-{info.name}")]
+
+    def power_trouble(self) -> str:
+        """Why it is known beforehand that power cannot be measured; empty if it may be."""
+        return ""
+
+    def likeness(self, info: DeviceInfo) -> tuple[str, str]:
+        """What two devices of different models share if they are alike: for people, and to compare.
+
+        The second is empty if that is unknown.
+        """
+        return f"of architecture {info.architecture}, too", info.architecture

@@ -14,6 +14,7 @@ from typing import Any
 
 from tuner.declare.catalogue import Catalogue
 from tuner.declare.kernel import Kernel, Rendered, render
+from tuner.declare.language import source_language
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 from tuner.errors import InputError, NothingFound, UnknownName
@@ -43,7 +44,11 @@ class Exported:
     def stem(self) -> str:
         """Name of the files, an identifier so that Python can import them."""
         sizes = "x".join(str(size) for _, size in self.problem.shape)
-        where = self.champion.record.device.architecture if self.kernel.target == "cuda" else "cpu"
+        where = (
+            self.champion.record.device.architecture
+            if source_language(self.kernel.target).has_launch
+            else self.kernel.target
+        )
         problem = self.problem
         how = problem.dtype, problem.layout, problem.epilogue
         parts = (problem.operation.name, self.kernel.name, sizes, *how, where)
@@ -168,7 +173,7 @@ def write_file(folder: Path, name: str, data: bytes) -> Path:
 
 
 def _source(exported: Exported) -> dict[str, str | bytes]:
-    if exported.kernel.target == "cpu":
+    if not source_language(exported.kernel.target).has_launch:
         return _python(exported)
     from tuner.export.cuda_source import cuda_source
 
@@ -205,7 +210,7 @@ def _python(exported: Exported) -> dict[str, str | bytes]:
 
 
 def _binary(exported: Exported) -> dict[str, str | bytes]:
-    if exported.kernel.target == "cpu":
+    if not source_language(exported.kernel.target).has_launch:
         raise InputError(
             f"a binary is of a cuda kernel, got the cpu kernel {exported.kernel.name!r}; choose source, python "
             f"or json"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from string import Template
 
 from tuner.declare.kernel import Kernel, Rendered
+from tuner.declare.language import source_language
 from tuner.declare.launch import UNASKED_SHARED_BYTES, Launch, Pieces, Workspace
 from tuner.declare.problem import Scalar, Tensor
 from tuner.export.interface import Argument, Interface
@@ -172,7 +173,7 @@ def python_module(header: list[str], kernel: Kernel, rendered: Rendered, face: I
         face: What it takes and gives.
     """
     operation = face.problem.operation
-    cuda = rendered.target == "cuda"
+    cuda = source_language(rendered.target).has_launch
     missing = [dim for dim, _ in face.problem.shape if dim not in face.sources and dim not in face.fixed]
     given = [argument.name for argument in face.inputs]
     named = [*missing, *(scalar.name for scalar in face.given)]

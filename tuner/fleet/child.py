@@ -59,7 +59,7 @@ def complaints(found: DetectedDevice) -> Condition:
     watch = MachineWatch((found,))
     load = watch.load()
     seen: list[str] = []
-    if found.target == "cuda" and load.seen.get(OTHERS_PROCESSES):
+    if load.seen.get(OTHERS_PROCESSES):
         seen += described(load)
     seen += [f"its clocks are lowered: {reason}" for reason in slowed(found)]
     info, versions, unwell = _opened(found)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tuner.devices.detect import DetectedDevice, find, gpus
+from tuner.devices.detect import DetectedDevice, find, find_each
 from tuner.errors import EnvironmentTrouble, InputError
 from tuner.fleet.jobs import queue_class, script_of, share_cores
 from tuner.fleet.security import Certificates
@@ -194,9 +194,8 @@ def local_workers(
 
 def local_devices(text: str) -> tuple[DetectedDevice, ...]:
     """The devices of this machine that ``--device`` names; by default every GPU, or else the CPU."""
-    if text in ("", "cuda"):
-        found = tuple(gpus())
-        return found or (find(text),)
+    if "," not in text:
+        return find_each(text)
     return tuple(find(spec) for spec in text.split(","))
 
 

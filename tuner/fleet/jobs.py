@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from unittest import mock
 
-from tuner.devices.detect import DetectedDevice
+from tuner.devices.detect import DetectedDevice, kind_of
 from tuner.errors import InputError
 
 #: Seconds before the end of a job at which its workers stop, so that their slices end in an orderly way.
@@ -134,7 +134,7 @@ def share_cores(found: Sequence[DetectedDevice], processes: Sequence[int]) -> No
         found: Their devices.
         processes: Their ids, in the same order; what they start later has the same share.
     """
-    if any(each.target != "cuda" for each in found):
+    if any(kind_of(each.target).is_host for each in found):
         return
     for pid, cores in zip(processes, shares(list(os.sched_getaffinity(0)), len(processes)), strict=True):
         with contextlib.suppress(ProcessLookupError):

@@ -45,15 +45,14 @@ def worker(scheduler: str, devices: str, name: str, folder: Path | None, **more:
     The worker runs what the scheduler's clients send, as Dask does: connect it to a scheduler that you trust,
     and let nobody else reach that scheduler.
     """
-    from tuner.devices.detect import find, gpus
+    from tuner.devices.detect import find_each
     from tuner.fleet.security import Certificates
     from tuner.fleet.worker import Options, serve, serve_each
 
     certificates = Certificates(more["tls_ca"], more["tls_cert"], more["tls_key"])
     certificates.security("worker")
-    found = gpus() if devices in ("", "cuda") else []
-    found = found or [find(devices)]
-    if len(found) == 1 or devices not in ("", "cuda"):
+    found = find_each(devices)
+    if len(found) == 1:
         url = "" if more["db"].startswith("sqlite") else more["db"]
         options = Options(
             scheduler, folder, name, url, more["idle_exit"], more["lifetime"], more["stall"], certificates,

@@ -12,6 +12,7 @@ from tuner.declare.catalogue import Catalogue
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import IEEE, Problem
 from tuner.declare.space import Config
+from tuner.devices.detect import kind_of
 from tuner.errors import TunerError
 from tuner.results.doubts import complaints
 from tuner.results.objectives import told
@@ -321,7 +322,7 @@ def tune_command(question: Question, origin: str = "") -> str:
         words = ["tuner", "tune", problem.operation, *(str(size) for _, size in problem.shape)]
     chosen = {
         "--kernel": question.kernel,
-        "--device": "cpu" if question.device.kind == "cpu" else "",
+        "--device": question.device.kind if kind_of(question.device.kind).is_host else "",
         "--dtype": problem.dtype if problem.dtype != "float32" else "",
         "--layout": problem.layout,
         "--precision": problem.precision if problem.precision != IEEE else "",

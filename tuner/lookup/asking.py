@@ -11,7 +11,7 @@ from tuner.declare.catalogue import Catalogue
 from tuner.declare.epilogue import WORDS
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import PRECISIONS, Problem
-from tuner.devices.detect import find
+from tuner.devices.detect import find, is_spec
 from tuner.devices.settings import setting
 from tuner.errors import InputError, NothingFound
 from tuner.lookup.device_similarity import known_device
@@ -42,7 +42,7 @@ def parse_device(text: str) -> DeviceInfo | str:
     Raises:
         DeviceTrouble: There is no such device here.
     """
-    if text in ("", "cpu", "cuda") or text.startswith(("cuda:", "fake:")):
+    if is_spec(text):
         return find(text).info
     return text
 

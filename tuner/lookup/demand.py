@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from tuner.declare.catalogue import Catalogue
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import Problem
+from tuner.devices.detect import kind_of
 from tuner.lookup.answers import EXACT, Answer, Question, declared_problem, reckoned
 from tuner.lookup.asking import database_url
 from tuner.lookup.legality import completed
@@ -41,8 +42,6 @@ WRITE_S, PATIENCE_S = 10.0, 1.0
 KEPT = 4096
 #: Fraction of speed that tuning is taken to bring where nothing is known.
 GUESSED_LOSS = 0.2
-#: Kind of device -> flops and bytes in a second that stand for a time that nobody has measured or predicted.
-GUESSED_RATES = {"cpu": (1e11, 2e10), "cuda": (2e13, 1e12)}
 
 
 @dataclass
@@ -235,7 +234,7 @@ def saving_s(found: Answer | None, problem: Problem, device: DeviceInfo) -> floa
     """
     time_s = _time_s(found, problem)
     if time_s is None:
-        flops, read = GUESSED_RATES.get(device.kind, GUESSED_RATES["cpu"])
+        flops, read = kind_of(device.kind).guessed_rates
         time_s = problem.work.flops / flops + problem.work.bytes / read
     return time_s * (reckoned(found.loss) if found is not None else GUESSED_LOSS)
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from tuner.declare.hardware import DeviceInfo
+from tuner.devices.detect import kind_of
 from tuner.errors import NothingFound, UnknownName
 
 #: Words of a device's name that do not tell one model from another: makers, forms and memories of boards.
@@ -63,12 +64,10 @@ def alike(device: DeviceInfo, others: Iterable[DeviceInfo]) -> tuple[str, list[D
         for each in others
         if each.kind == device.kind
         and each.name != device.name
-        and (each.kind != "cpu" or each.vector_bytes == device.vector_bytes)
+        and (not kind_of(each.kind).is_host or each.vector_bytes == device.vector_bytes)
     ]
     same_model = [each for each in kin if model(each) and model(each) == model(device)]
     if same_model:
         return f"of the same model ({model(device).upper()})", same_model
-    if device.kind == "cpu":
-        return f"a CPU with vectors of {device.vector_bytes} bytes, too", kin
-    same = [each for each in kin if device.architecture and each.architecture == device.architecture]
-    return f"of architecture {device.architecture}, too", same
+    likeness, shared = kind_of(device.kind).likeness(device)
+    return likeness, [each for each in kin if shared and kind_of(each.kind).likeness(each)[1] == shared]

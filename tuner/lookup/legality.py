@@ -15,6 +15,7 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config, Constraint, Parameter
+from tuner.devices.detect import kind_of
 from tuner.errors import DeclarationError
 
 Flags = NDArray[np.bool_]
@@ -23,14 +24,6 @@ Flags = NDArray[np.bool_]
 SHAPELESS = ("operation", "dtype", "layout", "precision", "epilogue")
 #: Dtypes and layouts, and devices, of which is kept what holds at any shape.
 KEPT = 64
-
-#: What every CUDA device since compute capability 7.5 has at the least (CUDA C++ Programming Guide, "Compute
-#: Capabilities"), for a GPU of which nothing else is known.
-LEAST_OF_CUDA: Mapping[str, int] = {
-    "warp_size": 32, "max_threads_per_block": 1024, "max_threads_per_sm": 1024,
-    "shared_bytes_per_block": 48 << 10, "shared_bytes_per_sm": 64 << 10, "registers_per_block": 64 << 10,
-    "registers_per_thread": 255,
-}  # fmt: skip
 
 
 def completed(device: DeviceInfo, known: Sequence[DeviceInfo]) -> DeviceInfo:
@@ -45,13 +38,12 @@ def completed(device: DeviceInfo, known: Sequence[DeviceInfo]) -> DeviceInfo:
     same = [each for each in known if (each.kind, each.name) == (device.kind, device.name)]
     for each in reversed(same):
         device = _filled(device, each.to_json())
-    if device.kind != "cuda":
-        return device
-    alike = [each for each in known if each.kind == "cuda" and each.architecture == device.architecture]
+    least = kind_of(device.kind).least_limits
+    alike = [each for each in known if each.kind == device.kind and each.architecture == device.architecture]
     if device.architecture and alike:
-        weakest = {name: min(getattr(each, name) for each in alike) for name in LEAST_OF_CUDA}
+        weakest = {name: min(getattr(each, name) for each in alike) for name in least}
         device = _filled(device, weakest)
-    return _filled(device, LEAST_OF_CUDA)
+    return _filled(device, least)
 
 
 def _filled(device: DeviceInfo, data: Mapping[str, Any]) -> DeviceInfo:

@@ -11,6 +11,7 @@ from tuner.declare.catalogue import Catalogue, builtin, kernels_folder
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Operation
+from tuner.devices.detect import kind_of, language_of
 from tuner.results.record import Record, measured_as_now
 
 #: Seconds between two looks at the files.
@@ -45,14 +46,6 @@ def builtin_now() -> Catalogue:
 def _state() -> _State:
     files = sorted(path for path in kernels_folder().rglob("*") if path.is_file() and path.suffix != ".pyc")
     return tuple((str(path), (seen := path.stat()).st_mtime_ns, seen.st_size) for path in files)
-
-
-#: Kind of device -> package whose version tells the compiler's, and the compiler's name in records. A CUDA
-#: compiler that did not come as one of these packages tells its version only to a process that loads it.
-_COMPILERS = {
-    "cpu": (("numba", "Numba {0}"),),
-    "cuda": (("nvidia-cuda-nvrtc", "NVRTC {1}.{2}"), ("nvidia-cuda-nvrtc-cu12", "NVRTC {1}.{2}")),
-}
 
 
 def staleness(
@@ -115,7 +108,7 @@ def _compared(
         return []
     found = [("compiler", record.versions.get("compiler", ""), versions.get("compiler", ""))]
     found.append(("library", record.versions.get("library", ""), versions.get("library", "")))
-    if device.kind == "cuda":
+    if kind_of(device.kind).driver_counts:
         found.append(("driver", record.device.driver, versions.get("driver", "") or device.driver))
     return found
 
@@ -125,7 +118,7 @@ def installed_compiler(kind: str) -> str:
     """The compiler that would be used here for a kind of device; empty where that is not known."""
     import importlib.metadata  # slow to load, and most lookups are of devices that are elsewhere
 
-    for package, form in _COMPILERS.get(kind, ()):
+    for package, form in language_of(kind).compiler_packages:
         try:
             version = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:

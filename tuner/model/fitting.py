@@ -13,6 +13,7 @@ from typing import Any
 from tuner.declare.problem import Operation
 from tuner.declare.space import Config
 from tuner.devices.cuda.process import held_gpu
+from tuner.devices.detect import kind_of
 from tuner.errors import InputError, NothingFound, TunerError
 from tuner.lookup.answers import PREDICTED
 from tuner.lookup.asking import device_in_full
@@ -59,7 +60,7 @@ def fitted(
         EnvironmentTrouble: The device or the database cannot be used, or another process has the GPU.
     """
     catalogue, where = builtin_now(), device_in_full(device, db)
-    declared, regime = catalogue.operation(operation), regime or where.usual_regime
+    declared, regime = catalogue.operation(operation), regime or kind_of(where.kind).survey.regime
     kernels = {each.name: each for each in catalogue.of(operation, where.kind)}
     with held_gpu(device, f"model fit {operation}") as gpu:
         if survey is None:
@@ -86,7 +87,7 @@ def known_model(operation: str, device: str, dtype: str, regime: str | None, db:
     """
     dtype = dtype or builtin_now().operation(operation).dtypes[0]
     where = device_in_full(device, db)
-    regime = regime or where.usual_regime
+    regime = regime or kind_of(where.kind).survey.regime
     try:
         with Store.open(db, read_only=True) as store:
             every = models(operation, regime, store=store, dtype=dtype)

@@ -14,6 +14,7 @@ import click
 
 from tuner.cli.formatting import duration, print_json, table
 from tuner.cli.options import database_option, json_option, writable_file
+from tuner.devices.detect import kind_of
 from tuner.errors import InputError
 from tuner.report.shapes import subject_options
 
@@ -103,7 +104,7 @@ def lookup_quality_drawn(
     if not measure:
         raise InputError("answers are timed on the device, which takes it for minutes; say so by --measure")
     catalogue, found = builtin_now(), find(asked.device)
-    regime = asked.regime or found.info.usual_regime
+    regime = asked.regime or kind_of(found.target).survey.regime
     seed = secrets.randbits(32) if asked.seed is None else asked.seed
     problems = draw_for(catalogue.operation(asked.operation), asked.dtype, found.target, asked.count, seed)
     title = f"Drawn problems of {asked.operation} on {found.info.name}, {regime}, seed {seed}"

@@ -12,6 +12,7 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
+from tuner.devices.detect import kind_of
 from tuner.lookup.answers import (
     PREDICTED,
     RECKONED,
@@ -147,7 +148,7 @@ def from_tuned(known: Remembered, question: Question, problem: Problem, alike: s
     baseline = problem.operation.baselines.get(question.device.kind)
     library = baseline.named(problem) if baseline else ""
     faster = found.told.speedup > LEAD
-    if faster and known.near(problem) >= LEAST_NEAR and not (alike and question.device.kind == "cpu"):
+    if faster and known.near(problem) >= LEAST_NEAR and not (alike and kind_of(question.device.kind).is_host):
         library = ""
     rests = f"no survey was made, but {len(known.tuned)} problems were tuned"
     near = f"{found.near.problem} on {found.near.device.name}"

@@ -16,6 +16,7 @@ from itertools import islice
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import Problem
+from tuner.devices.detect import kind_of
 from tuner.errors import DeclarationError, InputError
 from tuner.model.survey_design import Design, Numbered, SurveyRequest, Turn
 from tuner.model.survey_known import design
@@ -170,8 +171,6 @@ def survey_name(request: SurveyRequest, device: DeviceInfo) -> str:
     )
 
 
-#: Turns whose configs are compiled ahead of being timed; on a CPU none is timed before all of them are.
-AHEAD = {"cuda": 48, "cpu": 8}
 #: Seconds between two looks at what has been compiled, if nothing can be timed.
 REST_S = 0.02
 #: Configs of a turn that may be new, however many wait for compile workers.
@@ -239,7 +238,8 @@ class Survey:
         self._begun_s = begun_s
         self._until_s = begun_s + self._request.seconds
         self._part = Part(chosen, worker)
-        self._shared = worker.info.kind == "cpu"
+        self._kind = kind_of(worker.info.kind)
+        self._shared = self._kind.is_host
         self._timer = Timer(worker, self._request.regime, self._meanwhile)
         self._ahead: deque[Turn] = deque()
         self._following: _Ready | None = None
@@ -281,7 +281,7 @@ class Survey:
     def _plan(self) -> bool:
         """Plans a turn, on a CPU as many as are compiled ahead, unless there are enough; whether it did."""
         self._code.collect()
-        most, have = AHEAD[self._worker.info.kind], len(self._ahead)
+        most, have = self._kind.survey.ahead, len(self._ahead)
         wanted = (0 if have else most) if self._shared else int(have < most)
         for each in islice(self._left, wanted):
             self._queue(self._design.turn(*each, self._fresh))

@@ -23,7 +23,7 @@ from tuner.cli.options import (
 from tuner.cli.previews import previewed_survey
 from tuner.declare import catalogue
 from tuner.declare.problem import Operation, Problem
-from tuner.devices.detect import DetectedDevice, find
+from tuner.devices.detect import DetectedDevice, find, kind_of
 from tuner.errors import InputError, NothingFound
 from tuner.model.survey_design import CONFIGS, DEEP, PER_PROBLEM
 from tuner.study.events import Events
@@ -119,7 +119,7 @@ def _request(target: str, options: dict[str, Any], found: DetectedDevice) -> Sur
     kernels = known.of(operation.name, found.target, options["kernels"], dtype=dtype)
     plain = SurveyRequest(
         operation, tuple(kernels), found, options["seconds"],
-        options["regime"] or found.info.usual_regime, options["seed"],
+        options["regime"] or kind_of(found.target).survey.regime, options["seed"],
         problems=_listed(options["shapes"], operation), drawn=not options["only_shapes"],
         configs=options["configs"], per_problem=options["per_problem"],
         deep=options["deep"],

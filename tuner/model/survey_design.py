@@ -17,17 +17,13 @@ import numpy as np
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Operation, Problem
-from tuner.devices.detect import DetectedDevice
+from tuner.devices.detect import DetectedDevice, kind_of
 from tuner.model.design import Ranges, draw
 from tuner.model.survey_pool import Named, Pool, Seen, Strangers
 from tuner.results.survey import LIBRARY, Timing
 
 #: Configs that a survey times, and those of them timed at one problem, at the most.
 CONFIGS, PER_PROBLEM = 10_000, 40
-#: The least number of configs timed at one problem, by the kind of device.
-LEAST = {"cuda": 8, "cpu": 4}
-#: Seconds for the configs of a problem, by the kind of device: long problems get fewer configs.
-TURN_S = {"cuda": 0.12, "cpu": 1.5}
 #: Seconds that a timing takes beside its runs, and runs of a timing.
 TIMING_S, RUNS = 0.002, 5
 #: Shares of a problem's configs that are good ones fitted to it, if there are any, children, and at random.
@@ -42,8 +38,6 @@ DEEP, ROUNDS = 0.05, 6
 OF_TURNS, OF_DEPTH = 1, 1 << 20
 #: Share of drawn problems at which the library alone is timed.
 LIBRARY_ALONE = 0.4
-#: Bytes and operations of a drawn problem at the most, by the kind of device.
-MOST = {"cuda": (4e9, 1e12), "cpu": (2e8, 8e9)}
 #: Problems drawn at a time.
 DRAWN_AT_ONCE = 256
 
@@ -83,14 +77,14 @@ class SurveyRequest:
     @property
     def limits(self) -> Ranges:
         """What problems are drawn from."""
-        most_bytes, most_flops = MOST[self.found.target]
-        return self.ranges or Ranges(most_bytes=most_bytes, most_flops=most_flops)
+        usual = kind_of(self.found.target).survey
+        return self.ranges or Ranges(most_bytes=usual.most_bytes, most_flops=usual.most_flops)
 
 
 def draw_for(operation: Operation, dtype: str, kind: str, count: int, seed: int) -> list[Problem]:
     """Draws problems as surveys on such a device do; empty dtype: the operation's first."""
-    most_bytes, most_flops = MOST[kind]
-    ranges = Ranges(dtype=dtype, most_bytes=most_bytes, most_flops=most_flops)
+    usual = kind_of(kind).survey
+    ranges = Ranges(dtype=dtype, most_bytes=usual.most_bytes, most_flops=usual.most_flops)
     return draw(operation, ranges, count, seed)
 
 
@@ -224,7 +218,8 @@ class Design:
     def _count(self, problem: Problem) -> int:
         """Configs to time at a problem: as many as its time allows."""
         each_s = TIMING_S + RUNS * self.seen.expected_s(problem)
-        count = max(round(TURN_S[self.device.kind] / each_s), LEAST[self.device.kind])
+        usual = kind_of(self.device.kind).survey
+        count = max(round(usual.turn_s / each_s), usual.least)
         return min(count, self.request.per_problem)
 
     def learn(self, problem: Problem, timings: list[Timing]) -> None:

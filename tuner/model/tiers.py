@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
+from tuner.devices.detect import kind_of
 from tuner.lookup.answers import (
     PREDICTED,
     RECKONED,
@@ -81,7 +82,7 @@ def _least_lead(model: Model, device: DeviceInfo, alike: bool) -> float:
     """
     if not alike:
         return math.exp(model.calibration.margin)
-    return math.inf if device.kind == "cpu" else 1 / (1 - RECKONED)
+    return math.inf if kind_of(device.kind).is_host else 1 / (1 - RECKONED)
 
 
 def _loss(model: Model, found: Prediction, alike: str) -> Loss:

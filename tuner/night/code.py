@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tuner.declare.kernel import Kernel, Rendered, render
+from tuner.declare.language import source_language
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 from tuner.devices.cuda.nvrtc import CubinCache, read_report
@@ -141,7 +142,7 @@ def of_before(watched: Watched, history: Sequence[Sentinel], now: Sentinel) -> C
 def by_nvcc(watched: Watched, architecture: str) -> CompiledConfig | str:
     """Machine code by the CUDA toolkit's own compiler; or why there is none."""
     champion = watched.contenders[0]
-    if champion.kernel.target != "cuda" or shutil.which("nvcc") is None:
+    if not source_language(champion.kernel.target).has_launch or shutil.which("nvcc") is None:
         return "none is installed; nvcc would be used"
     rendered = render(champion.kernel, watched.problem, champion.config)
     with tempfile.TemporaryDirectory() as folder:

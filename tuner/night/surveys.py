@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from tuner.declare.catalogue import Catalogue, builtin
 from tuner.devices.cuda.process import gpu_of
-from tuner.devices.detect import DetectedDevice
+from tuner.devices.detect import DetectedDevice, kind_of
 from tuner.errors import InputError
 from tuner.lookup.demand import most_wanted
 from tuner.model.refit import refit_if_possible
@@ -58,7 +58,7 @@ def _request(item: SurveyItem, found: DetectedDevice, seconds: float) -> SurveyR
         )
     )
     plain = SurveyRequest(
-        item.operation, kernels, found, seconds, item.regime or found.info.usual_regime, item.seed,
+        item.operation, kernels, found, seconds, item.regime or kind_of(found.target).survey.regime, item.seed,
         problems=item.problems, drawn=item.drawn, configs=item.configs or CONFIGS,
         per_problem=item.per_problem or PER_PROBLEM,
     )  # fmt: skip

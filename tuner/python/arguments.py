@@ -11,6 +11,7 @@ import numpy
 
 from tuner.declare.problem import DTYPE_BYTES, Tensor
 from tuner.declare.shapes import Given
+from tuner.devices.detect import kind_of
 from tuner.errors import InputError
 from tuner.python.arrays import Operand, index_of
 from tuner.python.gpu_arrays import family_of, shares_memory_with_others, view
@@ -131,7 +132,7 @@ def device_of(values: Any, target: str) -> str:
         found = family_of(value) if is_array(value) else None
         if found is not None and found.operand(value).device.startswith("cuda"):
             return found.operand(value).device
-    return "cpu" if target == "cpu" else "cuda:0"
+    return kind_of(target).first
 
 
 def seen(name: str, array: Any) -> Any:
@@ -195,7 +196,7 @@ def check(tensors: Sequence[Tensor], arrays: Sequence[Any], kind: str, dense: bo
             f"all arrays of a call are of one library, got {' and '.join(families)}; convert some, e.g. "
             "by cupy.from_dlpack"
         )
-    if kind == "cpu" and devices != ["cpu"]:
+    if kind_of(kind).is_host and devices != [kind]:
         raise InputError(
             f"the kernel is for the CPU, got arrays on {devices[0]}; pass arrays of the host's memory"
         )

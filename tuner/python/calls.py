@@ -36,7 +36,7 @@ def library_call(request: Request, decision: Decision | None, family: Family) ->
         family: Library that the arrays belong to.
     """
     if decision is not None and family.name == "CuPy" and not request.copied:
-        baseline = decision.problem.operation.baselines.get("cuda")
+        baseline = decision.problem.operation.baselines.get(decision.device.kind)
         run = baseline.bind(decision.problem) if baseline is not None else None
         if run is not None:
             return family.at_home(_kernel_call(request, family, run, turn=False), request.device)
@@ -84,7 +84,7 @@ def packed_form(array: Any, request: Request, decision: Decision, family: Family
     packing, named = _packing(rendered, decision)
     if packing is None:
         return None
-    from tuner.devices.calling import Loaded
+    from tuner.devices.cuda.calling import Loaded
 
     loaded = Loaded(rendered, decision.problem, decision.device, index_of(request.device))
     stream = family.stream(array) if isinstance(family, TorchFamily) else None
@@ -111,7 +111,7 @@ def kernel_call(
     rendered = render(decision.kernel, decision.problem, decision.config)
     if family is NUMPY:
         return _kernel_call(request, family, _on_host(rendered, request, decision), turn=True)
-    from tuner.devices.calling import Loaded
+    from tuner.devices.cuda.calling import Loaded
 
     loaded = Loaded(rendered, decision.problem, decision.device, index_of(request.device))
     packing, named = _packing(rendered, decision)

@@ -17,6 +17,7 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import IEEE, Problem
 from tuner.declare.space import Config
+from tuner.devices.detect import kind_of
 from tuner.errors import NothingFound, StoreTrouble, TunerError
 from tuner.lookup import Answer, answer
 from tuner.lookup.answers import DEFAULT, EXACT, reckoned
@@ -97,10 +98,6 @@ LEAD = 1.02
 OTHER_REGIMES = ("hot",)
 #: Has what was decided forgotten when an operator goes back to another champion.
 REREADING = Rereading()
-#: Bytes of an array that are copied in a second, and seconds that any copy takes: guesses, low ones, since a
-#: copy that turns out quicker does no harm.
-COPIED_BYTES_PER_S = {"cpu": 2e9, "cuda": 1e11}
-COPY_S = {"cpu": 2e-6, "cuda": 10e-6}
 
 
 class CallableWarning(UserWarning):
@@ -133,8 +130,8 @@ class Decision:
 
     def worth_copying(self, copied_bytes: int, copies: int) -> bool:
         """Whether the kernel saves more than it costs to copy so many bytes first."""
-        kind = self.device.kind
-        return self.saves_s > copied_bytes / COPIED_BYTES_PER_S[kind] + copies * COPY_S[kind]
+        kind = kind_of(self.device.kind)
+        return self.saves_s > copied_bytes / kind.copied_bytes_per_s + copies * kind.copy_s
 
 
 def problem_of(key: ProblemKey) -> Problem:

@@ -14,7 +14,7 @@ import numpy
 from tuner.declare.catalogue import Catalogue, from_file
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config, Space
-from tuner.devices.detect import DetectedDevice, find
+from tuner.devices.detect import DetectedDevice, find, kind_of
 from tuner.errors import NothingFound, UnknownName
 from tuner.lookup import Answer, answer
 from tuner.lookup.asking import opened, parse_key
@@ -273,7 +273,8 @@ class TunedFunction:
     def _declared(self, values: Mapping[str, Any]) -> tuple[Problem, DetectedDevice]:
         """The problem for these arguments, and the device that they are on."""
         _, problem = own_problem(self._code, values, self._options)
-        at = "cpu" if self._code.target == "cpu" else device_of(values.values(), "cuda")
+        target = self._code.target
+        at = kind_of(target).first if kind_of(target).is_host else device_of(values.values(), target)
         return problem, find(self._options.get("device") or at)
 
     def _prepared(self, values: Mapping[str, Any]) -> Runner:
@@ -284,7 +285,9 @@ class TunedFunction:
         """
         problem, found = self._declared(values)
         tensors = problem.tensors
-        check(tensors, [values[each.name] for each in tensors], found.info.kind, found.info.kind != "cpu")
+        check(
+            tensors, [values[each.name] for each in tensors], found.info.kind, not kind_of(found.target).is_host
+        )
         config = self._first.config(problem, found)
         [declared_kernel] = declared_by(problem).of(problem.operation.name)
         return Runner(declared_kernel, problem, config, found.info, found.spec)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy
 
 from tuner.declare.epilogue import Epilogue
+from tuner.devices.detect import is_spec, kind_of, language_of
 from tuner.errors import UnknownName
 from tuner.lookup.answers import UNMEASURED
 from tuner.python.arrays import Operand, dense_strides
@@ -215,7 +216,7 @@ def _here() -> str:
 
 def _row_major(shape: tuple[int, ...], dtype: str, device: str) -> Operand:
     kind = numpy.dtype(dtype)
-    library = "NumPy" if device == "cpu" else "CuPy"
+    library = language_of(kind_of(device).name).array_library
     return Operand(library, shape, dense_strides(shape, kind.itemsize), kind.name, kind.itemsize, device)
 
 
@@ -234,7 +235,7 @@ def _of_dims(function: str, dims: dict[str, int], dtype: str, layout: str, devic
 
 
 def _decision(request: Request, device: str) -> Decision | None:
-    if device == "cpu" or device.startswith("cuda"):
+    if is_spec(device):
         from tuner.devices.detect import find
 
         find(device)  # or say that there is none

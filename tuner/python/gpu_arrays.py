@@ -270,7 +270,7 @@ def view(array: Any) -> Any:
     on_host = hasattr(array, "__dlpack_device__") and int(array.__dlpack_device__()[0]) == _HOST
     if on_host:
         return numpy.from_dlpack(array)
-    from tuner.devices.calling import adopted
+    from tuner.devices.cuda.calling import adopted
 
     return adopted(array)
 

@@ -11,10 +11,12 @@ from dataclasses import replace
 from typing import Any
 
 from tuner.declare.catalogue import from_file
+from tuner.declare.language import source_language
 from tuner.declare.own_source import Module, Taken, definition, njit, reference_of, taken_by, unwrapped
 from tuner.declare.problem import Problem
 from tuner.declare.shapes import Given, shapes_of
 from tuner.declare.writing import Own, Reference, write
+from tuner.devices.detect import kind_of
 from tuner.devices.settings import cache_root, cache_trouble
 from tuner.errors import InputError, UnknownName
 from tuner.python.arguments import described, named, on_host, with_outputs
@@ -133,7 +135,7 @@ def _library(own: Own, code: Code, options: Mapping[str, Any]) -> tuple[str, Ref
     told, reference = options.get("library", "reference"), options.get("reference")
     if callable(told):
         return getattr(told, "__name__", "library"), _read_reference(own, told, "its_library")
-    if told == "reference" and reference is not None and code.target == "cpu":
+    if told == "reference" and reference is not None and kind_of(code.target).is_host:
         compiled = unwrapped(reference)[1] is not None
         return ("reference" if compiled else "NumPy"), _read_reference(own, reference, "its_library")
     return None
@@ -172,7 +174,7 @@ def declared(code: Code, arguments: object, options: Mapping[str, Any]) -> Own:
     )  # fmt: skip
     _check_used(code, own.source, options)
     own = with_reference(own, code, values, options)
-    return replace(own, launch=launch_of(own, options)) if code.target == "cuda" else own
+    return replace(own, launch=launch_of(own, options)) if source_language(code.target).has_launch else own
 
 
 def _check_used(code: Code, source: str, options: Mapping[str, Any], later: bool = False) -> None:
@@ -276,7 +278,7 @@ def _written_by(function: Any, names: Sequence[str]) -> tuple[str, ...]:
 
 def _more(code: Code, options: Mapping[str, Any]) -> dict[str, Any]:
     found = {name: options[name] for name in ("terms", "flops") if name in options}
-    threads = THREADS if code.target == "cpu" and THREADS in code.parameters else ""
+    threads = THREADS if not source_language(code.target).has_launch and THREADS in code.parameters else ""
     return found | {"threads": threads, "defaults": {**code.defaults, **(options.get("defaults") or {})}}
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from tuner.declare.hardware import DeviceInfo
+from tuner.devices.detect import kind_of
 from tuner.python.arrays import Family, index_of
 from tuner.python.calls import Prepared, kernel_call, library_call
 from tuner.python.decisions import Decision, decide, forget, warn_once
@@ -63,15 +64,7 @@ def device_info(device: str) -> DeviceInfo:
     """Identity and limits of ``cpu`` or ``cuda:N``."""
     found = _devices.get(device)
     if found is None:
-        if device == "cpu":
-            from tuner.devices.detect import cpu_info
-
-            found = cpu_info()
-        else:
-            from tuner.devices.calling import device_info as gpu_info
-
-            found = gpu_info(index_of(device))
-        _devices[device] = found
+        found = _devices[device] = kind_of(device).describe(index_of(device))
     return found
 
 

@@ -12,6 +12,7 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel, render
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
+from tuner.devices.detect import kind_of
 from tuner.errors import InputError
 from tuner.python.arguments import check, made, operand_of, seen
 from tuner.python.arrays import index_of
@@ -44,7 +45,7 @@ class Runner:
         self.problem = problem
         self.numbers = tuple(each.name for each in problem.scalars if each.name not in problem.dims)
         self._rendered = render(kernel, problem, Config(config))
-        self._device, self._index = device, index_of(spec) if spec.startswith("cuda:") else 0
+        self._device, self._index = device, index_of(spec) if spec.startswith(f"{device.kind}:") else 0
         self._entry: Callable[..., Any] | None = None
         self._loaded: dict[int, Any] = {}
         self._loading = threading.Lock()
@@ -104,7 +105,7 @@ class Runner:
         """
         tensors, kind = self.problem.tensors, self._device.kind
         found = tuple(seen(tensor.name, array) for tensor, array in zip(tensors, arrays, strict=True))
-        check(tensors, found, kind, dense or kind != "cpu")
+        check(tensors, found, kind, dense or not kind_of(kind).is_host)
         return found
 
     def run(self, *arrays: Any, numbers: Mapping[str, float] | None = None) -> None:
@@ -118,7 +119,7 @@ class Runner:
             numpy.dtype(each.dtype).type((numbers or {}).get(each.name, each.value))
             for each in self.problem.scalars
         )
-        if self._device.kind == "cpu":
+        if kind_of(self._device.kind).is_host:
             self._on_host(arrays, scalars)
         elif isinstance(arrays[0], numpy.ndarray):
             self._by_copies(arrays, scalars)
@@ -144,7 +145,7 @@ class Runner:
 
     def _by_copies(self, arrays: Sequence[Any], scalars: Sequence[Any]) -> None:
         """By way of the GPU's memory; arrays of NumPy hold the outputs once it returns."""
-        from tuner.devices.calling import to_gpu, to_host
+        from tuner.devices.cuda.calling import to_gpu, to_host
 
         copies = [to_gpu(each, self._index) for each in arrays]
         self._on_gpu(copies, scalars)
@@ -155,7 +156,7 @@ class Runner:
     def _on(self, index: int) -> Any:
         """The kernel on a GPU, compiled and loaded at the first call."""
         if index not in self._loaded:
-            from tuner.devices.calling import Loaded, device_info
+            from tuner.devices.cuda.calling import Loaded, device_info
 
             with self._loading:
                 if index not in self._loaded:

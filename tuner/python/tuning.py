@@ -10,6 +10,7 @@ from typing import Any, TypedDict, Unpack
 from tuner.declare.catalogue import Catalogue, being_read, builtin, from_file, kernels_folder
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Operation, Problem
+from tuner.devices.detect import kind_of
 from tuner.devices.settings import setting
 from tuner.errors import DeclarationError, InputError, UnknownName
 from tuner.lookup.asking import parse_key
@@ -344,8 +345,9 @@ def default_device(targets: Collection[str], arguments: object) -> str:
         A device; empty for the one that is used where none is named.
     """
     told = str(setting("device", "tune") or "")
-    if set(targets) == {"cpu"}:
-        return "cpu" if arguments is not None else told or "cpu"
+    hosts = [kind_of(target) for target in targets]
+    if all(kind.is_host for kind in hosts):
+        return hosts[0].first if arguments is not None else told or hosts[0].first
     if arguments is None:
         return told
     found = device_of(arguments.values() if isinstance(arguments, Mapping) else arguments, "cuda")

@@ -20,7 +20,7 @@ from tuner.cli.options import (
     writable_folder,
 )
 from tuner.declare.catalogue import builtin
-from tuner.devices.detect import DetectedDevice, find
+from tuner.devices.detect import DetectedDevice, find, kind_of
 from tuner.errors import InputError
 from tuner.report.ladder_plan import ladder_of, read_ladder_plan
 from tuner.report.ladder_tables import limits_text, rung_table, slower_texts
@@ -105,7 +105,7 @@ def _plan(
     if dims or sets or any(words) or kernels:
         raise InputError(f"a ladder plan says itself what to measure, got more beside {target}; leave it away")
     plan = read_ladder_plan(Path(target), builtin())
-    found = find(device or ("cpu" if plan.target == "cpu" else "cuda:0"))
+    found = find(device or kind_of(plan.target).first)
     if found.target != plan.target:
         raise InputError(f"{target} is for {plan.target}, got --device {found.spec}; choose another device")
     return plan, found

@@ -10,6 +10,7 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import DTYPE_BYTES, Problem
 from tuner.declare.space import Config
+from tuner.devices.detect import kind_of
 from tuner.errors import TunerError
 from tuner.report.ladder_attempts import first_configs, measured, pinned_space
 from tuner.report.rungs import Limits, lessons
@@ -49,8 +50,8 @@ def measure_limits(crew: Crew, store: Store, dtype: str) -> Limits:
     info = crew.devices[0].info
     size = array_bytes(info, crew.devices[0].free_bytes)
     elements = size // DTYPE_BYTES[dtype]
-    parts = 1 << 12 if info.kind == "cuda" else 1 << 8
-    numbers = NUMBERS * info.sm_count * info.max_threads_per_sm if info.kind == "cuda" else 0
+    parts = 1 << 8 if kind_of(info.kind).is_host else 1 << 12
+    numbers = NUMBERS * info.sm_count * info.max_threads_per_sm
     wanted = {
         "read": {"parts": parts, "n": elements // parts},
         "copy": {"n": elements},
@@ -72,7 +73,7 @@ def measure_limits(crew: Crew, store: Store, dtype: str) -> Limits:
 def array_bytes(info: DeviceInfo, free_bytes: int) -> int:
     """Bytes of the array that is read or copied: far beyond any cache, and a whole number of KiB."""
     wanted = GPU_BYTES
-    if info.kind == "cpu":
+    if kind_of(info.kind).is_host:
         wanted = min(max(CACHES * info.l2_bytes, CPU_LEAST_BYTES), CPU_MOST_BYTES)
     return max(min(wanted, free_bytes // ROOM), 1 << 20) >> 15 << 15
 

@@ -180,9 +180,9 @@ class DevicePool:
     def of(cls, found: Sequence[DetectedDevice], cluster: ClusterChoice | None = None) -> DevicePool:
         """Devices of this machine, each by its spec; ``cuda`` names all GPUs where they are of one kind."""
         named: dict[str, tuple[DetectedDevice, ...]] = {each.spec: (each,) for each in found}
-        gpus = tuple(each for each in found if each.spec.startswith("cuda:"))
+        gpus = tuple(each for each in found if each.spec.startswith(f"{each.target}:"))
         if len(gpus) > 1 and len({each.info.name for each in gpus}) == 1:
-            named["cuda"] = gpus
+            named[gpus[0].target] = gpus
         return cls(named, cluster)
 
     @property

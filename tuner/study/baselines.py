@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tuner.devices.detect import with_best_blas
+from tuner.devices.cpu.kind import with_best_blas
 from tuner.devices.machine_load import MachineWatch
 from tuner.results.doubts import NOISE, LibraryTime, contradictions
 from tuner.results.measurement import Measurement, compare_apart, under

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.space import Config, Space
+from tuner.devices.detect import kind_of
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.objectives import TIME, resolved, values_of
 from tuner.search import front, front_value
@@ -188,7 +189,7 @@ def elimination_of(
         if kernel.name in spaces
     }
     threads = {kernel.name: kernel.threads for kernel in request.kernels}
-    elimination = Elimination(counts, device.cores if device.kind == "cpu" else 1, threads)
+    elimination = Elimination(counts, device.cores if kind_of(device.kind).is_host else 1, threads)
     for (kernel, config), measurement in before.items():
         elimination.take(kernel, config, measurement)
     return elimination

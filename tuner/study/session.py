@@ -14,6 +14,7 @@ from types import TracebackType
 from tuner.declare.kernel import Kernel, Rendered, render
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
+from tuner.devices.detect import kind_of
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import Record, Role, measured_as_now
 from tuner.store import Store
@@ -100,7 +101,7 @@ class Session:
     @property
     def shares_cores(self) -> bool:
         """True if compiling would disturb timing: on a CPU."""
-        return self.worker.info.kind == "cpu"
+        return kind_of(self.worker.info.kind).is_host
 
     def start_compiling(self) -> CompilePool:
         """Starts the compile workers ahead of their first use, beside other work."""

@@ -9,8 +9,7 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.declare.space import Space
-from tuner.devices.detect import DetectedDevice
-from tuner.devices.power import EnergyCounters
+from tuner.devices.detect import DetectedDevice, kind_of
 from tuner.errors import DeclarationError, InputError, NothingFound, TunerError
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.objectives import TIME
@@ -59,7 +58,7 @@ def check_regime(regime: str, kind: str) -> None:
     Raises:
         InputError: The regime is for GPUs only.
     """
-    if kind == "cpu" and regime not in ("cold", "hot"):
+    if regime not in kind_of(kind).regimes:
         raise InputError(f"a CPU is timed cold or hot, got regime {regime!r}; choose one of them")
 
 
@@ -69,8 +68,8 @@ def check_power(objectives: Sequence[str], found: DetectedDevice) -> None:
     Raises:
         InputError: The device is a CPU whose counters cannot be read.
     """
-    if "energy" in objectives and found.spec == "cpu":
-        trouble = EnergyCounters().trouble
+    if "energy" in objectives:
+        trouble = kind_of(found.spec).power_trouble()
         if trouble:
             raise _no_power(found.info, trouble)
 

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from tuner.declare.launch import Launch
-from tuner.devices.detect import DetectedDevice
+from tuner.devices.detect import DetectedDevice, kind_of
 from tuner.errors import DeviceTrouble
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.sentinel import Terms
@@ -291,7 +291,7 @@ class Crew:
         their workers end.
         """
         if self._pool is not None:
-            if any(worker.info.kind == "cpu" for worker in self.devices):
+            if any(kind_of(worker.info.kind).is_host for worker in self.devices):
                 self._pool.cancel()
             else:
                 self._pool.abandon()

@@ -32,7 +32,7 @@ from tuner.declare.kernel import Rendered
 from tuner.declare.launch import Launch
 from tuner.declare.problem import Problem
 from tuner.devices.cpu import host
-from tuner.devices.opening import compiler_for, open_device
+from tuner.devices.detect import compiler_for, kind_of, open_device
 from tuner.devices.protocol import CompileFailed, Compiler, LaunchFailed
 from tuner.devices.transfers import transfers_s
 from tuner.errors import InputError, TunerError
@@ -108,7 +108,7 @@ class CompileHandlers:
     """Requests of a compile worker."""
 
     def __init__(self, spec: str) -> None:
-        self._compiler: Compiler = compiler_for(spec)
+        self._compiler_for: Callable[[str], Compiler] = functools.cache(functools.partial(compiler_for, spec))
         self._problems: dict[str, Problem] = {}
 
     def compile(self, message: dict[str, Any], _: bytes) -> tuple[dict[str, Any], bytes]:
@@ -122,7 +122,9 @@ class CompileHandlers:
             self._problems[key] = problem_from(message["problem"])
         rendered = rendered_from(message["rendered"])
         try:
-            binary = self._compiler.compile(rendered, message["architecture"], self._problems[key])
+            binary = self._compiler_for(rendered.target).compile(
+                rendered, message["architecture"], self._problems[key]
+            )
         except (CompileFailed, MemoryError) as failure:
             reason = memory_reason(failure) if isinstance(failure, MemoryError) else str(failure)
             seconds = time.perf_counter() - start
@@ -313,7 +315,7 @@ def limit_memory(role: str, spec: str) -> None:
     GPU workers are not limited, because the driver maps far more memory than it uses.
     """
     asked = os.environ.get(MEMORY_VARIABLE)
-    if asked is None and (role, spec) != ("device", "cpu"):
+    if asked is None and not (role == "device" and kind_of(spec).is_host):
         return
     held = psutil.Process().memory_info()
     limit = held.data + (host.free_bytes() if asked is None else int(asked))

@@ -119,7 +119,7 @@ def test_a_source_that_is_not_there_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"target": "gpu"}, "target of kernel 'blocks' is one of cuda, cpu, got 'gpu'"),
+        ({"target": "gpu"}, "target of kernel 'blocks' is one of cpu, cuda, got 'gpu'"),
         ({"launch": None}, r"needs a launch rule .* \(cuda\) has none"),
         ({"target": "cpu"}, r"a cpu kernel has none; kernel 'blocks' \(cpu\) has one"),
         ({"parameters": (choice("A", 1), choice("A", 2))}, "have distinct names"),

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.declare.kernel import cpp_tokens, measured_text
+from tuner.declare.kernel import measured_text
+from tuner.devices.cuda.language import cpp_tokens
 
 SOURCE = """
 #define TILE 16  // elements

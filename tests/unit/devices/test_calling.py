@@ -17,7 +17,7 @@ from fixtures.fake_gpu import H200
 from tuner.declare.catalogue import builtin
 from tuner.declare.kernel import Rendered
 from tuner.declare.launch import Launch, Padded, Pieces, Step, Workspace
-from tuner.devices import calling
+from tuner.devices.cuda import calling
 
 PROBLEM = builtin().operation("gemm").problem({"m": 6, "n": 5, "k": 4})
 PLAIN = Launch((7, 2), (32,), 1024)

@@ -12,6 +12,7 @@ from fixtures.lookup_records import crown, gemm, library, record, source_hash
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.space import Space
 from tuner.devices import detect
+from tuner.devices.cpu import kind as cpu_kind
 from tuner.devices.cpu.features import VARIABLE, used
 from tuner.errors import DeviceTrouble, InputError
 from tuner.lookup import answer
@@ -48,7 +49,7 @@ def test_what_cannot_be_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_restricted_cpu_has_a_name_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
-    monkeypatch.setattr(detect, "cpu_flags", lambda: set(WIDE))
+    monkeypatch.setattr(cpu_kind, "cpu_flags", lambda: set(WIDE))
     whole = detect.find("cpu")
     assert (whole.info.vector_bytes, whole.environment, "AVX-512)" in whole.info.name) == (64, (), True)
     monkeypatch.setenv(VARIABLE, "avx2")
@@ -57,10 +58,10 @@ def test_a_restricted_cpu_has_a_name_of_its_own(monkeypatch: pytest.MonkeyPatch)
     assert held.info.vector_bytes == 32
     assert held.info.uuid != whole.info.uuid
     assert dict(held.environment)["OPENBLAS_CORETYPE"] == "Haswell"
-    assert detect.with_best_blas(held, "Haswell") is None
+    assert cpu_kind.with_best_blas(held, "Haswell") is None
 
 
-@pytest.mark.skipif("avx512f" not in detect.cpu_flags(), reason="needs a CPU with AVX-512")
+@pytest.mark.skipif("avx512f" not in cpu_kind.cpu_flags(), reason="needs a CPU with AVX-512")
 def test_a_restricted_process_compiles_without_wider_vectors(tmp_path: Path) -> None:
     script = """
 import numpy, numba

@@ -23,9 +23,9 @@ def half(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The module, loaded anew beside wrappers that machines without a GPU cannot load."""
     played = SimpleNamespace()
     monkeypatch.setitem(vars(importlib.import_module("cupy_backends.cuda.libs")), "cublas", played)
-    for name in ("tuner.devices.cuda.cublas", "tuner.devices.cuda.cublas"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-        monkeypatch.setitem(sys.modules, name, importlib.import_module(name))
+    name = "tuner.devices.cuda.cublas"
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, name, importlib.import_module(name))
     return sys.modules["tuner.devices.cuda.cublas"]
 
 
@@ -34,8 +34,8 @@ def test_a_row_major_product_is_the_column_major_one_of_the_transposes(
     half: Any, monkeypatch: pytest.MonkeyPatch, layout: str
 ) -> None:
     calls: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(half.cublas, "handle", lambda: "handle")
-    monkeypatch.setattr(half.cublas, "function", lambda name: lambda *given: calls.append((name, *given)) or 0)
+    monkeypatch.setattr(half, "handle", lambda: "handle")
+    monkeypatch.setattr(half, "function", lambda name: lambda *given: calls.append((name, *given)) or 0)
     problem = GEMM.problem({"m": 3, "n": 5, "k": 7}, "bfloat16", layout)
     half._by_gemm_ex(problem, 200, 100, 300)
     name, _, of_b, of_a, *sizes = calls[0][:7]

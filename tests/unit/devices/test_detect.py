@@ -10,6 +10,7 @@ import pytest
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.devices import detect
+from tuner.devices.cpu.kind import with_best_blas
 from tuner.devices.detect import DetectedDevice
 from tuner.errors import DeviceTrouble, InputError
 
@@ -204,10 +205,10 @@ def test_the_blas_core_type_that_suits_the_cpu(vector_bytes: int, chosen: str, b
     cpu = DetectedDevice(
         "cpu", DeviceInfo("AMD EPYC", "cpu", vector_bytes=vector_bytes), (("OMP_NUM_THREADS", "4"),)
     )
-    told = detect.with_best_blas(cpu, chosen)
+    told = with_best_blas(cpu, chosen)
     assert (told and dict(told.environment)) == (best and {"OMP_NUM_THREADS": "4", "OPENBLAS_CORETYPE": best})
 
 
 def test_no_core_type_is_chosen_for_what_is_no_cpu() -> None:
     board = DetectedDevice("cuda:0", DeviceInfo("NVIDIA H200", "cuda", vector_bytes=64))
-    assert detect.with_best_blas(board, "Haswell") is None
+    assert with_best_blas(board, "Haswell") is None

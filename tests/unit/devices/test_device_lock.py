@@ -13,8 +13,9 @@ from fixtures.fake_device import ROOT
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.devices import device_lock as locks
+from tuner.devices.cpu.kind import cache_groups
 from tuner.devices.detect import DetectedDevice, find
-from tuner.devices.device_lock import cache_groups, device_holder, device_lock, lock_files, lock_folder
+from tuner.devices.device_lock import device_holder, device_lock, lock_files, lock_folder
 from tuner.errors import EnvironmentTrouble, LockedByAnother
 from tuner.study.locks import occupied
 

@@ -12,7 +12,7 @@ from fixtures.fake_device import BOARD, TOY
 from tuner.declare import catalogue
 from tuner.declare.kernel import Rendered, render
 from tuner.declare.space import Config
-from tuner.devices.fake import FakeDevice, read_info
+from tuner.devices.fake.device import FakeDevice, read_info
 from tuner.devices.protocol import LaunchFailed
 from tuner.errors import DeviceTrouble
 from tuner.workers.workload import Workload

@@ -14,19 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tuner.declare.hardware import DeviceInfo
-from tuner.devices import machine_load
+from tuner.devices.cpu import load as cpu_load_of
+from tuner.devices.cpu.load import CpuReading, Process, cpu_load, read_cpu
+from tuner.devices.cuda import load as gpu_load_of
+from tuner.devices.cuda.load import GpuReading, gpu_load
 from tuner.devices.detect import DetectedDevice, find
-from tuner.devices.machine_load import (
-    CpuReading,
-    GpuReading,
-    Load,
-    MachineWatch,
-    Process,
-    cpu_load,
-    described,
-    gpu_load,
-    read_cpu,
-)
+from tuner.devices.machine_load import MachineWatch, described
+from tuner.devices.protocol import Load
 from tuner.results.doubts import (
     HEAT,
     OTHERS_CORES,
@@ -144,14 +138,14 @@ def test_files_of_the_kernel_are_read(tmp_path: Path) -> None:
     new, old = tmp_path / "new", tmp_path / "old"
     new.write_text("usage_usec 5\nthrottled_usec 2500000\n")
     old.write_text("nr_periods 3\nthrottled_time 1500000000\n")
-    assert machine_load._quota_s([tmp_path / "none", new]) == 2.5
-    assert machine_load._quota_s([old]) == 1.5
-    assert machine_load._quota_s([tmp_path / "none"]) == 0
+    assert cpu_load_of._quota_s([tmp_path / "none", new]) == 2.5
+    assert cpu_load_of._quota_s([old]) == 1.5
+    assert cpu_load_of._quota_s([tmp_path / "none"]) == 0
     for core, count in ((0, 2), (1, 3)):
         folder = tmp_path / f"cpu{core}" / "thermal_throttle"
         folder.mkdir(parents=True)
         (folder / "core_throttle_count").write_text(f"{count}\n")
-    assert machine_load._heat_events(tmp_path) == 5
+    assert cpu_load_of._heat_events(tmp_path) == 5
 
 
 def test_a_gpu_that_was_busy_with_the_study_before_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,10 +155,10 @@ def test_a_gpu_that_was_busy_with_the_study_before_is_read_again(monkeypatch: py
         GpuReading({OWN: "python"}, 1.0),
         GpuReading({7: "x"}),
     ]
-    monkeypatch.setattr(machine_load, "read_gpu", lambda uuid: readings.pop(0))
-    monkeypatch.setattr(machine_load, "UTILIZATION_S", 0.0)
-    monkeypatch.setattr(machine_load.os, "getpid", lambda: OWN)
-    monkeypatch.setattr(machine_load.psutil, "Process", lambda: SimpleNamespace(children=lambda recursive: []))
+    monkeypatch.setattr(gpu_load_of, "read_gpu", lambda uuid: readings.pop(0))
+    monkeypatch.setattr(gpu_load_of, "UTILIZATION_S", 0.0)
+    monkeypatch.setattr(gpu_load_of.os, "getpid", lambda: OWN)
+    monkeypatch.setattr(gpu_load_of.psutil, "Process", lambda: SimpleNamespace(children=lambda recursive: []))
     watch = MachineWatch([DetectedDevice("cuda:0", DeviceInfo("GPU", "cuda", uuid="GPU-1"))])
     assert watch.told() == ()
     watch.restart()

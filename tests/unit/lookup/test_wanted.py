@@ -14,7 +14,8 @@ from fixtures.fake_device import BEST, BEST_S, TOY, stored, write_device
 
 from tuner import lookup
 from tuner.declare import catalogue
-from tuner.devices.detect import cpu_info, find
+from tuner.devices.cpu.kind import cpu_info
+from tuner.devices.detect import find
 from tuner.lookup import demand as module
 from tuner.lookup.demand import most_wanted
 from tuner.night import surveys as nightly

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from fixtures.lookup_records import BOARD, CPU
+from fixtures.lookup_records import BOARD
 from fixtures.model_survey import BLOCKS, GEMM, KERNELS, time_s
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config, Constraint, Space
-from tuner.devices.detect import DetectedDevice
+from tuner.devices.detect import DetectedDevice, kind_of
 from tuner.lookup.legality import is_point
 from tuner.model.design import Ranges
 from tuner.model.survey_design import LIBRARY_ALONE, OF_TURNS, Design, SurveyRequest, Turn
@@ -211,7 +211,7 @@ def test_at_some_problems_the_search_goes_on_and_times_nothing_twice() -> None:
 
 
 def test_cpus_are_surveyed_hot_as_their_results_are_published() -> None:
-    assert (CPU.usual_regime, replace(CPU, kind="cuda").usual_regime) == ("hot", "cold")
+    assert [kind_of(name).survey.regime for name in ("cpu", "cuda")] == ["hot", "cold"]
 
 
 #: Its tile covers a side as tightly as it can: what is legal at one problem is illegal at most others.

@@ -206,7 +206,7 @@ def test_a_kernel_that_does_not_load_leaves_the_call_to_the_library(
     def fails(*_: object) -> None:
         raise RuntimeError("CUDA_ERROR_INVALID_IMAGE")
 
-    monkeypatch.setattr(sys.modules["tuner.devices.calling"], "Loaded", fails)
+    monkeypatch.setattr(sys.modules["tuner.devices.cuda.calling"], "Loaded", fails)
     champion_of("gemm", "nn", m=4, n=4, k=4)
     a = CupyArray(on_gpu(normal(4, 4)))
     with pytest.warns(CallableWarning, match="INVALID_IMAGE"):

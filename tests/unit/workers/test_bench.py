@@ -13,7 +13,7 @@ from fixtures.fake_device import BEST, BEST_S, BOARD, FAULTS, TOY, fault_configs
 from tuner.declare import catalogue
 from tuner.declare.kernel import render
 from tuner.declare.space import Config
-from tuner.devices.fake import FakeCompiler, FakeDevice
+from tuner.devices.fake.device import FakeCompiler, FakeDevice
 from tuner.results.measurement import Outcome
 from tuner.workers.bench import Bench, CompiledConfig
 from tuner.workers.workload import Workload

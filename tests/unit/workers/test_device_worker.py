@@ -15,7 +15,7 @@ from fixtures.fake_device import BEST, BEST_S, FAULTS, TOY, fault_configs, reque
 from tuner.declare.kernel import render
 from tuner.declare.space import Config
 from tuner.devices.detect import DetectedDevice, find
-from tuner.devices.fake import FakeCompiler
+from tuner.devices.fake.device import FakeCompiler
 from tuner.errors import DeviceTrouble
 from tuner.results.measurement import Measurement, Outcome
 from tuner.workers import device_worker, kept_worker

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tuner.declare.catalogue import builtin, from_file
 from tuner.declare.problem import Operation, Problem, Tensor, Work
-from tuner.devices.fake import FakeDevice
+from tuner.devices.fake.device import FakeDevice
 from tuner.devices.protocol import GUARD_BYTES
 from tuner.workers.inputs import bits
 from tuner.workers.workload import Workload

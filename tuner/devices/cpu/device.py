@@ -18,11 +18,11 @@ from tuner.declare.kernel import Rendered
 from tuner.devices.cpu import features as cpu_features
 from tuner.devices.cpu import host
 from tuner.devices.cpu import numba as numba_source
-from tuner.devices.detect import cpu_flags, cpu_info
-from tuner.devices.power import EnergyCounters, keep_busy
-from tuner.devices.protocol import Arrays, CompileFailed, LaunchFailed, Run, declared_baseline
+from tuner.devices.cpu.kind import KIND, cpu_flags, cpu_info
+from tuner.devices.cpu.power import EnergyCounters
+from tuner.devices.detect import language_of
+from tuner.devices.protocol import Arrays, Run, declared_baseline, keep_busy
 from tuner.errors import DeviceTrouble
-from tuner.results.measurement import memory_reason
 
 #: The flush reads and writes this multiple of the last-level cache.
 FLUSH_FACTOR = 2
@@ -80,24 +80,8 @@ class CpuDevice:
         return numpy.random.default_rng(seed)
 
     def load(self, rendered: Rendered, code: bytes, arrays: Arrays) -> Run:
-        """Imports the rendered module and binds the arguments; see the protocol."""
-        try:
-            # It has run once, so the first timed run loads no machine code.
-            entry = numba_source.ready(rendered, arrays.problem)
-        except CompileFailed as error:
-            raise LaunchFailed(str(error)) from error
-        arguments = [each.item() if isinstance(each, numpy.generic) else each for each in arrays.arguments()]
-
-        def run() -> None:
-            try:
-                entry(*arguments)
-            except MemoryError as error:
-                # Whatever holds the memory ends with the worker.
-                raise LaunchFailed(memory_reason(error), device_unwell=True) from error
-            except Exception as error:
-                raise LaunchFailed(f"{type(error).__name__}: {error}") from error
-
-        return run
+        """Lets the kernel's language bind it; see the protocol."""
+        return language_of(rendered.target).bind(rendered, code, arrays, self.info)
 
     def library(self, arrays: Arrays, threads: int = 0) -> Run | None:
         """The declared baseline; see the protocol."""
@@ -114,7 +98,7 @@ class CpuDevice:
 
     def samples_s(self, run: Run, count: int, regime: str, before: Run | None = None) -> list[float]:
         """Times runs with the host's monotonic clock; see the protocol."""
-        if regime not in ("cold", "hot"):
+        if regime not in KIND.regimes:
             raise DeviceTrouble(f"a CPU is timed cold or hot, got regime {regime!r}; choose one of them")
         if run is not self._timed_last:
             wait_until_quiet()

@@ -29,8 +29,8 @@ from numba.core.dispatcher import Dispatcher
 from tuner.declare.kernel import Rendered
 from tuner.declare.problem import DTYPE_BYTES, Problem, Tensor
 from tuner.devices.cpu import features
-from tuner.devices.detect import cpu_flags
-from tuner.devices.protocol import Binary, CompileFailed
+from tuner.devices.cpu.kind import cpu_flags
+from tuner.devices.protocol import Arrays, Binary, CompileFailed, LaunchFailed, Run
 from tuner.devices.settings import cache_root, cache_trouble
 from tuner.results.measurement import OUT_OF_MEMORY, CompileReport, memory_reason
 
@@ -285,6 +285,27 @@ def _tried(entry: Callable[..., Any], problem: Problem) -> Callable[..., Any]:
     except Exception as error:
         raise CompileFailed(f"{type(error).__name__}: {error}") from error
     return entry
+
+
+def bound(rendered: Rendered, arrays: Arrays) -> Run:
+    """Makes a kernel ready to run on arrays; see `tuner.devices.protocol.Device.load`."""
+    try:
+        # It has run once, so the first timed run loads no machine code.
+        entry = ready(rendered, arrays.problem)
+    except CompileFailed as error:
+        raise LaunchFailed(str(error)) from error
+    arguments = [each.item() if isinstance(each, numpy.generic) else each for each in arrays.arguments()]
+
+    def run() -> None:
+        try:
+            entry(*arguments)
+        except MemoryError as error:
+            # Whatever holds the memory ends with the worker.
+            raise LaunchFailed(memory_reason(error), device_unwell=True) from error
+        except Exception as error:
+            raise LaunchFailed(f"{type(error).__name__}: {error}") from error
+
+    return run
 
 
 class NumbaCompiler:

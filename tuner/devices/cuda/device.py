@@ -18,8 +18,8 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Rendered
 from tuner.devices.cuda.launching import DRIVER_ERRORS, LoadedKernel
 from tuner.devices.cuda.nvrtc import compile_cubin, nvrtc_version, target_architecture
-from tuner.devices.power import keep_busy
-from tuner.devices.protocol import Arrays, LaunchFailed, Run, declared_baseline
+from tuner.devices.detect import language_of
+from tuner.devices.protocol import Arrays, LaunchFailed, Run, declared_baseline, keep_busy
 from tuner.errors import DeviceTrouble
 
 #: Seconds between two readings of clocks and power; a reading takes about a millisecond.
@@ -100,8 +100,8 @@ class CudaDevice:
         return cupy.random.default_rng(seed)
 
     def load(self, rendered: Rendered, code: bytes, arrays: Arrays) -> Run:
-        """Loads the cubin and binds the arguments; see the protocol."""
-        return LoadedKernel(rendered, code, arrays, self.info)
+        """Lets the kernel's language bind it; see the protocol."""
+        return language_of(rendered.target).bind(rendered, code, arrays, self.info)
 
     def library(self, arrays: Arrays, threads: int = 0) -> Run | None:
         """The declared baseline; see the protocol."""

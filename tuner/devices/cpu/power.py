@@ -1,45 +1,15 @@
-"""Measures power during back-to-back runs: keeps a device busy, and reads a CPU's energy counters.
+"""Reads a CPU's energy counters.
 
-The counters are RAPL's, as Linux shows them under ``/sys/class/powercap`` (kernel documentation, "Power Capping
+They are RAPL's, as Linux shows them under ``/sys/class/powercap`` (kernel documentation, "Power Capping
 Framework"): running totals in microjoules, one folder for each package, each with its own range for
 wrap-around.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 
-#: Seconds of work before power is read: NVML reports the mean of the last second (NVML API reference).
-BUSY_S = 1.0
-#: Seconds of work queued at a time, so that the device never waits for the host for long.
-BATCH_S = 0.02
 COUNTERS = Path("/sys/class/powercap")
-
-
-def keep_busy(run: Callable[[], None], synchronize: Callable[[], None], seconds: float = BUSY_S) -> int:
-    """Runs something again and again.
-
-    Args:
-        run: Queues or performs one run.
-        synchronize: Waits for what was queued.
-        seconds: Duration.
-
-    Returns:
-        Number of runs that take about `BATCH_S`.
-    """
-    batch, end_s = 1, time.monotonic() + seconds
-    while True:
-        begun_s = time.monotonic()
-        for _ in range(batch):
-            run()
-        synchronize()
-        now_s = time.monotonic()
-        if now_s >= end_s:
-            return batch
-        if now_s - begun_s < BATCH_S / 2:
-            batch *= 2
 
 
 class EnergyCounters:

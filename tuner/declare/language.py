@@ -1,0 +1,86 @@
+"""Languages of kernels, as far as their sources go; `tuner.devices.protocol.Language` says the rest.
+
+A language is a folder of `tuner/devices` with a module `language.py`, whose `LANGUAGE` implements the protocol.
+It is found there, and named nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from tuner.declare.space import Config, Parameter
+from tuner.errors import DeclarationError
+
+
+class SourceLanguage:
+    """What a declaration needs to know of its source's language.
+
+    Attributes:
+        name: Name of the language: ``cuda``, ``numba``.
+        target: What kernels declare as their ``target``, and their folder: ``kernels/OPERATION/TARGET``.
+        suffix: End of a source's file name.
+        has_launch: True if a declaration gives a grid and blocks; False if the source starts its own threads.
+    """
+
+    name: str
+    target: str
+    suffix: str
+    has_launch: bool
+
+    def functions(self, text: str) -> list[str] | None:
+        """Names that can be called in a source, in order; None if they cannot be determined."""
+        raise NotImplementedError
+
+    def may_define(self, text: str, function: str) -> bool:
+        """True if the source may define a function that `functions` does not list, say by a macro."""
+        return False
+
+    def measured_text(self, text: str) -> str:
+        """The part of a source on which a measurement depends: equal for sources that differ in layout only.
+
+        Source hashes, and with them whether a record is stale, rest on it. A source that cannot be read is
+        returned unchanged.
+        """
+        raise NotImplementedError
+
+    def rendered(
+        self,
+        text: str,
+        constants: Mapping[str, Any],
+        parameters: Sequence[Parameter],
+        config: Config,
+        finishing: str | None = None,
+    ) -> str:
+        """One self-contained source.
+
+        Args:
+            text: The kernel's source with its includes.
+            constants: Of the operation.
+            parameters: Of the kernel.
+            config: Values of the parameters.
+            finishing: What is called on a result; None for a problem without an epilogue.
+        """
+        raise NotImplementedError
+
+
+@cache
+def languages() -> Mapping[str, SourceLanguage]:
+    """Target -> language, of all folders that have one. None of their libraries is loaded."""
+    folders = sorted(path.parent.name for path in (Path(__file__).parents[1] / "devices").glob("*/language.py"))
+    found = [import_module(f"tuner.devices.{folder}.language").LANGUAGE for folder in folders]
+    return {language.target: language for language in found}
+
+
+def source_language(target: str) -> SourceLanguage:
+    """The language of kernels with this target.
+
+    Raises:
+        DeclarationError: There is none.
+    """
+    if target not in languages():
+        raise DeclarationError(f"a target is one of {', '.join(languages())}, got {target!r}")
+    return languages()[target]

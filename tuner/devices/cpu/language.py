@@ -1,0 +1,102 @@
+"""Python that Numba compiles, as a language of kernels."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import Rendered
+from tuner.declare.space import Config, Parameter
+from tuner.devices.protocol import Arrays, Compiler, Language, Run
+from tuner.extras import load
+
+
+def python_syntax(text: str) -> str:
+    """Returns the syntax tree of a Python source without docstrings, equal in all supported Python versions.
+
+    Raises:
+        SyntaxError: The text is not Python.
+    """
+    return _syntax_of(ast.parse(text))
+
+
+def _syntax_of(node: Any) -> str:
+    if isinstance(node, list):
+        return f"[{' '.join(map(_syntax_of, node))}]"
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    fields = {name: value for name, value in ast.iter_fields(node) if value not in (None, [])}
+    if isinstance(
+        node, ast.Module
+    ):  # a source follows its includes, so that several files' docstrings are in it
+        fields["body"] = [each for each in node.body if not _is_text(each)]
+    elif isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node, clean=False):
+        fields["body"] = fields["body"][1:]
+    # Empty fields are left out, because later Python versions add some.
+    told = " ".join(f"{name}={_syntax_of(value)}" for name, value in fields.items())
+    return f"({type(node).__name__} {told})"
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(getattr(statement.value, "value", None), str)
+
+
+class NumbaLanguage(Language):
+    """Kernels as ``.numba.py`` files, compiled by Numba."""
+
+    name, target, kind = "numba", "cpu", "cpu"
+    suffix = ".numba.py"
+    has_launch = False
+    array_library = "NumPy"
+    compiler_packages = (("numba", "Numba {0}"),)
+
+    def functions(self, text: str) -> list[str] | None:
+        """Functions that are defined, and names that are set or imported, at any depth."""
+        try:
+            body = ast.walk(ast.parse(text))
+        except (SyntaxError, ValueError):
+            return None
+        found: list[str] = []
+        for node in body:
+            if isinstance(node, ast.FunctionDef):
+                found.append(node.name)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                found.append(node.id)
+            elif isinstance(node, ast.alias):
+                found.append(node.asname or node.name)
+        return found
+
+    def measured_text(self, text: str) -> str:
+        """Its syntax tree without docstrings."""
+        try:
+            return python_syntax(text)
+        except (SyntaxError, ValueError):
+            return text
+
+    def rendered(
+        self,
+        text: str,
+        constants: Mapping[str, Any],
+        parameters: Sequence[Parameter],
+        config: Config,
+        finishing: str | None = None,
+    ) -> str:
+        """Assignments, then the source, and what finishes the result behind it."""
+        lines = [f"{name} = {value!r}" for name, value in {**constants, **config}.items()]
+        behind = [] if finishing is None else ["", "", finishing]
+        return "\n".join([*lines, "", text, *behind])
+
+    def compiler(self) -> Compiler:
+        """Numba's, whose machine code lies beside the rendered modules."""
+        compiler: Compiler = load("tuner.devices.cpu.numba:NumbaCompiler")()
+        return compiler
+
+    def bind(self, rendered: Rendered, code: bytes, arrays: Arrays, device: DeviceInfo) -> Run:
+        """Imports the rendered module; its machine code comes from Numba's cache."""
+        run: Run = load("tuner.devices.cpu.numba:bound")(rendered, arrays)
+        return run
+
+
+LANGUAGE = NumbaLanguage()

@@ -1,0 +1,169 @@
+"""NVIDIA GPUs as a kind of device: NVML lists them, ``CUDA_VISIBLE_DEVICES`` filters and orders them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Sequence
+from types import MappingProxyType
+from typing import Any
+
+from tuner.declare.hardware import DeviceInfo
+from tuner.devices.protocol import (
+    REGIMES,
+    DetectedDevice,
+    Device,
+    DeviceKind,
+    LoadWatch,
+    SurveyDefaults,
+    not_a_spec,
+)
+from tuner.errors import DeviceTrouble
+from tuner.extras import load
+
+
+class CudaKind(DeviceKind):
+    """GPUs and MIG instances that CUDA may use."""
+
+    name, first = "cuda", "cuda:0"
+    is_host = False
+    regimes = REGIMES
+    survey = SurveyDefaults("cold", ahead=48, least=8, turn_s=0.12, most_bytes=4e9, most_flops=1e12)
+    driver_counts = True
+    guessed_rates = (2e13, 1e12)
+    copied_bytes_per_s, copy_s = 1e11, 10e-6
+    #: Since compute capability 7.5 (CUDA C++ Programming Guide, "Compute Capabilities").
+    least_limits = MappingProxyType({
+        "warp_size": 32, "max_threads_per_block": 1024, "max_threads_per_sm": 1024,
+        "shared_bytes_per_block": 48 << 10, "shared_bytes_per_sm": 64 << 10, "registers_per_block": 64 << 10,
+        "registers_per_thread": 255,
+    })  # fmt: skip
+
+    def detect(self) -> list[DetectedDevice]:
+        """See `visible_gpus`."""
+        return visible_gpus()
+
+    def find(self, spec: str) -> DetectedDevice:
+        """``cuda`` is the first."""
+        match = re.fullmatch(r"cuda(?::(\d+))?", spec)
+        if match is None:
+            raise not_a_spec(spec)
+        found, index = self.detect(), int(match[1] or 0)
+        if not found:
+            raise DeviceTrouble(
+                f"device {spec} needs an NVIDIA GPU and its driver, found none; use --device cpu, or see "
+                "`tuner doctor`"
+            )
+        if index >= len(found):
+            names = ", ".join(f"{device.spec} ({device.info.name})" for device in found)
+            raise DeviceTrouble(f"no device {spec}; found {names}; choose one of them")
+        return found[index]
+
+    def open(self, spec: str) -> Device:
+        """Loads CuPy, and makes a context on the first visible GPU."""
+        try:
+            device: Device = load("tuner.devices.cuda.device:CudaDevice")()
+        except ImportError as error:
+            raise DeviceTrouble(
+                f"a CUDA device needs CuPy, which cannot be imported ({error}); install the extra cuda13 or "
+                "cuda12, for your driver's CUDA version, or use --device cpu"
+            ) from error
+        return device
+
+    def describe(self, number: int) -> DeviceInfo:
+        """With all limits, from CUDA itself."""
+        info: DeviceInfo = load("tuner.devices.cuda.calling:device_info")(number)
+        return info
+
+    def watch(self, devices: Sequence[DetectedDevice]) -> LoadWatch:
+        """Watches other processes on the GPUs."""
+        watch: LoadWatch = load("tuner.devices.cuda.load:GpuWatch")(devices)
+        return watch
+
+    def throttle_reasons(self, device: DetectedDevice) -> int:
+        """By NVML; 0 without a driver, and for a MIG instance."""
+        try:
+            import pynvml
+
+            pynvml.nvmlInit()
+            handle = pynvml.nvmlDeviceGetHandleByUUID(device.info.uuid)
+            return int(pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
+        except Exception:
+            return 0
+
+
+KIND = CudaKind()
+
+
+def visible_gpus() -> list[DetectedDevice]:
+    """Returns the GPUs that this process may use, in CUDA's order (bus order)."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:
+        return []
+    handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+    boards = [(pynvml.nvmlDeviceGetUUID(handle), _units(pynvml, handle)) for handle in handles]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    infos = [info for _, units in boards for info in units] if visible is None else _visible(boards, visible)
+    return [
+        DetectedDevice(
+            f"cuda:{index}", info, (("CUDA_VISIBLE_DEVICES", info.uuid), ("CUDA_DEVICE_ORDER", "PCI_BUS_ID"))
+        )
+        for index, info in enumerate(infos)
+    ]
+
+
+def _gpu_info(nvml: Any, handle: Any) -> DeviceInfo:
+    major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
+    version = nvml.nvmlSystemGetCudaDriverVersion()
+    return DeviceInfo(
+        name=nvml.nvmlDeviceGetName(handle),
+        kind="cuda",
+        uuid=nvml.nvmlDeviceGetUUID(handle),
+        architecture=f"sm_{major}{minor}",
+        driver=nvml.nvmlSystemGetDriverVersion(),
+        runtime=f"CUDA {version // 1000}.{version % 1000 // 10}",
+        memory_bytes=nvml.nvmlDeviceGetMemoryInfo(handle).total,
+        compute_capability=major * 10 + minor,
+    )
+
+
+def _units(nvml: Any, handle: Any) -> list[DeviceInfo]:
+    """Returns the board itself, or its MIG instances if it is split."""
+    try:
+        split = nvml.nvmlDeviceGetMigMode(handle)[0] == nvml.NVML_DEVICE_MIG_ENABLE
+        count = nvml.nvmlDeviceGetMaxMigDeviceCount(handle) if split else 0
+    except nvml.NVMLError:
+        count = 0
+    instances = []
+    for index in range(count):
+        with contextlib.suppress(nvml.NVMLError):
+            instances.append(_gpu_info(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)))
+    return instances or [_gpu_info(nvml, handle)]
+
+
+def _visible(boards: list[tuple[str, list[DeviceInfo]]], visible: str) -> list[DeviceInfo]:
+    """Returns the devices that ``CUDA_VISIBLE_DEVICES`` leaves.
+
+    CUDA accepts indices of boards, and (prefixes of) UUIDs of boards and MIG instances. For a split board it
+    uses the first instance. It ignores everything from the first unknown entry on.
+    """
+    chosen: list[DeviceInfo] = []
+    for entry in (part.strip() for part in visible.split(",")):
+        found = [
+            info
+            for number, (uuid, units) in enumerate(boards)
+            for position, info in enumerate(units)
+            if (
+                position == 0
+                and (entry == str(number) or (entry.startswith("GPU-") and uuid.startswith(entry)))
+            )
+            or (entry.startswith("MIG-") and info.uuid.startswith(entry))
+        ]
+        if not found:
+            break
+        chosen.append(found[0])
+    return chosen

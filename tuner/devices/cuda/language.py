@@ -1,0 +1,114 @@
+"""CUDA C++ as a language of kernels."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import Rendered
+from tuner.declare.space import Config, Parameter
+from tuner.devices.protocol import Arrays, Compiler, Language, Run
+from tuner.extras import load
+
+_GLOBAL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(")
+
+
+#: Comments, literals and operators of C++; whitespace ends a token, and a newline ends a directive.
+_CPP_TOKEN = re.compile(
+    r"""//[^\n]*|/\*.*?\*/
+    |R"(?P<fence>[^(\s]*)\(.*?\)(?P=fence)"|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+'
+    |[A-Za-z_]\w*|\.?\d(?:[eEpP][+-]|'?[\w.])*
+    |<<=|>>=|\.\.\.|\+\+|--|->|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%&|^]=|::|\#\#
+    |\n|[^\S\n]+|.""",
+    re.DOTALL | re.VERBOSE,
+)
+
+
+def cpp_tokens(text: str) -> str:
+    """Returns CUDA C++ without comments and layout: one space between tokens, one line for each directive.
+
+    Whitespace inside a directive is kept as one space, because ``#define F(x)`` and ``#define F (x)`` differ.
+    """
+    pieces: list[str] = []
+    directive, line_start = False, True
+    for match in _CPP_TOKEN.finditer(text.replace("\\\n", "")):
+        token = match[0]
+        if token == "\n":
+            if directive:
+                pieces.append("\n")
+            directive, line_start = False, True
+        elif token.isspace() or token.startswith(("//", "/*")):
+            if directive and not pieces[-1].endswith(" "):
+                pieces.append(" ")
+        else:
+            if token == "#" and line_start:
+                directive = True
+                pieces.append("\n")
+            pieces.append(token if directive else f"{token} ")
+            line_start = False
+    return "\n".join(line.strip() for line in "".join(pieces).splitlines() if line.strip())
+
+
+def _c_constants(parameters: Sequence[Parameter], constants: Mapping[str, Any], config: Config) -> list[str]:
+    """Writes macros rather than constexpr, because sources may use them in #if."""
+    lines = [f"#define {name} {_c_token(value)}" for name, value in constants.items()]
+    for parameter in parameters:
+        value = config[parameter.name]
+        if isinstance(value, str):
+            lines += [f"#define {parameter.name}_{each} {index}" for index, each in enumerate(parameter.values)]
+            lines.append(f"#define {parameter.name} {parameter.name}_{value}")
+        else:
+            lines.append(f"#define {parameter.name} {_c_token(value)}")
+    return lines
+
+
+def _c_token(value: Any) -> str:
+    return str(int(value)) if isinstance(value, bool) else str(value)
+
+
+class CudaLanguage(Language):
+    """Kernels as ``.cu`` files, compiled by NVRTC."""
+
+    name = target = kind = "cuda"
+    suffix = ".cu"
+    has_launch = True
+    array_library = "CuPy"
+    compiler_packages = (("nvidia-cuda-nvrtc", "NVRTC {1}.{2}"), ("nvidia-cuda-nvrtc-cu12", "NVRTC {1}.{2}"))
+
+    def functions(self, text: str) -> list[str]:
+        """Its ``__global__`` functions."""
+        return _GLOBAL.findall(text)
+
+    def may_define(self, text: str, function: str) -> bool:
+        """True if the name is followed by a parenthesis anywhere, or tokens are pasted."""
+        return bool(re.search(rf"\b{re.escape(function)}\s*\(|##", text))
+
+    def measured_text(self, text: str) -> str:
+        """Its tokens."""
+        return cpp_tokens(text)
+
+    def rendered(
+        self,
+        text: str,
+        constants: Mapping[str, Any],
+        parameters: Sequence[Parameter],
+        config: Config,
+        finishing: str | None = None,
+    ) -> str:
+        """Macros, then the source."""
+        return "\n".join([*_c_constants(parameters, constants, config), "", text])
+
+    def compiler(self) -> Compiler:
+        """NVRTC's, with a cache of cubins."""
+        compiler: Compiler = load("tuner.devices.cuda.nvrtc:NvrtcCompiler")()
+        return compiler
+
+    def bind(self, rendered: Rendered, code: bytes, arrays: Arrays, device: DeviceInfo) -> Run:
+        """Loads the cubin."""
+        run: Run = load("tuner.devices.cuda.launching:LoadedKernel")(rendered, code, arrays, device)
+        return run
+
+
+LANGUAGE = CudaLanguage()

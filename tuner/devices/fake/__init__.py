@@ -1,0 +1,1 @@
+"""A device for tests: its times and faults stand in a file."""
