@@ -53,6 +53,12 @@ def is_spec(text: str) -> bool:
     return not text or text.partition(":")[0] in kinds()
 
 
+def is_on_host(text: str) -> bool:
+    """True if a spec names this machine's processor; False for a GPU, and for a device's title."""
+    kind = kinds().get(text.partition(":")[0])
+    return kind is not None and kind.is_host
+
+
 def gpus() -> list[DetectedDevice]:
     """Returns the devices of this machine beside its own processor, in the order of their numbers."""
     return [device for kind in kinds().values() if not kind.is_host for device in kind.detect()]

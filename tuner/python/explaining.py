@@ -9,7 +9,7 @@ from typing import Any
 import numpy
 
 from tuner.declare.epilogue import Epilogue
-from tuner.devices.detect import is_spec, kind_of, language_of
+from tuner.devices.detect import is_on_host, is_spec
 from tuner.errors import UnknownName
 from tuner.lookup.answers import UNMEASURED
 from tuner.python.arrays import Operand, dense_strides
@@ -216,7 +216,7 @@ def _here() -> str:
 
 def _row_major(shape: tuple[int, ...], dtype: str, device: str) -> Operand:
     kind = numpy.dtype(dtype)
-    library = language_of(kind_of(device).name).array_library
+    library = "NumPy" if is_on_host(device) else "CuPy"
     return Operand(library, shape, dense_strides(shape, kind.itemsize), kind.name, kind.itemsize, device)
 
 

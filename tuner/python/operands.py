@@ -9,7 +9,7 @@ import numpy
 
 from tuner.declare.epilogue import Epilogue
 from tuner.declare.problem import INT32_MAX
-from tuner.devices.detect import kind_of
+from tuner.devices.detect import is_on_host
 from tuner.python.arrays import Operand
 from tuner.python.precision import EMULATED_DTYPES, check_dtypes
 from tuner.results.record import ProblemKey
@@ -326,7 +326,7 @@ def _as_problem(
     """The request with its problem, unless dtype or sizes are beyond what kernels take."""
     operands = request.operands.values()
     dtypes = {operand.dtype for operand in operands}
-    known = DTYPES[operation] + (() if kind_of(request.device).is_host else GPU_DTYPES.get(operation, ()))
+    known = DTYPES[operation] + (() if is_on_host(request.device) else GPU_DTYPES.get(operation, ()))
     if not all(operand.plain for operand in operands):
         said = next(operand for operand in operands if not operand.plain)
         why = f"only {said.family} itself knows how to compute with such an array (subclass, gradient, host)"
