@@ -7,138 +7,88 @@ Authors of kernels import from it what a declaration is made of: `Kernel`, `Oper
 Importing the package loads no GPU, SQL or Optuna code; each of those loads where it is first needed.
 """
 
-from tuner.version import __version__
+from tuner.version import __version__ as __version__
 
-TYPE_CHECKING = False  # type checkers take it for true, and see the names that are loaded at first use
+#: Type checkers take it for true. What is imported below it is the one list of public names: at run time the
+#: list is read from this file, and each name is imported at its first use.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from tuner.declare.epilogue import Epilogue
-    from tuner.declare.kernel import Fallback, Kernel
-    from tuner.declare.launch import Launch, Packing, Padded, Pieces, Step, TensorMap, Workspace, ceil_div
-    from tuner.declare.problem import (
-        DTYPE_BYTES,
-        Baseline,
-        Operation,
-        Problem,
-        Scalar,
-        Tensor,
-        Work,
-        dims_as_scalars,
-    )
-    from tuner.declare.space import Config, Constraint, Value, choice, powers_of_two
-    from tuner.lookup import best
-    from tuner.python import (
-        Packed,
-        clear_caches,
-        explain,
-        fallbacks,
-        gemv,
-        matmul,
-        on_miss,
-        pack,
-        precision,
-        transpose,
-    )
-    from tuner.python.decorators import TunedFunction, cuda_kernel, kernel
-    from tuner.python.record_tables import records
-    from tuner.python.tuned import Tuned
-    from tuner.python.tuning import tune
-    from tuner.report.comparing import compare_sides as compare
-    from tuner.report.pages import show
-    from tuner.service.client import connect
+    from tuner.declare.epilogue import Epilogue as Epilogue
+    from tuner.declare.kernel import Fallback as Fallback
+    from tuner.declare.kernel import Kernel as Kernel
+    from tuner.declare.launch import Launch as Launch
+    from tuner.declare.launch import Packing as Packing
+    from tuner.declare.launch import Padded as Padded
+    from tuner.declare.launch import Pieces as Pieces
+    from tuner.declare.launch import Step as Step
+    from tuner.declare.launch import TensorMap as TensorMap
+    from tuner.declare.launch import Workspace as Workspace
+    from tuner.declare.launch import ceil_div as ceil_div
+    from tuner.declare.problem import DTYPE_BYTES as DTYPE_BYTES
+    from tuner.declare.problem import Baseline as Baseline
+    from tuner.declare.problem import Operation as Operation
+    from tuner.declare.problem import Problem as Problem
+    from tuner.declare.problem import Scalar as Scalar
+    from tuner.declare.problem import Tensor as Tensor
+    from tuner.declare.problem import Work as Work
+    from tuner.declare.problem import dims_as_scalars as dims_as_scalars
+    from tuner.declare.space import Config as Config
+    from tuner.declare.space import Constraint as Constraint
+    from tuner.declare.space import Value as Value
+    from tuner.declare.space import choice as choice
+    from tuner.declare.space import powers_of_two as powers_of_two
+    from tuner.lookup import best as best
+    from tuner.python import Packed as Packed
+    from tuner.python import clear_caches as clear_caches
+    from tuner.python import explain as explain
+    from tuner.python import fallbacks as fallbacks
+    from tuner.python import gemv as gemv
+    from tuner.python import matmul as matmul
+    from tuner.python import on_miss as on_miss
+    from tuner.python import pack as pack
+    from tuner.python import precision as precision
+    from tuner.python import transpose as transpose
+    from tuner.python.decorators import TunedFunction as TunedFunction
+    from tuner.python.decorators import cuda_kernel as cuda_kernel
+    from tuner.python.decorators import kernel as kernel
+    from tuner.python.record_tables import records as records
+    from tuner.python.tuned import Tuned as Tuned
+    from tuner.python.tuning import tune as tune
+    from tuner.report.comparing import compare_sides as compare  # noqa: F401
+    from tuner.report.pages import show as show
+    from tuner.service.client import connect as connect
 
-#: Name -> module that it is loaded from.
-_AT_FIRST_USE = {
-    **dict.fromkeys(("Packed", "clear_caches", "explain", "fallbacks", "gemv"), "tuner.python"),
-    **dict.fromkeys(("matmul", "on_miss", "pack", "precision", "transpose"), "tuner.python"),
-    "best": "tuner.lookup",
-    **dict.fromkeys(("TunedFunction", "cuda_kernel", "kernel"), "tuner.python.decorators"),
-    "compare": "tuner.report.comparing",
-    "records": "tuner.python.record_tables",
-    "show": "tuner.report.pages",
-    "Tuned": "tuner.python.tuned",
-    "tune": "tuner.python.tuning",
-    "Epilogue": "tuner.declare.epilogue",
-    "Fallback": "tuner.declare.kernel",
-    "dims_as_scalars": "tuner.declare.problem",
-    "Kernel": "tuner.declare.kernel",
-    **dict.fromkeys(
-        ("Launch", "Packing", "Padded", "Pieces", "Step", "Workspace", "ceil_div"), "tuner.declare.launch"
-    ),
-    **dict.fromkeys(
-        ("DTYPE_BYTES", "Baseline", "Operation", "Problem", "Scalar", "Tensor", "Work"), "tuner.declare.problem"
-    ),
-    **dict.fromkeys(("Config", "Constraint", "Value", "choice", "powers_of_two"), "tuner.declare.space"),
-    "TensorMap": "tuner.declare.launch",
-}
-#: Name -> extension point: an extra has it.
-_PROVIDED = {"connect": "client"}
-#: Name here -> its name there, where that is another one's already.
-_NAMED_OTHERWISE = {"compare": "compare_sides"}
-__all__ = [
-    "DTYPE_BYTES",
-    "Baseline",
-    "Config",
-    "Constraint",
-    "Epilogue",
-    "Fallback",
-    "Kernel",
-    "Launch",
-    "Operation",
-    "Packed",
-    "Packing",
-    "Padded",
-    "Pieces",
-    "Problem",
-    "Scalar",
-    "Step",
-    "Tensor",
-    "TensorMap",
-    "Tuned",
-    "TunedFunction",
-    "Value",
-    "Work",
-    "Workspace",
-    "__version__",
-    "best",
-    "ceil_div",
-    "choice",
-    "clear_caches",
-    "compare",
-    "connect",
-    "cuda_kernel",
-    "dims_as_scalars",
-    "explain",
-    "fallbacks",
-    "gemv",
-    "kernel",
-    "matmul",
-    "on_miss",
-    "pack",
-    "powers_of_two",
-    "precision",
-    "records",
-    "show",
-    "transpose",
-    "tune",
-]
+
+_PUBLIC: dict[str, tuple[str, str]] = {}
+
+
+def _public() -> dict[str, tuple[str, str]]:
+    """Public name -> module that it is imported from, and its name there."""
+    if _PUBLIC:
+        return _PUBLIC
+    import ast
+    from pathlib import Path
+
+    [block] = [node for node in ast.parse(Path(__file__).read_text("utf-8")).body if isinstance(node, ast.If)]
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    for node in imports:
+        _PUBLIC.update({each.asname or each.name: (str(node.module), each.name) for each in node.names})
+    return _PUBLIC
 
 
 def __getattr__(name: str) -> object:
-    """Loads a function of the package at its first use."""
+    """Imports a public name at its first use."""
     from importlib import import_module
 
-    if name in _PROVIDED:
-        from tuner.extras import provided
-
-        if provided(_PROVIDED[name]):
-            globals()[name] = value = provided(_PROVIDED[name])[0]
-            return value
-    if name not in _AT_FIRST_USE:
+    public = _public()
+    if name == "__all__":
+        return sorted(["__version__", *public])
+    if name not in public:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_AT_FIRST_USE[name]), _NAMED_OTHERWISE.get(name, name))
-    globals()[name] = value
+    module, original = public[name]
+    globals()[name] = value = getattr(import_module(module), original)
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), "__version__", *_public()})
