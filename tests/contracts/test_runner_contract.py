@@ -14,7 +14,7 @@ from fixtures.fake_device import BEST, BEST_S, LEGAL, TOY, write_device
 
 from tuner.devices.detect import find
 from tuner.fleet.clusters import ClusterRequest, connected
-from tuner.fleet.desk import Desk
+from tuner.fleet.ledger import ClaimLedger
 from tuner.fleet.orders import identity_of
 from tuner.fleet.runner import ClusterRunner, Conditions
 from tuner.night.night import Here, Stage
@@ -50,7 +50,11 @@ def made(
             yield Here(stage, found.info), work, store
             return
         cluster = stack.enter_context(connected(ClusterRequest("local", (found,), folder=folder / "workers")))
-        runner = ClusterRunner(cluster.client, Desk(store), Conditions(identity_of([str(item.file)])))
+        runner = ClusterRunner(
+            cluster.client,
+            ClaimLedger(store, f"sqlite:///{folder}/studies.db"),
+            Conditions(identity_of([str(item.file)])),
+        )
         stack.callback(runner.close)
         yield runner, work, store
 

@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -99,13 +98,12 @@ class Child:
 
     lock_wait_s = LOCK_WAIT_S
 
-    def __init__(self, channel: Connection, spec: str, folder: Path, url: str = "") -> None:
+    def __init__(self, channel: Connection, spec: str, url: str = "") -> None:
         """Finds the device.
 
         Args:
             channel: To the worker.
             spec: The device.
-            folder: Of the worker's own files.
             url: How this machine reaches the database, if the coordinator's URL does not serve here.
 
         Raises:
@@ -116,7 +114,7 @@ class Child:
         self._working = False
         self._told_s = 0.0
         self._code: Any = None
-        self.studies = Studies(self._found, folder, url, self._view, self._waits)
+        self.studies = Studies(self._found, url, self._view, self._waits)
         signal.signal(signal.SIGTERM, self._stop)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -166,11 +164,10 @@ class Child:
 
     def _report(self, greeting: Greeting) -> Report:
         self.studies.open(greeting.database)
-        told, outbox = self.condition(), self.studies.outbox
+        told = self.condition()
         return Report(
             socket.gethostname(), self._found.spec, told.info, told.versions,
             identity_of(path for path, _ in greeting.identity.files), told.complaints,
-            outbox.handed(self.device.uuid) if outbox else None, outbox.kept() if outbox else (),
         )  # fmt: skip
 
     def condition(self) -> Condition:
@@ -194,10 +191,7 @@ class Child:
         )  # fmt: skip
 
     def tell(self, **progress: Any) -> None:
-        """Sends progress, and what was measured meanwhile."""
-        handed = self.studies.handed()
-        if handed is not None:
-            self._channel.send(("records", handed))
+        """Sends progress."""
         self._channel.send(("progress", progress))
 
     def _waits(self) -> None:
@@ -219,16 +213,16 @@ def end_with(life: int) -> None:
 
 
 def main(made: type[Child] = Child) -> None:
-    """``python -m tuner.fleet.child CHANNEL LIFE SPEC FOLDER``; the environment names the database, if any.
+    """``python -m tuner.fleet.child CHANNEL LIFE SPEC``; the environment names the database, if any.
 
     Args:
         made: Serves the worker.
     """
-    channel, life, spec, folder = sys.argv[1:5]
+    channel, life, spec = sys.argv[1:4]
     end_with(int(life))
     connection = Connection(int(channel))
     try:
-        child = made(connection, spec, Path(folder), os.environ.get(DATABASE_VARIABLE, ""))
+        child = made(connection, spec, os.environ.get(DATABASE_VARIABLE, ""))
         with device_lock(child.device, "worker", child.lock_wait_s):
             child.serve()
     except TunerError as error:

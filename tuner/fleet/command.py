@@ -31,7 +31,6 @@ class FleetRequest:
     Attributes:
         cluster: ``local``, ``tcp://host:8786``, ``slurm:FILE.toml``...
         device: ``--device``: for a local cluster the devices to use, else kind or model; several with commas.
-        hand_over: True if workers keep their records in files of their own, whatever the database.
         tls: Files of certificate authority, certificate and key; None for those that are not given.
         seed: Seed of the searches.
         deadline_s: `time.monotonic` at which to stop; None without a deadline.
@@ -41,7 +40,6 @@ class FleetRequest:
 
     cluster: str
     device: str
-    hand_over: bool
     tls: tuple[Path | None, Path | None, Path | None]
     seed: int
     deadline_s: float | None
@@ -90,7 +88,7 @@ def run_fleet(
         click.echo("tuner: what is wanted is tuned on one machine; a cluster leaves it out", err=True)
     found = local_devices(request.device or plan.device) if request.cluster == "local" else ()
     wanted = ClusterRequest(request.cluster, found, Certificates(*request.tls))
-    with opened(db, wanted, request.hand_over) as fleet:
+    with opened(db, wanted) as fleet:
         watch = attended(fleet.store, (), plan, request.quiet)
         watch.note()
         watch.watching.why_none = "no worker came"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tuner.declare.hardware import DeviceInfo
@@ -26,7 +27,8 @@ class Fleet:
     Attributes:
         cluster: The cluster.
         store: The database.
-        url: The database's URL for workers; empty if they hand their records over.
+        url: The database's URL for workers.
+        hold: Makes sure that this is still the only coordinator.
         anywhere: True if workers on other machines may take part.
     """
 
@@ -34,6 +36,7 @@ class Fleet:
     store: Store
     url: str
     anywhere: bool
+    hold: Callable[[], None]
 
     def night(self, plan: Plan, seed: int, deadline_s: float | None, **more: Any) -> FleetNight:
         """Makes a night: `run` tunes it, in any thread, `snapshot` shows it, `stopped` ends it from outside.
@@ -45,29 +48,36 @@ class Fleet:
             more: More attributes of `FleetNight`.
         """
         client, url = self.cluster.client, self.url
-        return FleetNight(plan, self.store, client, seed, deadline_s, url, anywhere=self.anywhere, **more)
+        return FleetNight(
+            plan, self.store, client, seed, deadline_s, url, anywhere=self.anywhere, hold=self.hold, **more
+        )
 
 
 @contextlib.contextmanager
-def coordinating(store: Store, url: str) -> Iterator[None]:
+def coordinating(store: Store, url: str) -> Iterator[Callable[[], None]]:
     """Keeps other coordinators of this database out while the block runs.
 
     Raises:
         LockedByAnother: Another coordinator works with it; the message names it.
         EnvironmentTrouble: The lock beside the database cannot be written.
     """
-    with Occupancy(url, _FLEET, "a fleet"), Claims(store).coordinating():
-        yield
+    with Occupancy(url, _FLEET, "a fleet"), Claims(store).coordinating() as hold:
+        yield hold
+
+
+def absolute_url(url: str) -> str:
+    """A database's URL that holds in any folder."""
+    prefix = "sqlite:///"
+    return f"{prefix}{Path(url.removeprefix(prefix)).absolute()}" if url.startswith(prefix) else url
 
 
 @contextlib.contextmanager
-def opened(url: str, request: ClusterRequest, hand_over: bool = False) -> Iterator[Fleet]:
+def opened(url: str, request: ClusterRequest) -> Iterator[Fleet]:
     """Opens a database and a cluster; both are let go at the end of the block.
 
     Args:
         url: The database.
         request: The cluster.
-        hand_over: True if workers keep their records in files of their own, whatever the database.
 
     Raises:
         InputError: It is no cluster.
@@ -75,6 +85,5 @@ def opened(url: str, request: ClusterRequest, hand_over: bool = False) -> Iterat
         StoreTrouble: The database cannot be used.
         LockedByAnother: Another coordinator works with it.
     """
-    own = "" if hand_over or not url.startswith("postgresql") else url
-    with Store.open(url) as store, coordinating(store, url), connected(request) as cluster:
-        yield Fleet(cluster, store, own, anywhere=bool(own) or hand_over)
+    with Store.open(url) as store, coordinating(store, url) as hold, connected(request) as cluster:
+        yield Fleet(cluster, store, absolute_url(url), url.startswith("postgresql"), hold)

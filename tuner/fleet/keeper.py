@@ -42,7 +42,7 @@ class Place:
         folder: For its own files.
         url: How this machine reaches the database; empty to take the coordinator's word.
         stall_s: Seconds without progress after which a search has stalled.
-        command: Starts a study process; it gets two descriptors, the device and the folder.
+        command: Starts a study process; it gets two descriptors and the device.
     """
 
     spec: str
@@ -176,9 +176,6 @@ class Keeper:
                     kind, content = self._channel.recv()
                     if kind == "answer":
                         return content
-                    if kind == "records":
-                        told({"lines": content.lines, "mark": content.mark})
-                        continue
                     watch.take(content)
                     told(content)
                 elif self._process is not None and self._process.poll() is not None:
@@ -216,7 +213,7 @@ class Keeper:
         place = self.place
         path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
         variables = {**os.environ, "PYTHONPATH": path, DATABASE_VARIABLE: place.url}
-        arguments = [*place.command, str(theirs.fileno()), str(life), place.spec, str(place.folder)]
+        arguments = [*place.command, str(theirs.fileno()), str(life), place.spec]
         self._process = subprocess.Popen(
             arguments, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(), life), env=variables,
             start_new_session=True,

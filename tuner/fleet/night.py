@@ -11,7 +11,7 @@ from typing import Any
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.errors import EnvironmentTrouble, Interrupted
-from tuner.fleet.desk import Desk
+from tuner.fleet.ledger import ClaimLedger
 from tuner.fleet.members import Member, State
 from tuner.fleet.orders import identity_of
 from tuner.fleet.runner import RECHECK_S, SILENT_S, ClusterRunner, Conditions
@@ -21,13 +21,12 @@ from tuner.night.plan.items import Plan, PlanItem, asks_for
 from tuner.night.standing import Standing
 from tuner.night.work import Done, Place, Work
 from tuner.store import Store
+from tuner.store.patience import patiently
 
 #: Seconds between two looks for workers while there is none.
 LOOK_S = 0.5
-#: Seconds for which the workers that are there at the start are waited for, so that what they hand over counts.
+#: Seconds for which the workers that are there at the start are waited for.
 GREET_WITHIN_S = 30.0
-#: Seconds for which the end of a night waits for what workers have that came back.
-HAND_OVER_WITHIN_S = 5.0
 #: Seconds for which a better worker is waited for if all are refused.
 REFUSED_S = 5.0
 
@@ -42,7 +41,7 @@ class FleetNight:
         client: Dask's client.
         seed: Seed of the searches.
         deadline_s: `time.monotonic` at which to stop; None without a deadline.
-        url: The database's URL, if workers write into it themselves; empty if they hand their records over.
+        url: The database's URL, as workers reach it.
         anywhere: True if workers on other machines may take part.
         devices: Devices to use, in place of the plan's.
         again: True to continue problems that are done, too.
@@ -51,6 +50,7 @@ class FleetNight:
         silent_s: Seconds without progress after which a worker counts as lost.
         recheck_s: Seconds after which a refused worker is looked at again.
         stopped: Asked now and then; a reason ends the night.
+        hold: Makes sure that this is still the only coordinator; raises `LockedByAnother` if not.
         greeted: Called once the workers that are there were greeted, before any slice.
     """
 
@@ -59,7 +59,7 @@ class FleetNight:
     client: Any
     seed: int
     deadline_s: float | None
-    url: str = ""
+    url: str
     anywhere: bool = False
     devices: tuple[str, ...] = ()
     again: bool = False
@@ -69,18 +69,25 @@ class FleetNight:
     recheck_s: float = RECHECK_S
     stopped: Callable[[], str] = lambda: ""
     greeted: Callable[[FleetNight], None] = lambda night: None
+    hold: Callable[[], None] = lambda: None
     _lanes: dict[str, Lane] = field(default_factory=dict, init=False)
     _enlisted: set[int] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
-        self.desk = Desk(self.store, self.url)
+        self.ledger = ClaimLedger(self.store, self.url, self.hold)
         self._begun_s = self._slices_from_s = time.monotonic()
         files = {str(item.file) for item in self.plan.items if item.file is not None}
         host = "" if self.anywhere else socket.gethostname()
         conditions = Conditions(identity_of(files), self._wanted, host, self.silent_s, self.recheck_s)
-        self.runner = ClusterRunner(self.client, self.desk, conditions)
+        self.runner = ClusterRunner(self.client, self.ledger, conditions, self.warned)
         self._rules = Rules(
-            self.left_s, self.seed, self.plan.sampler, self.url or None, self.again, self.said, self.warned
+            self.left_s,
+            self.seed,
+            self.plan.sampler,
+            self.url if self.url.startswith("postgresql") else None,
+            self.again,
+            self.said,
+            self.warned,
         )
 
     def run(self) -> Iterator[NightItem]:
@@ -97,10 +104,6 @@ class FleetNight:
             for place in self.runner.free():
                 self._lane_of(place)
             yield from play(self._lane_of, self._all_lanes, runner)
-            # Workers that were lost and have come back hand over what they have.
-            until_s = time.monotonic() + HAND_OVER_WITHIN_S
-            while self.runner.checking and time.monotonic() < until_s:
-                runner.wait(LOOK_S)
             yield from self._without_device("the deadline came first" if self.left_s() <= 0 else "")
         finally:
             self._end("the night was stopped")
@@ -142,12 +145,12 @@ class FleetNight:
         minutes = max(self.elapsed_s, 1.0) / 60
         lanes = [lane.left for lane in self._lanes.values()]
         return {
-            "night": self.desk.night,
+            "night": self.ledger.night,
             "left_s": None if math.isinf(self.left_s()) else max(self.left_s(), 0.0),
             "elapsed_s": self.elapsed_s,
             "slices_s": time.monotonic() - self._slices_from_s,
             "problems_left": sum(lanes),
-            "slices": self.desk.slices,
+            "slices": self.ledger.slices,
             "trials_per_minute": sum(each.trials for each in self.members) / minutes,
             "workers": [each.to_json(minutes) for each in self.members],
         }
@@ -175,7 +178,7 @@ class FleetNight:
         """The lane of a place's model; the first place of a model opens it."""
         model = place.info.name
         if model not in self._lanes:
-            self._lanes[model] = self.desk.read(lambda: self._new_lane(place))
+            self._lanes[model] = patiently(lambda: self._new_lane(place))
         return self._lanes[model]
 
     def _new_lane(self, place: Place) -> Lane:
@@ -206,7 +209,7 @@ class FleetNight:
         for place, _, done in self.runner.stop(why):
             self._lanes[place.info.name].count(place, done)
         self.runner.close()
-        self.desk.close()
+        self.ledger.close()
 
 
 class _Stopping:

@@ -13,8 +13,8 @@ from tuner.fleet.keeper import Keeper
 from tuner.fleet.orders import Answer, Greeting, Order, Report, WatchOrder
 from tuner.results.sentinel import Sentinel
 
-#: Topics of the messages about progress, and of records that are handed over during a slice.
-PROGRESS, RECORDS = "tile-tuner-progress", "tile-tuner-records"
+#: Topic of the messages about progress.
+PROGRESS = "tile-tuner-progress"
 #: The device of this worker.
 KEEPER: Keeper | None = None
 
@@ -47,8 +47,7 @@ def work(order: Order) -> Answer:
     worker = get_worker()
 
     def told(progress: dict[str, Any]) -> None:
-        topic = RECORDS if "lines" in progress else PROGRESS
-        worker.log_event(topic, {"claim": order.claim, "night": order.night, **progress})
+        worker.log_event(PROGRESS, {"claim": order.claim, "night": order.night, **progress})
 
     return keeper().work(order, told)
 

@@ -159,12 +159,11 @@ class Database:
 
     Attributes:
         identity: UUID of the coordinator's database.
-        url: The same database, for a worker that writes into it; empty if it keeps a file of its own and hands
-            its records over.
+        url: The same database, as workers reach it.
     """
 
     identity: str
-    url: str = ""
+    url: str
 
 
 @dataclass(frozen=True)
@@ -193,8 +192,6 @@ class Report:
         versions: Versions of compiler, driver and libraries there.
         identity: Its code, kernels and files.
         complaints: What is wrong with its device or machine; empty if it is well.
-        handed: Records that were not handed over before.
-        champions: Claims and champions of finals, as lines, that no coordinator has taken.
     """
 
     host: str
@@ -203,21 +200,6 @@ class Report:
     versions: Mapping[str, str]
     identity: Identity
     complaints: tuple[str, ...] = ()
-    handed: Handed | None = None
-    champions: tuple[tuple[int, str], ...] = ()
-
-
-@dataclass(frozen=True)
-class Handed:
-    """Records that a worker hands over.
-
-    Attributes:
-        lines: Lines as `tuner.store.lines` writes them, gzipped.
-        mark: What the worker has to be told once they are stored.
-    """
-
-    lines: bytes
-    mark: int
 
 
 @dataclass(frozen=True)
@@ -240,9 +222,6 @@ class Order:
         sampler: Name of the search strategy.
         storage_url: Database for Optuna's tables.
         database: Where records go.
-        lines: Records that the worker lacks, as gzipped lines; empty if it reads the database.
-        stored: Mark of what it handed over and is stored.
-        taken: Claims whose champions the coordinator has looked at.
     """
 
     night: str
@@ -260,9 +239,6 @@ class Order:
     sampler: str
     storage_url: str | None
     database: Database
-    lines: bytes = b""
-    stored: int = 0
-    taken: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, work: Work, night: str, claim: int, study: str, database: Database) -> Order:
@@ -301,15 +277,11 @@ class Answer:
     Attributes:
         claim: The order's claim.
         done: What came of it.
-        handed: Records that the worker hands over.
-        kept: True if the worker has stored its champion in the coordinator's database.
         trouble: Why the worker's device or machine is not to be used further; empty if it is well.
         seconds: Seconds that the worker was busy with it.
     """
 
     claim: int
     done: Done = field(default_factory=Done)
-    handed: Handed | None = None
-    kept: bool = False
     trouble: str = ""
     seconds: float = 0.0

@@ -19,9 +19,9 @@ from typing import Any
 from tuner.declare.hardware import DeviceInfo
 from tuner.errors import EnvironmentTrouble, TunerError
 from tuner.fleet import node
-from tuner.fleet.desk import Desk
+from tuner.fleet.ledger import ClaimLedger
 from tuner.fleet.members import Member, State
-from tuner.fleet.orders import Answer, Greeting, Handed, Identity, Report, WatchOrder, difference
+from tuner.fleet.orders import Answer, Greeting, Identity, Report, WatchOrder, difference
 from tuner.night.work import Done, Place, Work
 
 #: Seconds without a word of progress after which a worker counts as lost. A worker itself kills a study process
@@ -66,34 +66,37 @@ class ClusterRunner:
         timed: Worker -> its latest sentinels, a list for each pass, or why it has none.
     """
 
-    def __init__(self, client: Any, desk: Desk, conditions: Conditions) -> None:
+    def __init__(
+        self, client: Any, ledger: ClaimLedger, conditions: Conditions,
+        warned: Callable[[str], None] = lambda text: None,
+    ) -> None:  # fmt: skip
         """Begins to look for workers.
 
         Args:
             client: Dask's client.
-            desk: The coordinator's side of the database.
+            ledger: The night's claims.
             conditions: Which workers may take part.
+            warned: Is told of workers that were lost.
         """
+        self._warned = warned
         self.members: dict[str, Member] = {}
         self.timed: dict[str, Any] = {}
-        self._client, self._desk, self._conditions = client, desk, conditions
-        self._greeting = Greeting(desk.night, conditions.identity, desk.database)
+        self._client, self._ledger, self._conditions = client, ledger, conditions
+        self._greeting = Greeting(ledger.night, conditions.identity, ledger.database)
         self._done: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self._gone: list[Place] = []
         self._late: dict[Any, tuple[str, int]] = {}
         self._by_claim: dict[int, Member] = {}
         self._lock = threading.Lock()
         self._looked_s = -LOOK_EVERY_S
-        self._records: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         client.subscribe_topic(node.PROGRESS, self._heard)
-        client.subscribe_topic(node.RECORDS, lambda event: self._records.put(dict(event[1])))
         self._look()
 
     def _heard(self, event: tuple[float, dict[str, Any]]) -> None:
         """Takes a message about progress, in a thread of Dask's."""
         told = dict(event[1])
         member = self._by_claim.get(told.pop("claim"))
-        if told.pop("night") != self._desk.night or member is None:
+        if told.pop("night") != self._ledger.night or member is None:
             return
         with self._lock:
             before = member.progress.get("trials", told.get("trials", 0))
@@ -132,12 +135,12 @@ class ClusterRunner:
             StoreTrouble: The database stays away.
         """
         member = next(each for each in self.members.values() if each.place is place)
-        order = self._desk.order(place, work)
+        order = self._ledger.order(place, work)
         member.work, member.order, member.progress = work, order, {}
         member.trials_before = member.trials
         member.becomes(State.WORKS)
         self._by_claim[order.claim] = member
-        self._submit(member, node.work, order, f"tile-tuner-{self._desk.night[:8]}-{order.claim}")
+        self._submit(member, node.work, order, f"tile-tuner-{self._ledger.night[:8]}-{order.claim}")
 
     def ask(self, place: Place, order: WatchOrder) -> None:
         """Has a free place time sentinels; `timed` has them once it is free again."""
@@ -171,26 +174,13 @@ class ClusterRunner:
             StoreTrouble: The database stays away.
         """
         found: list[tuple[Place, Work, Done]] = []
-        # By now the workers that were free have their orders.
-        self._desk.settle()
         with contextlib.suppress(queue.Empty):
             address, future = self._done.get(timeout=seconds)
-            # A worker may be lost whose records are here already: its work goes on from them.
-            self._take_records()
             while True:
                 found += self._ended(self.members[address], future)
                 address, future = self._done.get_nowait()
-        self._take_records()
         self._look()
         return [*found, *self._overdue()]
-
-    def _take_records(self) -> None:
-        """Stores what workers handed over during their slices."""
-        with contextlib.suppress(queue.Empty):
-            while True:
-                told = self._records.get_nowait()
-                if told["night"] == self._desk.night:
-                    self._desk.handed(told["claim"], Handed(told["lines"], told["mark"]))
 
     def _look(self) -> None:
         """Greets workers that have come, and notes those that have gone."""
@@ -231,7 +221,7 @@ class ClusterRunner:
 
     def _greet(self, member: Member) -> None:
         member.becomes(State.CHECKED)
-        key = f"tile-tuner-greeting-{self._desk.night[:8]}-{time.monotonic_ns()}"
+        key = f"tile-tuner-greeting-{self._ledger.night[:8]}-{time.monotonic_ns()}"
         self._submit(member, node.greet, self._greeting, key)
 
     def _ended(self, member: Member, future: Any) -> list[tuple[Place, Work, Done]]:
@@ -270,7 +260,6 @@ class ClusterRunner:
             return
         member.report = result
         place = member.place or Place(member.name, result.info)
-        self._desk.greeted(place, result)
         why = self._why_not(result)
         if why:
             member.becomes(State.REFUSED, why)
@@ -283,8 +272,7 @@ class ClusterRunner:
         if conditions.same_host and report.host != conditions.same_host:
             return (
                 f"a SQLite file is written by one machine alone, {conditions.same_host}, and this is "
-                f"{report.host}; give --db postgresql://..., or --hand-over, with which other machines keep "
-                f"their records in a file of their own and hand them over"
+                f"{report.host}; give --db postgresql://..., into which all machines can write"
             )
         unlike = difference(conditions.identity, report.identity)
         if unlike or report.complaints:
@@ -298,7 +286,8 @@ class ClusterRunner:
         self._by_claim.pop(order.claim, None)
         if not isinstance(result, Answer):
             member.busy_s += time.monotonic() - member.since_s
-            self._desk.lost(order.claim, _said(result))
+            self._ledger.lost(order.claim, _said(result))
+            self._warned(f"worker {member.name} was lost: {_said(result)}")
             self._check_again(member)
             return [(place, work, Done(lost=_said(result)))]
         member.busy_s += result.seconds
@@ -309,10 +298,12 @@ class ClusterRunner:
             member.becomes(State.REFUSED, result.trouble)
             self._gone.append(place)
         elif result.done.lost:
+            if not result.done.cut:
+                self._warned(f"worker {member.name} was lost: {result.done.lost}")
             self._check_again(member)
         else:
             member.becomes(State.FREE)
-        done = self._desk.accept(result)
+        done = self._ledger.accept(result)
         return [(place, work, done or Done(lost="its claim was lost", cut=True, spent_s=result.seconds))]
 
     def _check_again(self, member: Member) -> None:
@@ -327,7 +318,7 @@ class ClusterRunner:
     def _came_back(self, member: Member, result: Any) -> list[tuple[Place, Work, Done]]:
         """A worker that was given up: what it brings is stored, and it is looked at anew."""
         if isinstance(result, Answer):
-            self._desk.accept(result)
+            self._ledger.accept(result)
         if member.state is State.SILENT:
             self._greet(member)
         return []
@@ -354,7 +345,8 @@ class ClusterRunner:
             work, order, place = member.work, member.order, member.place
             assert work is not None and order is not None and place is not None
             why = f"it told of no progress for {limit_s:.0f} s"
-            self._desk.lost(order.claim, why)
+            self._ledger.lost(order.claim, why)
+            self._warned(f"worker {member.name} was lost: {why}")
             self._late[member.future] = member.address, order.claim
             member.work = member.order = None
             self._by_claim.pop(order.claim, None)
@@ -387,7 +379,6 @@ class ClusterRunner:
         """Lets go of all tasks."""
         with contextlib.suppress(Exception):
             self._client.unsubscribe_topic(node.PROGRESS)
-            self._client.unsubscribe_topic(node.RECORDS)
         for member in self.members.values():
             if member.future is not None:
                 with contextlib.suppress(Exception):

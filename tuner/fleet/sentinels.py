@@ -52,7 +52,7 @@ class Workers:
         """See `tuner.night.choosing.Boards`; all boards at once, and each by its own worker."""
         orders = {
             self._places[name].name: WatchOrder(
-                self._night.desk.night, tuple(map(_told, problems)),
+                self._night.ledger.night, tuple(map(_told, problems)),
                 tuple((each.night, each.process, each.terms, each.processes) for each in passes),
                 sum(_limit_s(each, len(problems)) for each in passes),
             )

@@ -133,7 +133,6 @@ def _view(item: PlanItem, told: ToldItems) -> Iterator[Callable[..., None]]:
     "--cluster", default="", metavar="CLUSTER",
     help="Use a cluster's workers: local, tcp://HOST:8786, slurm:FILE.toml or pbs:FILE.toml (docs/fleet.md).",
 )  # fmt: skip
-@click.option("--hand-over", is_flag=True, help="Workers keep records in own files, and hand them over.")
 @click.option("--job-script", is_flag=True, help="Print the job script of slurm: or pbs:, and end.")
 @tls_options
 @database_option
@@ -217,7 +216,7 @@ def _run(path: Path, db: str, asked: Mapping[str, Any]) -> NightResult:
             return run_here(plan, db, asked["device"], deadline_s, seed, asked["again"], told)
         tls = asked["tls_ca"], asked["tls_cert"], asked["tls_key"]
         request = FleetRequest(
-            asked["cluster"], asked["device"], asked["hand_over"], tls, seed, deadline_s, asked["again"],
+            asked["cluster"], asked["device"], tls, seed, deadline_s, asked["again"],
             asked["quiet"],
         )  # fmt: skip
         return run_fleet(plan, db, request, told)

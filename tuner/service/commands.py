@@ -55,7 +55,6 @@ def _here(context: click.Context, parameter: click.Parameter, incomplete: str) -
     metavar="CLUSTER",
     help="Run jobs on a fleet: local, tcp://HOST:8786, slurm:FILE.toml or pbs:FILE.toml (docs/fleet.md).",
 )
-@click.option("--hand-over", is_flag=True, help="With --cluster: workers keep records, and hand them over.")
 @click.option("--tls-ca", type=click.Path(path_type=Path), help="With --cluster: the authority, PEM.")
 @click.option("--tls-cert", type=click.Path(path_type=Path), help="With --cluster: the certificate, PEM.")
 @click.option("--tls-key", type=click.Path(path_type=Path), help="With --cluster: the private key, PEM.")
@@ -107,19 +106,17 @@ def cluster_of(asked: Mapping[str, Any]) -> ClusterChoice | None:
         InputError: It is no cluster, or its options are incomplete.
         EnvironmentTrouble: The packages of a fleet are not installed.
     """
-    cluster, hand_over = asked["cluster"], asked["hand_over"]
+    cluster = asked["cluster"]
     tls = tuple(asked[name].absolute() for name in ("tls_ca", "tls_cert", "tls_key") if asked[name] is not None)
     if not cluster:
-        if hand_over or tls:
-            raise InputError(
-                "--hand-over and --tls-... belong to --cluster, got none; add it, or leave them out"
-            )
+        if tls:
+            raise InputError("--tls-... belong to --cluster, got none; add it, or leave them out")
         return None
     if tls and len(tls) < 3:
         raise InputError(
             f"TLS takes --tls-ca, --tls-cert and --tls-key, got {len(tls)} of them; give all three"
         )
-    return ClusterChoice(checked_name(cluster), hand_over=hand_over, tls=tls)
+    return ClusterChoice(checked_name(cluster), tls=tls)
 
 
 def check_packages() -> None:

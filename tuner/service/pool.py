@@ -51,13 +51,11 @@ class ClusterChoice:
     Attributes:
         text: ``local``, ``tcp://HOST:8786``, ``tls://HOST:8786``, ``slurm:FILE.toml`` or ``pbs:FILE.toml``.
         found: The devices of a local cluster.
-        hand_over: True if workers keep records in files of their own, and hand them over.
         tls: Files of certificate authority, certificate and key; empty without TLS.
     """
 
     text: str
     found: tuple[DetectedDevice, ...] = ()
-    hand_over: bool = False
     tls: tuple[Path, ...] = ()
 
     @property
@@ -102,14 +100,13 @@ class ClusterChoice:
         """Refuses a cluster of several machines with a database that only one can write.
 
         Raises:
-            InputError: The database is a SQLite file, and workers on other machines do not hand over.
+            InputError: The database is a SQLite file.
         """
-        if not db.startswith("sqlite") or self.hand_over or not self.has_other_machines:
+        if not db.startswith("sqlite") or not self.has_other_machines:
             return
         raise InputError(
             f"a SQLite file is written by one machine alone, and workers of {self.text} may be on others; give "
-            "--db postgresql://..., which all of them can write, or --hand-over, with which they keep records "
-            "in files of their own and this machine stores them"
+            "--db postgresql://..., into which all of them can write"
         )
 
     @property
@@ -139,7 +136,7 @@ class ClusterChoice:
         tls = [f"--tls-{name}={path}" for name, path in zip(("ca", "cert", "key"), self.tls, strict=False)]
         return [
             "nightly", str(folder / "plan.toml"), f"--cluster={self.text}", "--json", "--quiet", *tls, *seconds,
-            *([] if by_plan else ["--again"]), *(["--hand-over"] if self.hand_over else []),
+            *([] if by_plan else ["--again"]),
             *([f"--device={','.join(devices)}"] if devices else []),
         ]  # fmt: skip
 

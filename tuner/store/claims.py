@@ -8,7 +8,7 @@ because the store looks at its claim in the same transaction. No clock decides: 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC
 
@@ -110,24 +110,15 @@ class Claims:
         with self._writing() as connection:
             return self._end(connection, claims.c.number == number, state, why, trials) == 1
 
-    def ends(self, number: int, study: str) -> bool:
-        """Ends a claim well if it still runs and is on this study; False if not.
-
-        After a power cut a number may be given again; the study tells the two apart.
-        """
-        with self._writing() as connection:
-            which = sa.and_(claims.c.number == number, claims.c.study == study)
-            return self._end(connection, which, DONE, "") == 1
-
     def holds(self, number: int) -> bool:
         """True if a claim still runs."""
         with opening.reading(self._store._where), self._store._engine.connect() as connection:
             return _holds(connection, number)
 
-    def abandon(self, why: str) -> int:
-        """Ends all running claims, which an earlier coordinator left behind, and counts them."""
+    def abandon(self, why: str, night: str | None = None) -> int:
+        """Ends the running claims of a night, or all that an earlier coordinator left behind; counts them."""
         with self._writing() as connection:
-            return self._end(connection, sa.true(), LOST, why)
+            return self._end(connection, sa.true() if night is None else claims.c.night == night, LOST, why)
 
     def of(self, night: str | None = None) -> list[Claim]:
         """Returns the claims of a night, or all, in order of their numbers."""
@@ -138,34 +129,27 @@ class Claims:
             return [Claim(**row) for row in connection.execute(wanted).mappings()]
 
     @contextlib.contextmanager
-    def coordinating(self) -> Iterator[None]:
+    def coordinating(self) -> Iterator[Callable[[], None]]:
         """Keeps other coordinators out while the block runs, on a server; a file has a lock beside it.
 
         The lock ends with this process in any case, and with a connection that breaks.
 
+        Yields:
+            Checks that the lock is still held, and takes it again after the server was restarted. It raises
+            `LockedByAnother` if another coordinator came first, and `StoreTrouble` while the server is away.
+
         Raises:
             LockedByAnother: Another coordinator works with this database.
         """
-        engine = self._store._engine
-        if engine.dialect.name != "postgresql":
-            yield
+        if self._store._engine.dialect.name != "postgresql":
+            yield lambda: None
             return
-        with opening.explained(self._store._where), engine.connect() as connection:
-            wanted = sa.text("SELECT pg_try_advisory_lock(:number)")
-            if not connection.execute(wanted, {"number": _COORDINATOR}).scalar_one():
-                raise LockedByAnother(
-                    f"one coordinator at a time works with a database, and another works with "
-                    f"{self._store._where}; wait for it or stop it, or give it this plan as a job"
-                )
-            connection.commit()
-            try:
-                yield
-            finally:
-                # A server takes a moment to see that a connection was closed; the next may come at once.
-                with contextlib.suppress(sa.exc.SQLAlchemyError):
-                    connection.execute(sa.text("SELECT pg_advisory_unlock(:number)"), {"number": _COORDINATOR})
-                # The pool must not hand a connection on that holds the lock all the same.
-                connection.invalidate()
+        lock = _CoordinatorLock(self._store)
+        lock.hold()
+        try:
+            yield lock.hold
+        finally:
+            lock.release()
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sa.Connection]:
@@ -186,6 +170,56 @@ class Claims:
         if trials is not None:
             values |= {"trials": trials, "progressed_at": now}
         return int(connection.execute(claims.update().where(running).values(**values)).rowcount)
+
+
+class _CoordinatorLock:
+    """An advisory lock of PostgreSQL: it lives as long as the connection that took it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._connection: sa.Connection | None = None
+
+    def hold(self) -> None:
+        """Takes the lock, unless the connection that has it still answers."""
+        with opening.explained(self._store._where):
+            if not self._answers():
+                self._take()
+
+    def _answers(self) -> bool:
+        connection = self._connection
+        if connection is None:
+            return False
+        try:
+            connection.execute(sa.text("SELECT 1"))
+            connection.rollback()
+            return True
+        except sa.exc.DBAPIError:
+            self._connection = None
+            connection.invalidate()
+            connection.close()
+            return False
+
+    def _take(self) -> None:
+        connection = self._store._engine.connect()
+        wanted = sa.text("SELECT pg_try_advisory_lock(:number)")
+        if not connection.execute(wanted, {"number": _COORDINATOR}).scalar_one():
+            connection.close()
+            raise LockedByAnother(
+                f"one coordinator at a time works with a database, and another works with "
+                f"{self._store._where}; wait for it or stop it, or give it this plan as a job"
+            )
+        connection.commit()
+        self._connection = connection
+
+    def release(self) -> None:
+        """Gives the lock back: a server takes a moment to see that a connection was closed."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(sa.exc.SQLAlchemyError):
+                connection.execute(sa.text("SELECT pg_advisory_unlock(:number)"), {"number": _COORDINATOR})
+            # The pool must not hand a connection on that holds the lock all the same.
+            connection.invalidate()
+            connection.close()
 
 
 class FencedStore(Store):

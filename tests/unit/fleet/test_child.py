@@ -42,7 +42,7 @@ def test_its_device_is_closed_once_nobody_asks_for_anything(
 ) -> None:
     monkeypatch.setattr(child_module, "IDLE_S", idle_s)
     ours, theirs = Pipe()
-    served = Child(theirs, write_device(here / "device.json"), here)
+    served = Child(theirs, write_device(here / "device.json"))
     stage: Any = Stage()
     served.studies.stage = stage
     found: list[bool] = []

@@ -80,11 +80,11 @@ def test_a_hundred_slices_with_a_fault_in_ten(fleet: Fleet) -> None:
     with reviving(fleet):
         items, night = fleet.run(fleet.plan(28, seconds=48), recheck_s=1.0)
     check(fleet, items)
-    assert night.desk.slices >= 100
+    assert night.ledger.slices >= 100
     lost = [each for each in night.members if each.state is State.GONE]
     assert len(lost) >= 2
     with Store.open(f"sqlite:///{fleet.folder}/{fleet.database}") as store:
-        states = Counter(each.state for each in Claims(store).of(night.desk.night))
+        states = Counter(each.state for each in Claims(store).of(night.ledger.night))
     assert states[DONE] >= 90
     assert states[LOST] + states["failed"] >= 10
     assert {spell.board for item in items for spell in item.spells} >= {"FAKE-n1", "FAKE-n2", "FAKE-n3"}
@@ -96,7 +96,7 @@ def test_a_worker_that_comes_back_finds_its_slice_given_away(fleet: Fleet) -> No
     items, night = fleet.run(fleet.plan(4, seconds=20), silent_s=1.5)
     assert [each.state for each in items] == ["tuned"] * 4
     with Store.open(f"sqlite:///{fleet.folder}/{fleet.database}") as store:
-        (claim,) = [each for each in Claims(store).of(night.desk.night) if each.state == LOST]
+        (claim,) = [each for each in Claims(store).of(night.ledger.night) if each.state == LOST]
         assert "it told of no progress for" in claim.why
         champions = store.champions(history=True)
     assert len(champions) == 4
@@ -170,7 +170,7 @@ def test_ctrl_c_stops_all_workers_within_ten_seconds_and_keeps_what_they_have(fl
     assert stopped_s
     assert {each.state for each in items} == {"not reached"}
     with Store.open(f"sqlite:///{fleet.folder}/{fleet.database}") as store:
-        assert {each.state for each in Claims(store).of(night.desk.night)} == {"stopped"}
+        assert {each.state for each in Claims(store).of(night.ledger.night)} == {"stopped"}
     assert all(process.poll() is None for process in fleet.workers.values()), "they wait for the next night"
 
 
@@ -256,8 +256,7 @@ def test_workers_write_into_a_server_that_goes_away_for_a_while(fleet: Fleet, po
         ended.set()
         thread.join()
     check(fleet, items, url)
-    assert night.desk.database.url == url
-    assert not list((fleet.folder / "workers").rglob(f"{night.desk.database.identity}/records.db"))
+    assert night.ledger.database.url == url
 
 
 def test_a_database_that_is_away_as_a_night_opens_is_waited_for(
@@ -290,7 +289,7 @@ def test_a_coordinator_that_is_killed_is_followed_by_another(fleet: Fleet) -> No
                 break
         first._end = lambda why: None  # type: ignore[method-assign]  # as if it were killed: it says nothing
     with Store.open(f"sqlite:///{fleet.folder}/{fleet.database}") as store:
-        assert RUNNING in {each.state for each in Claims(store).of(first.desk.night)}
+        assert RUNNING in {each.state for each in Claims(store).of(first.ledger.night)}
     del killed
     fleet.settings()
     items, _ = fleet.run(plan)

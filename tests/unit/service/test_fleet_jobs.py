@@ -108,9 +108,8 @@ def test_a_device_that_the_fleet_lacks_is_refused(server: Server) -> None:
 
 @pytest.mark.parametrize("text", ["tcp://10.0.0.1:8786", "tls://head:8786", "slurm:/site.toml"])
 def test_a_sqlite_file_and_several_machines_are_refused_with_the_reason(text: str) -> None:
-    with pytest.raises(InputError, match=r"written by one machine alone.*--db postgresql.*--hand-over"):
+    with pytest.raises(InputError, match=r"written by one machine alone.*--db postgresql"):
         ClusterChoice(text).check("sqlite:///studies.db")
-    ClusterChoice(text, hand_over=True).check("sqlite:///studies.db")
     ClusterChoice(text).check("postgresql://tuner@head/tuner")
     ClusterChoice("tcp://127.0.0.1:8786").check("sqlite:///studies.db")
 
@@ -120,7 +119,7 @@ def test_the_command_refuses_what_is_no_cluster(capsys: pytest.CaptureFixture[st
         (["--cluster", "moon"], "a cluster is local, tcp://HOST:8786"),
         (["--cluster", "slurm:/nowhere/site.toml"], "a cluster is local, tcp://HOST:8786"),
         (["--cluster", "tcp://10.9.9.9:8786"], "a SQLite file is written by one machine alone"),
-        (["--hand-over"], "--hand-over and --tls-... belong to --cluster"),
+        (["--tls-ca", "ca.pem"], "--tls-... belong to --cluster"),
         (["--cluster", "tls://10.9.9.9:8786", "--tls-ca", "ca.pem"], "TLS takes --tls-ca, --tls-cert"),
     ):
         assert run(["serve", "--port", "0", "--db", "sqlite:///none.db", *words]) == 2

@@ -1,0 +1,128 @@
+"""Claims of a night: what a worker brings counts while its claim runs."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures.fake_device import TOY, write_device
+from fixtures.postgres import Databases
+from fixtures.records import record, square
+
+from tuner.devices.detect import find
+from tuner.errors import LockedByAnother
+from tuner.fleet.ledger import ClaimLedger
+from tuner.fleet.orders import Answer
+from tuner.night.plan import read_plan
+from tuner.night.standing import kernels_of
+from tuner.night.work import Done, Finished, Place, Work
+from tuner.results.record import Champion
+from tuner.store import Store
+from tuner.store.claims import DONE, FAILED, LOST, RUNNING, STOPPED, Claims, FencedStore
+
+URL = "sqlite:///studies.db"
+
+
+@pytest.fixture
+def store(here: Path) -> Iterator[FencedStore]:
+    with FencedStore.open(URL) as opened:
+        yield opened
+
+
+@pytest.fixture
+def place(here: Path) -> Place:
+    return Place("n1", find(write_device(here / "device.json")).info)
+
+
+@pytest.fixture
+def work(here: Path) -> Work:
+    for name in ("toy.py", "toy.cu", "toy.numba.py"):
+        shutil.copy(TOY.with_name(name), here)
+    (here / "plan.toml").write_text('[[problems]]\nfile = "toy.py"\nn = 100\n')
+    (item,) = read_plan(here / "plan.toml").items
+    return Work("0", item, kernels_of(item, "cuda"), 0, (10.0,), "", 60.0, 1.0, None, 1, "random")
+
+
+@pytest.mark.parametrize(
+    ("done", "state"),
+    [
+        (Done(trials={"total": 3}), DONE),
+        (Done(failed="no memory"), FAILED),
+        (Done(lost="it died"), FAILED),
+        (Done(lost="interrupted", cut=True), STOPPED),
+    ],
+)
+def test_a_claim_ends_as_its_work_did(
+    store: FencedStore, place: Place, work: Work, done: Done, state: str
+) -> None:
+    ledger = ClaimLedger(store, URL)
+    order = ledger.order(place, work)
+    assert ledger.accept(Answer(order.claim, done)) is done
+    (claim,) = Claims(store).of(ledger.night)
+    assert (claim.state, claim.trials) == (state, done.trials.get("total", 0))
+
+
+def test_a_worker_that_comes_back_crowns_no_champion(store: FencedStore, place: Place, work: Work) -> None:
+    ledger = ClaimLedger(store, URL)
+    late = ledger.order(place, replace(work, parts=()))
+    ledger.lost(late.claim, "it was silent")
+    champion = Champion(record(square(64)), None, 0.0, "first", {"total": 1})
+    store.claim = late.claim
+    store.crown(champion)
+    assert store.champions() == []
+    assert len(store.records()) == 1, "its records count"
+    finished: Any = Finished(champion, {})
+    assert ledger.accept(Answer(late.claim, Done(finished=finished))) is None
+    assert ledger.refused == 1
+    store.claim = ledger.order(place, replace(work, parts=(), turn=1)).claim
+    store.crown(champion)
+    assert len(store.champions()) == 1
+
+
+def test_claims_of_a_coordinator_that_died_are_ended_by_the_next(
+    store: FencedStore, place: Place, work: Work
+) -> None:
+    died = ClaimLedger(store, URL)
+    died.order(place, work)
+    following = ClaimLedger(store, URL)
+    assert [(each.state, each.why) for each in Claims(store).of(died.night)] == [
+        (LOST, "its coordinator is gone")
+    ]
+    following.order(place, work)
+    died.close()
+    assert [each.state for each in Claims(store).of(following.night)] == [RUNNING], "a night ends its own"
+    following.close()
+    assert [each.state for each in Claims(store).of(following.night)] == [LOST]
+
+
+def test_a_coordinator_whose_database_was_restarted_takes_its_lock_again_or_ends(
+    postgresql: str, place: Place, work: Work
+) -> None:
+    databases = Databases(postgresql)
+    url = databases.fresh()
+    with Store.open(url) as one, Store.open(url) as other, Claims(one).coordinating() as hold:
+        with databases.away(url):
+            pass
+        ledger = ClaimLedger(one, url, hold)
+        ledger.order(place, work)
+        with pytest.raises(LockedByAnother, match="one coordinator at a time"), Claims(other).coordinating():
+            pass
+        with databases.away(url):
+            pass
+        with Claims(other).coordinating(), pytest.raises(LockedByAnother, match="another works with"):
+            ledger.order(place, work)
+
+
+def test_nothing_is_ordered_once_another_coordinates(store: FencedStore, place: Place, work: Work) -> None:
+    def hold() -> None:
+        raise LockedByAnother("another works with it")
+
+    ledger = ClaimLedger(store, URL, hold)
+    with pytest.raises(LockedByAnother, match="another works"):
+        ledger.order(place, work)
+    assert Claims(store).of(ledger.night) == []
+    assert ledger.slices == 0
