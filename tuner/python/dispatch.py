@@ -6,8 +6,6 @@ was prepared in a dict. Looking it up takes no lock; preparing takes one, so tha
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any, Unpack
@@ -19,11 +17,11 @@ from tuner.python.arrays import NUMPY, Family, Opaque
 from tuner.python.calls import Prepared
 from tuner.python.decisions import REREADING
 from tuner.python.finishing import PREPARED, Finish, product
-from tuner.python.gpu_arrays import family_of, shares_memory_with_others
+from tuner.python.gpu_arrays import common_family
 from tuner.python.misses import check_policy, consult, forget_measured, is_miss
-from tuner.python.operands import Request, gemv_request, matmul_request, transpose_request
+from tuner.python.operands import Request, check_places, gemv_request, matmul_request, transpose_request
 from tuner.python.precision import CHOSEN, chosen
-from tuner.python.preparing import decision_or_none, forget_all, keep, prepare
+from tuner.python.preparing import PREPARING, decision_or_none, forget_all, keep, prepare
 
 #: Function -> what names its arrays, and what their request is.
 ARGUMENTS = {"matmul": ("a", "b"), "gemv": ("a", "x"), "transpose": ("a",)}
@@ -36,16 +34,6 @@ _prepared: dict[str, dict[Hashable, Prepared]] = {name: {} for name in ARGUMENTS
 _gemv, _transpose = _prepared["gemv"], _prepared["transpose"]
 #: Precision -> prepared products.
 _matmul: dict[str, dict[Hashable, Prepared]] = {IEEE: _prepared["matmul"], EMULATED: {}}
-_lock = threading.RLock()
-
-
-def _after_fork() -> None:
-    """Another thread of the parent may have held the lock."""
-    global _lock
-    _lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 def matmul(a: Any, b: Any, out: Any = None, *, precision: str = "", **finish: Unpack[Finish]) -> Any:
@@ -137,7 +125,7 @@ def transpose(a: Any, out: Any = None) -> Any:
 
 def clear_caches() -> None:
     """Forgets what was looked up and prepared, so that the next calls see new records."""
-    with _lock:
+    with PREPARING.lock:
         for prepared in (*_prepared.values(), *_matmul.values()):
             prepared.clear()
         PREPARED.clear()
@@ -159,7 +147,7 @@ def _first(function: str, arrays: tuple[Any, ...], out: Any, asked: str = "") ->
     precision = chosen(asked) if function == "matmul" else IEEE
     check_policy()  # or say that there is no such policy, before anything is prepared
     arrays = tuple(numpy.asarray(each) if _is_nested(each) else each for each in arrays)
-    family = common_family(function, arrays, out)
+    family = common_family(function, dict(zip(ARGUMENTS[function], arrays, strict=True)), out)
     given = (*arrays, *(() if out is None else (out,)))
     if family is None:
         from tuner.python.gpu_arrays import called
@@ -170,7 +158,7 @@ def _first(function: str, arrays: tuple[Any, ...], out: Any, asked: str = "") ->
     kept = _matmul[precision] if function == "matmul" else _prepared[function]
     if is_miss(request, decision_or_none(request)):
         consult(request, family, arrays[0])  # which may wait, and so is not done under the lock
-    with _lock:
+    with PREPARING.lock:
         call = prepare(request, family, arrays[0])
         if all(type(each) is family.base for each in given):
             _remember(kept, family, given, call)
@@ -182,27 +170,6 @@ def _is_nested(given: Any) -> bool:
     return isinstance(given, (list, tuple, int, float, complex, numpy.generic))
 
 
-def common_family(function: str, arrays: tuple[Any, ...], out: Any) -> Family | None:
-    """The library of all arrays; None for one that shares its memory.
-
-    Raises:
-        TypeError: What is no array, or arrays of several libraries.
-    """
-    named = dict(zip(ARGUMENTS[function], arrays, strict=True)) | ({} if out is None else {"out": out})
-    families = {name: family_of(array) for name, array in named.items()}
-    for name, family in families.items():
-        if family is None and not shares_memory_with_others(named[name]):
-            raise TypeError(
-                f"{function}: {name} is an array of NumPy, CuPy or PyTorch, or one that offers DLPack or the "
-                f"CUDA array interface, got {type(named[name]).__name__}"
-            )
-    kinds = {name: family.name if family else type(named[name]).__name__ for name, family in families.items()}
-    if len(set(kinds.values())) > 1:
-        said = ", ".join(f"{name} of {kind}" for name, kind in kinds.items())
-        raise TypeError(f"{function}: all arrays are of one library, got {said}; convert one of them")
-    return families["a"]
-
-
 def request_of(function: str, family: Family, arrays: tuple[Any, ...], out: Any) -> Request:
     """What a call asks for.
 
@@ -211,13 +178,7 @@ def request_of(function: str, family: Family, arrays: tuple[Any, ...], out: Any)
     """
     operands = [family.operand(each) for each in arrays]
     to = None if out is None else family.operand(out)
-    devices = {each.device for each in (*operands, *([to] if to else []))}
-    if len(devices) > 1:
-        raise ValueError(
-            f"{function}: all arrays are on one device, got {' and '.join(sorted(devices))}; copy one of them"
-        )
-    if to is not None and not to.writable:
-        raise ValueError(f"{function}: out is written, got an array that is read-only; give another")
+    check_places(function, operands, to)
     return REQUESTS[function](*operands, to)
 
 

@@ -14,8 +14,8 @@ from tuner.errors import UnknownName
 from tuner.lookup.answers import UNMEASURED
 from tuner.python.arrays import Operand, dense_strides
 from tuner.python.decisions import Decision, decide, problem_of
-from tuner.python.dispatch import ARGUMENTS, REQUESTS, common_family, request_of
-from tuner.python.gpu_arrays import view
+from tuner.python.dispatch import ARGUMENTS, REQUESTS, request_of
+from tuner.python.gpu_arrays import common_family, view
 from tuner.python.operands import Request
 from tuner.python.precision import chosen
 from tuner.python.preparing import decision_for
@@ -191,7 +191,7 @@ def _function_of(
 def _of_arrays(function: str, arrays: tuple[Any, ...], out: Any, how: tuple[str, str]) -> Explanation:
     _check_count(function, arrays)
     arrays = tuple(numpy.asarray(each) if isinstance(each, (list, tuple)) else each for each in arrays)
-    family = common_family(function, arrays, out)
+    family = common_family(function, dict(zip(ARGUMENTS[function], arrays, strict=True)), out)
     if family is None:
         views = tuple(view(each) for each in arrays)
         return _of_arrays(function, views, None if out is None else view(out), how)

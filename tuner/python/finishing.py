@@ -6,7 +6,6 @@ the library's product, and its element-wise functions behind it.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypedDict
@@ -18,11 +17,11 @@ from tuner.errors import InputError, UnknownName
 from tuner.python.arrays import Family, Opaque
 from tuner.python.calls import Prepared, kernel_call
 from tuner.python.decisions import Decision, warn_once
-from tuner.python.gpu_arrays import family_of, shares_memory_with_others
-from tuner.python.misses import Miss, consult, count, is_miss
-from tuner.python.operands import Request, finished_request, is_written_directly, matmul_request
+from tuner.python.gpu_arrays import common_family, family_of, shares_memory_with_others
+from tuner.python.misses import consult, is_miss
+from tuner.python.operands import Request, check_places, finished_request, is_written_directly, matmul_request
 from tuner.python.precision import chosen
-from tuner.python.preparing import decision_or_none, keep
+from tuner.python.preparing import PREPARING, decision_or_none, keep, watched
 
 
 class Finish(TypedDict, total=False):
@@ -46,7 +45,7 @@ class Finish(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedEpilogue:
     """An epilogue as a call gives it.
 
     Attributes:
@@ -62,7 +61,6 @@ class Asked:
 
 #: Arguments' kinds, epilogue and factors -> the call.
 PREPARED: dict[Hashable, Prepared] = {}
-_lock = threading.RLock()
 
 
 def product(a: Any, b: Any, out: Any, given: Finish, asked_precision: str = "") -> Any:
@@ -82,7 +80,8 @@ def product(a: Any, b: Any, out: Any, given: Finish, asked_precision: str = "") 
         return _of_others(a, b, out, given, asked_precision)
     asked = _read(given, a, b)
     arrays = (a, b, *asked.arrays.values())
-    family = _family(("a", "b", *asked.arrays), arrays, out)
+    family = common_family("matmul", {"a": a, "b": b, **asked.arrays}, out)
+    assert family is not None, "arrays of other libraries were viewed before"
     to = out if out is None or is_written_directly(family.operand(out)) else None
     if not asked.epilogue:
         result = family.matmul(a, b, to)
@@ -92,8 +91,11 @@ def product(a: Any, b: Any, out: Any, given: Finish, asked_precision: str = "") 
         key = asked.epilogue, *kinds, written, *asked.factors.values(), precision
         call = PREPARED.get(key)
         if call is None:
-            with _lock:
-                call = _prepared(asked, family, arrays, to, (precision, asked_precision))
+            request = _request(asked, family, arrays, to).in_precision(precision, asked_precision)
+            if is_miss(request, decision_or_none(request)):
+                consult(request, family, a)  # which may wait, and so is not done under the lock
+            with PREPARING.lock:
+                call = watched(request, family, a, lambda decision: _by(decision, request, family, asked))
                 keep(PREPARED, key, call)
         result = call(*arrays, to)
     if out is None or to is not None:
@@ -102,7 +104,7 @@ def product(a: Any, b: Any, out: Any, given: Finish, asked_precision: str = "") 
     return out
 
 
-def _read(given: Finish, a: Any, b: Any) -> Asked:
+def _read(given: Finish, a: Any, b: Any) -> AskedEpilogue:
     """What is to be done, checked as far as it does not need the arrays' library."""
     unknown = [name for name in given if name not in Finish.__annotations__]
     if unknown:
@@ -120,7 +122,7 @@ def _read(given: Finish, a: Any, b: Any) -> Asked:
     epilogue = Epilogue(alpha != 1.0, beta != 0.0, kind, activation, residual is not None)
     arrays = {"c": c if epilogue.beta else None, "bias": bias, "residual": residual}
     factors = {"alpha": alpha, "beta": beta}
-    return Asked(
+    return AskedEpilogue(
         epilogue,
         {name: each for name, each in arrays.items() if each is not None},
         {name: factors[name] for name in epilogue.factors},
@@ -140,28 +142,6 @@ def _bias(bias: Any, a: Any, b: Any) -> tuple[Any, str]:
     )
 
 
-def _family(names: Sequence[str], arrays: Sequence[Any], out: Any) -> Family:
-    """The library of all arrays.
-
-    Raises:
-        TypeError: What is no array, or arrays of several libraries.
-    """
-    named = dict(zip(names, arrays, strict=True)) | ({} if out is None else {"out": out})
-    families: dict[str, Family] = {}
-    for name, array in named.items():
-        family = family_of(array)
-        if family is None:
-            raise TypeError(
-                f"matmul: {name} is an array of NumPy, CuPy or PyTorch, or of the library of the others, got "
-                f"{type(array).__name__}"
-            )
-        families[name] = family
-    if len({family.name for family in families.values()}) > 1:
-        said = ", ".join(f"{name} of {family.name}" for name, family in families.items())
-        raise TypeError(f"matmul: all arrays are of one library, got {said}; convert one of them")
-    return families["a"]
-
-
 def _of_others(a: Any, b: Any, out: Any, given: Finish, asked_precision: str) -> Any:
     """Another library's arrays, by views of them."""
     from tuner.python.gpu_arrays import given_back, view
@@ -175,47 +155,18 @@ def _of_others(a: Any, b: Any, out: Any, given: Finish, asked_precision: str) ->
     return given_back(result, a) if out is None else out
 
 
-def _prepared(
-    asked: Asked, family: Family, arrays: Sequence[Any], out: Any, precision: tuple[str, str]
-) -> Prepared:
-    """The call for arrays of such kinds, in a precision: that of the call, and what it says itself."""
+def _request(asked: AskedEpilogue, family: Family, arrays: Sequence[Any], out: Any) -> Request:
+    """What a call with an epilogue asks for."""
     operands = {
         name: family.operand(each) for name, each in zip(("a", "b", *asked.arrays), arrays, strict=True)
     }
     to = None if out is None else family.operand(out)
-    devices = sorted({each.device for each in (*operands.values(), *([to] if to else []))})
-    if len(devices) > 1:
-        raise ValueError(f"matmul: all arrays are on one device, got {' and '.join(devices)}; copy one of them")
-    if to is not None and not to.writable:
-        raise ValueError("matmul: out is written, got an array that is read-only; give another")
+    check_places("matmul", operands.values(), to)
     plain = matmul_request(operands.pop("a"), operands.pop("b"), to)
-    request = finished_request(plain, asked.epilogue, operands).in_precision(*precision)
-    decision = decision_or_none(request)
-
-    def prepared(decided: Decision | None) -> Prepared:
-        return _by(decided, request, family, asked)
-
-    if not is_miss(request, decision):
-        return prepared(decision)
-    assert decision is not None, "a miss has a decision"
-    consult(request, family, arrays[0])
-
-    def decide() -> tuple[Prepared, bool]:
-        found = decision_or_none(request)
-        return prepared(found), is_miss(request, found)
-
-    return _counted(Miss(request, family, decide), decision, arrays[0])
+    return finished_request(plain, asked.epilogue, operands)
 
 
-def _counted(miss: Miss, decision: Decision, array: Any) -> Prepared:
-    """The calls of a problem that nobody tuned."""
-    count(miss, decision)
-    miss.decided(array)
-    run = miss.run
-    return lambda *given: run(given[0])(*given)
-
-
-def _by(decision: Decision | None, request: Request, family: Family, asked: Asked) -> Prepared:
+def _by(decision: Decision | None, request: Request, family: Family, asked: AskedEpilogue) -> Prepared:
     """The call of a decision's kernel; the library's where that cannot be had."""
     if decision is not None and decision.kernel is not None:
         try:
@@ -229,7 +180,7 @@ def _by(decision: Decision | None, request: Request, family: Family, asked: Aske
     return _by_library(family, asked)
 
 
-def _by_library(family: Family, asked: Asked) -> Prepared:
+def _by_library(family: Family, asked: AskedEpilogue) -> Prepared:
     """The library's product, then its element-wise functions."""
     names, epilogue, factors = tuple(asked.arrays), asked.epilogue, asked.factors
     matmul: Callable[..., Any] = family.matmul

@@ -240,6 +240,32 @@ def shares_memory_with_others(array: Any) -> bool:
     return hasattr(array, "__dlpack__") or hasattr(array, "__cuda_array_interface__")
 
 
+def common_family(function: str, arrays: Mapping[str, Any], out: Any) -> Family | None:
+    """The library of all arrays; None for one that shares its memory.
+
+    Args:
+        function: Its name, for messages.
+        arrays: What it reads, by argument; one is ``a``.
+        out: What it writes, or None.
+
+    Raises:
+        TypeError: What is no array, or arrays of several libraries.
+    """
+    named = dict(arrays) | ({} if out is None else {"out": out})
+    families = {name: family_of(array) for name, array in named.items()}
+    for name, family in families.items():
+        if family is None and not shares_memory_with_others(named[name]):
+            raise TypeError(
+                f"{function}: {name} is an array of NumPy, CuPy or PyTorch, or one that offers DLPack or the "
+                f"CUDA array interface, got {type(named[name]).__name__}"
+            )
+    kinds = {name: family.name if family else type(named[name]).__name__ for name, family in families.items()}
+    if len(set(kinds.values())) > 1:
+        listed = ", ".join(f"{name} of {kind}" for name, kind in kinds.items())
+        raise TypeError(f"{function}: all arrays are of one library, got {listed}; convert one of them")
+    return families["a"]
+
+
 #: DLPack's number for memory of the host.
 _HOST = 1
 

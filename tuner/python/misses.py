@@ -24,16 +24,24 @@ from tuner.results.record import ProblemKey
 TOLD = ("busy", "failed")
 #: What is prepared for misses, by problem and device.
 _MISSES: dict[tuple[ProblemKey, str], weakref.WeakSet[Miss]] = {}
-_lock = threading.Lock()
 
 
-def _after_fork() -> None:
-    """Another thread of the parent may have held the lock."""
-    global _lock
-    _lock = threading.Lock()
+class ForkedLock:
+    """A reentrant lock that is free in a forked process, where no thread is left to give it back.
+
+    Attributes:
+        lock: The lock of this process; to be read anew for each use.
+    """
+
+    def __init__(self) -> None:
+        self._renew()
+        os.register_at_fork(after_in_child=self._renew)
+
+    def _renew(self) -> None:
+        self.lock = threading.RLock()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+_CHANGING = ForkedLock()
 
 
 def is_miss(request: Request, decision: Decision | None) -> bool:
@@ -85,7 +93,7 @@ class Miss:
         self._last: Prepared | None = None
         self.tally = Tally()
         self.runs: dict[Policy | None, Prepared] = {}
-        with _lock:
+        with _CHANGING.lock:
             _MISSES.setdefault((request.problem, request.device), weakref.WeakSet()).add(self)
 
     def decided(self, array: Any) -> Prepared:
@@ -128,7 +136,11 @@ class Miss:
             run = runs.get(surrounding())
             return run(a, b, out) if run is not None else decided(a)(a, b, out)
 
-        return two if len(self.request.operands.keys() - {"out"}) == 2 else one
+        def several(*given: Any) -> Any:
+            return self.run(given[0])(*given)
+
+        inputs = len(self.request.operands.keys() - {"out"})
+        return one if inputs == 1 else two if inputs == 2 else several
 
 
 def consult(request: Request, family: Family, array: Any) -> None:
@@ -152,7 +164,7 @@ def consult(request: Request, family: Family, array: Any) -> None:
 
 def forget_measured() -> None:
     """Lets what was measured, or could not be, be asked for again."""
-    with _lock:
+    with _CHANGING.lock:
         _MISSES.clear()
     measuring.PROCESS.forget()
 
@@ -165,14 +177,14 @@ def decide_anew(problem: ProblemKey, device: str) -> None:
     """Has the next calls of a problem decided anew."""
     for forget in FORGET:
         forget(problem, device)
-    with _lock:
+    with _CHANGING.lock:
         there = list(_MISSES.get((problem, device), ()))
     for each in there:
         each.runs.clear()
 
 
 def _policy_changed() -> None:
-    with _lock:
+    with _CHANGING.lock:
         there = [miss for misses in _MISSES.values() for miss in misses]
     for each in there:
         each.runs.pop(None, None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy
@@ -183,6 +183,21 @@ def matmul_request(a: Operand, b: Operand, out: Operand | None) -> Request:
     if b.ndim == 1:
         return _gemv(request, placed("a", a), placed("b", b))
     return _gemm(request, a, b, out)
+
+
+def check_places(function: str, operands: Iterable[Operand], out: Operand | None) -> None:
+    """Checks where the arrays of a call lie.
+
+    Raises:
+        ValueError: They lie on several devices, or `out` may only be read.
+    """
+    devices = sorted({each.device for each in (*operands, *([out] if out else []))})
+    if len(devices) > 1:
+        raise ValueError(
+            f"{function}: all arrays are on one device, got {' and '.join(devices)}; copy one of them"
+        )
+    if out is not None and not out.writable:
+        raise ValueError(f"{function}: out is written, got an array that is read-only; give another")
 
 
 def finished_request(request: Request, epilogue: Epilogue, more: Mapping[str, Operand]) -> Request:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Any
@@ -13,7 +11,7 @@ from tuner.devices.detect import kind_of
 from tuner.python.arrays import Family, index_of
 from tuner.python.calls import Prepared, kernel_call, library_call
 from tuner.python.decisions import Decision, decide, forget, warn_once
-from tuner.python.misses import FORGET, Miss, by_policy, count, is_miss
+from tuner.python.misses import FORGET, ForkedLock, Miss, by_policy, count, is_miss
 from tuner.python.operands import Request
 from tuner.results.record import ProblemKey
 
@@ -22,16 +20,8 @@ KEPT = 4096
 
 _decided: dict[tuple[ProblemKey, str], Decision] = {}
 _devices: dict[str, DeviceInfo] = {}
-_lock_deciding = threading.RLock()
-
-
-def _after_fork_deciding() -> None:
-    """Another thread of the parent may have held the lock."""
-    global _lock_deciding
-    _lock_deciding = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_after_fork_deciding)
+#: One call is decided and prepared at a time, so that nothing is looked up or compiled twice.
+PREPARING = ForkedLock()
 
 
 def keep(kept: dict[Any, Any], key: Hashable, value: Any) -> None:
@@ -45,7 +35,7 @@ def decision_for(request: Request) -> Decision | None:
     """What runs, by records and by what has to be copied; None where it is no problem for a kernel."""
     if request.problem is None:
         return None
-    with _lock_deciding:
+    with PREPARING.lock:
         found = _decided.get((request.problem, request.device))
         if found is None:
             found = decide(request.problem, device_info(request.device))
@@ -70,7 +60,7 @@ def device_info(device: str) -> DeviceInfo:
 
 def forget_all() -> None:
     """Forgets what was decided, so that new records count."""
-    with _lock_deciding:
+    with PREPARING.lock:
         _decided.clear()
     forget()
 
@@ -81,19 +71,6 @@ def _forget_problem(problem: ProblemKey, device: str) -> None:
 
 
 FORGET.append(_forget_problem)
-
-
-#: One call is prepared at a time, so that nothing is compiled twice.
-_lock = threading.RLock()
-
-
-def _after_fork() -> None:
-    """Another thread of the parent may have held the lock."""
-    global _lock
-    _lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 def prepare(request: Request, family: Family, array: Any) -> Prepared:
@@ -120,7 +97,7 @@ def watched(
     """
 
     def decided() -> tuple[Prepared, bool]:
-        with _lock:
+        with PREPARING.lock:
             decision = decision_or_none(request)
             return prepared(decision), is_miss(request, decision)
 
