@@ -20,8 +20,8 @@ from tuner.devices.detect import find
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import ProblemKey, Role
 from tuner.store import Store
-from tuner.study.opening import run_study
 from tuner.study.progress import Request
+from tuner.study.study import run_study
 from tuner.workers import compile_pool, device_worker
 from tuner.workers.bench import CompiledConfig
 from tuner.workers.device_worker import DeviceWorker

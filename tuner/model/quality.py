@@ -21,9 +21,8 @@ from tuner.errors import DeviceTrouble, NothingFound
 from tuner.lookup.answers import UNMEASURED, Answer
 from tuner.results.measurement import SLOWER, Measurement
 from tuner.store import Store
-from tuner.study.opening import open_study
 from tuner.study.progress import Request
-from tuner.study.study import Study
+from tuner.study.study import Study, open_study
 from tuner.workers.device_worker import Crew
 
 

@@ -19,9 +19,8 @@ from tuner.night.plan.items import PlanItem, asks_for
 from tuner.night.standing import Standing
 from tuner.night.work import Done, Finished, Part, Place, Work
 from tuner.store import Store
-from tuner.study.opening import open_study
 from tuner.study.progress import Progress
-from tuner.study.study import Study
+from tuner.study.study import Study, open_study
 from tuner.workers.device_worker import Crew
 
 #: Makes the view of one study's progress.

@@ -12,11 +12,11 @@ from tuner.python.tuned import Tuned
 from tuner.results.record import ProblemKey, Record, Role, measured_as_now
 from tuner.store import Store, retracting
 from tuner.study.locks import occupied
-from tuner.study.opening import run_study
 from tuner.study.progress import Progress, Request, Result
 from tuner.study.progress_line import ProgressView
 from tuner.study.requests import Asked
 from tuner.study.setup import study_name
+from tuner.study.study import run_study
 
 
 def run(asked: Asked, report: Callable[[Progress], None], warn: Callable[[str], None]) -> Result:

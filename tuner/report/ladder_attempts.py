@@ -18,8 +18,9 @@ from tuner.search import Known, Search, SearchOptions
 from tuner.search.background import BackgroundSearch
 from tuner.study.budget import FINALS_LEAST_S, FINALS_MOST_S, FINALS_SHARE, TimeBudget
 from tuner.study.leaderboard import Leaderboard
-from tuner.study.loop import SearchLoop
+from tuner.study.loop import Loop
 from tuner.study.session import Session
+from tuner.study.study import SearchPolicy
 from tuner.workers.bench import CompiledConfig
 
 #: Seconds that one config may take, however slow the first steps are.
@@ -167,7 +168,7 @@ def tuned(
     budget = TimeBudget(_with_finals(seconds), lambda progress: None)
     leaderboard = Leaderboard(progress=budget.progress)
     try:
-        SearchLoop(search, session, leaderboard, budget).run({kernel.name: kernel}, None)
+        Loop(session, SearchPolicy([kernel], search, leaderboard), budget).run()
     finally:
         search.close()
         session.pool.cancel()

@@ -21,7 +21,7 @@ from tuner.service.state import Service
 from tuner.service.tokens import Caller
 from tuner.store import listing
 from tuner.store.reading import Reader
-from tuner.study.resume import observed, that_count
+from tuner.study.starting import observed, that_count
 
 #: Studies that are shown before one is asked for: the last ones.
 LAST = 20

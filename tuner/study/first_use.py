@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-import select
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from tuner.declare.catalogue import Catalogue
 from tuner.declare.hardware import DeviceInfo
-from tuner.declare.kernel import Kernel, render
+from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 from tuner.devices.machine_load import MachineWatch
@@ -19,16 +18,17 @@ from tuner.lookup import Answer, answer
 from tuner.lookup.legality import legal
 from tuner.results.measurement import Measurement
 from tuner.results.objectives import limit_for
-from tuner.results.record import Champion, Role
+from tuner.results.record import Champion
+from tuner.search import Candidate
 from tuner.store import Store
 from tuner.store.published import champions as published
 from tuner.study.finals import Finals
 from tuner.study.leaderboard import Leaderboard
-from tuner.study.progress import Progress
+from tuner.study.loop import Choices, Limits, Loop
 from tuner.study.recorder import Recorder
 from tuner.study.session import Conditions, Session
 from tuner.study.setup import key_of, study_name
-from tuner.study.starting import Predictions, declared_starts, near_champions, nearness
+from tuner.study.starting import Named, Predictions, declared_starts, near_champions, nearness
 from tuner.workers.bench import CompiledConfig
 from tuner.workers.device_worker import Crew
 
@@ -101,126 +101,73 @@ BEFORE_FINALS = 0.5
 COMPILE_S = 5.0
 
 
-def compile_side_by_side(
-    session: Session, kernels: Sequence[Kernel], chosen: Sequence[tuple[str, Config]], prepare: bool = True
-) -> dict[tuple[str, Config], CompiledConfig | Measurement]:
-    """Compiles all at once, while the device makes the arrays if it has none; what takes too long is left out.
+class FirstUsePolicy(Choices):
+    """The configs that were chosen, then some rounds of others beside the fastest, while that helps.
 
-    Args:
-        session: Compiles, and prepares the device.
-        kernels: The kernels by which configs are named.
-        chosen: The configs, the most promising first; the result has their order.
-        prepare: Whether the device has no arrays of the problem yet.
-
-    Returns:
-        Machine code, or how compiling failed.
-
-    Raises:
-        DeviceTrouble: The device or the compiler fails.
-    """
-    named, pool, begun_s = {each.name: each for each in kernels}, session.pool, time.monotonic()
-    for number, (kernel, config) in enumerate(chosen):
-        pool.submit(number, render(named[kernel], session.problem, config))
-    if prepare:
-        session.prepare()
-    found: dict[int, CompiledConfig | Measurement] = {}
-    while len(found) < len(chosen):
-        for each in pool.ready():
-            result = each.compiled_config or each.failure
-            assert result is not None, "code or a failure"
-            found[each.ticket] = result
-        compiled = any(isinstance(each, CompiledConfig) for each in found.values())
-        if compiled and time.monotonic() - begun_s > COMPILE_S:
-            break
-        if pool.pending:
-            select.select(pool.channels, [], [], 0.2)
-    pool.cancel()
-    return {chosen[number]: found[number] for number in sorted(found)}
-
-
-@dataclass
-class Timed:
-    """What was timed.
+    A model keeps a few of the configs that are legal, and has seen fewer at the problems near this one. What
+    differs from these in a parameter or two it tells well. Each round is compiled side by side, then verified and
+    timed one after the other.
 
     Attributes:
-        progress: Counts of the trials.
-        board: The configs that were measured.
-        tried: All that were tried, these and those that failed.
+        leaderboard: The configs that were measured, with the counts of the trials.
         spent_s: Seconds of timing.
     """
 
-    progress: Progress = field(default_factory=Progress)
-    board: Leaderboard = field(init=False)
-    tried: set[tuple[str, Config]] = field(default_factory=set)
-    spent_s: float = 0.0
+    together_s: float | None = COMPILE_S
 
-    def __post_init__(self) -> None:
-        self.board = Leaderboard(progress=self.progress)
+    def __init__(self, asked: FirstUse, chosen: Sequence[Named], predictions: Predictions) -> None:
+        """Begins with the first round.
 
-    def enough(self, asked: FirstUse) -> bool:
-        """Whether the time before the finals is spent."""
-        return bool(self.board.times_s) and self.spent_s > BEFORE_FINALS * asked.seconds
+        Args:
+            asked: The problem.
+            chosen: What to try first, the most promising first.
+            predictions: A model's word.
+        """
+        super().__init__({kernel.name: kernel for kernel in asked.kernels})
+        self._asked, self._predictions = asked, predictions
+        self.leaderboard, self.spent_s = Leaderboard(), 0.0
+        self._round: Sequence[Named] = chosen
+        self._rounds, self._begun_s = 0, time.monotonic()
+        self._number, self._before_s = 0, math.inf
+        self._tried: set[Named] = set()
 
+    def propose(self, room: int, under_way: int) -> Sequence[Candidate]:
+        """A round, once the one before is done."""
+        if under_way or self._rounds > ROUNDS:
+            return ()
+        if self._rounds:
+            self._round = self._beside()
+        self._rounds += 1
+        self._before_s = self.leaderboard.best_s or math.inf
+        self._number += len(self._round)
+        return [Candidate(kernel, config, self._number + at) for at, (kernel, config) in enumerate(self._round)]
 
-def time_in_order(
-    session: Session,
-    asked: FirstUse,
-    compiled: Mapping[tuple[str, Config], CompiledConfig | Measurement],
-    timed: Timed,
-) -> None:
-    """Verifies and times configs until a share of the time is spent, and stores each.
+    def _beside(self) -> Sequence[Named]:
+        """What differs a little from the fastest; nothing where the last round gained too little, or it is late."""
+        gained = (self.leaderboard.best_s or math.inf) < self._before_s * (1 - LEAST_GAIN)
+        if not gained or time.monotonic() - self._begun_s > FURTHER_S:
+            self._rounds = ROUNDS
+            return ()
+        return self._predictions.beside(dict.fromkeys(self._tried, math.inf) | self.leaderboard.times_s)
 
-    Args:
-        session: Measures and stores.
-        asked: The problem.
-        compiled: The configs, the most promising first; those that did not compile are stored, too.
-        timed: What was timed before; these are added.
+    def ended(self) -> str:
+        """The time before the finals is spent."""
+        spent = self.leaderboard.times_s and self.spent_s > BEFORE_FINALS * self._asked.seconds
+        return "its time is spent" if spent else ""
 
-    Raises:
-        DeviceTrouble: The device stays unwell.
-    """
-    kernels = {each.name: each for each in asked.kernels}
-    for (name, config), code in compiled.items():
-        if timed.enough(asked):
-            break
-        done = code if isinstance(code, Measurement) else session.measure(code, timed.board.best_s)
-        timed.spent_s += max(done.stages_s.get("time", 0.0), sum(done.samples_s))
-        timed.tried.add((name, config))
-        session.add(Role.TRIAL, kernels[name], config, done)
-        timed.board.add_trial(name, config, done, None if isinstance(code, Measurement) else code)
+    def exhausted(self) -> str:
+        """The last round was the last, or there was nothing for another."""
+        return "" if self._round and self._rounds <= ROUNDS else "all rounds are over"
 
+    def limits(self, candidate: Candidate) -> Limits:
+        """The best time so far."""
+        return Limits(self.leaderboard.best_s, spilling=self.leaderboard.best_s is None)
 
-def time_in_rounds(
-    session: Session, asked: FirstUse, chosen: Sequence[tuple[str, Config]], said: Predictions
-) -> Timed:
-    """Times the configs that were chosen, then some rounds of others beside the fastest, while that helps.
-
-    A model keeps a few of the configs that are legal, and has seen fewer at the problems near this one. What
-    differs from these in a parameter or two it tells well.
-
-    Args:
-        session: Compiles, measures and stores.
-        asked: The problem.
-        chosen: What to try first, the most promising first.
-        said: A model's word.
-
-    Raises:
-        DeviceTrouble: The device stays unwell, or the compiler fails.
-    """
-    timed, begun_s = Timed(), time.monotonic()
-    for number in range(1 + ROUNDS):
-        before_s = timed.board.best_s or math.inf
-        compiled = compile_side_by_side(session, asked.kernels, chosen, prepare=not number)
-        time_in_order(session, asked, compiled, timed)
-        best_s = timed.board.best_s or math.inf
-        late = timed.enough(asked) or time.monotonic() - begun_s > FURTHER_S
-        if late or not best_s < before_s * (1 - LEAST_GAIN):
-            break
-        left = dict.fromkeys(timed.tried, math.inf) | timed.board.times_s
-        chosen = said.beside(left)
-        if not chosen:
-            break
-    return timed
+    def learn(self, candidate: Candidate, measurement: Measurement, code: CompiledConfig | None) -> None:
+        """Ranks it."""
+        self.spent_s += max(measurement.stages_s.get("time", 0.0), sum(measurement.samples_s))
+        self._tried.add((candidate.kernel, candidate.config))
+        self.leaderboard.add_trial(candidate.kernel, candidate.config, measurement, code)
 
 
 def measure(
@@ -253,11 +200,16 @@ def measure(
     recorder = Recorder(store, problem, info, asked.regime, worker.versions, name)
     conditions = Conditions(asked.regime, error_limit=limit)
     with Session(crew, problem, recorder, conditions) as session:
-        timed = time_in_rounds(session, asked, chosen, said)
-        if not timed.board.times_s:
+        policy = FirstUsePolicy(asked, chosen, said)
+        loop = Loop(session, policy)
+        loop.prepare()
+        loop.run()
+        leaderboard = policy.leaderboard
+        if not leaderboard.times_s:
             return None
         finals = Finals(session, asked.kernels, machine)
-        return finals.play(timed.board, timed.progress.totals, max(asked.seconds - timed.spent_s, 0.0))
+        left_s = max(asked.seconds - policy.spent_s, 0.0)
+        return finals.play(leaderboard, leaderboard.progress.totals, left_s)
 
 
 def answer_at_first_use(

@@ -27,6 +27,7 @@ class Leaderboard:
         compiled_configs: Compiled configs of the best.
         best_s: The shortest of the times; None if there is none yet.
         objectives: What the study minimises.
+        progress: Counts the trials.
         with_objectives: With several objectives: (kernel, config) -> its measurement, if it has all of them.
         front: Those of them on the Pareto front.
     """
@@ -39,7 +40,7 @@ class Leaderboard:
             progress: Progress to update.
         """
         self.objectives = objectives
-        self._progress = progress or Progress()
+        self.progress = progress or Progress()
         self.with_objectives: dict[tuple[str, Config], Measurement] = {}
         self.front: list[tuple[str, Config]] = []
         self.times_s: dict[tuple[str, Config], float] = {}
@@ -55,16 +56,16 @@ class Leaderboard:
         compiled_config: CompiledConfig | None = None,
     ) -> None:
         """Counts a trial, and ranks it if it was measured."""
-        self._progress.count(measurement)
+        self.progress.count(measurement)
         if measurement.outcome is Outcome.PRUNED and measurement.samples_s:
             self.stopped_s[kernel, config] = min(measurement.samples_s)
         time_s = measurement.time_s
         if measurement.outcome is not Outcome.MEASURED or time_s is None:
             return
         if self._add(kernel, config, time_s, compiled_config):
-            self._progress.lead(time_s, f"{kernel} {config}")
+            self.progress.lead(time_s, f"{kernel} {config}")
         self.add_objectives(kernel, config, measurement)
-        self._progress.set_front(len(self.front))
+        self.progress.set_front(len(self.front))
 
     def _add(self, kernel: str, config: Config, time_s: float, compiled_config: CompiledConfig | None) -> bool:
         """Adds a measured config; True if it is the best."""

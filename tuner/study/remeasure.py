@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from tuner.declare.kernel import Kernel, Rendered, render
+from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 from tuner.devices.detect import DetectedDevice
 from tuner.errors import InputError
-from tuner.results.record import Record, Role
+from tuner.results.measurement import Measurement
+from tuner.results.record import Record
+from tuner.search import Candidate
 from tuner.store import Store
+from tuner.study.loop import Choices, Limits, Loop
 from tuner.study.recorder import Recorder
 from tuner.study.session import Conditions, Session
 from tuner.workers.bench import CompiledConfig
@@ -55,7 +58,39 @@ class Remeasured:
 
     def leave(self, count: int, why: str) -> None:
         """Records that some were not measured."""
-        self.left, self.why = self.left + count, why
+        if count:
+            self.left, self.why = self.left + count, why
+
+
+class _Again(Choices):
+    """Times what is wanted at one problem, until a deadline."""
+
+    def __init__(self, wanted: Sequence[Wanted], deadline_s: float | None, result: Remeasured) -> None:
+        kernels = {each.kernel.name: each.kernel for each in wanted}
+        super().__init__(
+            kernels, [Candidate(each.kernel.name, each.config, at) for at, each in enumerate(wanted)]
+        )
+        self._wanted, self._deadline_s, self._result = wanted, deadline_s, result
+        self.left = len(wanted)
+
+    def ended(self) -> str:
+        """The deadline has passed."""
+        return "time was up" if _is_past(self._deadline_s) else ""
+
+    def limits(self, candidate: Candidate) -> Limits:
+        """What is far slower than the best known is stopped early."""
+        best_s = self._wanted[candidate.number].best_s
+        return Limits(spilling=True) if best_s is None else Limits(best_s * PRUNED_BEYOND)
+
+    def learn(self, candidate: Candidate, measurement: Measurement, code: CompiledConfig | None) -> None:
+        """Counts it as done."""
+        self.left -= 1
+        if code is None:
+            self._result.leave(1, f"{candidate.kernel} {candidate.config} does not compile")
+
+    def stored(self, candidate: Candidate, record: Record) -> None:
+        """Returns its record."""
+        self._result.records.append(record)
 
 
 class Remeasuring:
@@ -100,65 +135,34 @@ class Remeasuring:
         by_problem: dict[Problem, list[Wanted]] = {}
         for each in wanted:
             by_problem.setdefault(each.problem, []).append(each)
-        found = Remeasured()
-        groups: dict[tuple[str, ...], list[Problem]] = {}
-        for problem in sorted(by_problem, key=lambda each: each.memory_bytes):
-            groups.setdefault((problem.dtype, problem.layout, problem.precision, problem.epilogue), []).append(
-                problem
-            )
-        for problems in groups.values():
-            compiled = self._compile([each for problem in problems for each in by_problem[problem]])
-            for problem in problems:
-                report(f"{problem}: {len(by_problem[problem])} configs")
-                self._measure(by_problem[problem], compiled, deadline_s, found)
-        return found
-
-    def _session(self, problem: Problem) -> Session:
-        worker = self._crew.devices[0]
-        recorder = Recorder(self._store, problem, worker.info, self._regime, worker.versions, self._study)
-        return Session(self._crew, problem, recorder, Conditions(self._regime))
-
-    def _compile(self, wanted: Sequence[Wanted]) -> dict[str, CompiledConfig]:
-        """Returns machine code by the hash of the rendered text, which does not depend on dims."""
-        rendered: dict[str, Rendered] = {}
-        for each in wanted:
-            text = render(each.kernel, each.problem, each.config)
-            rendered.setdefault(text.hash, text)
-        tickets = dict(enumerate(rendered))
-        with self._session(wanted[0].problem) as session:
-            done = session.compile_all({number: rendered[key] for number, key in tickets.items()})
-        return {tickets[number]: compiled_config for number, compiled_config in done.items()}
+        result, codes = Remeasured(), dict[str, CompiledConfig]()
+        # Problems that differ in their dims alone share machine code.
+        for problem in sorted(by_problem, key=lambda each: (*_of_code(each), each.memory_bytes)):
+            report(f"{problem}: {len(by_problem[problem])} configs")
+            self._measure(problem, _Again(by_problem[problem], deadline_s, result), result, codes)
+        return result
 
     def _measure(
-        self,
-        wanted: Sequence[Wanted],
-        compiled: dict[str, CompiledConfig],
-        deadline_s: float | None,
-        found: Remeasured,
+        self, problem: Problem, policy: _Again, result: Remeasured, codes: dict[str, CompiledConfig]
     ) -> None:
-        problem = wanted[0].problem
-        if _is_past(deadline_s):
-            found.leave(len(wanted), "time was up")
+        if why := policy.ended():
+            result.leave(policy.left, why)
             return
+        worker = self._crew.devices[0]
+        recorder = Recorder(self._store, problem, worker.info, self._regime, worker.versions, self._study)
         try:
-            session = self._session(problem)
+            session = Session(self._crew, problem, recorder, Conditions(self._regime), codes)
         except InputError as error:
-            found.leave(len(wanted), str(error))
+            result.leave(policy.left, str(error))
             return
         with session:
-            session.prepare()
-            for number, each in enumerate(wanted):
-                if _is_past(deadline_s):
-                    found.leave(len(wanted) - number, "time was up")
-                    return
-                rendered = render(each.kernel, problem, each.config)
-                compiled_config = compiled.get(rendered.hash)
-                if compiled_config is None:
-                    found.leave(1, f"{each.kernel.name} {each.config} does not compile")
-                    continue
-                best_s = None if each.best_s is None else each.best_s * PRUNED_BEYOND
-                measurement = session.measure(replace(compiled_config, rendered=rendered), best_s)
-                found.records.append(session.add(Role.TRIAL, each.kernel, each.config, measurement))
+            loop = Loop(session, policy)
+            loop.prepare()
+            result.leave(policy.left, loop.run())
+
+
+def _of_code(problem: Problem) -> tuple[str, ...]:
+    return problem.dtype, problem.layout, problem.precision, problem.epilogue
 
 
 def _is_past(deadline_s: float | None) -> bool:

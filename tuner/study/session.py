@@ -50,7 +50,14 @@ class Session:
         recorders: Make the records, one for each device.
     """
 
-    def __init__(self, crew: Crew, problem: Problem, recorder: Recorder, conditions: Conditions) -> None:
+    def __init__(
+        self,
+        crew: Crew,
+        problem: Problem,
+        recorder: Recorder,
+        conditions: Conditions,
+        codes: dict[str, CompiledConfig] | None = None,
+    ) -> None:
         """Takes the devices; `prepare` makes the arrays, and the compile workers start at first use.
 
         Args:
@@ -58,6 +65,8 @@ class Session:
             problem: What is computed.
             recorder: Of the first device.
             conditions: How configs are measured.
+            codes: Machine code by the hash of its source, shared by sessions of problems that compile alike; by
+                default none is kept.
 
         Raises:
             DeclarationError: The operation's declaration fails for this problem.
@@ -68,7 +77,7 @@ class Session:
         self.problem, self.workers, self._conditions = problem, tuple(crew.devices), conditions
         self.recorders = tuple(replace(recorder, device=each.info) for each in self.workers)
         self._named = {**problem.to_json(), "origin": recorder.origin}
-        self._crew = crew
+        self._crew, self._codes = crew, codes
 
     def __enter__(self) -> Session:
         return self
@@ -102,6 +111,16 @@ class Session:
     def shares_cores(self) -> bool:
         """True if compiling would disturb timing: on a CPU."""
         return kind_of(self.worker.info.kind).is_host
+
+    def known_code(self, rendered: Rendered) -> CompiledConfig | None:
+        """Machine code of a source that was compiled before; None without."""
+        known = self._codes.get(rendered.hash) if self._codes else None
+        return known and replace(known, rendered=rendered)
+
+    def keep_code(self, compiled: CompiledConfig) -> None:
+        """Keeps machine code for sessions that share it."""
+        if self._codes is not None:
+            self._codes[compiled.rendered.hash] = compiled
 
     def start_compiling(self) -> CompilePool:
         """Starts the compile workers ahead of their first use, beside other work."""

@@ -5,33 +5,144 @@ The study is the only process that writes the database, and it never touches a d
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 
+from threadpoolctl import threadpool_limits
+
+from tuner.declare.kernel import Fallback, Kernel
+from tuner.declare.problem import IEEE
+from tuner.declare.space import Config, Space
 from tuner.devices.machine_load import MachineWatch
-from tuner.results.measurement import Measurement
-from tuner.results.objectives import Front
-from tuner.results.record import Champion, Role
+from tuner.errors import NothingFound
+from tuner.lookup import answer
+from tuner.lookup.answers import EXACT
+from tuner.results.measurement import Measurement, Outcome
+from tuner.results.objectives import Front, values_of
+from tuner.results.record import Champion, Record, Role
+from tuner.search import Candidate, Search, SearchOptions
+from tuner.search.background import BackgroundSearch
+from tuner.store import Store
+from tuner.study.baselines import measure_baseline
 from tuner.study.budget import Interruption, TimeBudget
 from tuner.study.finals import Finals
 from tuner.study.fronts import found_wrong, front_of
-from tuner.study.leaderboard import Leaderboard
-from tuner.study.loop import SearchLoop
+from tuner.study.leaderboard import Elimination, Leaderboard, elimination_of
+from tuner.study.loop import Limits, Loop
 from tuner.study.progress import Progress, Request, Result
-from tuner.study.session import Session
+from tuner.study.recorder import Recorder
+from tuner.study.session import Conditions, Session
+from tuner.study.setup import check_energy, check_request, key_of, legal_spaces, study_name
+from tuner.study.starting import resume, with_predictions
+from tuner.workers.bench import CompiledConfig
+from tuner.workers.device_worker import Crew, run_limit_s
+
+
+class SearchPolicy:
+    """Proposes what a search suggests, until the trials are done; the leaderboard ranks the results.
+
+    Attributes:
+        kernels: The competitors by name.
+        search: The search; whoever made it closes it.
+        leaderboard: Ranks the measured configs.
+    """
+
+    together_s: float | None = None
+
+    def __init__(
+        self,
+        kernels: Sequence[Kernel],
+        search: BackgroundSearch,
+        leaderboard: Leaderboard,
+        trials: int | None = None,
+        elimination: Elimination | None = None,
+    ) -> None:
+        """Begins.
+
+        Args:
+            kernels: The competitors.
+            search: Suggests configs.
+            leaderboard: To update, with its progress.
+            trials: Trials in all, those of earlier runs included; None for no limit.
+            elimination: Decides which kernels are dropped; by default none.
+        """
+        self.kernels: Mapping[str, Kernel] = {kernel.name: kernel for kernel in kernels}
+        self.search, self.leaderboard = search, leaderboard
+        self._progress = leaderboard.progress
+        self._most, self._elimination = trials, elimination
+        self._drop()
+
+    def propose(self, room: int, under_way: int) -> Sequence[Candidate]:
+        """What the search suggests; it is told how much there is room for."""
+        if self._most is not None:
+            room = min(room, self._most - self._progress.trials - under_way)
+        self.search.want(room)
+        self._progress.set_spent("thinking", self.search.thinking_s)
+        return self.search.take()
+
+    def ended(self) -> str:
+        """It ends with the last trial."""
+        done = self._most is not None and self._progress.trials >= self._most
+        return "all trials are done" if done else ""
+
+    def exhausted(self) -> str:
+        """The search has stopped, or knows nothing more to try."""
+        return (self.search.stopped or "nothing is left to try") if self.search.exhausted else ""
+
+    def wants(self, candidate: Candidate) -> bool:
+        """False if the kernel was dropped after this request; the search is told."""
+        if candidate.kernel not in self._progress.dropped:
+            return True
+        self.search.tell(candidate, Outcome.INVALID, None)
+        return False
+
+    def limits(self, candidate: Candidate) -> Limits:
+        """The best time; with several objectives only a limit, for a slow config may save energy."""
+        best_s = self.leaderboard.best_s
+        return Limits(best_s) if len(self.leaderboard.objectives) == 1 else Limits(None, run_limit_s(best_s))
+
+    def learn(self, candidate: Candidate, measurement: Measurement, code: CompiledConfig | None) -> None:
+        """Ranks the config, and drops kernels that are hopeless by now."""
+        self.leaderboard.add_trial(candidate.kernel, candidate.config, measurement, code)
+        if self._elimination is not None:
+            self._elimination.take(candidate.kernel, candidate.config, measurement)
+            self._drop()
+
+    def stored(self, candidate: Candidate, record: Record) -> None:
+        """Tells the search only now, so that nothing it knows can be lost.
+
+        Raises:
+            InputError: The device does not report what an objective needs.
+        """
+        measurement, objectives = record.measurement, self.leaderboard.objectives
+        check_energy(objectives, record.device, measurement)
+        if len(objectives) == 1:
+            self.search.tell(candidate, measurement.outcome, measurement.time_s)
+            return
+        values = values_of(measurement, objectives)
+        time_s, others = (values[0], values[1:]) if values else (None, ())
+        self.search.tell(candidate, measurement.outcome, time_s, others)
+
+    def _drop(self) -> None:
+        if self._elimination is None:
+            return
+        for kernel, why in self._elimination.dropped(self.leaderboard.best_s).items():
+            self._progress.drop(kernel, why)
+            self.search.drop(kernel)
 
 
 @dataclass
 class Study:
     """A study whose devices, spaces and search are open: `search` any number of times, then `finals` once.
 
-    `tuner.study.opening` opens it.
-
     Attributes:
         request: Its request.
         session: Devices, compile workers and recorders.
-        loop: The search.
-        leaderboard: Ranks the measured configs.
+        loop: Times what the search suggests.
+        policy: The search, with its leaderboard.
         budget: Time and progress.
         machine: Watches the machine's load.
         interruption: Handles signals.
@@ -40,8 +151,8 @@ class Study:
 
     request: Request
     session: Session
-    loop: SearchLoop
-    leaderboard: Leaderboard
+    loop: Loop
+    policy: SearchPolicy
     budget: TimeBudget
     machine: MachineWatch
     interruption: Interruption
@@ -51,6 +162,11 @@ class Study:
     def progress(self) -> Progress:
         """Its progress."""
         return self.budget.progress
+
+    @property
+    def leaderboard(self) -> Leaderboard:
+        """Ranks the measured configs."""
+        return self.policy.leaderboard
 
     @property
     def objective_value(self) -> float | None:
@@ -71,10 +187,8 @@ class Study:
             Interrupted: SIGINT or SIGTERM came.
         """
         self.budget.tick("searching")
-        kernels = {kernel.name: kernel for kernel in self.request.kernels}
         with self.interruption.ends(self.loop):
-            self.loop.run(kernels, self.request.trials, seconds)
-        return self.loop.stop
+            return self.loop.run(seconds)
 
     def finals(self) -> Result:
         """Plays the finals. Meanwhile the search writes its last trials, unless on a CPU.
@@ -85,7 +199,7 @@ class Study:
         """
         self.progress.observe_load(self.machine.told())
         self.budget.tick("finals")
-        closing = threading.Thread(target=self.loop.search.close, name="closing")
+        closing = threading.Thread(target=self.policy.search.close, name="closing")
         if not self.session.shares_cores:
             closing.start()
         finals = Finals(self.session, self.request.kernels, self.machine)
@@ -105,6 +219,155 @@ class Study:
         recorder, library = self.session.recorder, None
         if self.library is not None:
             library = recorder.of_baseline(self.library).kernel, self.library
-        kernels = {kernel.name: kernel for kernel in self.request.kernels}
-        wrong = found_wrong(self.session.records(Role.FINAL, kernels))
+        wrong = found_wrong(self.session.records(Role.FINAL, self.policy.kernels))
         return front_of(self.leaderboard, wrong, champion, library, recorder.work)
+
+
+def _silent(progress: Progress) -> None:
+    """Reports nothing."""
+
+
+def run_study(request: Request, store: Store, report: Callable[[Progress], None] = _silent) -> Result:
+    """Searches until the budget is spent or nothing is left to try, then plays the finals.
+
+    Args:
+        request: What to do.
+        store: Where records go.
+        report: Called a few times a second.
+
+    Raises:
+        NothingFound: No config is legal; the message says how many each constraint rejects.
+        InputError: The problem does not fit into memory, or the device cannot measure an objective.
+        DeviceTrouble: A device cannot be opened or stays unwell; finished trials are kept.
+        Interrupted: SIGINT or SIGTERM came; finished trials are kept.
+    """
+    with open_study(request, store, report) as study:
+        study.search()
+        return study.finals()
+
+
+@contextmanager
+def open_study(
+    request: Request, store: Store, report: Callable[[Progress], None] = _silent, crew: Crew | None = None
+) -> Iterator[Study]:
+    """Opens a study: devices, arrays, the library's time, and the search with all earlier knowledge.
+
+    At the end of the block all measurements are stored.
+
+    Args:
+        request: What to do.
+        store: Where records go.
+        report: Called a few times a second.
+        crew: Workers of the request's devices, which the caller closes; by default the study has its own.
+
+    Raises:
+        NothingFound: No config is legal; the message says how many each constraint rejects.
+        InputError: The problem does not fit into memory, or the device cannot measure an objective.
+        DeviceTrouble: A device cannot be opened.
+        Interrupted: SIGINT or SIGTERM came.
+    """
+    budget, interruption = TimeBudget(request.seconds, report, request.finals_s), Interruption()
+    with ExitStack() as stack:
+        stack.enter_context(interruption.handled())
+        # The search's matrices are small: more BLAS threads would only compete with the compile workers for
+        # cores.
+        stack.enter_context(threadpool_limits(1, "blas"))
+        budget.tick("opening")
+        machine = MachineWatch(request.found)
+        with budget.spent("opening"):
+            check_request(request)
+            if crew is None:
+                crew = stack.enter_context(contextlib.closing(Crew(request.found)))
+            crew.open()
+            session, spaces = _prepared(request, store, crew, stack)
+            request = replace(request, kernels=with_plain_answers(session, request.kernels))
+            library = measure_baseline(session, request, budget, machine)
+            policy = _searching(session, request, spaces, library, budget)
+            stack.callback(policy.search.close)
+            loop = Loop(session, policy, budget)
+        budget.progress.observe_load(machine.told())
+        machine.restart()
+        yield Study(request, session, loop, policy, budget, machine, interruption, library)
+
+
+def _prepared(
+    request: Request, store: Store, crew: Crew, stack: ExitStack
+) -> tuple[Session, Mapping[str, Space]]:
+    """Returns the session, which the stack closes, with its arrays, and the legal configs of each kernel."""
+    worker, problem = crew.devices[0], request.problem
+    name = study_name(
+        key_of(problem), worker.info, request.regime, request.kernels, request.objectives, request.error_limit
+    )
+    recorder = Recorder(store, problem, worker.info, request.regime, worker.versions, name)
+    conditions = Conditions(request.regime, "energy" in request.objectives, request.error_limit)
+    session = stack.enter_context(Session(crew, problem, recorder, conditions))
+    session.start_compiling()
+    spaces = legal_spaces(request.kernels, problem, worker.info)
+    session.prepare()
+    return session, spaces
+
+
+def _searching(
+    session: Session,
+    request: Request,
+    spaces: Mapping[str, Space],
+    library: Measurement | None,
+    budget: TimeBudget,
+) -> SearchPolicy:
+    """The search with all earlier knowledge, and a leaderboard with the trials that still count."""
+    leaderboard, info = Leaderboard(request.objectives, budget.progress), session.worker.info
+    resumed = resume(session, request, library, leaderboard)
+    options = SearchOptions(
+        request.seed, session.recorder.study, request.sampler, request.trials, request.objectives,
+        request.storage_url,
+    )  # fmt: skip
+    known = with_predictions(resumed.known, request, info, session.store)
+    search = BackgroundSearch(Search(dict(spaces), options, known), inline=session.shares_cores)
+    elimination = elimination_of(request, spaces, info, resumed.before)
+    return SearchPolicy(request.kernels, search, leaderboard, request.trials, elimination)
+
+
+def with_plain_answers(session: Session, kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
+    """The kernels of a study; the champion of the ``ieee`` problem stands behind those that fall back.
+
+    It does so if it keeps the promise of the study's precision itself, for all kinds of inputs, and its run is
+    one launch. Otherwise the declared fallback stays.
+
+    Args:
+        session: The study's, prepared.
+        kernels: The study's kernels.
+    """
+    champion = _plain_champion(session) if any(kernel.fallback for kernel in kernels) else ""
+    verdicts: dict[str, bool] = {}
+
+    def chosen(declared: Kernel) -> Kernel:
+        backed = declared.as_recorded(champion, session.problem, session.worker.info)
+        if backed.fallback is None or backed.fallback is declared.fallback:
+            return declared
+        name = backed.fallback.name
+        if name not in verdicts:
+            verdicts[name] = _keeps_the_promise(session, backed.fallback)
+        return backed if verdicts[name] else declared
+
+    return tuple(chosen(kernel) for kernel in kernels)
+
+
+def _plain_champion(session: Session) -> str:
+    """Kernel and config that were measured to be best in ``ieee``; empty if none was, or the library is."""
+    recorder = session.recorder
+    key = replace(key_of(session.problem), precision=IEEE)
+    try:
+        found = answer(session.store, key, recorder.device, recorder.regime)
+    except NothingFound:
+        return ""
+    if found.match != EXACT:
+        return ""
+    return " ".join([found.kernel, *(f"{name}={value}" for name, value in found.config.items())])
+
+
+def _keeps_the_promise(session: Session, fallback: Fallback) -> bool:
+    """Whether a plain kernel is right for all kinds of inputs; finals find that out."""
+    compiled = session.compile(fallback.kernel, Config(fallback.config({})))
+    if isinstance(compiled, Measurement):
+        return False
+    return session.worker.finals([compiled], 0.0)[0].outcome is Outcome.MEASURED

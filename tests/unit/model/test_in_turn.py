@@ -12,7 +12,7 @@ from tuner.model.quality import Pick, timed_in_turn
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import Role
 from tuner.store import Store
-from tuner.study.opening import open_study
+from tuner.study.study import open_study
 
 
 def timed(

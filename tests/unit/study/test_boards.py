@@ -16,8 +16,8 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import Record, Role
 from tuner.store import Store
-from tuner.study.opening import open_study
 from tuner.study.recorder import MOST_APART, library_times, seen_from
+from tuner.study.study import open_study
 
 pytestmark = pytest.mark.usefixtures("no_mirror")
 

@@ -27,7 +27,7 @@ from tuner.lookup import Answer
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import Champion, Role, new_id
 from tuner.store import Store
-from tuner.study.opening import run_study
+from tuner.study.study import run_study
 
 
 def test_a_finalist_that_is_wrong_at_an_edge_shape_is_not_crowned(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from tuner.declare.catalogue import builtin
 from tuner.declare.space import Config
 from tuner.lookup.asking import opened
 from tuner.results.measurement import Measurement, Outcome
-from tuner.study.opening import with_plain_answers
+from tuner.study.study import with_plain_answers
 
 __all__ = ["empty_database", "own_records"]
 pytestmark = pytest.mark.usefixtures("own_records")

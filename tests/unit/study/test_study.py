@@ -35,8 +35,8 @@ from tuner.errors import DeviceTrouble, InputError, NothingFound
 from tuner.results.measurement import Outcome
 from tuner.results.record import Record, Role
 from tuner.store import Store
-from tuner.study.opening import run_study
 from tuner.study.progress import Progress, Result
+from tuner.study.study import run_study
 from tuner.workers import compile_pool, device_worker
 
 

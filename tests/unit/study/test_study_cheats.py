@@ -23,8 +23,8 @@ from tuner.devices.detect import find
 from tuner.results.measurement import Outcome
 from tuner.results.record import Record, Role
 from tuner.store import Store
-from tuner.study.opening import run_study
 from tuner.study.progress import Request
+from tuner.study.study import run_study
 
 CHEATING = Path(__file__).parents[2] / "fixtures" / "cheating_cpu.py"
 HONEST = {"none", "also_none"}

@@ -11,7 +11,7 @@ from fixtures.fake_device import database, request, stored
 from tuner.devices.detect import find
 from tuner.results.record import Role
 from tuner.store import Store
-from tuner.study.opening import run_study
+from tuner.study.study import run_study
 
 #: Width of the CPU's vectors -> an older core type, and the one that suits it.
 CORE_TYPES = {64: ("Haswell", "SkylakeX"), 32: ("Nehalem", "Haswell")}

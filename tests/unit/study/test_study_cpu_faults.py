@@ -11,8 +11,8 @@ from tuner.declare import catalogue
 from tuner.devices.detect import find
 from tuner.results.record import Role
 from tuner.store import Store
-from tuner.study.opening import run_study
 from tuner.study.progress import Request
+from tuner.study.study import run_study
 from tuner.workers import compile_pool, device_worker
 from tuner.workers.process import MEMORY_VARIABLE
 
