@@ -57,9 +57,9 @@ class Policy(Protocol):
 
     Attributes:
         kernels: The kernels that candidates name.
-        together_s: None to time whatever is compiled first. Else nothing is timed before all that was proposed
-            is compiled, in the order proposed; what takes more than so many seconds is left out, if anything has
-            been compiled.
+        together_s: None to time what is compiled first. Else all that was proposed is compiled before any is
+            timed, in the order proposed; what takes more than so many seconds is left out, if anything has been
+            compiled.
     """
 
     kernels: Mapping[str, Kernel]
