@@ -57,8 +57,8 @@ class Policy(Protocol):
 
     Attributes:
         kernels: The kernels that candidates name.
-        together_s: None to time what is compiled first. Else all that was proposed is compiled before any is
-            timed, in the order proposed; what takes more than so many seconds is left out, if anything has been
+        together_s: None to time what is compiled first. Else all that was proposed is compiled before any of it
+            is timed, in the order proposed; what takes more seconds than this is left out, if anything has been
             compiled.
     """
 
