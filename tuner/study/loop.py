@@ -1,7 +1,7 @@
 """The one loop that times configs: a policy proposes, the loop compiles ahead, measures, verifies and stores.
 
-A study, a first use, a re-measurement and a step of a ladder are policies of it. The loop has one thread and any
-number of equal devices.
+A study, a first use, a re-measurement and a step of a ladder are policies of it. The loop has one thread and
+any number of equal devices.
 """
 
 from __future__ import annotations
