@@ -105,8 +105,8 @@ class FirstUsePolicy(Choices):
     """The configs that were chosen, then some rounds of others beside the fastest, while that helps.
 
     A model keeps a few of the configs that are legal, and has seen fewer at the problems near this one. What
-    differs from these in a parameter or two it tells well. Each round is compiled side by side, then verified and
-    timed one after the other.
+    differs from these in a parameter or two it tells well. Each round is compiled side by side, then
+    verified and timed one after the other.
 
     Attributes:
         leaderboard: The configs that were measured, with the counts of the trials.
@@ -143,7 +143,7 @@ class FirstUsePolicy(Choices):
         return [Candidate(kernel, config, self._number + at) for at, (kernel, config) in enumerate(self._round)]
 
     def _beside(self) -> Sequence[Named]:
-        """What differs a little from the fastest; nothing where the last round gained too little, or it is late."""
+        """What differs a little from the fastest; nothing after a round without gain, or if it is late."""
         gained = (self.leaderboard.best_s or math.inf) < self._before_s * (1 - LEAST_GAIN)
         if not gained or time.monotonic() - self._begun_s > FURTHER_S:
             self._rounds = ROUNDS
