@@ -17,7 +17,7 @@ from tuner.declare.launch import Packing
 from tuner.python.arrays import NUMPY, Family, index_of
 from tuner.python.decisions import Decision
 from tuner.python.gpu_arrays import TorchFamily
-from tuner.python.operands import Placed, Request, is_dense
+from tuner.python.operands import CallRequest, Placed, is_dense
 
 #: Takes the caller's arrays, ``(a, b, out)`` or ``(a, out)``, and returns the result.
 Prepared = Callable[..., Any]
@@ -27,7 +27,7 @@ Runs = Callable[..., None]
 _ENTRIES: dict[str, Callable[..., Any]] = {}
 
 
-def library_call(request: Request, decision: Decision | None, family: Family) -> Prepared:
+def library_call(request: CallRequest, decision: Decision | None, family: Family) -> Prepared:
     """A call of the library.
 
     Args:
@@ -69,7 +69,7 @@ def _packing(rendered: Rendered, decision: Decision) -> tuple[Packing | None, tu
     return packing, (decision.kernel.name, decision.kernel.source_hash, packing.form if packing else "")
 
 
-def packed_form(array: Any, request: Request, decision: Decision, family: Family) -> PackedForm | None:
+def packed_form(array: Any, request: CallRequest, decision: Decision, family: Family) -> PackedForm | None:
     """A matrix in the form that a decision's kernel packs its right operand in; None where it packs none.
 
     Args:
@@ -92,7 +92,7 @@ def packed_form(array: Any, request: Request, decision: Decision, family: Family
 
 
 def kernel_call(
-    request: Request, decision: Decision, family: Family, packed: PackedForm | None = None
+    request: CallRequest, decision: Decision, family: Family, packed: PackedForm | None = None
 ) -> Prepared:
     """A call of a decision's kernel: compiled or taken from the cache, and loaded.
 
@@ -127,7 +127,7 @@ def kernel_call(
     return family.at_home(_kernel_call(request, family, loaded.shortest_run, turn=False), request.device)
 
 
-def _on_host(rendered: Rendered, request: Request, decision: Decision) -> Runs:
+def _on_host(rendered: Rendered, request: CallRequest, decision: Decision) -> Runs:
     from tuner.devices.cpu.numba import ready
 
     # Shapes share what is compiled: a rendered kernel holds for all of them.
@@ -158,7 +158,7 @@ def _posing(array: Any) -> Any:
     return numpy.asarray(_Memory(array))
 
 
-def _kernel_call(request: Request, family: Family, run: Runs, turn: bool) -> Prepared:
+def _kernel_call(request: CallRequest, family: Family, run: Runs, turn: bool) -> Prepared:
     """What takes a caller's arrays apart and puts the result together.
 
     Args:
@@ -193,7 +193,7 @@ def _kernel_call(request: Request, family: Family, run: Runs, turn: bool) -> Pre
     return call
 
 
-def _direct(request: Request, family: Family, run: Runs, turn: bool) -> Prepared:
+def _direct(request: CallRequest, family: Family, run: Runs, turn: bool) -> Prepared:
     """Where the tensors are the arrays as they come: the shortest way, which most calls take."""
     shape, empty, target = request.shape, family.empty, request.tensors[-1]
     write, overlaps = _writing(request, family, run, turn), _overlaps(request, family)
@@ -219,7 +219,7 @@ def _direct(request: Request, family: Family, run: Runs, turn: bool) -> Prepared
     return one if len(overlaps) == 1 else two
 
 
-def _overlaps(request: Request, family: Family) -> list[Callable[[Any, Any], bool]]:
+def _overlaps(request: CallRequest, family: Family) -> list[Callable[[Any, Any], bool]]:
     """Per input: whether `out` may share memory with it."""
     names = [name for name in request.operands if name != "out"]
     out, address = request.operands.get("out"), family.address
@@ -249,7 +249,7 @@ def _taking(of: Placed, family: Family, turn: bool) -> Callable[[Any], Any] | No
     return (lambda array: array.T) if turned and turn else None
 
 
-def _writing(request: Request, family: Family, run: Runs, turn: bool) -> Callable[..., Any]:
+def _writing(request: CallRequest, family: Family, run: Runs, turn: bool) -> Callable[..., Any]:
     """What allocates the result or takes the caller's, and runs the kernel on it."""
     shape, target = request.shape, request.tensors[-1]
     empty, assign, overlaps = family.empty, family.assign, _overlaps(request, family)

@@ -24,7 +24,7 @@ from tuner.python.code import Code, read_code
 from tuner.python.launching import run_shown
 from tuner.python.own_kernel import free_numbers, own_problem
 from tuner.python.policy import POLICIES, chosen
-from tuner.python.running import Runner
+from tuner.python.running import ConfigRunner
 from tuner.python.tuned import Tuned
 from tuner.python.tuning import OwnOptions, refuse_unknown, tune_problem
 from tuner.study.requests import StudyOptions, asked, database_url
@@ -211,7 +211,7 @@ class TunedFunction:
             database_url(options.get("db") or ""), options.get("regime") or "cold", options.get("on_miss"),
             options.get("seconds"),
         )  # fmt: skip
-        self._runners: dict[Hashable, Runner] = {}
+        self._runners: dict[Hashable, ConfigRunner] = {}
         self._lock = threading.Lock()
         if code.function is not None:
             update_wrapper(self, code.function)
@@ -277,7 +277,7 @@ class TunedFunction:
         at = kind_of(target).first if kind_of(target).is_host else device_of(values.values(), target)
         return problem, find(self._options.get("device") or at)
 
-    def _prepared(self, values: Mapping[str, Any]) -> Runner:
+    def _prepared(self, values: Mapping[str, Any]) -> ConfigRunner:
         """What runs for these arguments, and for others like them.
 
         Raises:
@@ -290,4 +290,4 @@ class TunedFunction:
         )
         config = self._first.config(problem, found)
         [declared_kernel] = declared_by(problem).of(problem.operation.name)
-        return Runner(declared_kernel, problem, config, found.info, found.spec)
+        return ConfigRunner(declared_kernel, problem, config, found.info, found.spec)

@@ -19,13 +19,13 @@ from tuner.python.decisions import REREADING
 from tuner.python.finishing import PREPARED, Finish, product
 from tuner.python.gpu_arrays import common_family
 from tuner.python.misses import check_policy, consult, forget_measured, is_miss
-from tuner.python.operands import Request, check_places, gemv_request, matmul_request, transpose_request
+from tuner.python.operands import CallRequest, check_places, gemv_request, matmul_request, transpose_request
 from tuner.python.precision import CHOSEN, chosen
 from tuner.python.preparing import PREPARING, decision_or_none, forget_all, keep, prepare
 
 #: Function -> what names its arrays, and what their request is.
 ARGUMENTS = {"matmul": ("a", "b"), "gemv": ("a", "x"), "transpose": ("a",)}
-REQUESTS: dict[str, Callable[..., Request]] = {
+REQUESTS: dict[str, Callable[..., CallRequest]] = {
     "matmul": matmul_request, "gemv": gemv_request, "transpose": transpose_request,
 }  # fmt: skip
 
@@ -170,7 +170,7 @@ def _is_nested(given: Any) -> bool:
     return isinstance(given, (list, tuple, int, float, complex, numpy.generic))
 
 
-def request_of(function: str, family: Family, arrays: tuple[Any, ...], out: Any) -> Request:
+def request_of(function: str, family: Family, arrays: tuple[Any, ...], out: Any) -> CallRequest:
     """What a call asks for.
 
     Raises:

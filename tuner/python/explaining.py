@@ -16,7 +16,7 @@ from tuner.python.arrays import Operand, dense_strides
 from tuner.python.decisions import Decision, decide, problem_of
 from tuner.python.dispatch import ARGUMENTS, REQUESTS, request_of
 from tuner.python.gpu_arrays import common_family, view
-from tuner.python.operands import Request
+from tuner.python.operands import CallRequest
 from tuner.python.precision import chosen
 from tuner.python.preparing import decision_for
 from tuner.results.record import ProblemKey
@@ -153,7 +153,7 @@ def explain(
     return _explained(request, _decision(request, where))
 
 
-def _precise(request: Request, asked: str, epilogue: str) -> Request:
+def _precise(request: CallRequest, asked: str, epilogue: str) -> CallRequest:
     if request.function == "matmul":
         request = request.in_precision(chosen(asked), asked)
     text = Epilogue.read(epilogue).text
@@ -220,7 +220,7 @@ def _row_major(shape: tuple[int, ...], dtype: str, device: str) -> Operand:
     return Operand(library, shape, dense_strides(shape, kind.itemsize), kind.name, kind.itemsize, device)
 
 
-def _of_dims(function: str, dims: dict[str, int], dtype: str, layout: str, device: str) -> Request:
+def _of_dims(function: str, dims: dict[str, int], dtype: str, layout: str, device: str) -> CallRequest:
     """The request of a call with arrays as an operation's layout says."""
     operation = next(name for name, each in FUNCTIONS.items() if each == function)
     problem = problem_of(ProblemKey(operation, tuple(dims.items()), dtype, layout))
@@ -234,7 +234,7 @@ def _of_dims(function: str, dims: dict[str, int], dtype: str, layout: str, devic
     return REQUESTS[function](*given, None)
 
 
-def _decision(request: Request, device: str) -> Decision | None:
+def _decision(request: CallRequest, device: str) -> Decision | None:
     if is_spec(device):
         from tuner.devices.detect import find
 
@@ -243,7 +243,7 @@ def _decision(request: Request, device: str) -> Decision | None:
     return decide(request.problem, device) if request.problem else None
 
 
-def _explained(request: Request, decision: Decision | None) -> Explanation:
+def _explained(request: CallRequest, decision: Decision | None) -> Explanation:
     operands = tuple(f"{name} {operand.dtype} {operand.shape}" for name, operand in request.operands.items())
     found = decision.answer if decision else None
     record = found.record if found else None
@@ -277,6 +277,6 @@ def _names(decision: Decision, count: int) -> list[str]:
     return [*inputs[: count - 1], *(tensor.name for tensor in decision.problem.outputs)]
 
 
-def _library(request: Request, decision: Decision | None) -> str:
+def _library(request: CallRequest, decision: Decision | None) -> str:
     """The library that would run: the arrays' own, or the one below it that was measured."""
     return decision.library if decision else next(iter(request.operands.values())).family

@@ -19,7 +19,13 @@ from tuner.python.calls import Prepared, kernel_call
 from tuner.python.decisions import Decision, warn_once
 from tuner.python.gpu_arrays import common_family, family_of, shares_memory_with_others
 from tuner.python.misses import consult, is_miss
-from tuner.python.operands import Request, check_places, finished_request, is_written_directly, matmul_request
+from tuner.python.operands import (
+    CallRequest,
+    check_places,
+    finished_request,
+    is_written_directly,
+    matmul_request,
+)
 from tuner.python.precision import chosen
 from tuner.python.preparing import PREPARING, decision_or_none, keep, watched
 
@@ -155,7 +161,7 @@ def _of_others(a: Any, b: Any, out: Any, given: Finish, asked_precision: str) ->
     return given_back(result, a) if out is None else out
 
 
-def _request(asked: AskedEpilogue, family: Family, arrays: Sequence[Any], out: Any) -> Request:
+def _request(asked: AskedEpilogue, family: Family, arrays: Sequence[Any], out: Any) -> CallRequest:
     """What a call with an epilogue asks for."""
     operands = {
         name: family.operand(each) for name, each in zip(("a", "b", *asked.arrays), arrays, strict=True)
@@ -166,7 +172,7 @@ def _request(asked: AskedEpilogue, family: Family, arrays: Sequence[Any], out: A
     return finished_request(plain, asked.epilogue, operands)
 
 
-def _by(decision: Decision | None, request: Request, family: Family, asked: AskedEpilogue) -> Prepared:
+def _by(decision: Decision | None, request: CallRequest, family: Family, asked: AskedEpilogue) -> Prepared:
     """The call of a decision's kernel; the library's where that cannot be had."""
     if decision is not None and decision.kernel is not None:
         try:

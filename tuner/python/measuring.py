@@ -32,7 +32,7 @@ FAILED = "failed"
 
 
 @dataclass
-class Asked:
+class PendingMeasurement:
     """A problem that is to be measured.
 
     Attributes:
@@ -92,11 +92,13 @@ class Process:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._running: subprocess.Popen[str] | None = None
-        self._waiting: dict[int, Asked] = {}
-        self._asked: dict[tuple[ProblemKey, str], Asked] = {}
+        self._waiting: dict[int, PendingMeasurement] = {}
+        self._asked: dict[tuple[ProblemKey, str], PendingMeasurement] = {}
         self._number = 0
 
-    def ask(self, problem: ProblemKey, device: str, seconds: float, done: Callable[[], None]) -> Asked:
+    def ask(
+        self, problem: ProblemKey, device: str, seconds: float, done: Callable[[], None]
+    ) -> PendingMeasurement:
         """Has a problem measured, unless it was asked for before; returns at once.
 
         Args:
@@ -109,7 +111,7 @@ class Process:
             known = self._asked.get((problem, device))
             if known is not None:
                 return known
-            asked = self._asked[problem, device] = Asked(problem, device, seconds, done)
+            asked = self._asked[problem, device] = PendingMeasurement(problem, device, seconds, done)
             self._number += 1
             self._waiting[self._number] = asked
             number = self._number
@@ -122,7 +124,7 @@ class Process:
         with self._lock:
             self._asked = {key: each for key, each in self._asked.items() if not each.outcome}
 
-    def _send(self, number: int, asked: Asked) -> None:
+    def _send(self, number: int, asked: PendingMeasurement) -> None:
         try:
             question = asked.question(number)
             with self._lock:
@@ -172,7 +174,7 @@ class Process:
             each.again = True
             self._send(number, each)
 
-    def _end(self, lost: dict[int, Asked], why: str) -> None:
+    def _end(self, lost: dict[int, PendingMeasurement], why: str) -> None:
         for number, asked in lost.items():
             with self._lock:
                 there = self._waiting.pop(number, None)

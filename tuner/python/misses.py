@@ -16,7 +16,7 @@ from tuner.python import measuring
 from tuner.python.arrays import Family
 from tuner.python.calls import Prepared
 from tuner.python.decisions import Decision, problem_of, warn_once
-from tuner.python.operands import Request
+from tuner.python.operands import CallRequest
 from tuner.python.policy import CHANGED, CHOSEN, LIBRARY, MEASURE, VARIABLE, Policy, chosen
 from tuner.results.record import ProblemKey
 
@@ -44,7 +44,7 @@ class ForkedLock:
 _CHANGING = ForkedLock()
 
 
-def is_miss(request: Request, decision: Decision | None) -> bool:
+def is_miss(request: CallRequest, decision: Decision | None) -> bool:
     """Whether a problem for a kernel has no answer of its own."""
     if request.problem is None or decision is None:
         return False
@@ -80,7 +80,9 @@ class Miss:
             more.
     """
 
-    def __init__(self, request: Request, family: Family, decide: Callable[[], tuple[Prepared, bool]]) -> None:
+    def __init__(
+        self, request: CallRequest, family: Family, decide: Callable[[], tuple[Prepared, bool]]
+    ) -> None:
         """Keeps what the calls need.
 
         Args:
@@ -143,7 +145,7 @@ class Miss:
         return one if inputs == 1 else two if inputs == 2 else several
 
 
-def consult(request: Request, family: Family, array: Any) -> None:
+def consult(request: CallRequest, family: Family, array: Any) -> None:
     """Has a miss measured where the policy says so, and waits if that says so; not while a graph is captured.
 
     Args:

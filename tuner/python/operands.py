@@ -96,7 +96,7 @@ FINISHED = ("float32", "float16", "bfloat16")
 
 
 @dataclass(frozen=True)
-class Request:
+class CallRequest:
     """What a call asks for.
 
     Attributes:
@@ -115,7 +115,7 @@ class Request:
     tensors: tuple[Placed, ...] = ()
     why: str = ""
 
-    def in_precision(self, precision: str, asked: str) -> Request:
+    def in_precision(self, precision: str, asked: str) -> CallRequest:
         """The request in a precision, where it is one that the precision is for.
 
         Args:
@@ -150,7 +150,7 @@ class Request:
         return self.operands[of.argument].bytes
 
 
-def matmul_request(a: Operand, b: Operand, out: Operand | None) -> Request:
+def matmul_request(a: Operand, b: Operand, out: Operand | None) -> CallRequest:
     """``a @ b``: gemm for two matrices, gemv for a matrix and a vector; all else is the library's.
 
     Raises:
@@ -172,7 +172,7 @@ def matmul_request(a: Operand, b: Operand, out: Operand | None) -> Request:
         )
     batch = numpy.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     shape = (*batch, *a.shape[:-1][-1:], *(b.shape[-1:] if b.ndim > 1 else ()))
-    request = Request("matmul", shape, operands)
+    request = CallRequest("matmul", shape, operands)
     if a.ndim > 2 or b.ndim > 2 or (out is not None and out.ndim > 2):
         return replace(request, why="kernels compute one product, not a batch of them")
     _check_out(request, out)
@@ -200,7 +200,7 @@ def check_places(function: str, operands: Iterable[Operand], out: Operand | None
         raise ValueError(f"{function}: out is written, got an array that is read-only; give another")
 
 
-def finished_request(request: Request, epilogue: Epilogue, more: Mapping[str, Operand]) -> Request:
+def finished_request(request: CallRequest, epilogue: Epilogue, more: Mapping[str, Operand]) -> CallRequest:
     """A product's request with an epilogue.
 
     Args:
@@ -251,7 +251,7 @@ def _as_it_lies(name: str, operand: Operand) -> Placed:
     return Placed(name, copied=found.copied or "it is column-major, and kernels read it row-major")
 
 
-def gemv_request(a: Operand, x: Operand, out: Operand | None) -> Request:
+def gemv_request(a: Operand, x: Operand, out: Operand | None) -> CallRequest:
     """``a @ x`` for a matrix and a vector.
 
     Raises:
@@ -267,18 +267,18 @@ def gemv_request(a: Operand, x: Operand, out: Operand | None) -> Request:
             "gemv: a has as many columns as x has elements (core dimension n), got a of shape "
             f"{a.shape} and x of shape {x.shape}: {a.shape[1]} and {x.shape[0]}"
         )
-    request = Request("gemv", a.shape[:1], _named(a=a, x=x, out=out))
+    request = CallRequest("gemv", a.shape[:1], _named(a=a, x=x, out=out))
     _check_out(request, out)
     return _gemv(request, placed("a", a), placed("x", x))
 
 
-def transpose_request(a: Operand, out: Operand | None) -> Request:
+def transpose_request(a: Operand, out: Operand | None) -> CallRequest:
     """A's transpose as an array of its own, for a matrix; other numbers of axes are the library's.
 
     Raises:
         ValueError: An `out` of another shape.
     """
-    request = Request("transpose", a.shape[::-1], _named(a=a, out=out))
+    request = CallRequest("transpose", a.shape[::-1], _named(a=a, out=out))
     _check_out(request, out)
     if out is not None and out.dtype != a.dtype:
         return replace(request, why=f"a is {a.dtype} and out {out.dtype}, which the library converts")
@@ -294,7 +294,7 @@ def _named(**operands: Operand | None) -> dict[str, Operand]:
     return {name: operand for name, operand in operands.items() if operand is not None}
 
 
-def _check_out(request: Request, out: Operand | None) -> None:
+def _check_out(request: CallRequest, out: Operand | None) -> None:
     if out is not None and out.shape != request.shape:
         raise ValueError(
             f"{request.function}: out has the shape of the result, {request.shape}, got {out.shape}; "
@@ -302,7 +302,7 @@ def _check_out(request: Request, out: Operand | None) -> None:
         )
 
 
-def _gemm(request: Request, a: Operand, b: Operand, out: Operand | None) -> Request:
+def _gemm(request: CallRequest, a: Operand, b: Operand, out: Operand | None) -> CallRequest:
     """A column-major result is the row-major one of the transposed product."""
     left, right, to = placed("a", a), placed("b", b), _output(request)
     (m, k), n = a.shape, b.shape[1]
@@ -313,14 +313,14 @@ def _gemm(request: Request, a: Operand, b: Operand, out: Operand | None) -> Requ
     return _as_problem(request, "gemm", (("m", m), ("n", n), ("k", k)), layout, (left, right, to))
 
 
-def _gemv(request: Request, matrix: Placed, vector: Placed, transposed: bool = False) -> Request:
+def _gemv(request: CallRequest, matrix: Placed, vector: Placed, transposed: bool = False) -> CallRequest:
     rows, columns = request.operands[matrix.argument].shape
     m, n = (columns, rows) if transposed else (rows, columns)
     layout = flipped(matrix) if transposed else letter(matrix)
     return _as_problem(request, "gemv", (("m", m), ("n", n)), layout, (matrix, vector, _output(request)))
 
 
-def _output(request: Request) -> Placed:
+def _output(request: CallRequest) -> Placed:
     out = request.operands.get("out")
     if out is None:
         return Placed("result")
@@ -332,12 +332,12 @@ def _output(request: Request) -> Placed:
 
 
 def _as_problem(
-    request: Request,
+    request: CallRequest,
     operation: str,
     shape: tuple[tuple[str, int], ...],
     layout: str,
     tensors: tuple[Placed, ...],
-) -> Request:
+) -> CallRequest:
     """The request with its problem, unless dtype or sizes are beyond what kernels take."""
     operands = request.operands.values()
     dtypes = {operand.dtype for operand in operands}

@@ -12,7 +12,7 @@ from tuner.python.calls import PackedForm, Prepared, kernel_call, packed_form
 from tuner.python.decisions import Decision, warn_once
 from tuner.python.dispatch import request_of
 from tuner.python.gpu_arrays import family_of
-from tuner.python.operands import Request, letter, matmul_request, placed
+from tuner.python.operands import CallRequest, letter, matmul_request, placed
 from tuner.python.precision import EMULATED_DTYPES
 from tuner.python.preparing import decision_for, prepared_by, watched
 
@@ -73,7 +73,7 @@ class Packed(Opaque):
                 f"matmul: {name} is {self.dtype} as the packed operand is, got {dtype}; convert it"
             )
 
-    def _prepared(self, request: Request, a: Any) -> Prepared:
+    def _prepared(self, request: CallRequest, a: Any) -> Prepared:
         """The call with the packed form, where the problem's kernel takes it; else with the copy."""
         form = self._form
 

@@ -12,7 +12,7 @@ from tuner.python.arrays import Family, index_of
 from tuner.python.calls import Prepared, kernel_call, library_call
 from tuner.python.decisions import Decision, decide, forget, warn_once
 from tuner.python.misses import FORGET, ForkedLock, Miss, by_policy, count, is_miss
-from tuner.python.operands import Request
+from tuner.python.operands import CallRequest
 from tuner.results.record import ProblemKey
 
 #: Prepared calls that a function keeps, and decisions that are kept; the oldest go first.
@@ -31,7 +31,7 @@ def keep(kept: dict[Any, Any], key: Hashable, value: Any) -> None:
     kept[key] = value
 
 
-def decision_for(request: Request) -> Decision | None:
+def decision_for(request: CallRequest) -> Decision | None:
     """What runs, by records and by what has to be copied; None where it is no problem for a kernel."""
     if request.problem is None:
         return None
@@ -73,7 +73,7 @@ def _forget_problem(problem: ProblemKey, device: str) -> None:
 FORGET.append(_forget_problem)
 
 
-def prepare(request: Request, family: Family, array: Any) -> Prepared:
+def prepare(request: CallRequest, family: Family, array: Any) -> Prepared:
     """The call of the kernel; the library's where that cannot be had, which is no reason to fail.
 
     Args:
@@ -85,7 +85,7 @@ def prepare(request: Request, family: Family, array: Any) -> Prepared:
 
 
 def watched(
-    request: Request, family: Family, array: Any, prepared: Callable[[Decision | None], Prepared]
+    request: CallRequest, family: Family, array: Any, prepared: Callable[[Decision | None], Prepared]
 ) -> Prepared:
     """The call of what is decided; where that may change, one that asks what is decided now.
 
@@ -111,7 +111,7 @@ def watched(
     return miss.call()
 
 
-def decision_or_none(request: Request) -> Decision | None:
+def decision_or_none(request: CallRequest) -> Decision | None:
     """What is decided; None where there is no problem for a kernel, or where the lookup failed."""
     try:
         return decision_for(request)
@@ -120,7 +120,7 @@ def decision_or_none(request: Request) -> Decision | None:
         return None
 
 
-def prepared_by(request: Request, family: Family, decision: Decision | None) -> Prepared:
+def prepared_by(request: CallRequest, family: Family, decision: Decision | None) -> Prepared:
     """The call of a decision's kernel, or the library's.
 
     Args:
@@ -137,7 +137,7 @@ def prepared_by(request: Request, family: Family, decision: Decision | None) -> 
         return library_call(request, None, family)
 
 
-def _warn_left(request: Request, error: Exception) -> None:
+def _warn_left(request: CallRequest, error: Exception) -> None:
     warn_once(
         f"{request.function} of {request.problem} is left to the library, since the kernel cannot be had: "
         f"{type(error).__name__}: {error}"

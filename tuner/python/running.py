@@ -19,7 +19,7 @@ from tuner.python.arrays import index_of
 from tuner.python.gpu_arrays import TorchFamily, family_of, given_back
 
 
-class Runner:
+class ConfigRunner:
     """A kernel with its config, ready to run on arrays of its problem's shapes.
 
     Arrays of CuPy run on CuPy's current stream, tensors of PyTorch on PyTorch's. Arrays of NumPy are copied to

@@ -13,7 +13,7 @@ from tuner.declare.problem import Problem
 from tuner.errors import NothingFound
 from tuner.extras import required
 from tuner.lookup import Answer, staleness
-from tuner.python.running import Runner
+from tuner.python.running import ConfigRunner
 from tuner.results.record import Champion, Record
 from tuner.results.units import config_text, duration, speed
 from tuner.study.progress import Progress, Result
@@ -117,12 +117,12 @@ class Tuned:
         return next(each for each in self.asked.request.kernels if each.name == self.kernel)
 
     @cached_property
-    def _runner(self) -> Runner:
+    def _runner(self) -> ConfigRunner:
         spec = self.asked.request.found[0].spec
-        return Runner(self._declared, self.problem, self.config, self.record.device, spec)
+        return ConfigRunner(self._declared, self.problem, self.config, self.record.device, spec)
 
     def __call__(self, *arrays: Any, **named: Any) -> Any:
-        """Runs the champion on arrays; see `tuner.python.running.Runner`."""
+        """Runs the champion on arrays; see `tuner.python.running.ConfigRunner`."""
         return self._runner(*arrays, **named)
 
     def export(self, format: str = "source", folder: str | Path = ".") -> list[Path]:

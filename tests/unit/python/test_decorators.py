@@ -14,7 +14,7 @@ import tuner
 from tuner.errors import InputError, UnknownName
 from tuner.python import decorators
 from tuner.python.decorators import TunedFunction
-from tuner.python.running import Runner
+from tuner.python.running import ConfigRunner
 
 pytestmark = pytest.mark.usefixtures("no_mirror")
 
@@ -24,7 +24,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """Configs that were run; a fake board runs nothing in this process."""
     found: list[dict[str, Any]] = []
 
-    class Ran(Runner):
+    class Ran(ConfigRunner):
         def __init__(self, kernel: Any, problem: Any, config: Any, *where: Any) -> None:
             super().__init__(kernel, problem, config, *where)
             self._config = dict(config)
@@ -32,7 +32,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         def run(self, *arrays: Any, numbers: Any = None) -> None:
             found.append(self._config | {"shapes": [each.shape for each in arrays]})
 
-    monkeypatch.setattr("tuner.python.decorators.Runner", Ran)
+    monkeypatch.setattr("tuner.python.decorators.ConfigRunner", Ran)
     return found
 
 

@@ -16,7 +16,7 @@ from fixtures.callable_records import empty_database, own_records
 from fixtures.fake_device import ROOT
 
 from tuner.python import measuring
-from tuner.python.measuring import Asked, Process
+from tuner.python.measuring import PendingMeasurement, Process
 from tuner.results.record import ProblemKey
 from tuner.store import Store
 
@@ -52,11 +52,11 @@ def process(monkeypatch: pytest.MonkeyPatch, here: Path) -> Iterator[Process]:
     own.release()
 
 
-def ask(process: Process, n: int, done: Callable[[], None] = lambda: None) -> Asked:
+def ask(process: Process, n: int, done: Callable[[], None] = lambda: None) -> PendingMeasurement:
     return process.ask(ProblemKey("transpose", (("m", 1), ("n", n)), "float32", ""), "cpu", 1.0, done)
 
 
-def ended(asked: Asked) -> tuple[str, str]:
+def ended(asked: PendingMeasurement) -> tuple[str, str]:
     asked.wait()
     return asked.outcome, asked.why
 

@@ -22,7 +22,7 @@ from tuner.errors import InputError, UnknownName
 from tuner.lookup.answers import Answer, Loss, Predicted
 from tuner.python import CallableWarning, gpu_arrays, measuring, policy, preparing
 from tuner.python.decisions import decide
-from tuner.python.measuring import Asked
+from tuner.python.measuring import PendingMeasurement
 from tuner.results.record import ProblemKey
 
 __all__ = ["empty_database", "own_records", "ran"]
@@ -71,16 +71,18 @@ class Bench:
         at_once: True to answer at once, in another thread.
     """
 
-    asked: list[Asked] = field(default_factory=list)
+    asked: list[PendingMeasurement] = field(default_factory=list)
     effect: Callable[[], object] = lambda: None
     outcome: tuple[str, str] = ("measured", "")
     at_once: bool = True
-    known: dict[Any, Asked] = field(default_factory=dict)
+    known: dict[Any, PendingMeasurement] = field(default_factory=dict)
 
-    def ask(self, problem: ProblemKey, device: str, seconds: float, done: Callable[[], None]) -> Asked:
+    def ask(
+        self, problem: ProblemKey, device: str, seconds: float, done: Callable[[], None]
+    ) -> PendingMeasurement:
         if (problem, device) in self.known:
             return self.known[problem, device]
-        new = self.known[problem, device] = Asked(problem, device, seconds, done)
+        new = self.known[problem, device] = PendingMeasurement(problem, device, seconds, done)
         self.asked.append(new)
         if self.at_once:
             threading.Thread(target=self.answer).start()

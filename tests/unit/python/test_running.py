@@ -12,7 +12,7 @@ from fixtures.own_kernels import double
 
 from tuner.devices.detect import find
 from tuner.errors import InputError
-from tuner.python.running import Runner
+from tuner.python.running import ConfigRunner
 from tuner.python.tuning import resolved
 
 SCALE = """
@@ -28,10 +28,10 @@ def scaled(x: Any, alpha: float) -> Any:
 
 
 @pytest.fixture(scope="module")
-def runner() -> Runner:
+def runner() -> ConfigRunner:
     x = numpy.arange(60, dtype="float32")
     catalogue, problem = resolved(double, "", [x, x.copy(), 60], {"BLOCK": [16]}, {})
-    return Runner(catalogue.of("double")[0], problem, {"BLOCK": 16}, find("cpu").info)
+    return ConfigRunner(catalogue.of("double")[0], problem, {"BLOCK": 16}, find("cpu").info)
 
 
 @pytest.fixture
@@ -39,20 +39,20 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Log:
     return install(monkeypatch)
 
 
-def on_board(spec: str = "") -> Runner:
+def on_board(spec: str = "") -> ConfigRunner:
     """A kernel for a GPU that is made of the host's memory, tuned with an alpha of 2 at step 1."""
     x = numpy.ones(60, "float32")
     options = {"problem_size": "n", "reference": scaled, "numbers": ["step"]}
     arguments = [x, x.copy(), 2.0, 1, 60]
     catalogue, problem = resolved(SCALE, "scale", arguments, {"block_size_x": [32]}, options)
-    return Runner(catalogue.of("scale")[0], problem, {"block_size_x": 32}, H200, spec)
+    return ConfigRunner(catalogue.of("scale")[0], problem, {"block_size_x": 32}, H200, spec)
 
 
 def ramp(beyond: int = 0) -> Any:
     return on_gpu(numpy.arange(60, dtype="float32"), beyond)
 
 
-def test_outputs_are_made_or_taken(runner: Runner) -> None:
+def test_outputs_are_made_or_taken(runner: ConfigRunner) -> None:
     x = numpy.arange(60, dtype="float32")
     assert (runner(x) == 2 * x).all()
     out = numpy.zeros_like(x)
@@ -62,7 +62,9 @@ def test_outputs_are_made_or_taken(runner: Runner) -> None:
     assert (runner(x) == 2 * x).all()
 
 
-def test_a_tensor_of_pytorch_on_the_host_is_read_and_written_where_it_lies(runner: Runner, gpu: Log) -> None:
+def test_a_tensor_of_pytorch_on_the_host_is_read_and_written_where_it_lies(
+    runner: ConfigRunner, gpu: Log
+) -> None:
     x, out = TorchTensor(ramp(), "cpu"), TorchTensor(ramp(), "cpu")
     assert runner(x, out=out) is out
     assert (out.host == 2 * x.host).all()
@@ -133,7 +135,7 @@ def test_numbers_that_are_no_sizes_may_differ_from_call_to_call(kind: Any, gpu: 
         ),
     ],
 )
-def test_other_arrays_are_refused(runner: Runner, arrays: Any, outputs: Any, message: str) -> None:
+def test_other_arrays_are_refused(runner: ConfigRunner, arrays: Any, outputs: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         runner(*arrays, **outputs)
 
@@ -163,12 +165,12 @@ def test_other_arrays_of_a_gpu_are_refused(arrays: Any, message: str, gpu: Log) 
     assert gpu.runs == []
 
 
-def test_a_kernel_for_the_cpu_takes_no_arrays_of_a_gpu(runner: Runner, gpu: Log) -> None:
+def test_a_kernel_for_the_cpu_takes_no_arrays_of_a_gpu(runner: ConfigRunner, gpu: Log) -> None:
     with pytest.raises(InputError, match=r"the kernel is for the CPU, got arrays on cuda:0; pass"):
         runner(CupyArray(ramp()))
 
 
-def test_the_folder_of_declarations_is_among_the_caches(runner: Runner) -> None:
+def test_the_folder_of_declarations_is_among_the_caches(runner: ConfigRunner) -> None:
     origin = runner.problem.operation.origin
     assert origin is not None
     assert Path(origin).parent.parent.name == "declared"
