@@ -15,6 +15,7 @@ from tuner.declare.catalogue import Catalogue, builtin
 from tuner.declare.space import Config
 from tuner.errors import InputError
 from tuner.lookup import Answer
+from tuner.model import provider
 from tuner.model.evidence import Evidence
 from tuner.model.fitted import Model
 from tuner.model.shelf import path_of
@@ -23,7 +24,6 @@ from tuner.model.tiers import staleness_of
 from tuner.python.decisions import decide
 from tuner.results.record import ProblemKey
 from tuner.store import Store
-from tuner.study import starting
 from tuner.study.starting import Predictions
 
 CATALOGUE = Catalogue(builtin().operations, (BLOCKS,))
@@ -181,7 +181,7 @@ def test_callables_follow_the_models_word() -> None:
 
 def test_a_study_starts_from_the_best_predictions(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = GEMM.problem(LARGE.dims)
-    monkeypatch.setattr(starting, "models", lambda *_, **__: [surveyed()])
+    monkeypatch.setattr(provider, "models", lambda *_, **__: [surveyed()])
     found = Predictions(problem, (BLOCKS,), BOARD, "cold")
     times = {each.config: each.time_s or 0.0 for each in found.elsewhere}
     assert 1 <= len(found.starts) <= 8
@@ -195,7 +195,7 @@ def test_a_study_tries_what_is_beside_the_best_predictions_in_turn_with_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     problem = GEMM.problem(LARGE.dims)
-    monkeypatch.setattr(starting, "models", lambda *_, **__: [surveyed()])
+    monkeypatch.setattr(provider, "models", lambda *_, **__: [surveyed()])
     found = Predictions(problem, (BLOCKS,), BOARD, "cold")
     kept = {each.config for each in found.elsewhere}
     assert found.further
@@ -205,7 +205,7 @@ def test_a_study_tries_what_is_beside_the_best_predictions_in_turn_with_them(
 
 
 def test_a_model_of_other_sources_starts_no_study(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(starting, "models", lambda *_, **__: [surveyed(sources={"blocks": "old"})])
+    monkeypatch.setattr(provider, "models", lambda *_, **__: [surveyed(sources={"blocks": "old"})])
     found = Predictions(GEMM.problem(LARGE.dims), tuple(KERNELS.values()), BOARD, "cold")
     assert (found.starts, found.elsewhere, found.further) == ([], [], [])
     assert found.beside({("blocks", Config(dict(BLOCKS.defaults))): 1e-6}) == []
@@ -218,7 +218,7 @@ def test_a_study_tries_what_is_most_like_good_configs_that_are_illegal_here(
     model, kernels = two_kernels(
         provenance={"timings": 5, "problems": 50, "regime": "cold", "sources": sources}
     )
-    monkeypatch.setattr(starting, "models", lambda *_, **__: [model])
+    monkeypatch.setattr(provider, "models", lambda *_, **__: [model])
     odd = GEMM.problem({"m": 512, "n": 512, "k": 513}, "float32", "nn")
     found = Predictions(odd, tuple(kernels.values()), BOARD, "cold")
     plain = {**WIDE, "LOAD": "plain"}
