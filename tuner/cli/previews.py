@@ -12,7 +12,6 @@ from tuner.cli.formatting import clock, config_text, duration, pairs, print_json
 if TYPE_CHECKING:
     from tuner.devices.detect import DetectedDevice
     from tuner.model.survey_design import SurveyRequest
-    from tuner.night.plan import Plan
 
 
 def show_study(told: Mapping[str, Any], as_json: bool) -> None:
@@ -77,28 +76,6 @@ def _budget(item: Mapping[str, Any]) -> str:
         f"{item['trials']} trials" if item["trials"] else "",
     ]
     return " and ".join(filter(None, parts))
-
-
-def previewed_night(
-    plan: Plan, db: str, device: str, deadline_s: float | None, again: bool, as_json: bool
-) -> None:  # fmt: skip
-    """Prints what a night would do.
-
-    Args:
-        plan: The plan.
-        db: URL of the database.
-        device: As the command line names it; the plan's if it is empty.
-        deadline_s: `time.monotonic` at which it would stop; None for no end.
-        again: True to continue problems that are done, too.
-        as_json: True for JSON.
-    """
-    from tuner.night.night import Night
-    from tuner.study import dry_run
-
-    with dry_run.database(db) as store:
-        found = dry_run.detected(device or plan.device, store)
-        states = list(Night(plan, store, (found,), 0, None, again=again).preview())
-        show_night(dry_run.night_preview(states, plan, deadline_s), found.info.name, as_json)
 
 
 def previewed_survey(

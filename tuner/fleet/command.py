@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from tuner.cli.formatting import duration
 from tuner.errors import EnvironmentTrouble, Interrupted
-from tuner.fleet.view import workers_table
+from tuner.fleet.worker_command import tls_options
 from tuner.night.plan import Plan, PlanItem
 from tuner.night.result import NightResult
 from tuner.study import job_files
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from tuner.fleet.clusters import Cluster
     from tuner.fleet.coordinator import Fleet
     from tuner.fleet.night import FleetNight
-    from tuner.night.items import NightItem
+    from tuner.night.attending import Attended
+    from tuner.night.scheduler import NightItem
+
+
+F = TypeVar("F", bound=Callable[..., object])
 
 
 @dataclass(frozen=True)
@@ -79,8 +87,8 @@ def run_fleet(
     """
     from tuner.fleet.clusters import ClusterRequest, local_devices
     from tuner.fleet.coordinator import opened
-    from tuner.fleet.security import Certificates
-    from tuner.night.watch_command import attended, begin_on_workers
+    from tuner.fleet.clusters import Certificates
+    from tuner.night.watch_command import attended
 
     if plan.surveys:
         click.echo("tuner: the plan's surveys run on one machine; give them to `tuner survey` there", err=True)
@@ -92,7 +100,7 @@ def run_fleet(
         watch = attended(fleet.store, (), plan, request.quiet)
         watch.note()
         watch.watching.why_none = "no worker came"
-        night = _night(plan, fleet, request, partial(begin_on_workers, watch, plan))
+        night = _night(plan, fleet, request, partial(_time_sentinels, watch, plan))
         with _shown(night, fleet.cluster, request.quiet), job_files.telling_of_fleet(night.snapshot):
             result = _tuned(night, ended)
         result.snapshot = night.snapshot()
@@ -100,6 +108,14 @@ def run_fleet(
         result.items.sort(key=lambda each: places[each.item.key])
         result.report = watch.end([each.to_json() for each in result.items], str(result.stopped or ""))
     return result
+
+
+def _time_sentinels(watch: Attended, plan: Plan, night: FleetNight) -> None:
+    """Has each worker time the sentinels of its board, before any slice."""
+    from tuner.fleet.sentinels import of_models
+    from tuner.night.watch_command import candidates
+
+    watch.begin(candidates(plan), plan.watch.problems, night.left_s(), of_models(night))
 
 
 def _tuned(night: FleetNight, ended: Callable[[NightItem], None]) -> NightResult:
@@ -159,3 +175,60 @@ def _shown(night: FleetNight, cluster: Cluster, quiet: bool) -> Iterator[None]:
         return
     with Live(console=console, get_renderable=lambda: workers_table(night.snapshot()), refresh_per_second=2):
         yield
+
+
+def workers_table(told: dict[str, Any]) -> Table:
+    """The workers of a night as a table.
+
+    Args:
+        told: `tuner.fleet.night.FleetNight.snapshot`.
+    """
+    from rich.table import Table
+
+    left = "no deadline" if told["left_s"] is None else f"{_clock(told['left_s'])} left"
+    title = (
+        f"{told['problems_left']} problems to go, {told['slices']} slices, "
+        f"{told['trials_per_minute']:.0f} trials a minute, {left}"
+    )
+    shown = Table(title=title, title_justify="left")
+    for name in ("worker", "device", "doing", "trials/min", "slices", "best"):
+        shown.add_column(name)
+    for each in told["workers"]:
+        best = duration(each["best_s"]) if each["best_s"] else "-"
+        shown.add_row(
+            each["name"], each["device"] or "-", each["doing"], f"{each['trials_per_minute']:.0f}",
+            str(each["slices"]), best,
+        )  # fmt: skip
+    return shown
+
+
+def _clock(seconds: float) -> str:
+    whole = math.ceil(seconds)
+    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
+
+
+def cluster_options(command: F) -> F:
+    """``--cluster``, ``--job-script`` and ``--tls-...``."""
+    told = "Use a cluster's workers: local, tcp://HOST:8786, slurm:FILE.toml or pbs:FILE.toml (docs/fleet.md)."
+    script = "Print the job script of slurm: or pbs:, and end."
+    command = click.option("--job-script", is_flag=True, help=script)(tls_options(command))
+    return click.option("--cluster", default="", metavar="CLUSTER", help=told)(command)
+
+
+class ClusterExtension:
+    """What a night has of clusters; see the extension point "cluster" in `tuner.night.command`."""
+
+    options = staticmethod(cluster_options)
+    print_job = staticmethod(print_job)
+
+    @staticmethod
+    def run(
+        plan: Plan, db: str, asked: Mapping[str, Any], seed: int, deadline_s: float | None,
+        ended: Callable[[NightItem], None],
+    ) -> NightResult:  # fmt: skip
+        """Runs a night by the command's options."""
+        tls = asked["tls_ca"], asked["tls_cert"], asked["tls_key"]
+        request = FleetRequest(
+            asked["cluster"], asked["device"], tls, seed, deadline_s, asked["again"], asked["quiet"]
+        )
+        return run_fleet(plan, db, request, ended)

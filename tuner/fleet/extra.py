@@ -8,4 +8,5 @@ EXTRA = Extra(
             "tuner.fleet.worker_command:worker", "Let this machine's devices work for a fleet.", "Tune"
         ),
     },
+    provides={"cluster": "tuner.fleet.command:ClusterExtension"},
 )

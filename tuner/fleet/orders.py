@@ -260,7 +260,7 @@ class WatchOrder:
     Attributes:
         night: Id of the run of the plan.
         problems: What to time.
-        passes: The fields of `tuner.night.timing.Pass`, for each pass.
+        passes: The fields of `tuner.night.sentinels.Pass`, for each pass.
         limit_s: Seconds after which it has stalled.
     """
 

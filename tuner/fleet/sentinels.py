@@ -16,9 +16,9 @@ from tuner.results.sentinel import Sentinel
 if TYPE_CHECKING:
     from tuner.devices.detect import DetectedDevice
     from tuner.fleet.night import FleetNight
-    from tuner.night.choosing import Timed
-    from tuner.night.code import Code, Watched
-    from tuner.night.timing import Pass
+    from tuner.night.sentinels import Timed
+    from tuner.night.sentinels import Code, Watched
+    from tuner.night.sentinels import Pass
 
 #: Seconds that a pass over sentinels may take: to begin, for each problem beside its rounds, and as a multiple.
 BEGIN_S, BESIDE_S, SLACK = 60.0, 10.0, 3.0
@@ -40,16 +40,16 @@ class Workers:
 
     @property
     def info(self) -> DeviceInfo:
-        """See `tuner.night.choosing.Boards`."""
+        """See `tuner.night.sentinels.Boards`."""
         return next(iter(self._places.values())).info
 
     @property
     def names(self) -> Sequence[str]:
-        """See `tuner.night.choosing.Boards`."""
+        """See `tuner.night.sentinels.Boards`."""
         return list(self._places)
 
     def timed(self, wanted: Mapping[str, Sequence[Watched]], passes: Sequence[Pass]) -> dict[str, Timed]:
-        """See `tuner.night.choosing.Boards`; all boards at once, and each by its own worker."""
+        """See `tuner.night.sentinels.Boards`; all boards at once, and each by its own worker."""
         orders = {
             self._places[name].name: WatchOrder(
                 self._night.ledger.night, tuple(map(_told, problems)),
@@ -120,8 +120,8 @@ def time_here(
         EnvironmentTrouble: Problem or kernel are not in this machine's files.
         DeviceTrouble: The board cannot be used.
     """
-    from tuner.night.code import Code
-    from tuner.night.timing import Pass
+    from tuner.night.sentinels import Code
+    from tuner.night.sentinels import Pass
 
     code = code or Code(found.opening)
     problems = [_found(each, known, found.target) for each in order.problems]
@@ -131,7 +131,7 @@ def time_here(
 
 def _found(told: Told, known: dict[str, Catalogue], target: str) -> Watched:
     from tuner.declare.space import Config
-    from tuner.night.code import Contender, Watched
+    from tuner.night.sentinels import Contender, Watched
 
     item, named = told
     plan_item = item.found(known)

@@ -20,9 +20,9 @@ from tuner.devices.detect import DetectedDevice
 from tuner.devices.settings import cache_root
 from tuner.errors import EnvironmentTrouble
 from tuner.fleet import node
-from tuner.fleet.jobs import share_cores
+from tuner.fleet.clusters import share_cores
 from tuner.fleet.keeper import Keeper, Place
-from tuner.fleet.security import Certificates
+from tuner.fleet.clusters import Certificates
 
 #: Seconds between two looks at idleness and lifetime, and that a slice may take to end before the worker does.
 LOOK_S, END_WITHIN_S = 0.5, 20.0

@@ -46,7 +46,7 @@ def worker(scheduler: str, devices: str, name: str, folder: Path | None, **more:
     and let nobody else reach that scheduler.
     """
     from tuner.devices.detect import find_each
-    from tuner.fleet.security import Certificates
+    from tuner.fleet.clusters import Certificates
     from tuner.fleet.worker import Options, serve, serve_each
 
     certificates = Certificates(more["tls_ca"], more["tls_cert"], more["tls_key"])

@@ -17,11 +17,9 @@ import click
 
 from tuner.cli.fronts import check_plot, plot_front
 from tuner.cli.options import DEVICE, database_option, dry_run_option, json_option, output_options
-from tuner.cli.previews import previewed_night
 from tuner.devices.detect import find_all
 from tuner.errors import DeviceTrouble, InputError, Interrupted, NothingFound
-from tuner.fleet.command import FleetRequest, print_job, run_fleet
-from tuner.fleet.worker_command import tls_options
+from tuner.extras import provided
 from tuner.night.plan import Plan, PlanItem, clock_time, read_plan, seconds_until
 from tuner.night.result import NightResult, ToldItems, show_night
 from tuner.study import job_files
@@ -108,6 +106,22 @@ def _view(item: PlanItem, told: ToldItems) -> Iterator[Callable[..., None]]:
         yield told.events.follow(item.problem, view)
 
 
+def _clusters() -> tuple[Any, ...]:
+    """Implementations of the extension point "cluster": nights on the workers of a cluster.
+
+    One has `options`, a decorator that adds its options to the command, `--cluster` and `--job-script` among
+    them; `print_job(cluster)`; and `run(plan, db, options, seed, deadline_s, ended)`, which returns a
+    `NightResult`.
+    """
+    return provided("cluster")
+
+
+def _cluster_options(command: Callable[..., int]) -> Callable[..., int]:
+    for each in _clusters():
+        command = each.options(command)
+    return command
+
+
 @click.command()
 @click.argument("path", metavar="PLAN.toml", required=False, type=click.Path(path_type=Path))
 @click.option("--until", metavar="HH:MM", help="Stop at this local time; overrides the plan's.")
@@ -129,12 +143,7 @@ def _view(item: PlanItem, told: ToldItems) -> Iterator[Callable[..., None]]:
 @click.option("--last", is_flag=True, help="Say how the last night ended.")
 @dry_run_option
 @output_options
-@click.option(
-    "--cluster", default="", metavar="CLUSTER",
-    help="Use a cluster's workers: local, tcp://HOST:8786, slurm:FILE.toml or pbs:FILE.toml (docs/fleet.md).",
-)  # fmt: skip
-@click.option("--job-script", is_flag=True, help="Print the job script of slurm: or pbs:, and end.")
-@tls_options
+@_cluster_options
 @database_option
 @json_option
 def nightly(path: Path | None, db: str, as_json: bool, **asked: Any) -> int:
@@ -152,8 +161,8 @@ def nightly(path: Path | None, db: str, as_json: bool, **asked: Any) -> int:
     if asked["last"]:
         tell_last(db, as_json)
         return 0
-    if asked["job_script"]:
-        print_job(asked["cluster"])
+    if asked.get("job_script"):
+        _clusters()[0].print_job(asked["cluster"])
         return 0
     if path is None:
         raise InputError("a night takes a plan, got none; name a TOML file, or --last")
@@ -166,7 +175,7 @@ def nightly(path: Path | None, db: str, as_json: bool, **asked: Any) -> int:
     if asked["dry_run"]:
         plan, begun_s = _limited(read_plan(path), asked["seconds"]), time.monotonic()
         deadline_s = _deadline_s(plan, asked["until"], begun_s)
-        previewed_night(plan, db, asked["device"], deadline_s, asked["again"], as_json)
+        _preview(plan, db, asked["device"], deadline_s, asked["again"], as_json)
         return 0
     return _night(path, db, as_json, asked)
 
@@ -212,14 +221,10 @@ def _run(path: Path, db: str, asked: Mapping[str, Any]) -> NightResult:
         events.tell("begin", plan=str(path), problems=len(plan.items), db=db)
         told = ToldItems(asked["quiet"], events, len(plan.items))
         job_files.count(0, max(1, len(plan.items)))
-        if not asked["cluster"]:
-            return run_here(plan, db, asked["device"], deadline_s, seed, asked["again"], told)
-        tls = asked["tls_ca"], asked["tls_cert"], asked["tls_key"]
-        request = FleetRequest(
-            asked["cluster"], asked["device"], tls, seed, deadline_s, asked["again"],
-            asked["quiet"],
-        )  # fmt: skip
-        return run_fleet(plan, db, request, told)
+        if asked.get("cluster"):
+            result: NightResult = _clusters()[0].run(plan, db, asked, seed, deadline_s, told)
+            return result
+        return run_here(plan, db, asked["device"], deadline_s, seed, asked["again"], told)
 
 
 def _limited(plan: Plan, seconds: float | None) -> Plan:
@@ -238,3 +243,26 @@ def _deadline_s(plan: Plan, until: str | None, begun_s: float) -> float | None:
     if clock is not None:
         limits.append(time.monotonic() + seconds_until(clock, datetime.now()))
     return min(limits, default=None)
+
+
+def _preview(
+    plan: Plan, db: str, device: str, deadline_s: float | None, again: bool, as_json: bool
+) -> None:  # fmt: skip
+    """Prints what a night would do.
+
+    Args:
+        plan: The plan.
+        db: URL of the database.
+        device: As the command line names it; the plan's if it is empty.
+        deadline_s: `time.monotonic` at which it would stop; None for no end.
+        again: True to continue problems that are done, too.
+        as_json: True for JSON.
+    """
+    from tuner.cli.previews import show_night as show_preview
+    from tuner.night.night import Night
+    from tuner.study import dry_run
+
+    with dry_run.database(db) as store:
+        found = dry_run.detected(device or plan.device, store)
+        states = list(Night(plan, store, (found,), 0, None, again=again).preview())
+        show_preview(dry_run.night_preview(states, plan, deadline_s), found.info.name, as_json)

@@ -8,9 +8,9 @@ from typing import Any
 
 from tuner.devices.detect import DetectedDevice
 from tuner.errors import NothingFound
-from tuner.night.choosing import Candidate, watched_of
-from tuner.night.code import Code, Watched, by_nvcc, of_before
-from tuner.night.timing import Pass
+from tuner.night.sentinels import Candidate, watched_of
+from tuner.night.sentinels import Code, Watched, by_nvcc, of_before
+from tuner.night.sentinels import Pass
 from tuner.results.record import ProblemKey, new_id
 from tuner.results.sentinel import LIBRARY, Sentinel, Terms
 from tuner.store import Store, watched

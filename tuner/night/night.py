@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from tuner.declare.hardware import DeviceInfo
 from tuner.devices.detect import DetectedDevice
 from tuner.errors import InputError, NothingFound
-from tuner.night.items import NightItem
-from tuner.night.lane import Lane, Rules, play
+from tuner.night.scheduler import NightItem
+from tuner.night.scheduler import Lane, Rules, play
 from tuner.night.plan import Plan
 from tuner.night.plan.items import PlanItem, asks_for
 from tuner.night.standing import Standing

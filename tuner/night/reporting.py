@@ -9,8 +9,8 @@ from typing import Any
 
 from tuner.errors import NothingFound
 from tuner.night.analysing import arguments
-from tuner.night.noise import stretches
-from tuner.night.watching import Watching
+from tuner.night.detecting import stretches
+from tuner.night.watch_night import Watching
 from tuner.results.sentinel import BEFORE, CHAMPION, LIBRARY, Sentinel
 from tuner.store import Store, watched
 from tuner.study import crowns

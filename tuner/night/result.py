@@ -10,13 +10,12 @@ import click
 from tuner.cli.formatting import config_text, duration, print_json, speed, table
 from tuner.cli.fronts import show_front
 from tuner.errors import TunerError
-from tuner.fleet.view import workers_rows
 from tuner.results.objectives import told
 from tuner.study import job_files
 from tuner.study.events import Events
 
 if TYPE_CHECKING:
-    from tuner.night.items import NightItem
+    from tuner.night.scheduler import NightItem
     from tuner.night.plan.items import PlanItem
 
 #: Problems not reached that are listed one by one; a plan may have thousands.
@@ -126,3 +125,15 @@ def _error(each: NightItem) -> str:
     if limit["ratio"] is None:
         return "nothing said"
     return f"{limit['ratio']:.2f} of {limit['factor']:g}"
+
+
+def workers_rows(told: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Rows of the report's table of workers: what each did."""
+    elapsed_s = max(told["elapsed_s"], 1e-9)
+    return [
+        (
+            each["name"], each["device"] or "-", each["board"] or "-", str(each["slices"]), str(each["trials"]),
+            f"{min(each['busy_s'] / elapsed_s, 1.0):.0%}", each["why"] or each["state"],
+        )
+        for each in told["workers"]
+    ]  # fmt: skip

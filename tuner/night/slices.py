@@ -79,6 +79,8 @@ class Slices:
         self._begun: dict[Share, None] = {}
         self._openings_s: list[float] = []
         self._usual_opening_s = OPENING_S
+        self._beyonds_s: list[float] = []
+        self._usual_beyond_s = 0.0
 
     @property
     def contended(self) -> bool:
@@ -102,6 +104,11 @@ class Slices:
         share.opening_s = max(seconds, share.opening_s)
         bisect.insort(self._openings_s, seconds)
         self._usual_opening_s = statistics.median(self._openings_s)
+
+    def worked(self, beyond_s: float) -> None:
+        """Records how many seconds a piece of work took beyond its opening and what it was given."""
+        bisect.insort(self._beyonds_s, max(beyond_s, 0.0))
+        self._usual_beyond_s = statistics.median(self._beyonds_s)
 
     def _opening_s(self, share: Share) -> float:
         """Returns its earlier duration for this problem, or else the median."""
@@ -152,7 +159,7 @@ class Slices:
         If the device is not open, opening it comes first.
         """
         before_s = 0.0 if is_open else self._opening_s(share)
-        before_s += 0.0 if share.begun else self._finals_s(share.limit_s)
+        before_s += 0.0 if share.begun else self._finals_s(share.limit_s) + self._usual_beyond_s
         room_s -= before_s
         if room_s < min(LEAST_SLICE_S, share.rest_s):
             return 0.0
@@ -186,7 +193,10 @@ class Slices:
         Finals handed out one by one to `n` places end by their sum / n and (1 - 1/n) of the longest, whatever
         their order (R. L. Graham, "Bounds on Multiprocessing Timing Anomalies", 1969).
         """
-        kept_s = [each.finals_s + (0.0 if each.open else self._opening_s(each)) for each in self._begun]
+        kept_s = [
+            each.finals_s + self._usual_beyond_s + (0.0 if each.open else self._opening_s(each))
+            for each in self._begun
+        ]
         share = 1 / self._count
         return self.left_s() - sum(kept_s) * share - max(kept_s, default=0.0) * (1 - share)
 

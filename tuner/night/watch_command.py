@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tuner.night.attending import Attended
-    from tuner.night.choosing import Candidate
+    from tuner.night.sentinels import Candidate
     from tuner.night.plan import Plan
     from tuner.store import Store
 
@@ -86,16 +86,9 @@ def attended(store: Store, found: Any, read: Plan, quiet: bool) -> Attended:
     return Attended.of(store, found, str(read.path), say, seconds=rules.seconds, automatic=rules.automatic)
 
 
-def begin_on_workers(watch: Attended, read: Plan, night: Any) -> None:
-    """Has each worker of a fleet time the sentinels of its board, before any slice."""
-    from tuner.fleet.sentinels import of_models
-
-    watch.begin(candidates(read), read.watch.problems, night.left_s(), of_models(night))
-
-
 def candidates(read: Plan) -> list[Candidate]:
     """The problems of a plan, each once."""
-    from tuner.night.choosing import Candidate
+    from tuner.night.sentinels import Candidate
 
     found = {
         (item.problem, item.regime): Candidate(item.problem, item.catalogue, item.regime) for item in read.items
@@ -115,7 +108,7 @@ def explain(
 ) -> None:  # fmt: skip
     """Try what can be swapped for a problem that changed: its old machine code, another compiler or board."""
     from tuner.devices.detect import find
-    from tuner.night.choosing import Candidate
+    from tuner.night.sentinels import Candidate
     from tuner.night.explaining import explain as tried
     from tuner.store import Store
 

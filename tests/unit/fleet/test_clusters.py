@@ -18,8 +18,8 @@ from tuner.cli.main import run
 from tuner.errors import EnvironmentTrouble, InputError
 from tuner.fleet import clusters
 from tuner.fleet.clusters import ClusterRequest, connected, job_script, site
-from tuner.fleet.jobs import seconds_of, worker_command
-from tuner.fleet.security import Certificates
+from tuner.fleet.clusters import seconds_of, worker_command
+from tuner.fleet.clusters import Certificates
 
 DOCS = ROOT / "docs"
 
@@ -90,7 +90,7 @@ def test_jobs_of_a_batch_system_leave_ctrl_c_alone() -> None:
     """In a process of its own: what an import does, it does once. A service asks for jobs in a thread."""
     script = (
         "import signal, sys, threading\n"
-        "from tuner.fleet.jobs import queue_class\n"
+        "from tuner.fleet.clusters import queue_class\n"
         "thread = threading.Thread(target=queue_class, args=('slurm', {}))\n"
         "thread.start()\n"
         "thread.join()\n"

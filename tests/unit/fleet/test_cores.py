@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tuner.devices.detect import find
-from tuner.fleet.jobs import LEAST_CORES, share_cores, shares
+from tuner.fleet.clusters import LEAST_CORES, share_cores, shares
 
 
 @given(cores=st.sets(st.integers(0, 500), min_size=1, max_size=130), count=st.integers(1, 9))

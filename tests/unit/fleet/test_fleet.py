@@ -18,7 +18,8 @@ from fixtures.fake_device import BEST, BEST_S, LEGAL, ROOT, TOY, stored, write_d
 from rich.console import Console
 
 from tuner.cli.main import run
-from tuner.fleet.view import workers_rows, workers_table
+from tuner.fleet.command import workers_table
+from tuner.night.result import workers_rows
 from tuner.results.record import Role
 
 PLAN = """

@@ -19,8 +19,8 @@ from fixtures.postgres import Databases
 from tuner.errors import EnvironmentTrouble, Interrupted, StoreTrouble
 from tuner.fleet import clusters
 from tuner.fleet import night as night_module
-from tuner.fleet.members import State
-from tuner.night.items import NightItem
+from tuner.fleet.runner import State
+from tuner.night.scheduler import NightItem
 from tuner.night.plan import read_plan
 from tuner.night.standing import Standing
 from tuner.results.record import Role

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tuner.night.causes import CAUSES, Evidence, alerts, judge
+from tuner.night.analysing import CAUSES, Evidence, alerts, judge
 
 DRIVER = {"driver": ("580.1", "590.2")}
 

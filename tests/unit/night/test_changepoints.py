@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tuner.night.noise import stretches
+from tuner.night.detecting import stretches
 
 
 def nights(count: int, seed: int = 1) -> np.ndarray:

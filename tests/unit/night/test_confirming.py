@@ -14,7 +14,7 @@ from fixtures.records import champion, measured, record
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.night.analysing import Watch
-from tuner.night.confirming import confirm_again, go_back
+from tuner.night.watch_night import confirm_again, go_back
 from tuner.results.record import ProblemKey, Role
 from tuner.results.sentinel import BEFORE, CHAMPION, Player, Sentinel
 from tuner.store import Store

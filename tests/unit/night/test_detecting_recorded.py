@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tuner.night.detecting import confirmed, discoveries, examine
-from tuner.night.noise import Floats
+from tuner.night.detecting import Floats
 
 RECORDED = Path(__file__).parents[2] / "fixtures/recorded_nights.json"
 

@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tuner.devices.detect import find
-from tuner.night.items import NightItem
-from tuner.night.lane import MOST_LOST, Lane, Rules, play
+from tuner.night.scheduler import NightItem
+from tuner.night.scheduler import MOST_LOST, Lane, Rules, play
 from tuner.night.plan import read_plan
 from tuner.night.standing import Standing
 from tuner.night.work import Work
@@ -157,3 +157,12 @@ def test_no_night_of_many_places_takes_longer_than_it_has(
     # A lost place costs what it was given; the finals last a second at least.
     late_s = 1.0 + (math.inf if runner.lost else 0.0)
     assert runner.now_s - 1000 <= seconds + late_s + 0.5
+
+
+@pytest.mark.parametrize("beyond_s", [0.0, 1.4])
+def test_finals_that_take_longer_than_their_share_have_their_time_put_aside(
+    spend: Spend, beyond_s: float
+) -> None:
+    items, runner = spend(10, 1, 125, 30.0, beyond_s=beyond_s)
+    assert sum(each.state == "tuned" for each in items) >= 3
+    assert runner.now_s - 1000 <= 125

@@ -9,20 +9,180 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
 from tuner.declare import catalogue
 from tuner.declare.catalogue import Catalogue
 from tuner.declare.epilogue import Epilogue
 from tuner.declare.problem import PRECISIONS, Operation, Problem, check_sizes
 from tuner.errors import InputError, PlanError, UnknownName
-from tuner.night.plan.complaints import Complaints
 from tuner.night.plan.items import DEFAULT_SECONDS, Plan, PlanItem, SurveyItem, WatchItem, clock_time
 from tuner.night.plan.schema import SurveyReader
-from tuner.night.plan.toml_lines import KeyPath, key_lines
 from tuner.results.objectives import TIME, limit_for, read_error_limit, read_objectives
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from tuner.errors import PlanError, UnknownName
+from collections.abc import Iterator
 
 if TYPE_CHECKING:
     from tuner.night.plan.schema import DefaultsTable, PlanTable, ProblemTable
+    from pydantic import BaseModel, ValidationError
+
+
+#: A path in a parsed document: keys of tables, and numbers of elements of arrays.
+KeyPath = tuple[str | int, ...]
+
+_PART = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')"""
+_DOTTED = rf"{_PART}(?:[ \t]*\.[ \t]*{_PART})*"
+_BLANK = re.compile(r"(?:\s+|#[^\n]*)+")
+_HEADER = re.compile(rf"(\[\[?)[ \t]*({_DOTTED})[ \t]*\]\]?")
+_ASSIGNMENT = re.compile(rf"({_DOTTED})[ \t]*=[ \t]*")
+#: A piece of a value that may contain characters that look like its end, or one other character.
+_PIECE = re.compile(
+    r'"""(?:[^\\]|\\.)*?"{3,5}' r"|'''.*?'{3,5}" r'|"(?:[^"\\\n]|\\.)*"' r"|'[^'\n]*'" r"|\#[^\n]*" r"|.",
+    re.DOTALL,
+)
+
+
+def key_lines(text: str) -> dict[KeyPath, int]:
+    """Finds the line of every key and table header.
+
+    Args:
+        text: A valid TOML document; of an invalid one, the part before the mistake counts.
+
+    Returns:
+        Path -> line, counted from 1. Elements of arrays of tables have their number (from 0) in the path:
+        ``("problems", 1, "shape")``. Keys inside inline tables are not listed; see `line_of`.
+    """
+    lines: dict[KeyPath, int] = {}
+    elements: dict[KeyPath, int] = {}
+    table: KeyPath = ()
+    line, counted = 1, 0
+    for position, opening, dotted in _statements(text.replace("\r\n", "\n")):
+        line += text.replace("\r\n", "\n").count("\n", counted, position)
+        counted = position
+        names = _names(dotted)
+        if opening == "[[":
+            base = _within((), names, elements, last=False)
+            elements[base] = elements.get(base, -1) + 1
+            table = (*base, elements[base])
+            lines.setdefault(base, line)
+            lines[table] = line
+        elif opening == "[":
+            table = _within((), names, elements)
+            _put(lines, (), table, line)
+        else:
+            _put(lines, table, (*table, *names), line)
+    return lines
+
+
+def line_of(lines: dict[KeyPath, int], path: KeyPath) -> int:
+    """Returns the line of a key, else of the nearest table or key around it; 1 if there is none."""
+    for length in range(len(path), 0, -1):
+        if path[:length] in lines:
+            return lines[path[:length]]
+    return 1
+
+
+def _statements(text: str) -> Iterator[tuple[int, str, str]]:
+    """Yields position, ``[``, ``[[`` or nothing, and the dotted key of each header and assignment."""
+    position = 0
+    while True:
+        if blank := _BLANK.match(text, position):
+            position = blank.end()
+        if header := _HEADER.match(text, position):
+            yield position, header[1], header[2]
+            position = header.end()
+        elif assignment := _ASSIGNMENT.match(text, position):
+            yield position, "", assignment[1]
+            position = _end_of_value(text, assignment.end())
+        else:
+            return
+
+
+def _end_of_value(text: str, position: int) -> int:
+    """Returns the position of the line break, or the end, that closes a value: outside brackets and strings."""
+    depth = 0
+    while piece := _PIECE.match(text, position):
+        if piece[0] == "\n" and depth <= 0:
+            break
+        depth += piece[0] in ("[", "{")
+        depth -= piece[0] in ("]", "}")
+        position = piece.end()
+    return position
+
+
+def _names(dotted: str) -> tuple[str, ...]:
+    """Splits a dotted key as TOML does, quotes and escapes included."""
+    try:
+        value = tomllib.loads(f"{dotted} = 0")
+    except tomllib.TOMLDecodeError:
+        return (dotted,)
+    names = []
+    while isinstance(value, dict):
+        name, value = next(iter(value.items()))
+        names.append(name)
+    return tuple(names)
+
+
+def _within(base: KeyPath, names: tuple[str, ...], elements: dict[KeyPath, int], last: bool = True) -> KeyPath:
+    """Returns a header's path; an array of tables means its latest element (the last name if `last`)."""
+    path = base
+    for index, name in enumerate(names):
+        path = (*path, name)
+        if path in elements and (last or index < len(names) - 1):
+            path = (*path, elements[path])
+    return path
+
+
+def _put(lines: dict[KeyPath, int], base: KeyPath, path: KeyPath, line: int) -> None:
+    """Stores the line of a path, and of the tables between it and `base` that a dotted key implies."""
+    for length in range(len(base) + 1, len(path) + 1):
+        lines.setdefault(path[:length], line)
+
+
+@dataclass(frozen=True)
+class Complaints:
+    """Makes the errors of one plan.
+
+    Attributes:
+        shown: The plan's path as the user gave it.
+        lines: Lines of its keys.
+    """
+
+    shown: Path
+    lines: dict[KeyPath, int]
+
+    def about(self, at: KeyPath, message: object) -> PlanError:
+        """Makes an error at a key, or at the table around it if the key is missing."""
+        line = line_of(self.lines, at)
+        return PlanError(f"{self.shown}:{line}: {message}", line, ".".join(str(part) for part in at))
+
+    def first_of(self, error: ValidationError) -> PlanError:
+        """Returns the first of pydantic's complaints, by line, in our words."""
+        complaints = error.errors(include_url=False)
+        first = min(complaints, key=lambda each: line_of(self.lines, each["loc"]))
+        at, got = first["loc"], first["input"]
+        model, depth = _table_of(at)
+        if len(at) <= depth:
+            return self.about(at, f"{at[0]} holds tables, [[{at[0]}]], got {got!r}; write it so")
+        name = str(at[depth])
+        if first["type"] == "extra_forbidden":
+            return self.about(at, UnknownName("key", name, model.model_fields))
+        rule = model.model_fields[name].description
+        return self.about(at, f"{name} is {rule}, got {got!r}; correct it")
+
+
+def _table_of(at: KeyPath) -> tuple[type[BaseModel], int]:
+    """Returns the table that a complaint concerns, and the part of its path that is the key."""
+    from tuner.night.plan.schema import DefaultsTable, PlanTable, ProblemTable, SurveyTable
+
+    if at[0] == "problems" and len(at) > 1:
+        return ProblemTable, 2
+    if at[0] == "surveys" and len(at) > 1:
+        return SurveyTable, 2
+    if at[0] == "defaults" and len(at) > 1:
+        return DefaultsTable, 1
+    return PlanTable, 0
+
 
 #: Samplers that minimise several objectives (see `tuner.search`, which is slow to load).
 SEVERAL = ("tile", "random", "bruteforce")

@@ -15,7 +15,7 @@ from tuner.declare import catalogue
 from tuner.declare.problem import Operation, Problem
 from tuner.errors import InputError, PlanError, UnknownName
 from tuner.night.plan.items import SurveyItem
-from tuner.night.plan.toml_lines import KeyPath
+from tuner.night.plan.reading import KeyPath
 
 Size = Annotated[int, Field(ge=1)]
 Sizes = Annotated[list[Size], Field(min_length=1)]
