@@ -6,6 +6,8 @@ import contextlib
 import importlib.util
 import logging
 import os
+import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -14,15 +16,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from tuner.devices.detect import DetectedDevice, find, find_each
-from tuner.errors import EnvironmentTrouble, InputError
-import re
-import shlex
 from unittest import mock
-from tuner.devices.detect import DetectedDevice, kind_of
-from tuner.errors import InputError
-from dataclasses import dataclass
 
+from tuner.devices.detect import DetectedDevice, find, find_each, kind_of
+from tuner.errors import EnvironmentTrouble, InputError
 
 #: Seconds before the end of a job at which its workers stop, so that their slices end in an orderly way.
 BEFORE_END_S = 120

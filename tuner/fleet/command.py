@@ -85,9 +85,8 @@ def run_fleet(
         InputError: The cluster or an option is wrong.
         EnvironmentTrouble: The cluster or the database cannot be used.
     """
-    from tuner.fleet.clusters import ClusterRequest, local_devices
+    from tuner.fleet.clusters import Certificates, ClusterRequest, local_devices
     from tuner.fleet.coordinator import opened
-    from tuner.fleet.clusters import Certificates
     from tuner.night.watch_command import attended
 
     if plan.surveys:

@@ -12,12 +12,10 @@ from typing import Any
 from tuner.declare.hardware import DeviceInfo
 from tuner.errors import EnvironmentTrouble, Interrupted
 from tuner.fleet.ledger import ClaimLedger
-from tuner.fleet.runner import Member, State
 from tuner.fleet.orders import identity_of
-from tuner.fleet.runner import RECHECK_S, SILENT_S, ClusterRunner, Conditions
-from tuner.night.scheduler import NightItem
-from tuner.night.scheduler import Lane, Rules, play
+from tuner.fleet.runner import RECHECK_S, SILENT_S, ClusterRunner, Conditions, Member, State
 from tuner.night.plan.items import Plan, PlanItem, asks_for
+from tuner.night.scheduler import Lane, NightItem, Rules, play
 from tuner.night.standing import Standing
 from tuner.night.work import Done, Place, Work
 from tuner.store import Store

@@ -9,22 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import enum
 import queue
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
 from tuner.declare.hardware import DeviceInfo
 from tuner.errors import EnvironmentTrouble, TunerError
 from tuner.fleet import node
 from tuner.fleet.ledger import ClaimLedger
-from tuner.fleet.orders import Answer, Greeting, Identity, Report, WatchOrder, difference
+from tuner.fleet.orders import Answer, Greeting, Identity, Order, Report, WatchOrder, difference
 from tuner.night.work import Done, Place, Work
-import enum
-from dataclasses import dataclass, field
-from tuner.fleet.orders import Order, Report
-from tuner.night.work import Place, Work
 
 
 class State(enum.StrEnum):

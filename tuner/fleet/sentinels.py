@@ -16,9 +16,7 @@ from tuner.results.sentinel import Sentinel
 if TYPE_CHECKING:
     from tuner.devices.detect import DetectedDevice
     from tuner.fleet.night import FleetNight
-    from tuner.night.sentinels import Timed
-    from tuner.night.sentinels import Code, Watched
-    from tuner.night.sentinels import Pass
+    from tuner.night.sentinels import Code, Pass, Timed, Watched
 
 #: Seconds that a pass over sentinels may take: to begin, for each problem beside its rounds, and as a multiple.
 BEGIN_S, BESIDE_S, SLACK = 60.0, 10.0, 3.0
@@ -120,8 +118,7 @@ def time_here(
         EnvironmentTrouble: Problem or kernel are not in this machine's files.
         DeviceTrouble: The board cannot be used.
     """
-    from tuner.night.sentinels import Code
-    from tuner.night.sentinels import Pass
+    from tuner.night.sentinels import Code, Pass
 
     code = code or Code(found.opening)
     problems = [_found(each, known, found.target) for each in order.problems]

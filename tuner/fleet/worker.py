@@ -20,9 +20,8 @@ from tuner.devices.detect import DetectedDevice
 from tuner.devices.settings import cache_root
 from tuner.errors import EnvironmentTrouble
 from tuner.fleet import node
-from tuner.fleet.clusters import share_cores
+from tuner.fleet.clusters import Certificates, share_cores
 from tuner.fleet.keeper import Keeper, Place
-from tuner.fleet.clusters import Certificates
 
 #: Seconds between two looks at idleness and lifetime, and that a slice may take to end before the worker does.
 LOOK_S, END_WITHIN_S = 0.5, 20.0

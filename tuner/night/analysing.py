@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
 import numpy as np
+
 from tuner.declare.problem import IEEE
-from tuner.night.detecting import LEAST_HISTORY, Finding, confirmed, discoveries, examine
-from tuner.night.detecting import Floats, levels
+from tuner.night.detecting import LEAST_HISTORY, Finding, Floats, confirmed, discoveries, examine, levels
 from tuner.results.doubts import BUSY_GPU, OTHERS_CORES, OTHERS_GPU, OTHERS_PROCESSES
 from tuner.results.record import ProblemKey
 from tuner.results.sentinel import BEFORE, CHAMPION, LIBRARY, Player, Sentinel
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
-
 
 #: Causes, and what they are called.
 CAUSES = {
@@ -135,7 +133,7 @@ def judge(found: Evidence) -> tuple[str, str]:
 
 def _vendor(found: Evidence) -> str:
     if "library" in found.versions:
-        return f"the library alone moved, and it was {_versions(found, 'library')}"
+        return f"the library alone moved, and it was {_version_change(found, 'library')}"
     return "the library alone moved, although its version is the same: what it chooses has changed"
 
 
@@ -143,12 +141,12 @@ def _champion(found: Evidence) -> tuple[str, str]:
     if found.new_config:
         return "config", "the champion is another config or source than in the nights before"
     if found.new_code:
-        told = _versions_causes(found, "compiler") if "compiler" in found.versions else "of the same version"
+        told = _version_change(found, "compiler") if "compiler" in found.versions else "of the same version"
         return "compiler", f"the champion's machine code is new, of the same source and config; compiler {told}"
     if "driver" in found.versions:
         return (
             "driver",
-            f"the champion's machine code is the same; the driver was {_versions(found, 'driver')}",
+            f"the champion's machine code is the same; the driver was {_version_change(found, 'driver')}",
         )
     disturbed = _disturbed(found)
     if disturbed:
@@ -161,7 +159,10 @@ def _all(found: Evidence) -> tuple[str, str]:
     if disturbed:
         return disturbed
     if "driver" in found.versions:
-        return "driver", f"champion and library moved alike, and the driver was {_versions(found, 'driver')}"
+        return (
+            "driver",
+            f"champion and library moved alike, and the driver was {_version_change(found, 'driver')}",
+        )
     if found.elsewhere:
         return "node", "champion and library moved alike, on another board, too: what the boards share"
     beside = "" if found.elsewhere is None else "; another board did not"
@@ -193,7 +194,7 @@ def _neighbour(found: Evidence) -> tuple[str, str] | None:
     return None
 
 
-def _versions_causes(found: Evidence, name: str) -> str:
+def _version_change(found: Evidence, name: str) -> str:
     before, now = found.versions[name]
     return f"{before or 'unknown'} and is {now or 'unknown'}"
 

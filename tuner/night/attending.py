@@ -14,10 +14,9 @@ from typing import Any
 
 from tuner.devices.detect import DetectedDevice
 from tuner.errors import DeviceTrouble, TunerError
-from tuner.night.sentinels import Boards, Candidate, Here, choose
 from tuner.night.reporting import summary
-from tuner.night.watch_night import NightWatch
-from tuner.night.watch_night import Rules, Watching, joined
+from tuner.night.sentinels import Boards, Candidate, Here, choose
+from tuner.night.watch_night import NightWatch, Rules, Watching, joined
 from tuner.results.record import utc_now
 from tuner.store import Store, demand, watched
 from tuner.version import __version__

@@ -11,13 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
-from dataclasses import dataclass
+from scipy import special  # type: ignore[import-untyped]
+
 from tuner.results.sentinel import BEFORE, CHAMPION, LIBRARY, Sentinel
 from tuner.store import Store, watched
-
 
 Floats = NDArray[np.float64]
 

@@ -8,9 +8,7 @@ from typing import Any
 
 from tuner.devices.detect import DetectedDevice
 from tuner.errors import NothingFound
-from tuner.night.sentinels import Candidate, watched_of
-from tuner.night.sentinels import Code, Watched, by_nvcc, of_before
-from tuner.night.sentinels import Pass
+from tuner.night.sentinels import Candidate, Code, Pass, Watched, by_nvcc, of_before, watched_of
 from tuner.results.record import ProblemKey, new_id
 from tuner.results.sentinel import LIBRARY, Sentinel, Terms
 from tuner.store import Store, watched

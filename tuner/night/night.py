@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from tuner.declare.hardware import DeviceInfo
 from tuner.devices.detect import DetectedDevice
 from tuner.errors import InputError, NothingFound
-from tuner.night.scheduler import NightItem
-from tuner.night.scheduler import Lane, Rules, play
 from tuner.night.plan import Plan
 from tuner.night.plan.items import PlanItem, asks_for
+from tuner.night.scheduler import Lane, NightItem, Rules, play
 from tuner.night.standing import Standing
 from tuner.night.work import Done, Finished, Part, Place, Work
 from tuner.store import Store

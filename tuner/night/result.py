@@ -15,8 +15,8 @@ from tuner.study import job_files
 from tuner.study.events import Events
 
 if TYPE_CHECKING:
-    from tuner.night.scheduler import NightItem
     from tuner.night.plan.items import PlanItem
+    from tuner.night.scheduler import NightItem
 
 #: Problems not reached that are listed one by one; a plan may have thousands.
 UNREACHED_TOLD = 20

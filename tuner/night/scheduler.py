@@ -7,25 +7,22 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
 from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import Kernel
 from tuner.errors import InputError
 from tuner.night.plan.items import PlanItem
 from tuner.night.slices import LEAST_SLICE_S, Share, Slices
 from tuner.night.standing import Standing, kernels_of
 from tuner.night.work import Done, Place, Runner, Work
-from tuner.search import Budget
-from tuner.study.setup import check_fits
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
-from tuner.declare.kernel import Kernel
-from tuner.night.slices import Share
-from tuner.night.work import Place
 from tuner.results.measurement import Measurement
 from tuner.results.objectives import Front, told
 from tuner.results.record import Champion
+from tuner.search import Budget
+from tuner.study.setup import check_fits
 
 
 @dataclass(frozen=True)

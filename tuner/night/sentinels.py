@@ -2,41 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
-from tuner.declare.catalogue import Catalogue
-from tuner.declare.hardware import DeviceInfo
-from tuner.declare.kernel import Kernel
-from tuner.declare.problem import Problem
-from tuner.declare.space import Config
-from tuner.devices.detect import DetectedDevice
-from tuner.errors import DeviceTrouble
-from tuner.results.record import Champion, ProblemKey
-from tuner.results.sentinel import BEFORE, CHAMPION, Sentinel
-from tuner.store import Store
-from tuner.study.crowns import Reign, reigns
 import os
 import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
+
+from tuner.declare.catalogue import Catalogue
+from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel, Rendered, render
 from tuner.declare.language import source_language
+from tuner.declare.problem import Problem
+from tuner.declare.space import Config
 from tuner.devices.cuda.nvrtc import CubinCache, read_report
+from tuner.devices.detect import DetectedDevice
+from tuner.devices.machine_load import MachineWatch
+from tuner.errors import DeviceTrouble, InputError
+from tuner.results.doubts import OTHERS_GPU
 from tuner.results.measurement import Measurement
-from tuner.results.sentinel import CHAMPION, Sentinel
+from tuner.results.record import Champion, ProblemKey
+from tuner.results.sentinel import BEFORE, CHAMPION, LIBRARY, Player, Sentinel, Terms, joined_of
+from tuner.store import Store
+from tuner.study.crowns import Reign, reigns
+from tuner.study.setup import check_fits
 from tuner.workers.bench import CompiledConfig
 from tuner.workers.compile_pool import CompilePool, workers_for
-from collections.abc import Mapping, Sequence
-from tuner.devices.machine_load import MachineWatch
-from tuner.errors import InputError
-from tuner.results.doubts import OTHERS_GPU
-from tuner.results.record import ProblemKey
-from tuner.results.sentinel import LIBRARY, Player, Sentinel, Terms, joined_of
-from tuner.study.setup import check_fits
 from tuner.workers.device_worker import Crew, DeviceWorker
 from tuner.workers.sentinel_bench import Turns
 

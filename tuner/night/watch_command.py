@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tuner.night.attending import Attended
-    from tuner.night.sentinels import Candidate
     from tuner.night.plan import Plan
+    from tuner.night.sentinels import Candidate
     from tuner.store import Store
 
 
@@ -108,8 +108,8 @@ def explain(
 ) -> None:  # fmt: skip
     """Try what can be swapped for a problem that changed: its old machine code, another compiler or board."""
     from tuner.devices.detect import find
-    from tuner.night.sentinels import Candidate
     from tuner.night.explaining import explain as tried
+    from tuner.night.sentinels import Candidate
     from tuner.store import Store
 
     named = (words[name] for name in ("dtype", "layout", "precision", "epilogue"))

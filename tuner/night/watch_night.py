@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from tuner.errors import DeviceTrouble
-from tuner.night.analysing import Watch, alerts_of
-from tuner.night.sentinels import Boards
-from tuner.night.sentinels import Watched
-from tuner.night.detecting import REPEATS
-from tuner.night.detecting import history_of, last_changes
-from tuner.night.sentinels import CONFIRMING, Pass
-from tuner.results.sentinel import Sentinel
-from tuner.store import Store, watched
 import math
-from collections.abc import Iterable
-from tuner.night.analysing import Watch
-from tuner.results.record import Champion
-from tuner.results.sentinel import BEFORE, CHAMPION
-from tuner.store import Store
-from tuner.study import crowns
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from tuner.night.analysing import Alert
-from tuner.results.record import new_id
-from tuner.results.sentinel import Sentinel, Terms
 
+from tuner.errors import DeviceTrouble
+from tuner.night.analysing import Alert, Watch, alerts_of
+from tuner.night.detecting import REPEATS, history_of, last_changes
+from tuner.night.sentinels import CONFIRMING, Boards, Pass, Watched
+from tuner.results.record import Champion, new_id
+from tuner.results.sentinel import BEFORE, CHAMPION, Sentinel, Terms
+from tuner.store import Store, watched
+from tuner.study import crowns
 
 #: A night goes back by itself only from a champion that is slower by this share in each of its passes.
 GO_BACK_BEYOND = 0.02

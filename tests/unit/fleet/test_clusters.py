@@ -17,9 +17,15 @@ from fixtures.fake_device import ROOT
 from tuner.cli.main import run
 from tuner.errors import EnvironmentTrouble, InputError
 from tuner.fleet import clusters
-from tuner.fleet.clusters import ClusterRequest, connected, job_script, site
-from tuner.fleet.clusters import seconds_of, worker_command
-from tuner.fleet.clusters import Certificates
+from tuner.fleet.clusters import (
+    Certificates,
+    ClusterRequest,
+    connected,
+    job_script,
+    seconds_of,
+    site,
+    worker_command,
+)
 
 DOCS = ROOT / "docs"
 

@@ -20,8 +20,8 @@ from tuner.errors import EnvironmentTrouble, Interrupted, StoreTrouble
 from tuner.fleet import clusters
 from tuner.fleet import night as night_module
 from tuner.fleet.runner import State
-from tuner.night.scheduler import NightItem
 from tuner.night.plan import read_plan
+from tuner.night.scheduler import NightItem
 from tuner.night.standing import Standing
 from tuner.results.record import Role
 from tuner.store import Store

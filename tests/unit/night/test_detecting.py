@@ -5,8 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tuner.night.detecting import LIMIT, confirmed, discoveries, examine
-from tuner.night.detecting import LIBRARY_FACTOR, Floats, expected, noise_of
+from tuner.night.detecting import (
+    LIBRARY_FACTOR,
+    LIMIT,
+    Floats,
+    confirmed,
+    discoveries,
+    examine,
+    expected,
+    noise_of,
+)
 
 LEVELS = np.log([3e-4, 3.1e-4, 4e-4])
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tuner.night.detecting import confirmed, discoveries, examine
-from tuner.night.detecting import Floats
+from tuner.night.detecting import Floats, confirmed, discoveries, examine
 
 RECORDED = Path(__file__).parents[2] / "fixtures/recorded_nights.json"
 

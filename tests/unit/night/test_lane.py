@@ -17,9 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tuner.devices.detect import find
-from tuner.night.scheduler import NightItem
-from tuner.night.scheduler import MOST_LOST, Lane, Rules, play
 from tuner.night.plan import read_plan
+from tuner.night.scheduler import MOST_LOST, Lane, NightItem, Rules, play
 from tuner.night.standing import Standing
 from tuner.night.work import Work
 

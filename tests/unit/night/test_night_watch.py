@@ -18,9 +18,7 @@ from fixtures.records import champion, measured, record
 from tuner.cli.main import run
 from tuner.declare import catalogue
 from tuner.devices.detect import find
-from tuner.night.sentinels import Candidate, choose
-from tuner.night.sentinels import Code
-from tuner.night.sentinels import Pass
+from tuner.night.sentinels import Candidate, Code, Pass, choose
 from tuner.results.record import ProblemKey, Role, new_id
 from tuner.results.sentinel import LIBRARY, Sentinel, Terms
 from tuner.store import Store, watched

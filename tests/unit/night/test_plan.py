@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from tuner.errors import InputError, PlanError
 from tuner.night.plan import DEFAULT_SECONDS, Plan, clock_time, read_plan, seconds_until
-from tuner.night.plan.reading import SEVERAL
-from tuner.night.plan.reading import KeyPath, key_lines, line_of
+from tuner.night.plan.reading import SEVERAL, KeyPath, key_lines, line_of
 from tuner.search import SAMPLERS
 from tuner.search.foreign import FOREIGN
 

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from tuner.devices.detect import find
 from tuner.night import night
-from tuner.night.scheduler import NightItem
 from tuner.night.night import Night
 from tuner.night.plan import read_plan
+from tuner.night.scheduler import NightItem
 from tuner.night.work import Done, Finished, Part, Work
 from tuner.study.setup import key_of
 

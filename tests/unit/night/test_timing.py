@@ -10,8 +10,7 @@ from fixtures.fake_device import BEST, TOY, rule, write_device
 from tuner.declare import catalogue
 from tuner.declare.space import Config
 from tuner.devices.detect import find
-from tuner.night.sentinels import Code, Contender, Watched
-from tuner.night.sentinels import Pass
+from tuner.night.sentinels import Code, Contender, Pass, Watched
 from tuner.results.sentinel import BEFORE, CHAMPION, LIBRARY, Sentinel, Terms
 
 OTHER = {"BLOCK": 128, "ITEMS": 4, "ORDER": "blocked"}

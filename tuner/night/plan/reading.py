@@ -7,24 +7,22 @@ import math
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
 from tuner.declare import catalogue
 from tuner.declare.catalogue import Catalogue
 from tuner.declare.epilogue import Epilogue
 from tuner.declare.problem import PRECISIONS, Operation, Problem, check_sizes
 from tuner.errors import InputError, PlanError, UnknownName
 from tuner.night.plan.items import DEFAULT_SECONDS, Plan, PlanItem, SurveyItem, WatchItem, clock_time
-from tuner.night.plan.schema import SurveyReader
 from tuner.results.objectives import TIME, limit_for, read_error_limit, read_objectives
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-from tuner.errors import PlanError, UnknownName
-from collections.abc import Iterator
 
 if TYPE_CHECKING:
-    from tuner.night.plan.schema import DefaultsTable, PlanTable, ProblemTable
     from pydantic import BaseModel, ValidationError
+
+    from tuner.night.plan.schema import DefaultsTable, PlanTable, ProblemTable
 
 
 #: A path in a parsed document: keys of tables, and numbers of elements of arrays.
@@ -300,6 +298,8 @@ class _Reader:
         )  # fmt: skip
 
     def _surveys(self, table: PlanTable) -> tuple[SurveyItem, ...]:
+        from tuner.night.plan.schema import SurveyReader
+
         read = SurveyReader(self._path, self._complain, listed_problems, table.defaults.regime or "")
         return tuple(read.item(("surveys", index), each) for index, each in enumerate(table.surveys))
 
