@@ -17,6 +17,8 @@ from tuner.errors import InputError
 from tuner.results.objectives import TIME
 from tuner.results.wanted import Wanted
 
+#: A path in a parsed document: keys of tables, and numbers of elements of arrays.
+KeyPath = tuple[str | int, ...]
 #: Seconds for a problem if the plan gives neither seconds nor trials.
 DEFAULT_SECONDS = 60.0
 _CLOCK = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])")

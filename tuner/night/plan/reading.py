@@ -16,7 +16,7 @@ from tuner.declare.catalogue import Catalogue
 from tuner.declare.epilogue import Epilogue
 from tuner.declare.problem import PRECISIONS, Operation, Problem, check_sizes
 from tuner.errors import InputError, PlanError, UnknownName
-from tuner.night.plan.items import DEFAULT_SECONDS, Plan, PlanItem, SurveyItem, WatchItem, clock_time
+from tuner.night.plan.items import DEFAULT_SECONDS, KeyPath, Plan, PlanItem, SurveyItem, WatchItem, clock_time
 from tuner.results.objectives import TIME, limit_for, read_error_limit, read_objectives
 
 if TYPE_CHECKING:
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
     from tuner.night.plan.schema import DefaultsTable, PlanTable, ProblemTable
 
-
-#: A path in a parsed document: keys of tables, and numbers of elements of arrays.
-KeyPath = tuple[str | int, ...]
 
 _PART = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')"""
 _DOTTED = rf"{_PART}(?:[ \t]*\.[ \t]*{_PART})*"

@@ -14,8 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from tuner.declare import catalogue
 from tuner.declare.problem import Operation, Problem
 from tuner.errors import InputError, PlanError, UnknownName
-from tuner.night.plan.items import SurveyItem
-from tuner.night.plan.reading import KeyPath
+from tuner.night.plan.items import KeyPath, SurveyItem
 
 Size = Annotated[int, Field(ge=1)]
 Sizes = Annotated[list[Size], Field(min_length=1)]
