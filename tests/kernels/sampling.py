@@ -12,7 +12,8 @@ from pathlib import Path
 
 from gpu_models import H200
 
-from tuner.declare.catalogue import Catalogue, builtin, computed_dtypes, from_file, kernels_folder
+from tuner.declare.catalogue import Catalogue, builtin, computed_dtypes, from_file
+from tuner.declare.folders import kernels_folder
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import IEEE, Operation, Problem

@@ -25,7 +25,7 @@ from sampling import (
     usual_problem,
 )
 
-from tuner.declare.catalogue import kernels_folder
+from tuner.declare.folders import kernels_folder
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel, render
 from tuner.declare.problem import Operation, Problem

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import threadpoolctl
 
-from tuner.declare.catalogue import kernels_folder
+from tuner.declare.folders import kernels_folder
 
 #: A kernel: job i adds 1 to element i; with `meet`, every job waits until so many have begun.
 KERNEL = """

@@ -11,7 +11,7 @@ import numba
 import numpy as np
 import pytest
 
-from tuner.declare.catalogue import kernels_folder
+from tuner.declare.folders import kernels_folder
 
 
 @pytest.fixture(scope="module")

@@ -306,7 +306,7 @@ def test_an_installed_wheel_finds_its_kernels_and_plans(wheel: Path, tmp_path: P
 from pathlib import Path
 import tuner
 from tuner.declare import catalogue
-from tuner.declare.catalogue import kernels_folder
+from tuner.declare.folders import kernels_folder
 from tuner.ladder import read_ladder_plan
 from tuner.report.rungs import lessons
 from tuner.night.plan import read_plan

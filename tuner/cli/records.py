@@ -209,7 +209,7 @@ def _cached(
 @database_option
 def publish(device: str, operation: str, regime: str, folder: Path | None, db: str) -> None:
     """Write the champions as text for review. One file per device and operation."""
-    from tuner.declare.catalogue import in_checkout
+    from tuner.declare.folders import in_checkout
     from tuner.store import Store
     from tuner.store.published import publish as write
     from tuner.store.published import tuned_folder

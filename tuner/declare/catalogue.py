@@ -15,6 +15,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
+from tuner.declare.folders import kernels_folder
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Operation, Problem
 from tuner.declare.space import Constraint
@@ -146,29 +147,6 @@ def _run(path: Path, spec: ModuleSpec) -> ModuleType:
     finally:
         _READING.files.pop()
     return module
-
-
-_PACKAGE = Path(__file__).resolve().parent.parent
-
-
-def _folder(name: str) -> Path:
-    installed = _PACKAGE / name
-    return installed if installed.is_dir() else _PACKAGE.parent / name
-
-
-def kernels_folder() -> Path:
-    """Folder of the built-in kernels."""
-    return _folder("kernels")
-
-
-def configs_folder() -> Path:
-    """Folder of the plans, and of the published results in ``tuned``."""
-    return _folder("configs")
-
-
-def in_checkout() -> bool:
-    """False if the package is installed with its results inside, which users must not write."""
-    return not (_PACKAGE / "configs").is_dir() and (_PACKAGE.parent / "configs").is_dir()
 
 
 #: Rule of kernels that apply no epilogues.

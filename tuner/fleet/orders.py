@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from tuner.declare import catalogue
-from tuner.declare.catalogue import Catalogue, kernels_folder
+from tuner.declare.catalogue import Catalogue
+from tuner.declare.folders import kernels_folder
 from tuner.declare.hardware import DeviceInfo
 from tuner.night.plan.items import PlanItem
 from tuner.night.work import Done, Work

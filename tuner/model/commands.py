@@ -53,7 +53,7 @@ def fit(operation: str, device: str, output: Path | None, db: str, **options: An
     Needs LightGBM: pip install 'tile-tuner[model]'. With --device cuda:N that GPU trains the networks, in
     tens of seconds; else the CPU does, in minutes for a survey of hundreds of thousands of timings.
     """
-    from tuner.declare.catalogue import in_checkout
+    from tuner.declare.folders import in_checkout
     from tuner.model.fitting import fitted
 
     writable_file(output)
@@ -161,7 +161,7 @@ def show(operation: str, device: str, dtype: str, regime: str | None, db: str, a
 
 def _publish(found: Model, operation: str, dtype: str, output: Path | None) -> None:
     """Writes a model where lookups read it in a checkout, or where it is asked for."""
-    from tuner.declare.catalogue import in_checkout
+    from tuner.declare.folders import in_checkout
     from tuner.lookup.stale import builtin_now
     from tuner.model.shelf import path_of
     from tuner.model.stored import name_of, to_bytes

@@ -20,8 +20,8 @@ from tuner.lookup.legality import completed
 from tuner.model.fit import fit
 from tuner.model.fitted import Model
 from tuner.model.stored import name_of, to_bytes
+from tuner.model.surveyed import joined
 from tuner.model.table import LIBRARY, Timings
-from tuner.results.survey import joined
 from tuner.store import Store, models
 from tuner.store.reading import Reader
 

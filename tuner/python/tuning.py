@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-from tuner.declare.catalogue import Catalogue, being_read, builtin, from_file, kernels_folder
+from tuner.declare.catalogue import Catalogue, being_read, builtin, from_file
+from tuner.declare.folders import kernels_folder
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Operation, Problem
 from tuner.devices.detect import kind_of

@@ -12,7 +12,7 @@ import functools
 import tomllib
 from collections.abc import Mapping
 
-from tuner.declare.catalogue import kernels_folder
+from tuner.declare.folders import kernels_folder
 
 FILE = "equivalent_sources.toml"
 

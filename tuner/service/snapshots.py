@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tuner.declare.catalogue import Catalogue, kernels_folder
+from tuner.declare.catalogue import Catalogue
+from tuner.declare.folders import kernels_folder
 from tuner.declare.hardware import DeviceInfo
 from tuner.devices.settings import cache_root
 from tuner.errors import NothingFound, StoreTrouble, TunerError

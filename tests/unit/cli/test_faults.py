@@ -18,7 +18,7 @@ from fixtures.records import BOARD, champion, record, square
 
 from tuner.cli import records as records_commands
 from tuner.cli.formatting import answer_rows
-from tuner.declare import catalogue, kernel
+from tuner.declare import kernel
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel, Rendered
 from tuner.devices import detect, settings
@@ -176,7 +176,7 @@ def test_an_installed_package_is_not_published_into(
 ) -> None:
     installed = here / "site-packages" / "tuner"
     (installed / "configs" / "tuned").mkdir(parents=True)
-    monkeypatch.setattr(catalogue, "_PACKAGE", installed)
+    monkeypatch.setattr(folders, "_PACKAGE", installed)
     assert published.tuned_folder() == installed / "configs" / "tuned"
     code, out, err = told("records", "publish")
     assert (code, out) == (2, "")

@@ -8,7 +8,7 @@ import pytest
 from fixtures.fake_device import TOY
 
 from tuner.declare import catalogue
-from tuner.declare.catalogue import kernels_folder
+from tuner.declare.folders import kernels_folder
 from tuner.errors import DeclarationError, InputError, UnknownName
 
 ONLY_KERNEL = """

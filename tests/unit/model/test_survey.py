@@ -25,8 +25,9 @@ from tuner.model.refit import timings
 from tuner.model.shelf import models
 from tuner.model.survey import SurveyProgress, run_survey
 from tuner.model.survey_design import SurveyRequest
+from tuner.model.surveyed import joined
 from tuner.results.measurement import Outcome
-from tuner.results.survey import LIBRARY, SurveyPart, joined
+from tuner.results.survey import LIBRARY, SurveyPart
 from tuner.store import Store
 from tuner.study.starting import Predictions
 

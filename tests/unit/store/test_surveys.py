@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from tuner.cli.main import run
 from tuner.errors import StoreTrouble
+from tuner.model.surveyed import joined
 from tuner.results.measurement import Outcome
 from tuner.results.record import ProblemKey, Retraction
-from tuner.results.survey import LIBRARY, SurveyConfig, SurveyPart, Timing, joined
+from tuner.results.survey import LIBRARY, SurveyConfig, SurveyPart, Timing
 from tuner.store import Store, exchange, health, lines, retracting, streams
 from tuner.store.ledger import ledger_file
 from tuner.store.retracting import Chosen

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tuner.declare.catalogue import kernels_folder
 from tuner.declare.epilogue import Epilogue
+from tuner.declare.folders import kernels_folder
 from tuner.declare.problem import Problem
 
 #: Finishes C in place; behind half.cuh and epilogue.cuh, of which it is made.

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.declare.catalogue import configs_folder
+from tuner.declare.folders import configs_folder
 from tuner.declare.hardware import DeviceInfo
 from tuner.errors import InputError
 from tuner.results.measurement import Outcome, compare

@@ -1,0 +1,27 @@
+"""Locates the project's own files: inside an installed package, or beside it in a checkout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+
+
+def _folder(name: str) -> Path:
+    installed = _PACKAGE / name
+    return installed if installed.is_dir() else _PACKAGE.parent / name
+
+
+def kernels_folder() -> Path:
+    """Folder of the built-in kernels."""
+    return _folder("kernels")
+
+
+def configs_folder() -> Path:
+    """Folder of the plans, and of the published results in ``tuned``."""
+    return _folder("configs")
+
+
+def in_checkout() -> bool:
+    """False if the package is installed with its results inside, which users must not write."""
+    return not (_PACKAGE / "configs").is_dir() and (_PACKAGE.parent / "configs").is_dir()
