@@ -18,7 +18,7 @@ from fixtures.records import BOARD, champion, record, square
 
 from tuner.cli import records as records_commands
 from tuner.cli.formatting import answer_rows
-from tuner.declare import kernel
+from tuner.declare import folders, kernel
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel, Rendered
 from tuner.devices import detect, settings
