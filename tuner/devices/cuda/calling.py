@@ -69,6 +69,21 @@ def to_host(array: Any, into: Any) -> None:
         array.get(out=into)
 
 
+class _StreamHandle:
+    """A stream of another library, by the CUDA stream protocol.
+
+    Args:
+        handle: Its address.
+    """
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """Version of the protocol, and the address."""
+        return 0, self._handle
+
+
 @dataclass(frozen=True)
 class Given:
     """A caller's arrays in the form that `tuner.devices.cuda.launching` takes."""
@@ -186,7 +201,7 @@ class Loaded:
         """
         with cupy.cuda.Device(self._index):
             if stream is not None:
-                with cupy.cuda.ExternalStream(stream, self._index):
+                with cupy.cuda.Stream.from_external(_StreamHandle(stream)):
                     return self.pack(packing, address)
             memory = cupy.empty(packing.bytes, dtype=cupy.uint8)
             series = Series(self._module, self._launch, self._problem, packing, alone=True)
@@ -257,7 +272,7 @@ class Loaded:
             given = (*addresses, *self._scalars)
             self._function(self._grid, self._block, given, self._shared, _Handle(stream))
             return None
-        with cupy.cuda.ExternalStream(stream, self._index):
+        with cupy.cuda.Stream.from_external(_StreamHandle(stream)):
             shapes = zip(addresses, self._problem.tensors, strict=True)
             return self.run(
                 *(_array_at(address, each.shape, each.dtype, self._index) for address, each in shapes)
