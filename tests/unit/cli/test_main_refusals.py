@@ -138,7 +138,7 @@ def test_16_bit_products_on_a_cpu_are_refused(told: Told) -> None:
         ),
         ("c.BLOCK * c.ITEMS <= 8192", "c.BLOK <= 8192", 2, "a constraint must work on arrays as on scalars"),
         ("Launch(grid", "Lunch(grid", 1, "INVALID: cannot be rendered: NameError: name 'Lunch' is not defined"),
-        ('target="cuda"', 'target="gpu"', 2, "target of kernel 'blocks' is one of cuda, cpu, got 'gpu'"),
+        ('target="cuda"', 'target="gpu"', 2, "target of kernel 'blocks' is one of cpu, cuda, got 'gpu'"),
         ("KERNELS = (", "KERNELS = len(", 2, "cannot be imported: TypeError"),
     ],
 )
