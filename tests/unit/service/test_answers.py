@@ -169,7 +169,6 @@ def test_a_snapshot_repeats_its_answers_and_marks_what_was_retracted(server: Ser
     assert then[-1]["id"] == champion.id
 
 
-@on_one_database
 def test_a_snapshot_keeps_the_model_that_it_was_taken_with(server: Server) -> None:
     asked = ASKED | {"dims": "901,903,905"}
     before = server.get("/v1/best", **asked)
