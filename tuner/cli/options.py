@@ -153,6 +153,19 @@ def usual_regime_option(command: F) -> F:
     return decorate(command)
 
 
+def subject_options(command: F) -> F:
+    """``--device``, ``--dtype`` and ``--regime``: which known times to use."""
+    for decorate in (
+        click.option("--regime", type=click.Choice(REGIMES), default=None,
+                     help="How time was measured; default: cold, or another regime if nothing was timed cold."),
+        click.option("--dtype", default="", help="Element type; default: the operation's first."),
+        click.option("--device", shell_complete=DEVICE, default="",
+                     help='cpu, cuda:N, or a name such as "NVIDIA H200".'),
+    ):  # fmt: skip
+        command = decorate(command)
+    return command
+
+
 def json_option(command: F) -> F:
     """``--json``: one JSON document on stdout."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)

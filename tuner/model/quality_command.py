@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tuner.cli.formatting import duration, print_json, table
-from tuner.cli.options import database_option, json_option, writable_file
+from tuner.cli.options import database_option, json_option, subject_options, writable_file
 from tuner.devices.detect import kind_of
 from tuner.errors import InputError
-from tuner.report.shapes import subject_options
 
 if TYPE_CHECKING:
     from tuner.declare.problem import Problem

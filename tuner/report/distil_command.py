@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tuner.cli.formatting import config_text, print_json, table
-from tuner.cli.options import database_option, json_option, writable_file
-from tuner.report.shapes import measuring_options, shapes_known, subject_options
+from tuner.cli.options import database_option, json_option, subject_options, writable_file
+from tuner.report.shapes import measuring_options, shapes_known
 
 if TYPE_CHECKING:
     from tuner.report.distil import Distilled

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from tuner.cli.options import DEVICE
 from tuner.devices.protocol import REGIMES
 from tuner.errors import DeviceTrouble
 
@@ -26,19 +25,6 @@ T = TypeVar("T")
 
 #: Rounds of timing missing configs and choosing again.
 ROUNDS = 20
-
-
-def subject_options(command: F) -> F:
-    """``--device``, ``--dtype`` and ``--regime``: which known times to use."""
-    for decorate in (
-        click.option("--regime", type=click.Choice(REGIMES), default=None,
-                     help="How time was measured; default: cold, or another regime if nothing was timed cold."),
-        click.option("--dtype", default="", help="Element type; default: the operation's first."),
-        click.option("--device", shell_complete=DEVICE, default="",
-                     help='cpu, cuda:N, or a name such as "NVIDIA H200".'),
-    ):  # fmt: skip
-        command = decorate(command)
-    return command
 
 
 def measuring_options(command: F) -> F:
