@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from emulated_model import drawn
 from fixtures.callable_records import crowned, empty_database, own_records
 from fixtures.exported import champion, imported
+from operands_drawn import drawn
 
 import tuner
 from tuner.declare.catalogue import builtin

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
+from fences import Build, Compiled
+
+from tuner.declare.kernel import Kernel, render
+from tuner.declare.problem import Problem
+from tuner.declare.space import Config
 
 
 @pytest.fixture(scope="session")
@@ -14,3 +21,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shutil.which("g++") is None:
         pytest.skip("running CUDA kernels on the CPU needs g++")
     return tmp_path_factory.mktemp("cuda_on_cpu")
+
+
+@pytest.fixture(scope="session")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Build:
+    """Renders a CPU kernel and imports it as a module, once for equal text."""
+    folder = tmp_path_factory.mktemp("rendered")
+
+    def build(kernel: Kernel, problem: Problem, config: Config) -> Compiled:
+        rendered = render(kernel, problem, config)
+        name = f"kernel_{rendered.hash}"
+        if name not in sys.modules:
+            path = folder / f"{name}.py"
+            path.write_text(rendered.text, encoding="utf-8")
+            spec = importlib.util.spec_from_file_location(name, path)
+            sys.modules[name] = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(sys.modules[name])
+        return getattr(sys.modules[name], rendered.entry)
+
+    return build

@@ -1,4 +1,4 @@
-"""Arrays between pages that may not be touched: one element read or written outside ends the process."""
+"""Runs of compiled CPU kernels that notice what they must not touch: guards, and forbidden pages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,38 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
+from tuner.declare.space import Config
+
+Compiled = Callable[..., None]
+Build = Callable[[Kernel, Problem, Config], Compiled]
+#: Bytes before and after an array: all bits set, which is NaN in a float.
+GUARD, POISON = 512, 0xFF
+
+
+def guarded(shape: tuple[int, ...], dtype: str, shift: int = 0) -> tuple[np.ndarray, slice, np.ndarray]:
+    """A poisoned array, `shift` elements after an aligned address: all bytes, its place in them, itself."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    whole = np.full(size + 2 * GUARD + 128, POISON, np.uint8)
+    start = -whole.ctypes.data % 64 + GUARD + shift * np.dtype(dtype).itemsize
+    return whole, slice(start, start + size), whole[start : start + size].view(dtype).reshape(shape)
+
+
+def check(run: Compiled, problem: Problem, shift: int = 0) -> None:
+    """Runs on poisoned output and compares with float64; nothing around the output may change."""
+    random, inputs = np.random.default_rng(1), {}
+    for tensor in problem.inputs:
+        inputs[tensor.name] = guarded(tensor.shape, tensor.dtype)[2]
+        inputs[tensor.name][...] = (1000 * random.standard_normal(tensor.shape)).astype(tensor.dtype)
+    (out,) = problem.outputs
+    whole, place, result = guarded(out.shape, out.dtype, shift)
+    run(*inputs.values(), result, *problem.dims.values())
+    reference = problem.operation.reference(np, problem, inputs)
+    allowed = problem.tolerance * (np.sqrt(np.mean(reference**2)) + np.abs(reference))
+    assert np.all(np.abs(result - reference) <= allowed), str(problem)
+    assert np.all(whole[: place.start] == POISON), f"{problem}: written before the output"
+    assert np.all(whole[place.stop :] == POISON), f"{problem}: written after the output"
 
 
 def fenced(shape: tuple[int, ...], dtype: str, at_end: bool) -> np.ndarray:

@@ -1,25 +1,24 @@
-"""Every CPU kernel of gemm: declarations, and results against float64 on edge shapes in all layouts."""
+"""Every CPU kernel: results against float64 on edge shapes in all layouts, and the code that it becomes."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import platform
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from fences import stays_inside
+from fences import Build, check, stays_inside
+from sampling import edge_problems, kernels, name_of, usual_problem
 
 from tuner.declare.catalogue import builtin, from_file
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel, render
-from tuner.declare.problem import Problem
+from tuner.declare.problem import Operation, Problem
 from tuner.declare.space import Config
 from tuner.devices.cpu.kind import cpu_info
 
@@ -28,59 +27,11 @@ CATALOGUE = builtin()
 GEMM = replace(CATALOGUE.operation("gemm"), dtypes=("float32", "float64"))
 KERNELS = {kernel.name: kernel for kernel in CATALOGUE.of("gemm", "cpu")}
 LAYOUTS = ("nn", "nt", "tn", "tt")
-#: Elements before and after an array that a kernel must not use: NaN, which would show in the result.
-GUARD = 64
 SMALL = DeviceInfo(name="small", kind="cpu", cores=2, vector_bytes=32, l1_bytes=32 << 10, l2_bytes=1 << 20)
-Compiled = Callable[..., None]
-Build = Callable[[Kernel, Problem, Config], Compiled]
 
 
 def problem(m: int, n: int, k: int, layout: str = "nn", dtype: str = "float32") -> Problem:
     return GEMM.problem({"m": m, "n": n, "k": k}, dtype, layout)
-
-
-@pytest.fixture(scope="session")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Build:
-    """Renders a kernel and imports it as a module, once for equal text."""
-    folder, known = tmp_path_factory.mktemp("rendered"), {}
-
-    def build(kernel: Kernel, problem: Problem, config: Config) -> Compiled:
-        rendered = render(kernel, problem, config)
-        if rendered.hash not in known:
-            path = folder / f"kernel_{rendered.hash}.py"
-            path.write_text(rendered.text, encoding="utf-8")
-            spec = importlib.util.spec_from_file_location(path.stem, path)
-            module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(module)
-            known[rendered.hash] = getattr(module, rendered.entry)
-        return known[rendered.hash]
-
-    return build
-
-
-def guarded(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A dense copy of values in the middle of a longer array of NaN; returns both."""
-    whole = np.full(values.size + 2 * GUARD, np.nan, values.dtype)
-    inside = whole[GUARD : GUARD + values.size].reshape(values.shape)
-    inside[...] = values
-    return whole, inside
-
-
-def check(run: Compiled, problem: Problem) -> None:
-    """Runs on poisoned output and compares with float64; nothing around the output may change."""
-    random = np.random.default_rng(1)
-    inputs = {
-        tensor.name: guarded(random.standard_normal(tensor.shape).astype(tensor.dtype))[1]
-        for tensor in problem.inputs
-    }
-    (out,) = problem.outputs
-    whole, result = guarded(np.full(out.shape, np.nan, out.dtype))
-    run(*inputs.values(), result, *problem.dims.values())
-    reference = problem.operation.reference(np, problem, inputs)
-    allowed = problem.tolerance * (np.sqrt(np.mean(reference**2)) + np.abs(reference))
-    assert np.all(np.abs(result - reference) <= allowed), str(problem)
-    assert np.all(np.isnan(whole[:GUARD])), f"{problem}: written before the output"
-    assert np.all(np.isnan(whole[-GUARD:])), f"{problem}: written after the output"
 
 
 SHAPES = ((1, 1, 1), (1, 37, 5), (37, 1, 70), (3, 5, 1), (65, 33, 129), (17, 100, 64), (64, 64, 64))
@@ -216,38 +167,6 @@ def test_threads_share_the_work_and_are_put_back(compiled: Build, name: str, con
     assert numba.get_num_threads() == before
 
 
-def sampled(kernel: Kernel, count: int) -> tuple[Config, list[Config]]:
-    """Random combinations of a kernel's values: as one config of arrays, and one by one."""
-    random = np.random.default_rng(3)
-    columns = {each.name: random.choice(each.values, size=count) for each in kernel.parameters}
-    rows = [Config({key: column[i].item() for key, column in columns.items()}) for i in range(count)]
-    return Config(columns), rows
-
-
-@pytest.mark.parametrize("name", sorted(KERNELS))
-def test_each_constraint_rejects_something_and_the_default_is_legal(name: str) -> None:
-    kernel = KERNELS[name]
-    columns, _ = sampled(kernel, 2000)
-    usual, thin = problem(1024, 1024, 1024), problem(1, 9, 9, "tt")
-    half = CATALOGUE.operation("gemm").problem({"m": 9, "n": 9, "k": 9}, "float16")
-    for constraint in kernel.constraints:
-        verdicts = [np.atleast_1d(constraint.rule(p, SMALL, columns)) for p in (thin, half, usual)]
-        assert {bool(each) for verdict in verdicts for each in verdict} == {True, False}, constraint.sentence
-    default = kernel.default_config()
-    assert default is not None
-    broken = [each.sentence for each in kernel.constraints if not each.rule(usual, SMALL, default)]
-    assert not broken
-
-
-@pytest.mark.parametrize("name", sorted(KERNELS))
-def test_constraints_agree_on_scalars_and_arrays(name: str) -> None:
-    kernel, usual = KERNELS[name], problem(300, 20, 1000)
-    columns, rows = sampled(kernel, 50)
-    for constraint in kernel.constraints:
-        at_once = np.broadcast_to(constraint.rule(usual, SMALL, columns), 50)
-        assert [bool(constraint.rule(usual, SMALL, row)) for row in rows] == at_once.tolist()
-
-
 @pytest.mark.parametrize("name", ["packed", "direct"])
 @pytest.mark.parametrize("vector_bytes", [16, 32, 64])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -269,6 +188,64 @@ def test_the_example_agrees_with_float64(compiled: Build, threads: int) -> None:
     for n, axes in ((1, 1), (5, 3), (67, 2), (128, 9)):
         each = example.operation("distances").problem({"n": n, "axes": axes})
         check(compiled(kernel, each, config), each)
+
+
+FOUR_CORES = DeviceInfo(name="small", kind="cpu", cores=4, vector_bytes=64, l1_bytes=32 << 10, l2_bytes=1 << 25)
+#: Few, as each compiles for seconds; between them every branch of a kernel.
+CONFIGS = {
+    ("gemm", "vectorised"): [{"WIDTH": 4, "THREADS": 3}, {"WIDTH": 32, "THREADS": 1}],
+    ("gemv", "naive"): [{"THREADS": 1}, {"THREADS": 2}],
+    ("gemv", "blocked"): [
+        {"BLOCK": 16, "AT_ONCE": 1, "THREADS": 1},
+        {"BLOCK": 16, "AT_ONCE": 2, "THREADS": 2},
+        {"BLOCK": 32, "AT_ONCE": 4, "THREADS": 1},
+    ],
+    ("gemv", "streaming"): [
+        {"WIDTH": 16, "AT_ONCE": 4, "UNROLL": 2, "BLOCK": 16, "PARTS": 1, "PREFETCH": 512, "THREADS": 1},
+        {"WIDTH": 2, "AT_ONCE": 2, "UNROLL": 2, "BLOCK": 32, "PARTS": 4, "PREFETCH": 0, "THREADS": 3},
+    ],
+    ("read", "read"): [{"THREADS": 2}],
+    ("copy", "copy"): [{"STREAM": True, "THREADS": 2}, {"STREAM": False, "THREADS": 3}],
+    ("multiply_add", "multiply_add"): [{"LANES": 64, "THREADS": 2}],
+    ("transpose", "naive"): [{"THREADS": 1}],
+    ("transpose", "blocked"): [{"BLOCK": 8, "THREADS": 1}, {"BLOCK": 16, "THREADS": 2}],
+    ("transpose", "micro_tiles"): [
+        {"WIDTH": 4, "ROWS": 16, "COLUMNS": 32, "STREAM": False, "PREFETCH": 0, "THREADS": 3},
+        {"WIDTH": 8, "ROWS": 32, "COLUMNS": 16, "STREAM": True, "PREFETCH": 64, "THREADS": 1},
+        {"WIDTH": 16, "ROWS": 16, "COLUMNS": 16, "STREAM": True, "PREFETCH": 32, "THREADS": 2},
+    ],
+}
+CASES = [
+    (operation, kernel, config, number)
+    for operation, kernel in kernels("cpu")
+    for number, config in enumerate(CONFIGS.get((operation.name, kernel.name), ()))
+]
+
+
+@pytest.mark.parametrize(("operation", "kernel", "config", "number"), CASES, ids=name_of)
+def test_ladders_agree_with_float64(
+    operation: Operation, kernel: Kernel, config: dict, number: int, compiled: Build
+) -> None:
+    # Configs take dtypes in turn, and every layout.
+    dtype = operation.dtypes[number % len(operation.dtypes)]
+    for layout in operation.layouts:
+        usual = usual_problem(operation, layout, dtype)
+        problems = edge_problems(kernel, Config(config), usual, count=12, seed=number, device=FOUR_CORES)
+        problems.append(operation.problem(dict.fromkeys(operation.dims, 48), dtype, layout))
+        run = compiled(kernel, usual, Config(config))
+        for place, problem in enumerate(problems):
+            check(run, problem, shift=place % 4)
+
+
+def test_a_kernel_that_goes_round_the_cache_is_refused_where_rows_are_not_aligned() -> None:
+    (kernel,) = [kernel for _, kernel in kernels("cpu") if kernel.name == "micro_tiles"]
+    config = Config(CONFIGS["transpose", "micro_tiles"][1])
+    (operation,) = {each.name: each for each, found in kernels("cpu") if found.name == kernel.name}.values()
+    rules = [rule for rule in kernel.constraints if "aligned" in rule.sentence]
+    verdicts = [
+        rule.rule(operation.problem({"m": m, "n": 64}), FOUR_CORES, config) for rule in rules for m in (64, 65)
+    ]
+    assert verdicts == [True, False]
 
 
 LOAD = """

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cuda_on_cpu import compile_for_cpu
-from emulated_model import drawn
+from operands_drawn import drawn
 
 from tuner.declare.catalogue import builtin
 from tuner.declare.kernel import render

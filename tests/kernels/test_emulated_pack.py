@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cuda_on_cpu import compile_for_cpu
-from emulated_model import LOW_SHIFT, SHARE, drawn
+from operands_drawn import LOW_SHIFT, SHARE, drawn
 
 from tuner.declare.kernel import Rendered
 from tuner.declare.launch import Launch, Workspace, ceil_div

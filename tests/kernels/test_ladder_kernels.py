@@ -12,7 +12,7 @@ from test_cuda_kernels import assert_right
 
 from tuner.declare.catalogue import builtin
 from tuner.declare.kernel import Kernel, render
-from tuner.declare.launch import Launch, Padded, Pieces
+from tuner.declare.launch import Padded
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 
@@ -92,11 +92,3 @@ def test_reading_constant_memory_past_its_end_is_found(folder: Path) -> None:
     arrays = {each.name: np.ones(each.shape, each.dtype) for each in problem.inputs}
     with pytest.raises(Fault, match="INDEX"):
         compile_for_cpu(broken, folder).run(problem, broken.launch, arrays)
-
-
-def test_a_launch_survives_the_way_to_a_worker() -> None:
-    from dataclasses import asdict
-
-    launch = Launch((3, 2), (32,), 16, (Padded("a", (4, 8)),), Pieces("piece", "x", elements=256))
-    assert Launch.from_json(asdict(launch)) == launch
-    assert Launch.from_json({"grid": [1], "block": [2], "shared_bytes": 0}) == Launch((1,), (2,))
