@@ -52,26 +52,6 @@ def postgresql() -> Iterator[str]:
         pytest.skip(str(error))
 
 
-class _NoMirror:
-    """Stands in for `tuner.search.optuna_study.Mirror`: copies nothing."""
-
-    def __init__(self, *told: object) -> None:
-        """Takes what the other takes."""
-
-    def add(self, trial: object) -> None:
-        """Forgets it."""
-
-    def close(self) -> str:
-        """Nothing went wrong."""
-        return ""
-
-
-@pytest.fixture
-def no_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Studies copy no trials for Optuna's dashboard: that is a process and its imports for each of them."""
-    monkeypatch.setattr("tuner.search.search.Mirror", _NoMirror)
-
-
 @pytest.fixture(scope="session", autouse=True)
 def one_blas_thread() -> Iterator[None]:
     """Most matrices are small: threads of BLAS only wait for each other, long where a core is taken."""

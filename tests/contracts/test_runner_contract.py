@@ -24,7 +24,6 @@ from tuner.night.work import Done, Place, Runner, Work
 from tuner.results.record import Role
 from tuner.store import Store
 
-pytestmark = pytest.mark.usefixtures("no_mirror")
 BOTH = ("here", "cluster")
 
 

@@ -122,6 +122,17 @@ def test_only_failures_do_no_harm(sampler: str, outcome: Outcome) -> None:
 
 
 @pytest.mark.parametrize("sampler", PRESENT)
+def test_a_config_that_has_no_other_beside_it_is_asked_once(sampler: str) -> None:
+    single = Space.build((choice("X", 4), choice("MODE", "a")), (), None, None)
+    search = Search({"k": single}, SearchOptions(seed=1, study_name="s", sampler=sampler))
+    (candidate,) = search.ask(5)
+    assert candidate.config == {"X": 4, "MODE": "a"}
+    search.tell(candidate, Outcome.MEASURED, 1.0)
+    assert search.ask() == []
+    assert search.stopped == "space covered"
+
+
+@pytest.mark.parametrize("sampler", PRESENT)
 def test_empty_spaces_ask_nothing(sampler: str) -> None:
     none = Space.build((choice("N", 1, 2),), (Constraint("never", lambda p, d, c: c.N > 5),), None, None)
     search = Search({"empty": none}, SearchOptions(sampler=sampler, seed=1, study_name="s"))

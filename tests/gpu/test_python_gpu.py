@@ -30,7 +30,6 @@ from tuner.python.tuned import Tuned
 cp = pytest.importorskip("cupy")
 #: Where programs of these tests find the package, and what this process finds beside it.
 PATHS = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-pytestmark = pytest.mark.usefixtures("no_mirror")
 SIZE = 100_000
 SCALE = """
 __global__ void scale(float *out, const float *x, float alpha, int n) {

@@ -14,8 +14,7 @@ from tuner.declare.space import Config, Parameter, Space, Value
 from tuner.report.rungs import Step
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import Role
-from tuner.search import Known, Search, SearchOptions
-from tuner.search.background import BackgroundSearch
+from tuner.search import BackgroundSearch, Known, Search, SearchOptions
 from tuner.study.budget import FINALS_LEAST_S, FINALS_MOST_S, FINALS_SHARE, TimeBudget
 from tuner.study.leaderboard import Leaderboard
 from tuner.study.loop import Loop

@@ -2,11 +2,12 @@
 
 from tuner.search.budget import Budget
 from tuner.search.pareto import front, front_value
-from tuner.search.search import SAMPLERS, Candidate, Known, Search, SearchOptions
+from tuner.search.search import SAMPLERS, BackgroundSearch, Candidate, Known, Search, SearchOptions
 from tuner.search.strategy import Observation
 
 __all__ = [
     "SAMPLERS",
+    "BackgroundSearch",
     "Budget",
     "Candidate",
     "Known",

@@ -1,4 +1,4 @@
-"""Predictions for one kernel's untried configs."""
+"""Predictions for one kernel's untried configs: their times, and whether they will fail."""
 
 from __future__ import annotations
 
@@ -6,15 +6,10 @@ import math
 from itertools import islice
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tuner.search.failures import Failures
 from tuner.search.strategy import Observations
-from tuner.search.surrogate import Hyperparameters, Posterior
-from tuner.search.transfer_prior import FAILED_ELSEWHERE, TransferPrior, slope
-
-Floats = NDArray[np.float64]
-Rows = NDArray[np.intp]
+from tuner.search.surrogate import Floats, Hyperparameters, Posterior, Rows
+from tuner.search.transfer_prior import TransferPrior
 
 #: Number of configs with a time before the model predicts.
 FEWEST = 4
@@ -33,9 +28,13 @@ FAMOUS = 1000
 REFIT_GROWTH = 1.15
 #: A config is not worth a trial if the log of its probability to work is below this.
 DOOMED = math.log(0.05)
+#: Probability that a config that failed elsewhere works here.
+FAILED_ELSEWHERE = 0.2
 #: Largest number of configs for fitting the hyperparameters, and for conditioning the process.
 MOST_FITTED = 200
 MOST_CONDITIONED = 400
+#: Variance of the threshold between what works (1) and what fails (-1).
+THRESHOLD_VARIANCE = 0.1
 
 
 class KernelModel:
@@ -68,7 +67,7 @@ class KernelModel:
         self._waiting: set[int] = set()
         self._fit_at = FEWEST
         self._middle, self._width = 0.0, 1.0
-        self._centre, self._seen = -1, 0
+        self._centre, self._followed = -1, 0
         self.candidates: Rows = np.zeros(0, np.intp)
 
     @property
@@ -91,8 +90,8 @@ class KernelModel:
             if not math.isnan(target):
                 self._waiting.discard(row)
                 self._posterior.tell(row, target)
-        fresh = list(islice(self._observations.asked, self._seen, None))
-        self._seen += len(fresh)
+        fresh = list(islice(self._observations.requested, self._followed, None))
+        self._followed += len(fresh)
         self._follow(fresh)
 
     def predicted(self) -> tuple[Floats, Floats]:
@@ -151,7 +150,7 @@ class KernelModel:
         values = np.array([known[row] for row in rows])
         if self._transfer_prior:
             elsewhere = self._transfer_prior.at(np.array(rows))
-            self._slope = slope(values, elsewhere, float(values.std()))
+            self._slope = self._transfer_prior.slope(values, elsewhere)
             self._expected = {}
             values = values - self._slope * elsewhere
         self._middle, self._width = float(values.mean()), float(values.std()) or 1.0
@@ -160,19 +159,19 @@ class KernelModel:
 
     def _look_around(self) -> None:
         """Chooses new candidates around the currently fastest configs, and conditions on all observations."""
-        known = self._observations.known
+        known, requested = self._observations.known, self._observations.requested
         self._centre = self._fastest()
-        self.candidates = self._weighed()
+        self.candidates = self._nearby()
         self._expected_of_candidates = (
             self._slope * self._transfer_prior.at(self.candidates)
             if self._transfer_prior
             else np.zeros(len(self.candidates))
         )
         self._posterior = Posterior(self._observations.space, self._hyper, self.candidates, 0.0)
-        self._order, self._waiting, self._seen = [], set(), len(self._observations.asked)
+        self._order, self._waiting, self._followed = [], set(), len(requested)
         kept = set(self._representative(list(known), MOST_CONDITIONED))
-        others = [row for row in self._observations.asked if row not in known]
-        self._follow([row for row in self._observations.asked if row in kept] + others[-MOST_FITTED:])
+        others = [row for row in requested if row not in known]
+        self._follow([row for row in requested if row in kept] + others[-MOST_FITTED:])
 
     def _representative(self, rows: list[int], most: int) -> list[int]:
         """Returns at most this many of the known configs: half of them the fastest, the rest random."""
@@ -187,9 +186,9 @@ class KernelModel:
         contenders = self._observations.contenders
         return min(contenders, key=lambda row: (contenders[row], row))
 
-    def _weighed(self) -> Rows:
-        """Returns a random sample of the space, and configs near the fastest."""
-        space = self._observations.space
+    def _nearby(self) -> Rows:
+        """Returns the whole space if it is small; else a random sample, and configs near the fastest."""
+        space, prior = self._observations.space, self._transfer_prior
         size = len(space)
         if size <= WHOLE:
             return np.arange(size)
@@ -197,8 +196,49 @@ class KernelModel:
         fastest = sorted(known, key=lambda row: known[row])[:BEST_ONES]
         near = [space.neighbours(row) for row in fastest]
         near += [space.around(row, RADIUS, AROUND, self._rng) for row in fastest]
-        return np.unique(np.concatenate([self._rng.integers(0, size, RANDOM), *near, *self._famous()]))
+        famous = [np.array(prior.fastest(FAMOUS), dtype=np.intp)] if prior else []
+        return np.unique(np.concatenate([self._rng.integers(0, size, RANDOM), *near, *famous]))
 
-    def _famous(self) -> list[Rows]:
-        """Returns the configs that were fastest elsewhere."""
-        return [np.array(self._transfer_prior.fastest(FAMOUS), dtype=np.intp)] if self._transfer_prior else []
+
+class Failures:
+    """A separate Gaussian process over the outcomes: 1 if a config worked, -1 if it failed; without times."""
+
+    def __init__(self, observations: Observations) -> None:
+        """Begins to follow a kernel."""
+        self._observations = observations
+        self._hyper = Hyperparameters(observations.space)
+        self._posterior: Posterior | None = None
+        self._followed: set[int] = set()
+        self._fit_at = 0
+
+    def log_chance(self, candidates: Rows) -> Floats:
+        """Returns the log of the probability that each candidate works.
+
+        Args:
+            candidates: Positions; the same array as last time unless it changed.
+        """
+        from scipy.special import log_ndtr  # type: ignore[import-untyped]
+
+        space, in_flight = self._observations.space, self._observations.in_flight
+        finished = [row for row in self._observations.requested if row not in in_flight]
+        # Expected outcome of an unknown config, from the study's share of failures.
+        level = 1 - 2 * (len(self._observations.failed) + 1) / (len(finished) + 2)
+        if len(finished) >= self._fit_at:
+            self._fit_at = math.ceil(len(finished) * REFIT_GROWTH) + 1
+            latest = finished[-MOST_FITTED:]
+            latest_level = 1 - 2 * (len(self._observations.failed) + 1) / (len(latest) + 2)
+            self._hyper.fit(space.codes[np.array(latest, np.intp)], self._labels(latest) - latest_level)
+            self._posterior = None
+        if self._posterior is None or self._posterior.candidates is not candidates:
+            self._posterior = Posterior(space, self._hyper, candidates, level)
+            self._followed = set(finished[:-MOST_CONDITIONED])
+        fresh = [row for row in finished if row not in self._followed]
+        self._posterior.add(np.array(fresh, np.intp), self._labels(fresh))
+        self._followed.update(fresh)
+        log_chances: Floats = log_ndtr(
+            self._posterior.mean / np.sqrt(self._posterior.variance + THRESHOLD_VARIANCE)
+        )
+        return log_chances
+
+    def _labels(self, rows: list[int]) -> Floats:
+        return np.array([-1.0 if row in self._observations.failed else 1.0 for row in rows])

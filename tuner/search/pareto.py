@@ -12,7 +12,7 @@ import operator
 from collections.abc import Sequence
 
 from tuner.results.measurement import Outcome
-from tuner.search.strategy import History, observed
+from tuner.search.strategy import History, Strategy
 from tuner.search.tile import TileStrategy
 
 #: Weights are multiples of 1 over this number.
@@ -23,15 +23,15 @@ LEAST = 1e-30
 
 def weightings(objectives: int) -> list[tuple[float, ...]]:
     """Weights of the objectives that sum to 1, from one alone to even shares."""
-    found = [
-        tuple(each / STEPS for each in parts)
+    weights = [
+        tuple(part / STEPS for part in parts)
         for parts in itertools.product(range(STEPS + 1), repeat=objectives)
         if sum(parts) == STEPS
     ]
-    return sorted(found, key=max, reverse=True)
+    return sorted(weights, key=max, reverse=True)
 
 
-class ParetoStrategy:
+class ParetoStrategy(Strategy):
     """Takes turns between weightings; see the module."""
 
     def __init__(
@@ -44,8 +44,7 @@ class ParetoStrategy:
         objectives: int,
     ) -> None:
         """Takes the arguments of `TileStrategy` and the number of objectives."""
-        self.stopped = ""
-        self._history = history
+        super().__init__(history)
         self._views: list[tuple[tuple[float, ...], History, TileStrategy]] = []
         for number, weights in enumerate(weightings(objectives)):
             view = history.view()
@@ -71,27 +70,21 @@ class ParetoStrategy:
         """Reports a result to every weighting; a config that was stopped early has only a time."""
         if outcome is Outcome.PRUNED:
             return
+        logs = [math.log(max(value, LEAST)) for value in values]
         for weights, view, strategy in self._views:
-            value = None
-            if values:
-                logs = [math.log(max(each, LEAST)) for each in values]
-                value = math.exp(sum(weight * each for weight, each in zip(weights, logs, strict=True)))
+            value = math.exp(sum(map(operator.mul, weights, logs))) if logs else None
             view.kernels[kernel].learn(index, outcome, value)
             strategy.learn(kernel, index, outcome, values)
-
-    def leaderboard(self) -> dict[tuple[str, int], float]:
-        """See `Strategy`."""
-        return observed(self._history)
 
 
 def front(values: Sequence[Sequence[float]]) -> list[int]:
     """Positions of the points that no other point beats in one objective while equalling it in the rest."""
-    found: list[int] = []
+    on_front: list[int] = []
     # Points that beat another come before it in this order, so comparing with the points kept so far is enough.
-    for at in sorted(range(len(values)), key=lambda each: tuple(values[each])):
-        if not any(_beats(values[other], values[at]) for other in found):
-            found.append(at)
-    return sorted(found)
+    for at in sorted(range(len(values)), key=lambda place: tuple(values[place])):
+        if not any(_beats(values[other], values[at]) for other in on_front):
+            on_front.append(at)
+    return sorted(on_front)
 
 
 def _beats(one: Sequence[float], other: Sequence[float]) -> bool:
@@ -106,7 +99,7 @@ def front_value(values: Sequence[Sequence[float]]) -> float:
     Args:
         values: Values of the points, at least one.
     """
-    logs = [[math.log(max(each, LEAST)) for each in point] for point in values]
-    found = weightings(len(logs[0]))
-    best = [min(sum(map(operator.mul, weights, point)) for point in logs) for weights in found]
+    logs = [[math.log(max(value, LEAST)) for value in point] for point in values]
+    every = weightings(len(logs[0]))
+    best = [min(sum(map(operator.mul, weights, point)) for point in logs) for weights in every]
     return math.exp(sum(best) / len(best))

@@ -1,10 +1,10 @@
-"""Strategies that choose the next config, by positions in spaces; independent of Optuna."""
+"""Strategies that choose the next config, by positions in spaces, and the history that they read."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,7 +35,7 @@ class Observations:
 
     Attributes:
         space: The kernel's legal configs.
-        asked: Requested positions in order, including those in flight; never requested again.
+        requested: Requested positions in order, including those in flight; never requested again.
         log_times: Position -> log of the measured time in seconds.
         log_pruned: Position -> the same for configs that were stopped early, from few samples.
         failed: Positions of configs that failed.
@@ -44,7 +44,7 @@ class Observations:
 
     def __init__(self, space: Space) -> None:
         self.space = space
-        self.asked: dict[int, None] = {}
+        self.requested: dict[int, None] = {}
         self.log_times: dict[int, float] = {}
         self.log_pruned: dict[int, float] = {}
         self.failed: set[int] = set()
@@ -53,7 +53,7 @@ class Observations:
     @property
     def in_flight(self) -> set[int]:
         """Requested positions without a result."""
-        return self.asked.keys() - self.log_times.keys() - self.log_pruned.keys() - self.failed
+        return self.requested.keys() - self.log_times.keys() - self.log_pruned.keys() - self.failed
 
     @property
     def known(self) -> dict[int, float]:
@@ -67,17 +67,12 @@ class Observations:
 
     @property
     def left(self) -> int:
-        """Number of legal configs not yet requested."""
-        return 0 if self.dropped else max(len(self.space) - len(self.asked), 0)
-
-    @property
-    def covered(self) -> bool:
-        """True if none of its configs will be requested any more."""
-        return self.left == 0
+        """Number of legal configs that may still be requested."""
+        return 0 if self.dropped else max(len(self.space) - len(self.requested), 0)
 
     def learn(self, index: int, outcome: Outcome, time_s: float | None) -> None:
         """Records the result of a config."""
-        self.asked[index] = None
+        self.requested[index] = None
         if outcome.failed or time_s is None or not time_s > 0:
             self.failed.add(index)
         elif outcome is Outcome.PRUNED:
@@ -96,81 +91,81 @@ class History:
         """Returns a history of the same spaces with the same requested positions, but its own results."""
         view = History({name: observations.space for name, observations in self.kernels.items()})
         for name, observations in self.kernels.items():
-            view.kernels[name].asked = observations.asked
+            view.kernels[name].requested = observations.requested
         return view
-
-    @property
-    def best(self) -> tuple[str, int, float] | None:
-        """Kernel, position and log time of the fastest config; None if none was measured yet."""
-        return min(
-            (
-                (kernel, index, value)
-                for kernel, observations in self.kernels.items()
-                for index, value in observations.log_times.items()
-            ),
-            key=lambda each: each[2],
-            default=None,
-        )
 
     @property
     def trials(self) -> int:
         """Number of requested configs."""
-        return sum(len(observations.asked) for observations in self.kernels.values())
+        return sum(len(observations.requested) for observations in self.kernels.values())
 
     @property
-    def covered(self) -> bool:
-        """True if nothing is left to request."""
-        return all(observations.covered for observations in self.kernels.values())
+    def left(self) -> int:
+        """Number of legal configs that may still be requested."""
+        return sum(observations.left for observations in self.kernels.values())
 
 
-class Strategy(Protocol):
+class Strategy:
     """Chooses the next config to try.
 
     Attributes:
         stopped: Reason why no more configs are chosen; empty if there are more.
     """
 
-    stopped: str
+    def __init__(self, history: History, starts: Sequence[tuple[str, int]] = ()) -> None:
+        """Begins.
+
+        Args:
+            history: Everything known so far; others write to it.
+            starts: (kernel, position) pairs to try first.
+        """
+        self.stopped = ""
+        self._history = history
+        self._queue = list(starts)
 
     def choose(self) -> tuple[str, int] | None:
         """Kernel and position of an untried legal config; None (with `stopped` set) at the end."""
+        raise NotImplementedError
 
     def learn(self, kernel: str, index: int, outcome: Outcome, values: tuple[float, ...]) -> None:
         """Learns a result after the history did; `values`: objectives; none if failed, the time if PRUNED."""
 
     def leaderboard(self) -> dict[tuple[str, int], float]:
-        """Estimated seconds of each measured config, by kernel and position."""
+        """Estimated seconds of each measured config, by kernel and position: by default as observed."""
+        return {
+            (name, row): math.exp(value)
+            for name, observations in self._history.kernels.items()
+            for row, value in observations.log_times.items()
+        }
+
+    def _queued(self) -> tuple[str, int] | None:
+        """The next config of the queue that may still be requested."""
+        while self._queue:
+            kernel, index = self._queue.pop(0)
+            observations = self._history.kernels[kernel]
+            if index not in observations.requested and not observations.dropped:
+                return kernel, index
+        return None
 
 
-def observed(history: History) -> dict[tuple[str, int], float]:
-    """Leaderboard of a strategy without a model: the observed times."""
-    return {
-        (name, row): math.exp(value)
-        for name, observations in history.kernels.items()
-        for row, value in observations.log_times.items()
-    }
-
-
-class RandomStrategy:
+class RandomStrategy(Strategy):
     """Untried legal configs, all equally likely. Other strategies fall back on it."""
 
     def __init__(self, history: History, seed: int) -> None:
-        self.stopped = ""
-        self._history = history
+        super().__init__(history)
         self._rng = np.random.default_rng(seed)
 
     def choose(self) -> tuple[str, int] | None:
         """See `Strategy`."""
-        left = {name: each.left for name, each in self._history.kernels.items()}
-        total = sum(left.values())
+        total = self._history.left
         if not total:
             self.stopped = "space covered"
             return None
         number = int(self._rng.integers(total))
-        for name, count in left.items():
-            if number < count:
+        for name, observations in self._history.kernels.items():
+            if number < observations.left:
                 return name, self.choose_of(name)
-            number -= count
+            number -= observations.left
         raise AssertionError("counts add up")
 
     def choose_of(self, kernel: str) -> int:
@@ -178,25 +173,17 @@ class RandomStrategy:
         observations = self._history.kernels[kernel]
         for _ in range(20):
             index = int(self._rng.integers(len(observations.space)))
-            if index not in observations.asked:
+            if index not in observations.requested:
                 return index
-        rest = np.setdiff1d(np.arange(len(observations.space)), np.fromiter(observations.asked, np.int64))
+        rest = np.setdiff1d(np.arange(len(observations.space)), np.fromiter(observations.requested, np.int64))
         return int(self._rng.choice(rest))
 
-    def learn(self, kernel: str, index: int, outcome: Outcome, values: tuple[float, ...]) -> None:
-        """Does nothing: random choice does not learn."""
 
-    def leaderboard(self) -> dict[tuple[str, int], float]:
-        """See `Strategy`."""
-        return observed(self._history)
-
-
-class SequenceStrategy:
+class SequenceStrategy(Strategy):
     """Every legal config, kernel by kernel and in the order of the spaces."""
 
     def __init__(self, history: History) -> None:
-        self.stopped = ""
-        self._history = history
+        super().__init__(history)
         self._next = dict.fromkeys(history.kernels, 0)
 
     def choose(self) -> tuple[str, int] | None:
@@ -205,14 +192,7 @@ class SequenceStrategy:
             while self._next[name] < len(observations.space):
                 index = self._next[name]
                 self._next[name] += 1
-                if index not in observations.asked:
+                if index not in observations.requested:
                     return name, index
         self.stopped = "space covered"
         return None
-
-    def learn(self, kernel: str, index: int, outcome: Outcome, values: tuple[float, ...]) -> None:
-        """Does nothing: the order is fixed."""
-
-    def leaderboard(self) -> dict[tuple[str, int], float]:
-        """See `Strategy`."""
-        return observed(self._history)

@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.declare.space import Space
-from tuner.search.features import Features
+from tuner.declare.space import Space, Value
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
@@ -35,13 +34,91 @@ PAIR_R = -2.5
 #: Optimiser steps in one fit; a fit starts from the result of the last one.
 FIT_STEPS = 25
 JITTER = 1e-7
+#: Twos that divide a value, counted up to this; a warp is 2**5.
+MOST_TWOS = 6
+#: Levels into which the range of a product's log is divided.
+PAIR_LEVELS = 24
+
+
+class SpaceFeatures:
+    """Features of a space's configs.
+
+    Each parameter is a feature: the distance of two values is between 0 and 1 by their order, or 0 or 1 if they
+    have none. A parameter of whole numbers that are not all powers of two has a second feature, how often 2
+    divides the value: for hardware it matters whether 48, 56 or 64 threads are a whole number of warps. Each
+    pair of ordered parameters has a feature for the product of their values, because threads, tiles and bytes
+    are products.
+
+    Attributes:
+        tables: For each feature, the distances between its levels.
+        is_pair: True for products.
+    """
+
+    def __init__(self, space: Space) -> None:
+        self._lookups: list[tuple[tuple[int, ...], NDArray[np.intp]]] = []
+        self.tables: list[Floats] = []
+        self.is_pair: list[bool] = []
+        for column, (parameter, positions) in enumerate(zip(space.parameters, space.positions, strict=True)):
+            size = len(parameter.values)
+            if size < 2:
+                continue
+            own = np.arange(size)
+            if positions is None:
+                self._add((column,), own, 1.0 - np.eye(size))
+                continue
+            self._add((column,), own, np.abs(positions[:, None] - positions[None]))
+            whole = all(isinstance(value, int) for value in parameter.values)
+            if parameter.scale == "linear" and size > 3 and whole:
+                twos = np.array([_twos(value) for value in parameter.values], dtype=float)
+                if np.ptp(twos) > 0:
+                    twos /= np.ptp(twos)
+                    self._add((column,), own, np.abs(twos[:, None] - twos[None]))
+        logs = _logs(space)
+        for at, (first, one) in enumerate(logs):
+            for second, other in logs[:at]:
+                self._add_pair((first, second), one[:, None] + other[None])
+
+    def _add_pair(self, columns: tuple[int, int], logs: Floats) -> None:
+        scaled = (logs - logs.min()) / np.ptp(logs)
+        levels, lookup = np.unique(np.round(scaled * PAIR_LEVELS) / PAIR_LEVELS, return_inverse=True)
+        table = np.abs(levels[:, None] - levels[None])
+        self._add(columns, lookup.reshape(logs.shape), table, is_pair=True)
+
+    def _add(
+        self, columns: tuple[int, ...], lookup: NDArray[np.intp], table: Floats, is_pair: bool = False
+    ) -> None:
+        self._lookups.append((columns, lookup))
+        self.tables.append(table)
+        self.is_pair.append(is_pair)
+
+    def levels(self, codes: NDArray[Any]) -> NDArray[np.intp]:
+        """Level of each config in each feature: shape (configs, features)."""
+        levels = [lookup[tuple(codes[:, column] for column in columns)] for columns, lookup in self._lookups]
+        return np.stack(levels, axis=1) if levels else np.zeros((len(codes), 0), np.intp)
+
+
+def _logs(space: Space) -> list[tuple[int, Floats]]:
+    """(column, log2 of the values) of the ordered parameters with more than two values, all positive."""
+    logs = []
+    for column, parameter in enumerate(space.parameters):
+        if parameter.scale == "categorical" or len(parameter.values) < 3:
+            continue
+        values = np.array(parameter.values, dtype=float)
+        if values.min() > 0:
+            logs.append((column, np.log2(values)))
+    return logs
+
+
+def _twos(value: Value) -> int:
+    number = int(value)
+    return min(MOST_TWOS, (number & -number).bit_length() - 1) if number else MOST_TWOS
 
 
 class Hyperparameters:
     """Chooses w, r, scale and noise for observed configs."""
 
     def __init__(self, space: Space) -> None:
-        self.features = Features(space)
+        self.features = SpaceFeatures(space)
         self._tables = [table**GAMMA for table in self.features.tables]
         count = len(self._tables)
         # Side by side in one array, because a fit computes all factors some hundred times.
@@ -201,8 +278,8 @@ class Posterior:
             for levels, table in zip(self._features.levels(codes).T, self._log_tables, strict=True)
         ]
         logs = np.concatenate(parts or [np.zeros((len(rows), 0))], axis=1)
-        found: NDArray[Any] = np.exp(logs.astype(one_hot.dtype) @ one_hot.T)
-        return found
+        correlation: NDArray[Any] = np.exp(logs.astype(one_hot.dtype) @ one_hot.T)
+        return correlation
 
     def add(self, rows: Rows, targets: Floats) -> None:
         """Conditions on more configs.
@@ -260,6 +337,6 @@ class Posterior:
         from scipy.linalg import solve_triangular
 
         weights = solve_triangular(self._lower, self._whitened, lower=True, trans="T")
-        told = self._level + self._lower @ self._whitened
-        smoothed: Floats = told - self._noise * weights
+        targets = self._level + self._lower @ self._whitened
+        smoothed: Floats = targets - self._noise * weights
         return smoothed

@@ -13,14 +13,11 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tuner.results.measurement import Outcome
 from tuner.search.kernel_model import KernelModel
-from tuner.search.strategy import History, Observation, RandomStrategy
+from tuner.search.strategy import History, Observation, RandomStrategy, Strategy
+from tuner.search.surrogate import Floats, Rows
 from tuner.search.transfer_prior import TransferPrior, spread
-
-Floats = NDArray[np.float64]
 
 #: Configs of the design for all kernels together, and at least for each kernel.
 DESIGN = 8
@@ -51,11 +48,11 @@ def log_expected_improvement(mean: Floats, deviation: Floats, level: float) -> F
     ratio = np.exp(np.minimum(log_ndtr(z) - log_density, 50.0))
     bracket = np.where(z < -30, 1 / np.maximum(z * z, 1.0), np.maximum(1 + z * ratio, 1e-300))
     inside = np.where(z > 8, np.log(np.maximum(z, 1.0)), log_density + np.log(bracket))
-    found: Floats = np.log(deviation) + inside
-    return found
+    improvement: Floats = np.log(deviation) + inside
+    return improvement
 
 
-class TileStrategy:
+class TileStrategy(Strategy):
     """See the module."""
 
     def __init__(
@@ -78,77 +75,66 @@ class TileStrategy:
             foretold: Whether these are predictions for this very problem: kernels that they put far behind
                 are then hardly tried.
         """
-        self.stopped = ""
-        self._history = history
+        super().__init__(history, starts)
         self._budget = budget
         self._rng = np.random.default_rng(seed)
         self._random = RandomStrategy(history, seed + 1)
-        self._queue = list(starts)
         self._designed = False
         self._behind = _behind(elsewhere) if foretold else {}
         self._turn = 0
         self._trends: dict[str, TransferPrior] = {}
         self._models: dict[str, KernelModel] = {}
         for name, observations in history.kernels.items():
-            past = [each for each in elsewhere if each.kernel == name]
+            past = [result for result in elsewhere if result.kernel == name]
             if past:
                 self._trends[name] = TransferPrior(observations.space, past, self._rng)
             self._models[name] = KernelModel(observations, self._rng, self._trends.get(name))
 
     def choose(self) -> tuple[str, int] | None:
         """See `Strategy`."""
-        self.stopped = "space covered" if self._history.covered else ""
+        self.stopped = "" if self._history.left else "space covered"
         if self.stopped:
             return None
-        queued = self._from_queue()
+        queued = self._queued()
         if queued is None and not self._designed:
             self._design()
-            queued = self._from_queue()
+            queued = self._queued()
         if queued is not None:
             return queued
         kernels = self._history.kernels
-        ready = {name: each for name, each in self._models.items() if each.ready and not kernels[name].dropped}
+        ready = {
+            name: model for name, model in self._models.items() if model.ready and not kernels[name].dropped
+        }
         return self._promising(ready) if ready else self._random.choose()
-
-    def learn(self, kernel: str, index: int, outcome: Outcome, values: tuple[float, ...]) -> None:
-        """Does nothing: the history has the result."""
-
-    def _from_queue(self) -> tuple[str, int] | None:
-        while self._queue:
-            kernel, index = self._queue.pop(0)
-            observations = self._history.kernels[kernel]
-            if index not in observations.asked and not observations.dropped:
-                return kernel, index
-        return None
 
     def _design(self) -> None:
         """Queues configs of all kernels in turn."""
         self._designed = True
-        kernels = {name: each for name, each in self._history.kernels.items() if each.left}
-        each_count = max(DESIGN_OF_KERNEL, DESIGN // max(len(kernels), 1))
+        kernels = {name: one for name, one in self._history.kernels.items() if one.left}
+        of_kernel = max(DESIGN_OF_KERNEL, DESIGN // max(len(kernels), 1))
         by_kernel = []
         for name, observations in kernels.items():
             far = self._behind.get(name, 0.0) > FAR_BEHIND
-            wanted = max(0, (1 if far else each_count) - len(observations.asked))
+            wanted = max(0, (1 if far else of_kernel) - len(observations.requested))
             rows = self._trends[name].starts(wanted) if name in self._trends else []
-            rows = rows or spread(observations.space, wanted, observations.asked, self._rng)
+            rows = rows or spread(observations.space, wanted, observations.requested, self._rng)
             by_kernel.append([(name, row) for row in rows])
         while any(by_kernel):
             self._queue += [rows.pop(0) for rows in by_kernel if rows]
 
     def _promising(self, ready: dict[str, KernelModel]) -> tuple[str, int] | None:
-        for each in ready.values():
-            each.update()
+        for model in ready.values():
+            model.update()
         level, fastest, centre = self._fastest(ready)
         choices = []
         scores = {}
-        for name, each in ready.items():
-            mean, deviation = each.predicted()
-            score = log_expected_improvement(mean, deviation, level) + each.log_chance()
-            asked = self._history.kernels[name].asked
-            score[np.isin(each.candidates, np.fromiter(asked, np.intp, len(asked)))] = -np.inf
+        for name, model in ready.items():
+            mean, deviation = model.predicted()
+            score = log_expected_improvement(mean, deviation, level) + model.log_chance()
+            requested = self._history.kernels[name].requested
+            score[np.isin(model.candidates, np.fromiter(requested, np.intp, len(requested)))] = -np.inf
             scores[name] = score
-            choices.append(_highest(score, name, each.candidates))
+            choices.append(_highest(score, name, model.candidates))
         score_of_best, kernel, index = max(choices)
         self._turn += 1
         if score_of_best < LEAST_IMPROVEMENT:
@@ -163,21 +149,18 @@ class TileStrategy:
 
     def leaderboard(self) -> dict[tuple[str, int], float]:
         """See `Strategy`; if a kernel has a model, noise is removed."""
-        found: dict[tuple[str, int], float] = {}
-        for name, observations in self._history.kernels.items():
-            models = self._models[name]
-            known = dict(observations.log_times)
-            if models.ready:
-                models.update()
-                known |= models.leaderboard()
-            found |= {(name, row): math.exp(value) for row, value in known.items()}
-        return found
+        times_s = super().leaderboard()
+        for name, model in self._models.items():
+            if model.ready:
+                model.update()
+                times_s |= {(name, row): math.exp(value) for row, value in model.leaderboard().items()}
+        return times_s
 
     @staticmethod
     def _fastest(ready: dict[str, KernelModel]) -> tuple[float, str, int]:
         """Log time, kernel and position of the config estimated to be the fastest."""
         return min(
-            (value, name, row) for name, each in ready.items() for row, value in each.leaderboard().items()
+            (value, name, row) for name, model in ready.items() for row, value in model.leaderboard().items()
         )
 
     def _last_steps(
@@ -187,7 +170,7 @@ class TileStrategy:
         observations = self._history.kernels[fastest]
         doomed = self._models[fastest].doomed()
         for row in observations.space.neighbours(centre).tolist():
-            if row not in observations.asked and row not in doomed:
+            if row not in observations.requested and row not in doomed:
                 return fastest, row
         if self._budget is not None and self._history.trials < self._budget:
             return promising or self._random.choose()
@@ -201,13 +184,13 @@ class TileStrategy:
 def _behind(elsewhere: Sequence[Observation]) -> dict[str, float]:
     """By kernel, how far its fastest config is behind the fastest of all, a log of time."""
     fastest: dict[str, float] = {}
-    for each in elsewhere:
-        if each.time_s is not None and each.time_s > 0:
-            fastest[each.kernel] = min(fastest.get(each.kernel, math.inf), math.log(each.time_s))
+    for result in elsewhere:
+        if result.time_s is not None and result.time_s > 0:
+            fastest[result.kernel] = min(fastest.get(result.kernel, math.inf), math.log(result.time_s))
     return {name: log_s - min(fastest.values()) for name, log_s in fastest.items()}
 
 
-def _highest(score: Floats, kernel: str, candidates: NDArray[np.intp]) -> tuple[float, str, int]:
+def _highest(score: Floats, kernel: str, candidates: Rows) -> tuple[float, str, int]:
     if not len(score):
         return -math.inf, kernel, -1
     at = int(np.argmax(score))

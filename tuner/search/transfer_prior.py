@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tuner.declare.space import Space
 from tuner.search.strategy import Observation
-from tuner.search.surrogate import Hyperparameters, Posterior
+from tuner.search.surrogate import Floats, Hyperparameters, Posterior, Rows
 
 #: Random configs among which the design is chosen.
 POOL = 600
+#: Largest numbers of configs to fit and condition the surrogate for configs not measured elsewhere.
+MOST_FITTED = 150
+MOST_CONDITIONED = 400
+#: Normal prior of the slope: log times elsewhere carry over roughly one to one.
+SLOPE = (1.0, 0.3)
+#: A study begins from this fastest share of the configs known elsewhere.
+GOOD_SHARE, GOOD_AT_LEAST = 0.1, 30
 
 
 def spread(space: Space, count: int, taken: Collection[int], rng: np.random.Generator) -> list[int]:
@@ -27,15 +34,28 @@ def spread(space: Space, count: int, taken: Collection[int], rng: np.random.Gene
     """
     size = len(space)
     pool = rng.choice(size, min(POOL, size), replace=False)
-    pool = np.array([each for each in pool if int(each) not in taken], dtype=np.intp)
+    pool = np.array([row for row in pool if int(row) not in taken], dtype=np.intp)
     points = unit_points(space, pool)
     nearest = np.full(len(pool), np.inf)
-    for each in unit_points(space, np.array(sorted(taken), dtype=np.intp)):
-        nearest = np.minimum(nearest, np.abs(points - each).sum(axis=1))
+    for point in unit_points(space, np.array(sorted(taken), dtype=np.intp)):
+        nearest = np.minimum(nearest, np.abs(points - point).sum(axis=1))
+    chosen = _far_apart(points, count, nearest, lambda: int(rng.integers(len(pool))))
+    return [int(pool[at]) for at in chosen]
+
+
+def _far_apart(points: Floats, count: int, nearest: Floats, first: Callable[[], int]) -> list[int]:
+    """Chooses points, each as far as possible from those chosen before.
+
+    Args:
+        points: Shape (points, dimensions).
+        count: Number of points.
+        nearest: Distance of each point to the nearest that is taken; infinite if none is.
+        first: Chooses the first point if none is taken.
+    """
     chosen: list[int] = []
-    while len(chosen) < min(count, len(pool)):
-        at = int(np.argmax(nearest)) if np.isfinite(nearest[0]) else int(rng.integers(len(pool)))
-        chosen.append(int(pool[at]))
+    while len(chosen) < min(count, len(points)):
+        at = int(np.argmax(nearest)) if np.isfinite(nearest[0]) else first()
+        chosen.append(at)
         nearest = np.minimum(nearest, np.abs(points - points[at]).sum(axis=1))
     return chosen
 
@@ -47,28 +67,14 @@ def unit_points(space: Space, rows: NDArray[np.intp]) -> NDArray[np.float64]:
     """
     codes = space.codes[rows]
     parts = []
-    for column, (each, positions) in enumerate(zip(space.parameters, space.positions, strict=True)):
-        if len(each.values) < 2:
+    for column, (parameter, positions) in enumerate(zip(space.parameters, space.positions, strict=True)):
+        if len(parameter.values) < 2:
             continue
         if positions is None:
-            parts.append(np.eye(len(each.values))[codes[:, column]] / 2)
+            parts.append(np.eye(len(parameter.values))[codes[:, column]] / 2)
         else:
             parts.append(positions[codes[:, column]][:, None])
     return np.concatenate(parts or [np.zeros((len(rows), 0))], axis=1)
-
-
-Floats = NDArray[np.float64]
-Rows = NDArray[np.intp]
-
-#: Largest numbers of configs to fit and condition the surrogate for configs not measured elsewhere.
-MOST_FITTED = 150
-MOST_CONDITIONED = 400
-#: Normal prior of the slope: log times elsewhere carry over roughly one to one.
-SLOPE = (1.0, 0.3)
-#: A study begins from this fastest share of the configs known elsewhere.
-GOOD_SHARE, GOOD_AT_LEAST = 0.1, 30
-#: Probability that a config that failed elsewhere works here.
-FAILED_ELSEWHERE = 0.2
 
 
 class TransferPrior:
@@ -83,17 +89,18 @@ class TransferPrior:
         self._space = space
         self._known: dict[int, float] = {}
         self.failed: set[int] = set()
-        seen = list(past)
-        for each, row in zip(seen, space.find([each.config for each in seen]).tolist(), strict=True):
+        results = list(past)
+        rows = space.find([result.config for result in results]).tolist()
+        for result, row in zip(results, rows, strict=True):
             if row < 0:
                 continue
-            if each.outcome.failed:
+            if result.outcome.failed:
                 self.failed.add(row)
-            elif each.time_s is not None and each.time_s > 0:
-                self._known[row] = math.log(each.time_s)
+            elif result.time_s is not None and result.time_s > 0:
+                self._known[row] = math.log(result.time_s)
         self._rng = rng
-        self._middle = float(np.mean(list(self._known.values()))) if self._known else 0.0
-        self._width = (float(np.std(list(self._known.values()))) if self._known else 0.0) or 1.0
+        values = list(self._known.values()) or [0.0]
+        self._middle, self._width = float(np.mean(values)), float(np.std(values)) or 1.0
         self._hyper: Hyperparameters | None = None
 
     def __bool__(self) -> bool:
@@ -107,21 +114,15 @@ class TransferPrior:
         """Returns initial configs: the fastest, then good ones far apart, because the best may differ here."""
         good = self.fastest(max(GOOD_AT_LEAST, math.ceil(GOOD_SHARE * len(self._known))))
         points = unit_points(self._space, np.array(good, dtype=np.intp))
-        chosen: list[int] = []
-        nearest = np.full(len(good), np.inf)
-        while len(chosen) < min(count, len(good)):
-            at = int(np.argmax(nearest)) if chosen else 0
-            chosen.append(good[at])
-            nearest = np.minimum(nearest, np.abs(points - points[at]).sum(axis=1))
-        return chosen
+        return [good[at] for at in _far_apart(points, count, np.full(len(good), np.inf), lambda: 0)]
 
     def at(self, rows: Rows) -> Floats:
         """Log time elsewhere of each position, minus the mean; predicted if it was not measured."""
-        found = np.array([self._known.get(int(row), np.nan) for row in rows]) - self._middle
-        unknown = np.flatnonzero(np.isnan(found))
+        times = np.array([self._known.get(int(row), np.nan) for row in rows]) - self._middle
+        unknown = np.flatnonzero(np.isnan(times))
         if len(unknown):
-            found[unknown] = self._predicted(rows[unknown])
-        return found
+            times[unknown] = self._predicted(rows[unknown])
+        return times
 
     def _predicted(self, rows: Rows) -> Floats:
         known = np.array(list(self._known))
@@ -137,15 +138,13 @@ class TransferPrior:
     def _standard(self, rows: Rows) -> Floats:
         return (np.array([self._known[int(row)] for row in rows]) - self._middle) / self._width
 
+    def slope(self, here: Floats, elsewhere: Floats) -> float:
+        """Estimates how closely log times here follow those elsewhere, from configs measured in both places.
 
-def slope(here: Floats, elsewhere: Floats, spread: float) -> float:
-    """Estimates how closely log times here follow those elsewhere, from configs measured in both places.
-
-    Args:
-        here: Log times, up to a constant.
-        elsewhere: `TransferPrior.at` of the same configs.
-        spread: Standard deviation that the transfer prior does not explain.
-    """
-    x, y = elsewhere - elsewhere.mean(), here - here.mean()
-    precision = (spread / SLOPE[1]) ** 2
-    return float((x @ y + precision * SLOPE[0]) / (x @ x + precision))
+        Args:
+            here: Log times, up to a constant.
+            elsewhere: `at` of the same configs.
+        """
+        x, y = elsewhere - elsewhere.mean(), here - here.mean()
+        precision = (float(here.std()) / SLOPE[1]) ** 2
+        return float((x @ y + precision * SLOPE[0]) / (x @ x + precision))

@@ -14,7 +14,7 @@ from fastapi.responses import RedirectResponse, Response
 from tuner.errors import NothingFound
 from tuner.results.objectives import TIME
 from tuner.results.record import OBJECTIVES_OF_STUDY, Role
-from tuner.search.optuna_study import Shown
+from tuner.search.optuna_bridge import Shown
 from tuner.service.access import reads, service_of
 from tuner.service.responses import working
 from tuner.service.state import Service

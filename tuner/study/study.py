@@ -23,8 +23,7 @@ from tuner.lookup.answers import EXACT
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.objectives import Front, values_of
 from tuner.results.record import Champion, Record, Role
-from tuner.search import Candidate, Search, SearchOptions
-from tuner.search.background import BackgroundSearch
+from tuner.search import BackgroundSearch, Candidate, Search, SearchOptions
 from tuner.store import Store
 from tuner.study.baselines import measure_baseline
 from tuner.study.budget import Interruption, TimeBudget

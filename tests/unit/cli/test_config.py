@@ -14,8 +14,6 @@ from tuner.cli.main import run
 from tuner.devices.settings import setting
 from tuner.lookup.asking import default_database
 
-pytestmark = pytest.mark.usefixtures("no_mirror")
-
 
 @pytest.fixture
 def folders(here: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:

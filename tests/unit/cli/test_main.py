@@ -30,7 +30,6 @@ CONTRACT = {
     "measured_at",
 }  # fmt: skip
 __all__ = ["device", "told"]
-pytestmark = pytest.mark.usefixtures("no_mirror")
 
 
 def test_tune_and_best_agree_and_keep_the_contract(told: Told, device: str, here: Path) -> None:

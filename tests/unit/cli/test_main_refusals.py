@@ -15,7 +15,6 @@ from fixtures.fake_device import ROOT, TOY, command, write_device
 from tuner.devices.detect import find
 
 __all__ = ["device", "told"]
-pytestmark = pytest.mark.usefixtures("no_mirror")
 
 
 BAD = {

@@ -27,7 +27,7 @@ from tuner.workers import compile_pool
 
 Report = dict[str, Any]
 Told = Callable[..., tuple[int, str, str]]
-pytestmark = pytest.mark.usefixtures("no_mirror", "nothing_watched")
+pytestmark = pytest.mark.usefixtures("nothing_watched")
 PLAN = """
 [defaults]
 sampler = "random"

@@ -14,7 +14,7 @@ from tuner.errors import InputError, PlanError
 from tuner.night.plan import DEFAULT_SECONDS, Plan, clock_time, read_plan, seconds_until
 from tuner.night.plan.reading import SEVERAL, KeyPath, key_lines, line_of
 from tuner.search import SAMPLERS
-from tuner.search.foreign import FOREIGN
+from tuner.search.optuna_bridge import OPTUNA_SAMPLERS
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 OWN_KERNEL = """
@@ -241,7 +241,7 @@ def test_several_objectives_need_a_sampler_that_can(read: Read) -> None:
         PlanError, match=r"plan\.toml:5: objective: several objectives need .* got sampler 'tpe'"
     ):
         read(f"[defaults]\nsampler = 'tpe'\n{GEMM}objective = 'time,error'\nsquares = [8]\n")
-    assert sorted([*SEVERAL, *FOREIGN]) == sorted(SAMPLERS)
+    assert sorted([*SEVERAL, *OPTUNA_SAMPLERS]) == sorted(SAMPLERS)
 
 
 def test_the_first_mistake_is_told_first(read: Read) -> None:

@@ -16,8 +16,6 @@ from tuner.python import decorators
 from tuner.python.decorators import TunedFunction
 from tuner.python.running import ConfigRunner
 
-pytestmark = pytest.mark.usefixtures("no_mirror")
-
 
 @pytest.fixture
 def ran(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:

@@ -19,8 +19,6 @@ from tuner.declare.catalogue import builtin
 from tuner.errors import DeclarationError, InputError, UnknownName
 from tuner.python.tuning import resolved
 
-pytestmark = pytest.mark.usefixtures("no_mirror")
-
 
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> ModuleType:

@@ -25,8 +25,6 @@ from tuner.python.tuned import Tuned
 from tuner.python.tuning import resolved
 from tuner.workers.inputs import Inputs
 
-pytestmark = pytest.mark.usefixtures("no_mirror")
-
 
 @pytest.fixture
 def device(here: Path) -> str:

@@ -40,7 +40,6 @@ H200 = DeviceInfo(
 )  # fmt: skip
 PLANS = sorted(configs_folder().glob("ladder-*.toml"))
 __all__ = ["told"]
-pytestmark = pytest.mark.usefixtures("no_mirror")
 
 
 def problem(operation: str, *sizes: int, dtype: str = "", layout: str = "") -> Problem:

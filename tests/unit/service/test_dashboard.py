@@ -8,7 +8,7 @@ import optuna
 from fixtures.records import record, square
 
 from tuner.results.record import Role
-from tuner.search.optuna_study import Shown
+from tuner.search.optuna_bridge import Shown
 from tuner.service.dashboard import objectives_of, show, show_last
 from tuner.store import Store
 

@@ -14,7 +14,6 @@ from fixtures.postgres import Databases
 from fixtures.records import record, square
 
 from tuner.errors import NothingFound, StoreTrouble
-from tuner.search.optuna_study import Mirror
 from tuner.store import Store, opening, tables
 
 
@@ -48,21 +47,6 @@ def test_a_study_and_a_lookup_on_a_server(url: str, here: Path) -> None:
         assert connection.exec_driver_sql("SELECT count(*) FROM trials").scalar() == tally["trials"]
     engine.dispose()
     assert [each.name for each in here.iterdir() if "ledger" in each.name] == []
-
-
-def test_the_password_is_not_among_a_processes_arguments(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
-    true_popen = subprocess.Popen
-
-    def spied(arguments: list[str], **options: object) -> subprocess.Popen[bytes]:
-        seen.extend(arguments)
-        return true_popen(arguments, **options)
-
-    monkeypatch.setattr(subprocess, "Popen", spied)
-    assert Mirror(url, "study", ["time"]).close() == ""
-    password = sa.make_url(url).password
-    assert seen
-    assert not any(password in argument for argument in seen)
 
 
 def test_several_processes_write_to_one_server(url: str) -> None:

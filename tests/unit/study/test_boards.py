@@ -19,8 +19,6 @@ from tuner.store import Store
 from tuner.study.recorder import MOST_APART, library_times, seen_from
 from tuner.study.study import open_study
 
-pytestmark = pytest.mark.usefixtures("no_mirror")
-
 
 def on(board: str, time_s: float, library: str = "") -> Record:
     """A record of a board, whose median is this."""

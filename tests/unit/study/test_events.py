@@ -10,7 +10,6 @@ from fixtures.fake_device import TOY, rule, write_device
 
 from tuner.cli.main import run
 
-pytestmark = pytest.mark.usefixtures("no_mirror")
 TUNE = ("tune", str(TOY), "9", "--trials", "30", "--seed", "1", "--sampler", "random", "--device")
 
 

@@ -244,7 +244,7 @@ def _on_fronts(records: Iterable[Record]) -> set[str]:
     if not records:
         return set()
     from tuner.results.objectives import resolved, values_of
-    from tuner.search import front  # loads Optuna
+    from tuner.search import front
 
     by_objectives: dict[tuple[str, ...], dict[str, tuple[float, ...]]] = {}
     for each in records:

@@ -1,0 +1,329 @@
+"""Optuna: its samplers as strategies, and finished trials in its own form for optuna-dashboard.
+
+Our own strategies do not need it, so it loads where it is used.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.declare.space import Config, Space, choice
+from tuner.errors import InputError
+from tuner.results.measurement import Outcome
+from tuner.search.strategy import History, Observation, RandomStrategy, Strategy
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.distributions import BaseDistribution
+    from optuna.trial import FrozenTrial
+
+#: Samplers by the names that users give: Optuna's class and its options beside the seed.
+OPTUNA_SAMPLERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "tpe": ("TPESampler", {"multivariate": True}),
+    "gp": ("GPSampler", {}),
+    "cmaes": ("CmaEsSampler", {"warn_independent_sampling": False}),
+    "qmc": ("QMCSampler", {"warn_independent_sampling": False}),
+    "nsga2": ("NSGAIISampler", {}),
+}
+KERNEL = "kernel"
+#: Number of legal configs among which the nearest is searched.
+NEAREST_AMONG = 100_000
+#: User attribute of a stored trial that identifies it: kernel and config as text.
+IDENTITY = "identity"
+#: User attribute of a trial: its outcome.
+OUTCOME = "outcome"
+#: User attribute of a trial that was stopped early: the median of its few samples.
+FEW_SAMPLES_S = "few_samples_s"
+#: Studies that are shown.
+MOST_STUDIES = 50
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Optuna without its progress messages and its warnings of what is experimental."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        yield
+
+
+class OptunaStrategy(Strategy):
+    """Uses one of Optuna's samplers, in a study of its own that receives the configs really tried.
+
+    Each suggestion becomes the nearest legal, untried config.
+    """
+
+    def __init__(self, history: History, name: str, seed: int, starts: Sequence[tuple[str, int]] = ()) -> None:
+        """Begins.
+
+        Args:
+            history: Everything known so far.
+            name: One of `OPTUNA_SAMPLERS`.
+            seed: Seed of the sampler.
+            starts: Kernels and positions to try first.
+        """
+        import optuna
+
+        super().__init__(history, starts)
+        self._name = name
+        self._random = RandomStrategy(history, seed)
+        self._rng = np.random.default_rng(seed)
+        sampler, options = OPTUNA_SAMPLERS[name]
+        with _quiet():
+            self._study = optuna.create_study(sampler=getattr(optuna.samplers, sampler)(seed=seed, **options))
+        self._distributions = self._flat()
+        self._attributes: dict[tuple[str, int], dict[str, object]] = {}
+
+    def _flat(self) -> dict[str, BaseDistribution]:
+        """All kernels' parameters side by side, so that a sampler always sees the same choices."""
+        from optuna.distributions import CategoricalDistribution, IntDistribution
+
+        names = tuple(name for name, observations in self._history.kernels.items() if len(observations.space))
+        flat: dict[str, BaseDistribution] = {}
+        if len(names) > 1:
+            flat[KERNEL] = CategoricalDistribution(names)
+        for name in names:
+            for parameter in self._history.kernels[name].space.parameters:
+                last = len(parameter.values) - 1
+                if last and parameter.scale == "categorical":
+                    flat[f"{name}.{parameter.name}"] = CategoricalDistribution(tuple(range(last + 1)))
+                elif last:
+                    flat[f"{name}.{parameter.name}"] = IntDistribution(0, last)
+        return flat
+
+    def choose(self) -> tuple[str, int] | None:
+        """See `Strategy`."""
+        queued = self._queued()
+        if queued is not None:
+            return queued
+        if not self._history.left or not self._distributions:
+            chosen = self._random.choose()
+            self.stopped = self._random.stopped
+            return chosen
+        import optuna
+
+        try:
+            trial = self._study.ask(self._distributions)
+        except ModuleNotFoundError as error:
+            raise InputError(
+                f"the sampler {self._name} needs the package {error.name}, which is not installed; "
+                "install it, or choose the sampler tile"
+            ) from error
+        kernels = self._history.kernels
+        kernel = trial.params.get(KERNEL) or next(name for name in kernels if len(kernels[name].space))
+        if not kernels[kernel].left:
+            kernel = next(name for name in kernels if kernels[name].left)
+        index = self._nearest(kernel, trial.params)
+        # The suggestion itself is never measured; the measured config joins the study with its result.
+        suggestion = self._study.tell(trial, state=optuna.trial.TrialState.FAIL)
+        self._attributes[kernel, index] = dict(suggestion.system_attrs)
+        return kernel, index
+
+    def _nearest(self, kernel: str, params: Mapping[str, object]) -> int:
+        observations = self._history.kernels[kernel]
+        size = len(observations.space)
+        rows = np.arange(size) if size <= NEAREST_AMONG else self._rng.integers(0, size, NEAREST_AMONG)
+        rows = rows[~np.isin(rows, np.fromiter(observations.requested, np.int64, len(observations.requested)))]
+        if not len(rows):
+            return self._random.choose_of(kernel)
+        codes = observations.space.codes[rows]
+        away: NDArray[np.float64] = np.zeros(len(rows))
+        for column, (parameter, positions) in enumerate(
+            zip(observations.space.parameters, observations.space.positions, strict=True)
+        ):
+            wanted = params.get(f"{kernel}.{parameter.name}")
+            if not isinstance(wanted, int):
+                continue
+            if positions is None:
+                away += codes[:, column] != wanted
+            else:
+                away += np.abs(positions[codes[:, column]] - positions[wanted])
+        return int(rows[int(np.argmin(away))])
+
+    def learn(self, kernel: str, index: int, outcome: Outcome, values: tuple[float, ...]) -> None:
+        """Adds the config really tried to the sampler's study, without failures."""
+        from optuna.trial import create_trial
+
+        if not self._distributions or outcome.failed or not values:
+            return
+        space = self._history.kernels[kernel].space
+        # Parameters of other kernels do not affect the time, so any value will do.
+        params: dict[str, object] = dict.fromkeys(self._distributions, 0)
+        if KERNEL in params:
+            params[KERNEL] = kernel
+        for parameter, code in zip(space.parameters, space.codes[index].tolist(), strict=True):
+            if f"{kernel}.{parameter.name}" in params:
+                params[f"{kernel}.{parameter.name}"] = int(code)
+        self._study.add_trial(
+            create_trial(
+                params=params,
+                distributions=self._distributions,
+                value=math.log(values[0]),
+                system_attrs=self._attributes.pop((kernel, index), {}),
+            )
+        )
+
+
+def finished_trial(
+    spaces: Mapping[str, Space],
+    result: Observation,
+    objectives: Sequence[str],
+    asked_at: datetime | None = None,
+) -> FrozenTrial:
+    """A finished trial as Optuna stores it; its parameters are conditional on the kernel.
+
+    Args:
+        spaces: The study's spaces.
+        result: The config that was tried, with its result.
+        objectives: The study's objectives.
+        asked_at: Time of the request; now if unknown.
+    """
+    from optuna.distributions import CategoricalDistribution
+    from optuna.trial import TrialState, create_trial
+
+    kernel, config, outcome, time_s, others = result
+    params: dict[str, Any] = {KERNEL: kernel}
+    choices: dict[str, BaseDistribution] = {KERNEL: CategoricalDistribution(tuple(spaces))}
+    for parameter in spaces[kernel].parameters:
+        params[f"{kernel}.{parameter.name}"] = config[parameter.name]
+        choices[f"{kernel}.{parameter.name}"] = CategoricalDistribution(parameter.values)
+    attributes: dict[str, Any] = {OUTCOME: outcome.value, IDENTITY: f"{kernel} {config}"}
+    state, values, few = TrialState.FAIL, None, dict[int, float]()
+    if outcome is Outcome.PRUNED and time_s is not None:
+        state = TrialState.PRUNED
+        attributes[FEW_SAMPLES_S] = time_s
+        few = {0: time_s} if len(objectives) == 1 else {}
+    elif outcome is Outcome.MEASURED and time_s is not None and len(others) + 1 == len(objectives):
+        state, values = TrialState.COMPLETE, (time_s, *others)
+    trial = create_trial(
+        params=params,
+        distributions=choices,
+        # A pruned trial has the value that it had when it was stopped, so that the dashboard shows it.
+        values=values or list(few.values()) or None,
+        intermediate_values=few,
+        state=state,
+        user_attrs=attributes,
+    )
+    trial.datetime_start = asked_at or trial.datetime_start
+    return trial
+
+
+def _new_study(storage: optuna.storages.BaseStorage, name: str, objectives: Sequence[str]) -> optuna.Study:
+    """A study in a storage, or the one that is there under this name."""
+    import optuna
+
+    study = optuna.create_study(
+        storage=storage, study_name=name, load_if_exists=True, directions=["minimize"] * len(objectives)
+    )
+    study.set_metric_names(list(objectives))
+    return study
+
+
+class StorageCopy:
+    """Copies finished trials into a database in Optuna's own tables, at the end of a search.
+
+    Optuna takes about 25 ms for each trial, too long for the search itself. If a study is interrupted, its next
+    run writes the missing trials. Our own records are authoritative; this is a copy for viewing.
+    """
+
+    def __init__(
+        self, storage_url: str, study_name: str, objectives: Sequence[str], spaces: Mapping[str, Space]
+    ) -> None:
+        """Begins with no trials.
+
+        Args:
+            storage_url: SQLAlchemy URL.
+            study_name: Name of the study there; continued where it exists.
+            objectives: The objectives to minimise.
+            spaces: The legal configs of each kernel.
+        """
+        self._url, self._name, self._objectives, self._spaces = storage_url, study_name, objectives, spaces
+        self._trials: list[FrozenTrial] = []
+
+    def add(self, result: Observation, asked_at: datetime) -> None:
+        """Takes a finished trial."""
+        self._trials.append(finished_trial(self._spaces, result, self._objectives, asked_at))
+
+    def write(self) -> str:
+        """Writes the trials that are not there yet; returns what went wrong, empty if nothing did."""
+        import optuna
+
+        connect = {"connect_args": {"timeout": 60}} if self._url.startswith("sqlite") else None
+        try:
+            with _quiet():
+                storage = optuna.storages.RDBStorage(self._url, engine_kwargs=connect)
+                try:
+                    study = _new_study(storage, self._name, self._objectives)
+                    there = {trial.user_attrs.get(IDENTITY) for trial in study.get_trials(deepcopy=False)}
+                    for trial in self._trials:
+                        if trial.user_attrs[IDENTITY] not in there:
+                            study.add_trial(trial)
+                finally:
+                    storage.remove_session()
+                    storage.engine.dispose()
+        except Exception as error:  # of Optuna, SQLAlchemy or the database's driver; only the copy suffers
+            return f"trials were not copied for the dashboard: {error}"
+        return ""
+
+
+class Shown:
+    """Studies in Optuna's form, in memory.
+
+    Attributes:
+        storage: What the dashboard reads.
+    """
+
+    def __init__(self) -> None:
+        """Shows none yet."""
+        import optuna
+
+        self.storage = optuna.storages.InMemoryStorage()
+        self._lock = threading.Lock()
+
+    def add(self, name: str, objectives: Sequence[str], trials: Sequence[Observation]) -> int:
+        """Shows a study; made anew if there are more trials than were shown.
+
+        Args:
+            name: Its name.
+            objectives: What it minimises.
+            trials: All of its finished trials.
+
+        Returns:
+            The study's number in the storage.
+        """
+        with self._lock, _quiet():
+            known = {study.study_name: study._study_id for study in self.storage.get_all_studies()}
+            if name in known:
+                if self.storage.get_n_trials(known[name]) == len(trials):
+                    return known[name]
+                self.storage.delete_study(known[name])
+            elif len(known) >= MOST_STUDIES:
+                self.storage.delete_study(min(known.values()))
+            study, spaces = _new_study(self.storage, name, objectives), _tried_spaces(trials)
+            for trial in trials:
+                self.storage.create_new_trial(study._study_id, finished_trial(spaces, trial, objectives))
+            return study._study_id
+
+
+def _tried_spaces(trials: Sequence[Observation]) -> Mapping[str, Space]:
+    """What was tried of each kernel: the values that a parameter took are its choices."""
+    by_kernel: dict[str, list[Config]] = {}
+    for trial in trials:
+        by_kernel.setdefault(trial.kernel, []).append(trial.config)
+    spaces = {}
+    for kernel, configs in by_kernel.items():
+        values = {name: {config[name] for config in configs} for name in configs[0]}
+        ordered = {name: sorted(some, key=lambda one: (str(type(one)), one)) for name, some in values.items()}
+        spaces[kernel] = Space.of([choice(name, *some) for name, some in ordered.items()], configs)
+    return spaces
