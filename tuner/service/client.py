@@ -1,9 +1,10 @@
-"""A client of the service: `tuner.connect`. It needs no package beside the standard library."""
+"""A client of the service: `tuner.connect`. It needs no package that the core does not need."""
 
 from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import hashlib
 import io
 import json
@@ -14,88 +15,20 @@ import sqlite3
 import urllib.error
 import urllib.request
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from tuner import errors
-from tuner.errors import EnvironmentTrouble, InputError, NothingFound, TunerError
+from tuner.errors import EnvironmentTrouble, InputError, TunerError
 from tuner.results.record import utc_now
 
 if TYPE_CHECKING:
     from tuner.declare.problem import Problem
     from tuner.results.record import ProblemKey
-
-
-#: Answers of one server; the oldest go.
-MOST = 100_000
-
-
-class Kept(NamedTuple):
-    """An answer that was kept.
-
-    Attributes:
-        snapshot: The server's snapshot.
-        etag: Its entity tag.
-        body: JSON.
-        at: When it was given; ISO 8601, UTC.
-    """
-
-    snapshot: int
-    etag: str
-    body: str
-    at: str
-
-
-class KeptAnswers:
-    """A file in the user's cache, one for each server. Without access to it, nothing is kept."""
-
-    def __init__(self, url: str, folder: Path | None = None) -> None:
-        """Names the file.
-
-        Args:
-            url: Address of the server.
-            folder: Folder of these files; one in the cache when None.
-        """
-        if folder is None:
-            from tuner.devices.settings import cache_root
-
-            folder = cache_root() / "client"
-        self._path = folder / f"{hashlib.sha256(url.encode()).hexdigest()[:16]}.db"
-
-    def get(self, question: str) -> Kept | None:
-        """The last answer to a question; None if there is none."""
-        with contextlib.suppress(OSError, sqlite3.Error), self._opened() as connection:
-            row = connection.execute(
-                "SELECT snapshot, etag, body, at FROM answers WHERE question = ?", (question,)
-            ).fetchone()
-            return None if row is None else Kept(*row)
-        return None
-
-    def put(self, question: str, snapshot: int, etag: str, body: str) -> None:
-        """Keeps an answer."""
-        with contextlib.suppress(OSError, sqlite3.Error), self._opened() as connection:
-            row = (question, snapshot, etag, body, utc_now())
-            connection.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?)", row)
-            connection.execute(
-                "DELETE FROM answers WHERE question IN (SELECT question FROM answers ORDER BY at DESC "
-                f"LIMIT -1 OFFSET {MOST})"
-            )
-            connection.commit()
-
-    @contextlib.contextmanager
-    def _opened(self) -> Iterator[sqlite3.Connection]:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.closing(sqlite3.connect(self._path, timeout=2.0)) as connection:
-            connection.execute(
-                "CREATE TABLE IF NOT EXISTS answers (question TEXT PRIMARY KEY, snapshot INTEGER, etag TEXT, "
-                "body TEXT, at TEXT)"
-            )
-            yield connection
-
 
 #: Variables with the server's address and a token.
 SERVER, TOKEN = "TUNER_SERVER", "TUNER_TOKEN"
@@ -103,6 +36,8 @@ SERVER, TOKEN = "TUNER_SERVER", "TUNER_TOKEN"
 AT_ONCE = 1000
 #: Bytes of a response.
 MOST_BYTES = 1 << 30
+#: Names of exported files.
+_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}")
 
 _LOG = logging.getLogger(__name__)
 
@@ -144,10 +79,8 @@ class RemoteAnswer:
     @classmethod
     def of(cls, told: Mapping[str, Any], from_cache: bool = False) -> RemoteAnswer:
         """The answer of a JSON object."""
-        return cls(
-            told["kernel"], told["config"], told["use"], told["match"], told["expected_loss"], told["speedup"],
-            told["time_s"], told["stale"], told["snapshot"], from_cache, told,
-        )  # fmt: skip
+        values = {field.name: told[field.name] for field in fields(cls) if field.name in told}
+        return cls(**values, from_cache=from_cache, told=told)
 
     @property
     def age_days(self) -> float | None:
@@ -177,14 +110,14 @@ def connect(url: str = "", token: str = "", *, timeout_s: float = 10.0, cache: P
         raise InputError(
             f"a server has an address such as http://node:8421, got {url!r}; give one, or set {SERVER}"
         )
-    return Client(url, token or os.environ.get(TOKEN, ""), timeout_s, KeptAnswers(url, cache))
+    return Client(url, token or os.environ.get(TOKEN, ""), timeout_s, cache)
 
 
 class Client:
     """Asks a server. Safe to use from several threads."""
 
-    def __init__(self, url: str, token: str, timeout_s: float, kept: KeptAnswers) -> None:
-        self.url, self._token, self._timeout_s, self._kept = url, token, timeout_s, kept
+    def __init__(self, url: str, token: str, timeout_s: float, cache: Path | None) -> None:
+        self.url, self._token, self._timeout_s, self._folder = url, token, timeout_s, cache
 
     def __repr__(self) -> str:
         return f"Client({self.url!r})"
@@ -213,25 +146,51 @@ class Client:
             ServerAway: The server does not answer, and has not answered this before.
         """
         asked = question(problem) | {"device": device, "regime": regime, "kernel": kernel}
-        query = {name: value for name, value in asked.items() if value}
-        if confirmed:
-            query["confirmed"] = "true"
-        if snapshot is not None:
-            query["snapshot"] = str(snapshot)
-        key = urlencode(sorted(query.items()))
-        kept = self._kept.get(key)
+        asked |= {
+            "confirmed": "true" if confirmed else "",
+            "snapshot": "" if snapshot is None else f"{snapshot}",
+        }
+        return self._answer(asked)
+
+    def _answer(self, asked: Mapping[str, str]) -> RemoteAnswer:
+        """The answer to a question: the server's, or the one that it gave last."""
+        key = _query(dict(sorted(asked.items())))
+        kept = self._kept_answer(key)
+        headers = {"if-none-match": kept["etag"]} if kept else {}
         try:
-            headers = {"if-none-match": kept.etag} if kept else {}
-            status, told, etag = self._send("GET", f"/v1/best?{key}", headers=headers)
+            with self._open("GET", f"/v1/best?{key}", headers=headers) as response:
+                if kept is None or response.status != 304:
+                    kept = {"etag": response.headers.get("etag", ""), "at": utc_now()}
+                    kept["answer"] = json.loads(response.read(MOST_BYTES))
+                    with contextlib.suppress(OSError, sqlite3.Error):
+                        self._cache[key] = json.dumps(kept)
         except ServerAway as error:
             if kept is None:
                 raise
-            _LOG.warning("%s; answering from snapshot %s of %s", error, kept.snapshot, kept.at)
-            return RemoteAnswer.of(json.loads(kept.body), from_cache=True)
-        if status == 304 and kept is not None:
-            return RemoteAnswer.of(json.loads(kept.body))
-        self._kept.put(key, told["snapshot"], etag, json.dumps(told))
-        return RemoteAnswer.of(told)
+            _LOG.warning("%s; answering from snapshot %s of %s", error, kept["answer"]["snapshot"], kept["at"])
+            return RemoteAnswer.of(kept["answer"], from_cache=True)
+        return RemoteAnswer.of(kept["answer"])
+
+    @functools.cached_property
+    def _cache(self) -> MutableMapping[str, str]:
+        """Question -> answer, in the user's cache; in memory where that cannot be written."""
+        import diskcache
+
+        from tuner.devices.settings import cache_root
+
+        folder = self._folder or cache_root() / "client"
+        try:
+            found: Any = diskcache.Cache(str(folder / hashlib.sha256(self.url.encode()).hexdigest()[:16]))
+        except (OSError, sqlite3.Error):
+            return {}
+        kept: MutableMapping[str, str] = found
+        return kept
+
+    def _kept_answer(self, key: str) -> dict[str, Any] | None:
+        with contextlib.suppress(KeyError, OSError, ValueError, sqlite3.Error):
+            found: dict[str, Any] = json.loads(self._cache[key])
+            return found
+        return None
 
     def best_of_many(
         self, problems: Sequence[Problem | ProblemKey | str], device: str = "", *, regime: str = "cold",
@@ -242,17 +201,17 @@ class Client:
         Raises:
             ServerAway: The server does not answer.
         """
-        found: list[RemoteAnswer | TunerError] = []
-        for at in range(0, len(problems), AT_ONCE):
-            some = [_question_body(each) for each in problems[at : at + AT_ONCE]]
+        answers: list[RemoteAnswer | TunerError] = []
+        for start in range(0, len(problems), AT_ONCE):
+            some = [question(problem) for problem in problems[start : start + AT_ONCE]]
             body = {"problems": some, "device": device, "regime": regime, "snapshot": snapshot}
-            _, told, _ = self._send("POST", "/v1/best", body)
+            told = self._json("POST", "/v1/best", body)
             snapshot = told["snapshot"]
-            found += [
-                _error_of(each["refused"]) if "refused" in each else RemoteAnswer.of(each)
-                for each in told["answers"]
+            answers += [
+                _error_of(answer["refused"]) if "refused" in answer else RemoteAnswer.of(answer)
+                for answer in told["answers"]
             ]
-        return found
+        return answers
 
     def keep(self, device: str = "", *, operation: str = "") -> int:
         """Keeps the answers to all problems that the server has tuned, for when it is away.
@@ -265,23 +224,15 @@ class Client:
             How many.
         """
         count, after = 0, 0
-        while True:
-            query = {"operation": operation, "device": device, "limit": "500", "after": str(after)}
-            _, told, _ = self._send("GET", f"/v1/champions?{urlencode(query)}")
-            for each in told["champions"]:
-                dims = ",".join(f"{name}={size}" for name, size in each["shape"].items())
-                words = {name: each[name] for name in ("operation", "dtype", "layout", "precision")}
-                words["epilogue"] = each.get("epilogue", "")
-                self._fetch(words | {"dims": dims, "device": each["device"], "regime": each["regime"]})
-                count += 1
-            if told["next"] is None:
-                return count
-            after = told["next"]
-
-    def _fetch(self, query: Mapping[str, str]) -> None:
-        key = urlencode(sorted((name, value) for name, value in query.items() if value))
-        _, told, etag = self._send("GET", f"/v1/best?{key}")
-        self._kept.put(key, told["snapshot"], etag, json.dumps(told))
+        while after is not None:
+            page = self.get("/v1/champions", operation=operation, device=device, limit=500, after=after)
+            for tuned in page["champions"]:
+                names = ("operation", "dtype", "layout", "precision", "device", "regime")
+                dims = ",".join(f"{name}={size}" for name, size in tuned["shape"].items())
+                words = {name: tuned[name] for name in names}
+                self._answer(words | {"epilogue": tuned.get("epilogue", ""), "dims": dims})
+            count, after = count + len(page["champions"]), page["next"]
+        return count
 
     def export(
         self, problem: Problem | ProblemKey | str, device: str = "", *, form: str = "source",
@@ -293,9 +244,8 @@ class Client:
             NothingFound: The problem is not tuned.
             ServerAway: The server does not answer.
         """
-        query = question(problem) | {"device": device, "regime": regime, "format": form}
-        path = f"/v1/export?{urlencode({name: value for name, value in query.items() if value})}"
-        with self._open("GET", path) as response:
+        query = _query(question(problem) | {"device": device, "regime": regime, "format": form})
+        with self._open("GET", f"/v1/export?{query}") as response:
             return written(response.read(MOST_BYTES), response.headers, Path(folder))
 
     # --- jobs ----------------------------------------------
@@ -319,14 +269,12 @@ class Client:
 
     def follow(self, job_id: str) -> Iterator[dict[str, Any]]:
         """What happens to a job, until it ends; goes on where it was after a broken connection."""
-        last = ""
+        path, last = f"/v1/jobs/{quote(job_id, safe='')}/events", ""
         while True:
             headers = {"last-event-id": last} if last else {}
             with (
                 contextlib.suppress(OSError),
-                self._open(
-                    "GET", f"/v1/jobs/{quote(job_id, safe='')}/events", headers=headers, timeout_s=60.0
-                ) as response,
+                self._open("GET", path, headers=headers, timeout_s=60.0) as response,
             ):
                 for number, event, data in _events(response):
                     last = number or last
@@ -343,11 +291,11 @@ class Client:
             Counts of what is new, what was known, and what was refused, with reasons.
         """
         with Path(path).open("rb") as file:
-            headers = {"content-type": "application/octet-stream"}
             length = str(Path(path).stat().st_size)
-            with self._open("POST", "/v1/records", file, headers | {"content-length": length}, 600.0) as sent:
-                told: dict[str, Any] = json.loads(sent.read(MOST_BYTES))
-                return told
+            headers = {"content-type": "application/octet-stream", "content-length": length}
+            with self._open("POST", "/v1/records", file, headers, 600.0) as response:
+                counts: dict[str, Any] = json.loads(response.read(MOST_BYTES))
+                return counts
 
     def get(self, path: str, **query: str | int) -> dict[str, Any]:
         """Any other GET of the interface: ``client.get("/v1/champions", operation="gemm")``."""
@@ -356,42 +304,29 @@ class Client:
     # --- HTTP ----------------------------------------------
 
     def _json(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
-        told: dict[str, Any] = self._send(method, path, body)[1]
-        return told
-
-    def _send(
-        self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
-    ) -> tuple[int, Any, str]:
-        """Status, JSON and entity tag of a response; no JSON for 304."""
         data = None if body is None else json.dumps(body).encode()
-        own = {"content-type": "application/json"} if data is not None else {}
-        try:
-            with self._open(method, path, data, {**own, **(headers or {})}) as response:
-                return 200, json.loads(response.read(MOST_BYTES)), response.headers.get("etag", "")
-        except _NotModified:
-            return 304, None, ""
+        with self._open(method, path, data, {"content-type": "application/json"} if data else {}) as response:
+            told: dict[str, Any] = json.loads(response.read(MOST_BYTES))
+            return told
 
     def _open(
         self, method: str, path: str, data: Any = None, headers: Mapping[str, str] | None = None,
         timeout_s: float = 0.0,
     ) -> Any:  # fmt: skip
+        """The response to a request; one of status 304 has no body."""
         own = {"authorization": f"Bearer {self._token}"} if self._token else {}
         request = urllib.request.Request(f"{self.url}{path}", data, {**own, **(headers or {})}, method=method)
         try:
             return urllib.request.urlopen(request, timeout=timeout_s or self._timeout_s)
         except urllib.error.HTTPError as error:
             if error.code == 304:
-                raise _NotModified from None
+                return error
             raise _error_from(error, self.url) from None
         except (OSError, ValueError) as error:
             raise ServerAway(
                 f"the server {self.url} does not answer ({getattr(error, 'reason', None) or error}); check "
                 "that it runs, or try again"
             ) from error
-
-
-class _NotModified(Exception):
-    """The server has nothing newer than what is kept."""
 
 
 def question(problem: Problem | ProblemKey | str) -> dict[str, str]:
@@ -406,9 +341,8 @@ def question(problem: Problem | ProblemKey | str) -> dict[str, str]:
     }  # fmt: skip
 
 
-def _question_body(problem: Problem | ProblemKey | str) -> Any:
-    asked = question(problem)
-    return asked["problem"] if "problem" in asked else {name: value for name, value in asked.items() if value}
+def _query(asked: Mapping[str, str]) -> str:
+    return urlencode({name: value for name, value in asked.items() if value})
 
 
 def _error_from(error: urllib.error.HTTPError, url: str) -> TunerError:
@@ -427,31 +361,23 @@ def _error_of(told: Mapping[str, Any]) -> TunerError:
     kind, message = told["kind"], str(told["message"])
     if kind == "PlanError":
         return errors.PlanError(message, told.get("line", 0), told.get("key", ""))
-    if kind == "NothingFound":
-        return NothingFound(message)
-    found = getattr(errors, kind, InputError)
-    if not (isinstance(found, type) and issubclass(found, TunerError)) or kind == "UnknownName":
+    found = getattr(errors, kind, InputError) if kind != "UnknownName" else InputError
+    if not (isinstance(found, type) and issubclass(found, TunerError)):
         found = InputError
     return found(message)
 
 
 def _events(lines: Any) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Id, name and data of server-sent events."""
-    found: dict[str, str] = {}
+    event: dict[str, str] = {}
     for raw in lines:
-        line = raw.decode().rstrip("\r\n")
-        if line:
-            name, _, value = line.partition(":")
-            found[name] = value.removeprefix(" ")
-        elif "data" in found:
-            yield found.get("id", ""), found.get("event", ""), json.loads(found["data"])
-            found = {}
-        else:
-            found = {}
-
-
-#: Names of exported files.
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}")
+        name, _, value = raw.decode().rstrip("\r\n").partition(":")
+        if name or value:
+            event[name] = value.removeprefix(" ")
+            continue
+        if "data" in event:
+            yield event.get("id", ""), event.get("event", ""), json.loads(event["data"])
+        event = {}
 
 
 def written(data: bytes, headers: Mapping[str, str], folder: Path) -> list[Path]:
@@ -468,16 +394,15 @@ def written(data: bytes, headers: Mapping[str, str], folder: Path) -> list[Path]
     """
     from tuner.export import write_file
 
-    told = re.search(r"sha-256=:([A-Za-z0-9+/=]+):", headers.get("repr-digest") or "")
-    if told is None or base64.b64decode(told[1]) != hashlib.sha256(data).digest():
+    digest = base64.b64encode(hashlib.sha256(data).digest()).decode()
+    if (headers.get("repr-digest") or "") != f"sha-256=:{digest}:":
         raise EnvironmentTrouble("the export arrived damaged: its digest is not the one told; fetch it again")
     named = re.search(r'filename="([^"]+)"', headers.get("content-disposition") or "")
-    name = named[1] if named else ""
-    files = {name: data}
-    if name.endswith(".zip"):
+    files = {named[1] if named else "": data}
+    if named and named[1].endswith(".zip"):
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            files = {each: archive.read(each) for each in archive.namelist()}
-    for each in files:
-        if not _NAME.fullmatch(each):
-            raise EnvironmentTrouble(f"a file of an export has a plain name, got {each!r}; it is not written")
-    return [write_file(folder, each, content) for each, content in files.items()]
+            files = {name: archive.read(name) for name in archive.namelist()}
+    for name in files:
+        if not _FILE_NAME.fullmatch(name):
+            raise EnvironmentTrouble(f"a file of an export has a plain name, got {name!r}; it is not written")
+    return [write_file(folder, name, content) for name, content in files.items()]
