@@ -11,8 +11,7 @@ from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Operation
 from tuner.export.symbolic import in_python, traced
 from tuner.lookup.tuned import Column, Tuned
-from tuner.report.distil import Distilled
-from tuner.report.distil_tree import Fork, Tree
+from tuner.report.distil import Distilled, Fork, Tree
 from tuner.version import __version__
 
 #: Length of lines.
@@ -20,6 +19,12 @@ WIDTH = 110
 _CEIL_DIV = '''def ceil_div(numerator, denominator):
     """The quotient, rounded up."""
     return -(-numerator // denominator)'''
+_CHOOSE = '''def choose({parameters}):
+    """Kernel and config for {names}; the kernel is None where the library is to be used."""
+    for number in ranked({names}):
+        if LEGAL[number] is None or LEGAL[number]({names}):
+            return CONFIGS[number]
+    raise ValueError(f"no config is legal for {shown}")'''
 
 
 def python_text(found: Distilled) -> str:
@@ -27,33 +32,34 @@ def python_text(found: Distilled) -> str:
 
     ``choose(dims..., layout)`` returns (kernel, config). A kernel of ``None`` stands for the library.
     """
-    shapes = found.shapes
-    place, operation = shapes.rows[0], shapes.rows[0].problem.operation
-    columns = [shapes.columns[number] for number in found.chosen]
-    rules = [_conditions(found, column) for column in columns]
-    parameters = _parameters(operation)
+    operation = found.shapes.rows[0].problem.operation
+    rules = [_conditions(found, column) for column in found.columns]
+    layouts = operation.layouts != ("",)
+    parameters = ", ".join(operation.dims) + (f', layout="{operation.layouts[0]}"' if layouts else "")
+    names = [*operation.dims, *(["layout"] if layouts else [])]
     parts = [
-        f'"""{_about(found, place)}"""',
-        "CONFIGS = (\n" + "".join(f"    {_written(column)},\n" for column in columns) + ")",
+        f'"""{_about(found)}"""',
+        "CONFIGS = (\n" + "".join(f"    {_written(column)},\n" for column in found.columns) + ")",
     ]
-    if any("ceil_div(" in each for rule in rules for each in rule):
+    if any("ceil_div(" in condition for rule in rules for condition in rule):
         parts.append(_CEIL_DIV)
     for number, rule in enumerate(rules):
         if rule:
-            told = f'    """Whether config {number} may be used."""\n'
-            parts.append(f"def legal_{number}({parameters}):\n{told}{_legal_body(rule)}")
+            about = f'    """Whether config {number} may be used."""\n'
+            parts.append(f"def legal_{number}({parameters}):\n{about}{_legal_body(rule)}")
     legal = ", ".join(f"legal_{number}" if rule else "None" for number, rule in enumerate(rules))
-    parts.append(f"LEGAL = ({legal},)")
-    parts.append(f"def ranked({parameters}):\n{_ranked_about()}{_branches(found.tree, 1)}")
-    parts.append(_choose(operation, parameters))
+    about = '    """The configs\' numbers, the one to prefer first."""\n'
+    shown = ", ".join(f"{name}={{{name}}}" for name in names)
+    choose = _CHOOSE.format(parameters=parameters, names=", ".join(names), shown=shown)
+    parts += [f"LEGAL = ({legal},)", f"def ranked({parameters}):\n{about}{_branches(found.tree, 1)}", choose]
     return "\n\n\n".join(parts) + "\n"
 
 
-def _about(found: Distilled, place: Tuned) -> str:
-    problem = place.problem
+def _about(found: Distilled) -> str:
+    problem, device = found.shapes.rows[0].problem, found.shapes.rows[0].device
     lines = [
         f"Which of {len(found.chosen)} configs to use for {problem.operation.name} {problem.dtype} on "
-        f"{place.device.name}, whatever the shape.",
+        f"{device.name}, whatever the shape.",
         "",
         f"Written by `tuner distil` of tile-tuner {__version__} from {len(found.shapes.rows)} tuned "
         f"shapes, timed {found.shapes.regime}. It imports nothing. Cost as a fraction of the best known speed:",
@@ -66,21 +72,15 @@ def _about(found: Distilled, place: Tuned) -> str:
     )
 
 
-def _parameters(operation: Operation) -> str:
-    layout = f', layout="{operation.layouts[0]}"' if operation.layouts != ("",) else ""
-    return ", ".join(operation.dims) + layout
-
-
 def _written(column: Column | None) -> str:
     if column is None:
         return "(None, {})"
-    values = ", ".join(f"{json.dumps(name)}: {_literal(value)}" for name, value in column[1].items())
-    told = textwrap.fill(f"{{{values}}}", WIDTH - 4, initial_indent="        ", subsequent_indent="         ")
-    return f"({json.dumps(column[0])},\n{told})"
-
-
-def _literal(value: object) -> str:
-    return json.dumps(value) if isinstance(value, str) else repr(value)
+    values = ", ".join(
+        f"{json.dumps(name)}: {json.dumps(value) if isinstance(value, str) else repr(value)}"
+        for name, value in column[1].items()
+    )
+    config = textwrap.fill(f"{{{values}}}", WIDTH - 4, initial_indent="        ", subsequent_indent="         ")
+    return f"({json.dumps(column[0])},\n{config})"
 
 
 def _legal_body(rules: Mapping[str, Sequence[str]]) -> str:
@@ -89,42 +89,17 @@ def _legal_body(rules: Mapping[str, Sequence[str]]) -> str:
     for rule, layouts in rules.items():
         if not layouts:
             return f"    return {rule}"
-        asked = f'layout == "{layouts[0]}"' if len(layouts) == 1 else f"layout in {tuple(layouts)!r}"
-        lines += [f"    if {asked}:", f"        return {rule or 'True'}"]
+        where = f'layout == "{layouts[0]}"' if len(layouts) == 1 else f"layout in {tuple(layouts)!r}"
+        lines += [f"    if {where}:", f"        return {rule or 'True'}"]
     return "\n".join([*lines, "    return False"])
-
-
-def _ranked_about() -> str:
-    return '    """The configs\' numbers, the one to prefer first."""\n'
 
 
 def _branches(tree: Tree, depth: int) -> str:
     indent = "    " * depth
     if not isinstance(tree, Fork):
-        ranking = ", ".join(map(str, tree.ranking))
-        return f"{indent}return ({ranking},)"
-    return "\n".join(
-        [
-            f"{indent}if {tree.question.text}:",
-            _branches(tree.yes, depth + 1),
-            _branches(tree.no, depth),
-        ]
-    )
-
-
-def _choose(operation: Operation, parameters: str) -> str:
-    names = [*operation.dims, *(["layout"] if operation.layouts != ("",) else [])]
-    given, shown = ", ".join(names), ", ".join(f"{name}={{{name}}}" for name in names)
-    return "\n".join(
-        [
-            f"def choose({parameters}):",
-            f'    """Kernel and config for {given}; the kernel is None where the library is to be used."""',
-            f"    for number in ranked({given}):",
-            f"        if LEGAL[number] is None or LEGAL[number]({given}):",
-            "            return CONFIGS[number]",
-            f'    raise ValueError(f"no config is legal for {shown}")',
-        ]
-    )
+        return f"{indent}return ({', '.join(map(str, tree))},)"
+    yes, no = _branches(tree.yes, depth + 1), _branches(tree.no, depth)
+    return f"{indent}if {tree.question}:\n{yes}\n{no}"
 
 
 def _conditions(found: Distilled, column: Column | None) -> dict[str, list[str]]:
@@ -132,14 +107,13 @@ def _conditions(found: Distilled, column: Column | None) -> dict[str, list[str]]
     if column is None:
         return {}
     shapes = found.shapes
-    kernel = shapes.kernels[column[0]]
     operation, device = shapes.rows[0].problem.operation, shapes.rows[0].device
     by_rule: dict[str, list[str]] = {}
     for layout in operation.layouts:
         rows = [place for place in shapes.rows if place.problem.layout == layout]
-        told = _rule_of(kernel, column, rows or shapes.rows, layout, device)
-        if told is not None:
-            by_rule.setdefault(told, []).append(layout)
+        rule = _rule_of(shapes.kernels[column[0]], column, rows or shapes.rows, layout, device)
+        if rule is not None:
+            by_rule.setdefault(rule, []).append(layout)
     if len(by_rule) == 1 and len(next(iter(by_rule.values()))) == len(operation.layouts):
         rule = next(iter(by_rule))
         return {rule: []} if rule else {}
@@ -150,13 +124,12 @@ def _rule_of(
     kernel: Kernel, column: Column, rows: Sequence[Tuned], layout: str, device: DeviceInfo
 ) -> str | None:
     """The conditions under which the rules hold as they do at a shape where they all do; None without one."""
-    operation = rows[0].problem.operation
+    operation: Operation = rows[0].problem.operation
+    binding = [constraint for constraint in kernel.constraints if not constraint.for_speed]
     for place in rows:
-        problem = operation.problem(
-            place.problem.dims, place.problem.dtype, layout, place.problem.precision, place.problem.epilogue
-        )
-        binding = [each for each in kernel.constraints if not each.for_speed]
-        if not all(bool(each.rule(problem, device, column[1])) for each in binding):
+        like = place.problem
+        problem = operation.problem(like.dims, like.dtype, layout, like.precision, like.epilogue)
+        if not all(bool(constraint.rule(problem, device, column[1])) for constraint in binding):
             continue
         dims, trace = traced(problem)
         try:
@@ -164,9 +137,6 @@ def _rule_of(
                 bool(constraint.rule(dims, device, column[1]))
         except Exception:  # a rule that cannot be followed holds for this one shape, as far as is known
             return " and ".join(f"{name} == {size}" for name, size in problem.shape)
-        return " and ".join(_nested(in_python(each.condition)) for each in trace.assumptions)
+        conditions = [in_python(assumption.condition) for assumption in trace.assumptions]
+        return " and ".join(f"({one})" if " or " in one else one for one in conditions)
     return None
-
-
-def _nested(condition: str) -> str:
-    return f"({condition})" if " or " in condition else condition
