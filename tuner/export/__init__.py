@@ -18,8 +18,7 @@ from tuner.declare.language import source_language
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 from tuner.errors import InputError, NothingFound, UnknownName
-from tuner.export.interface import Interface, interface_of
-from tuner.export.launch_json import geometry
+from tuner.export.interface import Interface, interface_of, launch_json
 from tuner.lookup import Answer, tune_command
 from tuner.results.record import Champion
 from tuner.version import __version__
@@ -218,11 +217,12 @@ def _binary(exported: Exported) -> dict[str, str | bytes]:
     from tuner.devices.cuda.nvrtc import compile_cubin
 
     rendered, device = exported.rendered, exported.champion.record.device
+    assert rendered.launch is not None, "a CUDA kernel has a launch"
     cubin, _ = compile_cubin(rendered.text, device.architecture, rendered.options)
     told = {
         "format": "tile-tuner binary",
         "cubin": f"{exported.stem}.cubin",
-        **geometry(exported.face, exported.rendered, device.architecture),
+        **launch_json(exported.face, rendered.launch, device.architecture),
     }
     text = json.dumps({**told, **_record(exported)}, indent=2) + "\n"
     return {f"{exported.stem}.cubin": cubin, f"{exported.stem}.cubin.json": text}

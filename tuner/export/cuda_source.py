@@ -10,22 +10,28 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.declare.epilogue import ROUNDINGS, Epilogue
 from tuner.declare.kernel import Rendered
-from tuner.declare.launch import UNASKED_SHARED_BYTES, Launch
-from tuner.declare.problem import TOLERANCE_FACTOR, Problem, Tensor, roundings
-from tuner.export.cuda_launch import C_TYPES, HEADERS, c_type, extents, launch_text
-from tuner.export.cuda_text import COUNTER, FINGERPRINT, GEOMETRY, MAIN, PADDED_COPY, POINTER, REFERENCE, WHOLE
+from tuner.declare.launch import COPY_BLOCKS_DOWN, COPY_ROWS, COPY_ROWS_TEMPLATE, COPY_THREADS, Step
+from tuner.declare.problem import TOLERANCE_FACTOR, Problem, Scalar, Tensor, roundings
 from tuner.export.interface import Argument, Interface
 from tuner.export.symbolic import in_c
-from tuner.export.tensor_maps import C_HELPER
+from tuner.export.templates import filled
 
 if TYPE_CHECKING:
     import numpy as np
 
-
+#: Our dtypes in CUDA C++.
+C_TYPES = {
+    "float16": "__half", "bfloat16": "__nv_bfloat16", "float32": "float", "float64": "double", "int32": "int",
+    "int64": "long long", "uint8": "unsigned char",
+}  # fmt: skip
+#: Headers of CUDA that declare element types. Kernels may have types of their own for such elements.
+HEADERS = {"float16": "cuda_fp16.h", "bfloat16": "cuda_bf16.h"}
 #: Sums of a fingerprint.
 SUMS = 16
 #: Elements of all tensors together, and flops, up to which a reference is computed at export.
 _MOST_ELEMENTS, _MOST_FLOPS = 2**22, 2**31
+#: Launches that the exported main times.
+_LAUNCHES = 20
 
 
 @dataclass(frozen=True)
@@ -33,14 +39,14 @@ class Fingerprint:
     """Sums of one output of one problem.
 
     Attributes:
-        problem: Fixes the dims.
+        dims: Sizes of the problem.
         output: Name of the tensor.
         sums: The reference's.
         allowed: How far a right output's may be off: what the tolerance allows each element, added up as
             errors of random sign are.
     """
 
-    problem: Problem
+    dims: tuple[int, ...]
     output: str
     sums: tuple[float, ...]
     allowed: tuple[float, ...]
@@ -64,8 +70,6 @@ def drawn(tensor: Tensor, seed: int) -> Any:
 
 
 def _mixed(tensor: Tensor, seed: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
-    import math
-
     import numpy as np
 
     index = np.arange(math.prod(tensor.shape), dtype=np.uint32)
@@ -87,14 +91,10 @@ def fingerprints(problem: Problem, holds_for: Callable[[dict[str, int]], bool]) 
         dims = {dim: min(size, most) for dim, size in problem.shape}
         if holds_for(dims):
             cut = problem.at(dims)
-            if _is_quick(cut):
+            elements = sum(tensor.bytes for tensor in cut.tensors)
+            if elements <= _MOST_ELEMENTS * 8 and cut.work.flops <= _MOST_FLOPS:
                 chosen.setdefault(tuple(dims.values()), cut)
-    return [each for cut in list(chosen.values())[:2] for each in _of(cut)]
-
-
-def _is_quick(problem: Problem) -> bool:
-    elements = sum(tensor.bytes for tensor in problem.tensors)
-    return elements <= _MOST_ELEMENTS * 8 and problem.work.flops <= _MOST_FLOPS
+    return [fingerprint for cut in list(chosen.values())[:2] for fingerprint in _of(cut)]
 
 
 def _of(problem: Problem) -> list[Fingerprint]:
@@ -102,21 +102,18 @@ def _of(problem: Problem) -> list[Fingerprint]:
 
     arrays = {tensor.name: drawn(tensor, place + 1) for place, tensor in enumerate(problem.inputs)}
     reference = problem.operation.reference(np, problem, arrays)
-    found = []
+    prints = []
     for tensor in problem.outputs:
         whole = reference[tensor.name] if isinstance(reference, dict) else reference
         flat = np.asarray(whole, dtype=np.float64).ravel()
-        each = problem.tolerance * (np.sqrt(np.mean(flat**2)) + np.abs(flat))
+        errors = problem.tolerance * (np.sqrt(np.mean(flat**2)) + np.abs(flat))
         place = np.arange(flat.size) % SUMS
         sign = 1.0 - 2.0 * (_mixed(tensor, 0) % np.uint32(2))
         sums = np.bincount(place, flat * sign, SUMS)
-        allowed = np.sqrt(np.bincount(place, each**2, SUMS))
-        found.append(Fingerprint(problem, tensor.name, tuple(sums.tolist()), tuple(allowed.tolist())))
-    return found
-
-
-#: Launches that the exported main times.
-_LAUNCHES = 20
+        allowed = np.sqrt(np.bincount(place, errors**2, SUMS))
+        dims = tuple(problem.dims.values())
+        prints.append(Fingerprint(dims, tensor.name, tuple(sums.tolist()), tuple(allowed.tolist())))
+    return prints
 
 
 def cuda_source(header: list[str], rendered: Rendered, face: Interface) -> str:
@@ -125,207 +122,94 @@ def cuda_source(header: list[str], rendered: Rendered, face: Interface) -> str:
     Args:
         header: Lines for people.
         rendered: Constants and kernel.
-        face: What it takes and gives.
+        face: What it takes, gives and launches.
     """
-    verb = face.problem.operation.verb
-    launch = face.launch
+    launch, operation = face.launch, face.problem.operation
     assert launch is not None, "a CUDA kernel has a launch"
     dims = [name for name, _ in face.problem.shape]
-    pointers = [
-        f"{'' if argument.tensor.output else 'const '}{c_type(argument)}* {argument.name}"
-        for argument in face.arguments
-    ]
-    whole = WHOLE.substitute(
-        header="\n".join(f"// {line}".rstrip() for line in header),
-        verb=verb,
+    references = {
+        name: textwrap.indent("\n".join([*_factors(face), textwrap.dedent(body).strip()]), "    ")
+        for name, body in operation.c_reference.items()
+    }
+    by_sums = any(argument.tensor.name not in references for argument in face.outputs)
+    on_device = [*(f"{argument.name}_device" for argument in face.arguments), *dims]
+    on_device += [f"{C_TYPES[scalar.dtype]}({scalar.value!r})" for scalar in face.given]
+    return filled(
+        "source.cu.jinja",
+        {"type": _c_type, "c_type": C_TYPES.__getitem__, "extents": _extents, "size": _size},
+        header=header,
+        rendered=rendered,
+        face=face,
+        launch=launch,
+        arrays=face.arguments,
+        verb=operation.verb,
         includes=_includes(face),
-        kernel=rendered.text.strip(),
-        arrays="\n".join(f"//     {_described(argument)}" for argument in face.arguments),
-        parameters=", ".join([*pointers, *(f"long long {dim}" for dim in dims), *_taken(face)]),
-        checks=_checks(face),
-        geometry="" if launch.steps else _geometry(rendered.entry, launch),
-        helpers=_helpers(face, launch),
-        launch=launch_text(rendered.entry, face),
+        copy_rows=_COPY_ROWS,
+        any_pointer=launch.steps or any(argument.tensor.dtype in HEADERS for argument in face.arguments),
+        dims=dims,
+        dims_taken=", ".join(f"long long {dim}" for dim in dims),
+        dims_format=" x ".join("%lld" for _ in dims),
+        rules=face.rules(in_c, "&&"),
+        passed=lambda step: _passed(step, face),
+        references=references,
+        tolerance=lambda argument: _tolerance(face, argument.tensor.dtype),
+        fingerprints=fingerprints(face.problem, face.holds_for) if by_sums else [],
+        sums=SUMS,
+        launches=_LAUNCHES,
+        on_device=", ".join(on_device),
     )
-    return whole + _main(face)
 
 
-def _taken(face: Interface) -> list[str]:
-    """Numbers that the function takes behind the dims."""
-    return [f"{C_TYPES[scalar.dtype]} {scalar.name}" for scalar in face.given]
+#: The kernel that copies to and from padded arrays, and its geometry.
+_COPY_ROWS = {
+    "source": COPY_ROWS_TEMPLATE, "rows": COPY_ROWS, "threads": COPY_THREADS, "most": COPY_BLOCKS_DOWN,
+}  # fmt: skip
 
 
-def _values(face: Interface) -> list[str]:
-    """What the self-check gives it for them."""
-    return [f"{C_TYPES[scalar.dtype]}({scalar.value!r})" for scalar in face.given]
+def _c_type(argument: Argument) -> str:
+    return C_TYPES[argument.tensor.dtype]
 
 
-def _geometry(entry: str, launch: Launch) -> str:
-    text = GEOMETRY.substitute(
-        grid=extents(launch.grid), block=extents(launch.block), shared_bytes=in_c(launch.shared_bytes)
-    )
-    return text + _asking(entry, launch.shared_bytes)
-
-
-def _described(argument: Argument) -> str:
-    shape = " x ".join(in_c(size) for size in argument.tensor.shape)
-    turned = " (the transpose of what is meant)" if argument.transposed else ""
-    return f"{argument.name:10} {shape}{turned}{', written' if argument.tensor.output else ''}"
-
-
-def _helpers(face: Interface, launch: Launch) -> str:
-    """What the function that launches needs before it."""
-    counter = COUNTER.substitute(verb=face.problem.operation.verb) if launch.counter else ""
-    any_type = launch.steps or any(argument.tensor.dtype in HEADERS for argument in face.arguments)
-    parts = (PADDED_COPY, launch.padded), (POINTER, any_type), (C_HELPER, launch.maps)
-    return "".join(text for text, wanted in parts if wanted) + counter
-
-
-def _includes(face: Interface) -> str:
+def _includes(face: Interface) -> list[str]:
     names = ["cmath", "cstdint", "cstdio", "cstdlib", "type_traits", "vector"]
     cuda = sorted({HEADERS[each.tensor.dtype] for each in face.arguments if each.tensor.dtype in HEADERS})
     if face.launch and face.launch.maps:
         cuda, names = [*cuda, "cuda.h"], sorted([*names, "cstring"])
-    return "\n".join(f"#include <{name}>" for name in (*cuda, *names))
+    return [*cuda, *names]
 
 
-def _checks(face: Interface) -> str:
-    dims = " || ".join(f"{name} < 1" for name, _ in face.problem.shape)
-    lines = [f"    if ({dims}) return cudaErrorInvalidValue;"]
-    for condition, sentence in face.rules(in_c, "&&"):
-        if sentence:
-            lines.append(f"    // {sentence}")
-        lines.append(f"    if (!({condition})) return cudaErrorInvalidValue;")
-    return "\n".join(lines)
+def _passed(step: Step, face: Interface) -> str:
+    """What a launch passes.
+
+    Const is cast away since a kernel may have declared none. The pointers of a run of several launches are
+    passed as `Pointer`: the type is the function's affair, and a template takes any. Others are where the
+    kernel may have a type of its own for the elements.
+    """
+    launch = face.launch
+    assert launch is not None, "a CUDA kernel has a launch"
+
+    def array(argument: Argument) -> str:
+        name = argument.name if argument.tensor.output else f"const_cast<{_c_type(argument)}*>({argument.name})"
+        pointer = f"{argument.name}_padded" if argument.padded else name
+        return f"Pointer{{{pointer}}}" if launch.steps or argument.tensor.dtype in HEADERS else pointer
+
+    def scalar(number: Scalar) -> str:
+        return number.name if number.given else f"static_cast<{C_TYPES[number.dtype]}>({in_c(number.value)})"
+
+    texts = face.texts(array, scalar, lambda first: f"Pointer{{workspace + ({in_c(first)})}}")
+    texts |= {tensor_map.name: tensor_map.name for tensor_map in launch.maps} | {"workspace": "workspace"}
+    if launch.counter:
+        texts[launch.counter] = f"counter_{face.problem.operation.verb}()"
+    return ", ".join(texts.get(name, "nullptr") for name in step.arguments)
 
 
-def _asking(entry: str, size: object) -> str:
-    """Leave for more dynamic shared memory than every launch may have."""
-    if isinstance(size, int) and size <= UNASKED_SHARED_BYTES:
-        return ""
-    return textwrap.indent(
-        f"const cudaError_t allowed = cudaFuncSetAttribute(\n"
-        f"    ::{entry}, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes));\n"
-        f"if (allowed != cudaSuccess) return allowed;\n",
-        "    ",
-    )
+def _extents(sizes: tuple[object, ...]) -> str:
+    """Blocks or threads in x, y, z."""
+    return ", ".join(str(size) if isinstance(size, int) else f"unsigned({in_c(size)})" for size in sizes)
 
 
-def _size(argument: Argument) -> str:
-    return " * ".join(f"({in_c(size)})" for size in argument.tensor.shape)
-
-
-def _main(face: Interface) -> str:
-    problem = face.problem
-    names = [name for name, _ in problem.shape]
-    by_sums = [a for a in face.outputs if a.tensor.name not in problem.operation.c_reference]
-    known = fingerprints(problem, face.holds_for) if by_sums else []
-    return MAIN.substitute(
-        functions="\n".join(_comparison(face, argument, known) for argument in face.outputs),
-        launches=_LAUNCHES,
-        verb=problem.operation.verb,
-        dims=", ".join(f"long long {name}" for name in names),
-        prepare=_prepare(face),
-        compare="\n".join(_compare(face, argument) for argument in face.outputs),
-        on_device=", ".join(
-            [*(f"{argument.name}_device" for argument in face.arguments), *names, *_values(face)]
-        ),
-        flops=in_c(face.flops),
-        free="\n".join(
-            f'    must(cudaFree({argument.name}_device), "freeing");' for argument in face.arguments
-        ),
-        arity=1 + len(names),
-        usage=" ".join(name.upper() for name in names),
-        checked="\n".join(_checked_dims(known)),
-        chosen="\n".join(
-            f"    const long long {name} = count == 1 ? {value}LL : atoll(words[{place + 1}]);"
-            for place, (name, value) in enumerate(problem.shape)
-        ),
-        names=", ".join(names),
-    )
-
-
-def _checked_dims(known: list[Fingerprint]) -> list[str]:
-    """Runs for the dims of the fingerprints; a declared reference checks the dims that are timed."""
-    dims = {", ".join(f"{value}LL" for _, value in each.problem.shape): None for each in known}
-    return [f"    right = run({each}, false) && right;" for each in dims]
-
-
-def _prepare(face: Interface) -> str:
-    lines = []
-    for place, argument in enumerate(face.inputs):
-        name, kind = argument.name, c_type(argument)
-        lines.append(f"    const std::vector<{kind}> {name} = drawn<{kind}>({_size(argument)}, {place + 1});")
-    for argument in face.outputs:
-        lines.append(f"    std::vector<{c_type(argument)}> {argument.name}({_size(argument)});")
-    for argument in face.arguments:
-        name, kind = argument.name, c_type(argument)
-        lines.append(f"    {kind}* {name}_device = on_device({name});")
-        if argument.tensor.output:
-            lines.append(
-                f'    must(cudaMemset({name}_device, 0xff, {name}.size() * sizeof({kind})), "poisoning");'
-            )
-    words = ", ".join(
-        [
-            *(f"{argument.name}_device" for argument in face.arguments),
-            *(n for n, _ in face.problem.shape),
-            *_values(face),
-        ]
-    )
-    lines += [
-        f'    must(launch_{face.problem.operation.verb}({words}), "launch");',
-        '    must(cudaDeviceSynchronize(), "run");',
-    ]
-    for argument in face.outputs:
-        name, kind = argument.name, c_type(argument)
-        size = f"{name}.size() * sizeof({kind})"
-        lines.append(
-            f'    must(cudaMemcpy({name}.data(), {name}_device, {size}, cudaMemcpyDeviceToHost), "copying");'
-        )
-    return "\n".join(lines)
-
-
-def _compare(face: Interface, argument: Argument) -> str:
-    declared = argument.tensor.name in face.problem.operation.c_reference
-    names = ", ".join(name for name, _ in face.problem.shape)
-    given = [f"{each.name}.data()" for each in face.inputs] if declared else []
-    call = f"worst_of_{argument.name}({', '.join([*given, argument.name, names])})"
-    shape = " x ".join("%lld" for _ in face.problem.shape)
-    return (
-        f"    const double worst_{argument.name} = {call};\n"
-        f"    if (worst_{argument.name} < 0) {{\n"
-        f'        printf("{shape}: {argument.name} is not checked at these dims\\n", {names});\n'
-        f"    }} else {{\n"
-        f'        printf("{shape}: error of {argument.name} is %.3g of what is allowed\\n", {names}, '
-        f"worst_{argument.name});\n"
-        f"        right = right && worst_{argument.name} <= 1;\n"
-        f"        ++checks;\n"
-        f"    }}"
-    )
-
-
-def _comparison(face: Interface, argument: Argument, known: list[Fingerprint]) -> str:
-    names = [name for name, _ in face.problem.shape]
-    body = face.problem.operation.c_reference.get(argument.tensor.name)
-    given = {
-        "name": argument.name,
-        "type": c_type(argument),
-        "dims": ", ".join(f"long long {name}" for name in names),
-        "names": ", ".join(names),
-    }
-    if body is None:
-        own = [each for each in known if each.output == argument.tensor.name]
-        rows = ",\n".join(f"        {_row(each)}" for each in own)
-        return FINGERPRINT.substitute(given, sums=SUMS, known=rows)
-    rounding = _tolerance(face, argument.tensor.dtype)
-    return REFERENCE.substitute(
-        given,
-        inputs=", ".join(f"const {c_type(each)}* {each.name}" for each in face.inputs),
-        input_names=", ".join(each.name for each in face.inputs),
-        body=textwrap.indent("\n".join([*_factors(face), textwrap.dedent(body).strip()]), "    "),
-        size=_size(argument),
-        tolerance=rounding,
-    )
+def _size(shape: tuple[object, ...]) -> str:
+    return " * ".join(f"({in_c(extent)})" for extent in shape)
 
 
 def _factors(face: Interface) -> list[str]:
@@ -343,10 +227,3 @@ def _tolerance(face: Interface, dtype: str) -> str:
         growth = Epilogue.read(face.problem.epilogue).growth
         grown = f"({growth!r} * {grown} + {ROUNDINGS * of_sums!r})"
     return f"({of_result!r} + {grown})" if of_result else grown
-
-
-def _row(each: Fingerprint) -> str:
-    dims = ", ".join(str(value) for _, value in each.problem.shape)
-    sums = ", ".join(repr(value) for value in each.sums)
-    allowed = ", ".join(repr(value) for value in each.allowed)
-    return f"{{{{{dims}}}, {{{sums}}}, {{{allowed}}}}}"

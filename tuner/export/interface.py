@@ -1,25 +1,25 @@
-"""What an exported kernel takes and gives, for every shape that it holds for."""
+"""What an exported kernel takes, gives and launches, for every shape that it holds for."""
 
 from __future__ import annotations
 
 import itertools
 import keyword
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from typing import Any
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
-from tuner.declare.launch import Launch
+from tuner.declare.launch import Launch, Step
 from tuner.declare.problem import Problem, Scalar, Tensor
 from tuner.declare.space import Config
-from tuner.export.symbolic import Assumption, Trace, evaluate, key_of, traced, value_of
+from tuner.export.symbolic import Assumption, evaluate, in_python, key_of, traced, value_of
 
 #: What a tensor may well be called and C++ keeps for itself, or the exported source uses.
 _WORDS_OF_C = {
     "auto", "char", "default", "delete", "double", "float", "int", "new", "operator", "private", "register",
     "signed", "short", "stream", "switch", "template", "this", "union", "unsigned", "using", "void",
-    "block", "grid", "workspace", "shared_bytes", "allowed", "right", "timed",
+    "block", "grid", "workspace", "shared_bytes", "right", "timed", "status",
 }  # fmt: skip
 
 
@@ -31,10 +31,12 @@ class Argument:
         tensor: As the kernel takes it; its shape is made of expressions in the dims.
         transposed: True where the kernel's array is the transpose of what the function is given: the layout
             stores it so, and in the operation's first layout it has the two dims the other way round.
+        padded: Shape of the larger array that the kernel takes in its place; empty where it takes it as it is.
     """
 
     tensor: Tensor
-    transposed: bool
+    transposed: bool = False
+    padded: tuple[Any, ...] = ()
 
     @property
     def name(self) -> str:
@@ -47,13 +49,21 @@ class Argument:
         """Shape in which the function takes it."""
         return self.tensor.shape[::-1] if self.transposed else self.tensor.shape
 
+    @property
+    def stored(self) -> tuple[Any, ...]:
+        """Shape in which the kernel takes it."""
+        return self.padded or self.tensor.shape
+
 
 @dataclass(frozen=True)
 class Interface:
-    """What an exported kernel takes and gives; sizes are expressions in the dims.
+    """What an exported kernel takes, gives and launches; sizes are expressions in the dims.
+
+    Every format is made from it: the statements of a source and of a module, and the rules in JSON.
 
     Attributes:
         problem: The problem that it was tuned for.
+        entry: The kernel's function.
         arguments: The arrays in the kernel's order.
         scalars: The scalar arguments after them.
         launch: Geometry; None for a CPU kernel.
@@ -63,6 +73,7 @@ class Interface:
     """
 
     problem: Problem
+    entry: str
     arguments: tuple[Argument, ...]
     scalars: tuple[Scalar, ...]
     launch: Launch | None
@@ -76,34 +87,62 @@ class Interface:
         return tuple(argument for argument in self.arguments if not argument.tensor.output)
 
     @property
-    def given(self) -> tuple[Scalar, ...]:
-        """The scalars that the function takes from its caller."""
-        return tuple(scalar for scalar in self.scalars if scalar.given)
-
-    @property
     def outputs(self) -> tuple[Argument, ...]:
         """The arrays that are written."""
         return tuple(argument for argument in self.arguments if argument.tensor.output)
 
     @property
+    def given(self) -> tuple[Scalar, ...]:
+        """The scalars that the function takes from its caller."""
+        return tuple(scalar for scalar in self.scalars if scalar.given)
+
+    def argument(self, tensor: str) -> Argument:
+        """The array of that name."""
+        return next(argument for argument in self.arguments if argument.tensor.name == tensor)
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The launches of a run, in order; of a CPU kernel one without geometry."""
+        launch = self.launch or Launch((), ())
+        tensors, scalars = (each.tensor.name for each in self.arguments), (each.name for each in self.scalars)
+        names = (*tensors, *scalars, *(["workspace"] if launch.workspace else []))
+        single = Step(self.entry, launch.grid, launch.block, launch.shared_bytes, names)
+        return launch.steps or (single,)
+
+    def texts(
+        self, array: Callable[[Argument], str], scalar: Callable[[Scalar], str], region: Callable[[Any], str]
+    ) -> dict[str, str]:
+        """What steps' arguments name, as it is written in a language.
+
+        Args:
+            array: Writes an array.
+            scalar: Writes a scalar.
+            region: Writes a part of the workspace, by its first byte.
+        """
+        workspace = self.launch.workspace if self.launch else None
+        texts = {each.tensor.name: array(each) for each in self.arguments}
+        texts |= {each.name: scalar(each) for each in self.scalars}
+        return texts | {name: region(first) for name, first in (workspace.regions if workspace else ())}
+
+    @property
     def sources(self) -> dict[str, tuple[str, int]]:
         """Dim -> the input and the axis that tell it, where one does."""
-        found: dict[str, tuple[str, int]] = {}
+        sources: dict[str, tuple[str, int]] = {}
         for argument in self.inputs:
             for axis, size in enumerate(argument.given):
                 if getattr(size, "operator", "") == "dim":
-                    found.setdefault(size.operands[0], (argument.name, axis))
-        return found
+                    sources.setdefault(size.operands[0], (argument.name, axis))
+        return sources
 
     @property
     def fixed(self) -> dict[str, int]:
         """Dims that must have one value."""
         conditions = [assumption.condition for assumption in self.assumptions]
         return {
-            each.operands[0].operands[0]: each.operands[1]
-            for each in conditions
-            if each.operator == "==" and key_of(each.operands[0])[:1] == ("dim",)
-            and not hasattr(each.operands[1], "operator")
+            condition.operands[0].operands[0]: condition.operands[1]
+            for condition in conditions
+            if condition.operator == "==" and key_of(condition.operands[0])[:1] == ("dim",)
+            and not hasattr(condition.operands[1], "operator")
         }  # fmt: skip
 
     def rules(self, written: Callable[[Any], str], also: str) -> list[tuple[str, str]]:
@@ -113,12 +152,12 @@ class Interface:
             written: Writes one condition: `in_c` or `in_python`.
             also: The language's "and".
         """
-        found = []
+        rules = []
         for sentence, group in itertools.groupby(self.assumptions, lambda assumption: assumption.sentence):
-            conditions = [written(assumption.condition) for assumption in group]
-            nested = [f"({each})" if "or" in each or "||" in each else each for each in conditions]
-            found.append((f" {also} ".join(nested if len(nested) > 1 else conditions), sentence))
-        return found
+            texts = [written(assumption.condition) for assumption in group]
+            nested = [f"({text})" if "or" in text or "||" in text else text for text in texts]
+            rules.append((f" {also} ".join(nested if len(nested) > 1 else texts), sentence))
+        return rules
 
     def holds_for(self, dims: Mapping[str, int]) -> bool:
         """Whether the export may be used for these dims."""
@@ -133,59 +172,52 @@ def interface_of(kernel: Kernel, problem: Problem, config: Config, device: Devic
     try:
         return _followed(kernel, problem, config, device)
     except Exception:
-        _, trace = traced(problem)
-        fixed = _fixed_dims(problem, trace)
-        launch = kernel.launched(problem, config)
-        plain = tuple(Argument(tensor, False) for tensor in problem.tensors)
-        terms = problem.operation.terms(problem)
-        return Interface(problem, plain, problem.scalars, launch, fixed, problem.work.flops, terms)
-
-
-def _fixed_dims(problem: Problem, trace: Trace) -> tuple[Assumption, ...]:
-    dims, trace = traced(problem)
-    for _, value in dims.shape:
-        int(value)
-    return tuple(trace.assumptions)
+        dims, trace = traced(problem)
+        for _, value in dims.shape:
+            int(value)
+        launch, terms = kernel.launched(problem, config), problem.operation.terms(problem)
+        arrays = _arguments(problem.tensors, problem.tensors, launch)
+        return Interface(
+            problem, kernel.entry, arrays, problem.scalars, launch, tuple(trace.assumptions),
+            problem.work.flops, terms,
+        )  # fmt: skip
 
 
 def _followed(kernel: Kernel, problem: Problem, config: Config, device: DeviceInfo) -> Interface:
     dims, trace = traced(problem)
-    operation = problem.operation
-    for each, its in _with_fallback(kernel, config):
-        for constraint in each.constraints:
+    operation, fallback = problem.operation, kernel.fallback
+    plain = [(fallback.kernel, Config(fallback.config(config)))] if fallback else []
+    for part, its_config in [(kernel, config), *plain]:
+        for constraint in part.constraints:
             if not constraint.for_speed:
                 trace.rule = constraint.sentence
-                bool(constraint.rule(dims, device, its))
+                bool(constraint.rule(dims, device, its_config))
     trace.rule = "the launch was declared for such a shape"
     launch = kernel.launched(dims, config)
     trace.rule = "the kernel's scalar arguments hold no more"
     scalars = operation.scalars(dims)
     trace.rule = f"the tensors of {operation.name} were declared so"
-    arguments = _arguments(
-        operation.tensors(dims), operation.tensors(replace(dims, layout=operation.layouts[0]))
-    )
+    tensors = operation.tensors(replace(dims, layout=operation.layouts[0]))
+    arguments = _arguments(operation.tensors(dims), tensors, launch)
     trace.rule = "the source was rendered with this value"
     for constant in operation.constants(dims, kernel.target).values():
         str(constant)
     flops, terms = _work(problem)
-    return Interface(problem, arguments, scalars, launch, tuple(trace.assumptions), flops, terms)
+    return Interface(problem, kernel.entry, arguments, scalars, launch, tuple(trace.assumptions), flops, terms)
 
 
-def _with_fallback(kernel: Kernel, config: Config) -> list[tuple[Kernel, Config]]:
-    """The kernel, and the plain one behind it, each with its config."""
-    fallback = kernel.fallback
-    return [(kernel, config), *([(fallback.kernel, Config(fallback.config(config)))] if fallback else [])]
-
-
-def _arguments(stored: tuple[Tensor, ...], plainly: tuple[Tensor, ...]) -> tuple[Argument, ...]:
+def _arguments(
+    stored: tuple[Tensor, ...], plainly: tuple[Tensor, ...], launch: Launch | None
+) -> tuple[Argument, ...]:
     """The arguments; an input that the layout stores the other way round is told from its shape."""
-    found = []
+    padded = {padding.tensor: padding.shape for padding in (launch.padded if launch else ())}
+    arguments = []
     for tensor, plain in zip(stored, plainly, strict=True):
         keys = [key_of(size) for size in tensor.shape]
         others = [key_of(size) for size in plain.shape]
-        turned = not tensor.output and len(keys) == 2 and keys != others and keys == others[::-1]
-        found.append(Argument(tensor, turned))
-    return tuple(found)
+        transposed = not tensor.output and len(keys) == 2 and keys != others and keys == others[::-1]
+        arguments.append(Argument(tensor, transposed, padded.get(tensor.name, ())))
+    return tuple(arguments)
 
 
 def _work(problem: Problem) -> tuple[Any, Any]:
@@ -199,3 +231,83 @@ def _work(problem: Problem) -> tuple[Any, Any]:
     if evaluate(terms, other.dims) != operation.terms(other):
         terms = operation.terms(problem)
     return flops, terms
+
+
+#: What belongs to a run beside one launch, for readers of the JSON.
+_ABOUT = {
+    "rules": "expressions in the dims; ceil_div(a, b) is the smallest whole number not below a / b; "
+    "arrays are dense and row-major, at multiples of 16 bytes",
+    "padded": "the kernel takes these arrays as larger copies, with zeros beyond their own elements",
+    "pieces": "a launch for each piece of the array: it is copied to the constant array first, and a "
+    "last argument, a 32-bit int, says how many elements come before it",
+    "steps": "a run is these launches, in order; arguments are names of arrays, of scalars and of the "
+    "workspace's regions (name: first byte), empty for a null pointer; counter, where it is named, is "
+    "a 32-bit word of the caller's in which runs of the plain kernel are counted, or null; one that is "
+    "early may start while the one before it ends "
+    "(CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION), or after it",
+    "maps": "tensor maps (cuTensorMapEncodeTiled) that steps are given by name: a dense tensor, the box that a "
+    "copy takes, sizes in the order of the tensor, the swizzle in bytes, and the promotion in L2, which is "
+    "128 where rows begin amid lines of 128 bytes",
+    "workspace": "memory of the kernel's own, its last argument: a pointer to so many bytes, of which the "
+    "first zeroed_bytes are zeros before each launch",
+}
+
+
+#: Fields of a launch that are sizes, written as expressions.
+_SIZES = {"grid", "block", "shared_bytes", "shape", "box", "bytes", "zeroed_bytes", "regions"}
+
+
+def launch_json(face: Interface, tuned: Launch, architecture: str) -> dict[str, Any]:
+    """How to launch: rules in the dims, in Python's notation, and what they give for the tuned problem.
+
+    Args:
+        face: What is launched.
+        tuned: The launch for the tuned problem.
+        architecture: That the binary is for.
+    """
+    launch = _written(face.launch)
+    workspace = launch["workspace"] or {}
+    regions = dict(workspace.pop("regions", ()))
+    parts = {
+        "padded": {padding["tensor"]: padding["shape"] for padding in launch["padded"]},
+        "pieces": launch["pieces"],
+        "steps": launch["steps"]
+        and {"counter": launch["counter"], "regions": regions, "launches": launch["steps"]},
+        "maps": {tensor_map.pop("name"): tensor_map for tensor_map in launch["maps"]},
+        "workspace": workspace,
+    }
+    arrays = [
+        {
+            "name": array.name, "kind": "pointer", "dtype": array.tensor.dtype, "written": array.tensor.output,
+            "shape": _written(array.tensor.shape, True),
+        }
+        for array in face.arguments
+    ]  # fmt: skip
+    scalars = [
+        {
+            "name": scalar.name, "kind": "value", "dtype": scalar.dtype,
+            "value": None if scalar.given else in_python(scalar.value),
+        }
+        for scalar in face.scalars
+    ]  # fmt: skip
+    return {
+        "entry": face.entry,
+        "architecture": architecture,
+        "rules": {
+            "about": _ABOUT["rules"],
+            **{name: launch[name] for name in ("grid", "block", "shared_bytes")},
+            **{name: {"about": _ABOUT[name], **part} for name, part in parts.items() if part},
+            "must_hold": [in_python(assumption.condition) for assumption in face.assumptions],
+        },
+        "launch": asdict(tuned),
+        "arguments": [*arrays, *scalars],
+    }
+
+
+def _written(part: Any, is_size: bool = False) -> Any:
+    """A part of a launch as plain data, its sizes as expressions in Python's notation."""
+    if is_dataclass(part):
+        return {field.name: _written(getattr(part, field.name), field.name in _SIZES) for field in fields(part)}
+    if isinstance(part, tuple):
+        return [_written(element, is_size) for element in part]
+    return in_python(part) if is_size and not isinstance(part, str) else value_of(part)

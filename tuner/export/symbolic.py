@@ -14,7 +14,7 @@ from typing import Any
 
 from tuner.declare.problem import Problem
 
-_COMPUTE: Mapping[str, Callable[[Any, Any], Any]] = {
+_COMPUTE: Mapping[str, Callable[..., Any]] = {
     "+": lambda left, right: left + right,
     "-": lambda left, right: left - right,
     "*": lambda left, right: left * right,
@@ -27,6 +27,8 @@ _COMPUTE: Mapping[str, Callable[[Any, Any], Any]] = {
     "!=": lambda left, right: left != right,
     "&": lambda left, right: left & right,
     "|": lambda left, right: left | right,
+    "neg": lambda value: -value,
+    "not": lambda value: not value,
 }
 #: not a < b is b <= a, and not a == b is a != b.
 _OPPOSITES = {"<": "<=", "<=": "<", "==": "!=", "!=": "=="}
@@ -48,7 +50,7 @@ class Trace:
 
     def assume(self, condition: Expression, holds: bool) -> None:
         """Keeps what the traced shape answered; the same answer is kept once."""
-        kept = condition if holds else _node(self, "not", condition)
+        kept = condition if holds else _node("not", condition)
         if kept.operator == "<=" and _is_plain(kept.operands[0], 1) and _positive(kept.operands[1]):
             return
         if all(key_of(kept) != key_of(other.condition) for other in self.assumptions):
@@ -63,6 +65,16 @@ class Assumption:
     sentence: str = ""
 
 
+def _operator(write: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """A method of `Expression` for an operator of two operands."""
+    return lambda self, other: write(self, other)
+
+
+def _as_plain(compute: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """A method that computes with the value itself, at the price of an assumption."""
+    return lambda self, other: compute(self.plain(), other)
+
+
 class Expression:
     """A dim, or what is computed from dims: an operator, its operands and its value for the traced shape."""
 
@@ -74,77 +86,44 @@ class Expression:
         self.operands = operands
         self.value = value
 
-    def __add__(self, other: Any) -> Any:
-        return self if _is_plain(other, 0) else _node(self.trace, "+", self, other)
-
-    def __radd__(self, other: Any) -> Any:
-        return self if _is_plain(other, 0) else _node(self.trace, "+", other, self)
-
-    def __sub__(self, other: Any) -> Any:
-        return _node(self.trace, "-", self, other)
-
-    def __rsub__(self, other: Any) -> Any:
-        return _node(self.trace, "-", other, self)
-
-    def __mul__(self, other: Any) -> Any:
-        return self if _is_plain(other, 1) else _node(self.trace, "*", self, other)
-
-    def __rmul__(self, other: Any) -> Any:
-        return self if _is_plain(other, 1) else _node(self.trace, "*", other, self)
+    __add__ = _operator(lambda a, b: a if _is_plain(b, 0) else _node("+", a, b))
+    __radd__ = _operator(lambda a, b: a if _is_plain(b, 0) else _node("+", b, a))
+    __sub__ = _operator(lambda a, b: _node("-", a, b))
+    __rsub__ = _operator(lambda a, b: _node("-", b, a))
+    __mul__ = _operator(lambda a, b: a if _is_plain(b, 1) else _node("*", a, b))
+    __rmul__ = _operator(lambda a, b: a if _is_plain(b, 1) else _node("*", b, a))
+    __floordiv__ = _operator(lambda a, b: _divide("//", a, b))
+    __rfloordiv__ = _operator(lambda a, b: _divide("//", b, a))
+    __mod__ = _operator(lambda a, b: _divide("%", a, b))
+    __rmod__ = _operator(lambda a, b: _divide("%", b, a))
+    __lt__ = _operator(lambda a, b: _node("<", a, b))
+    __le__ = _operator(lambda a, b: _node("<=", a, b))
+    __gt__ = _operator(lambda a, b: _node("<", b, a))
+    __ge__ = _operator(lambda a, b: _node("<=", b, a))
+    __eq__: Any = _operator(lambda a, b: _node("==", a, b))
+    __ne__: Any = _operator(lambda a, b: _node("!=", a, b))
+    __and__ = __rand__ = _operator(lambda a, b: _joined("&", a, b))
+    __or__ = __ror__ = _operator(lambda a, b: _joined("|", a, b))
+    __truediv__ = _as_plain(lambda value, other: value / other)
+    __rtruediv__ = _as_plain(lambda value, other: other / value)
+    __pow__ = _as_plain(lambda value, other: value**other)
+    __rpow__ = _as_plain(lambda value, other: other**value)
+    __lshift__ = _as_plain(lambda value, other: value << other)
+    __rlshift__ = _as_plain(lambda value, other: other << value)
+    __rshift__ = _as_plain(lambda value, other: value >> other)
+    __rrshift__ = _as_plain(lambda value, other: other >> value)
 
     def __neg__(self) -> Any:
-        return self.operands[0] if self.operator == "neg" else _node(self.trace, "neg", self)
+        return self.operands[0] if self.operator == "neg" else _node("neg", self)
 
     def __pos__(self) -> Any:
         return self
 
-    def __floordiv__(self, other: Any) -> Any:
-        return _divide(self.trace, "//", self, other)
-
-    def __rfloordiv__(self, other: Any) -> Any:
-        return _divide(self.trace, "//", other, self)
-
-    def __mod__(self, other: Any) -> Any:
-        return _divide(self.trace, "%", self, other)
-
-    def __rmod__(self, other: Any) -> Any:
-        return _divide(self.trace, "%", other, self)
-
-    def __lt__(self, other: Any) -> Any:
-        return _node(self.trace, "<", self, other)
-
-    def __le__(self, other: Any) -> Any:
-        return _node(self.trace, "<=", self, other)
-
-    def __gt__(self, other: Any) -> Any:
-        return _node(self.trace, "<", other, self)
-
-    def __ge__(self, other: Any) -> Any:
-        return _node(self.trace, "<=", other, self)
-
-    def __eq__(self, other: object) -> Any:
-        return _node(self.trace, "==", self, other)
-
-    def __ne__(self, other: object) -> Any:
-        return _node(self.trace, "!=", self, other)
-
-    def __and__(self, other: Any) -> Any:
-        return _both(self, other)
-
-    def __rand__(self, other: Any) -> Any:
-        return _both(self, other)
-
-    def __or__(self, other: Any) -> Any:
-        return _either(self, other)
-
-    def __ror__(self, other: Any) -> Any:
-        return _either(self, other)
-
     def __invert__(self) -> Any:
-        return _node(self.trace, "not", self)
+        return _node("not", self)
 
     def __bool__(self) -> bool:
-        condition = self if isinstance(self.value, bool) else _node(self.trace, "!=", self, 0)
+        condition = self if isinstance(self.value, bool) else _node("!=", self, 0)
         self.trace.assume(condition, bool(self.value))
         return bool(self.value)
 
@@ -152,38 +131,16 @@ class Expression:
         """The value, at the price of an assumption that it is this one."""
         if isinstance(self.value, bool):
             return bool(self)
-        self.trace.assume(_node(self.trace, "==", self, self.value), True)
+        self.trace.assume(_node("==", self, self.value), True)
         return self.value
 
     def __int__(self) -> int:
         return int(self.plain())
 
-    def __index__(self) -> int:
-        return int(self.plain())
+    __index__ = __int__
 
     def __float__(self) -> float:
         return float(self.plain())
-
-    def __truediv__(self, other: Any) -> Any:
-        return self.plain() / other
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return other / self.plain()
-
-    def __pow__(self, other: Any) -> Any:
-        return self.plain() ** other
-
-    def __rpow__(self, other: Any) -> Any:
-        return other ** self.plain()
-
-    def __lshift__(self, other: Any) -> Any:
-        return self.plain() << other
-
-    def __rlshift__(self, other: Any) -> Any:
-        return other << self.plain()
-
-    def __rshift__(self, other: Any) -> Any:
-        return self.plain() >> other
 
     def __hash__(self) -> int:
         return hash(self.plain())
@@ -195,31 +152,28 @@ class Expression:
         return format(self.plain(), form)
 
 
-def _node(trace: Trace, operator: str, *operands: Any) -> Expression:
-    values = [value_of(operand) for operand in operands]
-    if operator == "neg":
-        return Expression(trace, operator, operands, -values[0])
-    if operator == "not":
-        asked = operands[0]
-        if asked.operator in _OPPOSITES:
-            turned = asked.operands[::-1] if asked.operator in ("<", "<=") else asked.operands
-            return Expression(trace, _OPPOSITES[asked.operator], turned, not values[0])
-        return Expression(trace, operator, operands, not values[0])
-    return Expression(trace, operator, operands, _COMPUTE[operator](*values))
+def _node(operator: str, *operands: Any) -> Expression:
+    trace = next(operand.trace for operand in operands if isinstance(operand, Expression))
+    if operator == "not" and operands[0].operator in _OPPOSITES:
+        left, right = operands[0].operands
+        ordered = (right, left) if operands[0].operator in ("<", "<=") else (left, right)
+        return Expression(trace, _OPPOSITES[operands[0].operator], ordered, not operands[0].value)
+    return Expression(trace, operator, operands, _COMPUTE[operator](*map(value_of, operands)))
 
 
 def _is_plain(value: Any, number: int) -> bool:
     return isinstance(value, (int, float)) and value == number
 
 
-def _divide(trace: Trace, operator: str, left: Any, right: Any) -> Any:
+def _divide(operator: str, left: Any, right: Any) -> Any:
     """Division as C does it as well: of what is not negative. ``-x // y`` is minus the ceiling of x / y."""
     if operator == "//" and isinstance(left, Expression) and left.operator == "neg" and _positive(right):
-        return -_node(trace, "ceil", left.operands[0], right)
+        return -_node("ceil", left.operands[0], right)
     if _not_negative(left) and _positive(right):
-        return _node(trace, operator, left, right)
-    left, right = (each.plain() if isinstance(each, Expression) else each for each in (left, right))
-    return _COMPUTE[operator](left, right)
+        return _node(operator, left, right)
+    return _COMPUTE[operator](
+        *(side.plain() if isinstance(side, Expression) else side for side in (left, right))
+    )
 
 
 def _not_negative(value: Any) -> bool:
@@ -240,16 +194,11 @@ def _positive(value: Any) -> bool:
     return value.operator == "dim"
 
 
-def _both(left: Expression, other: Any) -> Any:
+def _joined(operator: str, left: Expression, other: Any) -> Any:
+    """``&`` or ``|``; with a plain truth value it is that, or the expression alone."""
     if isinstance(other, Expression):
-        return _node(left.trace, "&", left, other)
-    return left if other else False
-
-
-def _either(left: Expression, other: Any) -> Any:
-    if isinstance(other, Expression):
-        return _node(left.trace, "|", left, other)
-    return True if other else left
+        return _node(operator, left, other)
+    return left if bool(other) == (operator == "&") else bool(other)
 
 
 def value_of(each: Any) -> Any:
@@ -270,10 +219,7 @@ def evaluate(each: Any, dims: Mapping[str, int]) -> Any:
         return each
     if each.operator == "dim":
         return dims[each.operands[0]]
-    values = [evaluate(operand, dims) for operand in each.operands]
-    if each.operator in ("neg", "not"):
-        return -values[0] if each.operator == "neg" else not values[0]
-    return _COMPUTE[each.operator](*values)
+    return _COMPUTE[each.operator](*(evaluate(operand, dims) for operand in each.operands))
 
 
 def in_c(each: Any) -> str:

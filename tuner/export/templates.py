@@ -1,0 +1,47 @@
+"""Templates of exported texts, which lie beside this file, and how they write sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from tuner.declare.launch import UNASKED_SHARED_BYTES
+from tuner.export.symbolic import in_c, in_python
+
+#: ``CUtensorMapDataType`` by our dtypes: its name behind the prefix, and its number.
+DATA_TYPES = {
+    "uint8": ("UINT8", 0), "int32": ("INT32", 3), "int64": ("INT64", 5), "float16": ("FLOAT16", 6),
+    "float32": ("FLOAT32", 7), "float64": ("FLOAT64", 8), "bfloat16": ("BFLOAT16", 9),
+}  # fmt: skip
+#: ``CUtensorMapSwizzle`` likewise, by bytes.
+SWIZZLES = {0: ("NONE", 0), 32: ("32B", 1), 64: ("64B", 2), 128: ("128B", 3)}
+#: ``CUtensorMapL2promotion`` by bytes.
+PROMOTIONS = {128: 2, 256: 3}
+
+
+def must_be_asked(shared_bytes: Any) -> bool:
+    """Whether a launch needs leave for so much dynamic shared memory, or may, as it follows from the dims."""
+    return not isinstance(shared_bytes, int) or shared_bytes > UNASKED_SHARED_BYTES
+
+
+def filled(template: str, filters: Mapping[str, Callable[[Any], Any]], **values: Any) -> str:
+    """The text that a template makes.
+
+    Its variables look like ``${name}``, since C and Python have braces of their own.
+
+    Args:
+        template: Name of the file, which lies beside this one.
+        filters: How it writes things, beside sizes in C and Python.
+        values: What it names.
+    """
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent), variable_start_string="${", variable_end_string="}",
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined,
+        autoescape=False,
+    )  # fmt: skip
+    environment.filters |= {"c": in_c, "py": in_python, "repr": repr, "must_be_asked": must_be_asked, **filters}
+    environment.globals |= {"data_types": DATA_TYPES, "swizzles": SWIZZLES, "promotions": PROMOTIONS}
+    return environment.get_template(template).render(values)
